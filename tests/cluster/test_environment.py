@@ -1,0 +1,160 @@
+"""The cluster and the MPI rank are found in the environment, and contradictions are named."""
+
+import pytest
+
+from tfdist.cluster import (
+    ClusterError,
+    MpiRank,
+    Task,
+    find_cluster,
+    find_mpi_rank,
+    format_tf_config,
+    parse_tf_config,
+)
+from tfdist.cluster.slurm import expand_node_list, first_port
+
+TF_CONFIG = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
+STEP = {
+    "SLURM_JOB_ID": "17",
+    "SLURM_PROCID": "3",
+    "SLURM_STEP_NODELIST": "n[08-09],m",
+    "SLURM_STEP_NUM_TASKS": "5",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
+    "SLURM_NODEID": "1",
+    "SLURM_LOCALID": "1",
+}
+MPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}
+
+
+def test_an_environment_without_a_cluster_gives_none() -> None:
+    assert find_cluster({"PATH": "/bin"}) is None
+    assert find_mpi_rank({"PATH": "/bin"}) is None
+
+
+@pytest.mark.parametrize("blank", ["", "  \n"])
+def test_a_blank_tf_config_counts_as_unset(blank: str) -> None:
+    assert find_cluster({"TF_CONFIG": blank}) is None
+
+
+def test_tf_config_wins_over_slurm() -> None:
+    assert find_cluster({"TF_CONFIG": TF_CONFIG, **STEP}) == parse_tf_config(TF_CONFIG)
+
+
+def test_a_tf_config_without_a_cluster_is_refused_not_ignored() -> None:
+    with pytest.raises(ClusterError, match='no "cluster"'):
+        find_cluster({"TF_CONFIG": "{}"})
+
+
+def test_the_tasks_of_a_slurm_step_are_the_workers() -> None:
+    found = find_cluster(STEP)
+    assert found is not None
+    cluster, task = found
+    port = first_port(job_id=17)
+    assert cluster.jobs == {
+        "worker": (f"n08:{port}", f"n08:{port + 1}", f"n09:{port}", f"n09:{port + 1}", f"m:{port}")
+    }
+    assert task == Task(type="worker", index=3)
+    assert parse_tf_config(format_tf_config(cluster, task)) == (cluster, task)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_STEP_TASKS_PER_NODE": "1"},
+        {"OMPI_COMM_WORLD_RANK": "0"},
+    ],
+)
+def test_a_single_task_or_mpirun_is_no_slurm_cluster(change: dict[str, str]) -> None:
+    assert find_cluster({**STEP, **change}) is None
+
+
+def test_a_batch_script_without_srun_is_no_cluster() -> None:
+    batch = {"SLURM_JOB_ID": "17", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
+    assert find_cluster(batch) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "fragments"),
+    [
+        ({"SLURM_PROCID": "5"}, ["SLURM_PROCID is 5", "SLURM_STEP_NUM_TASKS is 5", "0 to 4"]),
+        ({"SLURM_PROCID": "x"}, ['SLURM_PROCID is "x"', "integer"]),
+        ({"SLURM_JOB_ID": ""}, ['SLURM_JOB_ID is ""', "integer"]),
+        ({"SLURM_STEP_ID": "batch"}, ['SLURM_STEP_ID is "batch"']),
+        ({"SLURM_STEP_NUM_TASKS": "many"}, ['SLURM_STEP_NUM_TASKS is "many"']),
+        ({"SLURM_STEP_NODELIST": "n[08-09]"}, ["SLURM_STEP_NODELIST has 2 nodes", "3 nodes"]),
+        ({"SLURM_STEP_NODELIST": "n[08-09"}, ['"n[08-09" is not a node list']),
+        ({"SLURM_STEP_NODELIST": "n[9-8],m"}, ['range "9-8"']),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)"}, ["SLURM_STEP_TASKS_PER_NODE", "4 tasks"]),
+        ({"SLURM_STEP_TASKS_PER_NODE": "two"}, ['SLURM_STEP_TASKS_PER_NODE "two"']),
+        ({"SLURM_NODEID": "0", "SLURM_LOCALID": "1"}, ["SLURM_NODEID is 0", "=block"]),
+        ({"SLURM_LOCALID": "0"}, ["SLURM_LOCALID is 0", "expected 1"]),
+    ],
+)
+def test_contradicting_slurm_variables_are_named(
+    change: dict[str, str], fragments: list[str]
+) -> None:
+    with pytest.raises(ClusterError) as caught:
+        find_cluster({**STEP, **change})
+    message = str(caught.value)
+    assert [fragment for fragment in fragments if fragment not in message] == [], message
+    assert message.count("\n") <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", "n1"),
+        ("n[0-1,4],m", "n0 n1 n4 m"),
+        ("n[08-10]", "n08 n09 n10"),
+        ("n[099-101]-ib", "n099-ib n100-ib n101-ib"),
+        ("r[1-2]n[1-3]", "r1n1 r1n2 r1n3 r2n1 r2n2 r2n3"),
+        ("gpu-a.example.org,gpu-b", "gpu-a.example.org gpu-b"),
+    ],
+)
+def test_node_lists_expand_as_slurm_means_them(text: str, names: str) -> None:
+    assert expand_node_list(text) == names.split()
+
+
+@pytest.mark.parametrize("text", ["", ",", "n1,", "n[", "n]", "n[]", "n[a-b]", "n[1-]", "n [1]"])
+def test_what_is_no_node_list_is_refused(text: str) -> None:
+    with pytest.raises(ClusterError, match="SLURM_STEP_NODELIST"):
+        expand_node_list(text)
+
+
+def test_jobs_in_a_row_and_steps_of_a_job_get_ports_apart() -> None:
+    ports = {first_port(job_id=job) for job in range(1000, 1199)}
+    assert len(ports) == 199
+    assert all(abs(one - other) >= 64 for one in ports for other in ports if one != other)
+    assert min(ports) >= 20000
+    assert max(ports) + 63 < 32768
+    assert first_port(job_id=1, step_id=0) != first_port(job_id=1, step_id=1)
+
+
+def test_the_rank_that_mpirun_gave_is_found() -> None:
+    assert find_mpi_rank(MPI) == MpiRank(rank=3, size=4, local_rank=1, local_size=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "fragments"),
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, ["_RANK is 3 but OMPI_COMM_WORLD_SIZE is 2", "mpirun"]),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, ["LOCAL_RANK is 1", "LOCAL_SIZE is 1"]),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "9"}, ["LOCAL_SIZE is 9", "_WORLD_SIZE is 4"]),
+        ({"OMPI_COMM_WORLD_RANK": "-1"}, ['OMPI_COMM_WORLD_RANK is "-1"', "integer from 0"]),
+        ({"OMPI_COMM_WORLD_SIZE": None}, ["OMPI_COMM_WORLD_SIZE is not set", "_RANK is"]),
+        ({"OMPI_COMM_WORLD_RANK": None}, ["OMPI_COMM_WORLD_RANK is not set", "_SIZE is"]),
+    ],
+)
+def test_contradicting_mpi_variables_are_named(
+    change: dict[str, str | None], fragments: list[str]
+) -> None:
+    environ = {name: value for name, value in {**MPI, **change}.items() if value is not None}
+    with pytest.raises(ClusterError) as caught:
+        find_mpi_rank(environ)
+    message = str(caught.value)
+    assert [fragment for fragment in fragments if fragment not in message] == [], message

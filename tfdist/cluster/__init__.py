@@ -1,0 +1,22 @@
+"""Who is in this run, and who am I: read and checked without TensorFlow."""
+
+from tfdist.cluster.environment import MpiRank, find_cluster, find_mpi_rank
+from tfdist.cluster.rendezvous import check_port, meet, wait_for_servers
+from tfdist.cluster.rendezvous_protocol import RendezvousError
+from tfdist.cluster.tasks import Cluster, ClusterError, Task
+from tfdist.cluster.tf_config import format_tf_config, parse_tf_config
+
+__all__ = [
+    "Cluster",
+    "ClusterError",
+    "MpiRank",
+    "RendezvousError",
+    "Task",
+    "check_port",
+    "find_cluster",
+    "find_mpi_rank",
+    "format_tf_config",
+    "meet",
+    "parse_tf_config",
+    "wait_for_servers",
+]

@@ -1,0 +1,134 @@
+"""A Slurm step as a cluster: each task of the step is a worker, on a port made from the job id."""
+
+import re
+from collections.abc import Mapping
+
+from tfdist.cluster.tasks import Cluster, ClusterError, Task
+
+_STEP_VARIABLES = (
+    "SLURM_JOB_ID",
+    "SLURM_PROCID",
+    "SLURM_STEP_NODELIST",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_STEP_TASKS_PER_NODE",
+)
+_MOST_NAMES = 100_000
+
+
+def find_slurm_step(environ: Mapping[str, str]) -> tuple[Cluster, Task] | None:
+    """Reads the variables that `srun` gives to each task of a step.
+
+    Args:
+      environ: The environment of this process.
+
+    Returns:
+      The step's tasks as workers in the order of SLURM_PROCID, and this task; None outside of a
+      step and in a step of one task (an interactive shell, say).
+
+    Raises:
+      ClusterError: If the variables contradict each other.
+    """
+    if any(name not in environ for name in _STEP_VARIABLES):
+        return None
+    num_tasks = _integer(environ, "SLURM_STEP_NUM_TASKS")
+    if num_tasks <= 1:
+        return None
+    rank = _integer(environ, "SLURM_PROCID")
+    if rank >= num_tasks:
+        raise ClusterError(
+            f"SLURM_PROCID is {rank} but SLURM_STEP_NUM_TASKS is {num_tasks}: ranks go from 0 to "
+            f"{num_tasks - 1}. Start the program with srun, and do not set these variables by hand."
+        )
+    nodes = expand_node_list(environ["SLURM_STEP_NODELIST"])
+    places = _places(environ, num_tasks, len(nodes))
+    _check_own_place(environ, rank, places[rank])
+    port = first_port(
+        job_id=_integer(environ, "SLURM_JOB_ID"),
+        step_id=_integer(environ, "SLURM_STEP_ID") if "SLURM_STEP_ID" in environ else 0,
+    )
+    addresses = tuple(f"{nodes[node]}:{port + local_rank}" for node, local_rank in places)
+    return Cluster(jobs={"worker": addresses}), Task(type="worker", index=rank)
+
+
+def first_port(*, job_id: int, step_id: int = 0) -> int:
+    """Returns the port of a node's first task: 20000 + 64 * ((job_id + 100 * step_id) % 199).
+
+    Two jobs on one node get ports apart, 64 for each of 199 jobs in a row, and so do two steps
+    of a job. All ports stay below 32768, where Linux begins to hand out ports by itself.
+    """
+    return 20000 + 64 * ((job_id + 100 * step_id) % 199)
+
+
+def expand_node_list(text: str) -> list[str]:
+    """Expands Slurm's short form: "n[08-10],m" gives n08, n09, n10 and m.
+
+    Raises:
+      ClusterError: If the text is not such a list.
+    """
+    part = r"(?:[^,\[\]\s]|\[[0-9,-]+\])+"
+    if not re.fullmatch(rf"{part}(?:,{part})*", text):
+        raise ClusterError(f'SLURM_STEP_NODELIST "{text}" is not a node list such as "n[0-3],m".')
+    return [name for pattern in re.findall(part, text) for name in _expand_pattern(pattern)]
+
+
+def _expand_pattern(pattern: str) -> list[str]:
+    prefix, bracket, rest = pattern.partition("[")
+    if not bracket:
+        return [pattern]
+    ranges, _, rest = rest.partition("]")
+    names = [
+        f"{prefix}{number}{tail}"
+        for one in ranges.split(",")
+        for number in _expand_range(one)
+        for tail in _expand_pattern(rest)
+    ]
+    return names
+
+
+def _expand_range(text: str) -> list[str]:
+    match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
+    first, last = (match[1], match[2] or match[1]) if match else ("1", "0")
+    if not 0 <= int(last) - int(first) < _MOST_NAMES:
+        raise ClusterError(f'SLURM_STEP_NODELIST has the range "{text}". A range is "0-3" or "7".')
+    return [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
+
+
+def _places(environ: Mapping[str, str], num_tasks: int, num_nodes: int) -> list[tuple[int, int]]:
+    """Returns (node index, place on that node) of each task, nodes filled one after another."""
+    tasks_per_node = _tasks_per_node(environ["SLURM_STEP_TASKS_PER_NODE"])
+    if len(tasks_per_node) != num_nodes or sum(tasks_per_node) != num_tasks:
+        raise ClusterError(
+            f"SLURM_STEP_TASKS_PER_NODE ({environ['SLURM_STEP_TASKS_PER_NODE']}) means "
+            f"{sum(tasks_per_node)} tasks on {len(tasks_per_node)} nodes, but SLURM_STEP_NUM_TASKS "
+            f"is {num_tasks} and SLURM_STEP_NODELIST has {num_nodes} nodes "
+            f"({environ['SLURM_STEP_NODELIST']}).\n"
+            "Start the program with srun, and do not set these variables by hand."
+        )
+    return [(node, local) for node, tasks in enumerate(tasks_per_node) for local in range(tasks)]
+
+
+def _tasks_per_node(text: str) -> list[int]:
+    """Reads "2(x3),1": two tasks on each of three nodes, then one."""
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", part)
+        if not match:
+            raise ClusterError(f'SLURM_STEP_TASKS_PER_NODE "{text}" is not a list like "2(x3),1".')
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def _check_own_place(environ: Mapping[str, str], rank: int, place: tuple[int, int]) -> None:
+    # `srun --distribution=cyclic` deals the ranks out differently; every address would be wrong.
+    for name, expected in zip(("SLURM_NODEID", "SLURM_LOCALID"), place, strict=True):
+        if name in environ and _integer(environ, name) != expected:
+            raise ClusterError(
+                f"{name} is {environ[name]} for SLURM_PROCID {rank}, expected {expected}: nodes "
+                "are taken to be filled one after another. Use srun --distribution=block."
+            )
+
+
+def _integer(environ: Mapping[str, str], name: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", environ[name]):
+        raise ClusterError(f'{name} is "{environ[name]}", expected an integer from 0.')
+    return int(environ[name])

@@ -1,0 +1,168 @@
+"""The processes of a run: tasks, their addresses, and which of them train."""
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tfdist.cluster.addresses import is_loopback, split_address
+
+TASK_TYPES = ("chief", "master", "worker", "ps", "evaluator")
+CHIEF_TYPES = ("chief", "master")
+
+
+class ClusterError(ValueError):
+    """The description of the cluster is wrong; the message is one or two lines for the user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One process of the run: a type ("chief", "master", "worker", "ps", "evaluator"), an index."""
+
+    type: str
+    index: int
+
+    def __post_init__(self) -> None:
+        """Refuses a type that no process can have, and an index below 0."""
+        if self.type not in TASK_TYPES:
+            raise ClusterError(f"Unknown task type {unknown_name(self.type)}")
+        if self.index < 0:
+            raise ClusterError(f"Task index {self.index} is negative. Indices count from 0.")
+
+    @property
+    def name(self) -> str:
+        """What messages call it: "chief", "master", "worker 1", "ps 0" or "evaluator 0"."""
+        return self.type if self.type in CHIEF_TYPES else f"{self.type} {self.index}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """All processes of a run and where they listen.
+
+    Attributes:
+      jobs: Job name to its addresses ("host:port"), in task order, as listed. The evaluator may
+        be listed or not; it is never counted as a worker.
+
+    Raises:
+      ClusterError: If a job name is unknown, an address is malformed or listed twice, there is
+        more than one chief or no worker at all, or loopback addresses stand beside others.
+    """
+
+    jobs: Mapping[str, tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        """Checks the jobs, whether they come from TF_CONFIG, from Slurm or from a program."""
+        # A job without addresses is a job that is not there, as TensorFlow sees it too.
+        jobs = {job: tuple(addresses) for job, addresses in self.jobs.items() if addresses}
+        object.__setattr__(self, "jobs", jobs)
+        for job in self.jobs:
+            if job not in TASK_TYPES:
+                raise ClusterError(f"cluster has an unknown job {unknown_name(job)}")
+        _check_addresses(self.jobs)
+        _check_one_chief(self.jobs)
+        _check_loopback(self.jobs)
+
+    @property
+    def workers(self) -> tuple[Task, ...]:
+        """The training tasks in worker order: the chief (or master) first, then worker 0, 1, ..."""
+        return tuple(
+            Task(type=job, index=index)
+            for job in (*CHIEF_TYPES, "worker")
+            for index in range(len(self.jobs.get(job, ())))
+        )
+
+    @property
+    def num_workers(self) -> int:
+        """How many processes train: chief and workers, without ps and evaluator."""
+        return len(self.workers)
+
+    @property
+    def has_evaluator(self) -> bool:
+        """Whether an evaluator is listed (one may run without being listed)."""
+        return "evaluator" in self.jobs
+
+    def address(self, task: Task) -> str:
+        """Returns the "host:port" of a listed task; a ClusterError if it is not listed."""
+        addresses = self.jobs.get(task.type, ())
+        if task.index >= len(addresses):
+            raise ClusterError(f"The cluster lists no address for {task.type} {task.index}.")
+        return addresses[task.index]
+
+    def worker_index(self, task: Task) -> int:
+        """Returns the position in `workers`; a ClusterError for any task that is not among them."""
+        if task not in self.workers:
+            names = listed([worker.name for worker in self.workers])
+            raise ClusterError(
+                f"{task.name} is not a worker of this cluster. Its workers: {names}."
+            )
+        return self.workers.index(task)
+
+    def is_chief(self, task: Task) -> bool:
+        """Whether the task writes checkpoints: the chief or master, else worker 0."""
+        return task == self.workers[0]
+
+
+def _check_addresses(jobs: Mapping[str, tuple[str, ...]]) -> None:
+    places: dict[tuple[str, int], str] = {}
+    for job, addresses in jobs.items():
+        for index, address in enumerate(addresses):
+            try:
+                host, port = split_address(address)
+            except ValueError as error:
+                raise ClusterError(f"cluster.{job} lists {shown(address)}: {error}") from None
+            # TensorFlow's server takes the port on all of a machine's addresses.
+            key = ("localhost" if is_loopback(host) else host.lower(), port)
+            if key in places:
+                raise ClusterError(
+                    f"cluster lists {address} twice, as {places[key]} and {job} {index}. "
+                    "Give each task an address of its own."
+                )
+            places[key] = f"{job} {index}"
+
+
+def _check_one_chief(jobs: Mapping[str, tuple[str, ...]]) -> None:
+    chiefs = [address for job in CHIEF_TYPES for address in jobs.get(job, ())]
+    if len(chiefs) > 1:
+        raise ClusterError(
+            f"cluster lists {len(chiefs)} chiefs ({listed(chiefs)}), and one is allowed. "
+            "Keep one of them under chief and list the others under worker."
+        )
+    if not chiefs and not jobs.get("worker"):
+        raise ClusterError(
+            f"cluster lists no chief and no worker, only {listed(jobs)}. "
+            'Add those who train, for example "worker": ["localhost:3737"].'
+        )
+
+
+def _check_loopback(jobs: Mapping[str, tuple[str, ...]]) -> None:
+    # Nobody connects to the evaluator, so its address may be anything.
+    addresses = [one for job in jobs if job != "evaluator" for one in jobs[job]]
+    local = [one for one in addresses if is_loopback(split_address(one)[0])]
+    remote = [one for one in addresses if one not in local]
+    if local and remote:
+        raise ClusterError(
+            f"cluster mixes {local[0]}, which each machine takes for itself, with {remote[0]}. "
+            "Use names or addresses that every machine can reach, or localhost for all."
+        )
+
+
+def unknown_name(name: Any) -> str:
+    """Returns the end of a sentence that refuses a task type: what is allowed, what was meant."""
+    allowed = f"{shown(name)}: allowed are {listed(TASK_TYPES)}."
+    near = difflib.get_close_matches(str(name).lower(), TASK_TYPES, n=1)
+    return f'{allowed} Did you mean "{near[0]}"?' if near else allowed
+
+
+def listed(names: Iterable[str], word: str = "and") -> str:
+    """Returns "a, b and c" for a sentence; long lists are shortened."""
+    *most, last = list(names) or ["nothing"]
+    if len(most) > 4:
+        most = [*most[:4], "..."]
+    return f"{', '.join(most)} {word} {last}" if most else last
+
+
+def shown(value: Any) -> str:
+    """Returns a value read from JSON as one short line of JSON."""
+    text = json.dumps(value)
+    return text if len(text) <= 70 else f"{text[:67]}..."

@@ -1,0 +1,63 @@
+"""Calling the user's functions with the arguments that they name."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
+
+
+def argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Names a callable's arguments; those that a partial has bound are left out."""
+    bound: set[str] = set()
+    skipped = 0
+    while isinstance(function, functools.partial):
+        bound |= set(function.keywords or {})
+        skipped += len(function.args)
+        function = function.func
+    parameters = inspect.signature(function).parameters.values()
+    named = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return tuple(name for name in named[skipped:] if name not in bound)
+
+
+def takes_any(function: Callable[..., Any]) -> bool:
+    """Says whether a callable takes arbitrary keyword arguments."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    parameters = inspect.signature(function).parameters.values()
+    return any(p.kind == p.VAR_KEYWORD for p in parameters)
+
+
+def check_model_fn(model_fn: Any, params: Any) -> None:
+    """Refuses a model_fn whose arguments the Estimator cannot fill.
+
+    Raises:
+      ValueError: Naming the argument.
+    """
+    if model_fn is None:
+        raise ValueError("model_fn must be provided to Estimator.")
+    if not callable(model_fn):
+        raise ValueError(f"model_fn must be callable, got {model_fn!r}.")
+    names = set(argument_names(model_fn))
+    if "features" not in names:
+        raise ValueError(f"model_fn ({model_fn}) must include features argument.")
+    if params is not None and "params" not in names:
+        raise ValueError(
+            f"model_fn ({model_fn}) does not include params argument, but params ({params}) is "
+            "passed to Estimator."
+        )
+    unknown = sorted(names - set(_MODEL_FN_ARGUMENTS) - {"self"})
+    if unknown:
+        raise ValueError(
+            f"model_fn ({model_fn}) has following not expected args: {unknown}. Allowed are "
+            f"{', '.join(_MODEL_FN_ARGUMENTS)}."
+        )
+
+
+def call_with(function: Callable[..., Any], offered: Mapping[str, Any], *args: Any) -> Any:
+    """Calls a function with those of the offered arguments that it names."""
+    names = argument_names(function)
+    return function(*args, **{k: v for k, v in offered.items() if k in names})

@@ -1,0 +1,57 @@
+"""Reading what a model_dir holds."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import tensorflow as tf
+
+
+def latest(model_dir: str) -> str | None:
+    """Returns the newest checkpoint's path, or None."""
+    return tf.train.latest_checkpoint(model_dir)
+
+
+def step_of(checkpoint: str) -> int:
+    """Returns the global step that a checkpoint holds, 0 if it holds none."""
+    try:
+        return int(tf.train.load_checkpoint(checkpoint).get_tensor("global_step"))
+    except tf.errors.NotFoundError:
+        return 0
+
+
+def variable_names(model_dir: str) -> list[str]:
+    """Names the variables of the newest checkpoint; ValueError if there is none."""
+    return [name for name, _ in tf.train.list_variables(_required(model_dir))]
+
+
+def variable_value(model_dir: str, name: str) -> Any:
+    """Returns a variable's value in the newest checkpoint; ValueError if there is none."""
+    return tf.train.load_variable(_required(model_dir), name)
+
+
+def _required(model_dir: str) -> str:
+    path = latest(model_dir)
+    if path is None:
+        raise ValueError(f"Couldn't find trained model at {model_dir}. Train first.")
+    return path
+
+
+def require_writable(model_dir: str) -> None:
+    """Refuses a model_dir that cannot be written, before anything is trained.
+
+    Raises:
+      PermissionError: One line that names the folder and the cause.
+    """
+    try:
+        os.makedirs(model_dir, exist_ok=True)
+        probe = os.path.join(model_dir, f".write-test-{os.getpid()}")
+        with open(probe, "w"):
+            pass
+        os.remove(probe)
+    except OSError as error:
+        raise PermissionError(
+            f"model_dir {model_dir!r} cannot be written: {error.strerror}. Choose another folder, "
+            "or change its owner or mode."
+        ) from None

@@ -1,0 +1,169 @@
+"""From an input_fn to the tensors of one step, and what is known of the steps to come.
+
+Everything here runs on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.calls import argument_names, call_with
+
+_Dataset = (tf.data.Dataset, v1.data.Dataset)
+
+
+@dataclass(kw_only=True)
+class Input:
+    """What an input_fn gave.
+
+    Attributes:
+      next_batch: Makes the ops that fetch (features, labels, has_more) of one step; labels is None
+        if there are none. has_more is a float32 scalar, 1.0 while enough input is left for the
+        next session call; None where that is not known.
+      hooks: Hooks that initialise the input.
+      is_endless: Whether the input gives no sign of its end (plain tensors).
+    """
+
+    next_batch: Callable[[], tuple[Any, Any, tf.Tensor | None]]
+    hooks: list[v1.train.SessionRunHook] = field(default_factory=list)
+    is_endless: bool = False
+
+
+def call_input_fn(
+    input_fn: Callable[..., Any],
+    *,
+    mode: str,
+    params: dict[str, Any],
+    config: Any,
+    input_context: tf.distribute.InputContext | None,
+) -> Any:
+    """Calls an input_fn on the host with those of mode, params, config, input_context it names."""
+    offered = {"mode": mode, "config": config}
+    if "params" in argument_names(input_fn):
+        offered["params"] = params
+    # Outside a strategy an input_fn with an optional input_context keeps its default.
+    if input_context is not None or "input_context" in _required(input_fn):
+        offered["input_context"] = input_context
+    with tf.device("/device:CPU:0"):
+        return call_with(input_fn, offered)
+
+
+def _required(function: Callable[..., Any]) -> set[str]:
+    import inspect
+
+    parameters = inspect.signature(function).parameters
+    return {name for name, p in parameters.items() if p.default is p.empty}
+
+
+def make_input(result: Any, *, needs_dataset: bool = False, look_ahead: int | None = None) -> Input:
+    """Prepares what an input_fn returned.
+
+    Args:
+      result: A dataset of features or (features, labels), or such tensors themselves.
+      needs_dataset: Whether plain tensors are refused.
+      look_ahead: Where workers must agree on the end of the input, how many batches one session
+        call takes: has_more then says whether as many are left.
+
+    Raises:
+      ValueError: If it is neither, or a tuple of another length than two.
+    """
+    if isinstance(result, _Dataset):
+        return _from_dataset(result, look_ahead)
+    if needs_dataset:
+        raise ValueError(
+            f"input_fn must return a tf.data.Dataset, got {type(result).__name__}. Wrap tensors "
+            "with tf.data.Dataset.from_tensors(...).repeat()."
+        )
+    if result is None:
+        raise ValueError(
+            "input_fn returned None. It must return a tf.data.Dataset, or features and labels."
+        )
+    features, labels = split(result)
+    return Input(next_batch=lambda: (features, labels, None), is_endless=not _has_queues())
+
+
+def split(element: Any) -> tuple[Any, Any]:
+    """Splits a dataset's element, or what an input_fn returned, into features and labels."""
+    if isinstance(element, (list, tuple)) and not hasattr(element, "_fields"):
+        if len(element) == 1:
+            return element[0], None
+        if len(element) != 2:
+            raise ValueError(
+                "input_fn should return (features, labels) as a len 2 tuple, got a tuple of "
+                f"{len(element)}. Put several features into a dict."
+            )
+        return element[0], element[1]
+    return element, None
+
+
+def _from_dataset(dataset: tf.data.Dataset, look_ahead: int | None) -> Input:
+    split(dataset.element_spec)  # Refuses a bad one before anything is built on it.
+    with tf.device("/device:CPU:0"):
+        if look_ahead is not None:
+            dataset = _with_look_ahead(dataset, look_ahead)
+        iterator = v1.data.make_initializable_iterator(dataset)
+
+    def next_batch() -> tuple[Any, Any, tf.Tensor | None]:
+        with tf.device("/device:CPU:0"):
+            element = iterator.get_next()
+        has_more = None
+        if look_ahead is not None:
+            element, has_more = element
+        features, labels = split(element)
+        return features, labels, has_more
+
+    return Input(next_batch=next_batch, hooks=[_InitializeIterator(iterator)])
+
+
+def _with_look_ahead(dataset: tf.data.Dataset, distance: int) -> tf.data.Dataset:
+    """Pairs each element with 1.0 if at least `distance` more follow it, else 0.0.
+
+    Elements wait in the scan's state until the one `distance` further on has been read; `distance`
+    fillers after the last one push the rest out.
+    """
+    filler = tf.nest.pack_sequence_as(
+        dataset.element_spec,
+        [_filler(spec) for spec in tf.nest.flatten(dataset.element_spec, expand_composites=True)],
+        expand_composites=True,
+    )
+    fillers = tf.data.Dataset.from_tensors(filler).repeat(distance)
+    one, zero = tf.constant(1.0), tf.constant(0.0)
+    stream = dataset.map(lambda *e: (_unpacked(e), one)).concatenate(
+        fillers.map(lambda *e: (_unpacked(e), zero))
+    )
+    waiting = tuple(filler for _ in range(distance))
+
+    def shift(state: Any, entry: Any) -> Any:
+        element, is_real = entry
+        return (*state[1:], element), (state[0], is_real)
+
+    # The first `distance` to come out are the fillers that the scan began with.
+    return stream.scan(waiting, shift).skip(distance)
+
+
+def _unpacked(element: tuple[Any, ...]) -> Any:
+    return element[0] if len(element) == 1 else element
+
+
+def _filler(spec: tf.TensorSpec) -> tf.Tensor:
+    shape = [] if spec.shape.rank is None else [d or 0 for d in spec.shape]
+    return tf.zeros(shape, spec.dtype)
+
+
+def _has_queues() -> bool:
+    return bool(v1.get_collection(v1.GraphKeys.QUEUE_RUNNERS))
+
+
+class _InitializeIterator(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Initialises a dataset's iterator whenever a session has been created."""
+
+    def __init__(self, iterator: Any) -> None:
+        self._initializer = iterator.initializer
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        session.run(self._initializer)

@@ -1,0 +1,72 @@
+"""Do all workers train the same model? Asked before the first step, which would hang if not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+
+class ModelMismatchError(RuntimeError):
+    """The workers' models differ; every worker gets this error."""
+
+
+def describe_model(variables: Sequence[Any], reductions: Sequence[str], steps_per_call: int) -> str:
+    """Describes what must be equal on all workers: variables, reductions, steps in a session call.
+
+    Args:
+      variables: The graph's global variables.
+      reductions: One text for each reduction of the training graph.
+      steps_per_call: Steps in one session call.
+    """
+    return json.dumps(
+        {
+            "variables": {v.op.name: f"{v.dtype.name} {v.shape}" for v in variables},
+            "reductions": list(reductions),
+            "steps_per_call": steps_per_call,
+        }
+    )
+
+
+def check_models(models: Sequence[str]) -> None:
+    """Compares every worker's model with worker 0's.
+
+    Args:
+      models: Texts of `describe_model`, in worker order.
+
+    Raises:
+      ModelMismatchError: Naming the worker and the first variable that differs.
+    """
+    first = json.loads(models[0])
+    for worker, text in enumerate(models[1:], start=1):
+        difference = _difference(first, json.loads(text), worker)
+        if difference:
+            raise ModelMismatchError(
+                f"The workers' models differ: {difference}. "
+                "Start all workers with the same program and arguments."
+            )
+
+
+def _difference(first: dict[str, Any], other: dict[str, Any], worker: int) -> str | None:
+    mine, theirs = first["variables"], other["variables"]
+    for name in mine:
+        if name not in theirs:
+            return f"variable {name} ({mine[name]}) exists on worker 0 but not on worker {worker}"
+        if mine[name] != theirs[name]:
+            return (
+                f"variable {name} is {mine[name]} on worker 0 and {theirs[name]} on worker {worker}"
+            )
+    for name in theirs:
+        if name not in mine:
+            return f"variable {name} ({theirs[name]}) exists on worker {worker} but not on worker 0"
+    if first["steps_per_call"] != other["steps_per_call"]:
+        return (
+            f"iterations_per_loop is {first['steps_per_call']} on worker 0 and "
+            f"{other['steps_per_call']} on worker {worker}"
+        )
+    if first["reductions"] != other["reductions"]:
+        return (
+            f"worker 0 reduces {len(first['reductions'])} values and worker {worker} "
+            f"{len(other['reductions'])}, or of other shapes"
+        )
+    return None

@@ -1,0 +1,276 @@
+"""What a model_fn returns: ModeKeys and EstimatorSpec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+HostCall = tuple[Callable[..., Any], Sequence[Any]]
+EvalMetrics = tuple[Callable[..., Any], "Sequence[Any] | Mapping[str, Any]"]
+
+
+class ModeKeys:
+    """The modes in which a model_fn is called."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "infer"
+
+
+class _Fields(NamedTuple):
+    mode: str
+    predictions: Any
+    loss: Any
+    train_op: Any
+    eval_metric_ops: Any
+    export_outputs: Any
+    training_chief_hooks: Any
+    training_hooks: Any
+    scaffold: Any
+    evaluation_hooks: Any
+    prediction_hooks: Any
+    host_call: Any
+    eval_metrics: Any
+
+
+class EstimatorSpec(_Fields):
+    """The ops and objects that a model_fn hands to the Estimator; checked when made.
+
+    Args:
+      mode: One of `ModeKeys`.
+      predictions: A tensor or a dict of tensors; needed in PREDICT.
+      loss: A tensor of one element; needed in TRAIN and EVAL.
+      train_op: The op of one training step. Needed in TRAIN unless `host_call` is given; with
+        both, a step runs both.
+      eval_metric_ops: Dict of name to (value, update_op) or to a Keras metric object.
+      export_outputs: Dict of signature name to output, for exporting.
+      training_chief_hooks: Hooks that run on worker 0 only, while training.
+      training_hooks: Hooks that run on every worker while training.
+      scaffold: A `tf.compat.v1.train.Scaffold`.
+      evaluation_hooks: Hooks that run while evaluating.
+      prediction_hooks: Hooks that run while predicting.
+      host_call: A pair (function, list of tensors), for TRAIN. The tensors, gradients as a rule,
+        are computed on the device and each crosses to the host as soon as it exists;
+        `function(*tensors)` builds ops on the host and returns an op or tensor, which every step
+        runs. `optimizer.apply_gradients` in it reduces over the workers. The Estimator then
+        increments the global step itself.
+      eval_metrics: A pair (function, list or dict of tensors), for EVAL. The tensors cross to the
+        host; the function gets them as positional or keyword arguments there and returns what
+        `eval_metric_ops` would be. Give one of the two.
+
+    Raises:
+      ValueError: If something needed in this mode is missing, or has a wrong shape or length.
+      TypeError: If something has a wrong type.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        mode: str,
+        predictions: Any = None,
+        loss: Any = None,
+        train_op: Any = None,
+        eval_metric_ops: dict[str, Any] | None = None,
+        export_outputs: dict[str, Any] | None = None,
+        training_chief_hooks: Iterable[Any] | None = None,
+        training_hooks: Iterable[Any] | None = None,
+        scaffold: Any = None,
+        evaluation_hooks: Iterable[Any] | None = None,
+        prediction_hooks: Iterable[Any] | None = None,
+        host_call: HostCall | None = None,
+        eval_metrics: EvalMetrics | None = None,
+    ) -> EstimatorSpec:
+        if mode not in (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT):
+            raise ValueError(f"Unknown mode: {mode!r}. Use ModeKeys.TRAIN, EVAL or PREDICT.")
+        _check_function_and_tensors(host_call, "host_call", (list, tuple))
+        _check_function_and_tensors(eval_metrics, "eval_metrics", (list, tuple, dict))
+        return super().__new__(
+            cls,
+            mode=mode,
+            predictions=_checked_predictions(predictions, mode),
+            loss=_checked_loss(loss, mode),
+            train_op=_checked_train_op(train_op, mode, host_call),
+            eval_metric_ops=_checked_metrics(eval_metric_ops),
+            export_outputs=_checked_dict(export_outputs, "export_outputs", mode),
+            training_chief_hooks=_checked_hooks(training_chief_hooks, "training_chief_hooks"),
+            training_hooks=_checked_hooks(training_hooks, "training_hooks"),
+            scaffold=_checked_scaffold(scaffold),
+            evaluation_hooks=_checked_hooks(evaluation_hooks, "evaluation_hooks"),
+            prediction_hooks=_checked_hooks(prediction_hooks, "prediction_hooks"),
+            host_call=host_call,
+            eval_metrics=eval_metrics,
+        )
+
+    def _replace(self, **kwargs: Any) -> EstimatorSpec:
+        """Returns a checked copy with some fields replaced; the mode must stay."""
+        if kwargs.get("mode", self.mode) != self.mode:
+            raise ValueError("mode of EstimatorSpec cannot be changed.")
+        return EstimatorSpec(**{**self._asdict(), **kwargs})
+
+
+def _check_function_and_tensors(value: Any, name: str, containers: tuple[type, ...]) -> None:
+    """Refuses anything that is not a pair (function, tensors)."""
+    if value is None:
+        return
+    tensors = "list or dict of tensors" if dict in containers else "list of tensors"
+    mend = f"Write {name}=(function, {tensors})."
+    if not isinstance(value, tuple):
+        kind = "a function" if callable(value) else f"a {type(value).__name__}"
+        raise TypeError(f"{name} must be a tuple (function, {tensors}), got {kind}. {mend}")
+    if len(value) != 2:
+        raise ValueError(f"{name} must have two elements, got {len(value)}. {mend}")
+    function: Any = value[0]
+    arguments: Any = value[1]
+    if not callable(function):
+        raise TypeError(
+            f"first element of {name} must be callable, got a {type(function).__name__}. {mend}"
+        )
+    if not isinstance(arguments, containers):
+        kind = "list or dict" if dict in containers else "list"
+        raise TypeError(
+            f"second element of {name} must be a {kind}, got a {type(arguments).__name__}. {mend}"
+        )
+    if not arguments:
+        raise ValueError(f"second element of {name} has no tensors. {mend}")
+    named = arguments.items() if isinstance(arguments, dict) else enumerate(arguments)
+    for key, argument in named:
+        if not isinstance(argument, (tf.Tensor, tf.IndexedSlices, tf.SparseTensor, tf.Variable)):
+            hint = (
+                "The loss does not depend on that variable: leave it out of var_list."
+                if argument is None
+                else mend
+            )
+            raise TypeError(f"`{name}` argument {key!r} must be a tensor, got {argument!r}. {hint}")
+        _check_graph(argument, f"`{name}` argument {key!r}")
+
+
+def _checked_predictions(predictions: Any, mode: str) -> Any:
+    if predictions is None:
+        if mode == ModeKeys.PREDICT:
+            raise ValueError("Missing predictions. EstimatorSpec needs them in PREDICT.")
+        return {}
+    if isinstance(predictions, dict):
+        return {k: _tensor(v, f"predictions[{k}]") for k, v in predictions.items()}
+    return _tensor(predictions, "predictions")
+
+
+def _checked_loss(loss: Any, mode: str) -> Any:
+    if loss is None:
+        if mode in (ModeKeys.TRAIN, ModeKeys.EVAL):
+            raise ValueError("Missing loss. EstimatorSpec needs it in TRAIN and EVAL.")
+        return None
+    loss = _tensor(loss, "loss")
+    if loss.shape.num_elements() not in (None, 1):
+        raise ValueError(f"Loss must be scalar, given: {loss}. Reduce it over the batch first.")
+    return loss if loss.shape.rank == 0 else tf.reshape(loss, [])
+
+
+def _checked_train_op(train_op: Any, mode: str, host_call: Any) -> Any:
+    if train_op is None:
+        if mode == ModeKeys.TRAIN and host_call is None:
+            raise ValueError("Missing train_op. EstimatorSpec needs it, or a host_call, in TRAIN.")
+        return None
+    if isinstance(train_op, tf.Variable):
+        train_op = train_op.op
+    if not isinstance(train_op, (tf.Operation, tf.Tensor)):
+        raise TypeError(f"train_op must be Operation or Tensor, given: {train_op!r}")
+    _check_graph(train_op, "train_op")
+    return train_op
+
+
+def _checked_metrics(metrics: Any) -> dict[str, Any]:
+    """Replaces Keras metric objects by (value, update_op), in the user's own dict."""
+    if metrics is None:
+        return {}
+    if not isinstance(metrics, dict):
+        raise TypeError(f"eval_metric_ops must be a dict, given: {metrics!r}")
+    for name, metric in metrics.items():
+        if is_keras_metric(metric):
+            metrics[name] = _value_and_update(metric, name)
+        elif not (isinstance(metric, tuple) and len(metric) == 2):
+            raise TypeError(
+                "Values of eval_metric_ops must be (metric_value, update_op) tuples or Keras "
+                f"metric objects, given: {metric!r} for key: {name}"
+            )
+        else:
+            for part in tf.nest.flatten(metric):
+                if isinstance(part, (tf.Tensor, tf.Operation)):
+                    _check_graph(part, f"eval_metric_ops[{name!r}]")
+    return metrics
+
+
+def is_keras_metric(metric: Any) -> bool:
+    """Recognises a metric object of any Keras by what it can do."""
+    return all(hasattr(metric, name) for name in ("update_state", "result", "variables"))
+
+
+def _value_and_update(metric: Any, name: str) -> tuple[Any, Any]:
+    updates = getattr(metric, "updates", None)
+    if not updates:
+        raise ValueError(
+            f"Please call update_state(...) on the {name!r} metric before giving it to "
+            "EstimatorSpec."
+        )
+    graph = v1.get_default_graph()
+    for variable in metric.variables:
+        for key in (v1.GraphKeys.LOCAL_VARIABLES, v1.GraphKeys.METRIC_VARIABLES):
+            if not any(variable is known for known in graph.get_collection(key)):
+                graph.add_to_collection(key, variable)
+    return metric.result(), updates[0]
+
+
+def _checked_dict(value: Any, name: str, mode: str) -> Any:
+    if mode == ModeKeys.PREDICT and value is not None and not isinstance(value, dict):
+        raise TypeError(f"{name} must be a dict, given: {value!r}")
+    return value
+
+
+def _checked_hooks(hooks: Any, name: str) -> tuple[Any, ...]:
+    return checked_hooks(hooks, f"{name} must be SessionRunHook objects")
+
+
+def checked_hooks(hooks: Any, rule: str) -> tuple[Any, ...]:
+    """Makes a tuple of hooks; TypeError with `rule` for anything else."""
+    if hooks is None:
+        return ()
+    if isinstance(hooks, v1.train.SessionRunHook) or not isinstance(hooks, Iterable):
+        raise TypeError(f"{rule} in a list, given: {hooks!r}")
+    hooks = tuple(hooks)
+    for hook in hooks:
+        if not isinstance(hook, v1.train.SessionRunHook):
+            raise TypeError(f"{rule}, given: {hook!r}")
+    return hooks
+
+
+def _checked_scaffold(scaffold: Any) -> Any:
+    if scaffold is None:
+        return v1.train.Scaffold()
+    if not isinstance(scaffold, v1.train.Scaffold):
+        raise TypeError(f"scaffold must be tf.compat.v1.train.Scaffold, given: {scaffold!r}")
+    return scaffold
+
+
+def _tensor(value: Any, name: str) -> tf.Tensor:
+    if isinstance(value, tf.Variable):
+        value = tf.convert_to_tensor(value)
+    if not isinstance(value, tf.Tensor):
+        raise TypeError(f"{name} must be Tensor, given: {value!r}")
+    _check_graph(value, name)
+    return value
+
+
+def _check_graph(value: Any, name: str) -> None:
+    """Refuses what was built in another graph than the current one."""
+    if tf.executing_eagerly():
+        return
+    part = value.values if isinstance(value, (tf.IndexedSlices, tf.SparseTensor)) else value
+    graph = getattr(part, "graph", None)
+    if graph is not None and graph is not v1.get_default_graph():
+        raise ValueError(
+            f"{name} is from a different graph than the model_fn's: {value!r}. Build it inside "
+            "model_fn."
+        )

@@ -1,0 +1,162 @@
+"""One training step: model_fn on the device, host_call on the host, the global step counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.estimator import global_step as counting
+from tfdist.estimator.inputs import Input
+from tfdist.estimator.spec import EstimatorSpec
+from tfdist.strategies.placement import HOST, Placement
+
+ModelFn = Callable[[Any, Any], EstimatorSpec]
+
+
+@dataclass(kw_only=True)
+class Training:
+    """The ops of one session call while training.
+
+    Attributes:
+      spec: What model_fn returned.
+      train_op: Runs the step, or the loop of steps, and increments the global step.
+      loss: float32 scalar of this worker: the step's loss, or the mean over the loop.
+      has_more: Whether this worker's input suffices for another call; None if not known.
+    """
+
+    spec: EstimatorSpec
+    train_op: tf.Operation
+    loss: tf.Tensor
+    has_more: tf.Tensor | None
+
+
+def build_training(
+    model_fn: ModelFn,
+    inputs: Input,
+    global_step: tf.Variable,
+    *,
+    placement: Placement,
+    iterations: int,
+) -> Training:
+    """Builds the training ops of one session call; in replica context, on the device.
+
+    Args:
+      model_fn: From (features, labels) to an EstimatorSpec in TRAIN.
+      inputs: Gives the batches.
+      global_step: Incremented by one each step.
+      placement: Where the host's ops go.
+      iterations: Steps in one call.
+    """
+    if iterations == 1:
+        return _build_step(model_fn, inputs, global_step, placement)
+    return _build_loop(model_fn, inputs, global_step, placement, iterations)
+
+
+def _build_step(
+    model_fn: ModelFn, inputs: Input, global_step: tf.Variable, placement: Placement
+) -> Training:
+    features, labels, has_more = inputs.next_batch()
+    spec = model_fn(features, labels)
+    ops = [op for op in (spec.train_op, _run_host_call(spec, placement)) if op is not None]
+    train_op = _count(spec, global_step, ops)
+    return Training(spec=spec, train_op=train_op, loss=spec.loss, has_more=has_more)
+
+
+def _build_loop(
+    model_fn: ModelFn,
+    inputs: Input,
+    global_step: tf.Variable,
+    placement: Placement,
+    iterations: int,
+) -> Training:
+    specs: list[EstimatorSpec] = []
+    knows_the_end = False
+
+    def body(i: tf.Tensor, total: tf.Tensor, _: tf.Tensor) -> Any:
+        nonlocal knows_the_end
+        step = _build_step(model_fn, inputs, global_step, placement)
+        specs.append(step.spec)
+        knows_the_end = step.has_more is not None
+        has_more = step.has_more if knows_the_end else tf.constant(1.0)
+        loss = tf.cast(step.loss, tf.float32)
+        with tf.control_dependencies([step.train_op]):
+            return i + 1, total + loss, tf.identity(has_more)
+
+    # One iteration at a time: each reads the variables that the one before it has updated.
+    count, total, has_more = tf.while_loop(
+        lambda i, *_: i < iterations,
+        body,
+        [tf.constant(0), tf.constant(0.0), tf.constant(1.0)],
+        parallel_iterations=1,
+    )
+    return Training(
+        spec=specs[0],
+        train_op=count.op,
+        loss=total / float(iterations),
+        has_more=has_more if knows_the_end else None,
+    )
+
+
+def _run_host_call(spec: EstimatorSpec, placement: Placement) -> tf.Operation | tf.Tensor | None:
+    """Brings the tensors to the host and calls the function there."""
+    if spec.host_call is None:
+        return None
+    function, tensors = spec.host_call
+    with placement.on_host():
+        # Each crosses by itself, as soon as it exists.
+        result = function(*(_on_host(t) for t in tensors))
+    if isinstance(result, tf.Variable):
+        result = result.op
+    if not isinstance(result, (tf.Operation, tf.Tensor)):
+        raise TypeError(
+            f"`host_call` return value must be Operation or Tensor, got {result!r}. Return what "
+            "optimizer.apply_gradients(...) returns."
+        )
+    return result
+
+
+def _on_host(tensor: Any) -> Any:
+    if isinstance(tensor, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            tf.identity(tensor.values), tf.identity(tensor.indices), tensor.dense_shape
+        )
+    return tf.identity(tensor)
+
+
+def _count(spec: EstimatorSpec, global_step: tf.Variable, ops: list[Any]) -> tf.Operation:
+    """Increments the global step after the ops, unless the model does so itself."""
+    if not counting.is_incremented(global_step.graph, global_step):
+        return counting.increment(global_step, ops)
+    if spec.host_call is not None:
+        raise ValueError(
+            "Illegal increment of the `global_step` variable in the `model_fn`: with host_call the "
+            "Estimator increments it. Call minimize or apply_gradients without global_step."
+        )
+    return tf.group(*ops)
+
+
+def describe_host_call(
+    spec: EstimatorSpec, placement: Placement, num_workers: int, num_buckets: int
+) -> str:
+    """Says in one line where the tensors of host_call come from and go to."""
+    assert spec.host_call is not None
+    tensors = spec.host_call[1]
+    num_bytes = sum(_num_bytes(t) for t in tensors)
+    size = f"{num_bytes / 1e6:.2f} MB" if num_bytes >= 5000 else f"{num_bytes} bytes"
+    number = _count_of(len(tensors), "gradient")
+    line = f"host_call: {number} ({size}) from {placement.device} to {HOST}"
+    if num_workers > 1:
+        line += f", reduced over {num_workers} workers in {_count_of(num_buckets, 'bucket')}"
+    return line
+
+
+def _num_bytes(tensor: Any) -> int:
+    dense = tensor.values if isinstance(tensor, (tf.IndexedSlices, tf.SparseTensor)) else tensor
+    return (dense.shape.num_elements() or 0) * dense.dtype.size
+
+
+def _count_of(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

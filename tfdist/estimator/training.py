@@ -1,0 +1,391 @@
+"""Estimator.train: from an input_fn to a trained checkpoint, alone or with other workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator import sessions
+from tfdist.estimator.agreement import (
+    Agreement,
+    LeaveTogether,
+    SaveTogether,
+    StopTogether,
+    StopWish,
+)
+from tfdist.estimator.global_step import create_global_step
+from tfdist.estimator.inputs import Input, call_input_fn, make_input
+from tfdist.estimator.interrupts import prompt_interrupts
+from tfdist.estimator.model_check import check_models, describe_model
+from tfdist.estimator.run_config import RunConfig
+from tfdist.estimator.spec import EstimatorSpec, ModeKeys
+from tfdist.estimator.step import Training, build_training, describe_host_call
+from tfdist.strategies.placement import Placement, place
+from tfdist.strategies.private_tensorflow import loss_scaled_by_optimizer
+from tfdist.strategies.text_exchange import TextExchange
+
+ModelFn = Callable[[Any, Any], EstimatorSpec]
+
+
+class WorkerLostError(RuntimeError):
+    """Another worker went away while this one was training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCall:
+    """What one call of `Estimator.train` was asked for.
+
+    Attributes:
+      model_fn: From (features, labels) to an EstimatorSpec in TRAIN.
+      input_fn: The user's input_fn.
+      params: For the input_fn.
+      config: The Estimator's.
+      model_dir: Where checkpoints and events go.
+      hooks: The user's hooks.
+      steps: How many steps from the restored one; None if `max_steps` says, or the input ends it.
+      max_steps: The global step to stop at.
+      listeners: The user's checkpoint listeners.
+      warm_start: Adds to the graph what initialises variables from elsewhere.
+    """
+
+    model_fn: ModelFn
+    input_fn: Callable[..., Any]
+    params: dict[str, Any]
+    config: RunConfig
+    model_dir: str
+    hooks: Sequence[v1.train.SessionRunHook]
+    steps: int | None
+    max_steps: int | None
+    listeners: Sequence[v1.train.CheckpointSaverListener]
+    warm_start: Callable[[], None]
+
+
+def train(call: TrainCall) -> float | None:
+    """Trains and returns the last loss, None if no step ran. Every worker calls it."""
+    strategy = call.config.train_distribute
+    if strategy is not None and strategy.num_replicas_in_sync > 1:
+        return _Distributed(call, strategy).run()
+    return _Local(call, strategy).run()
+
+
+class _Local:
+    """Training in one process."""
+
+    def __init__(self, call: TrainCall, strategy: Any) -> None:
+        self.call = call
+        self.config = call.config
+        self.strategy = strategy
+        device = call.config.device
+        self.placement: Placement = (
+            strategy.extended.placement
+            if strategy is not None
+            else place(device.device, variables_on_host=device.variables_on_host)
+        )
+        self.iterations = device.iterations_per_loop
+        self.is_chief = True
+
+    def run(self) -> float | None:
+        with tf.Graph().as_default() as graph, ExitStack() as stack:
+            v1.set_random_seed(self.config.tf_random_seed)
+            for scope in self.scopes():
+                stack.enter_context(scope)
+            global_step = create_global_step()
+            inputs = self.make_input()
+            training = self.build(inputs, global_step)
+            self.call.warm_start()
+            self.add_to_collections(graph, training)
+            loss = self.combine(training)
+            stack.close()  # Savers and summaries are built outside the strategy's scope.
+            self.say_where_things_are(training)
+            self.scaffold = self.make_scaffold(training.spec)
+            hooks = self.all_hooks(training, inputs, loss, global_step)
+            return self.run_session(training, loss, hooks)
+
+    # Building.
+
+    def scopes(self) -> list[AbstractContextManager[Any]]:
+        if self.strategy is not None:
+            return [self.strategy.scope(), loss_scaled_by_optimizer(self.strategy)]
+        inside_loop = self.iterations > 1
+
+        def create(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+            return self.placement.create_variable(next_creator, inside_loop=inside_loop, **kwargs)
+
+        return [tf.variable_creator_scope(create)]
+
+    def make_input(self) -> Input:
+        result = call_input_fn(
+            self.call.input_fn,
+            mode=ModeKeys.TRAIN,
+            params=self.call.params,
+            config=self.config,
+            input_context=None if self.strategy is None else self.strategy.extended.input_context(),
+        )
+        return make_input(result, **self.input_rules())
+
+    def input_rules(self) -> dict[str, Any]:
+        return {"needs_dataset": self.iterations > 1}
+
+    def build(self, inputs: Input, global_step: tf.Variable) -> Training:
+        arguments: dict[str, Any] = {"placement": self.placement, "iterations": self.iterations}
+        if self.strategy is None:
+            with self.placement.on_device():
+                return build_training(self.call.model_fn, inputs, global_step, **arguments)
+        extended = self.strategy.extended
+        with extended.steps_in_a_loop() if self.iterations > 1 else nullcontext():
+            return extended.call_for_each_replica(
+                build_training, args=(self.call.model_fn, inputs, global_step), kwargs=arguments
+            )
+
+    def combine(self, training: Training) -> tf.Tensor:
+        """Returns the loss to report."""
+        return training.loss
+
+    def add_to_collections(self, graph: tf.Graph, training: Training) -> None:
+        if not any(x is training.loss for x in graph.get_collection(v1.GraphKeys.LOSSES)):
+            graph.add_to_collection(v1.GraphKeys.LOSSES, training.loss)
+
+    # Hooks, in tf.estimator's order.
+
+    def all_hooks(
+        self, training: Training, inputs: Input, loss: tf.Tensor, global_step: tf.Variable
+    ) -> list[v1.train.SessionRunHook]:
+        spec, config = training.spec, self.config
+        _add_loss_summary(loss)
+        hooks: list[v1.train.SessionRunHook] = []
+        hooks += self.saver_hooks(spec)
+        if self.is_chief:
+            hooks += spec.training_chief_hooks
+        if config.log_step_count_steps is not None:
+            hooks.append(
+                v1.train.StepCounterHook(
+                    every_n_steps=config.log_step_count_steps,
+                    output_dir=self.call.model_dir if self.is_chief else None,
+                )
+            )
+        if config.save_summary_steps and self.is_chief:
+            hooks.append(
+                v1.train.SummarySaverHook(
+                    scaffold=self.scaffold,
+                    save_steps=config.save_summary_steps,
+                    output_dir=self.call.model_dir,
+                )
+            )
+        hooks += inputs.hooks
+        hooks += self.asked_hooks(self.call.hooks)
+        if self.call.steps is not None or self.call.max_steps is not None:
+            hooks.append(_StopAtStep(self.call.steps, self.call.max_steps))
+        hooks.append(v1.train.NanTensorHook(loss))
+        if config.log_step_count_steps is not None:
+            every = max(1, config.log_step_count_steps // self.iterations)
+            hooks.append(
+                v1.train.LoggingTensorHook({"loss": loss, "step": global_step}, every_n_iter=every)
+            )
+        hooks += self.asked_hooks(spec.training_hooks)
+        return hooks
+
+    def asked_hooks(
+        self, hooks: Iterable[v1.train.SessionRunHook]
+    ) -> list[v1.train.SessionRunHook]:
+        return list(hooks)
+
+    def saver_hooks(self, spec: EstimatorSpec) -> list[v1.train.SessionRunHook]:
+        given = [
+            hook
+            for hook in (*self.call.hooks, *spec.training_hooks, *spec.training_chief_hooks)
+            if isinstance(hook, v1.train.CheckpointSaverHook)
+        ]
+        own = [] if given or not _saves(self.config) else [self.make_saver()]
+        for hook in (given or own)[:1]:
+            hook._listeners.extend(self.call.listeners)  # No public way to add one.
+        if self.call.listeners and not (given or own):
+            raise ValueError(
+                "There should be a CheckpointSaverHook to use saving_listeners. Please set one of "
+                "the RunConfig.save_checkpoints_steps or RunConfig.save_checkpoints_secs."
+            )
+        return list(own)
+
+    def make_saver(self, **timing: Any) -> v1.train.CheckpointSaverHook:
+        if not timing:
+            timing = {
+                "save_secs": self.config.save_checkpoints_secs,
+                "save_steps": self.config.save_checkpoints_steps,
+            }
+        return v1.train.CheckpointSaverHook(
+            self.call.model_dir,
+            scaffold=self.scaffold,
+            save_graph_def=self.config.checkpoint_save_graph_def,
+            **timing,
+        )
+
+    # Running.
+
+    def say_where_things_are(self, training: Training) -> None:
+        if training.spec.host_call is not None:
+            v1.logging.info(describe_host_call(training.spec, self.placement, 1, 0))
+
+    def session_config(self) -> v1.ConfigProto:
+        return self.placement.configure(sessions.with_defaults(self.config.session_config))
+
+    def make_scaffold(self, spec: EstimatorSpec) -> v1.train.Scaffold:
+        sessions.add_saver(spec.scaffold, self.config)
+        return spec.scaffold
+
+    def make_session(
+        self, hooks: Sequence[v1.train.SessionRunHook]
+    ) -> v1.train.SingularMonitoredSession:
+        return sessions.training_session(
+            hooks,
+            self.scaffold,
+            master=self.config.master,
+            config=self.session_config(),
+            checkpoint_dir=self.call.model_dir,
+        )
+
+    def run_session(
+        self, training: Training, loss: tf.Tensor, hooks: list[v1.train.SessionRunHook]
+    ) -> float | None:
+        last_loss: float | None = None
+        with prompt_interrupts(), self.make_session(hooks) as session:
+            while not session.should_stop():
+                _, last_loss = self.run_call(session, [training.train_op, loss])
+        if last_loss is None:
+            v1.logging.warning(
+                "Training with estimator made no steps. Perhaps input is empty or misspecified."
+            )
+        return last_loss
+
+    def run_call(self, session: Any, fetches: list[Any]) -> Any:
+        return session.run(fetches)
+
+
+class _Distributed(_Local):
+    """Training together with other workers; the differences from training alone."""
+
+    def __init__(self, call: TrainCall, strategy: Any) -> None:
+        super().__init__(call, strategy)
+        self.is_chief = strategy.extended.should_checkpoint
+        strategy.extended.start_counting_reductions()
+        self.compare = TextExchange(strategy)
+        self.agreement: Agreement | None = None
+
+    def input_rules(self) -> dict[str, Any]:
+        return {"needs_dataset": True, "look_ahead": self.iterations}
+
+    def combine(self, training: Training) -> tf.Tensor:
+        extended = self.strategy.extended
+        self.num_gradient_buckets = extended.reductions.num_buckets
+        self.agreement = Agreement(self.strategy, training.loss, training.has_more)
+        return self.agreement.loss
+
+    def all_hooks(self, *args: Any) -> list[v1.train.SessionRunHook]:
+        assert self.agreement is not None
+        return [
+            *super().all_hooks(*args),
+            StopTogether(self.agreement),
+            LeaveTogether(self.strategy),
+        ]
+
+    def asked_hooks(
+        self, hooks: Iterable[v1.train.SessionRunHook]
+    ) -> list[v1.train.SessionRunHook]:
+        assert self.agreement is not None
+        # A StopAtStepHook stops every worker at the same step by itself.
+        return [
+            hook
+            if isinstance(hook, (v1.train.StopAtStepHook, v1.train.CheckpointSaverHook))
+            else StopWish(hook, self.agreement)
+            for hook in hooks
+            if self.is_chief or not isinstance(hook, v1.train.CheckpointSaverHook)
+        ]
+
+    def saver_hooks(self, spec: EstimatorSpec) -> list[v1.train.SessionRunHook]:
+        synchronize = self.strategy.extended.synchronize_variables()
+        if synchronize is None or not _saves(self.config):
+            return super().saver_hooks(spec) if self.is_chief else []
+        assert self.agreement is not None
+        saver = timer = None
+        if self.is_chief:
+            timer = v1.train.SecondOrStepTimer(
+                every_secs=self.config.save_checkpoints_secs,
+                every_steps=self.config.save_checkpoints_steps,
+            )
+            saver = self.make_saver(save_steps=1)
+            saver._listeners.extend(self.call.listeners)  # No public way to add one.
+        return [SaveTogether(self.agreement, synchronize, saver, timer, self.iterations)]
+
+    def say_where_things_are(self, training: Training) -> None:
+        if training.spec.host_call is not None:
+            workers = self.strategy.num_replicas_in_sync
+            line = describe_host_call(
+                training.spec, self.placement, workers, self.num_gradient_buckets
+            )
+            v1.logging.info(line)
+
+    def session_config(self) -> v1.ConfigProto:
+        return self.strategy.update_config_proto(sessions.with_defaults(self.config.session_config))
+
+    def make_scaffold(self, spec: EstimatorSpec) -> v1.train.Scaffold:
+        scaffold = super().make_scaffold(spec)
+        broadcast = self.strategy.extended.broadcast_variables()
+        checkpoint_dir = self.call.model_dir if self.is_chief else None
+        return sessions.restored_by_worker_0(scaffold, broadcast, checkpoint_dir)
+
+    def make_session(
+        self, hooks: Sequence[v1.train.SessionRunHook]
+    ) -> v1.train.SingularMonitoredSession:
+        extended = self.strategy.extended
+        model = describe_model(
+            v1.global_variables(), extended.reductions.described, self.iterations
+        )
+        check_models(self.compare(model))
+        return sessions.training_session(
+            hooks,
+            self.scaffold,
+            master=self.strategy.master,
+            config=self.session_config(),
+        )
+
+    def run_call(self, session: Any, fetches: list[Any]) -> Any:
+        try:
+            return session.run(fetches)
+        except tf.errors.OutOfRangeError as error:
+            raise RuntimeError(
+                f"The input of worker {self.strategy.extended.collectives.worker_index} ended "
+                f"before its first {self.iterations} batch(es): every worker needs as many. Give "
+                "each worker some input (its shard may be empty), or use fewer workers."
+            ) from error
+
+    def run_session(self, *args: Any) -> float | None:
+        try:
+            return super().run_session(*args)
+        except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as e:
+            raise WorkerLostError(
+                "Lost another worker while training: see its output for the cause. TensorFlow "
+                f"says: {e.message.splitlines()[0]}"
+            ) from e
+
+
+class _StopAtStep(v1.train.StopAtStepHook):  # type: ignore[misc]
+    """tf.estimator's own stop hook; told apart from the user's."""
+
+    def __init__(self, num_steps: int | None, last_step: int | None) -> None:
+        super().__init__(num_steps=num_steps, last_step=last_step)
+
+
+def _saves(config: RunConfig) -> bool:
+    return bool(config.save_checkpoints_secs or config.save_checkpoints_steps)
+
+
+def _add_loss_summary(loss: tf.Tensor) -> None:
+    """Adds the scalar summary 'loss' unless the model has one."""
+    graph = v1.get_default_graph()
+    names = {op.name for op in graph.get_operations() if op.type == "ScalarSummary"}
+    if "loss" not in names:
+        with tf.device("/device:CPU:0"):
+            v1.summary.scalar("loss", loss)

@@ -1,0 +1,18 @@
+"""The original system's names for tfdist's things: one thin module for each of its own.
+
+A program moves by changing its import lines:
+
+    from tfdist.ipu import tensorflow as tf      # for: import tensorflow as tf
+    from tfdist import ipu                       # for: from tensorflow.python import ipu
+    from tfdist.ipu import horovod as hvd        # for: from tensorflow.python.ipu import ...
+"""
+
+from tfdist.ipu import ipu_estimator, ipu_multi_worker_strategy, ipu_run_config, tensorflow, utils
+
+__all__ = [
+    "ipu_estimator",
+    "ipu_multi_worker_strategy",
+    "ipu_run_config",
+    "tensorflow",
+    "utils",
+]

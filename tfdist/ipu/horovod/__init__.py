@@ -1,0 +1,59 @@
+"""`ipu.horovod`: Horovod's functions, initialised for TensorFlow over MPI.
+
+Horovod is loaded with this module, as the original loads MPI; without it the import fails with one
+line that says what is missing.
+"""
+
+from tfdist.ipu.horovod import ipu_horovod_strategy
+from tfdist.strategies.horovod import initialize_horovod as _initialize
+from tfdist.strategies.horovod import load_horovod as _load
+
+_hvd = _load()
+
+Adasum = _hvd.Adasum
+Average = _hvd.Average
+Sum = _hvd.Sum
+allgather = _hvd.allgather
+allreduce = _hvd.allreduce
+broadcast = _hvd.broadcast
+gloo_built = _hvd.gloo_built
+gloo_enabled = _hvd.gloo_enabled
+is_homogeneous = _hvd.is_homogeneous
+local_rank = _hvd.local_rank
+local_size = _hvd.local_size
+mpi_built = _hvd.mpi_built
+mpi_enabled = _hvd.mpi_enabled
+mpi_threads_supported = _hvd.mpi_threads_supported
+nccl_built = _hvd.nccl_built
+rank = _hvd.rank
+shutdown = _hvd.shutdown
+size = _hvd.size
+
+
+def init() -> None:
+    """Joins the other processes of the MPI job; a second call changes nothing."""
+    _initialize()
+
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Sum",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "ipu_horovod_strategy",
+    "is_homogeneous",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "shutdown",
+    "size",
+]

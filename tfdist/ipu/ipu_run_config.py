@@ -1,0 +1,64 @@
+"""`ipu.ipu_run_config`: RunConfig, and what runs on the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfdist import estimator
+from tfdist.ipu.utils import IPUConfig
+
+
+class IPURunConfig(estimator.DeviceConfig):
+    """`DeviceConfig` with the original's arguments.
+
+    Args:
+      iterations_per_loop: Steps in one session call.
+      ipu_options: What `utils.create_ipu_config` made.
+      num_replicas: 1; more copies of the model in one worker are not supported.
+      num_shards: 1; a model over several devices is not supported.
+      ordinal: Must be 0; a worker has one device.
+      prefetch_depth: Not needed: `tf.data` prefetches.
+
+    Raises:
+      ValueError: If more than one device is asked for.
+      TypeError: If `ipu_options` is something else.
+    """
+
+    def __init__(
+        self,
+        iterations_per_loop: int = 1,
+        ipu_options: IPUConfig | None = None,
+        num_replicas: int = 1,
+        num_shards: int = 1,
+        ordinal: int = 0,
+        prefetch_depth: int | None = None,
+    ) -> None:
+        if ipu_options is not None and not isinstance(ipu_options, IPUConfig):
+            raise TypeError(f"ipu_options must be an IPUConfig instance, got {ipu_options!r}.")
+        devices = num_replicas * num_shards
+        if devices != 1 or ordinal != 0:
+            raise ValueError(
+                f"IPURunConfig asks for {devices} device(s) (num_replicas={num_replicas}, "
+                f"num_shards={num_shards}, ordinal={ordinal}), and a worker has one here. Start "
+                "one worker for each replica instead."
+            )
+        super().__init__(iterations_per_loop=iterations_per_loop, variables_on_host=False)
+
+
+class RunConfig(estimator.RunConfig):
+    """`tfdist.estimator.RunConfig` with the original's `ipu_run_config`."""
+
+    def __init__(
+        self, ipu_run_config: IPURunConfig | None = None, master: str | None = None, **kwargs: Any
+    ) -> None:
+        if master is not None:
+            raise ValueError(
+                f"master={master!r} is not supported: the strategy starts this worker's server. "
+                "Leave it out."
+            )
+        super().__init__(device=ipu_run_config or IPURunConfig(), **kwargs)
+
+    @property
+    def ipu_run_config(self) -> estimator.DeviceConfig:
+        """The `IPURunConfig`, under the original's name."""
+        return self.device

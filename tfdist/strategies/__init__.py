@@ -1,0 +1,16 @@
+"""How workers agree: the strategies, and where things are in a worker.
+
+Importing this package imports TensorFlow; Horovod is imported when a `HorovodStrategy` is made.
+"""
+
+from tfdist.strategies.horovod import HorovodNotFoundError, HorovodStrategy
+from tfdist.strategies.multi_worker import MultiWorkerStrategy
+from tfdist.strategies.placement import DeviceError, Placement
+
+__all__ = [
+    "DeviceError",
+    "HorovodNotFoundError",
+    "HorovodStrategy",
+    "MultiWorkerStrategy",
+    "Placement",
+]

@@ -1,0 +1,139 @@
+"""What an engine (gRPC, Horovod) brings, and the reductions that are built from it.
+
+Every function here adds ops to the current graph, on the host. Each is a collective: every worker
+must build and run the same ones, or the others wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+import tensorflow as tf
+
+from tfdist.strategies.buckets import Gradient, pack
+from tfdist.strategies.placement import HOST
+
+Value: TypeAlias = "tf.Tensor | tf.IndexedSlices"
+
+# Sums are made in these; half-precision gradients of many workers can overflow in their sum.
+_SUMMED_AS = {
+    tf.float16: tf.float32,
+    tf.bfloat16: tf.float32,
+    tf.float32: tf.float32,
+    tf.float64: tf.float64,
+    tf.int8: tf.int32,
+    tf.uint8: tf.int32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+    tf.int32: tf.int32,
+    tf.uint32: tf.int64,
+    tf.int64: tf.int64,
+    tf.bool: tf.int32,
+}
+
+
+class Collectives(Protocol):
+    """One engine, as seen from one worker."""
+
+    num_workers: int
+    worker_index: int
+    max_bucket_bytes: int
+
+    def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+        """Sums each tensor over the workers, all of them in one message; dtypes are equal."""
+
+    def gather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """Concatenates along axis 0 in worker order; only the first dimensions may differ."""
+
+    def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """Gives every worker the value of worker 0; shapes are equal and fully known."""
+
+
+def all_reduce(
+    collectives: Collectives, values: Sequence[Value], *, mean: bool, name: str
+) -> tuple[list[Value], int]:
+    """Combines each value over all workers; every worker gets the same result.
+
+    Args:
+      collectives: The engine.
+      values: Tensors or `tf.IndexedSlices`. Shapes and dtypes agree between workers, but slices
+        may have different numbers of rows. float16 and bfloat16 are summed in float32 and cast
+        back.
+      mean: Whether the sum is divided by the number of workers.
+      name: Prefix of the ops' names.
+
+    Returns:
+      (one value per input, of the same kind and dtype, on the host; number of buckets used for
+      the dense ones).
+
+    Raises:
+      TypeError: If a dtype cannot be summed.
+    """
+    with tf.device(HOST), tf.name_scope(name):
+        dense = [i for i, value in enumerate(values) if not isinstance(value, tf.IndexedSlices)]
+        sent = [_sendable(values[i]) for i in dense]
+        buckets = pack([_describe(t) for t in sent], max_bytes=collectives.max_bucket_bytes)
+        reduced: list[Value] = list(values)
+        for number, bucket in enumerate(buckets):
+            sums = collectives.sum([sent[i] for i in bucket], f"bucket_{number}")
+            for i, total in zip(bucket, sums, strict=True):
+                original = values[dense[i]]
+                total.set_shape(original.shape)
+                reduced[dense[i]] = _finish(total, original.dtype, collectives, mean)
+        for i, value in enumerate(values):
+            if isinstance(value, tf.IndexedSlices):
+                reduced[i] = _reduce_slices(collectives, value, mean, f"slices_{i}")
+        return reduced, len(buckets)
+
+
+def _reduce_slices(
+    collectives: Collectives, slices: tf.IndexedSlices, mean: bool, name: str
+) -> tf.IndexedSlices:
+    """Gathers all workers' rows: the sum of sparse gradients is their concatenation."""
+    rows = collectives.gather(_sendable(slices.values), f"{name}_values")
+    indices = collectives.gather(tf.identity(slices.indices), f"{name}_indices")
+    rows.set_shape(tf.TensorShape([None]).concatenate(slices.values.shape[1:]))
+    indices.set_shape([None])
+    return tf.IndexedSlices(
+        _finish(rows, slices.values.dtype, collectives, mean), indices, slices.dense_shape
+    )
+
+
+def broadcast(collectives: Collectives, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+    """Gives every worker the value that `tensor` has on worker 0.
+
+    Raises:
+      TypeError: If the dtype cannot be sent (strings, complex numbers).
+      ValueError: If the shape is not fully known: the receivers must know it beforehand.
+    """
+    if not tensor.shape.is_fully_defined():
+        raise ValueError(
+            f"{name}: the shape {tensor.shape} of this initial value is not fully known, and a "
+            "value sent to other workers must have one. Give the variable a static shape."
+        )
+    with tf.device(HOST):
+        received = collectives.broadcast(_sendable(tensor), name)
+        return tf.cast(received, tensor.dtype)
+
+
+def _sendable(tensor: tf.Tensor) -> tf.Tensor:
+    """Brings a tensor to the host, in a dtype that every engine can add."""
+    dtype = _SUMMED_AS.get(tensor.dtype)
+    if dtype is None:
+        raise TypeError(
+            f"cannot combine {tensor.name} over workers: its dtype is {tensor.dtype.name}, and "
+            f"allowed are {', '.join(d.name for d in _SUMMED_AS)}. Cast it first."
+        )
+    return tf.identity(tensor) if dtype == tensor.dtype else tf.cast(tensor, dtype)
+
+
+def _describe(tensor: tf.Tensor) -> Gradient:
+    elements = tensor.shape.num_elements() or 0
+    return Gradient(dtype=tensor.dtype.name, num_bytes=elements * tensor.dtype.size)
+
+
+def _finish(total: tf.Tensor, dtype: tf.DType, collectives: Collectives, mean: bool) -> tf.Tensor:
+    if mean:
+        total = tf.cast(total / tf.cast(collectives.num_workers, total.dtype), total.dtype)
+    return total if total.dtype == dtype else tf.cast(total, dtype)

@@ -1,0 +1,337 @@
+"""What every tfdist strategy does, whatever engine carries its messages.
+
+Synchronous data parallelism between graphs: each worker builds the same graph on its own device,
+variables start with worker 0's values, and `Optimizer.apply_gradients` sums the gradients of all
+workers before each makes the same update. Reductions are on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.strategies import sync_on_read
+from tfdist.strategies.collectives import Collectives, Value, all_reduce, broadcast
+from tfdist.strategies.placement import HOST, Placement
+from tfdist.strategies.private_tensorflow import (
+    ValueContext,
+    make_distributed_dataset,
+    make_distributed_dataset_from_function,
+)
+from tfdist.strategies.sync_on_read import SyncOnReadVariable
+
+
+@dataclass
+class Reductions:
+    """What has been reduced while a graph was built.
+
+    Attributes:
+      num_buckets: Messages that the dense values travel in.
+      described: dtype and shape of each value; must be equal on all workers.
+    """
+
+    num_buckets: int = 0
+    described: list[str] = field(default_factory=list)
+
+
+class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
+    """One worker's part of a strategy: variables, placement, reductions, input.
+
+    Args:
+      strategy: The strategy that this belongs to.
+      placement: Where things are in this worker.
+      collectives: How this worker talks to the others.
+    """
+
+    def __init__(
+        self, strategy: v1.distribute.Strategy, placement: Placement, collectives: Collectives
+    ) -> None:
+        super().__init__(strategy)
+        self.placement = placement
+        self.collectives = collectives
+        self.reductions = Reductions()
+        self._is_inside_loop = False
+
+    # Variables.
+
+    @contextmanager
+    def steps_in_a_loop(self) -> Iterator[None]:
+        """Marks variables made inside as read in a loop of steps (see `Placement`)."""
+        self._is_inside_loop = True
+        try:
+            yield
+        finally:
+            self._is_inside_loop = False
+
+    def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        # The global step starts at 0 everywhere, and worker 0's hooks read its initial value alone.
+        if self.collectives.num_workers > 1 and kwargs.get("name") != "global_step":
+            kwargs["initial_value"] = self._from_worker_0(
+                kwargs.get("initial_value"), kwargs.get("dtype")
+            )
+        if kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ:
+            with tf.init_scope(), self.placement.on_device():
+                return SyncOnReadVariable(**_constructor_arguments(kwargs))
+        return self.placement.create_variable(
+            next_creator, inside_loop=self._is_inside_loop, **kwargs
+        )
+
+    def _from_worker_0(self, initial_value: Any, dtype: Any) -> Any:
+        """Replaces an initial value by worker 0's, on the host.
+
+        The value is made before the variable: an op made inside the variable's constructor would
+        be colocated with the variable, which may be on the device.
+        """
+        if initial_value is None:
+            return None
+        with tf.init_scope(), v1.colocate_with(None, ignore_existing=True), tf.device(HOST):
+            value = initial_value() if callable(initial_value) else initial_value
+            value = tf.convert_to_tensor(value, dtype=dtype)
+            if value.dtype == tf.string:
+                return value  # Engines send numbers only; a string is the same everywhere.
+            return broadcast(self.collectives, value, name="broadcast_initial_value")
+
+    def broadcast_variables(self) -> tf.Operation:
+        """Sets every variable of the graph to worker 0's value (after it restored them).
+
+        A collective: every worker must run it, with the same variables.
+        """
+        variables = [v for v in v1.global_variables() if v.dtype != tf.string]
+        with tf.device(HOST), tf.name_scope("broadcast_variables"):
+            assignments = []
+            for i, variable in enumerate(variables):
+                is_own = isinstance(variable, SyncOnReadVariable)
+                local = variable.read_local() if is_own else variable.read_value()
+                value = broadcast(self.collectives, local, name=f"variable_{i}")
+                if is_own:
+                    value = sync_on_read.share_out(variable, value, self.collectives.worker_index)
+                assignments.append(v1.assign(variable, value).op)
+            return tf.group(*assignments)
+
+    def synchronize_variables(self) -> tf.Operation | None:
+        """Combines the sync-on-read variables, so that worker 0 can save what a read would give.
+
+        A collective: every worker must run it. None if the graph has no such variable.
+        """
+        variables = sync_on_read.variables_of(tf.compat.v1.get_default_graph())
+        if not variables or self.collectives.num_workers == 1:
+            return None
+        with tf.name_scope("synchronize_variables"):
+            combined = [self.read_var(v) for v in variables]
+            index = self.collectives.worker_index
+            return tf.group(
+                *(
+                    v1.assign(v, sync_on_read.share_out(v, value, index)).op
+                    for v, value in zip(variables, combined, strict=True)
+                )
+            )
+
+    def read_var(self, variable: Any) -> tf.Tensor:
+        """Reads a variable; a sync-on-read one is combined over the workers (a collective)."""
+        if not isinstance(variable, SyncOnReadVariable):
+            return tf.convert_to_tensor(variable)
+        value = variable.read_local()
+        if self.collectives.num_workers == 1:
+            return value
+        if variable.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
+            return broadcast(self.collectives, value, name="read_on_worker_0")
+        is_mean = variable.aggregation != tf.VariableAggregation.SUM
+        return self._all_reduce([value], mean=is_mean, name="read_combined")[0]
+
+    def value_container(self, value: Any) -> Any:
+        return value
+
+    def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
+        if not hasattr(colocate_with_variable, "device"):
+            raise ValueError(
+                f"colocate_vars_with got {colocate_with_variable!r}: give it a variable made in "
+                "the strategy's scope."
+            )
+
+    # Replicas.
+
+    def _call_for_each_replica(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        strategy = self._container_strategy()
+        context = v1.distribute.ReplicaContext(
+            strategy, replica_id_in_sync_group=self.collectives.worker_index
+        )
+        with context, self.placement.on_device():
+            return fn(*args, **kwargs)
+
+    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
+        return 0
+
+    def _local_results(self, value: Any) -> tuple[Any, ...]:
+        return (value,)
+
+    def _group(self, value: Any, name: str | None = None) -> tf.Operation:
+        return tf.group(value, name=name)
+
+    # Reductions.
+
+    def start_counting_reductions(self) -> None:
+        """Forgets the reductions of earlier graphs."""
+        self.reductions = Reductions()
+
+    def _all_reduce(self, values: Sequence[Value], *, mean: bool, name: str) -> list[Value]:
+        if self.collectives.num_workers == 1:
+            return list(values)
+        reduced, num_buckets = all_reduce(self.collectives, values, mean=mean, name=name)
+        self.reductions.num_buckets += num_buckets
+        self.reductions.described += [f"{v.dtype.name} {v.shape}" for v in values]
+        return reduced
+
+    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
+        return self._batch_reduce_to(reduce_op, [(value, destinations)], options)[0]
+
+    def _batch_reduce_to(
+        self,
+        reduce_op: Any,
+        value_destination_pairs: Sequence[tuple[Any, Any]],
+        options: Any = None,
+    ) -> list[Any]:
+        values = [_as_value(value) for value, _ in value_destination_pairs]
+        return self._all_reduce(values, mean=_is_mean(reduce_op), name="all_reduce")
+
+    def _gather_to_implementation(
+        self, value: Any, destinations: Any, axis: int, options: Any = None
+    ) -> tf.Tensor:
+        value = tf.convert_to_tensor(value)
+        if self.collectives.num_workers == 1:
+            return value
+        order = [axis, *(i for i in range(value.shape.rank) if i != axis)]
+        back = [order.index(i) for i in range(value.shape.rank)]
+        with tf.device(HOST):
+            gathered = self.collectives.gather(tf.transpose(value, order), "gather")
+            return tf.transpose(gathered, back)
+
+    def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        return tensor
+
+    # Updates.
+
+    def _update(
+        self, var: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: Any, group: bool
+    ) -> Any:
+        with v1.colocate_with(var), tf.device(var.device):
+            result = fn(var, *args, **kwargs)
+        return result if group else tf.nest.map_structure(self._local_results, result)
+
+    def _update_non_slot(
+        self,
+        colocate_with: Any,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Any,
+        group: bool,
+    ) -> Any:
+        with tf.device(self.placement.variable_device):
+            result = fn(*args, **kwargs)
+        return result if group else tf.nest.map_structure(self._local_results, result)
+
+    def non_slot_devices(self, var_list: Any) -> tuple[str, ...]:
+        return (self.placement.variable_device,)
+
+    # Input.
+
+    def input_context(self) -> tf.distribute.InputContext:
+        """Tells an input_fn how many workers read and which one this is."""
+        workers = self.collectives.num_workers
+        return tf.distribute.InputContext(
+            num_input_pipelines=workers,
+            input_pipeline_id=self.collectives.worker_index,
+            num_replicas_in_sync=workers,
+        )
+
+    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        return make_distributed_dataset(
+            self._container_strategy(),
+            dataset,
+            self.input_context(),
+            self._input_devices(),
+            options,
+        )
+
+    def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
+        return make_distributed_dataset_from_function(
+            self._container_strategy(),
+            dataset_fn,
+            self.input_context(),
+            self._input_devices(),
+            options,
+        )
+
+    def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
+        return value_fn(ValueContext(self.collectives.worker_index, self.collectives.num_workers))
+
+    def _input_devices(self) -> tuple[str, str]:
+        return HOST, self.placement.device
+
+    # Facts that TensorFlow asks for.
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        return self.collectives.num_workers
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        return (self.placement.device,)
+
+    @property
+    def parameter_devices(self) -> tuple[str, ...]:
+        return (self.placement.variable_device,)
+
+    @property
+    def experimental_between_graph(self) -> bool:
+        return True
+
+    @property
+    def experimental_should_init(self) -> bool:
+        return True
+
+    @property
+    def should_checkpoint(self) -> bool:
+        return self.collectives.worker_index == 0
+
+    @property
+    def should_save_summary(self) -> bool:
+        return self.collectives.worker_index == 0
+
+    @property
+    def _support_per_replica_values(self) -> bool:
+        return False
+
+    @property
+    def _global_batch_size(self) -> bool:
+        return True
+
+    def _in_multi_worker_mode(self) -> bool:
+        return self.collectives.num_workers > 1
+
+
+def _is_mean(reduce_op: Any) -> bool:
+    """Accepts `tf.distribute.ReduceOp.SUM` and `MEAN`."""
+    name = str(getattr(reduce_op, "value", reduce_op)).upper()
+    if name not in ("SUM", "MEAN"):
+        raise ValueError(f"Unsupported reduce op: {reduce_op}. Use ReduceOp.SUM or ReduceOp.MEAN.")
+    return name == "MEAN"
+
+
+def _as_value(value: Any) -> Value:
+    return value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
+
+
+def _constructor_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keeps what a resource variable's constructor takes of a variable creator's arguments."""
+    names = (
+        "initial_value", "trainable", "collections", "validate_shape", "name", "dtype",
+        "constraint", "distribute_strategy", "synchronization", "aggregation", "shape",
+    )  # fmt: skip
+    return {name: kwargs[name] for name in names if name in kwargs}

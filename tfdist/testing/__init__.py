@@ -1,0 +1,47 @@
+"""Testing distributed programs: real local workers for a function or a script.
+
+With tfdist installed, pytest has the fixture `fake_cluster`. Names are imported when they are first
+used: pytest loads the plugin in this package in every project that has tfdist installed.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfdist.testing.engines import EngineMissingError, engine_problem
+    from tfdist.testing.failures import WorkerFailedError, WorkerTimeoutError, WorkerTracebackError
+    from tfdist.testing.fake_cluster import FakeCluster
+    from tfdist.testing.free_ports import ReservedPorts
+    from tfdist.testing.scripts import CompletedWorker, ScriptRun, ScriptWorker
+
+__all__ = [
+    "CompletedWorker",
+    "EngineMissingError",
+    "FakeCluster",
+    "ReservedPorts",
+    "ScriptRun",
+    "ScriptWorker",
+    "WorkerFailedError",
+    "WorkerTimeoutError",
+    "WorkerTracebackError",
+    "engine_problem",
+]
+
+_HOMES = {
+    "CompletedWorker": "scripts",
+    "EngineMissingError": "engines",
+    "FakeCluster": "fake_cluster",
+    "ReservedPorts": "free_ports",
+    "ScriptRun": "scripts",
+    "ScriptWorker": "scripts",
+    "WorkerFailedError": "failures",
+    "WorkerTimeoutError": "failures",
+    "WorkerTracebackError": "failures",
+    "engine_problem": "engines",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,79 @@
+"""Watching the workers of a call until all have returned, one has failed, or time is up."""
+
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from tfdist.testing.call_pickle import exception_of, value_of
+from tfdist.testing.failures import Failure, first_failure, names_text
+from tfdist.testing.job import Job
+from tfdist.testing.run import Run
+from tfdist.testing.run_errors import stop_after_failure, stop_after_time
+from tfdist.testing.waiting import wait_until
+from tfdist.testing.worker_process import Outcome
+
+_EXIT_LIMIT_S = 10.0
+
+
+def wait_for_results(run: Run, timeout_s: float) -> list[Any]:
+    """Waits until the call returned in every worker, and returns the values in worker order.
+
+    Raises:
+      WorkerFailedError: If a worker fails; the others are then stopped.
+      WorkerTimeoutError: If not all have finished within the limit, counted from the time when
+        all workers had started; all are then stopped.
+    """
+    __tracebackhide__ = True
+    start_s = run.wait_for_start()
+    outcomes: list[Outcome | None] = [None] * len(run.workers)
+
+    def is_decided() -> bool:
+        run.check()
+        for index, job in enumerate(run.workers):
+            outcomes[index] = outcomes[index] or Outcome.read(job)
+        return None not in outcomes or bool(_failures(run.workers, outcomes))
+
+    in_time = wait_until(is_decided, start_s + timeout_s - time.monotonic())
+    first = first_failure(_failures(run.workers, outcomes))
+    if first is not None:
+        outcome = outcomes[first.worker] or Outcome.read(run.workers[first.worker])
+        cause = exception_of(outcome) if outcome is not None else None
+        raise stop_after_failure(run, first, start_s) from cause
+    if not in_time:
+        late = [index for index, outcome in enumerate(outcomes) if outcome is None]
+        raise stop_after_time(run, late, timeout_s)
+    values = [value_of(one, index) for index, one in enumerate(outcomes) if one is not None]
+    _let_go(run)
+    return values
+
+
+def _failures(workers: Sequence[Job], outcomes: Sequence[Outcome | None]) -> list[Failure]:
+    failures = []
+    for index, (job, outcome) in enumerate(zip(workers, outcomes, strict=True)):
+        end = job.ended()
+        outcome = outcome or (Outcome.read(job) if end else None)  # written just before the end
+        if outcome is not None and outcome.error is not None:
+            failures.append(
+                Failure(
+                    worker=index,
+                    time_s=outcome.time_s,
+                    error=outcome.error,
+                    traceback=outcome.traceback,
+                )
+            )
+        elif outcome is None and end is not None:
+            failures.append(Failure(worker=index, time_s=end.time_s, exit_code=end.value))
+    return failures
+
+
+def _let_go(run: Run) -> None:
+    """Lets all workers end by themselves, now that nobody needs them."""
+    run.workers[0].all_finished_path.touch()
+    if not wait_until(run.has_ended, _EXIT_LIMIT_S):
+        left = [index for index, job in enumerate(run.workers) if not job.ended()]
+        warnings.warn(
+            f"{names_text(left)} did not exit within {_EXIT_LIMIT_S:g} s after the last result, "
+            "so it is stopped: a thread still runs, or the clean-up at exit hangs.",
+            stacklevel=4,
+        )

@@ -1,0 +1,150 @@
+"""What a test is told when a run failed: who was first, why, and what it wrote."""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_TAIL_LINES = 30
+
+
+class WorkerFailedError(RuntimeError):
+    """A worker raised an exception or ended without a word, and the others were stopped.
+
+    Its `__cause__` is the worker's exception, or a `WorkerTracebackError` with its text.
+
+    Attributes:
+      worker: The index of the worker that failed first; of the first late one at a time limit.
+      exit_code: Its exit status if it ended without an exception of its own: a code, or minus
+        the number of the signal that ended it. None otherwise.
+      output: What each worker wrote, in worker order.
+    """
+
+    def __init__(
+        self, message: str, *, worker: int, exit_code: int | None, output: Sequence[str]
+    ) -> None:
+        """Makes the error; the message is for a person, the attributes are for a test."""
+        super().__init__(message)
+        self.worker = worker
+        self.exit_code = exit_code
+        self.output = tuple(output)
+
+    @property
+    def signal_name(self) -> str | None:
+        """The signal that ended the worker, like "SIGKILL", or None."""
+        if self.exit_code is None or self.exit_code >= 0:
+            return None
+        return _signal_name(-self.exit_code)
+
+
+class WorkerTimeoutError(WorkerFailedError):
+    """Not all workers finished within the time limit; all were stopped.
+
+    Attributes:
+      late_workers: The indices of those that had not finished.
+    """
+
+    def __init__(self, message: str, *, late_workers: Sequence[int], output: Sequence[str]) -> None:
+        """Makes the error about these workers."""
+        super().__init__(message, worker=late_workers[0], exit_code=None, output=output)
+        self.late_workers = tuple(late_workers)
+
+
+class WorkerTracebackError(Exception):
+    """Stands for a worker's exception that cannot be brought to the test; holds its text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """How a worker failed: with an exception, or by ending with an exit status."""
+
+    worker: int
+    time_s: float
+    exit_code: int | None = None
+    error: str = ""  # the exception in one line
+    traceback: str = ""
+
+
+def first_failure(failures: Sequence[Failure]) -> Failure | None:
+    """Returns the failure that came first, the cause of the others, or None without any."""
+    return min(failures, key=lambda failure: failure.time_s, default=None)
+
+
+def failure_text(
+    failure: Failure,
+    *,
+    start_s: float,
+    num_workers: int,
+    stopped: Sequence[int],
+    output: str,
+    launcher_output: str = "",
+) -> str:
+    """Returns the message about a run's first failure.
+
+    Args:
+      failure: The first failure.
+      start_s: When the workers had started.
+      num_workers: How many workers the run has.
+      stopped: The workers that still ran, and were then stopped.
+      output: What the failed worker wrote.
+      launcher_output: What mpirun wrote.
+    """
+    # A worker may be over before the last one has started.
+    after = f"after {max(0.0, failure.time_s - start_s):.1f} s"
+    if failure.exit_code is None:
+        how = f"{after}: {failure.error}"
+    elif failure.exit_code < 0:
+        how = f"{after}, killed by {_signal_name(-failure.exit_code)}"
+    else:
+        how = f"{after}, with exit code {failure.exit_code}"
+    first = " first" if num_workers > 1 else ""
+    lines = f"worker {failure.worker} of {num_workers} failed{first}, {how}"
+    if stopped:
+        verb = "were" if len(stopped) > 1 else "was"
+        lines += f"\n{names_text(stopped).capitalize()} {verb} then stopped."
+    parts = [lines, failure.traceback.rstrip(), tail_text(f"worker {failure.worker}", output)]
+    if failure.exit_code is not None and launcher_output.strip():
+        parts.append(tail_text("mpirun", launcher_output))
+    return "\n\n".join(part for part in parts if part)
+
+
+def timeout_text(
+    *,
+    timeout_s: float,
+    num_workers: int,
+    late: Sequence[int],
+    outputs: Sequence[str],
+    stacks: Sequence[str],
+) -> str:
+    """Returns the message about a time limit: who is late, where it stands, what it wrote."""
+    verb = "had" if len(late) > 1 else "has"
+    parts = [
+        f"{names_text(late)} of {num_workers} {verb} not finished within the limit of "
+        f"{timeout_s:g} s; all were stopped."
+    ]
+    for worker in late:
+        parts.append(tail_text(f"worker {worker}", outputs[worker]))
+        if stacks[worker].strip():
+            parts.append(f"where worker {worker} was:\n{stacks[worker].strip()}")
+    return "\n\n".join(parts)
+
+
+def tail_text(name: str, output: str) -> str:
+    """Returns the last lines of what a process wrote, under a line that says so."""
+    lines = output.strip().splitlines()
+    if not lines:
+        return f"{name} wrote nothing."
+    cut = f"the last {_TAIL_LINES} of {len(lines)} lines" if len(lines) > _TAIL_LINES else "what"
+    return f"{cut} {name} wrote:\n" + "\n".join(lines[-_TAIL_LINES:])
+
+
+def names_text(workers: Sequence[int]) -> str:
+    """Returns "worker 1" or "workers 1 and 2"."""
+    *most, last = [str(worker) for worker in workers]
+    return f"workers {', '.join(most)} and {last}" if most else f"worker {last}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"

@@ -1,0 +1,165 @@
+"""FakeCluster: real worker processes on this machine, for a test.
+
+    def test_sum_over_workers(fake_cluster):
+        def add():
+            strategy = tf.distribute.MultiWorkerMirroredStrategy()
+            ...
+        assert fake_cluster.run(add, num_workers=2) == [3.0, 3.0]
+
+Every worker is a process of its own, made for this one run, and nothing of it is left when the run
+ends. It is forked from a server that has imported TensorFlow and done nothing else
+(`fork_server`), so only the first run of a test session pays for the import. Seconds on 2 cores:
+
+    first run of a session                      5 to 7
+    later runs of a trivial function            0.1 (grpc), 0.3 (horovod), 0.06 (none)
+    ... that makes a strategy and reduces once  0.45 (grpc)
+    ... that calls hvd.init and reduces once    0.5 to 0.8 (horovod)
+    run_script beside the script's own time     0.1 (grpc, none), 0.3 (horovod)
+
+What forking changes: environment variables that TensorFlow reads while it is imported come too
+late in `env`, and the workers of a run share one string hash seed. A script (`run_script`) is
+started as a user starts it, and has neither.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tfdist.testing.call_pickle import pickle_call
+from tfdist.testing.calls import wait_for_results
+from tfdist.testing.run import Run, start_run
+from tfdist.testing.scripts import CompletedWorker, ScriptRun
+from tfdist.testing.server_process import ServerProcess
+
+# What workers would import one by one. Horovod is not among the needs of every run, but costs
+# little; pytest's part is what its rewritten assertions call.
+_PRELOADED = (
+    "cloudpickle",
+    "tensorflow",
+    "tf_keras",
+    "horovod.tensorflow",
+    "_pytest.assertion.rewrite",
+)
+
+
+class FakeCluster:
+    """Starts local workers over an engine, and gives their results to a test.
+
+    The engines: "grpc" gives each worker a TF_CONFIG of local addresses; "horovod" starts the
+    workers with mpirun; "none" is one worker that is part of nothing.
+
+    Attributes:
+      outputs: What each worker of the last `run` wrote, in worker order.
+    """
+
+    def __init__(self, server: ServerProcess) -> None:
+        """Makes a cluster whose processes the server starts; it must be closed."""
+        self.outputs: tuple[str, ...] = ()
+        self._server = server
+        self._runs: list[Run] = []
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        num_workers: int | None = None,
+        engine: str = "grpc",
+        timeout_s: float = 60.0,
+        env: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Calls `function(*args, **kwargs)` in every worker and returns the values.
+
+        The function goes to the workers by value: a test's own functions, closures and lambdas
+        will do. A worker whose call returned lives on until every worker's has.
+
+        Args:
+          function: What to call.
+          *args: Its positional arguments, equal for all workers.
+          num_workers: How many workers; 2 if left out, 1 with engine "none".
+          engine: "grpc", "horovod" or "none".
+          timeout_s: The limit for the call in all workers, counted when all have started.
+          env: Environment variables for every worker, over those of the test.
+          **kwargs: The function's keyword arguments.
+
+        Returns:
+          One value per worker, in worker order.
+
+        Raises:
+          WorkerFailedError: If a worker's call raises or its process ends; the message names the
+            worker that was first, with its traceback and output. The others are stopped.
+          WorkerTimeoutError: If not all finish within the limit.
+          EngineMissingError: If Horovod or mpirun is needed and not installed.
+        """
+        __tracebackhide__ = True  # pytest shows the worker's error, not our way to it
+        call = pickle_call(function, args, kwargs)
+        run = self._start(engine=engine, num_workers=num_workers, env=env, call=call)
+        try:
+            return wait_for_results(run, timeout_s)
+        finally:
+            run.stop()
+            self.outputs = tuple(job.output() for job in run.workers)
+
+    def run_script(
+        self,
+        argv: Sequence[str],
+        *,
+        num_workers: int | None = None,
+        engine: str = "grpc",
+        timeout_s: float = 120.0,
+        env: Mapping[str, str] | None = None,
+        check: bool = True,
+    ) -> list[CompletedWorker]:
+        """Runs a Python script in every worker, waits, and returns how each ended.
+
+        Args:
+          argv: The script and its arguments; started with this Python.
+          num_workers: As in `run`.
+          engine: As in `run`.
+          timeout_s: The limit for all workers together.
+          env: As in `run`.
+          check: Whether an exit status other than 0 is an error that stops the other workers.
+
+        Returns:
+          Exit status, standard output and standard error of each worker, in worker order.
+
+        Raises:
+          WorkerFailedError: If `check` is set and a worker ends with another status than 0.
+          WorkerTimeoutError: If not all end within the limit; all are stopped.
+        """
+        __tracebackhide__ = True
+        with self.start_script(argv, num_workers=num_workers, engine=engine, env=env) as script:
+            return script.wait(timeout_s, check=check)
+
+    def start_script(
+        self,
+        argv: Sequence[str],
+        *,
+        num_workers: int | None = None,
+        engine: str = "grpc",
+        env: Mapping[str, str] | None = None,
+    ) -> ScriptRun:
+        """Starts a Python script in every worker, to be watched, signalled and waited for.
+
+        Use it in a `with` statement. The arguments are those of `run_script`.
+        """
+        command = (sys.executable, *argv)
+        run = self._start(engine=engine, num_workers=num_workers, env=env, command=command)
+        try:
+            return ScriptRun(run)
+        except BaseException:
+            run.stop()
+            raise
+
+    def close(self) -> None:
+        """Stops whatever still runs, and removes the files of all runs."""
+        while self._runs:
+            self._runs.pop().close()
+
+    def _start(self, *, command: Sequence[str] = (), call: bytes = b"", **request: Any) -> Run:
+        if not command:
+            self._server.preload(_PRELOADED)
+        run = start_run(self._server, command=command, call=call, **request)
+        self._runs.append(run)
+        return run

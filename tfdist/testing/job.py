@@ -1,0 +1,119 @@
+"""One process of a run: what it is to do, and the files that it leaves in the run's folder."""
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened to a process, on the clock that all processes of a machine share."""
+
+    value: int  # the process id of a start, the exit status of an end (-9: killed by signal 9)
+    time_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A process to start, and where its output, result and end are written."""
+
+    folder: str
+    name: str  # "worker-0", or "mpirun"
+    environ: dict[str, str]
+    cwd: str
+    command: tuple[str, ...] = ()  # empty: make the call that lies in the folder
+    sys_path: tuple[str, ...] = ()
+    grace_s: float = 1.0  # between TERM and KILL
+
+    @property
+    def call_path(self) -> Path:
+        """The call for every worker of the run: (function, args, kwargs), pickled."""
+        return Path(self.folder, "call")
+
+    @property
+    def all_finished_path(self) -> Path:
+        """A file that exists as soon as every worker has its result."""
+        return Path(self.folder, "all-finished")
+
+    @property
+    def stdout_path(self) -> Path:
+        """Standard output; of a call both outputs, in the order in which they were written."""
+        return Path(self.folder, f"{self.name}.stdout")
+
+    @property
+    def stderr_path(self) -> Path:
+        """Standard error, of a command."""
+        return Path(self.folder, f"{self.name}.stderr") if self.command else self.stdout_path
+
+    @property
+    def result_path(self) -> Path:
+        """The outcome of a call."""
+        return Path(self.folder, f"{self.name}.result")
+
+    @property
+    def stacks_path(self) -> Path:
+        """The Python stacks of a call that was asked for them."""
+        return Path(self.folder, f"{self.name}.stacks")
+
+    def record_start(self, pid: int) -> None:
+        """Notes that the process runs."""
+        self._record("started", pid)
+
+    def record_end(self, returncode: int) -> None:
+        """Notes how the process ended."""
+        self._record("ended", returncode)
+
+    def started(self) -> Event | None:
+        """Returns the process id and the time of the start, or None before it."""
+        return self._recorded("started")
+
+    def ended(self) -> Event | None:
+        """Returns the exit status and the time of the end, or None before it."""
+        return self._recorded("ended")
+
+    def output(self) -> str:
+        """Returns what the process has written so far, standard output first."""
+        return "".join(
+            read_text(path) for path in dict.fromkeys((self.stdout_path, self.stderr_path))
+        )
+
+    def to_json(self) -> str:
+        """Returns the job on one line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Job":
+        """Reads what `to_json` wrote."""
+        fields: dict[str, Any] = json.loads(text)
+        for name in ("command", "sys_path"):
+            fields[name] = tuple(fields[name])  # JSON has lists only
+        return cls(**fields)
+
+    def _record(self, what: str, value: int) -> None:
+        event = {"value": value, "time_s": time.monotonic()}
+        write_whole(Path(self.folder, f"{self.name}.{what}"), json.dumps(event).encode())
+
+    def _recorded(self, what: str) -> Event | None:
+        try:
+            text = Path(self.folder, f"{self.name}.{what}").read_text()
+        except FileNotFoundError:
+            return None
+        return Event(**json.loads(text))
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file so that a reader sees all of it or no file."""
+    draft = path.with_name(f"{path.name}.draft-{os.getpid()}")
+    draft.write_bytes(content)
+    draft.replace(path)
+
+
+def read_text(path: Path) -> str:
+    """Returns the text of a file, or nothing if it is not there yet."""
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,182 @@
+"""The processes of one run: started by the engine, watched, and all stopped at its end."""
+
+import itertools
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tfdist.testing.child_process import python_command
+from tfdist.testing.engines import check_request
+from tfdist.testing.environments import tf_configs, worker_environment
+from tfdist.testing.failures import WorkerFailedError, tail_text
+from tfdist.testing.free_ports import ReservedPorts
+from tfdist.testing.job import Event, Job
+from tfdist.testing.mpi import find_mpirun, mpirun_command, mpirun_environment
+from tfdist.testing.server_process import ServerProcess
+from tfdist.testing.waiting import wait_until
+
+_MPIRUN_GRACE_S = 5.0  # mpirun gives its ranks a second, and then tidies up
+_START_LIMIT_S = 60.0
+_STOP_LIMIT_S = 20.0
+_run_numbers = itertools.count()
+
+
+class Run:
+    """The workers of a run, and for Horovod their mpirun; `close` leaves nothing of them."""
+
+    def __init__(self, server: ServerProcess, folder: Path, workers: tuple[Job, ...]) -> None:
+        """Makes a run of workers that are not started yet, with their files in the folder."""
+        self.workers = workers
+        self.mpirun: Job | None = None
+        self._server = server
+        self._folder = folder
+        self._direct: list[Job] = []  # started here, not by mpirun
+        self._connections: list[socket.socket] = []
+        self._ports: ReservedPorts | None = None
+
+    def start_workers(self, env: Mapping[str, str], *, with_tf_config: bool) -> None:
+        """Starts every worker directly, with a TF_CONFIG or without."""
+        configs: list[dict[str, str]] = [{}] * len(self.workers)
+        if with_tf_config:
+            self._ports = ReservedPorts(len(self.workers))
+            configs = [{"TF_CONFIG": config} for config in tf_configs(self._ports.ports)]
+        for job, config in zip(self.workers, configs, strict=True):
+            self._start(replace(job, environ={**job.environ, **config, **env}))
+
+    def start_mpirun(self) -> None:
+        """Starts mpirun, which starts the workers."""
+        mpirun = find_mpirun()
+        assert mpirun is not None
+        worker = self.workers[0]
+        job_path = self._folder / "rank-job"
+        job_path.write_text(replace(worker, environ={}).to_json())
+        rank_command = python_command(
+            "tfdist.testing.mpi_rank", str(job_path), self._server.socket_path, with_packages=False
+        )
+        self.mpirun = replace(
+            worker,
+            name="mpirun",
+            command=mpirun_command(mpirun, len(self.workers), rank_command),
+            environ=mpirun_environment(mpirun, worker.environ),
+            grace_s=_MPIRUN_GRACE_S,
+        )
+        self._start(self.mpirun)
+
+    def wait_for_start(self) -> float:
+        """Waits until every worker has started, and returns when the last one did.
+
+        Raises:
+          WorkerFailedError: If mpirun fails before that, or the start takes too long.
+        """
+        wait_until(self._is_start_decided, _START_LIMIT_S)
+        starts = [job.started() for job in self.workers]
+        if None not in starts:
+            return max(start.time_s for start in starts if start is not None)
+        output = self.mpirun.output().strip() if self.mpirun is not None else ""
+        raise WorkerFailedError(
+            f"worker {starts.index(None)} of {len(starts)} did not start\n\n"
+            + tail_text("mpirun", output),
+            worker=starts.index(None),
+            exit_code=None,
+            output=[job.output() for job in self.workers],
+        )
+
+    def check(self) -> None:
+        """Raises an error if what the workers need has ended: the fork server."""
+        self._server.check()
+
+    def end_of(self, job: Job) -> Event | None:
+        """Returns when and how a process of the run ended, or None while it runs."""
+        mpirun_end = self.mpirun.ended() if self.mpirun is not None else None
+        end = job.ended()  # asked second: nothing is recorded after mpirun's end
+        if end is None and mpirun_end is not None and job.command:
+            # mpirun killed the script together with the process that would have told.
+            return Event(value=-signal.SIGKILL, time_s=mpirun_end.time_s)
+        return end
+
+    def has_ended(self) -> bool:
+        """Returns whether every process of the run that ever started has ended."""
+        if self._server.has_ended():
+            return True  # the kernel killed its children with it
+        started = [*self._direct, *(job for job in self.workers if job.started())]
+        return all(self.end_of(job) for job in started)
+
+    def stop(self) -> None:
+        """Ends all processes that still run: TERM, and KILL a little later."""
+        ends = [job.ended() for job in self.workers]
+        if self.mpirun is not None and any(end is not None and end.value for end in ends):
+            # mpirun stops the other ranks by itself; a signal in the middle of that crashes it.
+            wait_until(self.has_ended, _MPIRUN_GRACE_S)
+        was_started = bool(self._connections)
+        while self._connections:
+            self._connections.pop().close()
+        if was_started and not wait_until(self.has_ended, _STOP_LIMIT_S):
+            raise RuntimeError(f"processes still run {_STOP_LIMIT_S:.0f} s after KILL")
+        if self._ports is not None:
+            self._ports.release()
+
+    def close(self) -> None:
+        """Stops the run and removes its files."""
+        try:
+            self.stop()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _start(self, job: Job) -> None:
+        self._connections.append(self._server.start(job))
+        self._direct.append(job)
+
+    def _is_start_decided(self) -> bool:
+        self.check()
+        if self.mpirun is not None and self.mpirun.ended() is not None:
+            return True
+        return all(job.started() for job in self.workers)
+
+
+def start_run(
+    server: ServerProcess,
+    *,
+    engine: str,
+    num_workers: int | None,
+    env: Mapping[str, str] | None,
+    command: Sequence[str] = (),
+    call: bytes = b"",
+) -> Run:
+    """Starts N workers that run `command` or, if it is empty, make `call`.
+
+    Raises:
+      ValueError: If there is no such engine, or it cannot have that many workers.
+      EngineMissingError: If Horovod or mpirun is not installed and the engine needs them.
+    """
+    num_workers = check_request(engine, num_workers)
+    env = dict(env or {})
+    folder = server.folder / f"run-{next(_run_numbers)}"
+    temporary = folder / "tmp"
+    temporary.mkdir(parents=True)
+    workers = tuple(
+        Job(
+            folder=str(folder),
+            name=f"worker-{index}",
+            environ=worker_environment(os.environ, env, temporary),
+            cwd=os.getcwd(),
+            command=tuple(command),
+            sys_path=tuple(sys.path),
+        )
+        for index in range(num_workers)
+    )
+    run = Run(server, folder, workers)
+    try:
+        workers[0].call_path.write_bytes(call)
+        if engine == "horovod":
+            run.start_mpirun()
+        else:
+            run.start_workers(env, with_tf_config=engine == "grpc")
+    except BaseException:
+        run.close()
+        raise
+    return run
