@@ -103,8 +103,8 @@ class RunConfig:
         elif steps is not _UNSET and secs is not _UNSET:
             if steps is not None and secs is not None:
                 raise ValueError(
-                    f"save_checkpoints_steps ({steps}) and save_checkpoints_secs ({secs}) cannot be "
-                    "both set. Give one of them."
+                    f"save_checkpoints_steps ({steps}) and save_checkpoints_secs ({secs}) cannot "
+                    "be both set. Give one of them."
                 )
         else:
             steps, secs = (None if steps is _UNSET else steps), (None if secs is _UNSET else secs)

@@ -112,7 +112,7 @@ class EstimatorSpec(_Fields):
         return EstimatorSpec(**{**self._asdict(), **kwargs})
 
 
-def _check_function_and_tensors(value: Any, name: str, containers: tuple[type, ...]) -> None:
+def _check_function_and_tensors(value: Any, name: str, containers: tuple[Any, ...]) -> None:
     """Refuses anything that is not a pair (function, tensors)."""
     if value is None:
         return

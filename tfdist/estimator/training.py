@@ -25,6 +25,7 @@ from tfdist.estimator.model_check import check_models, describe_model
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.estimator.step import Training, build_training, describe_host_call
+from tfdist.estimator.stopping import StopAtStep
 from tfdist.strategies.placement import Placement, place
 from tfdist.strategies.private_tensorflow import loss_scaled_by_optimizer
 from tfdist.strategies.text_exchange import TextExchange
@@ -162,12 +163,12 @@ class _Local:
         if self.is_chief:
             hooks += spec.training_chief_hooks
         if config.log_step_count_steps is not None:
-            hooks.append(
-                v1.train.StepCounterHook(
-                    every_n_steps=config.log_step_count_steps,
-                    output_dir=self.call.model_dir if self.is_chief else None,
-                )
+            counter = v1.train.StepCounterHook(
+                every_n_steps=config.log_step_count_steps,
+                output_dir=self.call.model_dir if self.is_chief else None,
             )
+            counter._set_steps_per_run(self.iterations)  # No public way to say so.
+            hooks.append(counter)
         if config.save_summary_steps and self.is_chief:
             hooks.append(
                 v1.train.SummarySaverHook(
@@ -179,7 +180,7 @@ class _Local:
         hooks += inputs.hooks
         hooks += self.asked_hooks(self.call.hooks)
         if self.call.steps is not None or self.call.max_steps is not None:
-            hooks.append(_StopAtStep(self.call.steps, self.call.max_steps))
+            hooks.append(StopAtStep(self.call.steps, self.call.max_steps, self.iterations))
         hooks.append(v1.train.NanTensorHook(loss))
         if config.log_step_count_steps is not None:
             every = max(1, config.log_step_count_steps // self.iterations)
@@ -216,12 +217,14 @@ class _Local:
                 "save_secs": self.config.save_checkpoints_secs,
                 "save_steps": self.config.save_checkpoints_steps,
             }
-        return v1.train.CheckpointSaverHook(
+        saver = v1.train.CheckpointSaverHook(
             self.call.model_dir,
             scaffold=self.scaffold,
             save_graph_def=self.config.checkpoint_save_graph_def,
             **timing,
         )
+        saver._set_steps_per_run(self.iterations)  # No public way to say so.
+        return saver
 
     # Running.
 
@@ -369,13 +372,6 @@ class _Distributed(_Local):
                 "Lost another worker while training: see its output for the cause. TensorFlow "
                 f"says: {e.message.splitlines()[0]}"
             ) from e
-
-
-class _StopAtStep(v1.train.StopAtStepHook):  # type: ignore[misc]
-    """tf.estimator's own stop hook; told apart from the user's."""
-
-    def __init__(self, num_steps: int | None, last_step: int | None) -> None:
-        super().__init__(num_steps=num_steps, last_step=last_step)
 
 
 def _saves(config: RunConfig) -> bool:

@@ -50,10 +50,12 @@ class Placement:
     def create_variable(
         self, next_creator: Callable[..., tf.Variable], *, inside_loop: bool = False, **kwargs: Any
     ) -> tf.Variable:
-        """Creates a variable where variables live, read through a copy cached on the device.
+        """Creates a variable where variables live; weights are read through a copy on the device.
 
         The copy is made once a session call. Inside a loop of steps it would go stale after
-        the first one, so there every read fetches the value from the host.
+        the first one, so there every read fetches the value from the host. Variables that are not
+        trainable (slots, counters) have none either: they may be read again after their update in
+        the same step.
 
         Args:
           next_creator: As in `tf.variable_creator_scope`.
@@ -66,8 +68,9 @@ class Placement:
             if colocate_with is not None:
                 with tf.compat.v1.colocate_with(colocate_with):
                     return next_creator(**kwargs)
-            if self.variables_on_host and not inside_loop and kwargs.get("caching_device") is None:
-                kwargs["caching_device"] = self.device
+            is_weight = kwargs.get("trainable") is not False
+            if self.variables_on_host and is_weight and not inside_loop:
+                kwargs["caching_device"] = kwargs.get("caching_device") or self.device
             with tf.device(self.variable_device):
                 return next_creator(**kwargs)
 

@@ -1,0 +1,126 @@
+"""Workers together compute what one process does."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ENGINES = ["grpc", "horovod"]
+
+
+def _together(
+    fake_cluster: Any,
+    train: Any,
+    folder: Path,
+    engine: str,
+    *,
+    num_workers: int = 2,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    model_dir = str(folder / "together")
+    return fake_cluster.run(
+        train, engine, model_dir, engine=engine, num_workers=num_workers, **options
+    )
+
+
+def _alone(fake_cluster: Any, train: Any, folder: Path, **options: Any) -> dict[str, Any]:
+    return fake_cluster.run(train, "none", str(folder / "alone"), engine="none", **options)[0]
+
+
+def _assert_equal_values(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one["values"].keys() == other["values"].keys()
+    for name, value in one["values"].items():
+        np.testing.assert_allclose(value, other["values"][name], atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_two_workers_equal_one_with_the_double_batch(
+    fake_cluster: Any, train: Any, tmp_path: Path, engine: str, optimizer: str
+) -> None:
+    together = _together(fake_cluster, train, tmp_path, engine, optimizer=optimizer, local_batch=8)
+    alone = _alone(fake_cluster, train, tmp_path, optimizer=optimizer, local_batch=16)
+    _assert_equal_values(together[0], alone)
+    assert together[0]["values"]["global_step"] == 6
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_three_workers_equal_one_with_the_triple_batch(
+    fake_cluster: Any, train: Any, tmp_path: Path, engine: str
+) -> None:
+    together = _together(fake_cluster, train, tmp_path, engine, num_workers=3, local_batch=4)
+    _assert_equal_values(together[2], _alone(fake_cluster, train, tmp_path, local_batch=12))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_sparse_gradients_of_an_embedding_are_reduced(
+    fake_cluster: Any, train: Any, tmp_path: Path, engine: str, optimizer: str
+) -> None:
+    options = {"has_embedding": True, "optimizer": optimizer}
+    together = _together(fake_cluster, train, tmp_path, engine, local_batch=8, **options)
+    alone = _alone(fake_cluster, train, tmp_path, local_batch=16, **options)
+    _assert_equal_values(together[0], alone)
+    _assert_equal_values(together[1], alone)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_loop_of_steps_in_one_session_call_gives_the_numbers_of_single_steps(
+    fake_cluster: Any, train: Any, tmp_path: Path, engine: str
+) -> None:
+    together = _together(
+        fake_cluster, train, tmp_path, engine, optimizer="adam", local_batch=8, iterations=3
+    )
+    alone = _alone(fake_cluster, train, tmp_path, optimizer="adam", local_batch=16)
+    _assert_equal_values(together[0], alone)
+    _assert_equal_values(together[1], alone)
+    assert together[0]["values"]["global_step"] == 6
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("uses_host_call", [True, False])
+def test_variables_on_the_device_give_the_same_numbers(
+    fake_cluster: Any, train: Any, tmp_path: Path, engine: str, uses_host_call: bool
+) -> None:
+    options = {"variables_on_host": False, "uses_host_call": uses_host_call, "optimizer": "adam"}
+    together = _together(fake_cluster, train, tmp_path, engine, local_batch=8, **options)
+    _assert_equal_values(
+        together[1], _alone(fake_cluster, train, tmp_path, optimizer="adam", local_batch=16)
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_reported_loss_is_the_mean_over_the_workers(
+    fake_cluster: Any, train: Any, tmp_path: Path, engine: str
+) -> None:
+    together = _together(fake_cluster, train, tmp_path, engine, local_batch=8)
+    alone = _alone(fake_cluster, train, tmp_path, local_batch=16)
+    own = [worker["losses"] for worker in together]  # what model_fn computed on each worker
+    np.testing.assert_allclose(np.mean(own, axis=0), alone["losses"], atol=1e-6)
+    assert own[0] != own[1]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("variables_on_host", [True, False])
+def test_workers_end_with_bit_equal_weights_though_their_seeds_differ(
+    fake_cluster: Any, train: Any, tmp_path: Path, engine: str, variables_on_host: bool
+) -> None:
+    def with_own_seed(*args: Any, **options: Any) -> Any:
+        import os
+
+        return train(*args, seed=os.getpid(), **options)
+
+    workers = _together(
+        fake_cluster,
+        with_own_seed,
+        tmp_path,
+        engine,
+        num_workers=3,
+        optimizer="adam",
+        has_embedding=True,
+        variables_on_host=variables_on_host,
+    )
+    for other in workers[1:]:
+        for name, value in workers[0]["values"].items():
+            assert np.array_equal(value, other["values"][name]), name

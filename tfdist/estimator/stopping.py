@@ -1,0 +1,42 @@
+"""Stopping at a global step, also when a session call makes several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow.compat.v1 as v1
+
+
+class StopAtStep(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Stops after a number of steps, or at a global step; equal on all workers.
+
+    Args:
+      num_steps: Steps from where the session starts; None if `last_step` says.
+      last_step: The global step to stop at, or the first one beyond it.
+      steps_per_call: Steps in one session call.
+    """
+
+    def __init__(self, num_steps: int | None, last_step: int | None, steps_per_call: int) -> None:
+        self._num_steps = num_steps
+        self._last_step = last_step
+        self._steps_per_call = steps_per_call
+
+    def begin(self) -> None:
+        self._global_step = v1.train.get_global_step()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        if self._num_steps is not None:
+            self._last_step = int(session.run(self._global_step)) + self._num_steps
+
+    def before_run(self, run_context: Any) -> v1.train.SessionRunArgs:
+        return v1.train.SessionRunArgs(self._global_step)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        # Fetched beside the steps, the value may be the one before or after them.
+        at_most = int(run_values.results) + self._steps_per_call
+        if (
+            self._last_step is not None
+            and at_most >= self._last_step
+            and int(run_context.session.run(self._global_step)) >= self._last_step
+        ):
+            run_context.request_stop()
