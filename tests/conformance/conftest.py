@@ -89,9 +89,10 @@ def train() -> Callable[..., dict[str, Any]]:
             )
 
         class Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-            losses: list[float] = []
-            values: dict[str, Any] = {}
-            placed: dict[str, tuple[str, str]] = {}
+            def __init__(self) -> None:
+                self.losses: list[float] = []
+                self.values: dict[str, Any] = {}
+                self.placed: dict[str, tuple[str, str]] = {}
 
             def begin(self) -> None:
                 self.loss = v1.get_default_graph().get_collection(v1.GraphKeys.LOSSES)[-1]

@@ -126,7 +126,7 @@ class RunConfig:
             assert found is not None
             self._cluster, self._task = found
         elif self._cluster is None:
-            _check_task_without_cluster(tf_config)
+            self._task = _task_without_cluster(tf_config)
         extended = getattr(strategy, "extended", None)
         collectives = getattr(extended, "collectives", None)
         self._worker_index = collectives.worker_index if collectives is not None else None
@@ -153,8 +153,8 @@ class RunConfig:
             kwargs[secs] = None
         elif kwargs.get(secs) is not None:
             kwargs[steps] = None
-        new = copy.copy(self)
-        new._settings = {**self._settings, **kwargs}
+        new = copy.deepcopy(self)
+        new._settings = {**new._settings, **kwargs}
         if "model_dir" in kwargs:
             new._settings["model_dir"] = _model_dir(kwargs["model_dir"], {})
         if new._settings["device"] is None:
@@ -205,6 +205,8 @@ class RunConfig:
     @property
     def is_chief(self) -> bool:
         """Whether this worker saves checkpoints and summaries."""
+        if self.task_type == "evaluator":
+            return False
         if self._cluster is not None and self._task is not None:
             return self._cluster.is_chief(self._task)
         return (self._worker_index or 0) == 0
@@ -274,11 +276,12 @@ def _read_tf_config() -> dict[str, Any]:
     return tf_config
 
 
-def _check_task_without_cluster(tf_config: dict[str, Any]) -> None:
+def _task_without_cluster(tf_config: dict[str, Any]) -> Task | None:
+    """Returns the evaluator, which needs no addresses; None for the only worker."""
     task = tf_config.get("task", {})
     task_type, index = task.get("type", "worker"), task.get("index", 0)
-    if task_type == "evaluator":
-        return
+    if task_type == "evaluator" and str(index) == "0":
+        return Task(type="evaluator", index=0)
     if task_type != "worker" or str(index) != "0":
         raise ClusterError(
             f'TF_CONFIG has task {task_type}:{index} but no "cluster". Add the cluster\'s '

@@ -89,7 +89,11 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         """
         if initial_value is None:
             return None
-        with tf.init_scope(), v1.colocate_with(None, ignore_existing=True), tf.device(HOST):
+        with (
+            tf.init_scope(),
+            v1.get_default_graph().colocate_with(None, ignore_existing=True),
+            tf.device(HOST),
+        ):
             value = initial_value() if callable(initial_value) else initial_value
             value = tf.convert_to_tensor(value, dtype=dtype)
             if value.dtype == tf.string:
@@ -162,6 +166,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         context = v1.distribute.ReplicaContext(
             strategy, replica_id_in_sync_group=self.collectives.worker_index
         )
+        args, kwargs = tf.nest.map_structure(_own_value, (tuple(args), kwargs))
         with context, self.placement.on_device():
             return fn(*args, **kwargs)
 
@@ -169,7 +174,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         return 0
 
     def _local_results(self, value: Any) -> tuple[Any, ...]:
-        return (value,)
+        return (_own_value(value),)
 
     def _group(self, value: Any, name: str | None = None) -> tf.Operation:
         return tf.group(value, name=name)
@@ -220,7 +225,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     def _update(
         self, var: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: Any, group: bool
     ) -> Any:
-        with v1.colocate_with(var), tf.device(var.device):
+        with v1.get_default_graph().colocate_with(var), tf.device(var.device):
             result = fn(var, *args, **kwargs)
         return result if group else tf.nest.map_structure(self._local_results, result)
 
@@ -324,7 +329,13 @@ def _is_mean(reduce_op: Any) -> bool:
     return name == "MEAN"
 
 
+def _own_value(value: Any) -> Any:
+    """Unwraps what a distributed dataset yields: one value for this worker's one replica."""
+    return value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value
+
+
 def _as_value(value: Any) -> Value:
+    value = _own_value(value)
     return value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
 
 

@@ -66,7 +66,7 @@ class Placement:
         with tf.init_scope():
             colocate_with = kwargs.pop("colocate_with", None)
             if colocate_with is not None:
-                with tf.compat.v1.colocate_with(colocate_with):
+                with tf.compat.v1.get_default_graph().colocate_with(colocate_with):
                     return next_creator(**kwargs)
             is_weight = kwargs.get("trainable") is not False
             if self.variables_on_host and is_weight and not inside_loop:

@@ -13,10 +13,13 @@ from typing import Any
 import tensorflow as tf
 
 # Splits a dataset of global batches over workers, as MultiWorkerMirroredStrategy does.
-from tensorflow.python.distribute import input_lib, input_util
+from tensorflow.python.distribute import input_lib
 
 # Counted by tf.distribute for functions that make one value per replica.
 from tensorflow.python.distribute.distribute_lib import ValueContext
+
+# The same for a v1 graph.
+from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 
 # The class behind `tf.Variable` in a v1 graph, to derive the variables that reduce on read.
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
@@ -62,7 +65,7 @@ def make_distributed_dataset(
       devices: (host, device): where the pipeline runs and where its elements go.
       options: As in `Strategy.experimental_distribute_dataset`.
     """
-    return input_util.get_distributed_dataset(
+    return input_lib_v1.DistributedDatasetV1(
         dataset,
         _input_workers(devices, options),
         strategy,
@@ -80,12 +83,8 @@ def make_distributed_dataset_from_function(
     options: tf.distribute.InputOptions | None,
 ) -> Any:
     """Calls `dataset_fn(input_context)` for this worker's own batches."""
-    return input_util.get_distributed_datasets_from_function(
-        dataset_fn,
-        _input_workers(devices, options),
-        [input_context],
-        strategy,
-        options=options,
+    return input_lib_v1.DistributedDatasetsFromFunctionV1(
+        _input_workers(devices, options), strategy, [input_context], dataset_fn, options
     )
 
 

@@ -24,6 +24,8 @@ _IMPORT_ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     # Read when TensorFlow is imported, too early for a run's own environment.
     "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
+    # Horovod's import touches tf.keras, which decides its version for good.
+    "TF_USE_LEGACY_KERAS": os.environ.get("TF_USE_LEGACY_KERAS", "1"),
 }
 
 

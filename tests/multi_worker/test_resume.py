@@ -1,0 +1,115 @@
+"""Checkpoints: worker 0 alone writes them, and a killed run goes on from the last one."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfdist.testing import WorkerFailedError
+
+ENGINES = ["grpc", "horovod"]
+
+
+def _train(engine: str, folder: str, *, die_after: int | None = None) -> dict[str, Any]:
+    """Trains 20 steps with momentum and batch norm; `die_after` kills the worker at that step."""
+    import os
+    import signal
+
+    import numpy as np
+    import tensorflow as tf
+    import tensorflow.compat.v1 as v1
+
+    import tfdist.estimator as tfe
+    from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
+
+    strategy = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}[engine]()
+    worker = strategy.extended.collectives.worker_index
+
+    def input_fn() -> tf.data.Dataset:
+        values = np.random.RandomState(worker).randn(16, 4).astype(np.float32)
+        return tf.data.Dataset.from_tensors((values, values[:, :1])).repeat()
+
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        normalize = tf.keras.layers.BatchNormalization()
+        hidden = normalize(features, training=True)
+        output = tf.keras.layers.Dense(1)(hidden)
+        loss = tf.reduce_mean(tf.square(output - labels))
+        optimizer = v1.train.MomentumOptimizer(0.05, 0.9)
+        pairs = optimizer.compute_gradients(loss)
+        with tf.control_dependencies(normalize.updates):
+            train_op = tf.identity(loss)
+
+        def apply_on_host(*gradients: Any) -> tf.Operation:
+            return optimizer.apply_gradients(zip(gradients, [v for _, v in pairs], strict=True))
+
+        gradients = [g for g, _ in pairs]
+        return tfe.EstimatorSpec(
+            mode, loss=loss, train_op=train_op, host_call=(apply_on_host, gradients)
+        )
+
+    class Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            self.first_step = 0
+            self.values: dict[str, Any] = {}
+
+        def begin(self) -> None:
+            self.variables = {v.op.name: v for v in v1.global_variables()}
+
+        def after_create_session(self, session: Any, coord: Any) -> None:
+            self.first_step = self.step = int(session.run(self.variables["global_step"]))
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            self.step += 1
+            if self.step == die_after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def end(self, session: Any) -> None:
+            self.values.update(session.run(self.variables))
+
+    config = tfe.RunConfig(train_distribute=strategy, save_checkpoints_steps=6)
+    watch = Watch()
+    estimator = tfe.Estimator(model_fn, os.path.join(folder, f"worker-{worker}"), config)
+    estimator.train(input_fn, hooks=[watch], max_steps=20)
+    return {"first_step": watch.first_step, "values": watch.values}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_killed_run_goes_on_from_its_last_checkpoint_as_if_nothing_had_happened(
+    fake_cluster: Any, tmp_path: Path, engine: str
+) -> None:
+    undisturbed = fake_cluster.run(_train, engine, str(tmp_path / "undisturbed"), engine=engine)
+    with pytest.raises(WorkerFailedError, match="SIGKILL"):
+        fake_cluster.run(_train, engine, str(tmp_path / "killed"), engine=engine, die_after=14)
+    resumed = fake_cluster.run(_train, engine, str(tmp_path / "killed"), engine=engine)
+    assert [worker["first_step"] for worker in resumed] == [12, 12]
+    for before, after in zip(undisturbed, resumed, strict=True):
+        for name, value in before["values"].items():
+            # Each worker's own batch-norm statistics were combined at the checkpoints.
+            np.testing.assert_allclose(value, after["values"][name], atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_only_worker_0_writes_checkpoints_and_events(
+    fake_cluster: Any, tmp_path: Path, engine: str
+) -> None:
+    fake_cluster.run(_train, engine, str(tmp_path), engine=engine)
+    written = {path.name for path in (tmp_path / "worker-0").iterdir()}
+    assert {"checkpoint", "graph.pbtxt", "model.ckpt-0.index", "model.ckpt-20.index"} <= written
+    assert any(name.startswith("events.out.tfevents") for name in written)
+    others = tmp_path / "worker-1"
+    assert not others.exists() or not list(others.iterdir())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_worker_0_saves_the_mean_of_all_workers_batch_norm_statistics(
+    fake_cluster: Any, tmp_path: Path, engine: str
+) -> None:
+    import tensorflow as tf
+
+    workers = fake_cluster.run(_train, engine, str(tmp_path), engine=engine)
+    checkpoint = tf.train.latest_checkpoint(str(tmp_path / "worker-0"))
+    saved = tf.train.load_variable(checkpoint, "batch_normalization/moving_mean")
+    own = [worker["values"]["batch_normalization/moving_mean"] for worker in workers]
+    np.testing.assert_allclose(saved, np.mean(own, axis=0), atol=1e-6)
+    assert np.abs(saved).max() > 1e-3
