@@ -33,7 +33,7 @@ def _train(engine: str, folder: str, *, die_after: int | None = None) -> dict[st
     def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
         normalize = tf.keras.layers.BatchNormalization()
         hidden = normalize(features, training=True)
-        output = tf.keras.layers.Dense(1)(hidden)
+        output = tf.keras.layers.Dense(1, kernel_initializer="ones")(hidden)
         loss = tf.reduce_mean(tf.square(output - labels))
         optimizer = v1.train.MomentumOptimizer(0.05, 0.9)
         pairs = optimizer.compute_gradients(loss)

@@ -140,9 +140,11 @@ class Estimator:
             raise ValueError("Can not provide both steps and max_steps. Give one of them.")
         loops = self._config.device.iterations_per_loop
         if steps is not None and steps % loops:
+            below = steps - steps % loops
+            nearest = f"{below} and {below + loops}" if below else f"{loops}"
             raise ValueError(
                 f"steps ({steps}) must be a multiple of iterations_per_loop ({loops}). Nearest: "
-                f"{max(loops, steps - steps % loops)} and {steps - steps % loops + loops}."
+                f"{nearest}."
             )
         checked = checked_hooks(hooks, "All hooks must be SessionRunHook instances")
         listeners = _check_listeners(saving_listeners)

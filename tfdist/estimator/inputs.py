@@ -102,7 +102,8 @@ def split(element: Any) -> tuple[Any, Any]:
 
 
 def _from_dataset(dataset: tf.data.Dataset, look_ahead: int | None) -> Input:
-    split(dataset.element_spec)  # Refuses a bad one before anything is built on it.
+    spec = dataset.element_spec
+    split(spec)  # Refuses a bad one before anything is built on it.
     with tf.device("/device:CPU:0"):
         if look_ahead is not None:
             dataset = _with_look_ahead(dataset, look_ahead)
@@ -111,9 +112,10 @@ def _from_dataset(dataset: tf.data.Dataset, look_ahead: int | None) -> Input:
     def next_batch() -> tuple[Any, Any, tf.Tensor | None]:
         with tf.device("/device:CPU:0"):
             element = iterator.get_next()
-        has_more = None
-        if look_ahead is not None:
-            element, has_more = element
+            has_more = None
+            if look_ahead is not None:
+                parts, has_more = element
+                element = tf.nest.pack_sequence_as(spec, parts, expand_composites=True)
         features, labels = split(element)
         return features, labels, has_more
 
@@ -124,30 +126,27 @@ def _with_look_ahead(dataset: tf.data.Dataset, distance: int) -> tf.data.Dataset
     """Pairs each element with 1.0 if at least `distance` more follow it, else 0.0.
 
     Elements wait in the scan's state until the one `distance` further on has been read; `distance`
-    fillers after the last one push the rest out.
+    fillers after the last one push the rest out. An element comes out as the flat tuple of its
+    tensors: a filler need not be a valid sparse or ragged tensor, as no filler leaves.
     """
-    filler = tf.nest.pack_sequence_as(
-        dataset.element_spec,
-        [_filler(spec) for spec in tf.nest.flatten(dataset.element_spec, expand_composites=True)],
-        expand_composites=True,
-    )
-    fillers = tf.data.Dataset.from_tensors(filler).repeat(distance)
+    specs = tf.nest.flatten(dataset.element_spec, expand_composites=True)
+    filler = tuple(_filler(spec) for spec in specs)
     one, zero = tf.constant(1.0), tf.constant(0.0)
-    stream = dataset.map(lambda *e: (_unpacked(e), one)).concatenate(
-        fillers.map(lambda *e: (_unpacked(e), zero))
-    )
-    waiting = tuple(filler for _ in range(distance))
+    elements = dataset.map(lambda *element: (_tensors_of(element), one))
+    fillers = tf.data.Dataset.from_tensors((filler, zero)).repeat(distance)
+    waiting = (filler,) * distance
 
     def shift(state: Any, entry: Any) -> Any:
         element, is_real = entry
         return (*state[1:], element), (state[0], is_real)
 
     # The first `distance` to come out are the fillers that the scan began with.
-    return stream.scan(waiting, shift).skip(distance)
+    return elements.concatenate(fillers).scan(waiting, shift).skip(distance)
 
 
-def _unpacked(element: tuple[Any, ...]) -> Any:
-    return element[0] if len(element) == 1 else element
+def _tensors_of(element: Any) -> tuple[tf.Tensor, ...]:
+    parts = tf.nest.flatten(element, expand_composites=True)
+    return tuple(part for part in parts if part is not None)
 
 
 def _filler(spec: tf.TensorSpec) -> tf.Tensor:

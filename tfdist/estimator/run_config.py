@@ -279,6 +279,8 @@ def _read_tf_config() -> dict[str, Any]:
 def _task_without_cluster(tf_config: dict[str, Any]) -> Task | None:
     """Returns the evaluator, which needs no addresses; None for the only worker."""
     task = tf_config.get("task", {})
+    if not isinstance(task, dict):
+        raise ClusterError(f'TF_CONFIG "task" must be an object, got {task!r}. Remove it.')
     task_type, index = task.get("type", "worker"), task.get("index", 0)
     if task_type == "evaluator" and str(index) == "0":
         return Task(type="evaluator", index=0)

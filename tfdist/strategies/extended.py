@@ -46,12 +46,19 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
       strategy: The strategy that this belongs to.
       placement: Where things are in this worker.
       collectives: How this worker talks to the others.
+      task: This worker's part of a device's full name, such as "/job:worker/replica:0/task:1"; ""
+        where a session has no other tasks.
     """
 
     def __init__(
-        self, strategy: v1.distribute.Strategy, placement: Placement, collectives: Collectives
+        self,
+        strategy: v1.distribute.Strategy,
+        placement: Placement,
+        collectives: Collectives,
+        task: str = "",
     ) -> None:
         super().__init__(strategy)
+        self._task = task
         self.placement = placement
         self.collectives = collectives
         self.reductions = Reductions()
@@ -277,7 +284,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         return value_fn(ValueContext(self.collectives.worker_index, self.collectives.num_workers))
 
     def _input_devices(self) -> tuple[str, str]:
-        return HOST, self.placement.device
+        # In full: TensorFlow's distributed datasets would add task 0.
+        return self._task + HOST, self._task + self.placement.device
 
     # Facts that TensorFlow asks for.
 

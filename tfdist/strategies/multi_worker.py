@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -135,18 +135,19 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         if found is not None:
             self.cluster, self.task = found
         self.start_timeout_s = start_timeout_s if start_timeout_s is not None else _start_timeout()
-        num_workers, worker_index = 1, 0
+        num_workers, worker_index, full_name = 1, 0, ""
         if self.cluster is not None and self.task is not None:
             _check_roles(self.cluster, self.task)
             if self.task.type != "evaluator":
                 num_workers = self.cluster.num_workers
                 worker_index = self.cluster.worker_index(self.task)
                 if num_workers > 1:
+                    full_name = f"/job:{self.task.type}/replica:0/task:{self.task.index}"
                     check_port(self.cluster, self.task)
         self._server: tf.distribute.Server | None = None
         placement = place(device, variables_on_host=variables_on_host)
         collectives = GrpcCollectives(num_workers, worker_index)
-        super().__init__(WorkerExtended(self, placement, collectives))
+        super().__init__(WorkerExtended(self, placement, collectives, full_name))
 
     @property
     def master(self) -> str:
@@ -166,6 +167,7 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
     def _start_server(self) -> tf.distribute.Server:
         assert self.cluster is not None and self.task is not None
         meet(self.cluster, self.task, timeout_s=self.start_timeout_s)
+        os.environ["no_grpc_proxy"] = _without_proxy(self.cluster, os.environ)
         jobs = {job: list(a) for job, a in self.cluster.jobs.items() if job != "evaluator"}
         server = tf.distribute.Server(
             jobs,
@@ -215,6 +217,18 @@ def _check_roles(cluster: Cluster, task: Task) -> None:
             "MultiWorkerStrategy has no parameter servers, and the cluster lists job 'ps'. "
             "Remove 'ps' from the cluster: the workers hold and update the variables themselves."
         )
+
+
+def _without_proxy(cluster: Cluster, environ: Mapping[str, str]) -> str:
+    """Returns a value for `no_grpc_proxy` with which gRPC reaches the workers directly.
+
+    gRPC would send the workers' messages to a proxy set for downloads (`http_proxy`), which does
+    not know them, and wait for ever.
+    """
+    # gRPC looks at the second only where the first is not set.
+    named = environ.get("no_grpc_proxy") or environ.get("no_proxy", "")
+    hosts = [address.rsplit(":", 1)[0].strip("[]") for a in cluster.jobs.values() for address in a]
+    return ",".join(dict.fromkeys([*filter(None, named.split(",")), *hosts]))
 
 
 def _start_timeout() -> float:

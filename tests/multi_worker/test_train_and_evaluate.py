@@ -1,0 +1,104 @@
+"""What each task of a cluster does in train_and_evaluate."""
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.testing import ReservedPorts
+
+PROGRAM = textwrap.dedent(
+    """
+    import sys
+
+    import numpy as np
+    import tensorflow as tf
+
+    import tfdist.estimator as tfe
+    from tfdist.strategies import MultiWorkerStrategy
+
+    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.INFO)
+
+    def input_fn(mode, input_context=None):
+        values = np.arange(8, dtype=np.float32).reshape(8, 1)
+        dataset = tf.data.Dataset.from_tensor_slices((values, 2 * values)).batch(4)
+        if mode == tfe.ModeKeys.TRAIN:
+            assert input_context.num_input_pipelines == 2, input_context
+            print("input", input_context.input_pipeline_id, flush=True)
+            dataset = dataset.repeat()
+        return dataset
+
+    def model_fn(features, labels, mode):
+        weight = tf.compat.v1.get_variable("weight", [1, 1])
+        loss = tf.reduce_mean(tf.square(features @ weight - labels))
+        if mode == tfe.ModeKeys.EVAL:
+            return tfe.EstimatorSpec(mode, loss=loss)
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.01)
+        [(gradient, _)] = optimizer.compute_gradients(loss)
+        apply = lambda g: optimizer.apply_gradients([(g, weight)])
+        return tfe.EstimatorSpec(mode, loss=loss, host_call=(apply, [gradient]))
+
+    strategy = MultiWorkerStrategy()
+    config = tfe.RunConfig(train_distribute=strategy, save_checkpoints_steps=10)
+    estimator = tfe.Estimator(model_fn, sys.argv[1], config)
+    metrics, _ = tfe.train_and_evaluate(
+        estimator,
+        tfe.TrainSpec(input_fn, max_steps=30),
+        tfe.EvalSpec(input_fn, steps=None, start_delay_secs=0, throttle_secs=0),
+    )
+    print("metrics", metrics, flush=True)
+    """
+)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> list[str]:
+    """A script and its model_dir."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    return [str(script), str(tmp_path / "model")]
+
+
+def test_without_an_evaluator_worker_0_evaluates_once_and_the_others_wait_for_its_metrics(
+    fake_cluster: Any, program: list[str]
+) -> None:
+    workers = fake_cluster.run_script(program)
+    assert "worker 0 evaluates once, after the last step" in workers[0].stderr
+    assert workers[0].stderr.count("Saving dict for global step") == 1
+    assert "Saving dict for global step" not in workers[1].stderr
+    assert "Waiting for worker 0's evaluation" in workers[1].stderr
+    for index, worker in enumerate(workers):
+        assert f"input {index}" in worker.stdout
+        assert "'global_step'" in worker.stdout
+
+
+def test_chief_worker_and_evaluator_each_do_their_part(
+    fake_cluster: Any, program: list[str], tmp_path: Path
+) -> None:
+    with ReservedPorts(2) as reserved:
+        chief_port, worker_port = reserved.ports
+        cluster = {
+            "chief": [f"localhost:{chief_port}"],
+            "worker": [f"localhost:{worker_port}"],
+            "evaluator": ["localhost:1"],  # Listed so that the chief knows of it; nobody calls it.
+        }
+
+        def start(task_type: str) -> Any:
+            tf_config = {"cluster": cluster, "task": {"type": task_type, "index": 0}}
+            environment = {"TF_CONFIG": json.dumps(tf_config)}
+            return fake_cluster.start_script(program, engine="none", env=environment)
+
+        with start("chief") as chief, start("worker") as worker, start("evaluator") as evaluator:
+            [of_chief], [of_worker], [of_evaluator] = (
+                run.wait(120) for run in (chief, worker, evaluator)
+            )
+    assert "input 0" in of_chief.stdout
+    assert "input 1" in of_worker.stdout
+    assert "Saving dict" not in of_chief.stderr + of_worker.stderr
+    assert "Saving checkpoints for 30" in of_chief.stderr
+    assert "Saving checkpoints" not in of_worker.stderr
+    assert "Saving dict for global step 30" in of_evaluator.stderr
+    assert "metrics {" in of_evaluator.stdout
+    assert list((tmp_path / "model" / "eval").iterdir())
