@@ -20,6 +20,7 @@ Worker 0's last line is its evaluation of the test digits, as JSON.
 
 import argparse
 import json
+import os
 import sys
 
 from tfdist.cluster import ClusterError, RendezvousError, find_cluster, find_mpi_rank
@@ -70,6 +71,8 @@ try:
 except ClusterError as error:
     sys.exit(f"ClusterError: {error}")
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Errors of TensorFlow's C++ side only.
+
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
@@ -107,17 +110,19 @@ def load_digits(data: str) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndar
 
 def main() -> None:
     v1.logging.set_verbosity(v1.logging.INFO)
+    tf.keras.utils.set_random_seed(1)  # The same weights to start with in every run.
     strategies = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy, "none": lambda: None}
     strategy = strategies[arguments.strategy]()
     train_digits, test_digits = load_digits(arguments.data)
 
     def train_input_fn(input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
         dataset = tf.data.Dataset.from_tensor_slices(train_digits)
-        if input_context is not None:  # Each worker reads its own part.
+        dataset = dataset.shuffle(len(train_digits[0]), seed=1).repeat()
+        if input_context is not None:
+            # Each worker takes its part of the same order: together they see what one would.
             dataset = dataset.shard(
                 input_context.num_input_pipelines, input_context.input_pipeline_id
             )
-        dataset = dataset.shuffle(len(train_digits[0]), seed=1).repeat()
         return dataset.batch(arguments.batch_size, drop_remainder=True)
 
     def test_input_fn() -> tf.data.Dataset:

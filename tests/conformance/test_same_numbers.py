@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 ENGINES = ["grpc", "horovod"]
 
@@ -99,6 +100,14 @@ def test_the_reported_loss_is_the_mean_over_the_workers(
     own = [worker["losses"] for worker in together]  # what model_fn computed on each worker
     np.testing.assert_allclose(np.mean(own, axis=0), alone["losses"], atol=1e-6)
     assert own[0] != own[1]
+    events = next((tmp_path / "together").glob("events.out.tfevents.*"))
+    written = [
+        value.simple_value
+        for event in tf.compat.v1.train.summary_iterator(str(events))
+        for value in event.summary.value
+        if value.tag == "loss"
+    ]
+    np.testing.assert_allclose(written, alone["losses"][:1], atol=1e-6)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

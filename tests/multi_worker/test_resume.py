@@ -11,7 +11,9 @@ from tfdist.testing import WorkerFailedError
 ENGINES = ["grpc", "horovod"]
 
 
-def _train(engine: str, folder: str, *, die_after: int | None = None) -> dict[str, Any]:
+def _train(
+    engine: str, folder: str, *, die_after: int | None = None, max_steps: int = 20
+) -> dict[str, Any]:
     """Trains 20 steps with momentum and batch norm; `die_after` kills the worker at that step."""
     import os
     import signal
@@ -70,7 +72,7 @@ def _train(engine: str, folder: str, *, die_after: int | None = None) -> dict[st
     config = tfe.RunConfig(train_distribute=strategy, save_checkpoints_steps=6)
     watch = Watch()
     estimator = tfe.Estimator(model_fn, os.path.join(folder, f"worker-{worker}"), config)
-    estimator.train(input_fn, hooks=[watch], max_steps=20)
+    estimator.train(input_fn, hooks=[watch], max_steps=max_steps)
     return {"first_step": watch.first_step, "values": watch.values}
 
 
@@ -87,6 +89,17 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint_as_if_nothing_had_happene
         for name, value in before["values"].items():
             # Each worker's own batch-norm statistics were combined at the checkpoints.
             np.testing.assert_allclose(value, after["values"][name], atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_training_twice_in_one_process_goes_on(
+    fake_cluster: Any, tmp_path: Path, engine: str
+) -> None:
+    def train_twice(engine: str, folder: str) -> list[int]:
+        return [_train(engine, folder, max_steps=n)["first_step"] for n in (8, 20)]
+
+    first_steps = fake_cluster.run(train_twice, engine, str(tmp_path), engine=engine)
+    assert first_steps == [[0, 8], [0, 8]]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
