@@ -1,6 +1,7 @@
 """Who is in this run, and who am I: read and checked without TensorFlow."""
 
 from tfdist.cluster.environment import MpiRank, find_cluster, find_mpi_rank
+from tfdist.cluster.peer_watch import PeerWatch, WorkerLostError, next_in_ring
 from tfdist.cluster.rendezvous import check_port, meet, wait_for_servers
 from tfdist.cluster.rendezvous_protocol import RendezvousError
 from tfdist.cluster.tasks import Cluster, ClusterError, Task
@@ -10,13 +11,16 @@ __all__ = [
     "Cluster",
     "ClusterError",
     "MpiRank",
+    "PeerWatch",
     "RendezvousError",
     "Task",
+    "WorkerLostError",
     "check_port",
     "find_cluster",
     "find_mpi_rank",
     "format_tf_config",
     "meet",
+    "next_in_ring",
     "parse_tf_config",
     "wait_for_servers",
 ]

@@ -4,6 +4,7 @@ Names, arguments, files and log lines are those of tf.estimator. Importing this 
 `tf.keras` Keras 2 (tf-keras), whose layers build v1 graphs, unless the user decided otherwise.
 """
 
+from tfdist.cluster import WorkerLostError
 from tfdist.estimator import keras_version as _keras_version
 
 _keras_version.choose()
@@ -17,7 +18,6 @@ from tfdist.estimator.train_and_evaluate import (  # noqa: E402
     TrainSpec,
     train_and_evaluate,
 )
-from tfdist.estimator.training import WorkerLostError  # noqa: E402
 from tfdist.estimator.warm_start import VocabInfo, WarmStartSettings  # noqa: E402
 
 __all__ = [

@@ -68,6 +68,41 @@ class Agreement:
         return float(sums[3]) > 0
 
 
+class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Refuses to start, on all workers, if the input of one is too short for a session call.
+
+    Args:
+      strategy: A tfdist strategy.
+      is_enough: 1.0 if this worker's input, initialised before this hook runs, is long enough.
+      batches_per_call: How many batches that is.
+    """
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, is_enough: tf.Tensor, batches_per_call: int
+    ) -> None:
+        self._strategy = strategy
+        self._is_enough = is_enough
+        self._batches_per_call = batches_per_call
+
+    def begin(self) -> None:
+        collectives = self._strategy.extended.collectives
+        with tf.device("/device:CPU:0"):
+            own = self._is_enough * tf.one_hot(collectives.worker_index, collectives.num_workers)
+            self._enough = self._strategy.extended.reduce_to(
+                tf.distribute.ReduceOp.SUM, own, destinations="/device:CPU:0"
+            )
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        enough = session.run(self._enough)
+        short = [str(worker) for worker, one in enumerate(enough) if one == 0]
+        if short:
+            raise ValueError(
+                f"The input of worker {' and '.join(short)} is too short: a session call takes "
+                f"{self._batches_per_call} batch(es) from each of {len(enough)} workers. Give each "
+                "worker some input (its shard may be empty), or use fewer workers."
+            )
+
+
 class StopTogether(v1.train.SessionRunHook):  # type: ignore[misc]
     """Ends training on all workers after the same step."""
 

@@ -23,14 +23,6 @@ def argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(name for name in named[skipped:] if name not in bound)
 
 
-def takes_any(function: Callable[..., Any]) -> bool:
-    """Says whether a callable takes arbitrary keyword arguments."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    parameters = inspect.signature(function).parameters.values()
-    return any(p.kind == p.VAR_KEYWORD for p in parameters)
-
-
 def check_model_fn(model_fn: Any, params: Any) -> None:
     """Refuses a model_fn whose arguments the Estimator cannot fill.
 

@@ -27,11 +27,14 @@ class Input:
         next session call; None where that is not known.
       hooks: Hooks that initialise the input.
       is_endless: Whether the input gives no sign of its end (plain tensors).
+      is_enough: Beside has_more: a float32 scalar to be run once, after `hooks` have initialised
+        the input and before the first batch: 1.0 if there is enough for the first session call.
     """
 
     next_batch: Callable[[], tuple[Any, Any, tf.Tensor | None]]
     hooks: list[v1.train.SessionRunHook] = field(default_factory=list)
     is_endless: bool = False
+    is_enough: tf.Tensor | None = None
 
 
 def call_input_fn(
@@ -108,6 +111,7 @@ def _from_dataset(dataset: tf.data.Dataset, look_ahead: int | None) -> Input:
         if look_ahead is not None:
             dataset = _with_look_ahead(dataset, look_ahead)
         iterator = v1.data.make_initializable_iterator(dataset)
+        is_enough = None if look_ahead is None else iterator.get_next()[1]
 
     def next_batch() -> tuple[Any, Any, tf.Tensor | None]:
         with tf.device("/device:CPU:0"):
@@ -119,15 +123,17 @@ def _from_dataset(dataset: tf.data.Dataset, look_ahead: int | None) -> Input:
         features, labels = split(element)
         return features, labels, has_more
 
-    return Input(next_batch=next_batch, hooks=[_InitializeIterator(iterator)])
+    hooks = [_InitializeIterator(iterator)]
+    return Input(next_batch=next_batch, hooks=hooks, is_enough=is_enough)
 
 
 def _with_look_ahead(dataset: tf.data.Dataset, distance: int) -> tf.data.Dataset:
     """Pairs each element with 1.0 if at least `distance` more follow it, else 0.0.
 
-    Elements wait in the scan's state until the one `distance` further on has been read; `distance`
-    fillers after the last one push the rest out. An element comes out as the flat tuple of its
-    tensors: a filler need not be a valid sparse or ragged tensor, as no filler leaves.
+    A filler goes first, with 1.0 if there are at least `distance` elements at all. Elements wait
+    in the scan's state until the one `distance` further on has been read; `distance` fillers after
+    the last one push the rest out. An element comes out as the flat tuple of its tensors: a
+    filler need not be a valid sparse or ragged tensor, as nobody packs one.
     """
     specs = tf.nest.flatten(dataset.element_spec, expand_composites=True)
     filler = tuple(_filler(spec) for spec in specs)
@@ -140,8 +146,9 @@ def _with_look_ahead(dataset: tf.data.Dataset, distance: int) -> tf.data.Dataset
         element, is_real = entry
         return (*state[1:], element), (state[0], is_real)
 
-    # The first `distance` to come out are the fillers that the scan began with.
-    return elements.concatenate(fillers).scan(waiting, shift).skip(distance)
+    # The first `distance` to come out are the fillers that the scan began with; the last of them
+    # comes with the word on the element numbered `distance`.
+    return elements.concatenate(fillers).scan(waiting, shift).skip(distance - 1)
 
 
 def _tensors_of(element: Any) -> tuple[tf.Tensor, ...]:

@@ -289,6 +289,7 @@ def _task_without_cluster(tf_config: dict[str, Any]) -> Task | None:
             f'TF_CONFIG has task {task_type}:{index} but no "cluster". Add the cluster\'s '
             "addresses, or remove the task."
         )
+    return None
 
 
 def _model_dir(model_dir: Any, tf_config: dict[str, Any]) -> str | None:

@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.estimator import checkpoints
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.interrupts import prompt_interrupts
+from tfdist.estimator.lost_workers import lost_workers_named
 from tfdist.estimator.spec import checked_hooks
 from tfdist.strategies.text_exchange import TextExchange
 
@@ -262,7 +263,7 @@ def _evaluate_on_worker_0(
     share = TextExchange(estimator.config.train_distribute)
     evaluator = _Evaluator(estimator, train_spec, eval_spec)
     text = ""
-    with prompt_interrupts():
+    with prompt_interrupts(), lost_workers_named(estimator.config.train_distribute):
         if estimator.config.is_chief:
             evaluator.evaluate()
             text = _to_json(evaluator.metrics)

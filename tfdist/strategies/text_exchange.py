@@ -33,10 +33,17 @@ class TextExchange:
         """Sends this worker's text and returns the texts of all workers, in worker order.
 
         A collective: waits until every worker has called it.
+
+        Raises:
+          WorkerLostError: If another worker went away meanwhile.
         """
         config = self._strategy.update_config_proto(v1.ConfigProto())
         characters = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-        with v1.Session(self._strategy.master, graph=self._graph, config=config) as session:
+        with (
+            v1.Session(self._strategy.master, graph=self._graph, config=config) as session,
+            self._strategy.watch_peers() as watch,
+        ):
+            watch.start(session.close)
             sizes, everything = session.run(
                 [self._sizes, self._texts], {self._characters: characters}
             )

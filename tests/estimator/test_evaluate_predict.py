@@ -1,0 +1,440 @@
+"""Estimator.evaluate and Estimator.predict."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+import tf_keras
+
+import tfdist.estimator as tfe
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def trained(dense: Make, numbers: Make, tmp_path: Path) -> tfe.Estimator:
+    """An Estimator after two steps, with checkpoints 0, 1 and 2."""
+    config = tfe.RunConfig(
+        save_checkpoints_steps=1, save_summary_steps=None, log_step_count_steps=None
+    )
+    return tfe.Estimator(dense(), tmp_path, config).train(numbers(), steps=2)
+
+
+def _four_numbers() -> tf.data.Dataset:
+    """Batches [1, 2] and [3, 4]."""
+    return tf.data.Dataset.from_tensor_slices([1.0, 2.0, 3.0, 4.0]).batch(2)
+
+
+@pytest.fixture
+def untrained(tmp_path: Path) -> Callable[[Any], tfe.Estimator]:
+    """Makes an Estimator of whatever `spec(features, mode)` returns; the loss is their sum."""
+
+    def untrained(spec: Callable[[Any, str], dict[str, Any]]) -> tfe.Estimator:
+        def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
+            loss = None if isinstance(features, dict) else tf.reduce_sum(features)
+            return tfe.EstimatorSpec(mode, **{"loss": loss, **spec(features, mode)})
+
+        return tfe.Estimator(model_fn, tmp_path)
+
+    return untrained
+
+
+# evaluate: the numbers.
+
+
+def test_the_result_has_metrics_loss_and_global_step(trained: tfe.Estimator, numbers: Make) -> None:
+    result = trained.evaluate(numbers(), steps=2)
+    assert result.keys() == {"mae", "loss", "global_step"}
+    assert (result["global_step"], result["global_step"].dtype) == (2, np.int64)
+    assert isinstance(result["loss"], np.float32) and np.isfinite(result["mae"])
+
+
+def test_the_loss_is_the_mean_over_steps_not_examples(untrained: Make) -> None:
+    def batches() -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices([1.0, 2.0, 3.0]).batch(2)
+
+    assert untrained(lambda features, mode: {}).evaluate(batches)["loss"] == (3.0 + 3.0) / 2
+
+
+def test_steps_limit_the_evaluation(untrained: Make, logged: list[str]) -> None:
+    estimator = untrained(lambda features, mode: {})
+    assert estimator.evaluate(_four_numbers, steps=1)["loss"] == 3.0
+    assert "Evaluation [1/1]" in logged
+    assert estimator.evaluate(_four_numbers, steps=9)["loss"] == 5.0
+    assert estimator.evaluate(_four_numbers)["loss"] == 5.0
+
+
+def test_an_untrained_model_is_evaluated(
+    dense: Make, numbers: Make, tmp_path: Path, logged: list[str]
+) -> None:
+    result = tfe.Estimator(dense(), tmp_path).evaluate(numbers(), steps=1)
+    assert result["global_step"] == 0 and result["loss"] > 0
+    assert any(line.startswith("Could not find trained model in model_dir") for line in logged)
+
+
+def test_the_newest_checkpoint_is_evaluated_unless_another_is_named(
+    trained: tfe.Estimator, numbers: Make
+) -> None:
+    newest = trained.evaluate(numbers(), steps=4)
+    older = trained.evaluate(
+        numbers(), steps=4, checkpoint_path=f"{trained.model_dir}/model.ckpt-0"
+    )
+    assert (newest["global_step"], older["global_step"]) == (2, 0)
+    assert newest["loss"] < older["loss"]
+
+
+def _mean_of(tensor: tf.Tensor) -> dict[str, Any]:
+    zeros = tf.zeros_like(tensor)
+    return {
+        "mean": v1.metrics.mean(tensor),
+        "root": v1.metrics.root_mean_squared_error(zeros, tensor),
+    }
+
+
+@pytest.mark.parametrize("container", ["list", "dict"])
+def test_eval_metrics_on_the_host_equal_eval_metric_ops(untrained: Make, container: str) -> None:
+    devices = []
+
+    def of_function(tensor: tf.Tensor) -> dict[str, Any]:
+        devices.append(tf.add(tensor, 0.0).device)
+        return _mean_of(tensor)
+
+    def spec(features: Any, mode: str) -> dict[str, Any]:
+        tensors = [features] if container == "list" else {"tensor": features}
+        return {"eval_metrics": (of_function, tensors)}
+
+    on_host = untrained(spec).evaluate(_four_numbers)
+    on_device = untrained(lambda features, mode: {"eval_metric_ops": _mean_of(features)})
+    assert on_host == on_device.evaluate(_four_numbers)
+    assert on_host["mean"] == 2.5
+    assert devices == ["/device:CPU:0"]
+
+
+def test_both_kinds_of_metrics_are_refused(untrained: Make) -> None:
+    both = untrained(
+        lambda features, mode: {
+            "eval_metrics": (_mean_of, [features]),
+            "eval_metric_ops": _mean_of(features),
+        }
+    )
+    with pytest.raises(ValueError, match="cannot contain both eval_metric_ops and eval_metrics"):
+        both.evaluate(_four_numbers)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (None, "function of eval_metrics must return a dict of metrics, got None"),
+        ({"mean": 1.0}, "Values of eval_metric_ops must be .* for key: mean"),
+    ],
+)
+def test_a_function_that_returns_no_metrics_is_refused(
+    untrained: Make, result: Any, message: str
+) -> None:
+    estimator = untrained(
+        lambda features, mode: {"eval_metrics": (lambda tensor: result, [features])}
+    )
+    with pytest.raises(TypeError, match=message):
+        estimator.evaluate(_four_numbers)
+
+
+@pytest.mark.parametrize("name", ["loss", "global_step"])
+@pytest.mark.parametrize("field", ["eval_metric_ops", "eval_metrics"])
+def test_a_metric_with_a_name_that_the_estimator_uses_is_refused(
+    untrained: Make, name: str, field: str
+) -> None:
+    def spec(features: Any, mode: str) -> dict[str, Any]:
+        metric = {name: v1.metrics.mean(features)}
+        return {field: metric if field == "eval_metric_ops" else (lambda x: metric, [features])}
+
+    with pytest.raises(ValueError, match=f"Metric with name '{name}' is not allowed"):
+        untrained(spec).evaluate(_four_numbers)
+
+
+def test_keras_metrics_are_evaluated(untrained: Make) -> None:
+    def spec(features: Any, mode: str) -> dict[str, Any]:
+        mean = tf_keras.metrics.Mean()
+        mean.update_state(features)
+        return {"eval_metric_ops": {"mean": mean}}
+
+    assert untrained(spec).evaluate(_four_numbers)["mean"] == 2.5
+
+
+def test_keras_metrics_made_on_the_host_are_evaluated(untrained: Make) -> None:
+    def largest(numbers: tf.Tensor) -> dict[str, Any]:
+        mean = tf_keras.metrics.Mean()
+        mean.update_state(numbers * 2.0)
+        return {"mean": mean}
+
+    estimator = untrained(lambda features, mode: {"eval_metrics": (largest, [features])})
+    assert estimator.evaluate(_four_numbers)["mean"] == 5.0
+
+
+def test_a_nested_value_comes_back_nested(untrained: Make) -> None:
+    def spec(features: Any, mode: str) -> dict[str, Any]:
+        mean, update = v1.metrics.mean(features)
+        return {"eval_metric_ops": {"nested": ({"mean": mean, "both": [mean, mean]}, update)}}
+
+    assert untrained(spec).evaluate(_four_numbers)["nested"] == {"mean": 2.5, "both": [2.5, 2.5]}
+
+
+def test_the_specs_own_local_init_op_runs_beside_the_default_one(untrained: Make) -> None:
+    def spec(features: Any, mode: str) -> dict[str, Any]:
+        own = v1.get_variable("own", [], collections=["mine"])
+        local = v1.get_local_variable("local", [], initializer=v1.ones_initializer())
+        return {
+            "eval_metric_ops": {"own": (own + 0.0, tf.no_op()), "local": (local + 0.0, tf.no_op())},
+            "scaffold": v1.train.Scaffold(local_init_op=own.assign(7.0)),
+        }
+
+    result = untrained(spec).evaluate(_four_numbers)
+    assert (result["own"], result["local"]) == (7.0, 1.0)
+
+
+def test_hooks_of_caller_and_spec_run_while_evaluating(untrained: Make) -> None:
+    runs: list[str] = []
+
+    class Count(v1.train.SessionRunHook):  # type: ignore[misc]
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            runs.append(self.name)
+
+    estimator = untrained(lambda features, mode: {"evaluation_hooks": [Count("spec")]})
+    estimator.evaluate(_four_numbers, hooks=[Count("caller")])
+    assert runs == ["caller", "spec"] * 2
+
+
+# evaluate: files and log.
+
+
+def test_results_are_written_for_tensorboard(
+    trained: tfe.Estimator, numbers: Make, read_events: Make, logged: list[str]
+) -> None:
+    result = trained.evaluate(numbers(), steps=1)
+    events = read_events(f"{trained.model_dir}/eval")
+    assert events["mae"] == [(2, pytest.approx(result["mae"]))]
+    assert events["loss"] == [(2, pytest.approx(result["loss"]))]
+    ((step, path),) = events["checkpoint_path"]
+    assert (step, path.string_val[0].decode()) == (2, f"{trained.model_dir}/model.ckpt-2")
+    assert "global_step" not in events
+    text = "\n".join(logged)
+    for line in (
+        "Starting evaluation at ",
+        f"Restoring parameters from {trained.model_dir}/model.ckpt-2",
+        "Evaluation [1/1]",
+        "Finished evaluation at ",
+        "Saving dict for global step 2: global_step = 2, loss = ",
+    ):
+        assert line in text
+
+
+def test_a_name_gives_the_evaluation_a_folder(untrained: Make, tmp_path: Path) -> None:
+    estimator = untrained(lambda features, mode: {})
+    estimator.evaluate(_four_numbers, name="test")
+    estimator.evaluate(_four_numbers)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["eval", "eval_test"]
+
+
+def test_arrays_and_summaries_are_written_and_the_rest_is_named(
+    untrained: Make, read_events: Make, tmp_path: Path, logged: list[str]
+) -> None:
+    picture = v1.Summary()
+    picture.value.add(tag="mine", simple_value=3.0)
+
+    def spec(features: Any, mode: str) -> dict[str, Any]:
+        values = {
+            "array": tf.constant([1.0, 2.0]),
+            "picture": tf.constant(picture.SerializeToString()),
+            "text": tf.constant(["a", "b"]),
+        }
+        return {"eval_metric_ops": {name: (value, tf.no_op()) for name, value in values.items()}}
+
+    untrained(spec).evaluate(_four_numbers, steps=1)
+    events = read_events(tmp_path / "eval")
+    assert tf.make_ndarray(events["array"][0][1]).tolist() == [1.0, 2.0]
+    assert events["picture/0"] == [(0, 3.0)]
+    assert "text" not in events
+    assert any(line.startswith("Skipping summary for text") for line in logged)
+
+
+# predict.
+
+
+def _doubled(features: Any, mode: str) -> dict[str, Any]:
+    return {"predictions": {"doubled": features * 2.0, "same": features}}
+
+
+def test_a_dict_gives_a_dict_for_each_example_in_order(untrained: Make) -> None:
+    rows = list(untrained(_doubled).predict(_four_numbers))
+    assert rows == [{"doubled": 2.0 * n, "same": n} for n in (1.0, 2.0, 3.0, 4.0)]
+
+
+def test_a_tensor_gives_its_rows(untrained: Make) -> None:
+    estimator = untrained(lambda features, mode: {"predictions": features * 2.0})
+    assert list(estimator.predict(_four_numbers)) == [2.0, 4.0, 6.0, 8.0]
+
+
+def test_whole_batches_come_on_demand(untrained: Make) -> None:
+    batches = list(untrained(_doubled).predict(_four_numbers, yield_single_examples=False))
+    assert [batch["same"].tolist() for batch in batches] == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_predict_keys_choose(untrained: Make) -> None:
+    rows = list(untrained(_doubled).predict(_four_numbers, predict_keys=["same", "absent"]))
+    assert rows == [{"same": n} for n in (1.0, 2.0, 3.0, 4.0)]
+
+
+def test_predict_keys_that_choose_nothing_are_refused(untrained: Make) -> None:
+    with pytest.raises(ValueError, match=r"at least one output from \['doubled', 'same'\], .*'x'"):
+        next(untrained(_doubled).predict(_four_numbers, predict_keys=["x"]))
+    alone = untrained(lambda features, mode: {"predictions": features})
+    with pytest.raises(ValueError, match="not valid in case of non-dict predictions"):
+        next(alone.predict(_four_numbers, predict_keys=["x"]))
+
+
+def test_predictions_of_unequal_lengths_are_refused_unless_batches_are_asked(
+    untrained: Make,
+) -> None:
+    def spec(features: Any, mode: str) -> dict[str, Any]:
+        return {"predictions": {"two": features, "one": tf.constant([1.0])}}
+
+    with pytest.raises(ValueError, match="Batch length of predictions should be same"):
+        next(untrained(spec).predict(_four_numbers))
+    batch = next(untrained(spec).predict(_four_numbers, yield_single_examples=False))
+    assert {name: len(value) for name, value in batch.items()} == {"two": 2, "one": 1}
+
+
+def test_the_newest_checkpoint_predicts(trained: tfe.Estimator, numbers: Make) -> None:
+    rows = list(trained.predict(numbers(batches=2), predict_keys=["output"]))
+    kernel = trained.get_variable_value("kernel")
+    bias = trained.get_variable_value("bias")
+    x = np.random.RandomState(0).randn(64, 2)[:8]
+    assert len(rows) == 8
+    np.testing.assert_allclose([row["output"] for row in rows], x @ kernel + bias, rtol=1e-5)
+
+
+def test_predict_drops_labels_and_a_checkpoint_can_be_named(
+    trained: tfe.Estimator, numbers: Make
+) -> None:
+    path = f"{trained.model_dir}/model.ckpt-0"
+    row = next(trained.predict(numbers(), checkpoint_path=path))
+    x = np.random.RandomState(0).randn(64, 2)[0]
+    np.testing.assert_allclose(row["output"], np.full(3, x.sum()), rtol=1e-5)
+
+
+def test_an_untrained_model_predicts_and_says_so(untrained: Make, logged: list[str]) -> None:
+    assert next(untrained(_doubled).predict(_four_numbers))["doubled"] == 2.0
+    assert any("running initialization to predict" in line for line in logged)
+
+
+def test_nothing_happens_before_the_first_value_is_asked_for(untrained: Make) -> None:
+    def no_input() -> Any:
+        raise AssertionError("not called here")
+
+    predictions = untrained(_doubled).predict(no_input, hooks=["wrong"])
+    assert isinstance(predictions, Iterator)
+    with pytest.raises(TypeError, match="All hooks must be SessionRunHook instances"):
+        next(predictions)
+
+
+def test_hooks_run_once_a_batch(untrained: Make) -> None:
+    runs: list[str] = []
+
+    class Count(v1.train.SessionRunHook):  # type: ignore[misc]
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            runs.append(self.name)
+
+    estimator = untrained(
+        lambda features, mode: {"predictions": features, "prediction_hooks": [Count("spec")]}
+    )
+    list(estimator.predict(_four_numbers, hooks=[Count("caller")]))
+    assert runs == ["caller", "spec"] * 2
+
+
+def test_input_without_an_end_is_told_so(untrained: Make, logged: list[str]) -> None:
+    predictions = untrained(_doubled).predict(lambda: tf.constant([1.0]))
+    assert [next(predictions)["same"] for _ in range(3)] == [1.0, 1.0, 1.0]
+    predictions.close()
+    assert any("predict yields forever" in line for line in logged)
+
+
+# A suspended generator.
+
+
+class Watch(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Keeps the session that it was created in."""
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self.session = session
+
+    def is_open(self) -> bool:
+        try:
+            self.session.run([])
+        except RuntimeError as error:
+            assert "closed" in str(error)
+            return False
+        return True
+
+
+def test_a_generator_that_is_closed_early_closes_its_session(untrained: Make) -> None:
+    watch = Watch()
+    predictions = untrained(_doubled).predict(_four_numbers, hooks=[watch])
+    next(predictions)
+    assert watch.is_open()
+    predictions.close()
+    assert not watch.is_open()
+
+
+def test_a_generator_that_has_ended_has_closed_its_session(untrained: Make) -> None:
+    watch = Watch()
+    list(untrained(_doubled).predict(_four_numbers, hooks=[watch]))
+    assert not watch.is_open()
+
+
+def test_a_failing_model_closes_its_session_and_says_why(untrained: Make) -> None:
+    def spec(features: Any, mode: str) -> dict[str, Any]:
+        return {"predictions": tf.debugging.check_numerics(1.0 / (features - 3.0), "not finite")}
+
+    watch = Watch()
+    predictions = untrained(spec).predict(_four_numbers, hooks=[watch])
+    assert [next(predictions), next(predictions)] == [-0.5, -1.0]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not finite"):
+        next(predictions)
+    assert not watch.is_open()
+
+
+def test_the_caller_stays_eager_while_a_generator_is_suspended(untrained: Make) -> None:
+    predictions = untrained(_doubled).predict(_four_numbers)
+    for number in (1.0, 2.0, 3.0):
+        assert next(predictions)["same"] == number
+        assert tf.executing_eagerly()
+        assert float(tf.constant(1.0) + 1.0) == 2.0
+    predictions.close()
+    assert tf.executing_eagerly()
+
+
+def test_two_generators_can_be_read_in_turn(untrained: Make) -> None:
+    one = untrained(_doubled).predict(_four_numbers)
+    other = untrained(_doubled).predict(_four_numbers)
+    pairs = [(a["same"], b["doubled"]) for a, b in zip(one, other, strict=True)]
+    assert pairs == [(n, 2 * n) for n in (1.0, 2.0, 3.0, 4.0)]
+    assert tf.executing_eagerly()
+
+
+def test_training_works_while_a_generator_is_suspended(
+    trained: tfe.Estimator, numbers: Make
+) -> None:
+    predictions = trained.predict(numbers(batches=1))
+    before = next(predictions)["output"]
+    trained.train(numbers(), steps=1)
+    assert len(list(predictions)) == 3  # The rest of the batch.
+    assert np.any(next(trained.predict(numbers(batches=1)))["output"] != before)

@@ -1,0 +1,383 @@
+"""RunConfig: settings, their rules, and who this task is."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.cluster import ClusterError
+from tfdist.estimator import DeviceConfig, RunConfig
+
+
+@pytest.fixture
+def tf_config(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets TF_CONFIG to an object, or to a text as it is."""
+
+    def set_tf_config(value: Any) -> None:
+        text = value if isinstance(value, str) else json.dumps(value)
+        monkeypatch.setenv("TF_CONFIG", text)
+
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    return set_tf_config
+
+
+pytestmark = pytest.mark.usefixtures("tf_config")
+
+
+# Defaults and read-only properties.
+
+
+def test_the_defaults_are_tf_estimators() -> None:
+    config = RunConfig()
+    expected = {
+        "model_dir": None,
+        "tf_random_seed": None,
+        "save_summary_steps": 100,
+        "save_checkpoints_steps": None,
+        "save_checkpoints_secs": 600,
+        "session_config": None,
+        "keep_checkpoint_max": 5,
+        "keep_checkpoint_every_n_hours": 10000,
+        "log_step_count_steps": 100,
+        "train_distribute": None,
+        "device_fn": None,
+        "protocol": None,
+        "eval_distribute": None,
+        "experimental_max_worker_delay_secs": None,
+        "session_creation_timeout_secs": 7200,
+        "checkpoint_save_graph_def": True,
+        "device": DeviceConfig(device=None, variables_on_host=True, iterations_per_loop=1),
+    }
+    assert {name: getattr(config, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["model_dir", "save_summary_steps", "is_chief", "task_type", "master", "cluster_spec"]
+)
+def test_properties_cannot_be_set(name: str) -> None:
+    with pytest.raises(AttributeError):
+        setattr(RunConfig(), name, 1)
+
+
+def test_an_unknown_attribute_says_its_name() -> None:
+    with pytest.raises(AttributeError, match="RunConfig has no attribute 'save_steps'"):
+        _ = RunConfig().save_steps
+
+
+def test_the_model_dir_may_be_a_path(tmp_path: Path) -> None:
+    assert RunConfig(model_dir=tmp_path).model_dir == str(tmp_path)
+
+
+def test_its_text_shows_what_was_set() -> None:
+    assert "save_summary_steps=7" in repr(RunConfig(save_summary_steps=7))
+
+
+# Checkpoint frequency.
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "secs"),
+    [
+        ({}, None, 600),
+        ({"save_checkpoints_steps": 4}, 4, None),
+        ({"save_checkpoints_secs": 5}, None, 5),
+        ({"save_checkpoints_steps": 4, "save_checkpoints_secs": None}, 4, None),
+        ({"save_checkpoints_steps": None, "save_checkpoints_secs": None}, None, None),
+        ({"save_checkpoints_steps": None}, None, None),
+    ],
+)
+def test_one_frequency_excludes_the_other(given: Any, steps: int | None, secs: int | None) -> None:
+    config = RunConfig(**given)
+    assert (config.save_checkpoints_steps, config.save_checkpoints_secs) == (steps, secs)
+
+
+def test_two_frequencies_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"save_checkpoints_steps \(1\) and .*\(2\) cannot"):
+        RunConfig(save_checkpoints_steps=1, save_checkpoints_secs=2)
+    with pytest.raises(ValueError, match="cannot be both set"):
+        RunConfig().replace(save_checkpoints_steps=1, save_checkpoints_secs=2)
+
+
+# replace.
+
+
+def test_replace_gives_a_copy() -> None:
+    config = RunConfig(save_summary_steps=7)
+    changed = config.replace(tf_random_seed=3)
+    assert (changed.tf_random_seed, changed.save_summary_steps) == (3, 7)
+    assert config.tf_random_seed is None
+
+
+def test_replacing_one_frequency_clears_the_other() -> None:
+    by_steps = RunConfig().replace(save_checkpoints_steps=4)
+    assert (by_steps.save_checkpoints_steps, by_steps.save_checkpoints_secs) == (4, None)
+    by_secs = by_steps.replace(save_checkpoints_secs=9)
+    assert (by_secs.save_checkpoints_steps, by_secs.save_checkpoints_secs) == (None, 9)
+
+
+def test_replacing_one_frequency_by_none_leaves_the_other() -> None:
+    assert RunConfig().replace(save_checkpoints_steps=None).save_checkpoints_secs == 600
+    assert RunConfig().replace(save_checkpoints_secs=None).save_checkpoints_secs is None
+
+
+@pytest.mark.parametrize("name", ["is_chief", "task_id", "save_steps"])
+def test_replace_takes_the_constructors_names_only(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"Replacing {name} is not supported.*'model_dir'"):
+        RunConfig().replace(**{name: 1})
+
+
+def test_replace_checks_as_the_constructor_does() -> None:
+    with pytest.raises(ValueError, match="save_summary_steps should be at least 0, got -1"):
+        RunConfig().replace(save_summary_steps=-1)
+    with pytest.raises(ValueError, match="model_dir should be non-empty"):
+        RunConfig().replace(model_dir="")
+
+
+def test_a_subclass_and_its_attributes_survive_replace() -> None:
+    class Mine(RunConfig):
+        def __init__(self, extra: str, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.extra = extra
+
+    changed = Mine("kept", save_summary_steps=1).replace(save_summary_steps=2)
+    assert isinstance(changed, Mine)
+    assert (changed.extra, changed.save_summary_steps) == ("kept", 2)
+
+
+def test_copies_do_not_share_the_session_config() -> None:
+    config = RunConfig(session_config=v1.ConfigProto(log_device_placement=True))
+    for other in (config.replace(tf_random_seed=1), copy.deepcopy(config)):
+        assert other.session_config == config.session_config
+        assert other.session_config is not config.session_config
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("model_dir", ""),
+        ("save_summary_steps", -1),
+        ("save_checkpoints_steps", -1),
+        ("save_checkpoints_secs", -1),
+        ("keep_checkpoint_max", -1),
+        ("keep_checkpoint_every_n_hours", 0),
+        ("log_step_count_steps", 0),
+        ("session_creation_timeout_secs", 0),
+        ("session_config", {"allow_soft_placement": True}),
+        ("tf_random_seed", 1.5),
+        ("device_fn", "/cpu:0"),
+        ("device_fn", lambda operation: "/cpu:0"),
+        ("device_fn", lambda op, other: "/cpu:0"),
+        ("protocol", "mpi"),
+        ("experimental_max_worker_delay_secs", 1.5),
+        ("experimental_distribute", object()),
+        ("train_distribute", "grpc"),
+        ("eval_distribute", "grpc"),
+        ("device", "/device:CPU:1"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} should be "):
+        RunConfig(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("save_summary_steps", 0),
+        ("keep_checkpoint_max", 0),
+        ("keep_checkpoint_max", None),
+        ("save_summary_steps", None),
+        ("log_step_count_steps", None),
+        ("device_fn", lambda op: "/cpu:0"),
+        ("protocol", "grpc"),
+        ("tf_random_seed", 0),
+    ],
+)
+def test_an_allowed_value_is_kept(name: str, value: Any) -> None:
+    assert getattr(RunConfig(**{name: value}), name) == value
+
+
+def test_tensorflows_own_strategy_is_refused_for_training() -> None:
+    with pytest.raises(ValueError, match="MultiWorkerStrategy or HorovodStrategy"):
+        RunConfig(train_distribute=tf.distribute.OneDeviceStrategy("/cpu:0"))
+
+
+# DeviceConfig.
+
+
+@pytest.mark.parametrize("loops", [0, -1, 1.5, True, "4"])
+def test_iterations_per_loop_must_be_an_integer_from_1(loops: Any) -> None:
+    with pytest.raises(ValueError, match="iterations_per_loop must be an integer of at least 1"):
+        DeviceConfig(iterations_per_loop=loops)
+
+
+def test_a_device_config_is_a_value() -> None:
+    assert DeviceConfig(iterations_per_loop=4) == DeviceConfig(iterations_per_loop=4)
+    with pytest.raises(AttributeError):
+        DeviceConfig().device = "/device:CPU:0"  # type: ignore[misc]
+
+
+# TF_CONFIG.
+
+CLUSTER = {"chief": ["a:1"], "worker": ["b:2", "c:3"], "ps": ["d:4"], "evaluator": ["e:5"]}
+
+
+def _role(config: RunConfig) -> tuple[Any, ...]:
+    return (
+        config.task_type,
+        config.task_id,
+        config.is_chief,
+        config.master,
+        config.evaluation_master,
+        config.num_worker_replicas,
+        config.num_ps_replicas,
+        config.global_id_in_cluster,
+    )
+
+
+def test_without_tf_config_a_task_is_alone() -> None:
+    config = RunConfig()
+    assert _role(config) == ("worker", 0, True, "", "", 1, 0, 0)
+    assert config.cluster_spec.as_dict() == {}
+    assert config.service is None
+
+
+@pytest.mark.parametrize(
+    ("task_type", "index", "is_chief", "address", "global_id"),
+    [
+        ("chief", 0, True, "a:1", 0),
+        ("worker", 0, False, "b:2", 1),
+        ("worker", 1, False, "c:3", 2),
+        ("ps", 0, False, "d:4", 3),
+    ],
+)
+def test_a_task_of_a_cluster_knows_its_role(
+    tf_config: Any, task_type: str, index: int, is_chief: bool, address: str, global_id: int
+) -> None:
+    tf_config({"cluster": CLUSTER, "task": {"type": task_type, "index": index}})
+    config = RunConfig()
+    expected = (task_type, index, is_chief, f"grpc://{address}", "", 3, 1, global_id)
+    assert _role(config) == expected
+    jobs = {job: addresses for job, addresses in CLUSTER.items() if job != "evaluator"}
+    assert config.cluster_spec.as_dict() == jobs
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_an_evaluator_is_not_in_the_cluster(tf_config: Any, is_listed: bool) -> None:
+    cluster = {job: a for job, a in CLUSTER.items() if is_listed or job != "evaluator"}
+    tf_config({"cluster": cluster, "task": {"type": "evaluator", "index": 0}})
+    config = RunConfig()
+    assert _role(config) == ("evaluator", 0, False, "", "", 0, 0, None)
+    assert config.cluster_spec.as_dict() == {}
+
+
+def test_a_master_takes_the_chiefs_place(tf_config: Any) -> None:
+    cluster = {"master": ["a:1"], "worker": ["b:2"]}
+    tf_config({"cluster": cluster, "task": {"type": "master", "index": 0}})
+    assert _role(RunConfig()) == ("master", 0, True, "grpc://a:1", "", 2, 0, 0)
+    tf_config({"cluster": cluster, "task": {"type": "worker", "index": 0}})
+    assert _role(RunConfig()) == ("worker", 0, False, "grpc://b:2", "", 2, 0, 1)
+
+
+def test_worker_0_is_the_chief_of_a_cluster_of_workers_only(tf_config: Any) -> None:
+    cluster = {"worker": ["a:1", "b:2"]}
+    tf_config({"cluster": cluster, "task": {"type": "worker", "index": 0}})
+    assert _role(RunConfig()) == ("worker", 0, True, "grpc://a:1", "", 2, 0, 0)
+    tf_config({"cluster": cluster, "task": {"type": "worker", "index": 1}})
+    assert _role(RunConfig()) == ("worker", 1, False, "grpc://b:2", "", 2, 0, 1)
+
+
+def test_a_cluster_of_one_has_no_master(tf_config: Any) -> None:
+    tf_config({"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}})
+    assert _role(RunConfig()) == ("worker", 0, True, "", "", 1, 0, 0)
+
+
+def test_tf_config_brings_masters_and_service(tf_config: Any) -> None:
+    tf_config(
+        {
+            "session_master": "grpc://train:1",
+            "eval_session_master": "grpc://eval:1",
+            "service": {"key": "value"},
+        }
+    )
+    config = RunConfig()
+    assert (config.master, config.evaluation_master) == ("grpc://train:1", "grpc://eval:1")
+    assert config.service == {"key": "value"}
+
+
+def test_a_service_that_is_no_dict_is_refused(tf_config: Any) -> None:
+    tf_config({"service": ["value"]})
+    with pytest.raises(TypeError, match=r'"service" must be a dict, got \[\'value\'\]'):
+        RunConfig()
+
+
+def test_the_model_dir_of_tf_config_is_taken(tf_config: Any) -> None:
+    tf_config({"model_dir": "/models/1"})
+    assert RunConfig().model_dir == "/models/1"
+    assert RunConfig(model_dir="/models/1").model_dir == "/models/1"
+    with pytest.raises(
+        ValueError, match="model_dir is '/models/2', but TF_CONFIG says '/models/1'"
+    ):
+        RunConfig(model_dir="/models/2")
+
+
+def test_an_empty_model_dir_in_tf_config_is_refused(tf_config: Any) -> None:
+    tf_config({"model_dir": ""})
+    with pytest.raises(ValueError, match="model_dir should be non-empty"):
+        RunConfig()
+
+
+@pytest.mark.parametrize(
+    "task", [{"type": "worker", "index": 1}, {"type": "ps", "index": 0}, {"type": "chief"}]
+)
+def test_a_task_without_a_cluster_is_refused(tf_config: Any, task: Any) -> None:
+    tf_config({"task": task})
+    with pytest.raises(ClusterError, match='but no "cluster"'):
+        RunConfig()
+
+
+def test_a_task_that_is_no_object_is_refused(tf_config: Any) -> None:
+    tf_config({"task": "worker"})
+    with pytest.raises(ClusterError, match="\"task\" must be an object, got 'worker'"):
+        RunConfig()
+
+
+def test_an_evaluator_without_a_cluster_does_not_become_a_worker(tf_config: Any) -> None:
+    tf_config({"task": {"type": "evaluator", "index": 0}})
+    assert _role(RunConfig()) == ("evaluator", 0, False, "", "", 0, 0, None)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '"worker"'])
+def test_a_tf_config_that_is_no_object_is_refused(tf_config: Any, text: str) -> None:
+    tf_config(text)
+    with pytest.raises(ClusterError, match="TF_CONFIG"):
+        RunConfig()
+
+
+def test_a_blank_tf_config_is_none(tf_config: Any) -> None:
+    tf_config(" ")
+    assert RunConfig().num_worker_replicas == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"cluster": CLUSTER},
+        {"cluster": CLUSTER, "task": {"type": "worker", "index": 2}},
+        {"cluster": CLUSTER, "task": {"type": "worker", "index": -1}},
+        {"cluster": CLUSTER, "task": {"type": "painter", "index": 0}},
+        {"cluster": {"chief": ["a:1", "b:2"]}, "task": {"type": "chief", "index": 0}},
+        {"cluster": {"chief": ["a:1"], "master": ["b:2"]}, "task": {"type": "chief", "index": 0}},
+    ],
+)
+def test_a_cluster_that_contradicts_itself_is_refused(tf_config: Any, value: Any) -> None:
+    tf_config(value)
+    with pytest.raises(ClusterError):
+        RunConfig()

@@ -1,0 +1,329 @@
+"""EstimatorSpec refuses what the Estimator could not run, when it is made."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+import tf_keras
+
+import tfdist.estimator as tfe
+from tfdist.estimator import EstimatorSpec, ModeKeys
+
+pytestmark = pytest.mark.usefixtures("graph")
+
+TRAIN, EVAL, PREDICT = ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT
+
+
+def _loss() -> tf.Tensor:
+    return tf.constant(1.0)
+
+
+def _update(*tensors: Any) -> tf.Operation:
+    return tf.no_op()
+
+
+def _elsewhere() -> tf.Tensor:
+    with tf.Graph().as_default():
+        return tf.constant(1.0)
+
+
+def test_the_modes_are_tf_estimators_strings() -> None:
+    assert (TRAIN, EVAL, PREDICT) == ("train", "eval", "infer")
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(ValueError, match="Unknown mode: 'training'"):
+        EstimatorSpec("training", loss=_loss())
+
+
+def test_absent_fields_get_empty_values() -> None:
+    spec = EstimatorSpec(EVAL, loss=_loss())
+    assert spec.predictions == {}
+    assert spec.eval_metric_ops == {}
+    assert spec.train_op is None and spec.host_call is None and spec.eval_metrics is None
+    assert isinstance(spec.scaffold, v1.train.Scaffold)
+    for name in ("training", "training_chief", "evaluation", "prediction"):
+        assert getattr(spec, f"{name}_hooks") == ()
+
+
+def test_the_first_fields_are_tf_estimators_in_order() -> None:
+    assert EstimatorSpec._fields == (
+        "mode",
+        "predictions",
+        "loss",
+        "train_op",
+        "eval_metric_ops",
+        "export_outputs",
+        "training_chief_hooks",
+        "training_hooks",
+        "scaffold",
+        "evaluation_hooks",
+        "prediction_hooks",
+        "host_call",
+        "eval_metrics",
+    )
+
+
+# What each mode needs.
+
+
+def test_training_needs_a_loss() -> None:
+    with pytest.raises(ValueError, match="Missing loss"):
+        EstimatorSpec(TRAIN, train_op=tf.no_op())
+
+
+def test_training_needs_a_train_op_or_a_host_call() -> None:
+    with pytest.raises(ValueError, match=r"Missing train_op.*host_call"):
+        EstimatorSpec(TRAIN, loss=_loss())
+    EstimatorSpec(TRAIN, loss=_loss(), train_op=tf.no_op())
+    EstimatorSpec(TRAIN, loss=_loss(), host_call=(_update, [_loss()]))
+
+
+def test_evaluating_needs_a_loss() -> None:
+    with pytest.raises(ValueError, match="Missing loss"):
+        EstimatorSpec(EVAL, predictions=_loss())
+
+
+def test_predicting_needs_predictions() -> None:
+    with pytest.raises(ValueError, match="Missing predictions"):
+        EstimatorSpec(PREDICT, loss=_loss())
+
+
+def test_fields_that_a_mode_does_not_need_are_kept() -> None:
+    op = tf.no_op()
+    spec = EstimatorSpec(PREDICT, predictions=_loss(), train_op=op, host_call=(_update, [_loss()]))
+    assert spec.train_op is op
+    assert spec.host_call is not None
+
+
+# Loss, train_op, predictions.
+
+
+@pytest.mark.parametrize("shape", [[1], [1, 1]])
+def test_a_loss_of_one_element_becomes_a_scalar(shape: list[int]) -> None:
+    assert EstimatorSpec(EVAL, loss=tf.ones(shape)).loss.shape.rank == 0
+
+
+def test_a_loss_of_unknown_shape_becomes_a_scalar() -> None:
+    loss = v1.placeholder(tf.float32, shape=None)
+    assert EstimatorSpec(EVAL, loss=loss).loss.shape.rank == 0
+
+
+def test_a_loss_of_two_elements_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Loss must be scalar.*Reduce it"):
+        EstimatorSpec(EVAL, loss=tf.ones([2]))
+
+
+def test_a_loss_that_is_no_tensor_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"loss must be Tensor, given: 1\.0"):
+        EstimatorSpec(EVAL, loss=1.0)
+    sparse = tf.sparse.from_dense(tf.ones([1]))
+    with pytest.raises(TypeError, match="loss must be Tensor"):
+        EstimatorSpec(EVAL, loss=sparse)
+
+
+def test_a_train_op_that_is_neither_op_nor_tensor_is_refused() -> None:
+    with pytest.raises(TypeError, match="train_op must be Operation or Tensor, given: 'minimize'"):
+        EstimatorSpec(TRAIN, loss=_loss(), train_op="minimize")
+
+
+def test_a_variable_as_train_op_is_replaced_by_its_op() -> None:
+    variable = v1.get_variable("v", [])
+    assert EstimatorSpec(TRAIN, loss=_loss(), train_op=variable).train_op is variable.op
+
+
+def test_predictions_that_are_no_tensors_are_refused_by_key() -> None:
+    with pytest.raises(TypeError, match="predictions must be Tensor"):
+        EstimatorSpec(PREDICT, predictions=[1.0])
+    with pytest.raises(TypeError, match=r"predictions\[second\] must be Tensor, given: 3"):
+        EstimatorSpec(PREDICT, predictions={"first": _loss(), "second": 3})
+
+
+@pytest.mark.parametrize(
+    ("field", "make"),
+    [
+        ("loss", lambda foreign: foreign),
+        ("train_op", lambda foreign: foreign.op),
+        ("predictions", lambda foreign: {"a": foreign}),
+        ("eval_metric_ops", lambda foreign: {"a": (foreign, foreign)}),
+        ("host_call", lambda foreign: (_update, [foreign])),
+        ("eval_metrics", lambda foreign: (_update, {"a": foreign})),
+    ],
+)
+def test_tensors_of_another_graph_are_refused(field: str, make: Callable[[Any], Any]) -> None:
+    fields = {"loss": _loss(), "train_op": tf.no_op(), field: make(_elsewhere())}
+    with pytest.raises(ValueError, match=f"{field}.*different graph.*Build it inside model_fn"):
+        EstimatorSpec(TRAIN, **fields)
+
+
+# host_call and eval_metrics.
+
+
+@pytest.fixture(params=["host_call", "eval_metrics"])
+def field(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def _spec_with(field: str, value: Any) -> EstimatorSpec:
+    mode = TRAIN if field == "host_call" else EVAL
+    return EstimatorSpec(mode, loss=_loss(), **{field: value})
+
+
+def test_a_pair_of_function_and_list_is_accepted(field: str) -> None:
+    tensors = [_loss(), v1.get_variable("v", []), tf.IndexedSlices(tf.ones([1]), tf.constant([0]))]
+    assert getattr(_spec_with(field, (_update, tensors)), field) == (_update, tensors)
+
+
+def test_a_function_alone_is_refused(field: str) -> None:
+    with pytest.raises(
+        TypeError, match=rf"{field} must be a tuple.*got a function\. Write {field}="
+    ):
+        _spec_with(field, _update)
+
+
+def test_a_list_in_place_of_the_pair_is_refused(field: str) -> None:
+    with pytest.raises(TypeError, match=f"{field} must be a tuple.*got a list"):
+        _spec_with(field, [_update, [_loss()]])
+
+
+def test_three_elements_are_refused(field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field} must have two elements, got 3"):
+        _spec_with(field, (_update, [_loss()], 1))
+
+
+def test_a_first_element_that_cannot_be_called_is_refused(field: str) -> None:
+    with pytest.raises(TypeError, match=f"first element of {field} must be callable, got a list"):
+        _spec_with(field, ([_loss()], _update))
+
+
+def test_a_single_tensor_in_place_of_the_list_is_refused(field: str) -> None:
+    with pytest.raises(TypeError, match=f"second element of {field} must be a list"):
+        _spec_with(field, (_update, _loss()))
+
+
+def test_only_eval_metrics_takes_a_dict_of_tensors() -> None:
+    value = (_update, {"a": _loss()})
+    assert _spec_with("eval_metrics", value).eval_metrics == value
+    with pytest.raises(TypeError, match="must be a list, got a dict"):
+        _spec_with("host_call", value)
+
+
+@pytest.mark.parametrize("empty", [[], ()])
+def test_no_tensors_are_refused(field: str, empty: Any) -> None:
+    with pytest.raises(ValueError, match=f"second element of {field} has no tensors"):
+        _spec_with(field, (_update, empty))
+
+
+def test_a_missing_gradient_is_refused_by_its_place(field: str) -> None:
+    with pytest.raises(TypeError, match=rf"`{field}` argument 1 .*None.*loss does not depend"):
+        _spec_with(field, (_update, [_loss(), None]))
+
+
+def test_a_number_among_the_tensors_is_refused(field: str) -> None:
+    with pytest.raises(TypeError, match=rf"`{field}` argument 0 must be a tensor, got 3\.0"):
+        _spec_with(field, (_update, [3.0]))
+
+
+# Metrics.
+
+
+def test_metrics_that_are_no_dict_are_refused() -> None:
+    with pytest.raises(TypeError, match="eval_metric_ops must be a dict"):
+        EstimatorSpec(EVAL, loss=_loss(), eval_metric_ops=[v1.metrics.mean(_loss())])
+
+
+@pytest.mark.parametrize("value", [1.0, (1.0,), (1.0, 2.0, 3.0)])
+def test_a_metric_that_is_no_pair_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(TypeError, match="for key: wrong"):
+        EstimatorSpec(EVAL, loss=_loss(), eval_metric_ops={"wrong": value})
+
+
+def test_a_metrics_value_may_be_nested() -> None:
+    nested = ({"a": _loss(), "b": [_loss(), _loss()]}, tf.no_op())
+    spec = EstimatorSpec(EVAL, loss=_loss(), eval_metric_ops={"nested": nested})
+    assert spec.eval_metric_ops["nested"] == nested
+
+
+def test_a_keras_metric_becomes_a_pair_in_the_users_dict() -> None:
+    metric = tf_keras.metrics.Mean()
+    metric.update_state(tf.constant([1.0, 3.0]))
+    metrics = {"mean": metric}
+    EstimatorSpec(EVAL, loss=_loss(), eval_metric_ops=metrics)
+    value, update = metrics["mean"]
+    for collection in (v1.GraphKeys.LOCAL_VARIABLES, v1.GraphKeys.METRIC_VARIABLES):
+        assert {v.name for v in metric.variables} <= {v.name for v in v1.get_collection(collection)}
+    with v1.Session() as session:
+        session.run(v1.local_variables_initializer())
+        session.run(update)
+        assert session.run(value) == 2.0
+
+
+def test_a_keras_metric_without_an_update_is_refused() -> None:
+    metrics = {"accuracy": tf_keras.metrics.BinaryAccuracy()}
+    with pytest.raises(ValueError, match=r"call update_state\(...\) on the 'accuracy' metric"):
+        EstimatorSpec(EVAL, loss=_loss(), eval_metric_ops=metrics)
+
+
+# Hooks, scaffold, exports.
+
+HOOK_FIELDS = ["training_hooks", "training_chief_hooks", "evaluation_hooks", "prediction_hooks"]
+
+
+@pytest.mark.parametrize("name", HOOK_FIELDS)
+def test_hooks_are_kept_as_a_tuple(name: str) -> None:
+    hook = v1.train.SessionRunHook()
+    spec = EstimatorSpec(EVAL, loss=_loss(), **{name: iter([hook])})
+    assert getattr(spec, name) == (hook,)
+
+
+@pytest.mark.parametrize("name", HOOK_FIELDS)
+@pytest.mark.parametrize("value", [v1.train.SessionRunHook(), ["print"], 3])
+def test_what_is_no_list_of_hooks_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be SessionRunHook objects"):
+        EstimatorSpec(EVAL, loss=_loss(), **{name: value})
+
+
+def test_a_scaffold_of_another_type_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"scaffold must be tf.compat.v1.train.Scaffold"):
+        EstimatorSpec(EVAL, loss=_loss(), scaffold="mine")
+
+
+def test_export_outputs_are_looked_at_in_predict_only() -> None:
+    EstimatorSpec(EVAL, loss=_loss(), export_outputs=[1])
+    with pytest.raises(TypeError, match="export_outputs must be a dict"):
+        EstimatorSpec(PREDICT, predictions=_loss(), export_outputs=[1])
+
+
+# _replace.
+
+
+def test_replace_changes_a_field_and_keeps_the_rest() -> None:
+    spec = EstimatorSpec(TRAIN, loss=_loss(), host_call=(_update, [_loss()]))
+    op = tf.no_op()
+    changed = spec._replace(train_op=op)
+    assert isinstance(changed, EstimatorSpec)
+    assert changed.train_op is op
+    assert changed.host_call == spec.host_call
+    assert spec.train_op is None
+
+
+def test_replace_checks_as_the_constructor_does() -> None:
+    spec = EstimatorSpec(TRAIN, loss=_loss(), train_op=tf.no_op())
+    with pytest.raises(ValueError, match="Missing loss"):
+        spec._replace(loss=None)
+    with pytest.raises(TypeError, match="host_call must be a tuple"):
+        spec._replace(host_call=_update)
+
+
+def test_replace_cannot_change_the_mode() -> None:
+    spec = EstimatorSpec(EVAL, loss=_loss())
+    assert spec._replace(mode=EVAL).mode == EVAL
+    with pytest.raises(ValueError, match="mode of EstimatorSpec cannot be changed"):
+        spec._replace(mode=PREDICT)
+
+
+def test_a_spec_cannot_be_assigned_to() -> None:
+    with pytest.raises(AttributeError):
+        tfe.EstimatorSpec(EVAL, loss=_loss()).loss = None  # type: ignore[misc]

@@ -1,0 +1,333 @@
+"""One step: who increments the global step, what runs where, loops of steps."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+import tfdist.estimator as tfe
+
+Make = Callable[..., Any]
+Train = Callable[..., tfe.Estimator]
+
+
+@pytest.fixture
+def train(numbers: Make, tmp_path: Path) -> Train:
+    """Trains a model_fn for some steps, each call in a folder of its own."""
+    folders = iter(range(100))
+
+    def train(
+        model_fn: Any, *, steps: int | None = 5, hooks: Any = None, **settings: Any
+    ) -> tfe.Estimator:
+        max_steps = settings.pop("max_steps", None)
+        config = tfe.RunConfig(
+            save_summary_steps=settings.pop("save_summary_steps", None),
+            log_step_count_steps=None,
+            save_checkpoints_steps=settings.pop("save_checkpoints_steps", 1000),
+            device=tfe.DeviceConfig(**settings),
+        )
+        estimator = tfe.Estimator(model_fn, tmp_path / str(next(folders)), config)
+        return estimator.train(numbers(), hooks=hooks, steps=steps, max_steps=max_steps)
+
+    return train
+
+
+def _assert_equal(one: dict[str, Any], other: dict[str, Any], **tolerance: float) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_allclose(value, other[name], err_msg=name, **tolerance)
+
+
+# Who increments the global step.
+
+
+@pytest.mark.parametrize("way", ["host_call", "counted", "uncounted"])
+def test_every_step_is_counted_once(dense: Make, train: Train, way: str) -> None:
+    assert train(dense(way=way)).get_variable_value("global_step") == 5
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_host_call_gives_the_weights_of_minimize(
+    dense: Make, train: Train, weights: Make, optimizer: str
+) -> None:
+    with_host_call = weights(train(dense(optimizer)))
+    without = weights(train(dense(optimizer, way="counted")))
+    _assert_equal(with_host_call, without, rtol=0)
+    assert np.any(with_host_call["kernel"] != 1.0)
+
+
+def _writes_the_step(where: str) -> tf.Operation:
+    step = v1.train.get_global_step()
+    if where == "plainly":
+        return v1.assign_add(step, 1).op
+    if where == "in a branch":
+        return tf.cond(tf.constant(True), lambda: step.assign_add(1), lambda: step + 0).op
+
+    @tf.function
+    def write() -> tf.Tensor:
+        return step.assign_add(1)
+
+    return write().op
+
+
+@pytest.mark.parametrize("where", ["plainly", "in a branch", "in a function"])
+def test_a_model_with_host_call_that_counts_itself_is_refused(train: Train, where: str) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        def update(loss: tf.Tensor) -> tf.Operation:
+            return _writes_the_step(where)
+
+        return tfe.EstimatorSpec(
+            mode, loss=tf.constant(1.0), host_call=(update, [tf.constant(1.0)])
+        )
+
+    with pytest.raises(ValueError, match="Illegal increment of the `global_step` variable"):
+        train(model_fn, steps=1)
+
+
+@pytest.mark.parametrize("where", ["plainly", "in a branch", "in a function"])
+def test_a_train_op_that_counts_is_not_counted_again(train: Train, where: str) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        return tfe.EstimatorSpec(mode, loss=tf.constant(1.0), train_op=_writes_the_step(where))
+
+    assert train(model_fn, steps=3).get_variable_value("global_step") == 3
+
+
+def test_reading_the_global_step_does_not_count(train: Train) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        step = v1.train.get_global_step()
+        seen = v1.get_variable("seen", [], tf.int64, initializer=v1.zeros_initializer())
+        branch = tf.cond(step < 3, lambda: step * 10, lambda: step * 100)
+        return tfe.EstimatorSpec(mode, loss=tf.constant(1.0), train_op=seen.assign(branch))
+
+    estimator = train(model_fn, steps=4)
+    assert estimator.get_variable_value("global_step") == 4
+    assert estimator.get_variable_value("seen") == 300  # The last step saw 3.
+
+
+# What host_call may do.
+
+
+def test_host_call_works_without_and_beside_a_train_op(train: Train) -> None:
+    def model_fn(features: Any, labels: Any, mode: str, params: Any = None) -> tfe.EstimatorSpec:
+        own = v1.get_variable("own", [], initializer=v1.zeros_initializer())
+        hosts = v1.get_variable("hosts", [], initializer=v1.zeros_initializer())
+        return tfe.EstimatorSpec(
+            mode,
+            loss=tf.constant(1.0),
+            train_op=own.assign_add(1.0),
+            host_call=(lambda one: hosts.assign_add(one), [tf.constant(10.0)]),
+        )
+
+    estimator = train(model_fn, steps=3)
+    assert estimator.get_variable_value("own") == 3.0
+    assert estimator.get_variable_value("hosts") == 30.0
+
+
+@pytest.mark.parametrize("result", [None, 1.0, []])
+def test_a_host_call_that_returns_no_op_is_refused(train: Train, result: Any) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        host_call = (lambda one: result, [tf.constant(1.0)])
+        return tfe.EstimatorSpec(mode, loss=tf.constant(1.0), host_call=host_call)
+
+    with pytest.raises(
+        TypeError, match="`host_call` return value must be Operation or Tensor, got"
+    ):
+        train(model_fn, steps=1)
+
+
+def test_host_call_gets_sparse_gradients_as_they_are(train: Train) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        table = v1.get_variable("table", [4, 2], initializer=v1.zeros_initializer())
+        rows = tf.nn.embedding_lookup(table, tf.constant([1, 1, 3]))
+        optimizer = v1.train.GradientDescentOptimizer(1.0)
+        loss = tf.reduce_sum(rows)
+        gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
+
+        def update(gradient: Any) -> tf.Operation:
+            assert isinstance(gradient, tf.IndexedSlices)
+            return optimizer.apply_gradients([(gradient, variables[0])])
+
+        return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, list(gradients)))
+
+    table = train(model_fn, steps=1).get_variable_value("table")
+    np.testing.assert_array_equal(table[:, 0], [0.0, -2.0, 0.0, -1.0])
+
+
+# Loops of steps in one session call.
+
+
+@pytest.mark.parametrize("way", ["host_call", "counted"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_a_loop_gives_the_weights_of_single_steps(
+    dense: Make, train: Train, weights: Make, optimizer: str, way: str
+) -> None:
+    model_fn = dense(optimizer, way)
+    loop = weights(train(model_fn, steps=8, iterations_per_loop=4))
+    single = weights(train(model_fn, steps=8))
+    _assert_equal(loop, single, atol=1e-6, rtol=0)
+    assert loop["global_step"] == 8
+
+
+class Losses(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Remembers the loss of each session call."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def begin(self) -> None:
+        (self.loss,) = v1.get_collection(v1.GraphKeys.LOSSES)
+
+    def before_run(self, run_context: Any) -> Any:
+        return v1.train.SessionRunArgs(self.loss)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.seen.append(float(run_values.results))
+
+
+def test_the_loss_of_a_loop_is_the_mean_over_its_steps(dense: Make, train: Train) -> None:
+    single, loop = Losses(), Losses()
+    train(dense(), steps=8, hooks=[single])
+    train(dense(), steps=8, hooks=[loop], iterations_per_loop=4)
+    np.testing.assert_allclose(loop.seen, np.reshape(single.seen, [2, 4]).mean(axis=1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("max_steps", [5, 6, 7, 8])
+def test_max_steps_is_rounded_up_to_whole_loops(
+    dense: Make, train: Train, saved_steps: Make, max_steps: int
+) -> None:
+    estimator = train(dense(), steps=None, max_steps=max_steps, iterations_per_loop=4)
+    assert saved_steps(estimator.model_dir) == [0, 8]
+
+
+@pytest.mark.parametrize(("every", "expected"), [(4, [0, 4, 8, 12]), (6, [0, 8, 12])])
+def test_loops_are_saved_at_the_first_end_after_the_interval(
+    dense: Make, train: Train, saved_steps: Make, every: int, expected: list[int]
+) -> None:
+    estimator = train(dense(), steps=12, iterations_per_loop=4, save_checkpoints_steps=every)
+    assert saved_steps(estimator.model_dir) == expected
+
+
+def test_the_end_of_the_input_within_a_loop_ends_training(
+    dense: Make, numbers: Make, saved_steps: Make, tmp_path: Path
+) -> None:
+    config = tfe.RunConfig(device=tfe.DeviceConfig(iterations_per_loop=4))
+    estimator = tfe.Estimator(dense(), tmp_path, config).train(numbers(batches=6))
+    # Two steps of the second loop ran before the input ended.
+    assert saved_steps(tmp_path) == [0, 6]
+    assert estimator.get_variable_value("global_step") == 6
+
+
+def test_a_loop_needs_a_dataset(dense: Make, tmp_path: Path) -> None:
+    def input_fn() -> Any:
+        return {"x": tf.ones([4, 2])}, tf.ones([4, 3])
+
+    config = tfe.RunConfig(device=tfe.DeviceConfig(iterations_per_loop=2))
+    with pytest.raises(ValueError, match=r"input_fn must return a tf.data.Dataset, got tuple"):
+        tfe.Estimator(dense(), tmp_path, config).train(input_fn, steps=2)
+
+
+@pytest.mark.parametrize("loops", [1, 2])
+def test_a_model_with_a_loop_that_counts_itself_beside_host_call_is_refused(
+    train: Train, loops: int
+) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        host_call = (lambda one: _writes_the_step("plainly"), [tf.constant(1.0)])
+        return tfe.EstimatorSpec(mode, loss=tf.constant(1.0), host_call=host_call)
+
+    with pytest.raises(ValueError, match="Illegal increment"):
+        train(model_fn, steps=2, iterations_per_loop=loops)
+
+
+# Where things run: read from the graphs that the session executed.
+
+
+class Places(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Remembers the device of every node that ran."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, tuple[str, str]] = {}
+
+    def before_run(self, run_context: Any) -> Any:
+        options = v1.RunOptions(output_partition_graphs=True)
+        return v1.train.SessionRunArgs([], options=options)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        for graph in run_values.run_metadata.partition_graphs:
+            for node in graph.node:
+                self.nodes[node.name] = (node.op, node.device.rsplit("device:", 1)[-1])
+
+    def of(self, op: str, prefix: str = "") -> set[str]:
+        """Says on which devices the ops of a type ran, with names that start so."""
+        return {d for name, (o, d) in self.nodes.items() if o == op and name.startswith(prefix)}
+
+
+@pytest.mark.parametrize("way", ["host_call", "counted"])
+@pytest.mark.parametrize("variables_on_host", [True, False])
+def test_gradients_are_on_the_device_and_variables_where_the_user_wants_them(
+    dense: Make, train: Train, variables_on_host: bool, way: str
+) -> None:
+    places = Places()
+    train(
+        dense("adam", way),
+        steps=1,
+        hooks=[places],
+        device="/device:CPU:1",
+        variables_on_host=variables_on_host,
+    )
+    variables = "CPU:0" if variables_on_host else "CPU:1"
+    assert places.of("MatMul") == {"CPU:1"}
+    assert places.of("MatMul", "gradients/") == {"CPU:1"}
+    for name in ("kernel", "kernel/Adam", "kernel/Adam_1", "bias/Adam"):
+        assert places.of("VarHandleOp", name) == {variables}, name
+    assert places.of("ResourceApplyAdam") == {variables}
+
+
+def test_the_ops_of_host_call_are_on_the_host(train: Train) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        total = v1.get_variable("total", [], initializer=v1.zeros_initializer())
+        on_device = tf.exp(features["x"], name="computed_on_device")
+
+        def update(tensor: tf.Tensor) -> tf.Tensor:
+            return total.assign_add(tf.reduce_sum(tf.sin(tensor, name="computed_on_host")))
+
+        return tfe.EstimatorSpec(
+            mode, loss=tf.reduce_sum(on_device), host_call=(update, [on_device])
+        )
+
+    places = Places()
+    train(model_fn, steps=1, hooks=[places], device="/device:CPU:1")
+    assert places.of("Exp") == {"CPU:1"}
+    assert places.of("Sin") == {"CPU:0"}
+    assert places.of("IteratorGetNext") == {"CPU:0"}
+
+
+def test_a_host_variable_is_read_once_a_step(dense: Make, train: Train) -> None:
+    places = Places()
+    train(dense(), steps=1, hooks=[places], device="/device:CPU:1")
+    reads = [n for n, (op, _) in places.nodes.items() if op == "ReadVariableOp"]
+    assert len([name for name in reads if name.startswith("kernel/")]) == 1
+
+
+def test_the_device_may_be_the_host(dense: Make, train: Train, weights: Make) -> None:
+    places = Places()
+    on_host = train(dense(), hooks=[places], device="/device:CPU:0")
+    assert {device for _, device in places.nodes.values()} == {"CPU:0"}
+    _assert_equal(weights(on_host), weights(train(dense(), device="/device:CPU:1")), rtol=0)
+
+
+@pytest.mark.parametrize("way", ["host_call", "counted"])
+def test_where_variables_are_changes_no_number(
+    dense: Make, train: Train, weights: Make, way: str
+) -> None:
+    on_host = weights(train(dense("adam", way)))
+    on_device = weights(train(dense("adam", way), variables_on_host=False))
+    _assert_equal(on_host, on_device, rtol=0)
+
+
+def test_a_device_that_does_not_exist_is_refused(dense: Make, train: Train) -> None:
+    with pytest.raises(ValueError, match="device '/device:TPU:0' does not exist"):
+        train(dense(), steps=1, device="/device:TPU:0")

