@@ -1,0 +1,79 @@
+"""A worker that is gone is noticed while the others train."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tfdist.cluster import Cluster, PeerWatch, Task, WorkerLostError, next_in_ring, peer_watch
+from tfdist.cluster.rendezvous_protocol import Member
+
+
+@pytest.fixture(autouse=True)
+def quick_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_watch, "_PROBE_EVERY_S", 0.02)
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+        yield listener
+
+
+def member(server: socket.socket) -> Member:
+    return Member(name="worker 1", address=f"127.0.0.1:{server.getsockname()[1]}")
+
+
+def test_every_worker_is_watched_by_one_other() -> None:
+    addresses = tuple(f"localhost:{port}" for port in (1, 2, 3))
+    cluster = Cluster(jobs={"chief": addresses[:1], "worker": addresses[1:]})
+    watched = [next_in_ring(cluster, task).name for task in cluster.workers]
+    assert watched == ["worker 0", "worker 1", "chief"]
+    assert next_in_ring(cluster, Task(type="worker", index=1)).address == "localhost:1"
+
+
+def test_an_ended_worker_interrupts_the_wait_and_is_named(server: socket.socket) -> None:
+    peer, interrupted = member(server), threading.Event()
+    with pytest.raises(WorkerLostError) as caught, PeerWatch(peer) as watch:
+        watch.start(interrupted.set)
+        server.close()
+        assert interrupted.wait(10.0)
+        raise RuntimeError("the session was closed")
+    assert str(caught.value) == (
+        f"Lost worker 1 ({peer.address}) while training: its process has ended. "
+        "See its output for the cause."
+    )
+
+
+def test_a_worker_that_does_not_answer_is_lost_after_a_while(
+    server: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(address: str) -> socket.socket:
+        raise TimeoutError
+
+    monkeypatch.setattr(peer_watch, "connect", no_answer)
+    monkeypatch.setattr(peer_watch, "_SILENCE_UNTIL_LOST_S", 0.1)
+    interrupted = threading.Event()
+    with (
+        pytest.raises(WorkerLostError, match="it does not answer"),
+        PeerWatch(member(server)) as watch,
+    ):
+        watch.start(interrupted.set)
+        assert interrupted.wait(10.0)
+        raise RuntimeError("the session was closed")
+
+
+def test_errors_pass_while_the_worker_is_there(server: socket.socket) -> None:
+    interrupted = threading.Event()
+    with pytest.raises(ValueError, match="of the user"), PeerWatch(member(server)) as watch:
+        watch.start(interrupted.set)
+        for _ in range(3):
+            server.accept()[0].close()  # three probes
+        raise ValueError("of the user")
+    assert not interrupted.is_set()
+
+
+def test_a_watch_over_nobody_does_nothing() -> None:
+    with PeerWatch(None) as watch:
+        watch.start()

@@ -1,0 +1,453 @@
+"""Bad input: each is answered in one or two lines, soon, by every worker; nobody hangs."""
+
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ENGINES = ["grpc", "horovod"]
+
+ONE = ["localhost:3737"]
+TWO = ["localhost:3737", "localhost:3738"]
+WORKER_0 = {"type": "worker", "index": 0}
+
+
+def text_of(cluster: Any, task: Any) -> str:
+    return json.dumps({"cluster": cluster, "task": task})
+
+
+def limit_s() -> float:
+    """The seconds within which bad input is answered; more where others use the machine too."""
+    return 3.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def check_answer(answer: str, *fragments: str) -> None:
+    """An answer has at most two lines, and names what was found, what is allowed, the mend."""
+    assert len(answer.splitlines()) <= 2, answer
+    for fragment in fragments:
+        assert fragment in answer
+
+
+# The cluster's description: refused before TensorFlow is imported.
+
+
+@pytest.mark.parametrize(
+    ("tf_config", "fragments"),
+    [
+        (
+            "{'cluster': {}}",
+            ["TF_CONFIG is not JSON", "line 1, column 2", "JSON takes double quotes"],
+        ),
+        (json.dumps({"task": WORKER_0}), ['TF_CONFIG has no "cluster"', '{"cluster": {"worker"']),
+        (
+            json.dumps({"cluster": {"worker": TWO}}),
+            ['TF_CONFIG has no "task"', '"task": {"type": "worker", "index": 0}'],
+        ),
+        (
+            text_of({"worker": TWO}, {"type": "worker", "index": 2}),
+            ["task index 2 is out of range", "lists 2 workers (0 and 1)", "Set task.index to 0"],
+        ),
+        (
+            text_of({"worker": TWO}, {"type": "wroker", "index": 0}),
+            ['unknown task type "wroker"', "allowed are chief, ", 'Did you mean "worker"?'],
+        ),
+        (
+            text_of({"chief": TWO, "worker": ["localhost:3739"]}, WORKER_0),
+            ["lists 2 chiefs (localhost:3737 and localhost:3738)", "one is allowed", "Keep one"],
+        ),
+        (
+            text_of({"worker": ["localhost:3737", "127.0.0.1:3737"]}, WORKER_0),
+            ["lists 127.0.0.1:3737 twice, as worker 0 and worker 1", "an address of its own"],
+        ),
+        (
+            text_of({"worker": ["localhost:3737", "localhost"]}, WORKER_0),
+            ['lists "localhost": it has no port', 'Write "host:port"'],
+        ),
+    ],
+    ids=[
+        "not JSON",
+        "without cluster",
+        "without task",
+        "index out of range",
+        "unknown task type",
+        "two chiefs",
+        "an address twice",
+        "an address without port",
+    ],
+)
+def test_a_wrong_tf_config_is_refused_before_tensorflow_is_imported(
+    fake_cluster: Any, tmp_path: Path, mnist_example: str, tf_config: str, fragments: list[str]
+) -> None:
+    (tmp_path / "tensorflow.py").write_text("raise SystemExit('TensorFlow was imported')")
+    env = {"TF_CONFIG": tf_config, "PYTHONPATH": str(tmp_path)}
+    start_s = time.monotonic()
+    [worker] = fake_cluster.run_script([mnist_example], engine="none", env=env, check=False)
+    assert time.monotonic() - start_s < limit_s()
+    assert worker.returncode == 1
+    assert worker.stdout == ""
+    check_answer(worker.stderr, "ClusterError: TF_CONFIG ", *fragments)
+
+
+# What can be known before the workers meet. Times count from after the import of TensorFlow.
+
+
+@pytest.fixture
+def taken_port() -> Any:
+    """A port on which somebody else listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def example_says(fake_cluster: Any, run_example: Any) -> Callable[..., str]:
+    """Runs the example alone, and returns what it says at its end, which is soon."""
+
+    def says(*arguments: str, before: Any = None, env: Any = None) -> str:
+        def run() -> Any:
+            if before is not None:
+                before()
+            return run_example(*arguments)
+
+        [end] = fake_cluster.run(run, engine="none", env=env)
+        assert isinstance(end["said"], str), "the example has not ended with an error"
+        assert end["seconds"] < limit_s()
+        return str(end["said"])
+
+    return says
+
+
+def test_a_port_in_use_is_named(example_says: Any, taken_port: int) -> None:
+    addresses = [f"127.0.0.1:{taken_port}", "127.0.0.1:9"]
+    env = {"TF_CONFIG": text_of({"worker": addresses}, WORKER_0)}
+    answer = example_says(env=env)
+    check_answer(answer, f"RendezvousError: port {taken_port} ", "already in use", "another port")
+
+
+def test_an_error_after_the_import_is_one_or_two_lines_and_exit_code_1(
+    fake_cluster: Any, taken_port: int, mnist_example: str
+) -> None:
+    addresses = [f"127.0.0.1:{taken_port}", "127.0.0.1:9"]
+    env = {"TF_CONFIG": text_of({"worker": addresses}, WORKER_0), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    [worker] = fake_cluster.run_script([mnist_example], engine="none", env=env, check=False)
+    assert worker.returncode == 1
+    assert worker.stdout == ""
+    assert "Traceback" not in worker.stderr
+    check_answer("\n".join(worker.stderr.splitlines()[-2:]), "RendezvousError: port", "in use")
+
+
+def test_a_peer_that_never_comes_is_named_after_the_limit(
+    fake_cluster: Any, train_briefly: Any
+) -> None:
+    def worker_0_alone() -> Any:
+        import os
+
+        index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+        return None if index == 1 else train_briefly("grpc")
+
+    end, _ = fake_cluster.run(worker_0_alone, env={"TFDIST_START_TIMEOUT_S": "1"})
+    assert end["seconds"] < limit_s()
+    check_answer(
+        end["error"],
+        "RendezvousError: worker 1 (127.0.0.1:",
+        "did not come within 1 s",
+        "Start every worker",
+        "TFDIST_START_TIMEOUT_S",
+    )
+
+
+def test_a_worker_of_another_cluster_is_refused_by_all(
+    fake_cluster: Any, train_briefly: Any
+) -> None:
+    def with_one_more_address_in_worker_1() -> Any:
+        import os
+
+        config = json.loads(os.environ["TF_CONFIG"])
+        if config["task"]["index"] == 1:
+            config["cluster"]["worker"].append("127.0.0.1:9")
+        os.environ["TF_CONFIG"] = json.dumps(config)
+        return train_briefly("grpc")
+
+    for end in fake_cluster.run(with_one_more_address_in_worker_1):
+        assert end["seconds"] < limit_s()
+        check_answer(
+            end["error"],
+            "RendezvousError: worker 1 was started with another cluster",
+            "127.0.0.1:9], worker 0 lists [",
+            "Give all workers the same TF_CONFIG cluster.",
+        )
+
+
+@pytest.mark.parametrize("engine", ["none", *ENGINES])
+def test_a_model_dir_that_cannot_be_written_is_named(
+    fake_cluster: Any, train_briefly: Any, tmp_path: Path, engine: str
+) -> None:
+    # Below a regular file nobody can make a folder, not even root.
+    (tmp_path / "file").touch()
+    folder = str(tmp_path / "file" / "model")
+    [end] = fake_cluster.run(train_briefly, engine, model_dir=folder, engine="none")
+    assert end["seconds"] < limit_s()
+    check_answer(
+        end["error"],
+        f"PermissionError: model_dir '{folder}' cannot be written: Not a directory.",
+        "Choose another folder",
+    )
+
+
+def test_a_missing_horovod_is_said_with_the_mend(example_says: Any) -> None:
+    def hide_horovod() -> None:
+        # Simulated: Python refuses to import a module whose entry is None as one that is missing.
+        import sys
+
+        for name in [name for name in sys.modules if name.split(".")[0] == "horovod"]:
+            sys.modules[name] = None  # type: ignore[assignment]
+        sys.modules["horovod.tensorflow"] = None  # type: ignore[assignment]
+
+    answer = example_says("--strategy", "horovod", before=hide_horovod)
+    check_answer(answer, "HorovodNotFoundError: HorovodStrategy needs Horovod", "scripts/run.sh")
+    assert "MultiWorkerStrategy" in answer
+
+
+def test_a_missing_mpi_library_is_named_with_the_mend(example_says: Any, tmp_path: Path) -> None:
+    # Simulated: a copy of the installed Horovod whose library asks for an MPI that nobody has.
+    horovod = pytest.importorskip("horovod")
+    copy = tmp_path / "horovod"
+    shutil.copytree(Path(horovod.__file__).parent, copy, ignore=shutil.ignore_patterns("*.pyc"))
+    [library] = (copy / "tensorflow").glob("mpi_lib*.so")
+    content = library.read_bytes()
+    if b"libmpi.so.40\0" not in content:
+        pytest.skip("this Horovod was built with another MPI than Open MPI 4 or 5")
+    library.write_bytes(content.replace(b"libmpi.so.40\0", b"libmpi.so.99\0"))
+
+    def take_the_copy() -> None:
+        import sys
+
+        for name in [name for name in sys.modules if name.split(".")[0] == "horovod"]:
+            del sys.modules[name]
+        sys.path.insert(0, str(tmp_path))
+
+    answer = example_says("--strategy", "horovod", before=take_the_copy)
+    check_answer(
+        answer, "HorovodNotFoundError: HorovodStrategy cannot load Horovod: libmpi.so.99", "openmpi"
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_device_that_does_not_exist_is_named(
+    fake_cluster: Any, train_briefly: Any, engine: str
+) -> None:
+    for device in ("/device:GPU:99", "/device:XYZ:0"):
+        [end] = fake_cluster.run(train_briefly, engine, device=device, engine="none")
+        assert end["seconds"] < limit_s()
+        check_answer(
+            end["error"], f"DeviceError: device '{device}' does not exist", "leave device out"
+        )
+    [end] = fake_cluster.run(train_briefly, engine, device="gpu", engine="none")
+    check_answer(end["error"], "DeviceError: device 'gpu' is not a device's name", "/device:GPU:0")
+
+
+# What model_fn and input_fn return: refused while the graph is built, before the workers meet.
+
+
+def build_spec(kind: str) -> Callable[..., Any]:
+    """A model_fn's end that returns a host_call, or makes a step, as it is not allowed."""
+
+    def spec(index: int, mode: str, loss: Any, host_call: Any) -> Any:
+        import tensorflow.compat.v1 as v1
+
+        import tfdist.estimator as tfe
+
+        function, tensors = host_call
+        if kind == "global step":
+            v1.assign_add(v1.train.get_global_step(), 1)
+            return tfe.EstimatorSpec(mode, loss=loss, host_call=host_call)
+
+        def returns_nothing(*gradients: Any) -> None:
+            function(*gradients)
+
+        wrong = {
+            "a function": function,
+            "three": (function, tensors, tensors),
+            "not a list": (function, tensors[0]),
+            "no tensors": (function, []),
+            "None": (returns_nothing, tensors),
+        }
+        return tfe.EstimatorSpec(mode, loss=loss, host_call=wrong[kind])
+
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("kind", "fragments"),
+    [
+        ("a function", ["TypeError: host_call must be a tuple (function, list of tensors)", "got"]),
+        ("three", ["ValueError: host_call must have two elements, got 3", "Write host_call=("]),
+        ("not a list", ["TypeError: second element of host_call must be a list, got", "Write"]),
+        ("no tensors", ["ValueError: second element of host_call has no tensors", "Write"]),
+        ("None", ["TypeError: `host_call` return value must be Operation or Tensor, got None"]),
+        ("global step", ["ValueError: Illegal increment of the `global_step`", "apply_gradients"]),
+    ],
+)
+def test_a_wrong_host_call_is_refused_by_every_worker(
+    fake_cluster: Any, train_briefly: Any, kind: str, fragments: list[str]
+) -> None:
+    for end in fake_cluster.run(train_briefly, "grpc", spec=build_spec(kind)):
+        assert end["seconds"] < limit_s()
+        check_answer(end["error"], *fragments)
+
+
+def test_an_input_fn_that_returns_no_dataset_is_refused_by_every_worker(
+    fake_cluster: Any, train_briefly: Any
+) -> None:
+    def input_fn(index: int) -> Any:
+        return lambda: [[1.0, 2.0]]
+
+    for end in fake_cluster.run(train_briefly, "grpc", input_fn=input_fn):
+        assert end["seconds"] < limit_s()
+        check_answer(
+            end["error"], "input_fn must return a tf.data.Dataset, got list", "Wrap tensors with"
+        )
+
+
+# What only the workers together can know: every one of them gets the error.
+
+
+def build_loss(kind: str) -> Callable[..., Any]:
+    """A loss that differs on worker 1."""
+
+    def loss(index: int, weight: Any, features: Any) -> Any:
+        import numpy as np
+        import tensorflow as tf
+        import tensorflow.compat.v1 as v1
+
+        own = tf.reduce_mean(tf.matmul(features, weight))
+        if kind == "other name" or (kind == "one more" and index == 1):
+            more = v1.get_variable("more" if kind == "one more" else f"more_{index}", [3])
+            own += tf.reduce_mean(more)
+        if kind == "other shape":
+            own += tf.reduce_mean(v1.get_variable("more", [3 + index]))
+        if kind == "other type":
+            more = v1.get_variable("more", [3], [tf.float32, tf.float64][index])
+            own += tf.cast(tf.reduce_mean(more), tf.float32)
+        if kind == "NaN" and index == 1:
+            own *= tf.where(v1.train.get_global_step() >= 3, np.nan, 1.0)
+        return own
+
+    return loss
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("kind", "difference"),
+    [
+        ("one more", "variable more (float32 (3,)) exists on worker 1 but not on worker 0"),
+        ("other name", "variable more_0 (float32 (3,)) exists on worker 0 but not on worker 1"),
+        ("other shape", "variable more is float32 (3,) on worker 0 and float32 (4,) on worker 1"),
+        ("other type", "variable more is float32 (3,) on worker 0 and float64 (3,) on worker 1"),
+        ("iterations", "iterations_per_loop is 2 on worker 0 and 3 on worker 1"),
+    ],
+)
+def test_different_models_are_named_by_every_worker(
+    fake_cluster: Any, train_briefly: Any, engine: str, kind: str, difference: str
+) -> None:
+    changes: dict[str, Any] = {"loss": build_loss(kind)}
+    if kind == "iterations":
+        changes = {"iterations": lambda index: 2 + index}
+    ends = fake_cluster.run(train_briefly, engine, **changes, engine=engine)
+    for end in ends:
+        assert end["seconds"] < limit_s()
+        check_answer(
+            end["error"],
+            f"ModelMismatchError: The workers' models differ: {difference}.",
+            "Start all workers with the same program",
+        )
+    assert ends[0]["error"] == ends[1]["error"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nan_on_one_worker_ends_all(fake_cluster: Any, train_briefly: Any, engine: str) -> None:
+    for end in fake_cluster.run(train_briefly, engine, loss=build_loss("NaN"), engine=engine):
+        assert end["error"] == "NanLossDuringTrainingError: NaN loss during training."
+
+
+def batches(*numbers: int) -> Callable[[int], Any]:
+    """Input of so many batches on each worker."""
+
+    def input_fn(index: int) -> Any:
+        def read() -> Any:
+            import tensorflow as tf
+
+            return tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat(numbers[index])
+
+        return read
+
+    return input_fn
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("number", "per_loop"), [(0, 1), (2, 3)])
+def test_a_worker_without_enough_input_is_named_by_every_worker(
+    fake_cluster: Any, train_briefly: Any, engine: str, number: int, per_loop: int
+) -> None:
+    ends = fake_cluster.run(
+        train_briefly,
+        engine,
+        input_fn=batches(9, number),
+        iterations=lambda index: per_loop,
+        engine=engine,
+    )
+    for end in ends:
+        check_answer(
+            end["error"],
+            "The input of worker 1 is too short",
+            f"takes {per_loop} batch(es) from each of 2 workers",
+            "Give each worker some input",
+        )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("per_loop", "last_step"), [(1, 5), (2, 4)])
+def test_workers_with_inputs_of_different_length_stop_after_the_same_step(
+    fake_cluster: Any, train_briefly: Any, engine: str, per_loop: int, last_step: int
+) -> None:
+    ends = fake_cluster.run(
+        train_briefly,
+        engine,
+        input_fn=batches(12, 5, 9),
+        iterations=lambda index: per_loop,
+        engine=engine,
+        num_workers=3,
+    )
+    assert [end["error"] for end in ends] == [None] * 3
+    assert [end["step"] for end in ends] == [last_step] * 3
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("stopping_worker", [0, 1])
+def test_a_hook_that_stops_one_worker_stops_all_at_the_same_step(
+    fake_cluster: Any, train_briefly: Any, engine: str, stopping_worker: int
+) -> None:
+    def hooks(index: int) -> list[Any]:
+        from typing import Any  # a class's own names don't go to the workers by themselves
+
+        import tensorflow.compat.v1 as v1
+
+        class StopInThirdStep(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+            steps = 0
+
+            def after_run(self, run_context: Any, run_values: Any) -> None:
+                self.steps += 1
+                if self.steps == 3:
+                    run_context.request_stop()
+
+        return [StopInThirdStep()] if index == stopping_worker else []
+
+    ends = fake_cluster.run(train_briefly, engine, hooks=hooks, engine=engine)
+    assert [end["error"] for end in ends] == [None, None]
+    # The others learn of it in the step after.
+    assert [end["step"] for end in ends] == [4, 4]

@@ -1,0 +1,277 @@
+"""Ctrl-C ends a worker at every moment, and a worker that is lost ends the others."""
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.testing import WorkerFailedError
+
+ENGINES = ["grpc", "horovod"]
+CTRL_C_LIMIT_S = 5.0
+LOST_LIMIT_S = 15.0
+START_LIMIT_S = 60.0
+
+
+@pytest.fixture(scope="session")
+def interrupt_when() -> Callable[..., None]:
+    """Starts a thread in a worker that presses Ctrl-C once a condition holds."""
+
+    def interrupt_when(is_so: Callable[[], bool], pressed: str) -> None:
+        """Leaves the time of the signal in the file `pressed`."""
+        import os
+        import signal
+        import threading
+        import time
+        from pathlib import Path
+
+        def press() -> None:
+            while not is_so():
+                time.sleep(0.01)
+            Path(pressed).write_text(str(time.monotonic()))
+            os.kill(os.getpid(), signal.SIGINT)
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Thread(target=press, daemon=True).start()
+
+    return interrupt_when
+
+
+@pytest.fixture(scope="session")
+def main_thread_is_in() -> Callable[[str], bool]:
+    """Tells whether the main thread is in a function of that name, or in one that it called."""
+
+    def is_in(function: str) -> bool:
+        import sys
+        import threading
+
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        while frame is not None and frame.f_code.co_name != function:
+            frame = frame.f_back
+        return frame is not None
+
+    return is_in
+
+
+def test_ctrl_c_ends_a_worker_that_waits_for_a_peer(
+    fake_cluster: Any,
+    train_briefly: Any,
+    interrupt_when: Any,
+    main_thread_is_in: Any,
+    tmp_path: Path,
+) -> None:
+    pressed = tmp_path / "pressed"
+
+    def wait_alone() -> float:
+        import json
+        import os
+        import time
+
+        if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
+            return 0.0
+        interrupt_when(lambda: main_thread_is_in("meet"), str(pressed))
+        try:
+            train_briefly("grpc")
+        except KeyboardInterrupt:
+            return time.monotonic()
+        raise AssertionError("not interrupted")
+
+    ended_s, _ = fake_cluster.run(wait_alone)
+    assert ended_s - float(pressed.read_text()) < 1.0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ctrl_c_ends_a_worker_that_waits_for_a_stopped_one(
+    fake_cluster: Any,
+    train_briefly: Any,
+    interrupt_when: Any,
+    main_thread_is_in: Any,
+    tmp_path: Path,
+    engine: str,
+) -> None:
+    pressed, stopped = tmp_path / "pressed", tmp_path / "stopped"
+
+    def hooks(index: int) -> list[Any]:
+        import os
+        import signal
+        from typing import Any  # a class's own names don't go to the workers by themselves
+
+        import psutil
+        import tensorflow.compat.v1 as v1
+
+        class StopInThirdStep(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+            steps = 0
+
+            def after_run(self, run_context: Any, run_values: Any) -> None:
+                self.steps += 1
+                if self.steps == 3 and index == 1:
+                    stopped.with_suffix(".tmp").write_text(str(os.getpid()))
+                    stopped.with_suffix(".tmp").rename(stopped)
+                    os.kill(os.getpid(), signal.SIGSTOP)  # until the run is ended with SIGKILL
+
+        hook = StopInThirdStep()
+        looks: list[int] = []
+
+        def waits_for_the_stopped_one() -> bool:
+            if not stopped.exists() or not main_thread_is_in("_call_tf_sessionrun"):
+                looks.clear()
+                return False
+            looks.append(hook.steps)
+            is_stuck = len(looks) > 30 and len(set(looks[-30:])) == 1
+            status = psutil.Process(int(stopped.read_text())).status()
+            return is_stuck and status == psutil.STATUS_STOPPED
+
+        if index == 0:
+            interrupt_when(waits_for_the_stopped_one, str(pressed))
+        return [hook]
+
+    with pytest.raises(WorkerFailedError) as caught:
+        fake_cluster.run(train_briefly, engine, hooks=hooks, engine=engine)
+    assert time.monotonic() - float(pressed.read_text()) < CTRL_C_LIMIT_S
+    assert (caught.value.worker, caught.value.exit_code) == (0, 130)
+    assert "Interrupted while waiting for another worker: this worker ends now." in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ctrl_c_ends_workers_that_train(
+    fake_cluster: Any, train_briefly: Any, interrupt_when: Any, tmp_path: Path, engine: str
+) -> None:
+    def hooks(index: int) -> list[Any]:
+        from typing import Any  # a class's own names don't go to the workers by themselves
+
+        import tensorflow.compat.v1 as v1
+
+        class Count(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+            steps = 0
+
+            def after_run(self, run_context: Any, run_values: Any) -> None:
+                self.steps += 1
+
+        count = Count()
+        interrupt_when(lambda: count.steps >= 3, str(tmp_path / str(index)))
+        return [count]
+
+    def train() -> bool:
+        def input_fn(index: int) -> Any:
+            import tensorflow as tf
+
+            return lambda: tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat()
+
+        try:
+            train_briefly(engine, hooks=hooks, input_fn=input_fn)
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    # Both are interrupted, as the workers of one terminal or mpirun are. Whoever is second may be
+    # waiting for the first by then, and ends with code 130.
+    try:
+        assert fake_cluster.run(train, engine=engine) == [True, True]
+    except WorkerFailedError as error:
+        assert error.exit_code == 130
+    pressed_s = [float((tmp_path / str(index)).read_text()) for index in range(2)]
+    assert time.monotonic() - max(pressed_s) < CTRL_C_LIMIT_S
+
+
+def last_line(text: str) -> str:
+    return text.splitlines()[-1]
+
+
+def test_ctrl_c_in_one_terminal_ends_the_other_worker_in_one_line(
+    fake_cluster: Any, mnist_example: str
+) -> None:
+    with fake_cluster.start_script([mnist_example, "--num-steps", "1000000"]) as script:
+        for worker in script.workers:
+            worker.wait_for_text(r"step = 0$", START_LIMIT_S)
+        other, interrupted = script.workers
+        interrupted.send_signal(signal.SIGINT)
+        assert interrupted.wait(CTRL_C_LIMIT_S) == -signal.SIGINT
+        assert other.wait(LOST_LIMIT_S) == 1
+    assert "Traceback" not in other.stderr()
+    line = last_line(other.stderr())
+    assert line.startswith("WorkerLostError: Lost worker 1 (127.0.0.1:")
+    assert line.endswith(". See its output for the cause.")
+
+
+PROGRAM = """
+import sys
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+import tfdist.estimator as tfe
+from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
+
+engine, failing_moment = sys.argv[1:]
+strategy = HorovodStrategy() if engine == "horovod" else MultiWorkerStrategy()
+
+
+class Fail(v1.train.SessionRunHook):
+    def fail_in(self, moment):
+        if moment == failing_moment and strategy.extended.collectives.worker_index == 1:
+            raise ArithmeticError("of the hook")
+
+    def begin(self):
+        self.fail_in("begin")
+
+    def after_run(self, run_context, run_values):
+        self.fail_in("after_run")
+        print("trains", flush=True)
+
+
+def input_fn():
+    return tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat()
+
+
+def model_fn(features, mode):
+    # So small that worker 0 has nothing to receive: it waits for its sum to be fetched.
+    loss = tf.reduce_mean(tf.matmul(features, v1.get_variable("weight", [2, 1])))
+    train_op = v1.train.GradientDescentOptimizer(0.1).minimize(loss, v1.train.get_global_step())
+    return tfe.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+config = tfe.RunConfig(train_distribute=strategy)
+try:
+    tfe.Estimator(model_fn, config=config).train(input_fn, hooks=[Fail()])
+except tfe.WorkerLostError as error:
+    sys.exit(f"WorkerLostError: {error}")
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    """The path of a program that trains without end, unless its second argument makes it fail."""
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+@pytest.mark.parametrize("moment", ["begin", "after_run"])
+def test_a_worker_that_fails_ends_the_other_which_names_it(
+    fake_cluster: Any, program: str, moment: str
+) -> None:
+    with fake_cluster.start_script([program, "grpc", moment]) as script:
+        assert script.workers[1].wait(START_LIMIT_S) == 1
+        assert script.workers[0].wait(LOST_LIMIT_S) == 1
+    assert last_line(script.workers[1].stderr()) == "ArithmeticError: of the hook"
+    line = last_line(script.workers[0].stderr())
+    assert line.startswith("WorkerLostError: Lost worker 1 (127.0.0.1:")
+
+
+@pytest.mark.parametrize(("engine", "victim"), [("grpc", 0), ("horovod", 1)])
+def test_a_killed_worker_ends_the_other(
+    fake_cluster: Any, program: str, engine: str, victim: int
+) -> None:
+    with fake_cluster.start_script([program, engine, "never"], engine=engine) as script:
+        for worker in script.workers:
+            worker.wait_for_text("^trains$", START_LIMIT_S)
+        other = script.workers[1 - victim]
+        script.workers[victim].send_signal(signal.SIGKILL)
+        assert other.wait(LOST_LIMIT_S) != 0
+    if engine == "grpc":  # mpirun stops the other by a signal
+        assert last_line(other.stderr()).startswith("WorkerLostError: Lost worker 0 (127.0.0.1:")
