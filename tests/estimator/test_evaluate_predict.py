@@ -373,8 +373,13 @@ def test_input_without_an_end_is_told_so(untrained: Make, logged: list[str]) -> 
 class Watch(v1.train.SessionRunHook):  # type: ignore[misc]
     """Keeps the session that it was created in."""
 
+    has_seen_end = False
+
     def after_create_session(self, session: Any, coord: Any) -> None:
         self.session = session
+
+    def end(self, session: Any) -> None:
+        self.has_seen_end = True
 
     def is_open(self) -> bool:
         try:
@@ -392,12 +397,14 @@ def test_a_generator_that_is_closed_early_closes_its_session(untrained: Make) ->
     assert watch.is_open()
     predictions.close()
     assert not watch.is_open()
+    assert not watch.has_seen_end
 
 
 def test_a_generator_that_has_ended_has_closed_its_session(untrained: Make) -> None:
     watch = Watch()
     list(untrained(_doubled).predict(_four_numbers, hooks=[watch]))
     assert not watch.is_open()
+    assert watch.has_seen_end
 
 
 def test_a_failing_model_closes_its_session_and_says_why(untrained: Make) -> None:

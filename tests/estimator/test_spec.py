@@ -266,6 +266,14 @@ def test_a_keras_metric_without_an_update_is_refused() -> None:
         EstimatorSpec(EVAL, loss=_loss(), eval_metric_ops=metrics)
 
 
+def test_a_keras_3_metric_is_refused() -> None:
+    import keras
+
+    metrics = {"mean": keras.metrics.Mean()}
+    with pytest.raises(TypeError, match=r"'mean' is a keras.* object, which has no update ops"):
+        EstimatorSpec(EVAL, loss=_loss(), eval_metric_ops=metrics)
+
+
 # Hooks, scaffold, exports.
 
 HOOK_FIELDS = ["training_hooks", "training_chief_hooks", "evaluation_hooks", "prediction_hooks"]

@@ -205,3 +205,10 @@ def test_a_users_own_caching_device_is_kept() -> None:
         variable = v1.get_variable("v", [2], caching_device="/device:CPU:3")
     assert variable.device == HOST
     assert tf.convert_to_tensor(variable).device == "/device:CPU:3"
+
+
+def test_the_host_counts_the_steps_wherever_the_weights_are() -> None:
+    placement = place("CPU:1", variables_on_host=False)
+    with tf.Graph().as_default(), tf.variable_creator_scope(placement.create_variable):
+        assert v1.train.create_global_step().device == "/device:CPU:0"
+        assert v1.get_variable("weight", [2]).device == "/device:CPU:1"

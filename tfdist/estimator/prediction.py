@@ -68,9 +68,12 @@ def predict(
             except tf.errors.OutOfRangeError:
                 break
             yield from split_batch(batch) if yield_single_examples else [batch]
-    finally:
+    except BaseException as error:  # GeneratorExit too: then hooks do not see an `end`.
         with graph.as_default():
-            session.close()
+            session.__exit__(type(error), error, error.__traceback__)
+        raise
+    with graph.as_default():
+        session.close()
 
 
 def select(predictions: Any, keys: Sequence[str] | None) -> Any:

@@ -209,7 +209,12 @@ def is_keras_metric(metric: Any) -> bool:
 
 
 def _value_and_update(metric: Any, name: str) -> tuple[Any, Any]:
-    updates = getattr(metric, "updates", None)
+    if not hasattr(metric, "updates"):
+        raise TypeError(
+            f"The metric {name!r} is a {type(metric).__module__} object, which has no update ops "
+            "in a graph. Use tf.compat.v1.metrics, or a metric of tf_keras."
+        )
+    updates = metric.updates
     if not updates:
         raise ValueError(
             f"Please call update_state(...) on the {name!r} metric before giving it to "

@@ -71,7 +71,9 @@ class Placement:
             is_weight = kwargs.get("trainable") is not False
             if self.variables_on_host and is_weight and not inside_loop:
                 kwargs["caching_device"] = kwargs.get("caching_device") or self.device
-            with tf.device(self.variable_device):
+            # The host counts the steps, wherever the weights are.
+            is_counter = kwargs.get("name") == "global_step"
+            with tf.device(HOST if is_counter else self.variable_device):
                 return next_creator(**kwargs)
 
     def configure(self, config: tf.compat.v1.ConfigProto | None) -> tf.compat.v1.ConfigProto:
