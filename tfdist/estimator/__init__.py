@@ -13,11 +13,8 @@ from tfdist.estimator.estimator import Estimator  # noqa: E402
 from tfdist.estimator.model_check import ModelMismatchError  # noqa: E402
 from tfdist.estimator.run_config import DeviceConfig, RunConfig  # noqa: E402
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys  # noqa: E402
-from tfdist.estimator.train_and_evaluate import (  # noqa: E402
-    EvalSpec,
-    TrainSpec,
-    train_and_evaluate,
-)
+from tfdist.estimator.train_and_evaluate import train_and_evaluate  # noqa: E402
+from tfdist.estimator.train_spec import EvalSpec, TrainSpec  # noqa: E402
 from tfdist.estimator.warm_start import VocabInfo, WarmStartSettings  # noqa: E402
 
 __all__ = [

@@ -11,10 +11,12 @@ from typing import Any
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
-from tfdist.estimator import checkpoints, evaluation, prediction, training, warm_start
+from tfdist.estimator import checkpoints, evaluation, prediction, warm_start
 from tfdist.estimator.calls import argument_names, call_with, check_model_fn
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
+from tfdist.estimator.training import TrainCall
+from tfdist.estimator.training_together import train
 
 _OVERRIDABLE = frozenset({"model_fn", "latest_checkpoint"})
 
@@ -157,8 +159,8 @@ class Estimator:
         if max_steps is not None and self._is_done(done, max_steps):
             v1.logging.info("Skipping training since max_steps has already saved.")
             return self
-        loss = training.train(
-            training.TrainCall(
+        loss = train(
+            TrainCall(
                 model_fn=self._in_mode(ModeKeys.TRAIN),
                 input_fn=input_fn,
                 params=self.params,

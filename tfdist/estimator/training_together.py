@@ -1,0 +1,139 @@
+"""Estimator.train with other workers: what differs from training alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator import sessions
+from tfdist.estimator.agreement import (
+    Agreement,
+    LeaveTogether,
+    SaveTogether,
+    StartTogether,
+    StopTogether,
+    StopWish,
+)
+from tfdist.estimator.inputs import Input
+from tfdist.estimator.lost_workers import lost_workers_named
+from tfdist.estimator.model_check import check_models, describe_model
+from tfdist.estimator.spec import EstimatorSpec
+from tfdist.estimator.step import Training, describe_host_call
+from tfdist.estimator.training import TrainAlone, TrainCall, saves_checkpoints
+from tfdist.strategies.text_exchange import TextExchange
+
+
+def train(call: TrainCall) -> float | None:
+    """Trains and returns the last loss, None if no step ran. Every worker calls it."""
+    strategy = call.config.train_distribute
+    if strategy is not None and strategy.num_replicas_in_sync > 1:
+        return TrainTogether(call, strategy).run()
+    return TrainAlone(call, strategy).run()
+
+
+class TrainTogether(TrainAlone):
+    """Training in step with other workers; every worker makes one.
+
+    Args:
+      call: What was asked for.
+      strategy: A tfdist strategy with several workers.
+    """
+
+    def __init__(self, call: TrainCall, strategy: Any) -> None:
+        super().__init__(call, strategy)
+        self.is_chief = strategy.extended.should_checkpoint
+        strategy.extended.start_counting_reductions()
+        self.compare = TextExchange(strategy)
+        self.watch = strategy.watch_peers()
+        self.agreement: Agreement | None = None
+
+    def input_rules(self) -> dict[str, Any]:
+        return {"needs_dataset": True, "look_ahead": self.iterations}
+
+    def combine(self, training: Training) -> tf.Tensor:
+        extended = self.strategy.extended
+        self.num_gradient_buckets = extended.reductions.num_buckets
+        self.agreement = Agreement(self.strategy, training.loss, training.has_more)
+        return self.agreement.loss
+
+    def all_hooks(self, *args: Any) -> list[v1.train.SessionRunHook]:
+        assert self.agreement is not None
+        return [
+            *super().all_hooks(*args),
+            StopTogether(self.agreement),
+            LeaveTogether(self.strategy),
+        ]
+
+    def input_hooks(self, inputs: Input) -> list[v1.train.SessionRunHook]:
+        assert inputs.is_enough is not None
+        return [*inputs.hooks, StartTogether(self.strategy, inputs.is_enough, self.iterations)]
+
+    def asked_hooks(
+        self, hooks: Iterable[v1.train.SessionRunHook]
+    ) -> list[v1.train.SessionRunHook]:
+        assert self.agreement is not None
+        # A StopAtStepHook stops every worker at the same step by itself.
+        return [
+            hook if isinstance(hook, v1.train.StopAtStepHook) else StopWish(hook, self.agreement)
+            for hook in hooks
+            if self.is_chief or not isinstance(hook, v1.train.CheckpointSaverHook)
+        ]
+
+    def saver_hooks(self, spec: EstimatorSpec) -> list[v1.train.SessionRunHook]:
+        synchronize = self.strategy.extended.synchronize_variables()
+        if synchronize is None or not saves_checkpoints(self.config):
+            # A listener of worker 0 may ask to stop.
+            return self.asked_hooks(super().saver_hooks(spec)) if self.is_chief else []
+        assert self.agreement is not None
+        saver = timer = None
+        if self.is_chief:
+            timer = v1.train.SecondOrStepTimer(
+                every_secs=self.config.save_checkpoints_secs,
+                every_steps=self.config.save_checkpoints_steps,
+            )
+            saver = self.make_saver(save_steps=1)
+            saver._listeners.extend(self.call.listeners)  # No public way to add one.
+        together = SaveTogether(self.agreement, synchronize, saver, timer, self.iterations)
+        return self.asked_hooks([together])
+
+    def say_where_things_are(self, training: Training) -> None:
+        if training.spec.host_call is not None:
+            workers = self.strategy.num_replicas_in_sync
+            line = describe_host_call(
+                training.spec, self.placement, workers, self.num_gradient_buckets
+            )
+            v1.logging.info(line)
+
+    def session_config(self) -> v1.ConfigProto:
+        return self.strategy.update_config_proto(sessions.with_defaults(self.config.session_config))
+
+    def make_scaffold(self, spec: EstimatorSpec) -> v1.train.Scaffold:
+        scaffold = super().make_scaffold(spec)
+        broadcast = self.strategy.extended.broadcast_variables()
+        checkpoint_dir = self.call.model_dir if self.is_chief else None
+        return sessions.restored_by_worker_0(scaffold, broadcast, checkpoint_dir)
+
+    def make_session(
+        self, hooks: Sequence[v1.train.SessionRunHook]
+    ) -> v1.train.SingularMonitoredSession:
+        extended = self.strategy.extended
+        model = describe_model(
+            v1.global_variables(), extended.reductions.described, self.iterations
+        )
+        check_models(self.compare(model))
+        self.watch.start()
+        session = sessions.training_session(
+            hooks,
+            self.scaffold,
+            master=self.strategy.master,
+            config=self.session_config(),
+        )
+        self.watch.interrupt = session.raw_session().close
+        return session
+
+    def run_session(self, *args: Any) -> float | None:
+        with lost_workers_named(self.strategy), self.watch:
+            return super().run_session(*args)
