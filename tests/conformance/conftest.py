@@ -73,13 +73,20 @@ def train() -> Callable[..., dict[str, Any]]:
                 "sgd": lambda: v1.train.GradientDescentOptimizer(0.1),
                 "momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
                 "adam": lambda: v1.train.AdamOptimizer(0.01),
+                "keras": lambda: tf.keras.optimizers.legacy.SGD(0.1, momentum=0.9),
             }[optimizer]()
             if not uses_host_call:
                 step = v1.train.get_global_step()
                 return tfe.EstimatorSpec(
                     mode, loss=loss, train_op=chosen.minimize(loss, global_step=step)
                 )
-            pairs = chosen.compute_gradients(loss)
+            if optimizer == "keras":
+                # A Keras optimizer does not divide the loss by the number of workers.
+                whole = loss / tf.distribute.get_strategy().num_replicas_in_sync
+                weights = v1.trainable_variables()
+                pairs = list(zip(tf.gradients(whole, weights), weights, strict=True))
+            else:
+                pairs = chosen.compute_gradients(loss)
 
             def apply_on_host(*gradients: Any) -> tf.Operation:
                 return chosen.apply_gradients(zip(gradients, [v for _, v in pairs], strict=True))

@@ -36,7 +36,7 @@ def _assert_equal_values(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "keras"])
 def test_two_workers_equal_one_with_the_double_batch(
     fake_cluster: Any, train: Any, tmp_path: Path, engine: str, optimizer: str
 ) -> None:
