@@ -5,6 +5,7 @@ Everything here runs on the host.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,8 +58,6 @@ def call_input_fn(
 
 
 def _required(function: Callable[..., Any]) -> set[str]:
-    import inspect
-
     parameters = inspect.signature(function).parameters
     return {name for name, p in parameters.items() if p.default is p.empty}
 
