@@ -9,8 +9,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator import sessions
+from tfdist.estimator.batches import call_input_fn, make_input
 from tfdist.estimator.global_step import create_global_step
-from tfdist.estimator.inputs import call_input_fn, make_input
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.strategies.placement import place

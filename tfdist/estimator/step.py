@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.estimator import global_step as counting
-from tfdist.estimator.inputs import Input
+from tfdist.estimator.batches import Input
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST, Placement
 

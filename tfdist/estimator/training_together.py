@@ -17,7 +17,7 @@ from tfdist.estimator.agreement import (
     StopTogether,
     StopWish,
 )
-from tfdist.estimator.inputs import Input
+from tfdist.estimator.batches import Input
 from tfdist.estimator.lost_workers import lost_workers_named
 from tfdist.estimator.model_check import check_models, describe_model
 from tfdist.estimator.spec import EstimatorSpec

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.inputs import Input, call_input_fn, make_input
+from tfdist.estimator.batches import Input, call_input_fn, make_input
 
 pytestmark = pytest.mark.usefixtures("graph")
 
