@@ -137,7 +137,7 @@ def test_a_sync_on_read_variable_is_updated_alone_and_combined_when_read(
             return {
                 "mean": mean.read_value(),
                 "sum": total.read_value(),
-                "own": mean.read_local(),
+                "own": mean.read_each()[0],
                 "device": tf.constant(mean.device),
             }
 

@@ -180,8 +180,29 @@ def _twice_read(trainable: bool, *, inside_loop: bool = False) -> list[float]:
 
 
 @pytest.mark.usefixtures("graph")
-def test_a_weights_copy_is_made_once_a_session_call() -> None:
-    assert _twice_read(trainable=True) == [0.0, 0.0]
+def test_a_weight_read_after_its_update_is_not_the_copy() -> None:
+    assert _twice_read(trainable=True) == [0.0, 1.0]
+
+
+@pytest.mark.usefixtures("graph")
+def test_a_weights_constraint_holds_for_the_updated_weight() -> None:
+    placement = Placement(device="/device:CPU:1")
+
+    def create(next_creator: Any, **kwargs: Any) -> Any:
+        return placement.create_variable(next_creator, **kwargs)
+
+    def clip(weight: Any) -> Any:
+        return tf.clip_by_value(weight, -0.25, 0.25)
+
+    with tf.variable_creator_scope(create), placement.on_device():
+        start = v1.zeros_initializer()
+        weight = v1.get_variable("weight", [2], initializer=start, constraint=clip)
+        loss = tf.reduce_sum(weight * [1.0, -0.1])
+        step = v1.train.GradientDescentOptimizer(1.0).minimize(loss)
+    with v1.Session(config=placement.configure(None)) as session:
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        assert session.run(weight).tolist() == pytest.approx([-0.25, 0.1])
 
 
 @pytest.mark.usefixtures("graph")

@@ -4,6 +4,7 @@ Importing this package imports TensorFlow; Horovod is imported when a `HorovodSt
 """
 
 from tfdist.strategies.horovod import HorovodNotFoundError, HorovodStrategy
+from tfdist.strategies.local import LocalStrategy
 from tfdist.strategies.multi_worker import MultiWorkerStrategy
 from tfdist.strategies.placement import DeviceError, Placement
 
@@ -11,6 +12,7 @@ __all__ = [
     "DeviceError",
     "HorovodNotFoundError",
     "HorovodStrategy",
+    "LocalStrategy",
     "MultiWorkerStrategy",
     "Placement",
 ]

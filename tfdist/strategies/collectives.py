@@ -75,20 +75,41 @@ def all_reduce(
         sent = [_sendable(values[i]) for i in dense]
         buckets = pack([_describe(t) for t in sent], max_bytes=collectives.max_bucket_bytes)
         reduced: list[Value] = list(values)
+        divisor = collectives.num_workers if mean else 1
         for number, bucket in enumerate(buckets):
             sums = collectives.sum([sent[i] for i in bucket], f"bucket_{number}")
             for i, total in zip(bucket, sums, strict=True):
                 original = values[dense[i]]
                 total.set_shape(original.shape)
-                reduced[dense[i]] = _finish(total, original.dtype, collectives, mean)
+                reduced[dense[i]] = _finish(total, original.dtype, divisor)
         for i, value in enumerate(values):
             if isinstance(value, tf.IndexedSlices):
-                reduced[i] = _reduce_slices(collectives, value, mean, f"slices_{i}")
+                reduced[i] = _reduce_slices(collectives, value, divisor, f"slices_{i}")
         return reduced, len(buckets)
 
 
+def add_replicas(parts: Sequence[Value], *, mean: bool) -> Value:
+    """Combines what the replicas of one worker have of a value, on the host.
+
+    Args:
+      parts: One value, or one for each replica, of equal kind and dtype. float16 and bfloat16 are
+        summed in float32.
+      mean: Whether the sum is divided by the number of replicas.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    with tf.device(HOST), tf.name_scope("add_replicas"):
+        if isinstance(parts[0], tf.IndexedSlices):
+            rows = tf.concat([_sendable(part.values) for part in parts], axis=0)
+            indices = tf.concat([part.indices for part in parts], axis=0)
+            values = _finish(rows, parts[0].dtype, len(parts) if mean else 1)
+            return tf.IndexedSlices(values, indices, parts[0].dense_shape)
+        total = tf.add_n([_sendable(part) for part in parts])
+        return _finish(total, parts[0].dtype, len(parts) if mean else 1)
+
+
 def _reduce_slices(
-    collectives: Collectives, slices: tf.IndexedSlices, mean: bool, name: str
+    collectives: Collectives, slices: tf.IndexedSlices, divisor: int, name: str
 ) -> tf.IndexedSlices:
     """Gathers all workers' rows: the sum of sparse gradients is their concatenation."""
     rows = collectives.gather(_sendable(slices.values), f"{name}_values")
@@ -96,7 +117,7 @@ def _reduce_slices(
     rows.set_shape(tf.TensorShape([None]).concatenate(slices.values.shape[1:]))
     indices.set_shape([None])
     return tf.IndexedSlices(
-        _finish(rows, slices.values.dtype, collectives, mean), indices, slices.dense_shape
+        _finish(rows, slices.values.dtype, divisor), indices, slices.dense_shape
     )
 
 
@@ -133,7 +154,7 @@ def _describe(tensor: tf.Tensor) -> Gradient:
     return Gradient(dtype=tensor.dtype.name, num_bytes=elements * tensor.dtype.size)
 
 
-def _finish(total: tf.Tensor, dtype: tf.DType, collectives: Collectives, mean: bool) -> tf.Tensor:
-    if mean:
-        total = tf.cast(total / tf.cast(collectives.num_workers, total.dtype), total.dtype)
+def _finish(total: tf.Tensor, dtype: tf.DType, divisor: int) -> tf.Tensor:
+    if divisor > 1:
+        total = tf.cast(total / tf.cast(divisor, total.dtype), total.dtype)
     return total if total.dtype == dtype else tf.cast(total, dtype)

@@ -2,7 +2,9 @@
 
 Synchronous data parallelism between graphs: each worker builds the same graph on its own device,
 variables start with worker 0's values, and `Optimizer.apply_gradients` sums the gradients of all
-workers before each makes the same update. Reductions are on the host.
+workers before each makes the same update. Reductions are on the host. A worker may have several
+replicas of the model, each on a device of its own: they share the worker's variables, and their
+gradients are added on the host before they go to other workers.
 """
 
 from __future__ import annotations
@@ -16,14 +18,17 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies import sync_on_read
-from tfdist.strategies.collectives import Collectives, Value, all_reduce, broadcast
+from tfdist.strategies.collectives import Collectives, Value, add_replicas, all_reduce, broadcast
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import (
+    PerReplica,
     ValueContext,
     make_distributed_dataset,
     make_distributed_dataset_from_function,
+    replica_in_sync_group,
+    run_in_replica_threads,
 )
-from tfdist.strategies.sync_on_read import SyncOnReadVariable
+from tfdist.strategies.sync_on_read import Aggregation, SyncOnReadVariable
 
 
 @dataclass
@@ -82,8 +87,10 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
                 kwargs.get("initial_value"), kwargs.get("dtype")
             )
         if kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ:
-            with tf.init_scope(), self.placement.on_device():
-                return SyncOnReadVariable(**_constructor_arguments(kwargs))
+            devices = self.placement.devices
+            if kwargs.get("aggregation") == Aggregation.SUM and len(devices) > 1:
+                devices = (HOST,) * len(devices)  # Counts and sums of metrics.
+            return sync_on_read.make_variable(devices, _constructor_arguments(kwargs))
         return self.placement.create_variable(
             next_creator, inside_loop=self._is_inside_loop, **kwargs
         )
@@ -110,18 +117,22 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     def broadcast_variables(self) -> tf.Operation:
         """Sets every variable of the graph to worker 0's value (after it restored them).
 
-        A collective: every worker must run it, with the same variables.
+        In each replica, too. A collective: every worker must run it, with the same variables.
         """
         variables = [v for v in v1.global_variables() if v.dtype != tf.string]
         with tf.device(HOST), tf.name_scope("broadcast_variables"):
             assignments = []
             for i, variable in enumerate(variables):
                 is_own = isinstance(variable, SyncOnReadVariable)
-                local = variable.read_local() if is_own else variable.read_value()
-                value = broadcast(self.collectives, local, name=f"variable_{i}")
+                if not is_own and self.collectives.num_workers == 1:
+                    continue
+                local = variable.read_each()[0] if is_own else variable.read_value()
+                value = self._broadcast(local, f"variable_{i}")
                 if is_own:
-                    value = sync_on_read.share_out(variable, value, self.collectives.worker_index)
-                assignments.append(v1.assign(variable, value).op)
+                    op = variable.share_out(value, self.collectives.worker_index)
+                else:
+                    op = v1.assign(variable, value).op
+                assignments.append(op)
             return tf.group(*assignments)
 
     def synchronize_variables(self) -> tf.Operation | None:
@@ -130,29 +141,28 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         A collective: every worker must run it. None if the graph has no such variable.
         """
         variables = sync_on_read.variables_of(tf.compat.v1.get_default_graph())
-        if not variables or self.collectives.num_workers == 1:
+        if not variables or self._num_replicas_in_sync == 1:
             return None
         with tf.name_scope("synchronize_variables"):
             combined = [self.read_var(v) for v in variables]
             index = self.collectives.worker_index
-            return tf.group(
-                *(
-                    v1.assign(v, sync_on_read.share_out(v, value, index)).op
-                    for v, value in zip(variables, combined, strict=True)
-                )
-            )
+            pairs = zip(variables, combined, strict=True)
+            return tf.group(*(v.share_out(value, index) for v, value in pairs))
 
     def read_var(self, variable: Any) -> tf.Tensor:
-        """Reads a variable; a sync-on-read one is combined over the workers (a collective)."""
+        """Reads a variable; a sync-on-read one is combined over all replicas (a collective)."""
         if not isinstance(variable, SyncOnReadVariable):
             return tf.convert_to_tensor(variable)
-        value = variable.read_local()
+        values = variable.read_each()
+        if variable.aggregation == Aggregation.ONLY_FIRST_REPLICA:
+            return self._broadcast(values[0], "read_on_worker_0")
+        is_mean = variable.aggregation != Aggregation.SUM
+        return self._all_reduce([values], mean=is_mean, name="read_combined")[0]
+
+    def _broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
         if self.collectives.num_workers == 1:
             return value
-        if variable.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
-            return broadcast(self.collectives, value, name="read_on_worker_0")
-        is_mean = variable.aggregation != tf.VariableAggregation.SUM
-        return self._all_reduce([value], mean=is_mean, name="read_combined")[0]
+        return broadcast(self.collectives, value, name=name)
 
     def value_container(self, value: Any) -> Any:
         return value
@@ -170,6 +180,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
         strategy = self._container_strategy()
+        if self.placement.num_replicas > 1:
+            return run_in_replica_threads(strategy, fn, args, kwargs)
         context = v1.distribute.ReplicaContext(
             strategy, replica_id_in_sync_group=self.collectives.worker_index
         )
@@ -177,11 +189,18 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         with context, self.placement.on_device():
             return fn(*args, **kwargs)
 
+    def replica_in_worker(self) -> int:
+        """Returns the number, from 0, of this worker's replica whose code is running."""
+        return self._get_local_replica_id(replica_in_sync_group())
+
     def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
-        return 0
+        return replica_id_in_sync_group - self._get_replica_id_in_sync_group(0)
+
+    def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
+        return self.collectives.worker_index * self.placement.num_replicas + replica_id
 
     def _local_results(self, value: Any) -> tuple[Any, ...]:
-        return (_own_value(value),)
+        return tuple(_values_of(value))
 
     def _group(self, value: Any, name: str | None = None) -> tf.Operation:
         return tf.group(value, name=name)
@@ -192,12 +211,22 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         """Forgets the reductions of earlier graphs."""
         self.reductions = Reductions()
 
-    def _all_reduce(self, values: Sequence[Value], *, mean: bool, name: str) -> list[Value]:
+    def _all_reduce(
+        self, values: Sequence[Sequence[Value]], *, mean: bool, name: str
+    ) -> list[Value]:
+        """Combines values over the replicas of this worker, then over the workers.
+
+        Args:
+          values: Of each value, those of this worker's replicas; one alone stands for them all.
+          mean: Whether to average rather than to sum.
+          name: Prefix of the ops' names.
+        """
+        own = [add_replicas(parts, mean=mean) for parts in values]
         if self.collectives.num_workers == 1:
-            return list(values)
-        reduced, num_buckets = all_reduce(self.collectives, values, mean=mean, name=name)
+            return own
+        reduced, num_buckets = all_reduce(self.collectives, own, mean=mean, name=name)
         self.reductions.num_buckets += num_buckets
-        self.reductions.described += [f"{v.dtype.name} {v.shape}" for v in values]
+        self.reductions.described += [f"{v.dtype.name} {v.shape}" for v in own]
         return reduced
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
@@ -209,13 +238,16 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         value_destination_pairs: Sequence[tuple[Any, Any]],
         options: Any = None,
     ) -> list[Any]:
-        values = [_as_value(value) for value, _ in value_destination_pairs]
+        values = [
+            [_as_value(part) for part in _values_of(value)] for value, _ in value_destination_pairs
+        ]
         return self._all_reduce(values, mean=_is_mean(reduce_op), name="all_reduce")
 
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: int, options: Any = None
     ) -> tf.Tensor:
-        value = tf.convert_to_tensor(value)
+        parts = [tf.convert_to_tensor(part) for part in _values_of(value)]
+        value = parts[0] if len(parts) == 1 else tf.concat(parts, axis)
         if self.collectives.num_workers == 1:
             return value
         order = [axis, *(i for i in range(value.shape.rank) if i != axis)]
@@ -255,11 +287,10 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     def input_context(self) -> tf.distribute.InputContext:
         """Tells an input_fn how many workers read and which one this is."""
-        workers = self.collectives.num_workers
         return tf.distribute.InputContext(
-            num_input_pipelines=workers,
+            num_input_pipelines=self.collectives.num_workers,
             input_pipeline_id=self.collectives.worker_index,
-            num_replicas_in_sync=workers,
+            num_replicas_in_sync=self._num_replicas_in_sync,
         )
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
@@ -281,21 +312,25 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         )
 
     def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
-        return value_fn(ValueContext(self.collectives.worker_index, self.collectives.num_workers))
+        first, count = self._get_replica_id_in_sync_group(0), self._num_replicas_in_sync
+        values = [
+            value_fn(ValueContext(first + i, count)) for i in range(self.placement.num_replicas)
+        ]
+        return values[0] if len(values) == 1 else PerReplica(values)
 
-    def _input_devices(self) -> tuple[str, str]:
+    def _input_devices(self) -> tuple[str, tuple[str, ...]]:
         # In full: TensorFlow's distributed datasets would add task 0.
-        return self._task + HOST, self._task + self.placement.device
+        return self._task + HOST, tuple(self._task + device for device in self.placement.devices)
 
     # Facts that TensorFlow asks for.
 
     @property
     def _num_replicas_in_sync(self) -> int:
-        return self.collectives.num_workers
+        return self.collectives.num_workers * self.placement.num_replicas
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        return (self.placement.device,)
+        return self.placement.devices
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
@@ -319,7 +354,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     @property
     def _support_per_replica_values(self) -> bool:
-        return False
+        return self.placement.num_replicas > 1
 
     @property
     def _global_batch_size(self) -> bool:
@@ -337,13 +372,17 @@ def _is_mean(reduce_op: Any) -> bool:
     return name == "MEAN"
 
 
+def _values_of(value: Any) -> Sequence[Any]:
+    """Lists the values of this worker's replicas; one that is not theirs stands alone."""
+    return value.values if isinstance(value, tf.distribute.DistributedValues) else (value,)
+
+
 def _own_value(value: Any) -> Any:
     """Unwraps what a distributed dataset yields: one value for this worker's one replica."""
-    return value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value
+    return _values_of(value)[0]
 
 
 def _as_value(value: Any) -> Value:
-    value = _own_value(value)
     return value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
 
 

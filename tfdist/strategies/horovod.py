@@ -61,18 +61,27 @@ class HorovodStrategy(v1.distribute.Strategy):  # type: ignore[misc]
       device: Where gradients are computed; None is the GPU of this process's local rank, or a
         second logical CPU.
       variables_on_host: Whether variables, slots and updates live on the host, or on the device.
+      num_replicas: Copies of the model in each worker, with a device of their own each: `device`
+        and the ones after it. They share the variables; each reads its own batches.
 
     Raises:
       HorovodNotFoundError: If Horovod or its MPI library cannot be loaded.
-      DeviceError: If the device does not exist.
+      DeviceError: If a device does not exist.
     """
 
-    def __init__(self, device: str | None = None, variables_on_host: bool = True) -> None:
+    def __init__(
+        self,
+        device: str | None = None,
+        variables_on_host: bool = True,
+        *,
+        num_replicas: int = 1,
+    ) -> None:
         hvd = initialize_horovod()
         gpus = tf.config.list_physical_devices("GPU")
         if device is None and gpus:
-            device = f"/device:GPU:{hvd.local_rank() % len(gpus)}"
-        placement = place(device, variables_on_host=variables_on_host)
+            shares = max(1, len(gpus) // num_replicas)  # How many ranks have GPUs of their own.
+            device = f"/device:GPU:{hvd.local_rank() % shares * num_replicas}"
+        placement = place(device, variables_on_host=variables_on_host, num_replicas=num_replicas)
         super().__init__(WorkerExtended(self, placement, HorovodCollectives(hvd)))
 
     @property

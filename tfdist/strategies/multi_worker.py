@@ -24,7 +24,9 @@ from tfdist.cluster import (
     parse_tf_config,
     wait_for_servers,
 )
+from tfdist.strategies.collectives import Collectives
 from tfdist.strategies.extended import WorkerExtended
+from tfdist.strategies.local import NoCollectives
 from tfdist.strategies.placement import place
 
 # 33 MB of gradients took 110 ms a step in packs of 4 MB, 128 ms in packs of 16 MB and 535 ms in
@@ -114,13 +116,15 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         strategy has one worker.
       device: Where gradients are computed; None is the first GPU, or a second logical CPU.
       variables_on_host: Whether variables, slots and updates live on the host, or on the device.
+      num_replicas: Copies of the model in each worker, with a device of their own each: `device`
+        and the ones after it. They share the variables; each reads its own batches.
       start_timeout_s: How long to wait for the other workers at the start, in seconds; None takes
         the environment's TFDIST_START_TIMEOUT_S, or 300.
 
     Raises:
       ClusterError: If the cluster's description is wrong.
       RendezvousError: If this worker's port is in use.
-      DeviceError: If the device does not exist.
+      DeviceError: If a device does not exist.
     """
 
     def __init__(
@@ -129,6 +133,7 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         device: str | None = None,
         variables_on_host: bool = True,
         *,
+        num_replicas: int = 1,
         start_timeout_s: float | None = None,
     ) -> None:
         self.cluster: Cluster | None = None
@@ -147,8 +152,10 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
                     full_name = f"/job:{self.task.type}/replica:0/task:{self.task.index}"
                     if self.cluster.address(self.task) not in _SERVERS:
                         check_port(self.cluster, self.task)
-        placement = place(device, variables_on_host=variables_on_host)
-        collectives = GrpcCollectives(num_workers, worker_index)
+        placement = place(device, variables_on_host=variables_on_host, num_replicas=num_replicas)
+        collectives: Collectives = NoCollectives()
+        if num_workers > 1:
+            collectives = GrpcCollectives(num_workers, worker_index)
         super().__init__(WorkerExtended(self, placement, collectives, full_name))
 
     @property

@@ -29,13 +29,23 @@ class Placement:
     """Where things are in one worker.
 
     Attributes:
-      device: Where gradients are computed, such as "/device:GPU:0" or "/device:CPU:1".
+      device: Where gradients are computed, such as "/device:GPU:0" or "/device:CPU:1"; of several
+        replicas, the first one's.
       variables_on_host: Whether variables, slots and updates are on the host rather than
         on the device. Reductions are on the host either way.
+      num_replicas: Copies of the model in this worker, each on a device of its own. They share
+        the variables.
     """
 
     device: str
     variables_on_host: bool = True
+    num_replicas: int = 1
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """One for each replica: `device` and the ones after it."""
+        kind, first = _split(self.device)
+        return tuple(f"/device:{kind}:{first + i}" for i in range(self.num_replicas))
 
     @property
     def variable_device(self) -> str:
@@ -52,7 +62,8 @@ class Placement:
     ) -> tf.Variable:
         """Creates a variable where variables live; weights are read through a copy on the device.
 
-        The copy is made once a session call. Inside a loop of steps it would go stale after
+        The copy is made once a session call. What runs under control dependencies may wait for an
+        update, and reads the variable itself. Inside a loop of steps the copy would go stale after
         the first one, so there every read fetches the value from the host. Variables that are not
         trainable (slots, counters) have none either: they may be read again after their update in
         the same step.
@@ -69,50 +80,94 @@ class Placement:
                 with tf.compat.v1.get_default_graph().colocate_with(colocate_with):
                     return next_creator(**kwargs)
             is_weight = kwargs.get("trainable") is not False
-            if self.variables_on_host and is_weight and not inside_loop:
-                kwargs["caching_device"] = kwargs.get("caching_device") or self.device
+            # Several replicas read from the host: one's copy would be far from the others.
+            has_copy = self.variables_on_host and is_weight and not inside_loop
+            has_copy = has_copy and self.num_replicas == 1 and not kwargs.get("caching_device")
+            if has_copy:
+                kwargs["caching_device"] = self.device
             # The host counts the steps, wherever the weights are.
             is_counter = kwargs.get("name") == "global_step"
             with tf.device(HOST if is_counter else self.variable_device):
-                return next_creator(**kwargs)
+                variable = next_creator(**kwargs)
+        if has_copy:
+            _read_anew_after_updates(variable)
+        return variable
 
     def configure(self, config: tf.compat.v1.ConfigProto | None) -> tf.compat.v1.ConfigProto:
         """Returns a copy of the session's config in which the device exists."""
         configured = tf.compat.v1.ConfigProto()
         if config is not None:
             configured.CopyFrom(config)
-        kind, index = _split(self.device)
+        kind, index = _split(self.devices[-1])
         if kind == "CPU":
             count = configured.device_count
             count["CPU"] = max(count["CPU"] or 1, index + 1)
         return configured
 
 
-def place(device: str | None, *, variables_on_host: bool = True) -> Placement:
+def place(
+    device: str | None, *, variables_on_host: bool = True, num_replicas: int = 1
+) -> Placement:
     """Decides this worker's placement.
 
     Args:
       device: A device's name ("/device:GPU:1", "GPU:1", "/gpu:1"); None means the first GPU, or
         the second logical CPU on a machine without one. Any `CPU:n` exists: logical CPUs are made.
       variables_on_host: See `Placement`.
+      num_replicas: See `Placement`.
 
     Raises:
-      DeviceError: If the device does not exist on this machine.
+      DeviceError: If a device does not exist on this machine.
+      ValueError: If num_replicas is not an integer of at least 1.
     """
+    if isinstance(num_replicas, bool) or not isinstance(num_replicas, int) or num_replicas < 1:
+        raise ValueError(f"num_replicas must be an integer of at least 1, got {num_replicas!r}.")
     gpus = tf.config.list_physical_devices("GPU")
-    if device is None:
-        return Placement(
-            device="/device:GPU:0" if gpus else "/device:CPU:1", variables_on_host=variables_on_host
-        )
-    kind, index = _split(device)
+    kind, index = _split(
+        device if device is not None else ("/device:GPU:0" if gpus else "/device:CPU:1")
+    )
     known = {"CPU": None, "GPU": len(gpus)}
+    found = ", ".join(f"/device:GPU:{i}" for i in range(len(gpus))) or "no GPU"
     if kind not in known or (known[kind] is not None and index >= len(gpus)):
-        found = ", ".join(f"/device:GPU:{i}" for i in range(len(gpus))) or "no GPU"
         raise DeviceError(
             f"device {device!r} does not exist: this machine has {found}, and /device:CPU:n for "
             "any n. Choose one of these, or leave device out."
         )
-    return Placement(device=f"/device:{kind}:{index}", variables_on_host=variables_on_host)
+    if kind == "GPU" and index + num_replicas > len(gpus):
+        raise DeviceError(
+            f"{num_replicas} replicas from /device:GPU:{index} on need {num_replicas} GPUs: this "
+            f"machine has {found}. Set num_replicas to {len(gpus) - index} at most, or device to "
+            "'/device:CPU:1'."
+        )
+    return Placement(
+        device=f"/device:{kind}:{index}",
+        variables_on_host=variables_on_host,
+        num_replicas=num_replicas,
+    )
+
+
+def _read_anew_after_updates(variable: tf.Variable) -> None:
+    """Lets reads under control dependencies see the updates that they wait for.
+
+    The copy is made when the session call begins: a constraint, a moving average or clipping of the
+    weights would take the value from before the step's update, and write it back.
+    """
+    read_copy = variable.value
+
+    def value() -> tf.Tensor:
+        return variable.read_value() if _has_control_dependencies() else read_copy()
+
+    variable.value = value
+
+
+def _has_control_dependencies() -> bool:
+    """Says whether an op made here and now would wait for others."""
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if graph._current_control_dependencies():  # No public way to ask.
+            return True
+        graph = getattr(graph, "outer_graph", None)  # Around the body of a loop or a branch.
+    return False
 
 
 def _split(device: str) -> tuple[str, int]:

@@ -11,9 +11,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
-# Splits a dataset of global batches over workers, as MultiWorkerMirroredStrategy does.
-from tensorflow.python.distribute import input_lib
+# Lists what a tf.train.Checkpoint saves, for a Saver: what Scaffold does when it is finalized.
+from tensorflow.python.checkpoint.graph_view import ObjectGraphView
+
+# Splits a dataset of global batches over workers, as MultiWorkerMirroredStrategy does; and runs a
+# function in a thread for each replica, which wait for each other where gradients are reduced.
+from tensorflow.python.distribute import input_lib, mirrored_run
 
 # Counted by tf.distribute for functions that make one value per replica.
 from tensorflow.python.distribute.distribute_lib import ValueContext
@@ -21,16 +26,23 @@ from tensorflow.python.distribute.distribute_lib import ValueContext
 # The same for a v1 graph.
 from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 
+# What a strategy's functions get and give where replicas have different values.
+from tensorflow.python.distribute.values import PerReplica
+
 # The class behind `tf.Variable` in a v1 graph, to derive the variables that reduce on read.
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 __all__ = [
+    "PerReplica",
     "ResourceVariable",
     "ValueContext",
     "is_loss_scaled_by_optimizer",
     "loss_scaled_by_optimizer",
     "make_distributed_dataset",
     "make_distributed_dataset_from_function",
+    "replica_in_sync_group",
+    "run_in_replica_threads",
+    "saver_of_checkpoint",
 ]
 
 
@@ -49,11 +61,34 @@ def is_loss_scaled_by_optimizer(graph: tf.Graph) -> bool:
     return bool(getattr(graph, "_is_loss_scaled_by_optimizer", False))
 
 
+def run_in_replica_threads(
+    strategy: tf.distribute.Strategy, function: Any, args: Any, kwargs: Any
+) -> Any:
+    """Calls a function once for each replica of this worker, as MirroredStrategy does.
+
+    Each call has a thread, a device (`extended.worker_devices`) and a replica context of its own.
+    The first one makes the variables; the others get the same ones, in the order of creation.
+
+    Returns:
+      What the calls returned: `PerReplica` values where they differ.
+    """
+    function = tf.autograph.experimental.do_not_convert(function)
+    return mirrored_run.call_for_each_replica(strategy, function, args, kwargs)
+
+
+def replica_in_sync_group() -> int:
+    """Returns the number of the replica whose code is running, over all workers.
+
+    The public property makes a tensor of it.
+    """
+    return int(tf.distribute.get_replica_context()._replica_id_in_sync_group)
+
+
 def make_distributed_dataset(
     strategy: tf.distribute.Strategy,
     dataset: tf.data.Dataset,
     input_context: tf.distribute.InputContext,
-    devices: tuple[str, str],
+    devices: tuple[str, tuple[str, ...]],
     options: tf.distribute.InputOptions | None,
 ) -> Any:
     """Re-batches a dataset of global batches for this worker and shards it.
@@ -62,7 +97,7 @@ def make_distributed_dataset(
       strategy: The strategy that asks.
       dataset: Batches of the global batch size.
       input_context: How many workers there are and which one this is.
-      devices: (host, device): where the pipeline runs and where its elements go.
+      devices: (host, devices): where the pipeline runs and where each replica's elements go.
       options: As in `Strategy.experimental_distribute_dataset`.
     """
     return input_lib_v1.DistributedDatasetV1(
@@ -79,7 +114,7 @@ def make_distributed_dataset_from_function(
     strategy: tf.distribute.Strategy,
     dataset_fn: Any,
     input_context: tf.distribute.InputContext,
-    devices: tuple[str, str],
+    devices: tuple[str, tuple[str, ...]],
     options: tf.distribute.InputOptions | None,
 ) -> Any:
     """Calls `dataset_fn(input_context)` for this worker's own batches."""
@@ -89,8 +124,22 @@ def make_distributed_dataset_from_function(
 
 
 def _input_workers(
-    devices: tuple[str, str], options: tf.distribute.InputOptions | None
+    devices: tuple[str, tuple[str, ...]], options: tf.distribute.InputOptions | None
 ) -> input_lib.InputWorkers:
-    host, device = devices
-    fetch_to_device = options is None or options.experimental_fetch_to_device
-    return input_lib.InputWorkers([(host, (device if fetch_to_device else host,))])
+    host, replicas = devices
+    if options is not None and not options.experimental_fetch_to_device:
+        replicas = (host,) * len(replicas)
+    return input_lib.InputWorkers([(host, replicas)])
+
+
+def saver_of_checkpoint(root: Any, **beside: Any) -> v1.train.Saver:
+    """Makes a Saver, in the current graph, that reads and writes an object-based checkpoint.
+
+    Args:
+      root: A `tf.train.Checkpoint`, or another object that tracks its variables.
+      **beside: Variables to save as if they were attributes of the root.
+    """
+    reference = tf.__internal__.tracking.TrackableReference
+    attached = [reference(name, variable) for name, variable in beside.items()]
+    view = ObjectGraphView(root, attached_dependencies=attached)
+    return v1.train.Saver(var_list=view.frozen_saveable_objects(), sharded=True)

@@ -1,12 +1,13 @@
-"""Variables that each worker updates alone and that are combined when read.
+"""Variables that each replica updates alone and that are combined when read.
 
-Batch-norm statistics are such variables (`synchronization=ON_READ`): no message is sent while
-training; whoever reads one outside the replicas' code gets the combination over all workers.
+Batch-norm statistics are such variables (`synchronization=ON_READ`), and so are the counts and
+sums of metrics: no message is sent while a step runs; whoever reads one outside the replicas' code
+gets the combination over all replicas of all workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,11 +18,22 @@ Aggregation = tf.VariableAggregation
 
 
 class SyncOnReadVariable(ResourceVariable):  # type: ignore[misc]
-    """A variable on the device; reads in cross-replica context combine it over the workers.
+    """One variable for each replica of this worker, under one name.
 
-    Such a read is a collective: every worker must run it. In replica context (inside model_fn)
-    and outside the strategy's scope a read is local, so saving one never waits for others.
+    A read in cross-replica context is a collective: every worker must run it. In replica context
+    (inside model_fn) it reads the replica's own variable, and outside the strategy's scope the
+    first replica's, so saving one never waits for others.
     """
+
+    others: tuple[tf.Variable, ...] = ()  # Those of the other replicas.
+
+    @property
+    def handle(self) -> tf.Tensor:
+        return self._handles[_replica_in_worker()] if self.others else self._handle
+
+    @property
+    def initializer(self) -> tf.Operation:
+        return tf.group(super().initializer, *(other.initializer for other in self.others))
 
     def read_value(self) -> tf.Tensor:
         return self._combined() if _is_cross_replica() else super().read_value()
@@ -29,16 +41,68 @@ class SyncOnReadVariable(ResourceVariable):  # type: ignore[misc]
     def value(self) -> tf.Tensor:
         return self._combined() if _is_cross_replica() else super().value()
 
+    def read_each(self) -> list[tf.Tensor]:
+        """Reads the value of each replica of this worker, in whatever context."""
+        values = []
+        for handle in self._handles:
+            with tf.device(handle.device):
+                values.append(tf.raw_ops.ReadVariableOp(resource=handle, dtype=self.dtype))
+        return values
+
+    def assign_each(self, values: Sequence[tf.Tensor]) -> tf.Operation:
+        """Assigns one value to each replica of this worker, in whatever context."""
+        assignments = []
+        for handle, value in zip(self._handles, values, strict=True):
+            with tf.device(handle.device):
+                assignments.append(tf.raw_ops.AssignVariableOp(resource=handle, value=value))
+        return tf.group(*assignments)
+
+    def share_out(self, combined: tf.Tensor, worker_index: int) -> tf.Operation:
+        """Assigns what makes a later read give `combined` again.
+
+        Means are held by all; of a sum, the first replica of worker 0 holds everything and the
+        others nothing.
+        """
+        values = [combined for _ in self._handles]
+        if self.aggregation == Aggregation.SUM:
+            nothing = tf.zeros_like(combined)
+            values = [nothing for _ in values]
+            values[0] = combined if worker_index == 0 else nothing
+        # Zeros of a known shape do not need `combined`, but other workers wait for its reduction.
+        with tf.control_dependencies([combined]):
+            return self.assign_each(values)
+
+    @property
+    def _handles(self) -> list[tf.Tensor]:
+        return [self._handle, *(other.handle for other in self.others)]
+
     def _combined(self) -> tf.Tensor:
         return tf.distribute.get_strategy().extended.read_var(self)
 
-    def read_local(self) -> tf.Tensor:
-        """Reads this worker's own value, in whatever context."""
-        return super().read_value()
 
+def make_variable(devices: Sequence[str], arguments: dict[str, Any]) -> SyncOnReadVariable:
+    """Makes a variable for each replica of this worker; all start with the first one's value.
 
-def _is_cross_replica() -> bool:
-    return bool(tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context())
+    Args:
+      devices: Where each is.
+      arguments: Of a resource variable's constructor.
+    """
+    with tf.init_scope():
+        with tf.device(devices[0]):
+            variable = SyncOnReadVariable(**arguments)
+        others = []
+        for replica, device in enumerate(devices[1:], start=1):
+            with tf.device(device):
+                own = {
+                    "initial_value": variable.initial_value,
+                    "trainable": False,
+                    "collections": [],
+                    "name": f"{variable.op.name}/replica_{replica}",
+                    "dtype": variable.dtype,
+                }
+                others.append(ResourceVariable(**own))
+        variable.others = tuple(others)
+    return variable
 
 
 def variables_of(graph: tf.Graph) -> list[SyncOnReadVariable]:
@@ -50,11 +114,11 @@ def variables_of(graph: tf.Graph) -> list[SyncOnReadVariable]:
     return [v for v in collected if isinstance(v, SyncOnReadVariable)]
 
 
-def share_out(variable: SyncOnReadVariable, combined: tf.Tensor, worker_index: int) -> tf.Tensor:
-    """Says what this worker must hold so that a later read gives `combined` again.
+def _is_cross_replica() -> bool:
+    return bool(tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context())
 
-    Means are held by all; of a sum, worker 0 holds everything and the others nothing.
-    """
-    if variable.aggregation == Aggregation.SUM and worker_index > 0:
-        return tf.zeros_like(combined)
-    return combined
+
+def _replica_in_worker() -> int:
+    if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
+        return 0
+    return int(tf.distribute.get_strategy().extended.replica_in_worker())

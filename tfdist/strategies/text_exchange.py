@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as v1
 
 
 class TextExchange:
-    """Lets workers compare notes: each gives a text and gets all of them.
+    """Lets workers compare notes, once: each gives a text and gets all of them.
 
     Made by every worker before its training graph, so that the workers agree on the keys of the
     exchange even where their models differ. Works over whatever engine the strategy has.
@@ -31,6 +31,8 @@ class TextExchange:
 
     def __call__(self, text: str) -> list[str]:
         """Sends this worker's text and returns the texts of all workers, in worker order.
+
+        To be called once: TensorFlow expects texts as long as the first ones from then on.
 
         A collective: waits until every worker has called it.
 
