@@ -1,10 +1,13 @@
-"""Checks around every test that it leaves nothing behind: no process, thread or variable."""
+"""Checks around every test that it leaves nothing behind; reading log lines and event files."""
 
+import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -72,3 +75,41 @@ def _describe(process: psutil.Process) -> str:
 
 def _threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if not thread.daemon}
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """The lines that TensorFlow's logger gets during the test, from INFO on."""
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    lines: list[str] = []
+    logger = logging.getLogger("tensorflow")
+    handler, level = Keep(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield lines
+    logger.setLevel(level)
+    logger.removeHandler(handler)
+
+
+@pytest.fixture
+def read_events() -> Callable[[Path | str], dict[str, list[tuple[int, Any]]]]:
+    """Reads a folder's event files: tag to (step, value) pairs."""
+
+    import tensorflow.compat.v1 as v1
+
+    def read_events(folder: Path | str) -> dict[str, list[tuple[int, Any]]]:
+        v1.summary.FileWriterCache.clear()
+        found: dict[str, list[tuple[int, Any]]] = {}
+        for path in sorted(Path(folder).glob("events.out.tfevents.*")):
+            for event in v1.train.summary_iterator(str(path)):
+                for value in event.summary.value:
+                    which = value.WhichOneof("value")
+                    plain = value.simple_value if which == "simple_value" else value.tensor
+                    found.setdefault(value.tag, []).append((event.step, plain))
+        return found
+
+    return read_events

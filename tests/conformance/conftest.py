@@ -25,6 +25,7 @@ def train() -> Callable[..., dict[str, Any]]:
         has_embedding: bool = False,
         uses_host_call: bool = True,
         seed: int | None = None,
+        num_replicas: int = 1,
     ) -> dict[str, Any]:
         import numpy as np
         import tensorflow as tf
@@ -34,7 +35,8 @@ def train() -> Callable[..., dict[str, Any]]:
         from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
 
         kinds = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}
-        strategy = kinds[engine](variables_on_host=variables_on_host) if engine in kinds else None
+        kind = kinds.get(engine)
+        strategy = kind and kind(variables_on_host=variables_on_host, num_replicas=num_replicas)
         random = np.random.RandomState(0)
         words = random.randint(0, 20, (steps * 64, 3)).astype(np.int32)
         numbers = random.randn(steps * 64, 5).astype(np.float32)
@@ -123,7 +125,9 @@ def train() -> Callable[..., dict[str, Any]]:
             train_distribute=strategy,
             save_checkpoints_steps=1000,
             device=tfe.DeviceConfig(
-                iterations_per_loop=iterations, variables_on_host=variables_on_host
+                iterations_per_loop=iterations,
+                variables_on_host=variables_on_host,
+                num_replicas=num_replicas if strategy is None else 1,
             ),
         )
         watch = Watch()

@@ -1,6 +1,5 @@
 """One small model and its data, shared by the tests of the Estimator."""
 
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -94,42 +93,6 @@ def weights() -> Callable[[tfe.Estimator], dict[str, Any]]:
         return {n: estimator.get_variable_value(n) for n in estimator.get_variable_names()}
 
     return weights
-
-
-@pytest.fixture
-def logged() -> Iterator[list[str]]:
-    """The lines that TensorFlow's logger gets during the test, from INFO on."""
-
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
-
-    lines: list[str] = []
-    logger = logging.getLogger("tensorflow")
-    handler, level = Keep(), logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    yield lines
-    logger.setLevel(level)
-    logger.removeHandler(handler)
-
-
-@pytest.fixture
-def read_events() -> Callable[[Path | str], dict[str, list[tuple[int, Any]]]]:
-    """Reads a folder's event files: tag to (step, value) pairs."""
-
-    def read_events(folder: Path | str) -> dict[str, list[tuple[int, Any]]]:
-        v1.summary.FileWriterCache.clear()
-        found: dict[str, list[tuple[int, Any]]] = {}
-        for path in sorted(Path(folder).glob("events.out.tfevents.*")):
-            for event in v1.train.summary_iterator(str(path)):
-                for value in event.summary.value:
-                    which = value.WhichOneof("value")
-                    plain = value.simple_value if which == "simple_value" else value.tensor
-                    found.setdefault(value.tag, []).append((event.step, plain))
-        return found
-
-    return read_events
 
 
 @pytest.fixture

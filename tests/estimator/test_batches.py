@@ -111,9 +111,27 @@ def test_features_and_labels_may_be_nested() -> None:
     assert rows == [({"a": {"b": 1}, "c": (2, 3)}, {"d": 4}, None)]
 
 
-def test_a_named_tuple_is_features_not_a_pair() -> None:
+def test_a_named_tuple_of_two_is_a_pair_too() -> None:
     dataset = tf.data.Dataset.from_tensor_slices(Named([1], [2]))
-    assert _read(make_input(dataset)) == [(Named(1, 2), None, None)]
+    assert _read(make_input(dataset)) == [(1, 2, None)]
+
+
+def test_a_list_of_two_tensors_is_a_pair() -> None:
+    features, labels = tf.constant(1), tf.constant(2)
+    assert make_input([features, labels]).next_batch() == (features, labels, None)
+
+
+def test_what_a_users_own_iterator_gets_has_an_end() -> None:
+    dataset = tf.data.Dataset.from_tensor_slices(({"a": [1]}, [2]))
+    features, labels = v1.data.make_one_shot_iterator(dataset).get_next()
+    given = make_input((features, labels))
+    assert given.next_batch() == (features, labels, None)
+    assert not given.is_endless
+
+
+def test_what_a_queue_gives_has_an_end() -> None:
+    features = v1.train.batch([v1.train.limit_epochs(tf.constant(1.0), 2)], 1)
+    assert not make_input(features).is_endless
 
 
 def test_a_v1_dataset_is_a_dataset() -> None:

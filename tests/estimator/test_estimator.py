@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
+from tfdist.estimator.batch_sizes import replica_batch_size
 
 
 def _model_fn(features: Any, labels: Any, mode: str) -> Any:
@@ -25,6 +28,8 @@ def _with_params(features: Any, mode: str, params: Any) -> Any:
 @pytest.mark.parametrize(
     ("model_fn", "params", "message"),
     [
+        (functools.partial(_model_fn, features=1), None, "must include features argument"),
+        (functools.partial(_with_params, params=1), {}, "does not include params argument"),
         (None, None, "model_fn must be provided"),
         ("model", None, "model_fn must be callable, got 'model'"),
         (lambda labels, mode: None, None, "must include features argument"),
@@ -52,6 +57,25 @@ def test_a_method_an_object_and_a_partial_are_model_fns(tmp_path: Path) -> None:
         return None
 
     for model_fn in (Model().build, Model(), functools.partial(with_more, depth=3)):
+        tfe.Estimator(model_fn, tmp_path)
+
+
+def test_what_a_decorator_takes_counts_not_what_it_wraps(tmp_path: Path) -> None:
+    def wrapped(features: Any, labels: Any, depth: int) -> Any:
+        return None
+
+    @functools.wraps(wrapped)
+    def with_depth(features: Any, labels: Any) -> Any:
+        return wrapped(features, labels, 3)
+
+    @functools.wraps(_model_fn)
+    def handing_on(*args: Any, **kwargs: Any) -> Any:
+        return _model_fn(*args, **kwargs)
+
+    def with_an_option(features: Any, *, depth: int = 3, mode: str) -> Any:
+        return None
+
+    for model_fn in (with_depth, handing_on, with_an_option):
         tfe.Estimator(model_fn, tmp_path)
 
 
@@ -98,13 +122,31 @@ def test_without_a_model_dir_a_temporary_one_is_made_and_named(
 
 
 def test_a_config_of_another_type_is_refused() -> None:
-    with pytest.raises(ValueError, match="config must be an instance of RunConfig"):
+    with pytest.raises(ValueError, match="config must be an instance of `RunConfig`"):
         tfe.Estimator(_model_fn, config={"model_dir": "a"})
 
 
 def test_the_config_is_logged(tmp_path: Path, logged: list[str]) -> None:
     tfe.Estimator(_model_fn, tmp_path)
-    assert any(line.startswith("Using config: RunConfig(") for line in logged)
+    assert "Using default config." in logged
+    assert any(line.startswith(f"Using config: {{'_model_dir': '{tmp_path}'") for line in logged)
+
+
+def test_the_session_config_is_tf_estimators_where_none_is_given(tmp_path: Path) -> None:
+    config = tfe.Estimator(_model_fn, tmp_path).config.session_config
+    assert config.allow_soft_placement
+    assert config.graph_options.rewrite_options.meta_optimizer_iterations == 1  # ONE
+    own = v1.ConfigProto(log_device_placement=True)
+    estimator = tfe.Estimator(_model_fn, tmp_path, tfe.RunConfig(session_config=own))
+    assert estimator.config.session_config == own
+
+
+def test_a_config_whose_subclass_replaces_by_rules_of_its_own_is_completed(tmp_path: Path) -> None:
+    class Mine(tfe.RunConfig):
+        def replace(self, **kwargs: Any) -> Any:
+            raise AssertionError("not called here")
+
+    assert tfe.Estimator(_model_fn, tmp_path, Mine()).model_dir == str(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["model_dir", "config", "params", "model_fn"])
@@ -123,7 +165,7 @@ def test_an_untrained_estimator_has_no_checkpoint(tmp_path: Path) -> None:
     estimator = tfe.Estimator(_model_fn, tmp_path)
     assert estimator.latest_checkpoint() is None
     for ask in (estimator.get_variable_names, lambda: estimator.get_variable_value("kernel")):
-        with pytest.raises(ValueError, match=f"Couldn't find trained model at {tmp_path}"):
+        with pytest.raises(ValueError, match=f"Could not find trained model in .*{tmp_path}"):
             ask()
 
 
@@ -145,7 +187,7 @@ def test_its_model_fn_takes_features_labels_mode_and_config(tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["train", "evaluate", "predict", "config", "eval_dir"])
 def test_a_subclass_that_overrides_a_member_is_refused(tmp_path: Path, name: str) -> None:
     mine = type("Mine", (tfe.Estimator,), {name: lambda self: None})
-    with pytest.raises(ValueError, match=f"cannot override members.*does override {name}"):
+    with pytest.raises(ValueError, match=rf"cannot override members.*does override \['{name}'\]"):
         mine(_model_fn, tmp_path)
 
 
@@ -162,6 +204,133 @@ def test_a_subclass_may_add_members_and_choose_the_checkpoint(tmp_path: Path) ->
 
     estimator = Mine(tmp_path)
     assert (estimator.describe(), estimator.latest_checkpoint()) == ("mine", "chosen")
+
+
+def test_an_override_is_found_also_between_two_classes(tmp_path: Path) -> None:
+    class Mine(tfe.Estimator):
+        def train(self, *args: Any, **kwargs: Any) -> Any:
+            raise AssertionError("not called here")
+
+    class Further(Mine):
+        pass
+
+    with pytest.raises(ValueError, match=r"does override \['train'\]"):
+        Further(_model_fn, tmp_path)
+
+
+def test_a_subclass_may_have_members_of_every_kind(tmp_path: Path) -> None:
+    class Mine(tfe.Estimator):
+        constant = 3
+
+        @staticmethod
+        def static() -> int:
+            return 4
+
+        @classmethod
+        def of_the_class(cls) -> str:
+            return cls.__name__
+
+        @property
+        def fact(self) -> int:
+            return 5
+
+        def __repr__(self) -> str:
+            return "mine"
+
+        def _create_and_assert_global_step(self, graph: Any) -> Any:
+            return None
+
+    mine = Mine(_model_fn, tmp_path)
+    members = (mine.constant, mine.static(), mine.of_the_class(), mine.fact, repr(mine))
+    assert members == (3, 4, "Mine", 5, "mine")
+
+
+def test_a_subclass_may_make_its_model_fn_from_itself(tmp_path: Path) -> None:
+    class Mine(tfe.Estimator):
+        def __init__(self, width: int, **kwargs: Any) -> None:
+            self.width = width
+            super().__init__(model_fn=self._build, **kwargs)
+
+        def _build(self, features: Any, labels: Any, mode: str) -> Any:
+            return tfe.EstimatorSpec(mode, predictions=features * self.width)
+
+    def input_fn() -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices([1, 2]).batch(2)
+
+    assert list(Mine(3, model_dir=tmp_path).predict(input_fn)) == [3, 6]
+
+
+# Global batch sizes.
+
+
+def _seen_by_input_fn(estimator: tfe.Estimator, method: str) -> Any:
+    seen: list[Any] = []
+
+    def input_fn(params: Any) -> Any:
+        seen.append(params)
+        raise _Enough
+
+    with pytest.raises(_Enough):
+        call = getattr(estimator, method)(input_fn)
+        if method == "predict":
+            next(call)
+    return seen[0]
+
+
+class _Enough(Exception):
+    """Ends a call once it has shown what is wanted."""
+
+
+METHODS = [("train", "train"), ("evaluate", "eval"), ("predict", "predict")]
+
+
+@pytest.mark.parametrize(("method", "name"), METHODS)
+def test_the_batch_size_of_a_replica_is_in_params(tmp_path: Path, method: str, name: str) -> None:
+    sizes = {"train_batch_size": 6, "eval_batch_size": 8, "predict_batch_size": 10}
+    estimator = tfe.Estimator(_with_params, tmp_path, params={"a": 1}, **sizes)
+    expected = {"a": 1, "batch_size": sizes[f"{name}_batch_size"]}
+    assert _seen_by_input_fn(estimator, method) == expected
+    assert estimator.params == {"a": 1}
+
+
+def test_the_batch_size_is_shared_by_the_replicas(tmp_path: Path) -> None:
+    config = tfe.RunConfig(device=tfe.DeviceConfig(num_replicas=2))
+    estimator = tfe.Estimator(_model_fn, tmp_path, config, train_batch_size=6)
+    assert _seen_by_input_fn(estimator, "train") == {"batch_size": 3}
+
+
+def test_workers_and_replicas_share_a_batch() -> None:
+    assert replica_batch_size("train_batch_size", 24, 2, 3) == 4
+    message = r"train_batch_size \(got 25\) must be divisible by num_workers \* num_replicas "
+    with pytest.raises(ValueError, match=message + r"\(2 \* 3\). Nearest: 24 and 30"):
+        replica_batch_size("train_batch_size", 25, 2, 3)
+
+
+@pytest.mark.parametrize("name", ["train_batch_size", "eval_batch_size", "predict_batch_size"])
+def test_a_batch_size_that_does_not_split_is_refused(tmp_path: Path, name: str) -> None:
+    config = tfe.RunConfig(device=tfe.DeviceConfig(num_replicas=2))
+    with pytest.raises(ValueError, match=rf"{name} \(got 1\) must be divisible .* \(1 \* 2\)"):
+        tfe.Estimator(_model_fn, tmp_path, config, **{name: 1})
+    with pytest.raises(ValueError, match=rf"{name} \(got 0\) must be positive"):
+        tfe.Estimator(_model_fn, tmp_path, config, **{name: 0})
+
+
+def test_params_and_a_batch_size_must_not_contradict(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="batch_size cannot be passed in params when"):
+        tfe.Estimator(_with_params, tmp_path, params={"batch_size": 3}, eval_batch_size=3)
+    with pytest.raises(ValueError, match="`params` is expected to be of type `dict`"):
+        tfe.Estimator(_with_params, tmp_path, params=[1], eval_batch_size=3)
+
+
+def test_an_input_fn_must_take_the_batch_size(tmp_path: Path) -> None:
+    estimator = tfe.Estimator(_model_fn, tmp_path, train_batch_size=3)
+    message = r"input_fn must have params argument to receive params\['batch_size'\]"
+    with pytest.raises(ValueError, match=message):
+        estimator.train(_no_input, steps=1)
+
+
+def test_params_without_a_batch_size_may_be_anything(tmp_path: Path) -> None:
+    assert tfe.Estimator(_with_params, tmp_path, params=[1]).params == [1]
 
 
 # Asking for what makes no sense.
@@ -205,17 +374,22 @@ def test_steps_must_be_a_multiple_of_iterations_per_loop(tmp_path: Path, steps: 
         estimator.train(_no_input, steps=steps)
 
 
+def test_evaluated_steps_must_be_a_multiple_of_iterations_per_loop_too(tmp_path: Path) -> None:
+    config = tfe.RunConfig(device=tfe.DeviceConfig(iterations_per_loop=3))
+    estimator = tfe.Estimator(_model_fn, tmp_path, config)
+    with pytest.raises(ValueError, match=r"steps \(1\) must be a multiple of .* \(3\)"):
+        estimator.evaluate(_no_input, steps=1)
+
+
 @pytest.mark.parametrize("method", ["train", "evaluate"])
 def test_hooks_of_another_type_are_refused(estimator: tfe.Estimator, method: str) -> None:
     call: Callable[..., Any] = getattr(estimator, method)
-    with pytest.raises(
-        TypeError, match="All hooks must be SessionRunHook instances, given: 'hook'"
-    ):
+    with pytest.raises(TypeError, match="Hooks must be a SessionRunHook, given: 'hook'"):
         call(_no_input, hooks=["hook"], steps=1)
 
 
 def test_listeners_of_another_type_are_refused(estimator: tfe.Estimator) -> None:
-    with pytest.raises(TypeError, match="list of CheckpointSaverListener instances, given: 1"):
+    with pytest.raises(TypeError, match="must be a list of CheckpointSaverListener, given: 1"):
         estimator.train(_no_input, steps=1, saving_listeners=[1])
 
 
@@ -231,10 +405,21 @@ def test_a_model_dir_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 def test_a_task_that_does_not_train_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
-    cluster = '{"worker": ["a:1"], "ps": ["b:1"], "evaluator": ["c:1"]}'
+    cluster = '{"chief": ["a:1"], "ps": ["b:1"], "evaluator": ["c:1"]}'
     tf_config = f'{{"cluster": {cluster}, "task": {{"type": "{task}", "index": 0}}}}'
     monkeypatch.setenv("TF_CONFIG", tf_config)
     with pytest.raises(ValueError, match=f"this task is '{task}'.*train_and_evaluate"):
+        tfe.Estimator(_model_fn, tmp_path).train(_no_input, steps=1)
+
+
+def test_training_beside_parameter_servers_is_refused_with_the_alternative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = '{"chief": ["a:1"], "ps": ["b:1"]}'
+    monkeypatch.setenv(
+        "TF_CONFIG", f'{{"cluster": {cluster}, "task": {{"type": "chief", "index": 0}}}}'
+    )
+    with pytest.raises(ValueError, match=r"no parameter servers here.*MultiWorkerStrategy"):
         tfe.Estimator(_model_fn, tmp_path).train(_no_input, steps=1)
 
 

@@ -319,6 +319,40 @@ def test_the_newest_checkpoint_predicts(trained: tfe.Estimator, numbers: Make) -
     np.testing.assert_allclose([row["output"] for row in rows], x @ kernel + bias, rtol=1e-5)
 
 
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 9])
+def test_the_number_of_predictions_can_be_limited(untrained: Make, number: int) -> None:
+    ended: list[str] = []
+
+    class Ends(v1.train.SessionRunHook):  # type: ignore[misc]
+        def end(self, session: Any) -> None:
+            ended.append("end")
+
+    estimator = untrained(_doubled)
+    values = list(estimator.predict(_four_numbers, hooks=[Ends()], num_predictions=number))
+    assert [value["doubled"] for value in values] == [2.0, 4.0, 6.0, 8.0][:number]
+    assert ended == ["end"]
+    batches = estimator.predict(_four_numbers, yield_single_examples=False, num_predictions=1)
+    assert len(list(batches)) == 1
+
+
+def test_no_predictions_are_refused(untrained: Make) -> None:
+    with pytest.raises(ValueError, match="num_predictions must be at least 1, got 0"):
+        next(untrained(_doubled).predict(_four_numbers, num_predictions=0))
+
+
+def test_a_subclass_makes_the_step_counter_that_predict_finds(tmp_path: Path) -> None:
+    class Mine(tfe.Estimator):
+        def _create_and_assert_global_step(self, graph: tf.Graph) -> Any:
+            return v1.train.create_global_step(graph).assign(5)
+
+    def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
+        names = [op.type for op in v1.get_default_graph().get_operations()]
+        assert names.count("AssignVariableOp") == 2  # Its initializer, and ours.
+        return tfe.EstimatorSpec(mode, predictions=features)
+
+    assert len(list(Mine(model_fn, tmp_path).predict(_four_numbers))) == 4
+
+
 def test_predict_drops_labels_and_a_checkpoint_can_be_named(
     trained: tfe.Estimator, numbers: Make
 ) -> None:
@@ -339,7 +373,7 @@ def test_nothing_happens_before_the_first_value_is_asked_for(untrained: Make) ->
 
     predictions = untrained(_doubled).predict(no_input, hooks=["wrong"])
     assert isinstance(predictions, Iterator)
-    with pytest.raises(TypeError, match="All hooks must be SessionRunHook instances"):
+    with pytest.raises(TypeError, match="Hooks must be a SessionRunHook"):
         next(predictions)
 
 

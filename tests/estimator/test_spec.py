@@ -10,6 +10,7 @@ import tf_keras
 
 import tfdist.estimator as tfe
 from tfdist.estimator import EstimatorSpec, ModeKeys
+from tfdist.estimator.export import PredictOutput
 
 pytestmark = pytest.mark.usefixtures("graph")
 
@@ -154,7 +155,9 @@ def test_predictions_that_are_no_tensors_are_refused_by_key() -> None:
 )
 def test_tensors_of_another_graph_are_refused(field: str, make: Callable[[Any], Any]) -> None:
     fields = {"loss": _loss(), "train_op": tf.no_op(), field: make(_elsewhere())}
-    with pytest.raises(ValueError, match=f"{field}.*different graph.*Build it inside model_fn"):
+    name = "prediction values" if field == "predictions" else field
+    phrase = rf'{name}.* with "Const.*" must be from the default graph.*Build it inside model_fn'
+    with pytest.raises(ValueError, match=phrase):
         EstimatorSpec(TRAIN, **fields)
 
 
@@ -240,6 +243,12 @@ def test_a_metric_that_is_no_pair_is_refused_by_name(value: Any) -> None:
         EstimatorSpec(EVAL, loss=_loss(), eval_metric_ops={"wrong": value})
 
 
+@pytest.mark.parametrize("part", [None, 1.0])
+def test_a_metric_without_an_op_is_refused_by_name(part: Any) -> None:
+    with pytest.raises(TypeError, match=r"eval_metric_ops\['wrong'\] must have tensors or ops"):
+        EstimatorSpec(EVAL, loss=_loss(), eval_metric_ops={"wrong": (_loss(), part)})
+
+
 def test_a_metrics_value_may_be_nested() -> None:
     nested = ({"a": _loss(), "b": [_loss(), _loss()]}, tf.no_op())
     spec = EstimatorSpec(EVAL, loss=_loss(), eval_metric_ops={"nested": nested})
@@ -262,7 +271,9 @@ def test_a_keras_metric_becomes_a_pair_in_the_users_dict() -> None:
 
 def test_a_keras_metric_without_an_update_is_refused() -> None:
     metrics = {"accuracy": tf_keras.metrics.BinaryAccuracy()}
-    with pytest.raises(ValueError, match=r"call update_state\(...\) on the 'accuracy' metric"):
+    with pytest.raises(
+        ValueError, match=r'call update_state\(...\) on the "binary_accuracy" metric'
+    ):
         EstimatorSpec(EVAL, loss=_loss(), eval_metric_ops=metrics)
 
 
@@ -289,19 +300,42 @@ def test_hooks_are_kept_as_a_tuple(name: str) -> None:
 @pytest.mark.parametrize("name", HOOK_FIELDS)
 @pytest.mark.parametrize("value", [v1.train.SessionRunHook(), ["print"], 3])
 def test_what_is_no_list_of_hooks_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(TypeError, match=f"{name} must be SessionRunHook objects"):
+    with pytest.raises(TypeError, match=f"All hooks must be SessionRunHook instances in {name}"):
         EstimatorSpec(EVAL, loss=_loss(), **{name: value})
 
 
 def test_a_scaffold_of_another_type_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"scaffold must be tf.compat.v1.train.Scaffold"):
+    with pytest.raises(TypeError, match=r"scaffold must be tf\.train\.Scaffold"):
         EstimatorSpec(EVAL, loss=_loss(), scaffold="mine")
 
 
 def test_export_outputs_are_looked_at_in_predict_only() -> None:
-    EstimatorSpec(EVAL, loss=_loss(), export_outputs=[1])
-    with pytest.raises(TypeError, match="export_outputs must be a dict"):
+    assert EstimatorSpec(EVAL, loss=_loss(), export_outputs=[1]).export_outputs == [1]
+    assert EstimatorSpec(EVAL, loss=_loss()).export_outputs is None
+    with pytest.raises(TypeError, match="`export_outputs` must be dict"):
         EstimatorSpec(PREDICT, predictions=_loss(), export_outputs=[1])
+    with pytest.raises(TypeError, match="Values in `export_outputs` must be ExportOutput objects"):
+        EstimatorSpec(PREDICT, predictions=_loss(), export_outputs={"mine": _loss()})
+
+
+def test_predictions_are_served_by_default() -> None:
+    loss = _loss()
+    outputs = EstimatorSpec(PREDICT, predictions=loss).export_outputs
+    assert {name: output.outputs for name, output in outputs.items()} == {
+        "serving_default": {"output": loss}
+    }
+
+
+def test_a_single_export_output_becomes_the_default_too() -> None:
+    mine = PredictOutput(_loss())
+    outputs = EstimatorSpec(PREDICT, predictions=_loss(), export_outputs={"mine": mine})
+    assert outputs.export_outputs == {"mine": mine, "serving_default": mine}
+
+
+def test_several_export_outputs_without_a_default_are_refused() -> None:
+    outputs = {"first": PredictOutput(_loss()), "second": PredictOutput(_loss())}
+    with pytest.raises(ValueError, match="Multiple `export_outputs` were provided"):
+        EstimatorSpec(PREDICT, predictions=_loss(), export_outputs=outputs)
 
 
 # _replace.

@@ -1,5 +1,7 @@
 """Estimator.train: steps, checkpoints, log lines, summaries, hooks."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -470,3 +472,55 @@ def test_a_users_scaffold_is_used(numbers: Make, tmp_path: Path) -> None:
     estimator = tfe.Estimator(model_fn, tmp_path, _config()).train(numbers(), steps=1)
     assert estimator.get_variable_names() == ["renamed"]
     assert estimator.get_variable_value("renamed") == 5.0
+
+
+# Around the Estimator.
+
+
+def test_a_chief_beside_a_listed_evaluator_trains_without_a_server(
+    dense: Make, numbers: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = '{"chief": ["localhost:9990"], "evaluator": ["localhost:9991"]}'
+    task = '{"type": "chief", "index": 0}'
+    monkeypatch.setenv("TF_CONFIG", f'{{"cluster": {cluster}, "task": {task}}}')
+    estimator = tfe.Estimator(dense(), tmp_path)
+    assert estimator.config.master == "grpc://localhost:9990"
+    estimator.train(numbers(), steps=1)
+    assert estimator.evaluate(numbers(), steps=1)["global_step"] == 1
+    assert next(estimator.predict(numbers()))["output"].shape == (3,)
+
+
+WITHOUT_EAGER = """
+import sys
+import tensorflow as tf
+import tfdist.estimator as tfe
+
+v1 = tf.compat.v1
+v1.disable_eager_execution()
+
+def input_fn():
+    dataset = v1.data.Dataset.from_tensors(({"x": [[1.0]]}, [[2.0]])).repeat(3)
+    return v1.data.make_one_shot_iterator(dataset).get_next()
+
+def model_fn(features, labels, mode):
+    weight = v1.get_variable("weight", [1, 1], initializer=v1.zeros_initializer())
+    output = tf.matmul(features["x"], weight)
+    if mode == tfe.ModeKeys.PREDICT:
+        return tfe.EstimatorSpec(mode, predictions={"output": output})
+    loss = v1.losses.mean_squared_error(labels, output)
+    optimizer = v1.train.GradientDescentOptimizer(0.25)
+    step = optimizer.minimize(loss, v1.train.get_global_step())
+    return tfe.EstimatorSpec(mode, loss=loss, train_op=step)
+
+estimator = tfe.Estimator(model_fn, sys.argv[1])
+estimator.train(input_fn, max_steps=2)
+print(estimator.evaluate(input_fn)["loss"], estimator.get_variable_value("weight")[0, 0])
+print([float(p["output"][0]) for p in estimator.predict(input_fn)])
+"""
+
+
+def test_it_works_with_eager_execution_disabled(tmp_path: Path) -> None:
+    # By hand: 0 + 0.5 * (2 - 0) = 1, 1 + 0.5 * (2 - 1) = 1.5; the loss then is 0.25.
+    command = [sys.executable, "-c", WITHOUT_EAGER, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stdout.split("\n")[:2] == ["0.25 1.5", "[1.5, 1.5, 1.5]"]

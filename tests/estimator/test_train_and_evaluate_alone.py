@@ -1,8 +1,10 @@
 """train_and_evaluate in one process; TrainSpec and EvalSpec."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import tensorflow.compat.v1 as v1
@@ -70,54 +72,67 @@ def test_the_specs_keep_lists_as_tuples() -> None:
 
 @pytest.mark.parametrize("spec", [TrainSpec, EvalSpec])
 def test_an_input_fn_must_be_callable(spec: Any) -> None:
-    with pytest.raises(TypeError, match="input_fn must be callable, given: 'data'"):
+    with pytest.raises(TypeError, match="`input_fn` must be callable, given: 'data'"):
         spec("data")
 
 
 @pytest.mark.parametrize("spec", [TrainSpec, EvalSpec])
 def test_hooks_of_another_type_are_refused(spec: Any) -> None:
-    with pytest.raises(TypeError, match="All hooks must be SessionRunHook instances, given: 1"):
+    with pytest.raises(TypeError, match="All hooks must be `SessionRunHook` instances, given: 1"):
         spec(_input_fn, hooks=[1])
 
 
 @pytest.mark.parametrize(
-    ("spec", "name", "value"),
+    ("spec", "name", "value", "rule"),
     [
-        (TrainSpec, "max_steps", 0),
-        (EvalSpec, "steps", 0),
-        (EvalSpec, "start_delay_secs", -1),
-        (EvalSpec, "throttle_secs", -1),
+        (TrainSpec, "max_steps", 0, "> 0"),
+        (EvalSpec, "steps", 0, "> 0"),
+        (EvalSpec, "start_delay_secs", -1, ">= 0"),
+        (EvalSpec, "throttle_secs", -1, ">= 0"),
     ],
 )
-def test_numbers_too_small_are_refused(spec: Any, name: str, value: int) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be at least"):
+def test_numbers_too_small_are_refused(spec: Any, name: str, value: int, rule: str) -> None:
+    with pytest.raises(ValueError, match=f"Must specify {name} {rule}, given: {value}"):
         spec(_input_fn, **{name: value})
 
 
 def test_listeners_of_another_type_are_refused() -> None:
-    with pytest.raises(TypeError, match="saving_listeners must be CheckpointSaverListener objects"):
+    with pytest.raises(TypeError, match="saving_listeners must be `CheckpointSaverListener` inst"):
         TrainSpec(_input_fn, saving_listeners=[v1.train.SessionRunHook()])
 
 
 def test_a_name_that_is_no_string_is_refused() -> None:
-    with pytest.raises(TypeError, match="name must be string, given: 3"):
+    with pytest.raises(TypeError, match="`name` must be string, given: 3"):
         EvalSpec(_input_fn, name=3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [3, "exporter", [Exporter(), "exporter"]])
 def test_exporters_of_another_type_are_refused(value: Any) -> None:
-    with pytest.raises(TypeError, match="exporters must be"):
+    with pytest.raises(TypeError, match="`exporters` must be an Exporter"):
         EvalSpec(_input_fn, exporters=value)
 
 
-@pytest.mark.parametrize("name", ["", None, 3])
-def test_an_exporter_needs_a_name(name: Any) -> None:
-    with pytest.raises(ValueError, match="must have a name that is a non-empty string"):
+def test_exporters_may_be_any_iterable() -> None:
+    first, second = Exporter("first"), Exporter("second")
+    assert EvalSpec(_input_fn, exporters=iter([first, second])).exporters == (first, second)
+    assert EvalSpec(_input_fn, exporters=[]).exporters == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("", "cannot have a name that is `None` or empty"),
+        (None, "cannot have a name that is `None` or empty"),
+        (3, "must have a string name"),
+    ],
+)
+def test_an_exporter_needs_a_name(name: Any, rule: str) -> None:
+    with pytest.raises(ValueError, match=f"An Exporter {rule}"):
         EvalSpec(_input_fn, exporters=Exporter(name))
 
 
 def test_two_exporters_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="Exporter names must be unique, got 'best' twice"):
+    with pytest.raises(ValueError, match=r"`exporters` must have unique names. 'best'"):
         EvalSpec(_input_fn, exporters=[Exporter("best"), Exporter("best")])
 
 
@@ -125,12 +140,20 @@ def test_arguments_of_another_type_are_refused(make_estimator: Make) -> None:
     train_spec, eval_spec = TrainSpec(_input_fn), EvalSpec(_input_fn)
     estimator = make_estimator()
     for arguments, name in (
-        ((estimator, train_spec, train_spec), "eval_spec` must be a tfdist.estimator.EvalSpec"),
-        (("mine", train_spec, eval_spec), "estimator` must be a tfdist.estimator.Estimator"),
-        ((estimator, eval_spec, eval_spec), "train_spec` must be a tfdist.estimator.TrainSpec"),
+        ((estimator, train_spec, train_spec), "`eval_spec` must have type `tf.estimator.EvalSpec`"),
+        (("mine", train_spec, eval_spec), "`estimator` must have type `tf.estimator.Estimator`"),
+        ((estimator, eval_spec, eval_spec), "`train_spec` must have type `tf.estimator.TrainSpec`"),
     ):
         with pytest.raises(TypeError, match=name):
             train_and_evaluate(*arguments)
+
+
+def test_evaluated_steps_that_do_not_fill_a_loop_are_refused_before_training(
+    make_estimator: Make,
+) -> None:
+    estimator = make_estimator(device=tfe.DeviceConfig(iterations_per_loop=3))
+    with pytest.raises(ValueError, match=r"steps \(100\) must be a multiple of"):
+        train_and_evaluate(estimator, TrainSpec(_input_fn), EvalSpec(_input_fn))
 
 
 # Training and evaluating in turn.
@@ -296,7 +319,7 @@ def test_an_evaluator_waits_for_checkpoints(
 
     def train_instead_of_sleeping(secs: float) -> None:
         slept.append(secs)
-        if len(slept) > 1:
+        if len(slept) == 2 or len(slept) == 3:
             monkeypatch.delenv("TF_CONFIG")
             make_estimator().train(numbers(), max_steps=2 * len(slept) - 2)
             monkeypatch.setenv("TF_CONFIG", '{"task": {"type": "evaluator", "index": 0}}')
@@ -309,5 +332,204 @@ def test_an_evaluator_waits_for_checkpoints(
     )
     assert _evaluated_steps(logged) == [2, 4]
     assert slept[0] == 7
+    assert len(slept) == 3  # Unlike tf.estimator, not after the last evaluation.
     assert all(20 < secs <= 30 for secs in slept[1:])
     assert any(line.startswith("Estimator is not trained yet") for line in logged)
+
+
+# Who does what, seen on an Estimator that does nothing.
+
+
+class Times:
+    """A clock that only sleep moves; each look at it is `a_look` later."""
+
+    def __init__(self, a_look: float = 0.0) -> None:
+        self.now, self.a_look = 1000.0, a_look
+        self.slept: list[float] = []
+
+    def time(self) -> float:
+        self.now += self.a_look
+        return self.now
+
+    def sleep(self, secs: float) -> None:
+        self.slept.append(secs)
+        self.now += secs
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Makes an Estimator of a task, whose checkpoints and results are given."""
+
+    def fake(tf_config: Any, paths: list[Any] | None = None, results: Any = None) -> Any:
+        monkeypatch.setenv("TF_CONFIG", json.dumps(tf_config))
+        estimator = mock.Mock(spec=tfe.Estimator)
+        estimator.config = tfe.RunConfig(model_dir="model")
+        estimator.model_dir = "model"
+        estimator.latest_checkpoint.side_effect = paths
+        estimator.evaluate.side_effect = results
+        return estimator
+
+    return fake
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Times:
+    clock = Times()
+    monkeypatch.setattr("tfdist.estimator.evaluator.time", clock)
+    return clock
+
+
+EVALUATOR = {"task": {"type": "evaluator", "index": 0}}
+TRAIN = TrainSpec(_input_fn, max_steps=9)
+
+
+def _result(step: int) -> dict[str, Any]:
+    return {"global_step": step, "loss": 1.0}
+
+
+def test_an_evaluator_calls_evaluate_with_the_spec(fake: Make, clock: Times) -> None:
+    paths = ["model/model.ckpt-8", "model/model.ckpt-9"]
+    estimator = fake(EVALUATOR, paths, [_result(8), _result(9)])
+    hook, exporter = v1.train.SessionRunHook(), Exporter()
+    spec = EvalSpec(_input_fn, 3, "name", [hook], exporter, start_delay_secs=120, throttle_secs=600)
+    clock.a_look = 40.0
+    train_and_evaluate(estimator, TRAIN, spec)
+    estimator.evaluate.assert_called_with(
+        input_fn=_input_fn,
+        steps=3,
+        name="name",
+        checkpoint_path="model/model.ckpt-9",
+        hooks=(hook,),
+    )
+    assert clock.slept == [120, 560]
+    assert [call["is_the_final_export"] for call in exporter.calls] == [False, True]
+    estimator.train.assert_not_called()
+
+
+def test_an_evaluator_does_not_evaluate_a_checkpoint_twice_and_says_so_every_10_minutes(
+    fake: Make, clock: Times, logged: list[str]
+) -> None:
+    paths = ["a", "a", "a", "a", "b"]
+    estimator = fake(EVALUATOR, paths, [_result(1), _result(9)])
+    spec = EvalSpec(_input_fn, start_delay_secs=0, throttle_secs=301)
+    train_and_evaluate(estimator, TRAIN, spec)
+    called = [call.kwargs["checkpoint_path"] for call in estimator.evaluate.call_args_list]
+    assert called == ["a", "b"]
+    assert clock.slept == [301] * 4
+    warnings = [line for line in logged if line.startswith("No new checkpoint ready for eval")]
+    assert len(warnings) == 2  # Of three: at 301, 602 and 903 seconds.
+
+
+def test_an_evaluator_that_never_waits_is_warned(
+    fake: Make, clock: Times, logged: list[str]
+) -> None:
+    estimator = fake(EVALUATOR, [None, None, "a"], [_result(9)])
+    spec = EvalSpec(_input_fn, start_delay_secs=0, throttle_secs=0)
+    train_and_evaluate(estimator, TRAIN, spec)
+    phrase = "EvalSpec.throttle_secs is set as 0"
+    assert sum(line.startswith(phrase) for line in logged) == 2
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "phrase"),
+    [
+        ({}, ValueError, "should never return empty metrics"),
+        (None, ValueError, "should never return empty metrics"),
+        ([("loss", 1.0)], TypeError, "should return dict"),
+        ({"loss": 1.0}, ValueError, "result should have `global_step`"),
+    ],
+)
+@pytest.mark.usefixtures("clock")
+def test_an_evaluate_that_returns_something_else_is_refused(
+    fake: Make, result: Any, error: Any, phrase: str
+) -> None:
+    estimator = fake(EVALUATOR, ["a"], [result])
+    with pytest.raises(error, match=phrase):
+        train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn, start_delay_secs=0))
+
+
+def test_a_listener_that_finds_no_new_checkpoint_raises(fake: Make) -> None:
+    estimator = fake({}, ["a", "a"], [_result(1)])
+
+    def train(saving_listeners: Any, **arguments: Any) -> None:
+        [listener] = saving_listeners
+        listener.begin()
+        for step in (0, 1):
+            listener.after_save(None, step)
+        listener.end(None, 2)
+
+    estimator.train.side_effect = train
+    with pytest.raises(RuntimeError, match="There was no new checkpoint after the training"):
+        train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn, throttle_secs=0))
+
+
+def _task(cluster: Any, task_type: str, index: int = 0) -> Any:
+    return {"cluster": cluster, "task": {"type": task_type, "index": index}}
+
+
+def test_a_chief_beside_an_evaluator_only_trains(fake: Make) -> None:
+    estimator = fake(_task({"chief": ["a:1"], "evaluator": ["b:1"]}, "chief"))
+    listener = v1.train.CheckpointSaverListener()
+    spec = TrainSpec(_input_fn, max_steps=9, saving_listeners=[listener])
+    assert train_and_evaluate(estimator, spec, EvalSpec(_input_fn)) == (None, None)
+    estimator.train.assert_called_once_with(
+        input_fn=_input_fn, max_steps=9, hooks=[], saving_listeners=[listener]
+    )
+    estimator.evaluate.assert_not_called()
+
+
+@pytest.mark.parametrize("task_type", ["chief", "master", "worker"])
+def test_a_cluster_of_one_evaluates_after_its_checkpoints(fake: Make, task_type: str) -> None:
+    estimator = fake(_task({task_type: ["a:1"]}, task_type))
+    train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))
+    assert len(estimator.train.call_args.kwargs["saving_listeners"]) == 1
+
+
+PS = {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]}
+
+
+@pytest.mark.parametrize("task_type", ["chief", "worker", "ps"])
+def test_parameter_servers_are_refused_with_the_alternative(fake: Make, task_type: str) -> None:
+    with pytest.raises(ValueError, match=r"job 'ps'.*Remove 'ps'.*MultiWorkerStrategy"):
+        train_and_evaluate(fake(_task(PS, task_type)), TRAIN, EvalSpec(_input_fn))
+
+
+def test_an_evaluator_of_a_cluster_with_parameter_servers_evaluates(
+    fake: Make, clock: Times
+) -> None:
+    estimator = fake(_task(PS, "evaluator"), ["a"], [_result(9)])
+    train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))
+    assert estimator.evaluate.call_count == 1
+
+
+@pytest.mark.parametrize(
+    ("task_type", "phrase"),
+    [
+        ("local", "`task.type` in TF_CONFIG cannot be `local`"),
+        ("fun", "Task type fun is not supported. Supported task types are .*'chief', 'evaluator'"),
+    ],
+)
+def test_other_tasks_are_refused(fake: Make, task_type: str, phrase: str) -> None:
+    estimator = fake(_task({"chief": ["a:1"], task_type: ["b:1"]}, task_type))
+    with pytest.raises(ValueError, match=phrase):
+        train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))
+
+
+def test_a_second_evaluator_is_refused(fake: Make) -> None:
+    estimator = fake(_task({"chief": ["a:1"]}, "evaluator", 1))
+    with pytest.raises(
+        ValueError, match=r"there can only be one `evaluator` task .*with task id 0"
+    ):
+        train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))
+
+
+def test_a_cluster_without_a_task_is_refused(fake: Make) -> None:
+    config = mock.Mock(spec=tfe.RunConfig)
+    estimator = fake({})
+    estimator.config = config
+    config.task_type, config.task_id, config.num_ps_replicas = "", 0, 0
+    with pytest.raises(ValueError, match="must have task_type set"):
+        train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))
+    config.task_type, config.num_worker_replicas, config.master = "worker", 2, ""
+    with pytest.raises(RuntimeError, match=r"Could not start server; .*TF_CONFIG"):
+        train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
 from tfdist.estimator import WarmStartSettings
+from tfdist.estimator.export import ServingInputReceiver
 
 Make = Callable[..., Any]
 
@@ -68,7 +70,7 @@ def test_a_list_of_expressions_chooses_from_all_variables(
 
 def test_a_name_map_finds_renamed_variables(older: tfe.Estimator, start: Make, dense: Make) -> None:
     def renamed(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
-        with tf.compat.v1.variable_scope("inner"):
+        with v1.variable_scope("inner"):
             spec: tfe.EstimatorSpec = dense()(features, labels, mode)
             return spec
 
@@ -76,6 +78,50 @@ def test_a_name_map_finds_renamed_variables(older: tfe.Estimator, start: Make, d
     new = start(WarmStartSettings(older.model_dir, var_name_to_prev_var_name=names), renamed)
     np.testing.assert_array_equal(new["inner/kernel"], older.get_variable_value("kernel"))
     np.testing.assert_array_equal(new["inner/bias"], older.get_variable_value("bias"))
+
+
+def test_rows_follow_their_word_to_a_new_vocabulary(
+    numbers: Make, start: Make, tmp_path: Path
+) -> None:
+    def embedding(words: int, name: str) -> Any:
+        def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+            values = np.arange(2.0 * words).reshape(words, 2) + 1
+            rows = v1.get_variable(
+                name, dtype=tf.float32, initializer=values.astype(np.float32), trainable=True
+            )
+            loss = tf.reduce_sum(rows) * tf.reduce_sum(features["x"])
+            with tf.control_dependencies([loss]):
+                step = v1.assign_add(v1.train.get_global_step(), 1)
+            return tfe.EstimatorSpec(mode, loss=loss, train_op=step)
+
+        return model_fn
+
+    for name, words in (("old", ["red", "green", "blue"]), ("new", ["blue", "pink", "red"])):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{word}\n" for word in words))
+    older = tfe.Estimator(embedding(3, "colours"), tmp_path / "older").train(numbers(), steps=1)
+    vocabulary = tfe.VocabInfo(
+        new_vocab=str(tmp_path / "new.txt"),
+        new_vocab_size=3,
+        num_oov_buckets=0,
+        old_vocab=str(tmp_path / "old.txt"),
+        backup_initializer=v1.zeros_initializer(),
+    )
+    settings = WarmStartSettings(older.model_dir, None, {"words": vocabulary}, {"words": "colours"})
+    new = start(settings, embedding(3, "words"))
+    np.testing.assert_array_equal(new["words"], [[5, 6], [0, 0], [1, 2]])
+
+
+def test_the_path_may_be_a_saved_model(
+    older: tfe.Estimator, start: Make, tmp_path: Path, logged: list[str]
+) -> None:
+    def receiver_fn() -> Any:
+        x = v1.placeholder(tf.float32, [None, 2], "x")
+        return ServingInputReceiver({"x": x}, {"x": x})
+
+    path = older.export_saved_model(tmp_path / "export", receiver_fn)
+    new = start(path.decode())
+    np.testing.assert_array_equal(new["kernel"], older.get_variable_value("kernel"))
+    assert "Warm-starting from a SavedModel" in logged
 
 
 def test_a_checkpoint_of_ones_own_goes_first(
@@ -102,7 +148,9 @@ def test_an_untrained_model_is_evaluated_and_predicts_with_a_warm_start(
 
 def test_the_settings_are_logged(older: tfe.Estimator, start: Make, logged: list[str]) -> None:
     start(older.model_dir)
-    assert any(line.startswith("Warm-starting with WarmStartSettings") for line in logged)
+    settings = f"WarmStartSettings(ckpt_to_initialize_from='{older.model_dir}'"
+    phrase = f"Warm-starting with WarmStartSettings: {settings}"
+    assert any(line.startswith(phrase) for line in logged)
 
 
 def test_the_settings_have_tf_estimators_defaults() -> None:

@@ -98,10 +98,19 @@ def test_an_ipu_run_config_is_a_device_config() -> None:
     assert (config.iterations_per_loop, config.variables_on_host, config.device) == (4, False, None)
 
 
-@pytest.mark.parametrize("arguments", [{"num_replicas": 2}, {"num_shards": 2}, {"ordinal": 1}])
-def test_more_than_one_device_is_refused(arguments: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"IPURunConfig asks for .*Start one worker for each"):
+@pytest.mark.parametrize("arguments", [{"num_shards": 2}, {"ordinal": 1}])
+def test_a_model_over_several_devices_is_refused(arguments: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"IPURunConfig got .*Set them to 1 and 0"):
         ipu_run_config.IPURunConfig(**arguments)
+
+
+def test_several_replicas_need_as_many_devices() -> None:
+    with pytest.raises(ValueError, match=r"requires more than one device .* ipu_options is None"):
+        ipu_run_config.IPURunConfig(num_replicas=2)
+    three = utils.auto_select_ipus(utils.create_ipu_config(), 3)
+    with pytest.raises(ValueError, match=r"with 2 devices .* configured with 3 devices"):
+        ipu_run_config.IPURunConfig(num_replicas=2, ipu_options=three)
+    assert ipu_run_config.IPURunConfig(num_replicas=3, ipu_options=three).num_replicas == 3
 
 
 def test_iterations_per_loop_is_checked() -> None:
@@ -149,9 +158,9 @@ def test_the_originals_set_up_runs_to_its_end() -> None:
     assert config.iterations_per_loop == 1
 
 
-def test_several_devices_are_refused() -> None:
-    with pytest.raises(ValueError, match="auto_select_ipus got num_ipus=2"):
-        utils.auto_select_ipus(utils.create_ipu_config(), 2)
+def test_no_devices_are_refused() -> None:
+    with pytest.raises(ValueError, match="auto_select_ipus got num_ipus=0"):
+        utils.auto_select_ipus(utils.create_ipu_config(), 0)
 
 
 def test_options_without_effect_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,3 +102,27 @@ def test_chief_worker_and_evaluator_each_do_their_part(
     assert "Saving dict for global step 30" in of_evaluator.stderr
     assert "metrics {" in of_evaluator.stdout
     assert list((tmp_path / "model" / "eval").iterdir())
+
+
+def test_a_master_evaluates_after_its_checkpoints_and_the_workers_get_its_last_metrics(
+    fake_cluster: Any, program: list[str]
+) -> None:
+    with ReservedPorts(2) as reserved:
+        master_port, worker_port = reserved.ports
+        cluster = {
+            "master": [f"localhost:{master_port}"],
+            "worker": [f"localhost:{worker_port}"],
+        }
+
+        def start(task_type: str) -> Any:
+            tf_config = {"cluster": cluster, "task": {"type": task_type, "index": 0}}
+            environment = {"TF_CONFIG": json.dumps(tf_config)}
+            return fake_cluster.start_script(program, engine="none", env=environment)
+
+        with start("master") as master, start("worker") as worker:
+            [of_master], [of_worker] = (run.wait(120) for run in (master, worker))
+    for step in (10, 20, 30):
+        assert of_master.stderr.count(f"Saving dict for global step {step}:") == 1
+    assert "Saving dict" not in of_worker.stderr
+    for worker_output in (of_master, of_worker):
+        assert "'global_step'" in worker_output.stdout

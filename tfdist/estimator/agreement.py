@@ -39,7 +39,7 @@ class Agreement:
     def __init__(
         self, strategy: tf.distribute.Strategy, loss: tf.Tensor, has_more: tf.Tensor | None
     ) -> None:
-        self.num_workers = int(strategy.num_replicas_in_sync)
+        self.num_workers = int(strategy.extended.collectives.num_workers)
         self.wishes = Wishes()
         with tf.device("/device:CPU:0"):
             self._wishes = v1.placeholder_with_default(tf.zeros([2]), [2], name="wishes")
@@ -122,6 +122,8 @@ class StopTogether(v1.train.SessionRunHook):  # type: ignore[misc]
                 missing,
                 agreement.num_workers,
             )
+        if agreement.wants_stop(sums):
+            v1.logging.info("A hook asked to stop: all workers stop after this step.")
         if missing > 0 or agreement.wants_stop(sums):
             run_context.request_stop()
 

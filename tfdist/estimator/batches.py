@@ -5,7 +5,6 @@ Everything here runs on the host.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.calls import argument_names, call_with
+from tfdist.estimator.calls import argument_names, call_with, needed_arguments
 
 _Dataset = (tf.data.Dataset, v1.data.Dataset)
 
@@ -51,15 +50,13 @@ def call_input_fn(
     if "params" in argument_names(input_fn):
         offered["params"] = params
     # Outside a strategy an input_fn with an optional input_context keeps its default.
-    if input_context is not None or "input_context" in _required(input_fn):
+    if input_context is not None or "input_context" in needed_arguments(input_fn):
         offered["input_context"] = input_context
+    if input_context is not None and "input_context" in argument_names(input_fn):
+        v1.logging.info("The `input_fn` accepts an `input_context` which will be given by "
+                        "DistributionStrategy")  # fmt: skip
     with tf.device("/device:CPU:0"):
         return call_with(input_fn, offered)
-
-
-def _required(function: Callable[..., Any]) -> set[str]:
-    parameters = inspect.signature(function).parameters
-    return {name for name, p in parameters.items() if p.default is p.empty}
 
 
 def make_input(result: Any, *, needs_dataset: bool = False, look_ahead: int | None = None) -> Input:
@@ -86,12 +83,13 @@ def make_input(result: Any, *, needs_dataset: bool = False, look_ahead: int | No
             "input_fn returned None. It must return a tf.data.Dataset, or features and labels."
         )
     features, labels = split(result)
-    return Input(next_batch=lambda: (features, labels, None), is_endless=not _has_queues())
+    is_endless = not (_has_queues() or _is_read_from_a_dataset(features))
+    return Input(next_batch=lambda: (features, labels, None), is_endless=is_endless)
 
 
 def split(element: Any) -> tuple[Any, Any]:
     """Splits a dataset's element, or what an input_fn returned, into features and labels."""
-    if isinstance(element, (list, tuple)) and not hasattr(element, "_fields"):
+    if isinstance(element, (list, tuple)):
         if len(element) == 1:
             return element[0], None
         if len(element) != 2:
@@ -158,6 +156,12 @@ def _tensors_of(element: Any) -> tuple[tf.Tensor, ...]:
 def _filler(spec: tf.TensorSpec) -> tf.Tensor:
     shape = [] if spec.shape.rank is None else [d or 0 for d in spec.shape]
     return tf.zeros(shape, spec.dtype)
+
+
+def _is_read_from_a_dataset(features: Any) -> bool:
+    """Whether the user has made an iterator of a dataset and given what it gets."""
+    tensors = [x for x in tf.nest.flatten(features) if isinstance(x, tf.Tensor)]
+    return any(tensor.op.type == "IteratorGetNext" for tensor in tensors)
 
 
 def _has_queues() -> bool:

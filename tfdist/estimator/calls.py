@@ -12,15 +12,7 @@ _MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
 
 def argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
     """Names a callable's arguments; those that a partial has bound are left out."""
-    bound: set[str] = set()
-    skipped = 0
-    while isinstance(function, functools.partial):
-        bound |= set(function.keywords or {})
-        skipped += len(function.args)
-        function = function.func
-    parameters = inspect.signature(function).parameters.values()
-    named = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    return tuple(name for name in named[skipped:] if name not in bound)
+    return tuple(parameter.name for parameter in _parameters(function))
 
 
 def check_model_fn(model_fn: Any, params: Any) -> None:
@@ -41,7 +33,9 @@ def check_model_fn(model_fn: Any, params: Any) -> None:
             f"model_fn ({model_fn}) does not include params argument, but params ({params}) is "
             "passed to Estimator."
         )
-    unknown = sorted(names - set(_MODEL_FN_ARGUMENTS) - {"self"})
+    # One after a * that has a default is the function's own affair.
+    own = {p.name for p in _parameters(model_fn) if p.kind is p.KEYWORD_ONLY and not _is_needed(p)}
+    unknown = sorted(names - set(_MODEL_FN_ARGUMENTS) - {"self"} - own)
     if unknown:
         raise ValueError(
             f"model_fn ({model_fn}) has following not expected args: {unknown}. Allowed are "
@@ -53,3 +47,30 @@ def call_with(function: Callable[..., Any], offered: Mapping[str, Any], *args: A
     """Calls a function with those of the offered arguments that it names."""
     names = argument_names(function)
     return function(*args, **{k: v for k, v in offered.items() if k in names})
+
+
+def needed_arguments(function: Callable[..., Any]) -> set[str]:
+    """Names the arguments without which a function cannot be called."""
+    return {parameter.name for parameter in _parameters(function) if _is_needed(parameter)}
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Lists the parameters that have a name of their own, less those that a partial has bound."""
+    bound: set[str] = set()
+    skipped = 0
+    while isinstance(function, functools.partial):
+        bound |= set(function.keywords or {})
+        skipped += len(function.args)
+        function = function.func
+    # A decorator's own arguments count: it need not hand them on as they are.
+    every = inspect.signature(function, follow_wrapped=False).parameters.values()
+    named = [p for p in every if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    wrapped = getattr(function, "__wrapped__", None)
+    if callable(wrapped) and any(p.kind is p.VAR_KEYWORD for p in every):
+        names = {p.name for p in named}
+        named += [p for p in _parameters(wrapped) if p.name not in names]
+    return [p for p in named[skipped:] if p.name not in bound]
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty

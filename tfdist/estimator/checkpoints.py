@@ -7,18 +7,28 @@ from typing import Any
 
 import tensorflow as tf
 
+# By name, and in the object-based checkpoints of converted Keras models.
+_GLOBAL_STEP_NAMES = ("global_step", "estimator_global_step/.ATTRIBUTES/VARIABLE_VALUE")
+
 
 def latest(model_dir: str) -> str | None:
     """Returns the newest checkpoint's path, or None."""
     return tf.train.latest_checkpoint(model_dir)
 
 
+def newest_at(path: str) -> str | None:
+    """Returns a checkpoint's own path, and of a folder the newest one's, None if it has none."""
+    return latest(path) if tf.io.gfile.isdir(path) else path
+
+
 def step_of(checkpoint: str) -> int:
     """Returns the global step that a checkpoint holds, 0 if it holds none."""
     try:
-        return int(tf.train.load_checkpoint(checkpoint).get_tensor("global_step"))
+        reader = tf.train.load_checkpoint(checkpoint)
     except tf.errors.NotFoundError:
         return 0
+    names = (name for name in _GLOBAL_STEP_NAMES if reader.has_tensor(name))
+    return next((int(reader.get_tensor(name)) for name in names), 0)
 
 
 def variable_names(model_dir: str) -> list[str]:
@@ -34,7 +44,7 @@ def variable_value(model_dir: str, name: str) -> Any:
 def _required(model_dir: str) -> str:
     path = latest(model_dir)
     if path is None:
-        raise ValueError(f"Couldn't find trained model at {model_dir}. Train first.")
+        raise ValueError(f"Could not find trained model in model_dir: {model_dir}. Train first.")
     return path
 
 

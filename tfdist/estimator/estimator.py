@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +13,27 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
 from tfdist.estimator import checkpoints, evaluation, prediction, warm_start
+from tfdist.estimator.batch_sizes import BatchSizes, num_workers
 from tfdist.estimator.calls import argument_names, call_with, check_model_fn
-from tfdist.estimator.run_config import RunConfig
+from tfdist.estimator.export import saved_model
+from tfdist.estimator.global_step import create_global_step
+from tfdist.estimator.private_keras import name_layers_from_the_start
+from tfdist.estimator.run_config import RunConfig, default_session_config
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
-from tfdist.estimator.training import TrainCall
+from tfdist.estimator.task_role import refuse_parameter_servers
+from tfdist.estimator.training import FoundCheckpoint, TrainCall
 from tfdist.estimator.training_together import train
 
-_OVERRIDABLE = frozenset({"model_fn", "latest_checkpoint"})
+_OVERRIDABLE = frozenset(
+    {
+        "model_fn",
+        "latest_checkpoint",
+        "_create_and_assert_global_step",
+        "_export_all_saved_models",
+        "export_savedmodel",  # That of v1, which v2 does not have.
+    }
+)
+_HOOKS_RULE = "Hooks must be a SessionRunHook"
 
 
 class Estimator:
@@ -33,6 +48,10 @@ class Estimator:
       params: Passed to model_fn and input_fn, copied.
       warm_start_from: A path or `WarmStartSettings` for training and evaluating without a
         checkpoint of one's own.
+      train_batch_size: Examples that all replicas of all workers read in one step of training.
+        params["batch_size"] tells input_fn and model_fn what each replica reads.
+      eval_batch_size: The same for evaluating.
+      predict_batch_size: The same for predicting.
 
     Raises:
       ValueError: If an argument is not usable.
@@ -46,21 +65,32 @@ class Estimator:
         config: RunConfig | None = None,
         params: dict[str, Any] | None = None,
         warm_start_from: Any = None,
+        train_batch_size: int | None = None,
+        eval_batch_size: int | None = None,
+        predict_batch_size: int | None = None,
     ) -> None:
         self._check_overrides()
-        if config is not None and not isinstance(config, RunConfig):
-            raise ValueError(f"config must be an instance of RunConfig, but provided {config!r}.")
+        if config is None:
+            v1.logging.info("Using default config.")
+            config = RunConfig()
+        if not isinstance(config, RunConfig):
+            raise ValueError(f"config must be an instance of `RunConfig`, but provided {config!r}.")
         check_model_fn(model_fn, params)
-        config = config if config is not None else RunConfig()
-        self._model_dir = _decide_model_dir(model_dir, config)
-        self._config = config.replace(model_dir=self._model_dir)
+        self._model_dir = decide_model_dir(model_dir, config)
+        self._config = _complete(config, self._model_dir)
         self._model_fn = model_fn
         self._params = copy.deepcopy(params or {})
+        self._batch_sizes = BatchSizes(
+            train_batch_size, eval_batch_size, predict_batch_size, self._config, params
+        )
         self._warm_start = warm_start.settings_from(warm_start_from)
         if params is None and "params" in argument_names(model_fn):
             v1.logging.warning("Estimator's model_fn (%s) includes params argument, but params are "
                                "not passed to Estimator.", model_fn)  # fmt: skip
-        v1.logging.info("Using config: %s", self._config)
+        v1.logging.info("Using config: %s", vars(self._config))
+        if num_workers(self._config.eval_distribute) > 1:
+            v1.logging.info("eval_distribute has several workers, but an evaluation runs in the "
+                            "process that calls it alone.")  # fmt: skip
 
     # Facts.
 
@@ -140,40 +170,26 @@ class Estimator:
         _check_positive("max_steps", max_steps)
         if steps is not None and max_steps is not None:
             raise ValueError("Can not provide both steps and max_steps. Give one of them.")
-        loops = self._config.device.iterations_per_loop
-        if steps is not None and steps % loops:
-            below = steps - steps % loops
-            nearest = f"{below} and {below + loops}" if below else f"{loops}"
-            raise ValueError(
-                f"steps ({steps}) must be a multiple of iterations_per_loop ({loops}). Nearest: "
-                f"{nearest}."
-            )
-        checked = checked_hooks(hooks, "All hooks must be SessionRunHook instances")
+        check_multiple(steps, self._config.device.iterations_per_loop)
+        checked = checked_hooks(hooks, _HOOKS_RULE)
         listeners = _check_listeners(saving_listeners)
-        if self._config.train_distribute is None or self._config.is_chief:
-            checkpoints.require_writable(self.model_dir)
-            latest = self.latest_checkpoint()
-            done = checkpoints.step_of(latest) if latest and max_steps is not None else 0
-        else:
-            done = 0
-        if max_steps is not None and self._is_done(done, max_steps):
-            v1.logging.info("Skipping training since max_steps has already saved.")
-            return self
-        loss = train(
+        params = self._batch_sizes.add_to(self.params, ModeKeys.TRAIN, input_fn)
+        train(
             TrainCall(
                 model_fn=self._in_mode(ModeKeys.TRAIN),
+                create_global_step=self._create_and_assert_global_step,
                 input_fn=input_fn,
-                params=self.params,
-                config=self._config,
+                params=params,
+                config=self._config_of_session(),
                 model_dir=self.model_dir,
                 hooks=checked,
                 steps=steps,
                 max_steps=max_steps,
                 listeners=listeners,
-                warm_start=self._warm_start_unless(self._has_checkpoint()),
+                warm_start=self._warm_start_unless(False),
+                found=self._find_checkpoint(max_steps is not None),
             )
         )
-        v1.logging.info("Loss for final step: %s.", loss)
         return self
 
     def evaluate(
@@ -198,15 +214,18 @@ class Estimator:
           The metrics by name, with "loss" (the mean over steps) and "global_step".
         """
         _check_positive("steps", steps)
-        checked = checked_hooks(hooks, "All hooks must be SessionRunHook instances")
-        path = checkpoint_path or self.latest_checkpoint()
+        check_multiple(steps, self._config.device.iterations_per_loop)
+        checked = checked_hooks(hooks, _HOOKS_RULE)
+        params = self._batch_sizes.add_to(self.params, ModeKeys.EVAL, input_fn)
+        path = checkpoint_path or checkpoints.latest(self.model_dir)
         if path is None:
             v1.logging.info("Could not find trained model in model_dir: %s, running "
                             "initialization to evaluate.", self.model_dir)  # fmt: skip
         return evaluation.evaluate(
             model_fn=self._in_mode(ModeKeys.EVAL),
+            create_global_step=self._create_and_assert_global_step,
             input_fn=input_fn,
-            params=self.params,
+            params=params,
             config=self._config,
             steps=steps,
             hooks=checked,
@@ -222,6 +241,7 @@ class Estimator:
         hooks: Sequence[v1.train.SessionRunHook] | None = None,
         checkpoint_path: str | None = None,
         yield_single_examples: bool = True,
+        num_predictions: int | None = None,
     ) -> Iterator[Any]:
         """Yields predictions for the input's features; nothing happens before the first `next`.
 
@@ -232,17 +252,23 @@ class Estimator:
           checkpoint_path: None is the newest of model_dir; without any, the freshly initialised
             model predicts.
           yield_single_examples: Whether batches are split into examples.
+          num_predictions: How many to yield at most; None is until the input ends.
         """
-        checked = checked_hooks(hooks, "All hooks must be SessionRunHook instances")
-        path = checkpoint_path or self.latest_checkpoint()
+        if num_predictions is not None and num_predictions < 1:
+            raise ValueError(f"num_predictions must be at least 1, got {num_predictions}.")
+        params = self._batch_sizes.add_to(self.params, ModeKeys.PREDICT, input_fn)
+        checked = checked_hooks(hooks, _HOOKS_RULE)
+        path = checkpoint_path or checkpoints.latest(self.model_dir)
         if path is None:
             v1.logging.info("Could not find trained model in model_dir: %s, running "
                             "initialization to predict.", self.model_dir)  # fmt: skip
         yield from prediction.predict(
             model_fn=self._in_mode(ModeKeys.PREDICT),
             input_fn=input_fn,
-            params=self.params,
-            config=self._config,
+            params=params,
+            config=self._config.in_this_process(),
+            create_global_step=self._create_and_assert_global_step,
+            num_predictions=num_predictions,
             predict_keys=predict_keys,
             hooks=checked,
             checkpoint_path=path,
@@ -250,7 +276,125 @@ class Estimator:
             warm_start=self._warm_start_unless(path is not None),
         )
 
+    def export_saved_model(
+        self,
+        export_dir_base: Any,
+        serving_input_receiver_fn: Callable[[], Any] | None,
+        assets_extra: dict[str, Any] | None = None,
+        as_text: bool = False,
+        checkpoint_path: str | None = None,
+        experimental_mode: str = ModeKeys.PREDICT,
+    ) -> bytes:
+        """Writes a checkpoint and the model as a SavedModel, in this process alone.
+
+        Args:
+          export_dir_base: The folder that gets a folder named by the seconds since 1970.
+          serving_input_receiver_fn: Returns a `tfdist.estimator.export.ServingInputReceiver` or the
+            like: what the model is fed with.
+          assets_extra: Path below "assets.extra" to the file that is copied there.
+          as_text: Whether to write saved_model.pbtxt.
+          checkpoint_path: None is the newest of model_dir; without any, the one that
+            warm_start_from names.
+          experimental_mode: In which mode model_fn is called.
+
+        Returns:
+          The path of the new folder.
+
+        Raises:
+          ValueError: If there is no receiver function or no checkpoint, or the checkpoint lacks
+            variables of the model.
+        """
+        if not serving_input_receiver_fn:
+            raise ValueError("An input_receiver_fn must be defined.")
+        return self._export_all_saved_models(
+            export_dir_base,
+            {experimental_mode: serving_input_receiver_fn},
+            assets_extra=assets_extra,
+            as_text=as_text,
+            checkpoint_path=checkpoint_path,
+            strip_default_attrs=True,
+        )
+
+    @property
+    def export_savedmodel(self) -> Any:
+        raise AttributeError("Estimator has no export_savedmodel: use export_saved_model.")
+
+    def experimental_export_all_saved_models(
+        self,
+        export_dir_base: Any,
+        input_receiver_fn_map: dict[str, Callable[[], Any]],
+        assets_extra: dict[str, Any] | None = None,
+        as_text: bool = False,
+        checkpoint_path: str | None = None,
+    ) -> bytes:
+        """Writes a SavedModel that holds the model in several modes, with one set of variables.
+
+        Args:
+          export_dir_base: As in `export_saved_model`.
+          input_receiver_fn_map: Mode to receiver function; modes with None are left out.
+          assets_extra: As in `export_saved_model`.
+          as_text: As in `export_saved_model`.
+          checkpoint_path: As in `export_saved_model`.
+
+        Returns:
+          The path of the new folder.
+
+        Raises:
+          ValueError: As in `export_saved_model`.
+        """
+        return self._export_all_saved_models(
+            export_dir_base,
+            input_receiver_fn_map,
+            assets_extra=assets_extra,
+            as_text=as_text,
+            checkpoint_path=checkpoint_path,
+            strip_default_attrs=True,
+        )
+
     # Inside.
+
+    def _export_all_saved_models(
+        self,
+        export_dir_base: Any,
+        input_receiver_fn_map: dict[str, Callable[[], Any]],
+        assets_extra: dict[str, Any] | None = None,
+        as_text: bool = False,
+        checkpoint_path: str | None = None,
+        strip_default_attrs: bool = True,
+    ) -> bytes:
+        """Does both kinds of export; a subclass may put something around it."""
+        return saved_model.export(
+            model_fn=lambda features, labels, mode: self._in_mode(mode)(features, labels),
+            create_global_step=self._create_and_assert_global_step,
+            config=self._config,
+            export_dir_base=export_dir_base,
+            receiver_fns=input_receiver_fn_map,
+            checkpoint_path=checkpoint_path or self._checkpoint_to_export(),
+            assets_extra=assets_extra,
+            as_text=as_text,
+            strip_default_attrs=strip_default_attrs,
+        )
+
+    def _checkpoint_to_export(self) -> str:
+        newest = self.latest_checkpoint()
+        if newest is None and self._warm_start is not None:
+            newest = checkpoints.newest_at(self._warm_start.ckpt_to_initialize_from)
+        if newest is None:
+            raise ValueError(
+                f"Couldn't find trained model at {self.model_dir}. Train first, or give "
+                "checkpoint_path."
+            )
+        return newest
+
+    def _create_and_assert_global_step(self, graph: Any) -> Any:
+        """Creates the step counter of a graph; a subclass may make another one, or None."""
+        with graph.as_default():
+            return create_global_step()
+
+    def _config_of_session(self) -> RunConfig:
+        """Returns the config to train with: a strategy has a session target of its own."""
+        config = self._config
+        return config if config.train_distribute is not None else config.in_this_process()
 
     def _in_mode(self, mode: str) -> Callable[[Any, Any], EstimatorSpec]:
         def model_fn(features: Any, labels: Any) -> EstimatorSpec:
@@ -261,10 +405,12 @@ class Estimator:
     def _call_model_fn(
         self, features: Any, labels: Any, mode: str, config: RunConfig
     ) -> EstimatorSpec:
-        offered = {"labels": labels, "mode": mode, "params": self.params, "config": config}
+        params = self._batch_sizes.add_to(self.params, mode)
+        offered = {"labels": labels, "mode": mode, "params": params, "config": config}
         if labels is not None and "labels" not in argument_names(self._model_fn):
             raise ValueError("model_fn does not take labels, but input_fn returns labels.")
         v1.logging.info("Calling model_fn.")
+        name_layers_from_the_start()
         spec = call_with(self._model_fn, {"features": features, **offered})
         v1.logging.info("Done calling model_fn.")
         if not isinstance(spec, EstimatorSpec):
@@ -275,11 +421,14 @@ class Estimator:
         settings = None if has_checkpoint else self._warm_start
         return lambda: warm_start.apply(settings)
 
-    def _has_checkpoint(self) -> bool:
-        return self.latest_checkpoint() is not None
-
-    def _is_done(self, step: int, max_steps: int) -> bool:
-        return step >= max_steps
+    def _find_checkpoint(self, needs_step: bool) -> FoundCheckpoint:
+        """Looks for what to resume from; only worker 0 needs the folder."""
+        if self._config.train_distribute is not None and not self._config.is_chief:
+            return FoundCheckpoint(exists=False, step=0)
+        checkpoints.require_writable(self.model_dir)
+        latest = checkpoints.latest(self.model_dir)
+        step = checkpoints.step_of(latest) if latest and needs_step else 0
+        return FoundCheckpoint(exists=latest is not None, step=step)
 
     def _check_role(self) -> None:
         """Refuses to train in a task, or a cluster, that does not train."""
@@ -289,6 +438,7 @@ class Estimator:
                 f"Train has been called wrong configuration: this task is {config.task_type!r}. "
                 "Call tfdist.estimator.train_and_evaluate, which knows what each task does."
             )
+        refuse_parameter_servers(config)
         if config.num_worker_replicas > 1 and config.train_distribute is None:
             raise ClusterError(
                 f"TF_CONFIG lists {config.num_worker_replicas} workers, but RunConfig has no "
@@ -298,22 +448,33 @@ class Estimator:
     def _check_overrides(self) -> None:
         """Refuses subclasses that replace what the Estimator relies on."""
         own = {name for name in vars(Estimator) if not name.startswith("__")} - _OVERRIDABLE
-        for name in own:
-            if getattr(type(self), name) is not vars(Estimator)[name] and not isinstance(
-                vars(Estimator)[name], staticmethod
-            ):
-                raise ValueError(
-                    f"Subclasses of Estimator cannot override members of Estimator. {type(self)} "
-                    f"does override {name}."
-                )
+        overridden = sorted(
+            name
+            for name in own
+            if inspect.getattr_static(type(self), name) is not vars(Estimator)[name]
+        )
+        if overridden:
+            raise ValueError(
+                "Subclasses of Estimator cannot override members of Estimator. "
+                f"{type(self)} does override {overridden}. Give these members other names."
+            )
 
 
-def _decide_model_dir(model_dir: Any, config: RunConfig) -> str:
+def _complete(config: RunConfig, model_dir: str) -> RunConfig:
+    """Returns a copy with the model_dir, and a session_config if it has none."""
+    # Not as methods of the config: a subclass may replace by rules of its own.
+    if config.session_config is None:
+        config = RunConfig.replace(config, session_config=default_session_config())
+    return RunConfig.replace(config, model_dir=model_dir)
+
+
+def decide_model_dir(model_dir: Any, config: RunConfig) -> str:
+    """Takes the argument, else the config's folder, else a fresh one; ValueError if they differ."""
     given = os.fspath(model_dir) if model_dir else None
     if given and config.model_dir and given != config.model_dir:
         raise ValueError(
-            f"model_dir are set both in constructor and RunConfig, but with different values. In "
-            f"constructor: '{given}', in RunConfig: '{config.model_dir}'. Give one of them."
+            "`model_dir` are set both in constructor and `RunConfig`, but with different values. "
+            f"In constructor: '{given}', in `RunConfig`: '{config.model_dir}'. Give one of them."
         )
     chosen = given or config.model_dir
     if not chosen:
@@ -327,12 +488,22 @@ def _check_positive(name: str, value: int | None) -> None:
         raise ValueError(f"Must specify {name} > 0, given: {value}.")
 
 
+def check_multiple(steps: int | None, loops: int) -> None:
+    """Refuses a number of steps that does not fill its last loop."""
+    if steps is not None and steps % loops:
+        below = steps - steps % loops
+        nearest = f"{below} and {below + loops}" if below else f"{loops}"
+        raise ValueError(
+            f"steps ({steps}) must be a multiple of iterations_per_loop ({loops}). Nearest: "
+            f"{nearest}."
+        )
+
+
 def _check_listeners(listeners: Any) -> tuple[v1.train.CheckpointSaverListener, ...]:
     listeners = tuple(listeners or ())
     for listener in listeners:
         if not isinstance(listener, v1.train.CheckpointSaverListener):
             raise TypeError(
-                "saving_listeners must be a list of CheckpointSaverListener instances, given: "
-                f"{listener!r}."
+                f"saving_listeners must be a list of CheckpointSaverListener, given: {listener!r}"
             )
     return listeners

@@ -4,23 +4,54 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator import sessions
 from tfdist.estimator.batches import call_input_fn, make_input
-from tfdist.estimator.global_step import create_global_step
+from tfdist.estimator.eval_events import write_results
+from tfdist.estimator.replicas import each_replica, evaluation_strategy
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, is_keras_metric
+from tfdist.estimator.step import next_batches
 from tfdist.strategies.placement import HOST, place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The graph of an evaluation, built once; it may be run several times.
+
+    Attributes:
+      graph: Where it was built.
+      scaffold: The model's, with a local_init_op for the metrics.
+      input_hooks: Hooks that initialise the input, and give all replicas the same variables.
+      model_hooks: The spec's evaluation_hooks.
+      values: The metrics' values by name, with "loss" and "global_step".
+      updates: Feeds the metrics with a batch; one op for each replica.
+      has_more: 1.0 while there is a batch for each replica; None if not known.
+      is_enough: Whether there is one for each at the start.
+      session_config: What the session runs on.
+    """
+
+    graph: tf.Graph
+    scaffold: v1.train.Scaffold
+    input_hooks: Sequence[v1.train.SessionRunHook]
+    model_hooks: Sequence[v1.train.SessionRunHook]
+    values: dict[str, Any]
+    updates: Sequence[tf.Operation]
+    has_more: tf.Tensor | None
+    is_enough: tf.Tensor | None
+    session_config: v1.ConfigProto
 
 
 def evaluate(
     *,
     model_fn: Callable[[Any, Any], EstimatorSpec],
+    create_global_step: Callable[[tf.Graph], tf.Variable],
     input_fn: Callable[..., Any],
     params: dict[str, Any],
     config: RunConfig,
@@ -32,56 +63,170 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluates a checkpoint; without one, the freshly initialised model.
 
-    Runs in this process alone, on its device, whatever the strategy for training is.
+    Runs in this process alone, on its devices, whatever the strategy for training is. Of several
+    replicas each takes batches of its own; the metrics are those of all batches.
 
     Returns:
-      Metrics by name, as numpy values, with "loss" (mean over the steps) and "global_step".
+      Metrics by name, as numpy values, with "loss" (mean over the batches) and "global_step".
     """
-    with tf.Graph().as_default():
+    evaluation = build_evaluation(
+        model_fn=model_fn,
+        create_global_step=create_global_step,
+        input_fn=input_fn,
+        params=params,
+        config=config,
+        warm_start=warm_start if checkpoint_path is None else lambda: None,
+    )
+    return run_evaluation(
+        evaluation,
+        master=config.evaluation_master,
+        steps=steps,
+        hooks=hooks,
+        checkpoint_path=checkpoint_path,
+        events_dir=events_dir,
+    )
+
+
+def build_evaluation(
+    *,
+    model_fn: Callable[[Any, Any], EstimatorSpec],
+    create_global_step: Callable[[tf.Graph], tf.Variable],
+    input_fn: Callable[..., Any],
+    params: dict[str, Any],
+    config: RunConfig,
+    warm_start: Callable[[], None],
+) -> Evaluation:
+    """Builds what `evaluate` runs, in a graph of its own."""
+    strategy = evaluation_strategy(config)
+    with tf.Graph().as_default() as graph, ExitStack() as stack:
         v1.set_random_seed(config.tf_random_seed)
         placement = place(config.device.device)
-        global_step = create_global_step()
+        if strategy is not None:
+            placement = strategy.extended.placement
+            stack.enter_context(strategy.scope())
+        global_step = create_global_step(graph)
         result = call_input_fn(
             input_fn, mode=ModeKeys.EVAL, params=params, config=config, input_context=None
         )
-        inputs = make_input(result)
-        features, labels, _ = inputs.next_batch()
-        with placement.on_device():
+        replicas = placement.num_replicas
+        inputs = make_input(
+            result,
+            needs_dataset=replicas > 1,
+            look_ahead=replicas if replicas > 1 else None,
+        )
+        batches = next_batches(inputs, replicas)
+
+        def build(replica: int) -> tuple[EstimatorSpec, dict[str, Any], tf.Operation]:
+            features, labels, _ = batches[replica]
             spec = model_fn(features, labels)
-        if checkpoint_path is None:
-            warm_start()
-        metrics = _with_loss(_metrics(spec), spec.loss)
-        values = {name: value for name, (value, _) in metrics.items()}
-        values["global_step"] = global_step
-        updates = tf.group(
-            *(op for _, update in metrics.values() for op in tf.nest.flatten(update))
+            with tf.device(None):
+                metrics = _with_loss(metrics_of(spec), spec.loss)
+            updates = (op for _, update in metrics.values() for op in tf.nest.flatten(update))
+            return spec, metrics, tf.group(*updates)
+
+        specs, all_metrics, updates = zip(*each_replica(strategy, placement)(build), strict=True)
+        warm_start()
+        values = {name: value for name, (value, _) in all_metrics[0].items()}
+        share = None if strategy is None else strategy.extended.broadcast_variables()
+        stack.close()  # Savers are built outside the strategy's scope.
+        return Evaluation(
+            graph=graph,
+            scaffold=_scaffold(specs[0]),
+            input_hooks=[*inputs.hooks, *([] if share is None else [_RunFirst(share)])],
+            model_hooks=specs[0].evaluation_hooks,
+            values={**values, "global_step": global_step},
+            updates=updates,
+            has_more=batches[-1][2],
+            is_enough=inputs.is_enough,
+            session_config=placement.configure(sessions.with_defaults(config.session_config)),
         )
-        final = v1.train.FinalOpsHook(values)
-        stop = _StopAfter(steps)
-        started = time.time()
-        v1.logging.info(
-            "Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime())
+
+
+def run_evaluation(
+    evaluation: Evaluation,
+    *,
+    master: str,
+    steps: int | None,
+    hooks: Sequence[v1.train.SessionRunHook],
+    events_dir: str,
+    checkpoint_path: str | None = None,
+    init_fn: Callable[[v1.Session], None] | None = None,
+) -> dict[str, Any]:
+    """Opens a session, feeds the metrics, and writes the results for TensorBoard.
+
+    Args:
+      evaluation: What to run.
+      master: The session's target.
+      steps: Batches to evaluate; None is all of the input.
+      hooks: The user's hooks.
+      events_dir: Folder of the event file.
+      checkpoint_path: Where variables come from.
+      init_fn: Sets variables after their initialisation, given a session; not with a checkpoint.
+
+    Returns:
+      The results, as numpy values.
+    """
+    scaffold = evaluation.scaffold
+    if init_fn is not None:
+        scaffold = v1.train.Scaffold(
+            init_fn=lambda _, session: init_fn(session), copy_from_scaffold=scaffold
         )
-        scaffold = _scaffold(spec)
+    final = v1.train.FinalOpsHook(evaluation.values)
+    stop = _StopAfter(steps)
+    started = time.time()
+    v1.logging.info(
+        "Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime())
+    )
+    with evaluation.graph.as_default():
         with v1.train.SingularMonitoredSession(
-            hooks=[*inputs.hooks, *hooks, *spec.evaluation_hooks, stop, final],
+            hooks=[*evaluation.input_hooks, *hooks, *evaluation.model_hooks, stop, final],
             scaffold=scaffold,
-            master=config.evaluation_master,
-            config=placement.configure(sessions.with_defaults(config.session_config)),
+            master=master,
+            config=evaluation.session_config,
             checkpoint_filename_with_path=checkpoint_path,
         ) as session:
-            while not session.should_stop():
-                session.run(updates)
+            _run_updates(session, evaluation.updates, evaluation.has_more, evaluation.is_enough)
         v1.logging.info("Inference Time : %0.5fs", time.time() - started)
         v1.logging.info(
             "Finished evaluation at %s", time.strftime("%Y-%m-%d-%H:%M:%S", time.localtime())
         )
         results: dict[str, Any] = final.final_ops_values
-        _write_events(events_dir, results, checkpoint_path)
+        write_results(events_dir, results, checkpoint_path)
         return results
 
 
-def _metrics(spec: EstimatorSpec) -> dict[str, Any]:
+def _run_updates(
+    session: v1.train.SingularMonitoredSession,
+    updates: Sequence[tf.Operation],
+    has_more: tf.Tensor | None,
+    is_enough: tf.Tensor | None,
+) -> None:
+    """Feeds the metrics until the input ends, or a hook stops.
+
+    Several replicas run in step while there is a batch for each; of the last batches, too few for
+    all, the first replica takes one after the other.
+    """
+    suffices = is_enough is None or session.run_step_fn(
+        lambda step_context: step_context.session.run(is_enough)
+    )
+    while not session.should_stop():
+        if has_more is None or not suffices:
+            session.run(updates[0])
+        else:
+            _, suffices = session.run([updates, has_more])
+
+
+class _RunFirst(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Runs an op once, before the first step."""
+
+    def __init__(self, op: tf.Operation) -> None:
+        self._op = op
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        session.run(self._op)
+
+
+def metrics_of(spec: EstimatorSpec) -> dict[str, Any]:
     """Returns the spec's metrics; those of `eval_metrics` are built here, on the host."""
     if spec.eval_metrics is None:
         return dict(spec.eval_metric_ops)
@@ -108,7 +253,8 @@ def _with_loss(metrics: dict[str, Any], loss: tf.Tensor) -> dict[str, Any]:
         if name in metrics:
             raise ValueError(f"Metric with name {name!r} is not allowed: the Estimator adds it.")
     assert not any(is_keras_metric(m) for m in metrics.values())
-    return {**metrics, "loss": v1.metrics.mean(loss, name="mean_loss")}
+    metrics = {**metrics, "loss": v1.metrics.mean(loss, name="mean_loss")}
+    return dict(sorted(metrics.items()))  # The order in which results are given and written.
 
 
 def _scaffold(spec: EstimatorSpec) -> v1.train.Scaffold:
@@ -136,50 +282,3 @@ class _StopAfter(v1.train.SessionRunHook):  # type: ignore[misc]
             v1.logging.info("Evaluation [%d/%d]", self._done, self._steps)
         if self._done >= self._steps:
             run_context.request_stop()
-
-
-def _write_events(folder: str, results: dict[str, Any], checkpoint_path: str | None) -> None:
-    """Writes the results for TensorBoard at the evaluated step, and logs them."""
-    step = int(results["global_step"])
-    shown = ", ".join(f"{name} = {value}" for name, value in sorted(results.items()))
-    v1.logging.info("Saving dict for global step %d: %s", step, shown)
-    summary = v1.Summary()
-    for name, value in results.items():
-        if name != "global_step" and value is not None:
-            _add_value(summary, name, value)
-    with v1.summary.FileWriter(folder) as writer:
-        writer.add_summary(summary, step)
-        if checkpoint_path:
-            path = v1.Summary()
-            path.value.add(
-                tag="checkpoint_path",
-                tensor=tf.make_tensor_proto(checkpoint_path, dtype=tf.string, shape=[]),
-                metadata=v1.SummaryMetadata(data_class=3),  # DATA_CLASS_BLOB_SEQUENCE is 3.
-            )
-            v1.logging.info(
-                "Saving 'checkpoint_path' summary for global step %d: %s", step, checkpoint_path
-            )
-            writer.add_summary(path, step)
-
-
-def _add_value(summary: v1.Summary, name: str, value: Any) -> None:
-    if isinstance(value, (np.floating, np.integer, float, int)):
-        summary.value.add(tag=name, simple_value=float(value))
-    elif isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
-        summary.value.add(tag=name, tensor=tf.make_tensor_proto(value))
-    elif isinstance(value, bytes):
-        parsed = v1.Summary()
-        try:
-            parsed.ParseFromString(value)
-        except Exception:
-            v1.logging.warning("Skipping summary for %s, cannot parse string to Summary.", name)
-            return
-        for i, part in enumerate(parsed.value):
-            part.tag = f"{name}/{i}"
-            summary.value.add().CopyFrom(part)
-    else:
-        v1.logging.warning(
-            "Skipping summary for %s, must be a float, np.float32, np.int64, np.int32 or int or "
-            "np.ndarray or a serialized string of Summary.",
-            name,
-        )

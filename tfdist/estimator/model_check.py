@@ -11,19 +11,23 @@ class ModelMismatchError(RuntimeError):
     """The workers' models differ; every worker gets this error."""
 
 
-def describe_model(variables: Sequence[Any], reductions: Sequence[str], steps_per_call: int) -> str:
-    """Describes what must be equal on all workers: variables, reductions, steps in a session call.
+def describe_model(
+    variables: Sequence[Any], reductions: Sequence[str], steps_per_call: int, num_replicas: int
+) -> str:
+    """Describes what must be equal on all workers.
 
     Args:
       variables: The graph's global variables.
       reductions: One text for each reduction of the training graph.
       steps_per_call: Steps in one session call.
+      num_replicas: Replicas in this worker.
     """
     return json.dumps(
         {
             "variables": {v.op.name: f"{v.dtype.name} {v.shape}" for v in variables},
             "reductions": list(reductions),
             "steps_per_call": steps_per_call,
+            "num_replicas": num_replicas,
         }
     )
 
@@ -59,11 +63,12 @@ def _difference(first: dict[str, Any], other: dict[str, Any], worker: int) -> st
     for name in theirs:
         if name not in mine:
             return f"variable {name} ({theirs[name]}) exists on worker {worker} but not on worker 0"
-    if first["steps_per_call"] != other["steps_per_call"]:
-        return (
-            f"iterations_per_loop is {first['steps_per_call']} on worker 0 and "
-            f"{other['steps_per_call']} on worker {worker}"
-        )
+    for key, name in (
+        ("steps_per_call", "iterations_per_loop"),
+        ("num_replicas", "the number of replicas"),
+    ):
+        if first[key] != other[key]:
+            return f"{name} is {first[key]} on worker 0 and {other[key]} on worker {worker}"
     if first["reductions"] != other["reductions"]:
         return (
             f"worker 0 reduces {len(first['reductions'])} values and worker {worker} "

@@ -10,7 +10,6 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator import sessions
 from tfdist.estimator.batches import call_input_fn, make_input
-from tfdist.estimator.global_step import create_global_step
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.strategies.placement import place
@@ -27,8 +26,10 @@ def predict(
     checkpoint_path: str | None,
     yield_single_examples: bool,
     warm_start: Callable[[], None],
+    create_global_step: Callable[[tf.Graph], Any],
+    num_predictions: int | None,
 ) -> Iterator[Any]:
-    """Yields predictions in the input's order, until it ends.
+    """Yields predictions in the input's order, until it ends or there are enough.
 
     The graph is the thread's default only while a value is being computed, so that two of these
     can be read in turn.
@@ -37,7 +38,7 @@ def predict(
     with graph.as_default():
         v1.set_random_seed(config.tf_random_seed)
         placement = place(config.device.device)
-        create_global_step()
+        create_global_step(graph)
         result = call_input_fn(
             input_fn, mode=ModeKeys.PREDICT, params=params, config=config, input_context=None
         )
@@ -60,14 +61,21 @@ def predict(
             config=placement.configure(sessions.with_defaults(config.session_config)),
             checkpoint_filename_with_path=checkpoint_path,
         )
+    yielded = 0
     try:
         while not session.should_stop():
             try:
                 with graph.as_default():
                     batch = session.run(predictions)
-            except tf.errors.OutOfRangeError:
+            except (tf.errors.OutOfRangeError, StopIteration):
                 break
-            yield from split_batch(batch) if yield_single_examples else [batch]
+            for prediction in split_batch(batch) if yield_single_examples else [batch]:
+                if yielded == num_predictions:
+                    break
+                yield prediction
+                yielded += 1
+            if yielded == num_predictions:
+                break
     except BaseException as error:  # GeneratorExit too: then hooks do not see an `end`.
         with graph.as_default():
             session.__exit__(type(error), error, error.__traceback__)

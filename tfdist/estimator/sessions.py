@@ -8,16 +8,12 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.run_config import RunConfig
+from tfdist.estimator.run_config import RunConfig, default_session_config
 
 
 def with_defaults(config: v1.ConfigProto | None) -> v1.ConfigProto:
     """Returns the user's config, or tf.estimator's: soft placement, one pass of optimisation."""
-    if config is not None:
-        return config
-    config = v1.ConfigProto(allow_soft_placement=True)
-    config.graph_options.rewrite_options.meta_optimizer_iterations = 2  # ONE
-    return config
+    return config if config is not None else default_session_config()
 
 
 def add_saver(scaffold: v1.train.Scaffold, config: RunConfig) -> None:

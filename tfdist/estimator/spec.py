@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.export.outputs import with_serving_default
+
 HostCall = tuple[Callable[..., Any], Sequence[Any]]
 EvalMetrics = tuple[Callable[..., Any], "Sequence[Any] | Mapping[str, Any]"]
 
@@ -46,7 +48,8 @@ class EstimatorSpec(_Fields):
       train_op: The op of one training step. Needed in TRAIN unless `host_call` is given; with
         both, a step runs both.
       eval_metric_ops: Dict of name to (value, update_op) or to a Keras metric object.
-      export_outputs: Dict of signature name to output, for exporting.
+      export_outputs: Dict of signature name to `ExportOutput`, for exporting; looked at in PREDICT
+        only. None offers the predictions as "serving_default".
       training_chief_hooks: Hooks that run on worker 0 only, while training.
       training_hooks: Hooks that run on every worker while training.
       scaffold: A `tf.compat.v1.train.Scaffold`.
@@ -88,14 +91,17 @@ class EstimatorSpec(_Fields):
             raise ValueError(f"Unknown mode: {mode!r}. Use ModeKeys.TRAIN, EVAL or PREDICT.")
         _check_function_and_tensors(host_call, "host_call", (list, tuple))
         _check_function_and_tensors(eval_metrics, "eval_metrics", (list, tuple, dict))
+        predictions = _checked_predictions(predictions, mode)
+        if mode == ModeKeys.PREDICT:
+            export_outputs = with_serving_default(export_outputs, predictions)
         return super().__new__(
             cls,
             mode=mode,
-            predictions=_checked_predictions(predictions, mode),
+            predictions=predictions,
             loss=_checked_loss(loss, mode),
             train_op=_checked_train_op(train_op, mode, host_call),
             eval_metric_ops=_checked_metrics(eval_metric_ops),
-            export_outputs=_checked_dict(export_outputs, "export_outputs", mode),
+            export_outputs=export_outputs,
             training_chief_hooks=_checked_hooks(training_chief_hooks, "training_chief_hooks"),
             training_hooks=_checked_hooks(training_hooks, "training_hooks"),
             scaffold=_checked_scaffold(scaffold),
@@ -154,8 +160,11 @@ def _checked_predictions(predictions: Any, mode: str) -> Any:
             raise ValueError("Missing predictions. EstimatorSpec needs them in PREDICT.")
         return {}
     if isinstance(predictions, dict):
-        return {k: _tensor(v, f"predictions[{k}]") for k, v in predictions.items()}
-    return _tensor(predictions, "predictions")
+        return {
+            k: _tensor(v, f"predictions[{k}]", f"prediction values at {k!r}")
+            for k, v in predictions.items()
+        }
+    return _tensor(predictions, "predictions", "prediction values")
 
 
 def _checked_loss(loss: Any, mode: str) -> Any:
@@ -198,6 +207,10 @@ def _checked_metrics(metrics: Any) -> dict[str, Any]:
             )
         else:
             for part in tf.nest.flatten(metric):
+                if part is None or isinstance(part, (bool, int, float, str)):
+                    raise TypeError(
+                        f"eval_metric_ops[{name!r}] must have tensors or ops only, given: {metric}"
+                    )
                 if isinstance(part, (tf.Tensor, tf.Operation)):
                     _check_graph(part, f"eval_metric_ops[{name!r}]")
     return metrics
@@ -217,8 +230,8 @@ def _value_and_update(metric: Any, name: str) -> tuple[Any, Any]:
     updates = metric.updates
     if not updates:
         raise ValueError(
-            f"Please call update_state(...) on the {name!r} metric before giving it to "
-            "EstimatorSpec."
+            f'Please call update_state(...) on the "{metric.name}" metric before giving it to '
+            f"EstimatorSpec as eval_metric_ops[{name!r}]."
         )
     graph = v1.get_default_graph()
     for variable in metric.variables:
@@ -228,14 +241,8 @@ def _value_and_update(metric: Any, name: str) -> tuple[Any, Any]:
     return metric.result(), updates[0]
 
 
-def _checked_dict(value: Any, name: str, mode: str) -> Any:
-    if mode == ModeKeys.PREDICT and value is not None and not isinstance(value, dict):
-        raise TypeError(f"{name} must be a dict, given: {value!r}")
-    return value
-
-
 def _checked_hooks(hooks: Any, name: str) -> tuple[Any, ...]:
-    return checked_hooks(hooks, f"{name} must be SessionRunHook objects")
+    return checked_hooks(hooks, f"All hooks must be SessionRunHook instances in {name}")
 
 
 def checked_hooks(hooks: Any, rule: str) -> tuple[Any, ...]:
@@ -255,16 +262,17 @@ def _checked_scaffold(scaffold: Any) -> Any:
     if scaffold is None:
         return v1.train.Scaffold()
     if not isinstance(scaffold, v1.train.Scaffold):
-        raise TypeError(f"scaffold must be tf.compat.v1.train.Scaffold, given: {scaffold!r}")
+        raise TypeError(f"scaffold must be tf.train.Scaffold. Given: {scaffold!r}")
     return scaffold
 
 
-def _tensor(value: Any, name: str) -> tf.Tensor:
+def _tensor(value: Any, name: str, plural: str | None = None) -> tf.Tensor:
+    """Refuses what is no tensor of this graph; a variable becomes its value."""
     if isinstance(value, tf.Variable):
         value = tf.convert_to_tensor(value)
     if not isinstance(value, tf.Tensor):
         raise TypeError(f"{name} must be Tensor, given: {value!r}")
-    _check_graph(value, name)
+    _check_graph(value, plural or name)
     return value
 
 
@@ -276,6 +284,6 @@ def _check_graph(value: Any, name: str) -> None:
     graph = getattr(part, "graph", None)
     if graph is not None and graph is not v1.get_default_graph():
         raise ValueError(
-            f"{name} is from a different graph than the model_fn's: {value!r}. Build it inside "
-            "model_fn."
+            f'{name} with "{getattr(part, "name", part)}" must be from the default graph, and is '
+            "from a different graph. Build it inside model_fn."
         )

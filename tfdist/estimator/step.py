@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from tfdist.estimator import global_step as counting
 from tfdist.estimator.batches import Input
+from tfdist.estimator.replicas import EachReplica
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST, Placement
+
+# Graph collection of the ops that every training step runs beside the train_op and the host_call.
+RUN_WITH_EACH_STEP = "tfdist_run_with_each_step"
 
 ModelFn = Callable[[Any, Any], EstimatorSpec]
 
@@ -23,7 +28,7 @@ class Training:
     Attributes:
       spec: What model_fn returned.
       train_op: Runs the step, or the loop of steps, and increments the global step.
-      loss: float32 scalar of this worker: the step's loss, or the mean over the loop.
+      loss: Scalar of this worker: the step's loss, or the mean over its replicas and the loop.
       has_more: Whether this worker's input suffices for another call; None if not known.
     """
 
@@ -38,46 +43,73 @@ def build_training(
     inputs: Input,
     global_step: tf.Variable,
     *,
+    each_replica: EachReplica,
     placement: Placement,
     iterations: int,
 ) -> Training:
-    """Builds the training ops of one session call; in replica context, on the device.
+    """Builds the training ops of one session call.
 
     Args:
       model_fn: From (features, labels) to an EstimatorSpec in TRAIN.
-      inputs: Gives the batches.
+      inputs: Gives the batches, one for each replica and step.
       global_step: Incremented by one each step.
+      each_replica: Calls a function in each replica.
       placement: Where the host's ops go.
       iterations: Steps in one call.
     """
-    if iterations == 1:
-        return _build_step(model_fn, inputs, global_step, placement)
-    return _build_loop(model_fn, inputs, global_step, placement, iterations)
+
+    def build_step() -> Training:
+        batches = next_batches(inputs, placement.num_replicas)
+
+        def build(replica: int) -> tuple[EstimatorSpec, list[Any]]:
+            features, labels, _ = batches[replica]
+            spec = model_fn(features, labels)
+            return spec, [*_ops_of(spec, placement), *v1.get_collection(RUN_WITH_EACH_STEP)]
+
+        specs, ops = zip(*each_replica(build), strict=True)
+        train_op = _count(specs[0], global_step, [op for own in ops for op in own])
+        loss = _mean([spec.loss for spec in specs])
+        return Training(spec=specs[0], train_op=train_op, loss=loss, has_more=batches[-1][2])
+
+    return build_step() if iterations == 1 else _build_loop(build_step, iterations)
 
 
-def _build_step(
-    model_fn: ModelFn, inputs: Input, global_step: tf.Variable, placement: Placement
-) -> Training:
-    features, labels, has_more = inputs.next_batch()
-    spec = model_fn(features, labels)
-    ops = [op for op in (spec.train_op, _run_host_call(spec, placement)) if op is not None]
-    train_op = _count(spec, global_step, ops)
-    return Training(spec=spec, train_op=train_op, loss=spec.loss, has_more=has_more)
+def train_op_of(
+    spec: EstimatorSpec, global_step: tf.Variable, placement: Placement
+) -> tf.Operation:
+    """Returns the op of one step of a model that has its input already, for one worker alone."""
+    return _count(spec, global_step, _ops_of(spec, placement))
 
 
-def _build_loop(
-    model_fn: ModelFn,
-    inputs: Input,
-    global_step: tf.Variable,
-    placement: Placement,
-    iterations: int,
-) -> Training:
+def _ops_of(spec: EstimatorSpec, placement: Placement) -> list[Any]:
+    ops = [spec.train_op, _run_host_call(spec, placement)]
+    return [op for op in ops if op is not None]
+
+
+def next_batches(inputs: Input, count: int) -> list[tuple[Any, Any, tf.Tensor | None]]:
+    """Fetches several batches, in the input's order."""
+    batches: list[tuple[Any, Any, tf.Tensor | None]] = []
+    for _ in range(count):
+        fetched = [b for b in batches[-1:] if b[2] is not None]
+        with tf.control_dependencies([has_more for *_, has_more in fetched]):
+            batches.append(inputs.next_batch())
+    return batches
+
+
+def _mean(losses: list[tf.Tensor]) -> tf.Tensor:
+    if len(losses) == 1:
+        return losses[0]
+    with tf.device(HOST):
+        return tf.add_n([tf.cast(loss, tf.float32) for loss in losses]) / float(len(losses))
+
+
+def _build_loop(build_step: Callable[[], Training], iterations: int) -> Training:
     specs: list[EstimatorSpec] = []
     knows_the_end = False
 
     def body(i: tf.Tensor, total: tf.Tensor, _: tf.Tensor) -> Any:
         nonlocal knows_the_end
-        step = _build_step(model_fn, inputs, global_step, placement)
+        step = build_step()
         specs.append(step.spec)
         knows_the_end = step.has_more is not None
         has_more = step.has_more if knows_the_end else tf.constant(1.0)
@@ -92,12 +124,29 @@ def _build_loop(
         [tf.constant(0), tf.constant(0.0), tf.constant(1.0)],
         parallel_iterations=1,
     )
+    _forget_the_inside(v1.get_default_graph())
     return Training(
         spec=specs[0],
         train_op=count.op,
         loss=total / float(iterations),
         has_more=has_more if knows_the_end else None,
     )
+
+
+def _forget_the_inside(graph: tf.Graph) -> None:
+    """Removes from the collections what is inside a loop: nobody outside can run it."""
+    for key in graph.get_all_collection_keys():
+        items = graph.get_collection_ref(key)
+        usable = [
+            item
+            for item in items
+            if not isinstance(item, tf.Tensor | tf.Operation) or item.graph is graph
+        ]
+        if key == v1.GraphKeys.SUMMARIES and len(usable) < len(items):
+            v1.logging.info(
+                "Summaries made in model_fn are not written with iterations_per_loop above 1."
+            )
+        items[:] = usable
 
 
 def _run_host_call(spec: EstimatorSpec, placement: Placement) -> tf.Operation | tf.Tensor | None:

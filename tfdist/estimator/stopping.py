@@ -40,3 +40,24 @@ class StopAtStep(v1.train.SessionRunHook):  # type: ignore[misc]
             and int(run_context.session.run(self._global_step)) >= self._last_step
         ):
             run_context.request_stop()
+
+
+def told_of_the_loop(hook: v1.train.SessionRunHook, steps_per_call: int) -> v1.train.SessionRunHook:
+    """Tells one of TensorFlow's own hooks how many steps a session call makes.
+
+    Args:
+      hook: A user's hook. A CheckpointSaverHook or StepCounterHook is told so itself.
+      steps_per_call: Steps in one session call.
+
+    Returns:
+      The hook, or in place of TensorFlow's StopAtStepHook, which would stop a call too late where
+      a call ends exactly at its step, a `StopAtStep`. Heirs of that class stay as they are.
+    """
+    if steps_per_call == 1:
+        return hook
+    if type(hook) is v1.train.StopAtStepHook:
+        # No public way to read them.
+        return StopAtStep(hook._num_steps, hook._last_step, steps_per_call)
+    if hasattr(hook, "_set_steps_per_run"):
+        hook._set_steps_per_run(steps_per_call)  # No public way to say so.
+    return hook

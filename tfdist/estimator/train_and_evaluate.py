@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator import checkpoints
-from tfdist.estimator.estimator import Estimator
+from tfdist.estimator.estimator import Estimator, check_multiple
+from tfdist.estimator.evaluator import EvaluateAfterSave, Evaluator, evaluate_continuously
 from tfdist.estimator.interrupts import prompt_interrupts
 from tfdist.estimator.lost_workers import lost_workers_named
+from tfdist.estimator.task_role import TaskType, refuse_parameter_servers
 from tfdist.estimator.train_spec import EvalSpec, TrainSpec
 from tfdist.strategies.text_exchange import TextExchange
 
-_WARN_EVERY_S = 600
+Results = tuple[dict[str, Any] | None, list[Any] | None]
+
+_TASKS = (TaskType.CHIEF, TaskType.EVALUATOR, TaskType.MASTER, TaskType.PS, TaskType.WORKER)
 
 
-def train_and_evaluate(
-    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec
-) -> tuple[dict[str, Any] | None, list[Any] | None]:
+def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> Results:
     """Trains and evaluates, as this process's task in the run demands.
 
     Alone, training and evaluation alternate: each checkpoint is evaluated, at most every
     `throttle_secs`, and the last one always. In a cluster all workers train together; a task of
-    type evaluator evaluates each new checkpoint until the last; if the cluster lists none, worker 0
-    evaluates once at the end while the others wait for it.
+    type evaluator evaluates each new checkpoint until the last, a master evaluates after its
+    checkpoints. If there is neither, worker 0 evaluates once at the end while the others wait.
 
     Returns:
       (metrics of the last evaluation, the exporters' results); (None, None) where training had
@@ -35,22 +35,26 @@ def train_and_evaluate(
     Raises:
       TypeError: If an argument has a wrong type.
       ValueError: If this task cannot take part.
+      RuntimeError: If the config's cluster is not usable.
     """
     _check_types(estimator, train_spec, eval_spec)
     config = estimator.config
-    if config.task_type == "evaluator":
-        return _evaluate_continuously(estimator, train_spec, eval_spec)
-    if config.num_worker_replicas <= 1:
-        return _train_and_evaluate_alone(estimator, train_spec, eval_spec)
-    return _train_together(estimator, train_spec, eval_spec)
-
-
-# Alone.
+    v1.logging.info("Not using Distribute Coordinator.")
+    _check_task(config)
+    check_multiple(eval_spec.steps, config.device.iterations_per_loop)  # Before training for long.
+    if config.task_type == TaskType.EVALUATOR:
+        return _evaluate(estimator, train_spec, eval_spec)
+    if config.num_worker_replicas > 1:
+        return _train_together(estimator, train_spec, eval_spec)
+    if _has_evaluator(config):
+        _train(estimator, train_spec)
+        return None, None
+    return _train_and_evaluate_alone(estimator, train_spec, eval_spec)
 
 
 def _train_and_evaluate_alone(
     estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec
-) -> tuple[dict[str, Any] | None, list[Any] | None]:
+) -> Results:
     v1.logging.info("Running training and evaluation locally (non-distributed).")
     config = estimator.config
     v1.logging.info(
@@ -60,123 +64,71 @@ def _train_and_evaluate_alone(
         config.save_checkpoints_steps,
         config.save_checkpoints_secs,
     )
-    evaluator = _Evaluator(estimator, train_spec, eval_spec)
-    listener = _EvaluateAfterSave(evaluator, eval_spec.throttle_secs)
-    estimator.train(
-        input_fn=train_spec.input_fn,
-        max_steps=train_spec.max_steps,
-        hooks=list(train_spec.hooks),
-        saving_listeners=[*train_spec.saving_listeners, listener],
-    )
-    return evaluator.metrics, evaluator.exports
+    evaluator = Evaluator(estimator, eval_spec, train_spec.max_steps)
+    _train(estimator, train_spec, EvaluateAfterSave(evaluator))
+    return _results(evaluator)
 
 
-class _EvaluateAfterSave(v1.train.CheckpointSaverListener):  # type: ignore[misc]
-    """Evaluates after a checkpoint, but not the one at the start, and not too often."""
-
-    def __init__(self, evaluator: _Evaluator, throttle_secs: float) -> None:
-        self._evaluator = evaluator
-        self._timer = v1.train.SecondOrStepTimer(every_secs=throttle_secs or 1e-9)
-        self._is_first = True
-
-    def begin(self) -> None:
-        self._timer.reset()
-        self._is_first = True
-
-    def after_save(self, session: Any, global_step_value: int) -> None:
-        if self._is_first:
-            self._is_first = False
-            return
-        if not self._timer.should_trigger_for_step(global_step_value):
-            v1.logging.info("Skip the current checkpoint eval due to throttle secs (%s secs).",
-                            self._evaluator.eval_spec.throttle_secs)  # fmt: skip
-            return
-        self._evaluate(global_step_value)
-
-    def end(self, session: Any, global_step_value: int) -> None:
-        if self._timer.last_triggered_step() != global_step_value:
-            self._evaluate(global_step_value)
-
-    def _evaluate(self, global_step_value: int) -> None:
-        self._timer.update_last_triggered_step(global_step_value)
-        self._evaluator.evaluate()
-
-
-class _Evaluator:
-    """Evaluates the newest checkpoint and calls the exporters; remembers the last results."""
-
-    def __init__(self, estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> None:
-        self.eval_spec = eval_spec
-        self.metrics: dict[str, Any] | None = None
-        self.exports: list[Any] | None = None
-        self.is_final = False
-        self._estimator = estimator
-        self._max_steps = train_spec.max_steps
-
-    def evaluate(self) -> None:
-        spec, estimator = self.eval_spec, self._estimator
-        path = estimator.latest_checkpoint()
-        metrics = estimator.evaluate(
-            input_fn=spec.input_fn,
-            steps=spec.steps,
-            name=spec.name,
-            checkpoint_path=path,
-            hooks=list(spec.hooks),
-        )
-        step = metrics["global_step"]
-        self.metrics = metrics
-        self.is_final = self._max_steps is not None and step >= self._max_steps
-        self.exports = [
-            exporter.export(
-                estimator=estimator,
-                export_path=f"{estimator.model_dir}/export/{exporter.name}",
-                checkpoint_path=path,
-                eval_result=metrics,
-                is_the_final_export=self.is_final,
-            )
-            for exporter in spec.exporters
-        ]
-
-
-# In a cluster.
-
-
-def _train_together(
-    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec
-) -> tuple[dict[str, Any] | None, list[Any] | None]:
+def _train_together(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> Results:
     config = estimator.config
-    cluster = getattr(config.train_distribute, "cluster", None)
-    has_evaluator = cluster is not None and cluster.has_evaluator
-    if config.is_chief and not has_evaluator:
-        v1.logging.info(
-            "No evaluator task is listed: worker 0 evaluates once, after the last step."
-        )
+    if _has_evaluator(config):
+        _train(estimator, train_spec)
+        return None, None
+    evaluator = Evaluator(estimator, eval_spec, train_spec.max_steps)
+    if config.task_type == TaskType.MASTER:
+        _train(estimator, train_spec, EvaluateAfterSave(evaluator))
+    else:
+        if config.is_chief:
+            v1.logging.info(
+                "No evaluator task is listed: worker 0 evaluates once, after the last step."
+            )
+        _train(estimator, train_spec)
+    return _share_metrics(estimator, evaluator)
+
+
+def _train(
+    estimator: Estimator, train_spec: TrainSpec, *own_listeners: v1.train.CheckpointSaverListener
+) -> None:
+    """Trains; only the chief, which saves, has listeners."""
+    listeners = [*train_spec.saving_listeners, *own_listeners]
     estimator.train(
         input_fn=train_spec.input_fn,
         max_steps=train_spec.max_steps,
         hooks=list(train_spec.hooks),
-        saving_listeners=list(train_spec.saving_listeners) if config.is_chief else None,
+        saving_listeners=listeners if estimator.config.is_chief else None,
     )
-    if has_evaluator:
-        return None, None
-    return _evaluate_on_worker_0(estimator, train_spec, eval_spec)
 
 
-def _evaluate_on_worker_0(
-    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec
-) -> tuple[dict[str, Any] | None, list[Any] | None]:
-    """Worker 0 evaluates and tells the others its metrics; they wait for it."""
-    share = TextExchange(estimator.config.train_distribute)
-    evaluator = _Evaluator(estimator, train_spec, eval_spec)
+def _share_metrics(estimator: Estimator, evaluator: Evaluator) -> Results:
+    """Worker 0 evaluates what is not yet evaluated and tells the others, who wait for it."""
+    strategy = estimator.config.train_distribute
+    share = TextExchange(strategy)
     text = ""
-    with prompt_interrupts(), lost_workers_named(estimator.config.train_distribute):
+    with prompt_interrupts(), lost_workers_named(strategy):
         if estimator.config.is_chief:
             evaluator.evaluate()
-            text = _to_json(evaluator.metrics)
+            text = _to_json(_results(evaluator)[0])
         else:
             v1.logging.info("Waiting for worker 0's evaluation.")
-        metrics = json.loads(share(text)[0])
-    return (evaluator.metrics or metrics), evaluator.exports
+        shared = json.loads(share(text)[0])
+    metrics, exports = _results(evaluator)
+    return (metrics or shared), exports
+
+
+def _evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> Results:
+    if train_spec.max_steps is None:
+        v1.logging.warning(
+            "TrainSpec has no max_steps: the evaluator cannot know the last checkpoint and waits "
+            "for new ones until it is stopped."
+        )
+    evaluator = Evaluator(estimator, eval_spec, train_spec.max_steps)
+    evaluate_continuously(evaluator, train_spec.max_steps)
+    return _results(evaluator)
+
+
+def _results(evaluator: Evaluator) -> Results:
+    last = evaluator.last
+    return (None, None) if last is None else (last.metrics, last.exports)
 
 
 def _to_json(metrics: dict[str, Any] | None) -> str:
@@ -188,39 +140,9 @@ def _to_json(metrics: dict[str, Any] | None) -> str:
     return json.dumps(metrics, default=plain)
 
 
-def _evaluate_continuously(
-    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec
-) -> tuple[dict[str, Any] | None, list[Any] | None]:
-    """Evaluates each new checkpoint until one has reached max_steps."""
-    if estimator.config.task_id != 0:
-        raise ValueError(
-            f"There can be one evaluator only, with index 0, got {estimator.config.task_id}."
-        )
-    if train_spec.max_steps is None:
-        v1.logging.warning(
-            "TrainSpec has no max_steps: the evaluator cannot know the last checkpoint and waits "
-            "for new ones until it is stopped."
-        )
-    if eval_spec.start_delay_secs:
-        v1.logging.info("Waiting %f secs before starting eval.", eval_spec.start_delay_secs)
-        time.sleep(eval_spec.start_delay_secs)
-    evaluator = _Evaluator(estimator, train_spec, eval_spec)
-    evaluated: str | None = None
-    warned_at = float("-inf")
-    while not evaluator.is_final:
-        started = time.time()
-        newest = checkpoints.latest(estimator.model_dir)
-        if newest is not None and newest != evaluated:
-            evaluator.evaluate()
-            evaluated = newest
-        elif started - warned_at > _WARN_EVERY_S:
-            warned_at = started
-            problem = "No new checkpoint" if evaluated else "Estimator is not trained yet"
-            v1.logging.warning("%s ready for evaluation in %s.", problem, estimator.model_dir)
-        if not evaluator.is_final:
-            # At least a moment, or a throttle of 0 would keep a core busy with looking.
-            time.sleep(max(0.2, eval_spec.throttle_secs - (time.time() - started)))
-    return evaluator.metrics, evaluator.exports
+def _has_evaluator(config: Any) -> bool:
+    """Whether the cluster lists an evaluator, beside the tasks that train."""
+    return bool(config.cluster_spec) and TaskType.EVALUATOR in config.cluster_spec.jobs
 
 
 # Checks.
@@ -234,5 +156,39 @@ def _check_types(estimator: Any, train_spec: Any, eval_spec: Any) -> None:
     ):
         if not isinstance(value, allowed):
             raise TypeError(
-                f"`{name}` must be a tfdist.estimator.{allowed.__name__}, given {type(value)}."
+                f"`{name}` must have type `tf.estimator.{allowed.__name__}` (tfdist's). Got: "
+                f"{type(value)}"
             )
+
+
+def _check_task(config: Any) -> None:
+    """Refuses a task that cannot take part in a run."""
+    task_type = config.task_type
+    if task_type == TaskType.EVALUATOR:
+        if config.task_id > 0:
+            raise ValueError(
+                "For distributed training, there can only be one `evaluator` task (with task id "
+                f"0). Given task id {config.task_id}."
+            )
+        return
+    if not config.cluster_spec:
+        return
+    if not task_type:
+        raise ValueError(
+            "`estimator.config` must have task_type set. Set the task's type in TF_CONFIG."
+        )
+    if task_type == "local":
+        raise ValueError(
+            "`task.type` in TF_CONFIG cannot be `local`. Leave out `cluster` and `task` to train "
+            "and evaluate in one process."
+        )
+    if task_type not in _TASKS:
+        raise ValueError(
+            f"Task type {task_type} is not supported. Supported task types are {list(_TASKS)}"
+        )
+    refuse_parameter_servers(config)
+    if config.task_id is None or (config.num_worker_replicas > 1 and not config.master):
+        raise RuntimeError(
+            "Could not start server; be sure to specify cluster_spec, task_type, task and master "
+            "in RunConfig or set the TF_CONFIG environment variable."
+        )

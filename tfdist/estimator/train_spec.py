@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.spec import checked_hooks
+
+_HOOKS_RULE = "All hooks must be `SessionRunHook` instances"
 
 
 class _TrainFields(NamedTuple):
@@ -37,14 +39,16 @@ class TrainSpec(_TrainFields):
         saving_listeners: Iterable[Any] | None = None,
     ) -> TrainSpec:
         _check_input_fn(input_fn)
-        _check_at_least("max_steps", max_steps, 1)
+        if max_steps is not None and max_steps <= 0:
+            raise ValueError(f"Must specify max_steps > 0, given: {max_steps}.")
         listeners = tuple(saving_listeners or ())
         for listener in listeners:
             if not isinstance(listener, v1.train.CheckpointSaverListener):
                 raise TypeError(
-                    f"saving_listeners must be CheckpointSaverListener objects, got {listener!r}."
+                    "All saving_listeners must be `CheckpointSaverListener` instances, given: "
+                    f"{listener!r}"
                 )
-        hooks = checked_hooks(hooks, "All hooks must be SessionRunHook instances")
+        hooks = checked_hooks(hooks, _HOOKS_RULE)
         return super().__new__(cls, input_fn, max_steps, hooks, listeners)
 
 
@@ -85,51 +89,56 @@ class EvalSpec(_EvalFields):
         throttle_secs: float = 600,
     ) -> EvalSpec:
         _check_input_fn(input_fn)
-        _check_at_least("steps", steps, 1)
-        _check_at_least("start_delay_secs", start_delay_secs, 0)
-        _check_at_least("throttle_secs", throttle_secs, 0)
+        if steps is not None and steps <= 0:
+            raise ValueError(f"Must specify steps > 0, given: {steps}.")
         if name is not None and not isinstance(name, str):
-            raise TypeError(f"name must be string, given: {name!r}.")
-        hooks = checked_hooks(hooks, "All hooks must be SessionRunHook instances")
+            raise TypeError(f"`name` must be string, given: {name!r}.")
+        hooks = checked_hooks(hooks, _HOOKS_RULE)
+        exporters = _checked_exporters(exporters)
+        for delay, secs in (
+            ("start_delay_secs", start_delay_secs),
+            ("throttle_secs", throttle_secs),
+        ):
+            if secs < 0:
+                raise ValueError(f"Must specify {delay} >= 0, given: {secs}.")
         return super().__new__(
-            cls,
-            input_fn,
-            steps,
-            name,
-            hooks,
-            _checked_exporters(exporters),
-            start_delay_secs,
-            throttle_secs,
+            cls, input_fn, steps, name, hooks, exporters, start_delay_secs, throttle_secs
         )
 
 
 def _check_input_fn(input_fn: Any) -> None:
     if not callable(input_fn):
-        raise TypeError(f"input_fn must be callable, given: {input_fn!r}.")
-
-
-def _check_at_least(name: str, value: float | None, least: int) -> None:
-    if value is not None and value < least:
-        raise ValueError(f"{name} must be at least {least}, given: {value}.")
+        raise TypeError(f"`input_fn` must be callable, given: {input_fn!r}.")
 
 
 def _checked_exporters(exporters: Any) -> tuple[Any, ...]:
-    if exporters is None:
+    if not exporters:
         return ()
-    if hasattr(exporters, "export"):
+    if _is_exporter(exporters):
         exporters = (exporters,)
-    if not isinstance(exporters, Sequence | set | frozenset):
-        raise TypeError(f"exporters must be an Exporter or an iterable of them, got {exporters!r}.")
-    names: set[str] = set()
+    try:
+        exporters = tuple(exporters)
+    except TypeError:
+        exporters = (exporters,)
     for exporter in exporters:
-        if not hasattr(exporter, "export"):
-            raise TypeError(f"exporters must be Exporter objects, given: {exporter!r}.")
-        name = exporter.name
-        if not isinstance(name, str) or not name:
-            raise ValueError(
-                f"An Exporter must have a name that is a non-empty string, got {name!r}."
+        if not _is_exporter(exporter):
+            raise TypeError(
+                "`exporters` must be an Exporter, an iterable of Exporter, or `None`, found "
+                f"{exporter!r}."
             )
-        if name in names:
-            raise ValueError(f"Exporter names must be unique, got {name!r} twice.")
-        names.add(name)
-    return tuple(exporters)
+    names = [exporter.name for exporter in exporters]
+    for name in names:
+        if not name:
+            raise ValueError(
+                f"An Exporter cannot have a name that is `None` or empty. The names are {names}."
+            )
+        if not isinstance(name, str):
+            raise ValueError(f"An Exporter must have a string name. Given: {name!r}.")
+        if names.count(name) > 1:
+            raise ValueError(f"`exporters` must have unique names. {name!r} is there twice.")
+    return exporters
+
+
+def _is_exporter(value: Any) -> bool:
+    """Recognises an exporter by what it has; a class of one is none."""
+    return hasattr(value, "export") and hasattr(value, "name") and not isinstance(value, type)

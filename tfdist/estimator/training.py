@@ -12,16 +12,29 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator import sessions
 from tfdist.estimator.batches import Input, call_input_fn, make_input
-from tfdist.estimator.global_step import create_global_step
 from tfdist.estimator.interrupts import prompt_interrupts
+from tfdist.estimator.replicas import each_replica
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.estimator.step import Training, build_training, describe_host_call
-from tfdist.estimator.stopping import StopAtStep
+from tfdist.estimator.stopping import StopAtStep, told_of_the_loop
 from tfdist.strategies.placement import Placement, place
 from tfdist.strategies.private_tensorflow import loss_scaled_by_optimizer
 
 ModelFn = Callable[[Any, Any], EstimatorSpec]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundCheckpoint:
+    """What there is to resume from.
+
+    Attributes:
+      exists: Whether there is a checkpoint.
+      step: Its global step, where that matters.
+    """
+
+    exists: bool
+    step: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +43,7 @@ class TrainCall:
 
     Attributes:
       model_fn: From (features, labels) to an EstimatorSpec in TRAIN.
+      create_global_step: Makes the step counter of a graph.
       input_fn: The user's input_fn.
       params: For the input_fn.
       config: The Estimator's.
@@ -38,10 +52,13 @@ class TrainCall:
       steps: How many steps from the restored one; None if `max_steps` says, or the input ends it.
       max_steps: The global step to stop at.
       listeners: The user's checkpoint listeners.
-      warm_start: Adds to the graph what initialises variables from elsewhere.
+      warm_start: Adds to the graph what initialises variables from elsewhere, for a run that finds
+        no checkpoint.
+      found: What this worker's model_dir has to resume from.
     """
 
     model_fn: ModelFn
+    create_global_step: Callable[[tf.Graph], tf.Variable]
     input_fn: Callable[..., Any]
     params: dict[str, Any]
     config: RunConfig
@@ -51,6 +68,7 @@ class TrainCall:
     max_steps: int | None
     listeners: Sequence[v1.train.CheckpointSaverListener]
     warm_start: Callable[[], None]
+    found: FoundCheckpoint
 
 
 class TrainAlone:
@@ -58,7 +76,7 @@ class TrainAlone:
 
     Args:
       call: What was asked for.
-      strategy: The strategy, with one worker; None for stock TensorFlow.
+      strategy: The strategy, with one replica; None for stock TensorFlow.
     """
 
     def __init__(self, call: TrainCall, strategy: Any) -> None:
@@ -72,17 +90,30 @@ class TrainAlone:
             else place(device.device, variables_on_host=device.variables_on_host)
         )
         self.iterations = device.iterations_per_loop
-        self.is_chief = True
+        self.is_chief = bool(call.config.is_chief)  # A RunConfig of the user's may say no.
 
-    def run(self) -> float | None:
+    def run(self) -> None:
+        """Trains, unless max_steps has been reached already."""
+        found = self.found_checkpoint()
+        if self.call.max_steps is not None and found.step >= self.call.max_steps:
+            v1.logging.info("Skipping training since max_steps has already saved.")
+            return
+        v1.logging.info("Loss for final step: %s.", self.train(found))
+
+    def found_checkpoint(self) -> FoundCheckpoint:
+        return self.call.found
+
+    def train(self, found: FoundCheckpoint) -> float | None:
+        """Returns the last loss, None if no step ran."""
         with tf.Graph().as_default() as graph, ExitStack() as stack:
             v1.set_random_seed(self.config.tf_random_seed)
             for scope in self.scopes():
                 stack.enter_context(scope)
-            global_step = create_global_step()
+            global_step = self.call.create_global_step(graph)
             inputs = self.make_input()
             training = self.build(inputs, global_step)
-            self.call.warm_start()
+            if not found.exists:
+                self.call.warm_start()
             self.add_to_collections(graph, training)
             loss = self.combine(training)
             stack.close()  # Savers and summaries are built outside the strategy's scope.
@@ -117,14 +148,15 @@ class TrainAlone:
         return {"needs_dataset": self.iterations > 1}
 
     def build(self, inputs: Input, global_step: tf.Variable) -> Training:
-        arguments: dict[str, Any] = {"placement": self.placement, "iterations": self.iterations}
-        if self.strategy is None:
-            with self.placement.on_device():
-                return build_training(self.call.model_fn, inputs, global_step, **arguments)
-        extended = self.strategy.extended
-        with extended.steps_in_a_loop() if self.iterations > 1 else nullcontext():
-            return extended.call_for_each_replica(
-                build_training, args=(self.call.model_fn, inputs, global_step), kwargs=arguments
+        has_loop = self.strategy is not None and self.iterations > 1
+        with self.strategy.extended.steps_in_a_loop() if has_loop else nullcontext():
+            return build_training(
+                self.call.model_fn,
+                inputs,
+                global_step,
+                each_replica=each_replica(self.strategy, self.placement),
+                placement=self.placement,
+                iterations=self.iterations,
             )
 
     def combine(self, training: Training) -> tf.Tensor:
@@ -180,7 +212,7 @@ class TrainAlone:
     def asked_hooks(
         self, hooks: Iterable[v1.train.SessionRunHook]
     ) -> list[v1.train.SessionRunHook]:
-        return list(hooks)
+        return [told_of_the_loop(hook, self.iterations) for hook in hooks]
 
     def saver_hooks(self, spec: EstimatorSpec) -> list[v1.train.SessionRunHook]:
         given = [
@@ -188,7 +220,8 @@ class TrainAlone:
             for hook in (*self.call.hooks, *spec.training_hooks, *spec.training_chief_hooks)
             if isinstance(hook, v1.train.CheckpointSaverHook)
         ]
-        own = [] if given or not saves_checkpoints(self.config) else [self.make_saver()]
+        saves = self.is_chief and saves_checkpoints(self.config)
+        own = [self.make_saver()] if saves and not given else []
         for hook in (given or own)[:1]:
             hook._listeners.extend(self.call.listeners)  # No public way to add one.
         if self.call.listeners and not (given or own):

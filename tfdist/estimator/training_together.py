@@ -1,8 +1,10 @@
-"""Estimator.train with other workers: what differs from training alone."""
+"""Estimator.train with other workers or replicas: what differs from training alone."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import tensorflow as tf
@@ -20,38 +22,51 @@ from tfdist.estimator.agreement import (
 from tfdist.estimator.batches import Input
 from tfdist.estimator.lost_workers import lost_workers_named
 from tfdist.estimator.model_check import check_models, describe_model
+from tfdist.estimator.replicas import training_strategy
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.estimator.step import Training, describe_host_call
-from tfdist.estimator.training import TrainAlone, TrainCall, saves_checkpoints
+from tfdist.estimator.stopping import StopAtStep
+from tfdist.estimator.training import FoundCheckpoint, TrainAlone, TrainCall, saves_checkpoints
 from tfdist.strategies.text_exchange import TextExchange
 
 
-def train(call: TrainCall) -> float | None:
-    """Trains and returns the last loss, None if no step ran. Every worker calls it."""
-    strategy = call.config.train_distribute
+def train(call: TrainCall) -> None:
+    """Trains as the call says. Every worker calls it."""
+    strategy = training_strategy(call.config)
     if strategy is not None and strategy.num_replicas_in_sync > 1:
-        return TrainTogether(call, strategy).run()
-    return TrainAlone(call, strategy).run()
+        TrainTogether(call, strategy).run()
+    else:
+        TrainAlone(call, strategy).run()
 
 
 class TrainTogether(TrainAlone):
     """Training in step with other workers; every worker makes one.
 
+    Several replicas in one process are trained so, too.
+
     Args:
       call: What was asked for.
-      strategy: A tfdist strategy with several workers.
+      strategy: A tfdist strategy with several replicas in sync.
     """
 
     def __init__(self, call: TrainCall, strategy: Any) -> None:
         super().__init__(call, strategy)
         self.is_chief = strategy.extended.should_checkpoint
         strategy.extended.start_counting_reductions()
+        self.share_checkpoint = TextExchange(strategy)
         self.compare = TextExchange(strategy)
         self.watch = strategy.watch_peers()
         self.agreement: Agreement | None = None
 
+    def found_checkpoint(self) -> FoundCheckpoint:
+        """Worker 0's: the others may have another model_dir, or none."""
+        with lost_workers_named(self.strategy):
+            found = self.share_checkpoint(json.dumps(asdict(self.call.found)))[0]
+        return FoundCheckpoint(**json.loads(found))
+
     def input_rules(self) -> dict[str, Any]:
-        return {"needs_dataset": True, "look_ahead": self.iterations}
+        look_ahead = self.iterations * self.placement.num_replicas
+        return {"needs_dataset": True, "look_ahead": look_ahead}
 
     def combine(self, training: Training) -> tf.Tensor:
         extended = self.strategy.extended
@@ -69,16 +84,18 @@ class TrainTogether(TrainAlone):
 
     def input_hooks(self, inputs: Input) -> list[v1.train.SessionRunHook]:
         assert inputs.is_enough is not None
-        return [*inputs.hooks, StartTogether(self.strategy, inputs.is_enough, self.iterations)]
+        batches = self.iterations * self.placement.num_replicas
+        return [*inputs.hooks, StartTogether(self.strategy, inputs.is_enough, batches)]
 
     def asked_hooks(
         self, hooks: Iterable[v1.train.SessionRunHook]
     ) -> list[v1.train.SessionRunHook]:
         assert self.agreement is not None
-        # A StopAtStepHook stops every worker at the same step by itself.
+        # These stop every worker at the same step by themselves.
+        alike = (StopAtStep, v1.train.StopAtStepHook)
         return [
-            hook if isinstance(hook, v1.train.StopAtStepHook) else StopWish(hook, self.agreement)
-            for hook in hooks
+            hook if isinstance(hook, alike) else StopWish(hook, self.agreement)
+            for hook in super().asked_hooks(hooks)
             if self.is_chief or not isinstance(hook, v1.train.CheckpointSaverHook)
         ]
 
@@ -101,7 +118,7 @@ class TrainTogether(TrainAlone):
 
     def say_where_things_are(self, training: Training) -> None:
         if training.spec.host_call is not None:
-            workers = self.strategy.num_replicas_in_sync
+            workers = self.strategy.extended.collectives.num_workers
             line = describe_host_call(
                 training.spec, self.placement, workers, self.num_gradient_buckets
             )
@@ -121,7 +138,10 @@ class TrainTogether(TrainAlone):
     ) -> v1.train.SingularMonitoredSession:
         extended = self.strategy.extended
         model = describe_model(
-            v1.global_variables(), extended.reductions.described, self.iterations
+            v1.global_variables(),
+            extended.reductions.described,
+            self.iterations,
+            self.placement.num_replicas,
         )
         check_models(self.compare(model))
         self.watch.start()

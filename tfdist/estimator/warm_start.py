@@ -67,6 +67,7 @@ def settings_from(warm_start_from: Any) -> WarmStartSettings | None:
         path = path.decode() if isinstance(path, bytes) else path
         variables = os.path.join(path, "variables", "variables")
         if os.path.exists(variables + ".index"):
+            v1.logging.info("Warm-starting from a SavedModel")
             path = variables
         return WarmStartSettings(path)
     raise ValueError(
@@ -79,5 +80,5 @@ def apply(settings: WarmStartSettings | None) -> None:
     """Makes the current graph's variables start from the settings' checkpoint."""
     if settings is None:
         return
-    v1.logging.info("Warm-starting with WarmStartSettings: %s", (settings,))
+    v1.logging.info("Warm-starting with WarmStartSettings: %s", settings)
     v1.train.warm_start(*settings)

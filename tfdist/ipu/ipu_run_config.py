@@ -14,13 +14,14 @@ class IPURunConfig(estimator.DeviceConfig):
     Args:
       iterations_per_loop: Steps in one session call.
       ipu_options: What `utils.create_ipu_config` made.
-      num_replicas: 1; more copies of the model in one worker are not supported.
+      num_replicas: Copies of the model in this process, each on a device of its own. With an
+        `IPUMultiWorkerStrategy`, start one worker for each instead.
       num_shards: 1; a model over several devices is not supported.
-      ordinal: Must be 0; a worker has one device.
+      ordinal: Must be 0; a worker's devices are numbered from the first.
       prefetch_depth: Not needed: `tf.data` prefetches.
 
     Raises:
-      ValueError: If more than one device is asked for.
+      ValueError: If the devices do not suffice for the replicas, or a model is to be sharded.
       TypeError: If `ipu_options` is something else.
     """
 
@@ -35,14 +36,27 @@ class IPURunConfig(estimator.DeviceConfig):
     ) -> None:
         if ipu_options is not None and not isinstance(ipu_options, IPUConfig):
             raise TypeError(f"ipu_options must be an IPUConfig instance, got {ipu_options!r}.")
-        devices = num_replicas * num_shards
-        if devices != 1 or ordinal != 0:
+        if num_shards != 1 or ordinal != 0:
             raise ValueError(
-                f"IPURunConfig asks for {devices} device(s) (num_replicas={num_replicas}, "
-                f"num_shards={num_shards}, ordinal={ordinal}), and a worker has one here. Start "
-                "one worker for each replica instead."
+                f"IPURunConfig got num_shards={num_shards} and ordinal={ordinal}: a model is on "
+                "one device here, and the first replica on the first one. Set them to 1 and 0."
             )
-        super().__init__(iterations_per_loop=iterations_per_loop, variables_on_host=False)
+        if num_replicas > 1 and ipu_options is None:
+            raise ValueError(
+                f"IPURunConfig requires more than one device (num_replicas={num_replicas}), but "
+                "ipu_options is None. Make them with create_ipu_config and auto_select_ipus."
+            )
+        if ipu_options is not None and num_replicas != ipu_options.num_ipus:
+            raise ValueError(
+                f"IPURunConfig configured with {num_replicas} devices ({num_replicas} num_replicas "
+                f"times {num_shards} num_shards), but IpuOptions configured with "
+                f"{ipu_options.num_ipus} devices. Make them equal."
+            )
+        super().__init__(
+            iterations_per_loop=iterations_per_loop,
+            variables_on_host=False,
+            num_replicas=num_replicas,
+        )
 
 
 class RunConfig(estimator.RunConfig):

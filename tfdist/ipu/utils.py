@@ -1,8 +1,8 @@
-"""`ipu.utils`: device options, without effect here; asking for several devices is refused."""
+"""`ipu.utils`: device options; the number of devices is the only one that counts here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -29,17 +29,17 @@ def create_ipu_config(**options: Any) -> IPUConfig:
 
 
 def auto_select_ipus(opts: IPUConfig, num_ipus: int) -> IPUConfig:
-    """Selects one device; a worker has one here.
+    """Selects a number of devices: one for each replica.
 
     Raises:
-      ValueError: For more than one.
+      ValueError: If it is not an integer of at least 1.
     """
-    if num_ipus != 1:
+    if isinstance(num_ipus, bool) or not isinstance(num_ipus, int) or num_ipus < 1:
         raise ValueError(
-            f"auto_select_ipus got num_ipus={num_ipus}, and a worker has one device here. Start "
-            "one worker for each."
+            f"auto_select_ipus got num_ipus={num_ipus!r}: give an integer of at least 1, one for "
+            "each replica."
         )
-    return opts
+    return replace(opts, num_ipus=num_ipus)
 
 
 def configure_ipu_system(opts: IPUConfig) -> None:

@@ -1,0 +1,86 @@
+"""What worker 0 finds in its model_dir decides for all workers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def train() -> Any:
+    """A function that trains in a worker, with a model_dir of its own, and tells the last step."""
+
+    def train(engine: str, folder: str, max_steps: int, warm_start_from: str | None = None) -> Any:
+        import numpy as np
+        import tensorflow as tf
+        import tensorflow.compat.v1 as v1
+
+        import tfdist.estimator as tfe
+        from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
+
+        strategy = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}[engine]()
+        index = strategy.extended.collectives.worker_index
+
+        def model_fn(features: Any, labels: Any, mode: str) -> Any:
+            weight = v1.get_variable("weight", [], initializer=v1.zeros_initializer())
+            loss = tf.reduce_mean(tf.square(features * weight - labels))
+            step = v1.train.get_global_step()
+            train_op = v1.train.GradientDescentOptimizer(0.01).minimize(loss, step)
+            return tfe.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+        def input_fn() -> Any:
+            return tf.data.Dataset.from_tensors((np.float32(1.0), np.float32(1.0))).repeat()
+
+        seen = []
+
+        class Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+            def begin(self) -> None:
+                [self.weight] = v1.trainable_variables()
+
+            def end(self, session: Any) -> None:
+                seen.append(float(session.run(self.weight)))
+
+        config = tfe.RunConfig(train_distribute=strategy)
+        estimator = tfe.Estimator(
+            model_fn, f"{folder}/{index}", config, warm_start_from=warm_start_from
+        )
+        metrics, _ = tfe.train_and_evaluate(
+            estimator,
+            tfe.TrainSpec(input_fn, max_steps=max_steps, hooks=[Watch()]),
+            tfe.EvalSpec(input_fn, steps=1),
+        )
+        return seen, metrics["global_step"]
+
+    return train
+
+
+@pytest.mark.parametrize("engine", ["grpc", "horovod"])
+def test_a_finished_run_started_again_only_evaluates(
+    fake_cluster: Any, train: Any, tmp_path: Path, engine: str
+) -> None:
+    options = {"engine": engine, "num_workers": 2}
+    fake_cluster.run(train, engine, str(tmp_path), 3, **options)
+    again = fake_cluster.run(train, engine, str(tmp_path), 3, **options)
+    assert again == [([], 3), ([], 3)]
+    more = fake_cluster.run(train, engine, str(tmp_path), 5, **options)
+    assert [step for _, step in more] == [5, 5]
+
+
+@pytest.mark.parametrize("engine", ["grpc", "horovod"])
+def test_workers_start_warm_only_where_worker_0_finds_no_checkpoint(
+    fake_cluster: Any, train: Any, tmp_path: Path, engine: str
+) -> None:
+    import tensorflow as tf
+    import tensorflow.compat.v1 as v1
+
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.get_variable("weight", initializer=0.9)
+        session.run(v1.global_variables_initializer())
+        old = str(v1.train.Saver().save(session, str(tmp_path / "old" / "model.ckpt")))
+    options = {"engine": engine, "num_workers": 2}
+    first = fake_cluster.run(train, engine, str(tmp_path), 1, old, **options)
+    second = fake_cluster.run(train, engine, str(tmp_path), 2, old, **options)
+    [[one], [other]] = [seen for seen, _ in first]
+    assert one == other == pytest.approx(0.902)
+    [[one], [other]] = [seen for seen, _ in second]
+    assert one == other == pytest.approx(0.90396)

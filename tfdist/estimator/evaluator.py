@@ -1,0 +1,182 @@
+"""What evaluates while others train: the newest checkpoint, its exporters, and when."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.estimator import Estimator
+from tfdist.estimator.train_spec import EvalSpec
+
+_WARN_EVERY_S = 600
+_SHORTEST_WAIT_S = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What one evaluation gave.
+
+    Attributes:
+      metrics: What `Estimator.evaluate` returned.
+      exports: What the exporters returned, in order.
+      is_final: Whether the evaluated step has reached max_steps.
+    """
+
+    metrics: dict[str, Any]
+    exports: list[Any]
+    is_final: bool
+
+
+class Evaluator:
+    """Evaluates the newest checkpoint and calls the exporters.
+
+    Args:
+      estimator: Whose checkpoints.
+      eval_spec: What to evaluate with.
+      max_steps: The global step at which training ends; None if nobody knows.
+    """
+
+    def __init__(self, estimator: Estimator, eval_spec: EvalSpec, max_steps: int | None) -> None:
+        self.eval_spec = eval_spec
+        self.last: Evaluation | None = None
+        self._estimator = estimator
+        self._max_steps = max_steps
+        self._evaluated_path: str | None = None
+        self._warned_at = 0.0
+
+    def evaluate(self) -> Evaluation | None:
+        """Evaluates; None, with a warning now and then, if there is no new checkpoint.
+
+        Raises:
+          TypeError, ValueError: If `Estimator.evaluate` was replaced by something that does not
+            return a dict with the global step.
+        """
+        path = self._estimator.latest_checkpoint()
+        if not path:
+            self._warn("Estimator is not trained yet. Will start an evaluation when a checkpoint "
+                       "is ready.")  # fmt: skip
+            return None
+        if path == self._evaluated_path:
+            self._warn("No new checkpoint ready for evaluation. Skip this round: the results would "
+                       "be the same.")  # fmt: skip
+            return None
+        spec = self.eval_spec
+        metrics = self._estimator.evaluate(
+            input_fn=spec.input_fn,
+            steps=spec.steps,
+            name=spec.name,
+            checkpoint_path=path,
+            hooks=spec.hooks,
+        )
+        _check_metrics(metrics)
+        is_final = bool(self._max_steps) and metrics["global_step"] >= self._max_steps
+        exports = self._export(path, metrics, is_final)
+        self._warned_at = 0.0
+        self._evaluated_path = path
+        self.last = Evaluation(metrics=metrics, exports=exports, is_final=is_final)
+        return self.last
+
+    def _export(self, path: str, metrics: dict[str, Any], is_final: bool) -> list[Any]:
+        folder = os.path.join(os.fspath(self._estimator.model_dir), "export")
+        return [
+            exporter.export(
+                estimator=self._estimator,
+                export_path=os.path.join(folder, exporter.name),
+                checkpoint_path=path,
+                eval_result=metrics,
+                is_the_final_export=is_final,
+            )
+            for exporter in self.eval_spec.exporters
+        ]
+
+    def _warn(self, message: str) -> None:
+        now = time.time()
+        if now - self._warned_at > _WARN_EVERY_S:
+            v1.logging.warning(message)
+            self._warned_at = now
+
+
+class EvaluateAfterSave(v1.train.CheckpointSaverListener):  # type: ignore[misc]
+    """Evaluates after a checkpoint, but not the one at the start, and not too often."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+        self._throttle_secs = evaluator.eval_spec.throttle_secs
+
+    def begin(self) -> None:
+        self._timer = v1.train.SecondOrStepTimer(every_secs=self._throttle_secs)
+        self._is_first = True
+
+    def after_save(self, session: Any, global_step_value: int) -> None:
+        if self._is_first:  # Nothing is trained yet.
+            self._is_first = False
+        elif self._timer.should_trigger_for_step(global_step_value):
+            self._evaluate(global_step_value)
+        else:
+            v1.logging.info(
+                "Skip the current checkpoint eval due to throttle secs (%s secs).",
+                self._throttle_secs,
+            )
+
+    def end(self, session: Any, global_step_value: int) -> None:
+        if self._timer.last_triggered_step() != global_step_value:
+            self._evaluate(global_step_value)
+
+    def _evaluate(self, global_step_value: int) -> None:
+        self._timer.update_last_triggered_step(global_step_value)
+        if self._evaluator.evaluate() is None:
+            raise RuntimeError(
+                "There was no new checkpoint after the training. Is something else writing to, or "
+                "deleting from, model_dir?"
+            )
+
+
+def evaluate_continuously(evaluator: Evaluator, max_steps: int | None) -> None:
+    """Evaluates each new checkpoint until one has reached max_steps; never ends without."""
+    spec = evaluator.eval_spec
+    if spec.start_delay_secs:
+        v1.logging.info("Waiting %f secs before starting eval.", spec.start_delay_secs)
+        time.sleep(spec.start_delay_secs)
+    while True:
+        started = time.time()
+        evaluation = evaluator.evaluate()
+        if evaluation is not None and evaluation.is_final:
+            v1.logging.info(
+                "Exiting evaluation, global_step=%s >= train max_steps=%s",
+                evaluation.metrics["global_step"],
+                max_steps,
+            )
+            return
+        _wait_for_the_next_round(spec.throttle_secs, started, evaluation is not None)
+
+
+def _wait_for_the_next_round(throttle_secs: float, started: float, has_evaluated: bool) -> None:
+    left = throttle_secs - (time.time() - started)
+    if left > 0:
+        v1.logging.info("Waiting %f secs before starting next eval run.", left)
+        time.sleep(left)
+    elif throttle_secs == 0 and not has_evaluated:
+        v1.logging.warning(
+            "EvalSpec.throttle_secs is set as 0. This might overload the job before finding (next) "
+            "new checkpoint. Please consider to increase it."
+        )
+        time.sleep(_SHORTEST_WAIT_S)  # Looking without a pause would keep a core busy.
+
+
+def _check_metrics(metrics: Any) -> None:
+    if not metrics:
+        raise ValueError(
+            "Internal error: `Estimator.evaluate` should never return empty metrics, got "
+            f"{metrics!r}."
+        )
+    if not isinstance(metrics, dict):
+        raise TypeError(f"`Estimator.evaluate` should return dict. Given {type(metrics)}.")
+    if "global_step" not in metrics:
+        raise ValueError(
+            "Internal error: `Estimator.evaluate` result should have `global_step` in result. "
+            f"Given {metrics}."
+        )

@@ -1,0 +1,38 @@
+"""What a model_fn and a receiver function hand over for exporting.
+
+This package's `saved_model` writes the export; the Estimator calls it.
+"""
+
+from tfdist.estimator.export.outputs import (
+    ClassificationOutput,
+    EvalOutput,
+    ExportOutput,
+    PredictOutput,
+    RegressionOutput,
+    TrainOutput,
+)
+from tfdist.estimator.export.receivers import (
+    ServingInputReceiver,
+    SupervisedInputReceiver,
+    TensorServingInputReceiver,
+    UnsupervisedInputReceiver,
+    build_parsing_serving_input_receiver_fn,
+    build_raw_serving_input_receiver_fn,
+    build_supervised_input_receiver_fn_from_input_fn,
+)
+
+__all__ = [
+    "ClassificationOutput",
+    "EvalOutput",
+    "ExportOutput",
+    "PredictOutput",
+    "RegressionOutput",
+    "ServingInputReceiver",
+    "SupervisedInputReceiver",
+    "TensorServingInputReceiver",
+    "TrainOutput",
+    "UnsupervisedInputReceiver",
+    "build_parsing_serving_input_receiver_fn",
+    "build_raw_serving_input_receiver_fn",
+    "build_supervised_input_receiver_fn_from_input_fn",
+]

@@ -1,0 +1,281 @@
+"""What a model offers to those who load its export: each output becomes one signature."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+# TensorFlow has no public names for these two.
+TRAIN_METHOD_NAME = "tensorflow/supervised/training"
+EVAL_METHOD_NAME = "tensorflow/supervised/eval"
+
+_SEPARATOR = "/"
+
+
+class ExportOutput(ABC):
+    """One output of a model, as values of `EstimatorSpec.export_outputs`."""
+
+    @abstractmethod
+    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+        """Builds the signature with these inputs; ValueError if they do not suit the output.
+
+        Args:
+          receiver_tensors: Name to tensor, what a caller feeds.
+        """
+
+
+class ClassificationOutput(ExportOutput):
+    """Class scores, class labels, or both; the signature takes serialized examples.
+
+    Args:
+      scores: A float tensor [batch, classes].
+      classes: A string tensor [batch, classes] of labels. With scores, each belongs to the score at
+        its place; alone, they are the best classes, the best one first.
+
+    Raises:
+      ValueError: If both are missing, or one is not such a tensor.
+    """
+
+    def __init__(self, scores: Any = None, classes: Any = None) -> None:
+        if scores is not None and not _is_float(scores):
+            raise ValueError(f"Classification scores must be a float32 Tensor; got {scores}")
+        if classes is not None and not _is_string(classes):
+            raise ValueError(f"Classification classes must be a string Tensor; got {classes}")
+        if scores is None and classes is None:
+            raise ValueError(
+                "Cannot create a ClassificationOutput with empty arguments. At least one of "
+                "`scores` and `classes` must be defined."
+            )
+        self._scores = scores
+        self._classes = classes
+
+    @property
+    def scores(self) -> Any:
+        return self._scores
+
+    @property
+    def classes(self) -> Any:
+        return self._classes
+
+    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+        examples = _serialized_examples(receiver_tensors, "Classification")
+        return v1.saved_model.classification_signature_def(examples, self.classes, self.scores)
+
+
+class RegressionOutput(ExportOutput):
+    """One number for each example; the signature takes serialized examples.
+
+    Args:
+      value: A float tensor [batch, 1] or [batch].
+
+    Raises:
+      ValueError: If it is not such a tensor.
+    """
+
+    def __init__(self, value: Any) -> None:
+        if not _is_float(value):
+            raise ValueError(f"Regression output value must be a float32 Tensor; got {value}")
+        self._value = value
+
+    @property
+    def value(self) -> Any:
+        return self._value
+
+    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+        examples = _serialized_examples(receiver_tensors, "Regression")
+        return v1.saved_model.regression_signature_def(examples, self.value)
+
+
+class PredictOutput(ExportOutput):
+    """Any tensors by name; the signature takes any inputs.
+
+    Args:
+      outputs: A tensor, which is then called "output", or a dict of them. Keys are strings, or
+        tuples of strings, which are joined with "/".
+
+    Raises:
+      ValueError: If a key or a value is something else.
+    """
+
+    def __init__(self, outputs: Any) -> None:
+        self._outputs = _named_tensors(outputs, "output", "Prediction")
+
+    @property
+    def outputs(self) -> dict[str, Any]:
+        return self._outputs
+
+    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+        return v1.saved_model.predict_signature_def(dict(receiver_tensors), self.outputs)
+
+
+class _SupervisedOutput(ExportOutput):
+    """Loss, predictions and metrics under one signature; what it takes are features and labels.
+
+    Args:
+      loss: A tensor or a dict of tensors; keys are prefixed with "loss/".
+      predictions: A tensor or a dict of tensors; keys are prefixed with "predictions/".
+      metrics: A dict of (value, update_op) tuples or Keras metric objects, or one of them. Each
+        gives "metrics/<name>/value" and "metrics/<name>/update_op".
+
+    Raises:
+      ValueError: If a key is not a string, or a value not a tensor.
+    """
+
+    _method_name: str
+
+    def __init__(self, loss: Any = None, predictions: Any = None, metrics: Any = None) -> None:
+        self._loss = None if loss is None else _prefixed_tensors(loss, "loss")
+        self._predictions = (
+            None if predictions is None else _prefixed_tensors(predictions, "predictions")
+        )
+        self._metrics = None if metrics is None else _metric_tensors(metrics)
+
+    @property
+    def loss(self) -> dict[str, Any] | None:
+        return self._loss
+
+    @property
+    def predictions(self) -> dict[str, Any] | None:
+        return self._predictions
+
+    @property
+    def metrics(self) -> dict[str, Any] | None:
+        return self._metrics
+
+    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+        if not receiver_tensors:
+            raise ValueError(f"{self._method_name} inputs cannot be None or empty.")
+        outputs = {
+            **(self._loss or {}),
+            **(self._predictions or {}),
+            **(self._metrics or {}),
+        }
+        info = v1.saved_model.build_tensor_info
+        return v1.saved_model.build_signature_def(
+            {key: info(tensor) for key, tensor in receiver_tensors.items()},
+            {key: info(tensor) for key, tensor in outputs.items()},
+            self._method_name,
+        )
+
+
+class TrainOutput(_SupervisedOutput):
+    """The signature 'train' of a model exported in TRAIN."""
+
+    _method_name = TRAIN_METHOD_NAME
+
+
+class EvalOutput(_SupervisedOutput):
+    """The signature 'eval' of a model exported in EVAL."""
+
+    _method_name = EVAL_METHOD_NAME
+
+
+def with_serving_default(export_outputs: Any, predictions: Any) -> dict[str, ExportOutput]:
+    """Checks a model's outputs for serving and makes sure that one is the default.
+
+    Args:
+      export_outputs: Outputs by name; None is one `PredictOutput` of the predictions.
+      predictions: A tensor or a dict of tensors.
+
+    Returns:
+      Outputs with a "serving_default" among them, in the given dict. A single one gets that name
+      beside its own.
+
+    Raises:
+      TypeError: If it is not a dict of `ExportOutput`.
+      ValueError: If there are several and none is called "serving_default".
+    """
+    default = v1.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+    if export_outputs is None:
+        export_outputs = {default: PredictOutput(predictions)}
+    if not isinstance(export_outputs, dict):
+        raise TypeError(f"`export_outputs` must be dict, given: {export_outputs}")
+    for output in export_outputs.values():
+        if not isinstance(output, ExportOutput):
+            raise TypeError(
+                f"Values in `export_outputs` must be ExportOutput objects. Given: {export_outputs}"
+            )
+    if len(export_outputs) == 1:
+        export_outputs.setdefault(default, next(iter(export_outputs.values())))
+    if len(export_outputs) > 1 and default not in export_outputs:
+        raise ValueError(
+            "Multiple `export_outputs` were provided, but none of them are specified as the "
+            f"default: {sorted(export_outputs)}. Call one of them {default!r}."
+        )
+    return export_outputs
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, tf.Tensor) and value.dtype.is_floating
+
+
+def _is_string(value: Any) -> bool:
+    return isinstance(value, tf.Tensor) and value.dtype.base_dtype == tf.string
+
+
+def _serialized_examples(receiver_tensors: Mapping[str, Any], kind: str) -> Any:
+    """Returns the one input, a string tensor; ValueError for any others."""
+    tensors = list(receiver_tensors.values())
+    if len(tensors) != 1 or tensors[0].dtype != tf.string:
+        raise ValueError(
+            f"{kind} signatures can only accept a single tensor input of type tf.string, got "
+            f"{dict(receiver_tensors)}. Feed serialized tf.Example protos through one string "
+            "placeholder and take them apart with tf.io.parse_example."
+        )
+    return tensors[0]
+
+
+def _checked_key(key: Any, label: str) -> str:
+    if isinstance(key, tuple):  # Models with several heads name an output by head and key.
+        key = _SEPARATOR.join(key)
+    if not isinstance(key, str):
+        raise ValueError(f"{label} output key must be a string; got {key}.")
+    return key
+
+
+def _named_tensors(outputs: Any, default_name: str, label: str) -> dict[str, Any]:
+    if not isinstance(outputs, dict):
+        outputs = {default_name: outputs}
+    named = {_checked_key(key, label): value for key, value in outputs.items()}
+    for value in named.values():
+        if not isinstance(value, tf.Tensor):
+            raise ValueError(f"{label} output value must be a Tensor; got {value}.")
+    return named
+
+
+def _prefixed(key: str, prefix: str) -> str:
+    return key if key.startswith(prefix) else f"{prefix}{_SEPARATOR}{key}"
+
+
+def _prefixed_tensors(outputs: Any, name: str) -> dict[str, Any]:
+    named = _named_tensors(outputs, name, name)
+    return {_prefixed(key, name): value for key, value in named.items()}
+
+
+def _metric_tensors(metrics: Any) -> dict[str, Any]:
+    if not isinstance(metrics, dict):
+        metrics = {"metrics": metrics}
+    tensors: dict[str, Any] = {}
+    for key, metric in metrics.items():
+        is_pair = isinstance(metric, tuple)
+        value, update = metric if is_pair else (metric.result(), metric.updates[0])
+        key = _prefixed(_checked_key(key, "metrics"), "metrics")
+        if not isinstance(value, tf.Tensor):
+            raise ValueError(f"{key} output value must be a Tensor; got {value}.")
+        if not (tf.is_tensor(update) or isinstance(update, tf.Operation)):
+            raise ValueError(f"{key} update_op must be a Tensor or Operation; got {update}.")
+        tensors[f"{key}{_SEPARATOR}value"] = value
+        tensors[f"{key}{_SEPARATOR}update_op"] = _as_tensor(update)
+    return tensors
+
+
+def _as_tensor(update: Any) -> tf.Tensor:
+    """A signature holds tensors only: an op becomes an empty tensor that needs it."""
+    if isinstance(update, tf.Tensor):
+        return update
+    with tf.control_dependencies([update]):
+        return tf.constant([], name="metric_op_wrapper")

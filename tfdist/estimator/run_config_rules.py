@@ -1,0 +1,174 @@
+"""What RunConfig allows: pure checks of its settings, and where the model_dir comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.cluster import ClusterError, find_cluster
+from tfdist.estimator.calls import argument_names
+
+
+def read_tf_config() -> dict[str, Any]:
+    """Reads TF_CONFIG as far as RunConfig itself needs it; {} when unset.
+
+    Raises:
+      ClusterError: If it is not a JSON object.
+      TypeError: If its "service" is not a dict.
+    """
+    text = os.environ.get("TF_CONFIG", "")
+    if not text.strip():
+        return {}
+    try:
+        tf_config = json.loads(text)
+    except json.JSONDecodeError:
+        tf_config = None
+    if not isinstance(tf_config, dict):
+        find_cluster()  # Says what is wrong with it.
+        raise ClusterError(f"TF_CONFIG is not a JSON object: {text!r}.")
+    service = tf_config.get("service")
+    if service is not None and not isinstance(service, dict):
+        raise TypeError(
+            f'If "service" is set in TF_CONFIG, it must be a dict. Given {type(service)}: '
+            f"{service!r}."
+        )
+    return tf_config
+
+
+def decide_model_dir(model_dir: Any, tf_config: Mapping[str, Any]) -> str | None:
+    """Returns the argument's model_dir, else TF_CONFIG's; ValueError if they contradict."""
+    given = None if model_dir is None else os.fspath(model_dir)
+    from_tf_config = tf_config.get("model_dir")
+    if given == "":
+        raise ValueError("model_dir should be non-empty. Leave it out for a temporary folder.")
+    if from_tf_config == "":
+        raise ValueError("model_dir in TF_CONFIG should be non-empty. Leave it out.")
+    if from_tf_config is None:
+        return given
+    if given is not None and given != from_tf_config:
+        raise ValueError(
+            "`model_dir` provided in RunConfig construct, if set, must have the same value as the "
+            f"model_dir in TF_CONFIG. It is {given!r}, and TF_CONFIG has {from_tf_config!r}."
+        )
+    v1.logging.info("Using model_dir in TF_CONFIG: %s", from_tf_config)
+    return str(from_tf_config)
+
+
+def decide_save_interval(steps: Any, secs: Any, unset: object) -> tuple[Any, Any]:
+    """Returns save_checkpoints_steps and _secs: one of them, 600 seconds if neither is given."""
+    if steps is unset and secs is unset:
+        return None, 600
+    steps, secs = (None if steps is unset else steps), (None if secs is unset else secs)
+    refuse_two_intervals(steps, secs)
+    return steps, secs
+
+
+def refuse_two_intervals(steps: Any, secs: Any) -> None:
+    """Refuses saving by steps and by seconds at once."""
+    if steps is not None and secs is not None:
+        raise ValueError(
+            "`save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set. They are "
+            f"{steps} and {secs}: give one of them."
+        )
+
+
+def decide_strategies(train: Any, evaluate: Any, experimental: Any) -> tuple[Any, Any]:
+    """Returns the strategies for training and evaluating, from either way of giving them.
+
+    Args:
+      train: train_distribute.
+      evaluate: eval_distribute.
+      experimental: An object with the attributes train_distribute and eval_distribute, or None.
+
+    Raises:
+      ValueError: If a strategy is given twice, or cannot work here.
+    """
+    if experimental is not None:
+        if not hasattr(experimental, "train_distribute"):
+            raise ValueError(
+                "experimental_distribute should be an object with train_distribute and "
+                f"eval_distribute, got {experimental!r}."
+            )
+        if getattr(experimental, "remote_cluster", None):
+            raise ValueError(
+                "experimental_distribute.remote_cluster is not supported: there is no standalone "
+                "client. Start the program on every worker with TF_CONFIG."
+            )
+        train = _either("train_distribute", train, experimental.train_distribute)
+        evaluate = _either(
+            "eval_distribute", evaluate, getattr(experimental, "eval_distribute", None)
+        )
+    for name, strategy in (("train_distribute", train), ("eval_distribute", evaluate)):
+        if type(strategy).__name__.startswith("ParameterServerStrategy"):
+            raise ValueError(
+                f"{name} is a {type(strategy).__name__}, and there are no parameter servers here. "
+                "Use tfdist.strategies.MultiWorkerStrategy: the workers hold the variables."
+            )
+    return train, evaluate
+
+
+def _either(name: str, plain: Any, experimental: Any) -> Any:
+    if plain is not None and experimental is not None:
+        raise ValueError(
+            f"Either `{name}` or `experimental_distribute.{name}` can be set. Both are: give one."
+        )
+    return plain if plain is not None else experimental
+
+
+def check_setting(name: str, value: Any) -> None:
+    """Refuses a value that RunConfig does not allow; None is always allowed.
+
+    Raises:
+      ValueError: With the value found and what is allowed.
+    """
+    rule, allowed = _RULES.get(name, (None, ""))
+    if rule is not None and value is not None and not rule(value):
+        raise ValueError(f"{name} {allowed}, got {value!r}.")
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _takes_op(function: Any) -> bool:
+    return callable(function) and set(argument_names(function)) == {"op"}
+
+
+def _at_least_0(value: Any) -> bool:
+    return bool(value >= 0)
+
+
+def _above_0(value: Any) -> bool:
+    return bool(value > 0)
+
+
+_Rule = tuple[Callable[[Any], bool], str]
+_RULES: dict[str, _Rule] = {
+    "save_summary_steps": (_at_least_0, "should be >= 0"),
+    "save_checkpoints_steps": (_at_least_0, "should be >= 0"),
+    "save_checkpoints_secs": (_at_least_0, "should be >= 0"),
+    "keep_checkpoint_max": (_at_least_0, "should be >= 0"),
+    "keep_checkpoint_every_n_hours": (_above_0, "should be > 0"),
+    "log_step_count_steps": (_above_0, "should be > 0"),
+    "session_creation_timeout_secs": (_above_0, "should be > 0"),
+    "session_config": (
+        lambda value: isinstance(value, v1.ConfigProto),
+        "must be instance of ConfigProto",
+    ),
+    "tf_random_seed": (_is_integer, "must be integer"),
+    "experimental_max_worker_delay_secs": (_is_integer, "must be an integer if set"),
+    "protocol": (
+        lambda value: value in ("grpc", "grpc+verbs"),
+        "should be grpc or grpc+verbs",
+    ),
+    "device_fn": (_takes_op, 'must be callable with exactly one argument "op"'),
+    "eval_distribute": (
+        lambda value: isinstance(value, tf.distribute.Strategy | v1.distribute.Strategy),
+        "should be a strategy",
+    ),
+}
