@@ -1,0 +1,103 @@
+"""Heads over two workers: weights as in one process with the double batch."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+
+def _train_heads(model_dir: str, local_batch: int) -> dict[str, dict[str, Any]]:
+    """Trains each combination of head and optimizer for 4 steps; returns the weights of each."""
+    import numpy as np
+    import tensorflow as tf
+    import tensorflow.compat.v1 as v1
+    import tf_keras
+
+    import tfdist.estimator as tfe
+    from tfdist.strategies import MultiWorkerStrategy
+
+    strategy = MultiWorkerStrategy() if local_batch == 6 else None
+    random = np.random.RandomState(0)
+    x = random.randn(64, 3).astype(np.float32)
+    weight = random.rand(64, 1).astype(np.float32)
+    labels = {
+        "binary": random.randint(0, 2, (64, 1)),
+        "classes": random.randint(0, 3, (64, 1)),
+        "numbers": random.randn(64, 2).astype(np.float32),
+    }
+
+    def input_fn(input_context: Any = None) -> tf.data.Dataset:
+        dataset = tf.data.Dataset.from_tensor_slices(({"x": x, "weight": weight}, labels))
+        dataset = dataset.batch(local_batch)
+        if input_context is None:
+            return dataset
+        return dataset.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
+
+    def make_head(kind: str, reduction: str) -> tfe.Head:
+        common: dict[str, Any] = {"weight_column": "weight", "loss_reduction": reduction}
+        heads = {
+            "binary": lambda: tfe.BinaryClassHead(name="binary", **common),
+            "classes": lambda: tfe.MultiClassHead(3, name="classes", **common),
+            "numbers": lambda: tfe.RegressionHead(2, name="numbers", **common),
+        }
+        if kind == "multi":
+            return tfe.MultiHead([make() for make in heads.values()], [1.0, 0.5, 2.0])
+        return heads[kind]()
+
+    optimizers = {
+        "v1": lambda: v1.train.MomentumOptimizer(0.05, 0.9),
+        "legacy": lambda: tf_keras.optimizers.legacy.Adam(0.05),
+        "newer": lambda: tf_keras.optimizers.SGD(0.05, momentum=0.9),
+    }
+
+    def train(kind: str, reduction: str, optimizer: str, regularizes: bool) -> dict[str, Any]:
+        def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+            head = make_head(kind, reduction)
+            dense = tf_keras.layers.Dense(
+                head.logits_dimension, name="dense", kernel_initializer="ones"
+            )
+            logits = dense(features["x"])
+            penalty = [0.01 * tf.reduce_sum(tf.square(dense.kernel))] if regularizes else None
+            return head.create_estimator_spec(
+                features=features,
+                mode=mode,
+                logits=logits,
+                labels=labels if kind == "multi" else labels[kind],
+                optimizer=optimizers[optimizer](),
+                trainable_variables=dense.trainable_variables,
+                regularization_losses=penalty,
+            )
+
+        config = tfe.RunConfig(train_distribute=strategy, save_checkpoints_steps=1000)
+        folder = f"{model_dir}/{kind}_{reduction}_{optimizer}"
+        estimator = tfe.Estimator(model_fn, folder, config)
+        estimator.train(input_fn, max_steps=4)
+        names = [n for n in estimator.get_variable_names() if n.startswith(("dense", "global"))]
+        return {name: estimator.get_variable_value(name) for name in names}
+
+    mean, total = "sum_over_batch_size", "sum"
+    return {
+        "binary, mean, v1": train("binary", mean, "v1", True),
+        "binary, mean, Keras": train("binary", mean, "newer", True),
+        "numbers, sum, v1": train("numbers", total, "v1", False),
+        "numbers, sum, Keras": train("numbers", total, "newer", False),
+        "several, mean, Keras": train("multi", mean, "legacy", True),
+    }
+
+
+@pytest.mark.timeout(200)
+def test_two_workers_with_a_head_equal_one_with_the_double_batch(
+    fake_cluster: Any, tmp_path: Path
+) -> None:
+    together = fake_cluster.run(_train_heads, str(tmp_path / "together"), 6, engine="grpc")
+    alone = fake_cluster.run(
+        _train_heads, str(tmp_path / "alone"), 12, engine="none", num_workers=1
+    )[0]
+    for case, weights in alone.items():
+        assert weights["global_step"] == 4
+        for name, value in weights.items():
+            for worker in together:
+                np.testing.assert_allclose(
+                    worker[case][name], value, rtol=1e-6, atol=1e-6, err_msg=f"{case}, {name}"
+                )

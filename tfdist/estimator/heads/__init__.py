@@ -1,0 +1,25 @@
+"""Heads: from a model's logits to loss, metrics, predictions and export outputs."""
+
+from tfdist.estimator.heads.binary_class import BinaryClassHead
+from tfdist.estimator.heads.choice import binary_or_multi_class_head
+from tfdist.estimator.heads.head import Head
+from tfdist.estimator.heads.multi_class import MultiClassHead
+from tfdist.estimator.heads.multi_head import MultiHead
+from tfdist.estimator.heads.multi_label import MultiLabelHead
+from tfdist.estimator.heads.regression import (
+    LogisticRegressionHead,
+    PoissonRegressionHead,
+    RegressionHead,
+)
+
+__all__ = [
+    "BinaryClassHead",
+    "Head",
+    "LogisticRegressionHead",
+    "MultiClassHead",
+    "MultiHead",
+    "MultiLabelHead",
+    "PoissonRegressionHead",
+    "RegressionHead",
+    "binary_or_multi_class_head",
+]

@@ -1,0 +1,187 @@
+"""MultiLabelHead: each example is of any number of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+from tf_keras.metrics import AUC, Mean
+
+from tfdist.estimator.heads import arguments, classes, shapes
+from tfdist.estimator.heads.measures import (
+    AucOfPrecisionAndRecall,
+    Measure,
+    Scored,
+    average_loss,
+    measures_at_thresholds,
+)
+from tfdist.estimator.heads.multi_class import classification_outputs
+from tfdist.estimator.heads.single_head import SingleHead
+
+
+class MultiLabelHead(SingleHead):
+    """Sigmoid cross entropy of n_classes logits, averaged over the classes.
+
+    Labels are [D0, D1, ... DN, n_classes] of 0 and 1; or a SparseTensor [D0, D1, ... DN, ?] of the
+    classes that each example has, as ids or, with a vocabulary, as strings.
+
+    Args:
+      n_classes: Number of classes, above 1.
+      weight_column: Name of a feature or numeric column with weights [D0, D1, ... DN] or
+        [D0, D1, ... DN, 1], by which losses are multiplied.
+      thresholds: Numbers in (0, 1); accuracy, precision and recall are measured at each.
+      label_vocabulary: List or tuple of the n_classes labels' strings.
+      loss_reduction: One of `tf.losses.Reduction`.
+      loss_fn: From (labels, logits) or (labels, logits, features), labels of 0 and 1, to losses
+        [D0, D1, ... DN, 1].
+      classes_for_class_based_metrics: Ids, or words of the vocabulary, of classes that are also
+        measured alone.
+      name: Suffix of metrics and summaries.
+
+    Raises:
+      ValueError: If an argument is not usable.
+    """
+
+    def __init__(
+        self,
+        n_classes: int,
+        weight_column: Any = None,
+        thresholds: Iterable[float] | None = None,
+        label_vocabulary: Sequence[str] | None = None,
+        loss_reduction: str = arguments.MEAN,
+        loss_fn: Callable[..., Any] | None = None,
+        classes_for_class_based_metrics: Sequence[int] | Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> None:
+        if n_classes is None or n_classes < 2:
+            raise ValueError(
+                "n_classes must be > 1 for multi-label classification. Given: "
+                f"{n_classes}. BinaryClassHead is for one class."
+            )
+        _check_vocabulary(label_vocabulary, n_classes)
+        self._thresholds = arguments.checked_thresholds(thresholds)
+        self._label_vocabulary = label_vocabulary
+        self._measured_classes = _class_ids(
+            classes_for_class_based_metrics, n_classes, label_vocabulary
+        )
+        super().__init__(
+            logits_dimension=n_classes,
+            loss_dimension=1,
+            weight_column=weight_column,
+            loss_reduction=loss_reduction,
+            loss_fn=loss_fn,
+            name=name,
+        )
+
+    def predictions(self, logits: Any, keys: Sequence[str] | None = None) -> dict[str, Any]:
+        n_classes = self.logits_dimension
+        logits = shapes.checked_logits(logits, n_classes)
+        with v1.name_scope("predictions", values=(logits,)):
+            predictions = {
+                "logits": logits,
+                "probabilities": tf.sigmoid(logits, name="probabilities"),
+                "classes": classes.all_names(logits, n_classes, self._label_vocabulary),
+            }
+            return classes.chosen(predictions, keys)
+
+    def _read_labels(self, labels: Any, logits: tf.Tensor) -> tf.Tensor:
+        n_classes = self.logits_dimension
+        if isinstance(labels, tf.SparseTensor):
+            labels = self._indicators(labels)
+        elif labels is not None and not isinstance(labels, tf.RaggedTensor):
+            rule = "labels must be an integer indicator Tensor with values in [0, 1]"
+            labels = shapes.checked_range(tf.convert_to_tensor(labels), 2, rule)
+        return shapes.checked_labels(labels, logits, n_classes)
+
+    def _indicators(self, labels: tf.SparseTensor) -> tf.Tensor:
+        """Turns the classes of each example into 0 and 1 for each class, int64."""
+        n_classes = self.logits_dimension
+        if labels.dtype == tf.string and self._label_vocabulary is not None:
+            ids = classes.ids_of_words(labels.values, self._label_vocabulary)
+        elif labels.dtype.is_integer:
+            rule = f"labels must be an integer SparseTensor with values in [0, {n_classes})"
+            ids = shapes.checked_range(labels.values, n_classes, rule)
+        else:
+            raise ValueError(
+                f"Labels dtype should be integer. Instead got {labels.dtype}. Strings need a "
+                "label_vocabulary."
+            )
+        sparse = tf.SparseTensor(labels.indices, ids, labels.dense_shape)
+        return tf.cast(tf.sparse.to_indicator(sparse, n_classes), tf.int64)
+
+    def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        numbers = tf.cast(labels, logits.dtype)
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=numbers, logits=logits)
+        return tf.reduce_mean(losses, axis=-1, keepdims=True)
+
+    def _measures(self) -> list[Measure]:
+        def by_score(batch: Scored) -> tuple[Any, ...]:
+            return batch.labels, batch.predictions["probabilities"]
+
+        measures = [
+            average_loss(),
+            Measure("auc", AUC, by_score),
+            Measure("auc_precision_recall", AucOfPrecisionAndRecall, by_score),
+            *measures_at_thresholds(self._thresholds, by_score),
+        ]
+        for class_id in self._measured_classes:
+            measures += _measures_of_class(class_id, self._label_vocabulary)
+        return measures
+
+    def _export_outputs(self, predictions: dict[str, tf.Tensor]) -> dict[str, Any]:
+        return classification_outputs(predictions, predictions["classes"])
+
+
+def _measures_of_class(class_id: int, vocabulary: Sequence[str] | None) -> list[Measure]:
+    name = f"class{class_id}" if vocabulary is None else vocabulary[class_id]
+
+    def of_class(tensor: tf.Tensor) -> tf.Tensor:
+        return tensor[..., class_id : class_id + 1]
+
+    def scores(batch: Scored) -> tuple[Any, ...]:
+        return (of_class(batch.predictions["probabilities"]),)
+
+    def by_score(batch: Scored) -> tuple[Any, ...]:
+        return of_class(batch.labels), *scores(batch)
+
+    return [
+        Measure(f"probability_mean/{name}", Mean, scores),
+        Measure(f"auc/{name}", AUC, by_score),
+        Measure(f"auc_precision_recall/{name}", AucOfPrecisionAndRecall, by_score),
+    ]
+
+
+def _check_vocabulary(vocabulary: Any, n_classes: int) -> None:
+    if vocabulary is None:
+        return
+    if not isinstance(vocabulary, (list, tuple)):
+        raise ValueError(
+            f"label_vocabulary must be a list or tuple. Given type: {type(vocabulary)}"
+        )
+    if len(vocabulary) != n_classes:
+        raise ValueError(
+            f"Length of label_vocabulary must be n_classes ({n_classes}). Given: {len(vocabulary)}"
+        )
+
+
+def _class_ids(chosen: Any, n_classes: int, vocabulary: Sequence[str] | None) -> tuple[int, ...]:
+    """Turns ids or words into ids; ValueError for those that are not classes."""
+    chosen = tuple(chosen or ())
+    if not chosen:
+        return ()
+    if isinstance(chosen[0], str):
+        if not vocabulary:
+            raise ValueError(
+                "label_vocabulary must be provided when classes_for_class_based_metrics are "
+                "strings."
+            )
+        return tuple(vocabulary.index(word) for word in chosen)
+    for class_id in chosen:
+        if not 0 <= class_id < n_classes:
+            raise ValueError(
+                "All classes_for_class_based_metrics must be in range "
+                f"[0, {n_classes - 1}]. Given: {class_id}"
+            )
+    return chosen

@@ -1,0 +1,147 @@
+"""Regression heads: each example has one or more numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+from tf_keras.metrics import Mean
+
+from tfdist.estimator.export.outputs import PredictOutput, RegressionOutput
+from tfdist.estimator.heads import arguments, shapes
+from tfdist.estimator.heads.measures import Measure, average_loss
+from tfdist.estimator.heads.single_head import SingleHead
+
+
+class RegressionHead(SingleHead):
+    """Squared error of label_dimension logits an example, [D0, D1, ... DN, label_dimension].
+
+    Args:
+      label_dimension: Numbers an example.
+      weight_column: Name of a feature or numeric column with weights [D0, D1, ... DN],
+        [D0, D1, ... DN, 1] or [D0, D1, ... DN, label_dimension], by which losses are multiplied.
+      loss_reduction: One of `tf.losses.Reduction`; the mean is over all numbers.
+      loss_fn: From (labels, logits) or (labels, logits, features) to losses like the logits.
+      inverse_link_fn: From logits to the predicted numbers; None is identity. The loss is that of
+        the logits.
+      name: Suffix of metrics and summaries.
+
+    Raises:
+      ValueError: If an argument is not usable.
+    """
+
+    _may_weigh_logits = True
+
+    def __init__(
+        self,
+        label_dimension: int = 1,
+        weight_column: Any = None,
+        loss_reduction: str = arguments.MEAN,
+        loss_fn: Callable[..., Any] | None = None,
+        inverse_link_fn: Callable[[Any], Any] | None = None,
+        name: str | None = None,
+    ) -> None:
+        if label_dimension < 1:
+            raise ValueError(f"Invalid label_dimension {label_dimension}. It must be at least 1.")
+        self._inverse_link_fn = inverse_link_fn
+        super().__init__(
+            logits_dimension=label_dimension,
+            loss_dimension=label_dimension,
+            weight_column=weight_column,
+            loss_reduction=loss_reduction,
+            loss_fn=loss_fn,
+            name=name,
+        )
+
+    def predictions(self, logits: Any) -> dict[str, Any]:  # type: ignore[override]
+        logits = shapes.checked_logits(logits, self.logits_dimension)
+        with v1.name_scope("predictions", values=(logits,)):
+            if self._inverse_link_fn is None:
+                return {"predictions": logits}
+            return {"predictions": self._inverse_link_fn(logits), "logits": logits}
+
+    def _read_labels(self, labels: Any, logits: tf.Tensor) -> tf.Tensor:
+        labels = shapes.checked_labels(labels, logits, self.logits_dimension)
+        return tf.cast(labels, tf.float32)
+
+    def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        return tf.math.squared_difference(logits, labels)
+
+    def _measures(self) -> list[Measure]:
+        return [
+            average_loss(),
+            Measure("prediction/mean", Mean, lambda batch: (batch.predictions["predictions"],)),
+            Measure("label/mean", Mean, lambda batch: (batch.labels,)),
+        ]
+
+    def _export_outputs(self, predictions: dict[str, tf.Tensor]) -> dict[str, Any]:
+        output = RegressionOutput(predictions["predictions"])
+        return {
+            v1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY: output,
+            "regression": output,
+            "predict": PredictOutput(predictions),
+        }
+
+
+class PoissonRegressionHead(RegressionHead):
+    """Poisson loss: the logits are logarithms of the predicted means, see `tf.nn.log_poisson_loss`.
+
+    Args:
+      label_dimension: Numbers an example.
+      weight_column: As in `RegressionHead`.
+      loss_reduction: One of `tf.losses.Reduction`.
+      compute_full_loss: Whether the loss has the term log(label!), which is constant.
+      name: Suffix of metrics and summaries.
+    """
+
+    def __init__(
+        self,
+        label_dimension: int = 1,
+        weight_column: Any = None,
+        loss_reduction: str = arguments.MEAN,
+        compute_full_loss: bool = True,
+        name: str | None = None,
+    ) -> None:
+        self._compute_full_loss = compute_full_loss
+        super().__init__(
+            label_dimension=label_dimension,
+            weight_column=weight_column,
+            loss_reduction=loss_reduction,
+            inverse_link_fn=tf.exp,
+            name=name,
+        )
+
+    def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        return tf.nn.log_poisson_loss(labels, logits, compute_full_loss=self._compute_full_loss)
+
+
+class LogisticRegressionHead(RegressionHead):
+    """Sigmoid cross entropy of labels in [0, 1], as a regression.
+
+    Unlike `BinaryClassHead` it predicts and exports the logistic value only, and measures no
+    accuracy.
+
+    Args:
+      weight_column: As in `RegressionHead`.
+      loss_reduction: One of `tf.losses.Reduction`.
+      name: Suffix of metrics and summaries.
+    """
+
+    def __init__(
+        self,
+        weight_column: Any = None,
+        loss_reduction: str = arguments.MEAN,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            weight_column=weight_column,
+            loss_reduction=loss_reduction,
+            inverse_link_fn=tf.sigmoid,
+            name=name,
+        )
+
+    def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        labels = shapes.checked_range(labels, 2, "Labels must be in range [0, 1]")
+        return tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
