@@ -1,0 +1,63 @@
+"""The Estimator of tf.compat.v1: the older one, with `export_savedmodel`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator import estimator as v2
+from tfdist.estimator.spec import ModeKeys
+
+
+class _AnyEstimator(type):
+    """Makes every Estimator an instance of `Estimator`, which in tf.estimator is their parent."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        if cls is Estimator:
+            return isinstance(instance, v2.Estimator)
+        return super().__instancecheck__(instance)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        if cls is Estimator:
+            return issubclass(subclass, v2.Estimator)
+        return super().__subclasscheck__(subclass)
+
+
+class Estimator(v2.Estimator, metaclass=_AnyEstimator):
+    """The Estimator of v1: with `export_savedmodel`."""
+
+    def export_savedmodel(
+        self,
+        export_dir_base: Any,
+        serving_input_receiver_fn: Callable[[], Any],
+        assets_extra: dict[str, Any] | None = None,
+        as_text: bool = False,
+        checkpoint_path: str | None = None,
+        strip_default_attrs: bool = False,
+    ) -> bytes:
+        """Does what `export_saved_model` does, keeping attributes that have their default value.
+
+        Args:
+          export_dir_base: As in `export_saved_model`.
+          serving_input_receiver_fn: As in `export_saved_model`.
+          assets_extra: As in `export_saved_model`.
+          as_text: As in `export_saved_model`.
+          checkpoint_path: As in `export_saved_model`.
+          strip_default_attrs: Whether to leave such attributes out, as `export_saved_model` does:
+            older TensorFlows can read the export then.
+        """
+        v1.logging.warning(
+            "export_savedmodel is deprecated: use export_saved_model, which tf.estimator has, too."
+        )
+        if serving_input_receiver_fn is None:
+            raise ValueError("serving_input_receiver_fn must be defined.")
+        return self._export_all_saved_models(
+            export_dir_base,
+            {ModeKeys.PREDICT: serving_input_receiver_fn},
+            assets_extra=assets_extra,
+            as_text=as_text,
+            checkpoint_path=checkpoint_path,
+            strip_default_attrs=strip_default_attrs,
+        )
