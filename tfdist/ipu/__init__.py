@@ -7,12 +7,20 @@ A program moves by changing its import lines:
     from tfdist.ipu import horovod as hvd        # for: from tensorflow.python.ipu import ...
 """
 
-from tfdist.ipu import ipu_estimator, ipu_multi_worker_strategy, ipu_run_config, tensorflow, utils
+from tfdist.ipu import (
+    ipu_estimator,
+    ipu_multi_worker_strategy,
+    ipu_run_config,
+    ipu_session_run_hooks,
+    tensorflow,
+    utils,
+)
 
 __all__ = [
     "ipu_estimator",
     "ipu_multi_worker_strategy",
     "ipu_run_config",
+    "ipu_session_run_hooks",
     "tensorflow",
     "utils",
 ]

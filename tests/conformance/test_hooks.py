@@ -1,0 +1,306 @@
+"""Hooks do the same under every strategy: one program, alone and on two workers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as v1
+
+ENGINES = ["none", "grpc", "horovod"]
+Run = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def run(fake_cluster: Any, tmp_path: Path) -> Run:
+    """Trains with hooks on every worker of an engine, and tells what came out.
+
+    `hooks(index, strategy, estimator, say)` makes a worker's hooks: `say` keeps what they want to
+    tell. The model's loss is 1 / (global step + 1) on worker 0 and three times that on worker 1.
+    """
+
+    def train(
+        engine: str,
+        folder: str,
+        hooks: Any,
+        options: dict[str, Any],
+    ) -> dict[str, Any]:
+        import os
+
+        import tensorflow as tf
+        import tensorflow.compat.v1 as v1
+
+        import tfdist.estimator as tfe
+        from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
+
+        kinds = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}
+        strategy = kinds[engine]() if engine in kinds else None
+        index = strategy.extended.collectives.worker_index if strategy is not None else 0
+        model_dir = os.path.join(folder, f"worker_{index}")  # Workers share no folder.
+        bad_on = options.get("bad_on")
+
+        def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+            w = v1.get_variable("w", [], initializer=v1.ones_initializer())
+            step = tf.cast(v1.train.get_global_step(), tf.float32)
+            loss = w * tf.reduce_mean(features) * (1.0 + 2.0 * index) / (step + 1.0)
+            v1.summary.scalar("step_seen", step)
+            if mode == tfe.ModeKeys.EVAL:
+                return tfe.EstimatorSpec(mode, loss=loss)
+            if bad_on == index:
+                loss = tf.where(step >= 2.0, float("nan") * loss, loss)
+            optimizer = v1.train.GradientDescentOptimizer(0.0)
+            pairs = optimizer.compute_gradients(loss)
+
+            def update(*gradients: Any) -> Any:
+                return optimizer.apply_gradients(zip(gradients, [v for _, v in pairs], strict=True))
+
+            host_call = (update, [g for g, _ in pairs])
+            return tfe.EstimatorSpec(mode, loss=loss, host_call=host_call)
+
+        def input_fn() -> tf.data.Dataset:
+            return tf.data.Dataset.from_tensors((tf.ones([2]), tf.zeros([2]))).repeat()
+
+        config = tfe.RunConfig(
+            train_distribute=strategy,
+            save_checkpoints_steps=options.get("save_checkpoints_steps", 1000),
+            save_summary_steps=None,
+            log_step_count_steps=None,
+        )
+        estimator = tfe.Estimator(model_fn, model_dir, config)
+        said: list[Any] = []
+        made = hooks(index, estimator, said.append, input_fn)
+        listeners = options["listeners"](index, said.append) if "listeners" in options else None
+        error = None
+        try:
+            estimator.train(
+                input_fn,
+                hooks=made,
+                max_steps=options.get("max_steps"),
+                saving_listeners=listeners,
+            )
+        except Exception as problem:
+            error = type(problem).__name__
+        v1.summary.FileWriterCache.clear()
+        files = sorted(
+            os.path.relpath(os.path.join(at, name), model_dir)
+            for at, _, names in os.walk(model_dir)
+            for name in names
+        )
+        latest = estimator.latest_checkpoint()
+        return {
+            "said": said,
+            "error": error,
+            "files": files,
+            "saved": sorted(
+                int(f.split("-")[1].split(".")[0]) for f in files if f.endswith(".index")
+            ),
+            "step": int(estimator.get_variable_value("global_step")) if latest else None,
+            "model_dir": model_dir,
+        }
+
+    def run(engine: str, hooks: Any, **options: Any) -> list[dict[str, Any]]:
+        return fake_cluster.run(train, engine, str(tmp_path), hooks, options, engine=engine)
+
+    return run
+
+
+def _count_calls(say: Any) -> Any:
+    """A hook that says how many session calls were made."""
+    import tensorflow.compat.v1 as v1
+
+    class Count(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+        calls = 0
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            self.calls += 1
+
+        def end(self, session: Any) -> None:
+            say(("calls", self.calls))
+
+    return Count()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_early_stopping_on_one_worker_stops_all_after_the_same_step(run: Run, engine: str) -> None:
+    count_calls = _count_calls
+    decides = 0 if engine == "none" else 1
+
+    def hooks(index: int, estimator: Any, say: Any, input_fn: Any) -> list[Any]:
+        import tensorflow as tf
+        import tensorflow.compat.v1 as v1
+
+        from tfdist.estimator.experimental import make_early_stopping_hook, stop_if_higher_hook
+
+        # Evaluations are worker 0's: what worker 1's own folder has of some other run, 7, is
+        # nothing to stop for.
+        value = 0.9 if index == 0 else 7.0
+        with tf.Graph().as_default(), v1.summary.FileWriter(estimator.eval_dir()) as writer:
+            part = v1.Summary.Value(tag="accuracy", simple_value=value)
+            writer.add_summary(v1.Summary(value=[part]), 100)
+        asked: list[bool] = []
+
+        def should_stop() -> bool:
+            asked.append(index == decides)
+            return asked[-1] and len(asked) == 3
+
+        often: dict[str, Any] = {"run_every_secs": None, "run_every_steps": 2}
+        return [
+            stop_if_higher_hook(estimator, "accuracy", 0.95, **often),
+            make_early_stopping_hook(estimator, should_stop, **often),
+            count_calls(say),
+        ]
+
+    workers = run(engine, hooks, max_steps=9)
+    # Asked after steps 1, 3 and 5; other workers learn of it in the step after.
+    expected = 5 if engine == "none" else 6
+    assert [worker["said"] for worker in workers] == [[("calls", expected)]] * len(workers)
+    assert workers[0]["step"] == expected
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_same_hooks_on_all_workers_do_their_work(run: Run, engine: str) -> None:
+    count_calls = _count_calls
+
+    def hooks(index: int, estimator: Any, say: Any, input_fn: Any) -> list[Any]:
+        import tensorflow as tf
+
+        import tfdist.estimator as tfe
+
+        class Late(tfe.SessionRunHook):  # type: ignore[misc,name-defined]
+            """Makes hooks that need the graph."""
+
+            def begin(self) -> None:
+                import tensorflow.compat.v1 as v1
+
+                own = v1.summary.scalar(
+                    "own", tf.cast(v1.train.get_global_step(), tf.float32), collections=[]
+                )
+                self.saver = tfe.SummarySaverHook(
+                    save_steps=2, output_dir=estimator.model_dir + "/own", summary_op=own
+                )
+                self.final = tfe.FinalOpsHook(v1.train.get_global_step())
+                self.saver.begin()
+
+            def after_create_session(self, session: Any, coord: Any) -> None:
+                self.saver.after_create_session(session, coord)
+
+            def before_run(self, run_context: Any) -> Any:
+                return self.saver.before_run(run_context)
+
+            def after_run(self, run_context: Any, run_values: Any) -> None:
+                self.saver.after_run(run_context, run_values)
+
+            def end(self, session: Any) -> None:
+                self.saver.end(session)
+                self.final.end(session)
+                say(("final", int(self.final.final_ops_values)))
+
+        with tf.Graph().as_default():
+            profiler = tfe.ProfilerHook(save_steps=3, output_dir=estimator.model_dir + "/profile")
+        return [
+            tfe.CheckpointSaverHook(estimator.model_dir, save_steps=2),
+            profiler,
+            Late(),
+            tfe.StopAtStepHook(last_step=5),
+            count_calls(say),
+        ]
+
+    workers = run(engine, hooks, max_steps=9)
+    for worker in workers:
+        assert worker["said"] == [("final", 5), ("calls", 5)]
+        assert sum(file.startswith("profile/timeline-") for file in worker["files"]) == 1
+        assert any(file.startswith("own/events.out") for file in worker["files"])
+    assert workers[0]["saved"] == [0, 2, 4, 5]
+    assert all(worker["saved"] == [] for worker in workers[1:])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_listener_runs_on_worker_0_and_stops_all(run: Run, engine: str) -> None:
+    count_calls = _count_calls
+
+    def hooks(index: int, estimator: Any, say: Any, input_fn: Any) -> list[Any]:
+        return [count_calls(say)]
+
+    def listeners(index: int, say: Any) -> list[Any]:
+        import tensorflow.compat.v1 as v1
+
+        class Listen(v1.train.CheckpointSaverListener):  # type: ignore[misc,name-defined]
+            def after_save(self, session: Any, global_step_value: int) -> bool:
+                say(("saved", int(global_step_value)))
+                return bool(global_step_value >= 4)
+
+        return [Listen()]
+
+    workers = run(engine, hooks, max_steps=9, save_checkpoints_steps=2, listeners=listeners)
+    last = 4 if engine == "none" else 5
+    saves = [("saved", 0), ("saved", 2), ("saved", 4)]
+    if last == 5:
+        saves.append(("saved", 5))
+    assert [x for x in workers[0]["said"] if x[0] == "saved"] == saves
+    for worker in workers:
+        assert [x for x in worker["said"] if x[0] == "calls"] == [("calls", last)]
+    for worker in workers[1:]:
+        assert [x for x in worker["said"] if x[0] == "saved"] == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_loss_that_is_no_number_on_one_worker_ends_training_on_all(run: Run, engine: str) -> None:
+    def hooks(index: int, estimator: Any, say: Any, input_fn: Any) -> list[Any]:
+        return []
+
+    last = 0 if engine == "none" else 1
+    workers = run(engine, hooks, max_steps=9, bad_on=last)
+    errors = [worker["error"] for worker in workers]
+    assert errors == ["NanLossDuringTrainingError"] * len(workers)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_worker_is_watched_and_worker_0_evaluates(run: Run, engine: str) -> None:
+    def hooks(index: int, estimator: Any, say: Any, input_fn: Any) -> list[Any]:
+        import os
+
+        import tensorflow.compat.v1 as v1
+
+        from tfdist.estimator.experimental import InMemoryEvaluatorHook
+        from tfdist.monitoring import CsvMetricsHook, ThroughputHook
+
+        table = os.path.join(estimator.model_dir, "metrics.csv")
+        speed = ThroughputHook(every_n_steps=2, global_batch=4, output_dir=estimator.model_dir)
+
+        class Say(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+            def end(self, session: Any) -> None:
+                if os.path.exists(table):
+                    with open(table) as file:
+                        say(file.read().split())
+                say(speed.last.traced.reductions)
+
+        evaluator = InMemoryEvaluatorHook(estimator, input_fn, steps=1, every_n_iter=2)
+        return [CsvMetricsHook(table, every_n_steps=2), speed, evaluator, Say()]
+
+    workers = run(engine, hooks, max_steps=4)
+    # Alone the loss of steps 2 and 4 is 1/2 and 1/4; of two workers it is 1 and 3 times that.
+    factor = 1 if engine == "none" else 2
+    rows = [row.split(",") for row in workers[0]["said"][0]]
+    assert rows[0] == ["step", "loss"]
+    assert [int(step) for step, _ in rows[1:]] == [2, 4]
+    assert [float(loss) for _, loss in rows[1:]] == pytest.approx([factor / 2, factor / 4])
+    for index, worker in enumerate(workers):
+        assert len(worker["said"]) == (2 if index == 0 else 1)
+        assert (worker["said"][-1] > 0) == (engine != "none")
+        events = [file for file in worker["files"] if "events.out.tfevents" in file]
+        assert any(file.startswith(f"worker_{index}/" if index else "events") for file in events)
+        assert any(file.startswith("eval/") for file in events) == (index == 0)
+    # Evaluated at the start, after two session calls, after four, and at the end.
+    losses = _losses(Path(workers[0]["model_dir"]) / "eval")
+    assert [step for step, _ in losses] == [0, 2, 4, 4]
+    assert [loss for _, loss in losses] == pytest.approx([1, 1 / 3, 1 / 5, 1 / 5])
+
+
+def _losses(folder: Path) -> list[tuple[int, float]]:
+    (events,) = folder.glob("events.out.tfevents.*")
+    return [
+        (event.step, value.simple_value)
+        for event in v1.train.summary_iterator(str(events))
+        for value in event.summary.value
+        if value.tag == "loss"
+    ]

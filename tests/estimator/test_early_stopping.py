@@ -1,0 +1,259 @@
+"""Hooks that end training when evaluations say so."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+import tfdist.estimator as tfe
+from tfdist.estimator.early_stopping import read_eval_metrics
+from tfdist.estimator.experimental import (
+    make_early_stopping_hook,
+    stop_if_higher_hook,
+    stop_if_lower_hook,
+    stop_if_no_decrease_hook,
+    stop_if_no_increase_hook,
+)
+
+Make = Callable[..., Any]
+STOP = "signal_early_stopping/STOP"
+
+
+@pytest.fixture
+def estimator(dense: Make, tmp_path: Path) -> tfe.Estimator:
+    """An Estimator whose evaluations have been (step, loss, accuracy) as below."""
+    config = tfe.RunConfig(save_summary_steps=None, log_step_count_steps=None)
+    estimator = tfe.Estimator(dense(), tmp_path, config)
+    with tf.Graph().as_default(), v1.summary.FileWriter(estimator.eval_dir()) as writer:
+        for step, loss, accuracy in [(1000, 0.8, 0.5), (2000, 0.7, 0.6), (3000, 0.4, 0.7)]:
+            _write(writer, step, loss=loss, accuracy=accuracy)
+    return estimator
+
+
+def _write(writer: Any, step: int, **values: float) -> None:
+    parts = [v1.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+    writer.add_summary(v1.Summary(value=parts), step)
+
+
+def _stops(*hooks: Any) -> bool:
+    """Runs one step with the hooks and says whether they ask to stop."""
+    with tf.Graph().as_default():
+        step = v1.assign_add(v1.train.create_global_step(), 1)
+        with v1.train.SingularMonitoredSession(hooks=hooks) as session:
+            session.run(step)
+            return bool(session.should_stop())
+
+
+# Reading.
+
+
+def test_the_metrics_of_all_evaluations_are_read_by_step(estimator: tfe.Estimator) -> None:
+    metrics = read_eval_metrics(estimator.eval_dir())
+    assert list(metrics) == [1000, 2000, 3000]
+    assert metrics[2000] == pytest.approx({"loss": 0.7, "accuracy": 0.6})
+
+
+def test_a_folder_that_does_not_exist_holds_no_metrics(tmp_path: Path) -> None:
+    assert read_eval_metrics(tmp_path / "nothing") == {}
+    assert read_eval_metrics(tmp_path) == {}
+
+
+def test_several_files_are_read_and_a_corrupt_one_as_far_as_it_goes(
+    estimator: tfe.Estimator, logged: list[str]
+) -> None:
+    folder = estimator.eval_dir()
+    (file,) = Path(folder).glob("events.out.tfevents.*")
+    whole = file.read_bytes()
+    corrupt = bytearray(whole)
+    corrupt[-5] ^= 255  # in the last record's checksum
+    file.with_name("events.out.tfevents.0.other").write_bytes(bytes(corrupt))
+    file.unlink()
+    assert list(read_eval_metrics(folder)) == [1000, 2000]
+    assert any("corrupt" in line and "tfevents.0.other" in line for line in logged)
+    file.write_bytes(whole)
+    assert list(read_eval_metrics(folder)) == [1000, 2000, 3000]
+
+
+# Deciding. Whether to stop was computed with tf.estimator 2.15.
+
+
+@pytest.mark.parametrize(
+    ("threshold", "min_steps", "expected"),
+    [(0.6, 0, True), (0.7, 0, False), (0.55, 2500, True), (0.4, 3500, False), (0.9, 0, False)],
+)
+def test_stop_if_higher(
+    estimator: tfe.Estimator, threshold: float, min_steps: int, expected: bool
+) -> None:
+    hook = stop_if_higher_hook(estimator, "accuracy", threshold, min_steps=min_steps)
+    assert _stops(hook) == expected
+
+
+@pytest.mark.parametrize(
+    ("threshold", "min_steps", "expected"),
+    [(0.75, 0, True), (0.4, 0, False), (0.75, 2500, True), (0.75, 3500, False)],
+)
+def test_stop_if_lower(
+    estimator: tfe.Estimator, threshold: float, min_steps: int, expected: bool
+) -> None:
+    assert _stops(stop_if_lower_hook(estimator, "loss", threshold, None, min_steps)) == expected
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "min_steps", "expected"),
+    [(1000, 0, True), (2000, 0, True), (2001, 0, False), (1000, 2000, True), (1000, 2001, False)],
+)
+def test_stop_if_no_increase(
+    estimator: tfe.Estimator, max_steps: int, min_steps: int, expected: bool
+) -> None:
+    # The loss only falls: the first evaluation stays the best.
+    hook = stop_if_no_increase_hook(estimator, "loss", max_steps, min_steps=min_steps)
+    assert _stops(hook) == expected
+
+
+@pytest.mark.parametrize(("max_steps", "expected"), [(2000, True), (2001, False)])
+def test_stop_if_no_decrease(estimator: tfe.Estimator, max_steps: int, expected: bool) -> None:
+    assert _stops(stop_if_no_decrease_hook(estimator, "accuracy", max_steps)) == expected
+    assert not _stops(stop_if_no_decrease_hook(estimator, "loss", max_steps))
+
+
+def test_another_folder_of_evaluations_can_be_named(
+    estimator: tfe.Estimator, tmp_path: Path
+) -> None:
+    hook = stop_if_higher_hook(estimator, "accuracy", 0.1, eval_dir=str(tmp_path / "other"))
+    assert not _stops(hook)
+
+
+def test_a_metric_that_an_evaluation_lacks_is_a_key_error(estimator: tfe.Estimator) -> None:
+    with pytest.raises(KeyError, match="recall"):
+        _stops(stop_if_higher_hook(estimator, "recall", 0.5))
+
+
+def test_one_of_several_hooks_suffices(estimator: tfe.Estimator) -> None:
+    calm = stop_if_higher_hook(estimator, "accuracy", 0.9)
+    assert _stops(calm, stop_if_lower_hook(estimator, "loss", 0.5))
+    assert not _stops(calm, stop_if_lower_hook(estimator, "loss", 0.1))
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_function_of_ones_own_decides(estimator: tfe.Estimator, answer: bool) -> None:
+    assert _stops(make_early_stopping_hook(estimator, lambda: answer)) == answer
+
+
+def test_what_cannot_work_is_refused(estimator: tfe.Estimator) -> None:
+    with pytest.raises(TypeError, match="must have type"):
+        make_early_stopping_hook(object(), lambda: True)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="must be callable"):
+        make_early_stopping_hook(estimator, True)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="Only one of `run_every_secs` and `run_every_steps`"):
+        make_early_stopping_hook(estimator, lambda: True, run_every_secs=60, run_every_steps=100)
+    with pytest.raises(ValueError, match="Either every_secs or every_steps"):
+        make_early_stopping_hook(estimator, lambda: True, run_every_secs=None)
+
+
+# In a training.
+
+
+def _step(estimator: tfe.Estimator) -> int:
+    return int(estimator.get_variable_value("global_step"))
+
+
+def test_the_function_is_asked_at_the_first_step_and_then_at_the_interval(
+    estimator: tfe.Estimator, numbers: Make
+) -> None:
+    asked: list[int] = []
+
+    class Count(v1.train.SessionRunHook):  # type: ignore[misc]
+        calls = 0
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            self.calls += 1
+
+    count = Count()
+
+    def should_stop() -> bool:
+        asked.append(count.calls)
+        return False
+
+    hook = make_early_stopping_hook(estimator, should_stop, run_every_secs=None, run_every_steps=3)
+    estimator.train(numbers(), hooks=[count, hook], steps=8)
+    assert asked == [1, 4, 7]
+
+
+def test_training_with_evaluation_ends_early(
+    dense: Make, numbers: Make, tmp_path: Path, logged: list[str]
+) -> None:
+    config = tfe.RunConfig(
+        save_checkpoints_steps=5, save_summary_steps=None, log_step_count_steps=None
+    )
+    estimator = tfe.Estimator(dense(), tmp_path, config)
+    hook = stop_if_lower_hook(estimator, "loss", 1e6, run_every_secs=None, run_every_steps=3)
+    metrics, _ = tfe.train_and_evaluate(
+        estimator,
+        tfe.TrainSpec(numbers(), max_steps=40, hooks=[hook]),
+        tfe.EvalSpec(numbers(batches=2), throttle_secs=0),
+    )
+    # Asked after steps 1, 4 and 7; the first evaluation is that of step 5. tf.estimator 2.15: 7.
+    assert _step(estimator) == 7
+    assert metrics is not None and metrics["global_step"] == 7
+    assert "Requesting early stopping at global step 6" in logged
+    assert any(line.startswith('At step 5, metric "loss" has value') for line in logged)
+
+
+def test_two_replicas_stop_together(dense: Make, numbers: Make, tmp_path: Path) -> None:
+    config = tfe.RunConfig(device=tfe.DeviceConfig(num_replicas=2))
+    estimator = tfe.Estimator(dense(), tmp_path, config)
+    for last in (2, 4):  # Asked after the first step of each training; stopped one step later.
+        hook = make_early_stopping_hook(estimator, lambda: True)
+        assert _step(estimator.train(numbers(), hooks=[hook])) == last
+    assert estimator.get_variable_value(STOP) == False  # noqa: E712
+
+
+# Checkpoints of tf.estimator.
+
+
+@pytest.fixture
+def train(dense: Make, numbers: Make, tmp_path: Path) -> Make:
+    def train(*, with_hook: bool, steps: int = 2, stop: bool = False) -> tfe.Estimator:
+        config = tfe.RunConfig(save_summary_steps=None, log_step_count_steps=None)
+        estimator = tfe.Estimator(dense(), tmp_path, config)
+        hook = make_early_stopping_hook(estimator, lambda: stop)
+        return estimator.train(numbers(), steps=steps, hooks=[hook] * with_hook)
+
+    return train
+
+
+def test_a_checkpoint_has_tf_estimators_variable_but_never_tells_others_to_stop(
+    train: Make,
+) -> None:
+    estimator = train(with_hook=True, steps=9, stop=True)
+    assert _step(estimator) == 1
+    assert estimator.get_variable_value(STOP) == False  # noqa: E712
+
+
+def test_a_checkpoint_that_tf_estimator_has_stopped_early_is_resumed(
+    train: Make, tmp_path: Path
+) -> None:
+    # What tf.estimator 2.15 saves after an early stop: the variable, with True.
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.train.create_global_step()
+        v1.get_variable("kernel", [2, 3])
+        v1.get_variable("bias", [3])
+        v1.get_variable(STOP, [], tf.bool, v1.constant_initializer(True), trainable=False)
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver(save_relative_paths=True).save(
+            session, str(tmp_path / "model.ckpt"), global_step=0
+        )
+    estimator = train(with_hook=True)
+    assert _step(estimator) == 2
+    assert estimator.get_variable_value(STOP) == False  # noqa: E712
+    assert _step(train(with_hook=False)) == 4
+
+
+def test_the_hook_can_be_added_to_a_training_that_began_without(train: Make) -> None:
+    train(with_hook=False)
+    estimator = train(with_hook=True)
+    assert _step(estimator) == 4
+    assert STOP not in estimator.get_variable_names()

@@ -1,0 +1,63 @@
+"""add_metrics: an Estimator with more metrics than its model_fn has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tfdist.estimator.calls import argument_names, call_with
+from tfdist.estimator.estimator import Estimator
+from tfdist.estimator.spec import EstimatorSpec, ModeKeys
+
+_ARGUMENTS = ("features", "labels", "predictions", "config")
+
+
+def add_metrics(estimator: Estimator, metric_fn: Callable[..., dict[str, Any]]) -> Estimator:
+    """Makes an Estimator that evaluates the metrics of another one and some more.
+
+    Args:
+      estimator: The other one. The new one shares its model_dir, config and warm start.
+      metric_fn: A function of any of `features`, `labels`, `predictions` and `config` that returns
+        a dict of name to metric, as in `eval_metric_ops`. A name that the model has too is
+        replaced. It runs after model_fn, where that runs.
+
+    Raises:
+      ValueError: If `metric_fn` has other arguments.
+    """
+    unknown = sorted(set(argument_names(metric_fn)) - set(_ARGUMENTS))
+    if unknown:
+        raise ValueError(
+            f"metric_fn ({metric_fn}) has following not expected args: {unknown}. Allowed are "
+            f"{', '.join(_ARGUMENTS)}."
+        )
+
+    def model_fn(features: Any, labels: Any, mode: str, config: Any) -> EstimatorSpec:
+        spec = estimator.model_fn(features, labels, mode, config)
+        if mode != ModeKeys.EVAL:
+            return spec
+        offered = {
+            "features": features,
+            "labels": labels,
+            "predictions": spec.predictions,
+            "config": config,
+        }
+        return _with_metrics(spec, call_with(metric_fn, offered))
+
+    return Estimator(
+        model_fn=model_fn,
+        model_dir=estimator.model_dir,
+        config=estimator.config,
+        warm_start_from=estimator._warm_start,
+    )
+
+
+def _with_metrics(spec: EstimatorSpec, added: dict[str, Any]) -> EstimatorSpec:
+    """Adds metrics to those of the spec, of whichever kind it has."""
+    if spec.eval_metrics is None:
+        return spec._replace(eval_metric_ops={**(spec.eval_metric_ops or {}), **added})
+    function, tensors = spec.eval_metrics
+
+    def all_metrics(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {**function(*args, **kwargs), **added}
+
+    return spec._replace(eval_metrics=(all_metrics, tensors))

@@ -1,0 +1,282 @@
+"""Hooks that end training when its evaluations say so.
+
+Training with other workers: a hook's wish to stop is put to all of them (`agreement.StopWish`), and
+all stop after the same step. So a decision on one worker is enough.
+
+tf.estimator told its other workers by a variable, `signal_early_stopping/STOP`, which its
+checkpoints hold. Nothing here reads it, but it is kept in a checkpoint that has it and put into a
+new one, so that tf.estimator can resume from what is saved here; where a checkpoint without it is
+resumed, it is left out, since restoring would fail. tf.estimator has saved True there at the end of
+a run that was stopped early; here it is False from the first step on.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.estimator import Estimator
+from tfdist.estimator.eval_events import read_eval_metrics
+
+__all__ = [
+    "make_early_stopping_hook",
+    "read_eval_metrics",
+    "stop_if_higher_hook",
+    "stop_if_lower_hook",
+    "stop_if_no_decrease_hook",
+    "stop_if_no_increase_hook",
+]
+
+_SCOPE, _VARIABLE = "signal_early_stopping", "STOP"
+
+_Metrics = dict[int, dict[str, float]]
+
+
+def make_early_stopping_hook(
+    estimator: Estimator,
+    should_stop_fn: Callable[[], bool],
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> v1.train.SessionRunHook:
+    """Makes a hook that asks a function from time to time whether training shall end.
+
+    Every worker that has the hook asks its own function; one that answers True ends training on
+    all workers.
+
+    Args:
+      estimator: The Estimator that trains.
+      should_stop_fn: Takes nothing, returns a bool; first called after the first step.
+      run_every_secs: Seconds between two calls.
+      run_every_steps: Steps between two calls; needs `run_every_secs=None`.
+
+    Raises:
+      TypeError: If `estimator` is no Estimator, or `should_stop_fn` is not callable.
+      ValueError: If both intervals are given, or none.
+    """
+    if not isinstance(estimator, Estimator):
+        raise TypeError(
+            f"`estimator` must have type tfdist.estimator.Estimator. Got: {type(estimator)}"
+        )
+    if run_every_secs is not None and run_every_steps is not None:
+        raise ValueError(
+            "Only one of `run_every_secs` and `run_every_steps` must be set. Give "
+            "run_every_secs=None to count steps."
+        )
+    if not callable(should_stop_fn):
+        raise TypeError(f"`should_stop_fn` must be callable, got {should_stop_fn!r}.")
+    timer = v1.train.SecondOrStepTimer(every_secs=run_every_secs, every_steps=run_every_steps)
+    is_alone = estimator.config.train_distribute is None
+    return _StopOnRequest(should_stop_fn, timer, estimator.model_dir if is_alone else None)
+
+
+def stop_if_higher_hook(
+    estimator: Estimator,
+    metric_name: str,
+    threshold: float,
+    eval_dir: str | None = None,
+    min_steps: int = 0,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> v1.train.SessionRunHook:
+    """Makes a hook that stops once an evaluated metric was higher than a threshold.
+
+    Worker 0 decides, from the event files of all evaluations so far.
+
+    Args:
+      estimator: The Estimator that trains.
+      metric_name: Name of the metric; KeyError while training if an evaluation lacks it.
+      threshold: What the metric must exceed.
+      eval_dir: Folder of the event files; None is `estimator.eval_dir()`.
+      min_steps: Evaluations of earlier global steps do not count.
+      run_every_secs: Seconds between two looks.
+      run_every_steps: Steps between two looks; needs `run_every_secs=None`.
+    """
+    has_crossed = _crossing(metric_name, threshold, operator.gt, "greater than")
+    return _stop_if(estimator, has_crossed, eval_dir, min_steps, run_every_secs, run_every_steps)
+
+
+def stop_if_lower_hook(
+    estimator: Estimator,
+    metric_name: str,
+    threshold: float,
+    eval_dir: str | None = None,
+    min_steps: int = 0,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> v1.train.SessionRunHook:
+    """Makes a hook that stops once an evaluated metric was lower than a threshold.
+
+    The arguments are those of `stop_if_higher_hook`.
+    """
+    has_crossed = _crossing(metric_name, threshold, operator.lt, "less than")
+    return _stop_if(estimator, has_crossed, eval_dir, min_steps, run_every_secs, run_every_steps)
+
+
+def stop_if_no_increase_hook(
+    estimator: Estimator,
+    metric_name: str,
+    max_steps_without_increase: int,
+    eval_dir: str | None = None,
+    min_steps: int = 0,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> v1.train.SessionRunHook:
+    """Makes a hook that stops once a metric has not risen for a number of steps.
+
+    Args:
+      estimator: As for `stop_if_higher_hook`, like all arguments but the third.
+      metric_name: Name of the metric.
+      max_steps_without_increase: Stops if an evaluation is this many steps or more after the best
+        one before it.
+      eval_dir: Folder of the event files.
+      min_steps: Evaluations of earlier global steps do not count.
+      run_every_secs: Seconds between two looks.
+      run_every_steps: Steps between two looks.
+    """
+    has_stalled = _stalling(metric_name, max_steps_without_increase, operator.gt, "increase")
+    return _stop_if(estimator, has_stalled, eval_dir, min_steps, run_every_secs, run_every_steps)
+
+
+def stop_if_no_decrease_hook(
+    estimator: Estimator,
+    metric_name: str,
+    max_steps_without_decrease: int,
+    eval_dir: str | None = None,
+    min_steps: int = 0,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> v1.train.SessionRunHook:
+    """Makes a hook that stops once a metric has not fallen for a number of steps.
+
+    The arguments are those of `stop_if_no_increase_hook`.
+    """
+    has_stalled = _stalling(metric_name, max_steps_without_decrease, operator.lt, "decrease")
+    return _stop_if(estimator, has_stalled, eval_dir, min_steps, run_every_secs, run_every_steps)
+
+
+# Deciding: from metrics to the line that says why to stop, or None.
+
+_Decision = Callable[[_Metrics], str | None]
+
+
+def _crossing(name: str, threshold: float, is_beyond: Any, words: str) -> _Decision:
+    def decide(metrics: _Metrics) -> str | None:
+        for step, values in metrics.items():
+            if is_beyond(values[name], threshold):
+                return (
+                    f'At step {step}, metric "{name}" has value {values[name]} which is {words} '
+                    f"the threshold ({threshold})."
+                )
+        return None
+
+    return decide
+
+
+def _stalling(name: str, max_steps: int, is_better: Any, word: str) -> _Decision:
+    def decide(metrics: _Metrics) -> str | None:
+        best: tuple[int, float] | None = None
+        for step, values in metrics.items():
+            if best is None or is_better(values[name], best[1]):
+                best = (step, values[name])
+            if step - best[0] >= max_steps:
+                return (
+                    f'No {word} in metric "{name}" for {step - best[0]} steps, which is greater '
+                    f"than or equal to max steps ({max_steps})."
+                )
+        return None
+
+    return decide
+
+
+def _stop_if(
+    estimator: Estimator,
+    decide: _Decision,
+    eval_dir: str | None,
+    min_steps: int,
+    run_every_secs: float | None,
+    run_every_steps: int | None,
+) -> v1.train.SessionRunHook:
+    folder = estimator.eval_dir() if eval_dir is None else eval_dir
+    # Another worker's model_dir may hold what an earlier run has left.
+    is_chief = estimator.config.is_chief
+
+    def should_stop() -> bool:
+        if not is_chief:
+            return False
+        every = read_eval_metrics(folder)
+        reason = decide({step: values for step, values in every.items() if step >= min_steps})
+        if reason is not None:
+            v1.logging.info("%s", reason)
+        return reason is not None
+
+    return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
+
+
+# Doing.
+
+
+class _StopOnRequest(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Asks a function from time to time, and requests to stop when it answers True.
+
+    Args:
+      should_stop_fn: The function.
+      timer: Says at which steps to ask.
+      checkpoint_dir: Where training resumes from; None leaves tf.estimator's variable out.
+    """
+
+    def __init__(
+        self,
+        should_stop_fn: Callable[[], bool],
+        timer: v1.train.SecondOrStepTimer,
+        checkpoint_dir: str | None,
+    ) -> None:
+        self._should_stop_fn = should_stop_fn
+        self._timer = timer
+        self._checkpoint_dir = checkpoint_dir
+        self._unset: tf.Operation | None = None
+
+    def begin(self) -> None:
+        self._global_step = v1.train.get_global_step()
+        if self._checkpoint_dir is not None and _fits_checkpoint(self._checkpoint_dir):
+            self._unset = _stop_variable().assign(False).op
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        # A restored True would stop tf.estimator's other workers at once when they resume.
+        if self._unset is not None:
+            session.run(self._unset)
+
+    def before_run(self, run_context: Any) -> v1.train.SessionRunArgs:
+        return v1.train.SessionRunArgs(self._global_step)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        step = int(run_values.results)
+        if not self._timer.should_trigger_for_step(step):
+            return
+        self._timer.update_last_triggered_step(step)
+        if self._should_stop_fn():
+            v1.logging.info("Requesting early stopping at global step %d", step)
+            run_context.request_stop()
+
+
+def _fits_checkpoint(checkpoint_dir: str) -> bool:
+    """Says whether a model with tf.estimator's variable can be restored from the folder."""
+    latest = tf.train.latest_checkpoint(checkpoint_dir)
+    name = f"{_SCOPE}/{_VARIABLE}"
+    return latest is None or tf.train.load_checkpoint(latest).has_tensor(name)
+
+
+def _stop_variable() -> tf.Variable:
+    # Several hooks share it.
+    with v1.variable_scope(_SCOPE, values=[], reuse=v1.AUTO_REUSE):
+        return v1.get_variable(
+            _VARIABLE,
+            shape=[],
+            dtype=tf.bool,
+            initializer=v1.constant_initializer(False),
+            collections=[v1.GraphKeys.GLOBAL_VARIABLES],
+            trainable=False,
+        )

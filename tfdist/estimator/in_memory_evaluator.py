@@ -1,0 +1,162 @@
+"""Evaluating inside a training, without a checkpoint between the two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.estimator import Estimator
+from tfdist.estimator.evaluation import Evaluation, build_evaluation, run_evaluation
+from tfdist.estimator.spec import ModeKeys, checked_hooks
+from tfdist.strategies.sync_on_read import variables_of
+
+
+class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Evaluates when training starts, every so many session calls, and when it ends.
+
+    The evaluation's graph is built once; each evaluation copies the variables that both graphs
+    have, and writes to `estimator.eval_dir(name)`. Nothing is saved. Give it to `train` as a hook.
+
+    Under a strategy with several workers, worker 0 evaluates and the others, which may have the
+    hook too, wait for it in their next step. Variables that each worker keeps for itself until
+    they are saved (`synchronization=ON_READ`) cannot be evaluated so.
+
+    Args:
+      estimator: The Estimator whose model is evaluated.
+      input_fn: As for `evaluate`. A dataset is read from its start each time.
+      steps: As for `evaluate`.
+      hooks: As for `evaluate`; they run in every evaluation, on a graph that is finalized after
+        the first one.
+      name: As for `evaluate`.
+      every_n_iter: Session calls between two evaluations.
+
+    Raises:
+      ValueError: If `every_n_iter` is below 1, there are several workers without a strategy, or
+        parameter servers. While training starts: if the model's scaffold has a saver or init_fn of
+        its own, or the training graph has other things to save than variables.
+      TypeError: If a hook is no SessionRunHook.
+    """
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        input_fn: Callable[..., Any],
+        steps: int | None = None,
+        hooks: Sequence[v1.train.SessionRunHook] | None = None,
+        name: str | None = None,
+        every_n_iter: int = 100,
+    ) -> None:
+        if every_n_iter is None or every_n_iter <= 0:
+            raise ValueError(f"invalid every_n_iter={every_n_iter}. It must be at least 1.")
+        config = estimator.config
+        has_other_workers = config.num_worker_replicas > 1 and config.train_distribute is None
+        if config.num_ps_replicas > 0 or has_other_workers:
+            raise ValueError(
+                "InMemoryEvaluator supports only single machine (aka Local) setting, or a strategy "
+                f"of tfdist; got {config.num_worker_replicas} workers and "
+                f"{config.num_ps_replicas} parameter servers without one."
+            )
+        self._estimator = estimator
+        self._input_fn = input_fn
+        self._steps = steps
+        self._hooks = checked_hooks(hooks, "All hooks must be SessionRunHook instances")
+        self._name = name
+        self._timer = v1.train.SecondOrStepTimer(every_steps=every_n_iter)
+        self._is_evaluator = config.is_chief
+        self._calls = 0
+
+    def begin(self) -> None:
+        self._refuse_own_variables()
+        self._timer.reset()
+        self._calls = 0
+        if not self._is_evaluator:
+            return
+        estimator = self._estimator
+        self._evaluation = build_evaluation(
+            model_fn=estimator._in_mode(ModeKeys.EVAL),
+            create_global_step=estimator._create_and_assert_global_step,
+            input_fn=self._input_fn,
+            params=estimator.params,
+            config=estimator.config,
+            warm_start=estimator._warm_start_unless(False),
+        )
+        scaffold = self._evaluation.scaffold
+        for what, value in (("saver", scaffold.saver), ("init_fn", scaffold.init_fn)):
+            if value is not None:
+                raise ValueError(
+                    f"InMemoryEvaluator does not support custom {what}, and the model's scaffold "
+                    "has one. Use train_and_evaluate."
+                )
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        if not self._is_evaluator:
+            return
+        if v1.get_collection(v1.GraphKeys.SAVEABLE_OBJECTS):
+            raise ValueError(
+                "InMemoryEvaluator does not support saveables other than global variables, and the "
+                "training graph has some. Use train_and_evaluate."
+            )
+        self._copies = _Copies(self._evaluation, v1.global_variables())
+        self._evaluate(session)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self._calls += 1
+        if self._is_evaluator and self._timer.should_trigger_for_step(self._calls):
+            self._evaluate(run_context.session)
+
+    def end(self, session: Any) -> None:
+        if self._is_evaluator:
+            self._evaluate(session)
+
+    def _evaluate(self, session: v1.Session) -> None:
+        values = self._copies.read(session)
+        run_evaluation(
+            self._evaluation,
+            master=self._estimator.config.evaluation_master,
+            steps=self._steps,
+            hooks=self._hooks,
+            events_dir=self._estimator.eval_dir(self._name),
+            init_fn=lambda own: self._copies.write(own, values),
+        )
+        self._timer.update_last_triggered_step(self._calls)
+
+    def _refuse_own_variables(self) -> None:
+        """Refuses, on every worker, variables of which each worker has its own value."""
+        config = self._estimator.config
+        own = variables_of(v1.get_default_graph()) if config.num_worker_replicas > 1 else []
+        if own:
+            raise ValueError(
+                f"InMemoryEvaluator does not support variables that each worker keeps for itself, "
+                f"such as {own[0].name}. Use train_and_evaluate with an evaluator task."
+            )
+
+
+class _Copies:
+    """Copies the variables that a training graph shares, by name, with an evaluation's graph.
+
+    Args:
+      evaluation: The evaluation.
+      variables: The training graph's global variables.
+    """
+
+    def __init__(self, evaluation: Evaluation, variables: Sequence[tf.Variable]) -> None:
+        with evaluation.graph.as_default():
+            targets = {variable.name: variable for variable in v1.global_variables()}
+            self._sources = {v.name: v for v in variables if v.name in targets}
+            self._fed = {
+                name: v1.placeholder(variable.dtype.base_dtype, variable.shape)
+                for name, variable in self._sources.items()
+            }
+            self._assign = tf.group(
+                *(v1.assign(targets[name], value) for name, value in self._fed.items())
+            )
+
+    def read(self, session: v1.Session) -> dict[str, Any]:
+        """Returns values of the training's variables, to be given to `write`."""
+        return session.run(self._sources)
+
+    def write(self, session: v1.Session, values: dict[str, Any]) -> None:
+        session.run(self._assign, {self._fed[name]: value for name, value in values.items()})

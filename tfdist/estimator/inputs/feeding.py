@@ -1,0 +1,155 @@
+"""A TensorFlow queue that threads fill from columns in memory, as tf.estimator's inputs did.
+
+A queue, and not a dataset, because old programs start its threads themselves
+(`tf.compat.v1.train.start_queue_runners`) and initialise nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+Array = np.ndarray[Any, Any]
+
+
+def check_shuffle(shuffle: Any) -> None:
+    """Refuses anything but True and False: the user must have decided.
+
+    Raises:
+      ValueError: For anything else, None included.
+    """
+    if not isinstance(shuffle, bool):
+        raise ValueError(
+            f"shuffle must be provided and explicitly set as boolean, got {shuffle!r}. Write "
+            "shuffle=True to train, shuffle=False to evaluate and predict."
+        )
+
+
+def row_numbers(
+    num_rows: int, batch_size: int, num_epochs: int | None, first_row: int
+) -> Iterator[Array]:
+    """Yields the rows of one batch after the other, going round and round.
+
+    Args:
+      num_rows: Rows in the data.
+      batch_size: Rows in a batch; batches cross the ends of epochs, only the last may be smaller.
+      num_epochs: How often each row comes; None is without end.
+      first_row: Where to begin.
+    """
+    total = None if num_epochs is None else num_epochs * num_rows
+    done = 0
+    while total is None or done < total:
+        end = done + batch_size if total is None else min(done + batch_size, total)
+        yield (first_row + np.arange(done, end)) % num_rows
+        done = end
+
+
+def next_batch(
+    columns: Mapping[str, Array],
+    *,
+    batch_size: int,
+    num_epochs: int | None,
+    shuffle: bool,
+    capacity: int,
+    min_after_dequeue: int,
+    num_threads: int,
+) -> list[tf.Tensor]:
+    """Builds a queue of rows, the threads that fill it, and the ops that take a batch from it.
+
+    Args:
+      columns: Equally long arrays by name, of any shape beyond the first dimension.
+      batch_size: Rows in a batch.
+      num_epochs: How often each row comes from each thread; None is without end.
+      shuffle: Whether rows come in random order, from a random first row on.
+      capacity: Rows in the queue.
+      min_after_dequeue: With `shuffle`, rows that stay in the queue to be mixed with new ones.
+      num_threads: How many threads read, each the whole data.
+
+    Returns:
+      A tensor [batch, ...] for each column, in their order.
+    """
+    if num_threads > 1:
+        _warn_of_threads(num_threads, num_epochs, shuffle)
+    arrays = [_as_fed(array) for array in columns.values()]
+    types = [tf.as_dtype(array.dtype) for array in arrays]
+    shapes = [array.shape[1:] for array in arrays]
+    with v1.name_scope("enqueue_input"):
+        if shuffle:
+            queue = tf.queue.RandomShuffleQueue(capacity, min_after_dequeue, types, shapes)
+        else:
+            min_after_dequeue = 0
+            queue = tf.queue.FIFOQueue(capacity, types, shapes)
+        enqueue_ops = []
+        for _ in range(num_threads):
+            read = _reader(arrays, batch_size, num_epochs, starts_anywhere=shuffle)
+            rows = tf.numpy_function(read, [], types)
+            enqueue_ops.append(queue.enqueue_many(rows))
+        v1.train.add_queue_runner(v1.train.QueueRunner(queue, enqueue_ops))
+        _add_summary(queue, min_after_dequeue, capacity)
+    batch = (
+        queue.dequeue_many(batch_size) if num_epochs is None else queue.dequeue_up_to(batch_size)
+    )
+    return list(batch) if isinstance(batch, Sequence) else [batch]
+
+
+def _reader(
+    arrays: list[Array], batch_size: int, num_epochs: int | None, *, starts_anywhere: bool
+) -> Callable[[], list[Array]]:
+    """Makes a function that returns the columns of the next rows, and begins anew at the end."""
+    num_rows = len(arrays[0])
+
+    def fresh() -> Iterator[Array]:
+        first = random.randrange(num_rows) if starts_anywhere else 0
+        return row_numbers(num_rows, batch_size, num_epochs, first)
+
+    coming = fresh()
+
+    def read() -> list[Array]:
+        nonlocal coming
+        try:
+            rows = next(coming)
+        except StopIteration:
+            # TensorFlow makes an OutOfRangeError of it, at which the thread closes the queue. A
+            # later session on the same graph reads again.
+            coming = fresh()
+            raise
+        return [array[rows] for array in arrays]
+
+    return read
+
+
+def _as_fed(array: Array) -> Array:
+    """Makes text objects: numpy's own text type reaches TensorFlow as ASCII only."""
+    return array.astype(object) if array.dtype.kind == "U" else array
+
+
+def _add_summary(queue: Any, min_after_dequeue: int, capacity: int) -> None:
+    """Writes how full the queue is, under tf.estimator's name."""
+    spare = capacity - min_after_dequeue
+    waiting = tf.maximum(0, queue.size() - min_after_dequeue)
+    v1.summary.scalar(
+        f"queue/{queue.name}fraction_over_{min_after_dequeue}_of_{spare}_full",
+        tf.cast(waiting, tf.float32) * (1.0 / spare),
+    )
+
+
+def _warn_of_threads(num_threads: int, num_epochs: int | None, shuffle: bool) -> None:
+    if num_epochs is not None:
+        v1.logging.warning(
+            "num_threads=%d with num_epochs=%d: each thread reads all epochs, so every row comes "
+            "%d times. Use one thread to limit the epochs.",
+            num_threads,
+            num_epochs,
+            num_threads * num_epochs,
+        )
+    if not shuffle:
+        v1.logging.warning(
+            "num_threads=%d with shuffle=False: rows of several threads come mixed. Use one thread "
+            "to keep their order.",
+            num_threads,
+        )

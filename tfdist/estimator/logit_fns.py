@@ -1,0 +1,34 @@
+"""Calling a function that makes a model's logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.estimator.calls import call_with
+
+
+def call_logit_fn(
+    logit_fn: Callable[..., Any], features: Any, mode: str, params: Any, config: Any
+) -> Any:
+    """Calls a logit_fn with `features` and those of mode, params and config that it names.
+
+    Returns:
+      Its result: a tensor, or a dict of string to tensor.
+
+    Raises:
+      ValueError: If the result is something else.
+    """
+    offered = {"mode": mode, "params": params, "config": config}
+    logits = call_with(logit_fn, {"features": features, **offered})
+    is_dict = isinstance(logits, dict) and all(
+        isinstance(name, str) and isinstance(value, tf.Tensor) for name, value in logits.items()
+    )
+    if not (is_dict or isinstance(logits, tf.Tensor)):
+        raise ValueError(
+            "logit_fn should return a Tensor or a dictionary mapping strings to Tensors, got "
+            f"{logits!r}."
+        )
+    return logits

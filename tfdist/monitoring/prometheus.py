@@ -1,0 +1,109 @@
+"""Scalars for Prometheus to collect. Needs prometheus_client, which is loaded on use."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import time
+from types import ModuleType
+from typing import Any
+
+import tensorflow.compat.v1 as v1
+
+from tfdist.monitoring.scalars import Chosen, ScalarsHook
+from tfdist.monitoring.worker_index import own_worker_index
+
+
+class PrometheusHook(ScalarsHook):
+    """Serves scalars, the global step and its speed over HTTP while training runs.
+
+    Gauges, labelled with the worker's index: `tfdist_global_step`, `tfdist_steps_per_second`, and
+    `tfdist_<name>` for each scalar. Every worker that has the hook serves its own.
+
+    Args:
+      port: Where worker 0 listens; worker i listens at port + i, so that workers may share a
+        machine. 0 is any free port, which the log names.
+      scalars: As for `ScalarsHook`.
+      every_n_steps: Steps between two updates.
+      address: The interface to listen at; "127.0.0.1" is this machine only.
+
+    Attributes:
+      port: Where it listens, while training runs.
+
+    Raises:
+      ImportError: If prometheus_client is not installed.
+      ValueError: As `ScalarsHook`; if two scalars get the same name.
+      OSError: While training starts, if the port is taken.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        scalars: Chosen = ("loss",),
+        every_n_steps: int = 10,
+        address: str = "0.0.0.0",
+    ) -> None:
+        super().__init__(scalars, every_n_steps)
+        self._client = _load_client()
+        worker = own_worker_index()
+        self._asked_port = port + worker if port else 0
+        self._address = address
+        self.port: int | None = None
+        self._server: Any = None
+        self._registry = self._client.CollectorRegistry()
+        own = {"global_step": "Global step", "steps_per_second": "Steps per second"}
+        described = {**own, **{name: f"{name}, of the newest update" for name in self.names}}
+        metrics = {name: metric_name(name) for name in described}
+        if len(set(metrics.values())) != len(metrics) or set(own) & set(self.names):
+            raise ValueError(f"Two scalars get the same name in Prometheus: {metrics}. Rename one.")
+        self._gauges = {
+            name: self._client.Gauge(
+                metrics[name], text, ["worker"], registry=self._registry
+            ).labels(worker)
+            for name, text in described.items()
+        }
+        self._last: tuple[int, float] | None = None
+
+    def start(self, step: int) -> None:
+        self._stop()  # Of a training that failed.
+        self._server, self._thread = self._client.start_http_server(
+            self._asked_port, addr=self._address, registry=self._registry
+        )
+        self.port = self._server.server_port
+        v1.logging.info("Metrics for Prometheus: http://%s:%d/metrics", self._address, self.port)
+        self._gauges["global_step"].set(step)
+        self._last = (step, time.monotonic())
+
+    def report(self, step: int, scalars: dict[str, float]) -> None:
+        now_s = time.monotonic()
+        if self._last is not None and now_s > self._last[1]:
+            speed = (step - self._last[0]) / (now_s - self._last[1])
+            self._gauges["steps_per_second"].set(speed)
+        self._last = (step, now_s)
+        for name, value in {**scalars, "global_step": step}.items():
+            self._gauges[name].set(value)
+
+    def end(self, session: Any) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
+            self._server = self.port = None
+
+
+def metric_name(name: str) -> str:
+    """Makes a name that Prometheus allows: letters, digits and underscores."""
+    return "tfdist_" + re.sub(r"[^a-zA-Z0-9_]", "_", name)
+
+
+def _load_client() -> ModuleType:
+    try:
+        return importlib.import_module("prometheus_client")
+    except ImportError as error:
+        raise ImportError(
+            "PrometheusHook needs prometheus_client, which is not installed. Run: pip install "
+            "'prometheus_client>=0.20'"
+        ) from error

@@ -1,0 +1,109 @@
+"""A hook that hands chosen scalars on every n steps; what becomes of them is for its heirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.monitoring.step_counter import StepCounter, checked_interval, crosses
+
+Chosen = Mapping[str, Any] | Sequence[str]
+
+
+class ScalarsHook(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Calls `report` with the step and the scalars, after steps that are multiples of the interval.
+
+    A session call of several steps reports once, after the call that reaches a multiple. So a
+    resumed training reports at the same steps as an unbroken one.
+
+    Args:
+      scalars: Names, or a dict of names of one's own to names or tensors. A name is that of a
+        scalar summary ("loss" is the loss that is reported, over all workers), else of a tensor.
+      every_n_steps: Steps between two reports.
+
+    Raises:
+      ValueError: If there are no scalars, or the interval is below 1. While training starts: if
+        the graph has no tensor of that name, or it is no scalar.
+    """
+
+    def __init__(self, scalars: Chosen, every_n_steps: int) -> None:
+        if isinstance(scalars, str):
+            scalars = [scalars]
+        named = dict(scalars) if isinstance(scalars, Mapping) else {name: name for name in scalars}
+        if not named:
+            raise ValueError("No scalars are chosen. Name one at least: ['loss'].")
+        self.names = tuple(named)
+        self._chosen = named
+        self._every_n_steps = checked_interval(every_n_steps)
+        self._counter = StepCounter()
+        self._is_asked = False
+
+    def start(self, step: int) -> None:
+        """Called when the session is there, with the global step it starts from."""
+
+    def report(self, step: int, scalars: dict[str, float]) -> None:
+        """Called with the global step after a session call, and the values in that call."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        graph = v1.get_default_graph()
+        self._tensors = {name: find_scalar(graph, x) for name, x in self._chosen.items()}
+        self._counter.begin()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self._counter.start(session)
+        self.start(self._counter.step)
+
+    def before_run(self, run_context: Any) -> v1.train.SessionRunArgs | None:
+        self._is_asked = self._counter.may_cross(self._every_n_steps)
+        return v1.train.SessionRunArgs(self._tensors) if self._is_asked else None
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        before = self._counter.step
+        self._counter.count(run_context.session)
+        after = self._counter.step
+        if self._is_asked and crosses(before, after, self._every_n_steps):
+            self.report(after, {name: float(x) for name, x in run_values.results.items()})
+
+
+def find_scalar(graph: tf.Graph, chosen: Any) -> tf.Tensor:
+    """Finds a scalar in a graph.
+
+    Args:
+      graph: The graph.
+      chosen: A tensor, the name of a scalar summary, or the name of a tensor.
+
+    Raises:
+      ValueError: If the graph does not have it, or it is no scalar.
+    """
+    tensor = chosen
+    if isinstance(chosen, str):
+        summaries = _scalar_summaries(graph)
+        tensor = summaries[chosen] if chosen in summaries else _tensor_of(graph, chosen, summaries)
+    if tensor.shape.rank not in (None, 0):
+        raise ValueError(f"{tensor.name} has shape {tensor.shape}; a scalar is needed. Reduce it.")
+    return tensor
+
+
+def _scalar_summaries(graph: tf.Graph) -> dict[str, tf.Tensor]:
+    """Returns what the graph's scalar summaries show, by tag."""
+    found: dict[str, tf.Tensor] = {}
+    for operation in graph.get_operations():
+        if operation.type == "ScalarSummary":
+            tag = tf.get_static_value(operation.inputs[0])
+            if tag is not None:
+                found.setdefault(tag.item().decode(), operation.inputs[1])
+    return found
+
+
+def _tensor_of(graph: tf.Graph, name: str, summaries: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    try:
+        return graph.get_tensor_by_name(name if ":" in name else f"{name}:0")
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"The graph has neither a scalar summary nor a tensor called {name!r}. Its scalar "
+            f"summaries: {', '.join(sorted(summaries)) or 'none'}."
+        ) from None

@@ -1,0 +1,162 @@
+"""How fast a training is, and what its time goes to."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow.compat.v1 as v1
+
+from tfdist.monitoring.step_counter import StepCounter, checked_interval, crosses
+from tfdist.monitoring.step_trace import StepShares, shares_of
+from tfdist.monitoring.worker_index import own_worker_index
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """What was measured over some steps.
+
+    Attributes:
+      steps_per_s: Global steps per second of wall-clock time, everything between them included.
+      examples_per_s: Examples of all workers per second; None if the batch size is not known.
+      share_outside_steps: Share of the time outside session calls: hooks that save, summarise,
+        evaluate.
+      traced: Shares of the one step that was traced, if any.
+    """
+
+    steps_per_s: float
+    examples_per_s: float | None
+    share_outside_steps: float
+    traced: StepShares | None
+
+
+class ThroughputHook(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Logs steps and examples per second every n steps, and writes them as summaries.
+
+    Every worker that has the hook measures itself. What a session call spends its time on is not
+    visible from outside: so one call of each interval, its last, is traced by TensorFlow, and its
+    shares are reported as those of a sample. A traced call is slower than others, and time in
+    reductions is sending and waiting for others together: TensorFlow cannot tell them apart.
+
+    Args:
+      every_n_steps: Steps between two reports; the first interval begins after the first call.
+      global_batch: Examples in one step of all workers together; None leaves examples out.
+      output_dir: Folder of the event file of worker 0, model_dir for instance; other workers write
+        into its folder "worker_<index>". None writes no summaries.
+      traces: Whether a call of each interval is traced.
+
+    Attributes:
+      last: The newest `Throughput`; None before the first.
+
+    Raises:
+      ValueError: If the interval or the batch is below 1.
+    """
+
+    def __init__(
+        self,
+        every_n_steps: int = 100,
+        global_batch: int | None = None,
+        output_dir: str | os.PathLike[str] | None = None,
+        traces: bool = True,
+    ) -> None:
+        self._every_n_steps = checked_interval(every_n_steps)
+        if global_batch is not None and global_batch < 1:
+            raise ValueError(f"global_batch must be at least 1, got {global_batch}.")
+        self._global_batch = global_batch
+        self._output_dir = None if output_dir is None else _folder(os.fspath(output_dir))
+        self._traces = traces
+        self._counter = StepCounter()
+        self._is_traced = False
+        self._is_measuring = False
+        self.last: Throughput | None = None
+
+    def begin(self) -> None:
+        self._counter.begin()
+        self._writer = self._output_dir and v1.summary.FileWriterCache.get(self._output_dir)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self._counter.start(session)
+        self._is_measuring = False
+
+    def before_run(self, run_context: Any) -> v1.train.SessionRunArgs | None:
+        self._call_started_s = time.perf_counter()
+        # The first call makes the graph ready: no sample.
+        self._is_traced = (
+            self._traces and self._is_measuring and self._counter.may_cross(self._every_n_steps)
+        )
+        if not self._is_traced:
+            return None
+        options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
+        return v1.train.SessionRunArgs(None, options=options)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        now_s = time.perf_counter()
+        before = self._counter.step
+        steps = self._counter.count(run_context.session)
+        if not self._is_measuring:
+            self._start_interval()
+            return
+        self._steps += steps
+        self._in_steps_s += now_s - self._call_started_s
+        if crosses(before, self._counter.step, self._every_n_steps):
+            traced = shares_of(run_values.run_metadata.step_stats) if self._is_traced else None
+            self._report(now_s, traced)
+            self._start_interval()
+
+    def end(self, session: Any) -> None:
+        if self._writer:
+            self._writer.flush()
+
+    def _start_interval(self) -> None:
+        self._is_measuring = True
+        self._started_s = time.perf_counter()
+        self._in_steps_s = 0.0
+        self._steps = 0
+
+    def _report(self, now_s: float, traced: StepShares | None) -> None:
+        duration_s = max(now_s - self._started_s, 1e-9)
+        steps_per_s = self._steps / duration_s
+        self.last = Throughput(
+            steps_per_s=steps_per_s,
+            examples_per_s=self._global_batch and steps_per_s * self._global_batch,
+            share_outside_steps=max(0.0, 1.0 - self._in_steps_s / duration_s),
+            traced=traced,
+        )
+        v1.logging.info("%s", describe(self.last))
+        if self._writer:
+            values = [v1.Summary.Value(tag=k, simple_value=x) for k, x in tags(self.last).items()]
+            self._writer.add_summary(v1.Summary(value=values), self._counter.step)
+
+
+def describe(measured: Throughput) -> str:
+    """Says in one line what was measured."""
+    speed = f"{measured.steps_per_s:.4g} steps/sec"
+    if measured.examples_per_s is not None:
+        speed = f"{measured.examples_per_s:.4g} examples/sec, {speed}"
+    line = f"throughput: {speed}; {measured.share_outside_steps:.0%} of the time outside of steps"
+    if measured.traced is None:
+        return line
+    return (
+        f"{line}; in a traced step {measured.traced.input:.0%} waiting for input, "
+        f"{measured.traced.reductions:.0%} in reductions with other workers"
+    )
+
+
+def tags(measured: Throughput) -> dict[str, float]:
+    """Returns the summaries: tag to value, without what is not known."""
+    traced = measured.traced
+    values = {
+        "throughput/steps_per_sec": measured.steps_per_s,
+        "throughput/examples_per_sec": measured.examples_per_s,
+        "throughput/share_outside_steps": measured.share_outside_steps,
+        "throughput/share_waiting_for_input": None if traced is None else traced.input,
+        "throughput/share_in_reductions": None if traced is None else traced.reductions,
+    }
+    return {tag: value for tag, value in values.items() if value is not None}
+
+
+def _folder(output_dir: str) -> str:
+    worker = own_worker_index()
+    return output_dir if worker == 0 else os.path.join(output_dir, f"worker_{worker}")
