@@ -9,25 +9,131 @@ from tfdist.estimator import keras_version as _keras_version
 
 _keras_version.choose()
 
+from tfdist.estimator import experimental, export, inputs  # noqa: E402
+from tfdist.estimator.added_metrics import add_metrics  # noqa: E402
+from tfdist.estimator.canned import (  # noqa: E402
+    BaselineClassifier,
+    BaselineEstimator,
+    BaselineRegressor,
+    DNNClassifier,
+    DNNEstimator,
+    DNNLinearCombinedClassifier,
+    DNNLinearCombinedEstimator,
+    DNNLinearCombinedRegressor,
+    DNNRegressor,
+    LinearClassifier,
+    LinearEstimator,
+    LinearRegressor,
+    classifier_parse_example_spec,
+    regressor_parse_example_spec,
+)
+from tfdist.estimator.compat import enable_compat  # noqa: E402
+from tfdist.estimator.device_logging import DeviceLoggingTensorHook  # noqa: E402
 from tfdist.estimator.estimator import Estimator  # noqa: E402
+from tfdist.estimator.exporters import (  # noqa: E402
+    BestExporter,
+    Exporter,
+    FinalExporter,
+    LatestExporter,
+)
+from tfdist.estimator.heads import (  # noqa: E402
+    BinaryClassHead,
+    Head,
+    LogisticRegressionHead,
+    MultiClassHead,
+    MultiHead,
+    MultiLabelHead,
+    PoissonRegressionHead,
+    RegressionHead,
+)
+from tfdist.estimator.keras_conversion import model_to_estimator  # noqa: E402
 from tfdist.estimator.model_check import ModelMismatchError  # noqa: E402
 from tfdist.estimator.run_config import DeviceConfig, RunConfig  # noqa: E402
+from tfdist.estimator.session_hooks import (  # noqa: E402
+    CheckpointSaverHook,
+    CheckpointSaverListener,
+    FeedFnHook,
+    FinalOpsHook,
+    GlobalStepWaiterHook,
+    LoggingTensorHook,
+    NanLossDuringTrainingError,
+    NanTensorHook,
+    ProfilerHook,
+    SecondOrStepTimer,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+    StepCounterHook,
+    StopAtStepHook,
+    SummarySaverHook,
+)
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys  # noqa: E402
 from tfdist.estimator.train_and_evaluate import train_and_evaluate  # noqa: E402
 from tfdist.estimator.train_spec import EvalSpec, TrainSpec  # noqa: E402
 from tfdist.estimator.warm_start import VocabInfo, WarmStartSettings  # noqa: E402
 
 __all__ = [
+    "BaselineClassifier",
+    "BaselineEstimator",
+    "BaselineRegressor",
+    "BestExporter",
+    "BinaryClassHead",
+    "CheckpointSaverHook",
+    "CheckpointSaverListener",
+    "DNNClassifier",
+    "DNNEstimator",
+    "DNNLinearCombinedClassifier",
+    "DNNLinearCombinedEstimator",
+    "DNNLinearCombinedRegressor",
+    "DNNRegressor",
     "DeviceConfig",
+    "DeviceLoggingTensorHook",
     "Estimator",
     "EstimatorSpec",
     "EvalSpec",
+    "Exporter",
+    "FeedFnHook",
+    "FinalExporter",
+    "FinalOpsHook",
+    "GlobalStepWaiterHook",
+    "Head",
+    "LatestExporter",
+    "LinearClassifier",
+    "LinearEstimator",
+    "LinearRegressor",
+    "LoggingTensorHook",
+    "LogisticRegressionHead",
     "ModeKeys",
     "ModelMismatchError",
+    "MultiClassHead",
+    "MultiHead",
+    "MultiLabelHead",
+    "NanLossDuringTrainingError",
+    "NanTensorHook",
+    "PoissonRegressionHead",
+    "ProfilerHook",
+    "RegressionHead",
     "RunConfig",
+    "SecondOrStepTimer",
+    "SessionRunArgs",
+    "SessionRunContext",
+    "SessionRunHook",
+    "SessionRunValues",
+    "StepCounterHook",
+    "StopAtStepHook",
+    "SummarySaverHook",
     "TrainSpec",
     "VocabInfo",
     "WarmStartSettings",
     "WorkerLostError",
+    "add_metrics",
+    "classifier_parse_example_spec",
+    "enable_compat",
+    "experimental",
+    "export",
+    "inputs",
+    "model_to_estimator",
+    "regressor_parse_example_spec",
     "train_and_evaluate",
 ]

@@ -1,0 +1,89 @@
+"""enable_compat: tf.estimator back in its place, for programs that cannot change their imports."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+# TensorFlow keeps its API in several modules: tf.compat.v1 is one, and another one is in
+# sys.modules as tensorflow._api.v2.compat.v1, and each holds the API of the other version again.
+_API = re.compile(r"tensorflow(\._api\.v2)?(\.compat\.v[12])*")
+_PARTS = ("experimental", "export", "inputs")
+_KERAS = {
+    "tf_keras.estimator": "v2",
+    "tf_keras.api._v2.keras.estimator": "v2",
+    "tf_keras.api._v1.keras.estimator": "v1",
+}
+
+
+def enable_compat() -> None:
+    """Puts `tfdist.estimator` where TensorFlow had tf.estimator up to 2.15.
+
+    Call it once, before the first import of a module that uses tf.estimator; again does no harm.
+    Then these work as they did, each with the classes of its version:
+
+    * `tf.estimator`, `from tensorflow import estimator`, `import tensorflow.estimator`;
+    * the same of `tensorflow.compat.v1` and `tensorflow.compat.v2`;
+    * `tf.keras.estimator.model_to_estimator`, where `tf.keras` is Keras 2, and
+      `tf.compat.v1.keras.estimator.model_to_estimator`;
+    * `from tensorflow_estimator import estimator`, the v1 version, unless that is installed.
+
+    Raises:
+      RuntimeError: If this TensorFlow has a tf.estimator of its own.
+    """
+    from tfdist import estimator as v2
+    from tfdist.estimator import v1
+
+    reason = reason_to_refuse(tf.__version__, tf.__dict__.get("estimator"), v2)
+    if reason:
+        raise RuntimeError(reason)
+    importlib.import_module("tensorflow.compat.v1")
+    importlib.import_module("tensorflow.compat.v2")
+    for name, module in list(sys.modules.items()):
+        if _API.fullmatch(name):
+            estimator: Any = v1 if name.endswith("v1") else v2
+            module.estimator = estimator  # type: ignore[attr-defined]
+            _make_importable(f"{name}.estimator", estimator)
+    for name, version in _KERAS.items():
+        keras: Any = importlib.import_module(name)
+        keras.model_to_estimator = (v1 if version == "v1" else v2).model_to_estimator
+    if "tensorflow_estimator" in sys.modules or not importlib.util.find_spec(
+        "tensorflow_estimator"
+    ):
+        _stand_in_for_tensorflow_estimator(v1)
+
+
+def reason_to_refuse(version: str, existing: Any, ours: Any) -> str | None:
+    """Says why tf.estimator cannot be replaced, or None.
+
+    Args:
+      version: TensorFlow's.
+      existing: What is at tf.estimator now; None if nothing is.
+      ours: What is to be there.
+    """
+    major, minor = (int(part) for part in version.split(".")[:2])
+    if (major, minor) >= (2, 16) and (existing is None or existing is ours):
+        return None
+    return (
+        f"TensorFlow {version} has a tf.estimator of its own, which enable_compat() does not "
+        "replace. Use TensorFlow 2.16 or newer, or import tfdist.estimator under that name."
+    )
+
+
+def _make_importable(name: str, estimator: Any) -> None:
+    """Lets `import <name>` and `import <name>.export` find the modules that are there already."""
+    sys.modules[name] = estimator
+    for part in _PARTS:
+        sys.modules[f"{name}.{part}"] = getattr(estimator, part)
+
+
+def _stand_in_for_tensorflow_estimator(v1: Any) -> None:
+    package = sys.modules.setdefault("tensorflow_estimator", ModuleType("tensorflow_estimator"))
+    package.estimator = v1  # type: ignore[attr-defined]
+    _make_importable("tensorflow_estimator.estimator", v1)
