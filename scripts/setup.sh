@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Makes .venv with everything installed, Horovod included; returns at once when all is there.
 #
-#   scripts/setup.sh run|test       "test" adds what the checks and tests need
+#   scripts/setup.sh run|test       "test" adds what the checks and tests need, TensorFlow 2.15 to compare with among it
 #
 #   PYTHON=python3.12               the interpreter for a new .venv (default: python3)
 #   TFDIST_BUILD_HOROVOD=0          leave Horovod out;  =1: try again after a failure
+#   TFDIST_OLD_TENSORFLOW=0         leave TensorFlow 2.15 out;  =1: try again after a failure
 #   TFDIST_CACHE_DIR=folder         where built Horovod wheels are kept (default: ~/.cache/tfdist)
 set -euo pipefail
 
@@ -22,6 +23,7 @@ fail() { say "$*"; exit 1; }
 inputs() {
     printf '%s\n' "$root"
     cat "$root/pyproject.toml" "$root/scripts/constraints.txt" "$root/scripts/setup.sh" "$root/scripts/build_horovod.py"
+    cat "$root/scripts/constraints-tensorflow-2.15.txt" "$root/scripts/old_tensorflow.py"
 }
 key="$(inputs | sha256sum | cut -d ' ' -f 1)"
 readonly key
@@ -80,7 +82,34 @@ install_horovod() {
     esac
 }
 
-is_complete() { { has_stamp "$kind" || has_stamp test; } && has_stamp horovod; }
+install_old_tensorflow() {
+    if [ "$kind" != test ] || has_stamp old-tensorflow; then return; fi
+    if [ "${TFDIST_OLD_TENSORFLOW:-}" = 0 ]; then
+        say "TensorFlow 2.15 is left out, since TFDIST_OLD_TENSORFLOW=0. The tests that compare with it will skip."
+        return
+    fi
+    if [ "${TFDIST_OLD_TENSORFLOW:-}" != 1 ] && has_stamp old-tensorflow-failed; then
+        say "The tests that compare with TensorFlow 2.15 will skip; TFDIST_OLD_TENSORFLOW=1 tries again. $(tail -n 1 "$state/old-tensorflow-failed")"
+        return
+    fi
+    local reason code=0
+    reason="$("$python" "$root/scripts/old_tensorflow.py")" || code=$?
+    case $code in
+        0)
+            rm -f "$state/old-tensorflow-failed"
+            echo "$key" >"$state/old-tensorflow"
+            ;;
+        3) # Cannot be had here: tfdist itself needs none of it.
+            printf '%s\n%s\n' "$key" "$reason" >"$state/old-tensorflow-failed"
+            say "$reason The tests that compare with it will skip; TFDIST_OLD_TENSORFLOW=1 tries again."
+            ;;
+        *) exit "$code" ;;
+    esac
+}
+
+is_complete() {
+    { has_stamp "$kind" || has_stamp test; } && has_stamp horovod && { [ "$kind" = run ] || has_stamp old-tensorflow; }
+}
 if is_complete; then exit; fi
 
 # One set-up at a time in this folder. The lock is on this very file, so it leaves nothing behind.
@@ -91,3 +120,4 @@ if command -v flock >/dev/null && ! flock --nonblock 9; then
 fi
 install_packages
 install_horovod
+install_old_tensorflow

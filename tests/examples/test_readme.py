@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SMALLEST, MOVED, TEST = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def test_the_smallest_program_trains_on_two_workers_and_alone(
@@ -13,7 +13,7 @@ def test_the_smallest_program_trains_on_two_workers_and_alone(
 ) -> None:
     model_dir = str(tmp_path / "model")
     script = tmp_path / "program.py"
-    script.write_text(PROGRAMS[0].replace('"model"', repr(model_dir)))
+    script.write_text(SMALLEST.replace('"model"', repr(model_dir)))
     first, second = fake_cluster.run_script([str(script)])
     weight = re.search(r"^weight \[\[(\S+)\]\]$", first.stdout, re.M)
     assert weight is not None
@@ -25,7 +25,14 @@ def test_the_smallest_program_trains_on_two_workers_and_alone(
     assert alone.stdout.startswith("weight [[")
 
 
+def test_a_program_with_tf_estimators_own_names_runs(fake_cluster: Any, tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(MOVED)
+    [ran] = fake_cluster.run_script([str(script)], engine="none")
+    assert ran.stdout == "3\n"
+
+
 def test_the_test_that_uses_the_fake_cluster_passes(fake_cluster: Any) -> None:
     namespace: dict[str, Any] = {}
-    exec(PROGRAMS[1], namespace)
+    exec(TEST, namespace)
     namespace["test_sum_over_workers"](fake_cluster)

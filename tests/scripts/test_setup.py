@@ -8,11 +8,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# Stands for the Python of .venv: notes what it is asked for, and builds no Horovod if told so.
+# Stands for the Python of .venv: notes what it is asked for, and has no compiler or no TensorFlow
+# 2.15 if told so.
 FAKE_PYTHON = """#!/bin/sh
 echo "$*" >>"$CALLS"
 case $1 in
     */build_horovod.py) [ -z "$NO_COMPILER" ] || { echo "No compiler. Install one."; exit 3; } ;;
+    */old_tensorflow.py) [ -z "$NO_OLD" ] || { echo "No Python 3.9. Install one."; exit 3; } ;;
     -c) [ -z "$OLD" ] || { case $2 in *exit*) exit 1 ;; *print*) echo 3.9 ;; esac; } ;;
 esac
 """
@@ -120,6 +122,42 @@ def test_horovod_can_be_left_out(project_with_venv: Path) -> None:
     assert result.returncode == 0
     assert "since TFDIST_BUILD_HOROVOD=0" in result.stderr
     assert not any("build_horovod.py" in call for call in calls_of(project_with_venv))
+
+
+def test_only_the_tests_get_tensorflow_2_15(project_with_venv: Path) -> None:
+    set_up(project_with_venv, "run")
+    assert not any("old_tensorflow.py" in call for call in calls_of(project_with_venv))
+    set_up(project_with_venv, "test")
+    assert any("old_tensorflow.py" in call for call in calls_of(project_with_venv))
+    again = set_up(project_with_venv, "test")
+    assert (again.returncode, again.stderr) == (0, "")
+    assert calls_of(project_with_venv) == []
+
+
+def test_without_tensorflow_2_15_the_set_up_goes_on_and_says_why_every_time(
+    project_with_venv: Path,
+) -> None:
+    first = set_up(project_with_venv, "test", NO_OLD="1")
+    assert first.returncode == 0
+    assert "No Python 3.9. Install one. The tests that compare with it will skip" in first.stderr
+    calls_of(project_with_venv)
+
+    second = set_up(project_with_venv, "test")
+    assert second.returncode == 0
+    (line,) = second.stderr.splitlines()
+    assert "TFDIST_OLD_TENSORFLOW=1 tries again. No Python 3.9. Install one." in line
+    assert calls_of(project_with_venv) == []
+
+    assert set_up(project_with_venv, "test", TFDIST_OLD_TENSORFLOW="1").stderr == ""
+    assert any("old_tensorflow.py" in call for call in calls_of(project_with_venv))
+    assert set_up(project_with_venv, "test").stderr == ""
+
+
+def test_tensorflow_2_15_can_be_left_out(project_with_venv: Path) -> None:
+    result = set_up(project_with_venv, "test", TFDIST_OLD_TENSORFLOW="0")
+    assert result.returncode == 0
+    assert "since TFDIST_OLD_TENSORFLOW=0" in result.stderr
+    assert not any("old_tensorflow.py" in call for call in calls_of(project_with_venv))
 
 
 @pytest.mark.parametrize("where", ["python3 on PATH", ".venv"])

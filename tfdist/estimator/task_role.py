@@ -223,10 +223,10 @@ def _task_of(tf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked_task(spec: tf.train.ClusterSpec, task: dict[str, Any]) -> tuple[str, int]:
-    for key, name in (("type", "type"), ("index", "index")):
+    for key in ("type", "index"):
         if task.get(key) in (None, ""):
             raise ClusterError(
-                f'If "cluster" is set in TF_CONFIG, task {name} must be set. TF_CONFIG "task" is '
+                f'If "cluster" is set in TF_CONFIG, task {key} must be set. TF_CONFIG "task" is '
                 f'{task!r}: write {{"type": "worker", "index": 0}}, say.'
             )
     task_type, task_id = task["type"], _as_index(task["index"])

@@ -1,0 +1,75 @@
+"""The programs of examples/estimator learn what they are about."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "estimator"
+
+
+@pytest.fixture
+def run_example(fake_cluster: Any, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Runs one in a process whose TensorFlow is imported already; returns its last line."""
+
+    def run_example(name: str, *options: str) -> dict[str, Any]:
+        arguments = [str(EXAMPLES / name), "--model-dir", str(tmp_path), *options]
+
+        def run() -> str:
+            import contextlib
+            import io
+            import runpy
+            import sys
+
+            sys.argv = arguments
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                runpy.run_path(arguments[0], run_name="__main__")
+            return printed.getvalue()
+
+        [printed] = fake_cluster.run(run, engine="none", timeout_s=120)
+        return json.loads(printed.splitlines()[-1])
+
+    return run_example
+
+
+def test_the_wide_and_deep_classifier_tells_irises_apart(
+    run_example: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    result = run_example("iris_wide_deep.py")
+    assert result["accuracy"] >= 0.9
+    assert result["first"] == ["setosa", "versicolor", "virginica"]
+    assert result["exported"] == ["saved_model.pb", "variables"]
+
+
+def test_the_cnn_reads_digits(run_example: Callable[..., dict[str, Any]]) -> None:
+    assert run_example("digits_cnn.py", "--num-steps", "150")["accuracy"] >= 0.9
+
+
+def test_the_keras_model_estimates_cars(run_example: Callable[..., dict[str, Any]]) -> None:
+    result = run_example("cars_keras.py")
+    assert result["mae"] < 2.5
+    assert result["served"] == pytest.approx(result["true"], abs=5.0)
+
+
+def test_the_larger_vocabulary_knows_more_words(
+    run_example: Callable[..., dict[str, Any]],
+) -> None:
+    result = run_example("reviews_warm_start.py")
+    assert result["new_vocabulary"]["accuracy"] > result["old_vocabulary"]["accuracy"]
+    assert result["good"] > 0.9 > 0.1 > result["bad"]
+
+
+def test_the_made_points_are_near_the_ring(run_example: Callable[..., dict[str, Any]]) -> None:
+    result = run_example("ring_gan.py")
+    assert result["distance"] < 0.6
+    assert min(result["spread"]) > 0.4  # All around it.
+
+
+def test_the_best_of_the_two_headed_networks_is_kept(
+    run_example: Callable[..., dict[str, Any]],
+) -> None:
+    result = run_example("wine_train_and_evaluate.py", "--num-steps", "60")
+    assert result["accuracy/cultivar"] >= 0.9
+    assert result["exports_kept"] == 1
