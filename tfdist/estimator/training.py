@@ -18,6 +18,7 @@ from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.estimator.step import Training, build_training, describe_host_call
 from tfdist.estimator.stopping import StopAtStep, told_of_the_loop
+from tfdist.estimator.untrained import warn_if_nothing_is_learnt
 from tfdist.strategies.placement import Placement, place
 from tfdist.strategies.private_tensorflow import loss_scaled_by_optimizer
 
@@ -118,6 +119,8 @@ class TrainAlone:
             loss = self.combine(training)
             stack.close()  # Savers and summaries are built outside the strategy's scope.
             self.say_where_things_are(training)
+            if self.iterations == 1:  # Not seen from outside a loop.
+                warn_if_nothing_is_learnt(training.train_op)
             self.scaffold = self.make_scaffold(training.spec)
             hooks = self.all_hooks(training, inputs, loss, global_step)
             return self.run_session(training, loss, hooks)
