@@ -30,8 +30,14 @@ PROGRAM = textwrap.dedent(
             dataset = dataset.repeat()
         return dataset
 
+    def receiver_fn():
+        values = tf.compat.v1.placeholder(tf.float32, [None, 1])
+        return tfe.export.TensorServingInputReceiver(values, values)
+
     def model_fn(features, labels, mode):
         weight = tf.compat.v1.get_variable("weight", [1, 1])
+        if mode == tfe.ModeKeys.PREDICT:
+            return tfe.EstimatorSpec(mode, predictions=features @ weight)
         loss = tf.reduce_mean(tf.square(features @ weight - labels))
         if mode == tfe.ModeKeys.EVAL:
             return tfe.EstimatorSpec(mode, loss=loss)
@@ -46,7 +52,16 @@ PROGRAM = textwrap.dedent(
     metrics, _ = tfe.train_and_evaluate(
         estimator,
         tfe.TrainSpec(input_fn, max_steps=30),
-        tfe.EvalSpec(input_fn, steps=None, start_delay_secs=0, throttle_secs=0),
+        tfe.EvalSpec(
+            input_fn,
+            steps=None,
+            exporters=[
+                tfe.LatestExporter("latest", receiver_fn, exports_to_keep=1),
+                tfe.FinalExporter("final", receiver_fn),
+            ],
+            start_delay_secs=0,
+            throttle_secs=0,
+        ),
     )
     print("metrics", metrics, flush=True)
     """
@@ -61,6 +76,12 @@ def program(tmp_path: Path) -> list[str]:
     return [str(script), str(tmp_path / "model")]
 
 
+def _exported(program: list[str], exporter: str) -> list[str]:
+    """Lists the files of the only export of an exporter."""
+    [folder] = Path(program[1], "export", exporter).iterdir()
+    return sorted(file.name for file in folder.iterdir())
+
+
 def test_without_an_evaluator_worker_0_evaluates_once_and_the_others_wait_for_its_metrics(
     fake_cluster: Any, program: list[str]
 ) -> None:
@@ -72,6 +93,8 @@ def test_without_an_evaluator_worker_0_evaluates_once_and_the_others_wait_for_it
     for index, worker in enumerate(workers):
         assert f"input {index}" in worker.stdout
         assert "'global_step'" in worker.stdout
+    for exporter in ("latest", "final"):
+        assert _exported(program, exporter) == ["saved_model.pb", "variables"]
 
 
 def test_chief_worker_and_evaluator_each_do_their_part(
@@ -102,6 +125,8 @@ def test_chief_worker_and_evaluator_each_do_their_part(
     assert "Saving dict for global step 30" in of_evaluator.stderr
     assert "metrics {" in of_evaluator.stdout
     assert list((tmp_path / "model" / "eval").iterdir())
+    for exporter in ("latest", "final"):
+        assert _exported(program, exporter) == ["saved_model.pb", "variables"]
 
 
 def test_a_master_evaluates_after_its_checkpoints_and_the_workers_get_its_last_metrics(
