@@ -1,4 +1,4 @@
-"""Canned estimators over two workers: weights as in one process with the double batch."""
+"""Canned estimators over workers and replicas: weights as in one with the double batch."""
 
 from pathlib import Path
 from typing import Any
@@ -7,21 +7,29 @@ import numpy as np
 import pytest
 
 
-def _train_canned(model_dir: str, local_batch: int, start_dir: str | None) -> dict[str, Any]:
+def _train_canned(
+    model_dir: str, local_batch: int, start_dir: str | None, way: str | None = None
+) -> dict[str, Any]:
     """Trains some canned estimators for 4 steps; returns the weights of each.
 
     Args:
       model_dir: Where each gets a folder.
-      local_batch: 6 is one worker of two.
+      local_batch: Of one worker or replica.
       start_dir: The model_dir of a run whose first weights this one starts from.
+      way: "grpc", "horovod" or "replicas"; None is one process without a strategy.
     """
     import numpy as np
     import tensorflow as tf
 
     import tfdist.estimator as tfe
-    from tfdist.strategies import MultiWorkerStrategy
+    from tfdist.strategies import HorovodStrategy, LocalStrategy, MultiWorkerStrategy
 
-    strategy = MultiWorkerStrategy() if local_batch == 6 else None
+    strategy = {
+        None: lambda: None,
+        "grpc": MultiWorkerStrategy,
+        "horovod": HorovodStrategy,
+        "replicas": lambda: LocalStrategy(2),
+    }[way]()
     random = np.random.RandomState(0)
     features = {
         "age": random.randn(64, 1).astype(np.float32),
@@ -42,11 +50,13 @@ def _train_canned(model_dir: str, local_batch: int, start_dir: str | None) -> di
 
     def train(case: str, make: Any) -> dict[str, Any]:
         estimator = make(
-            model_dir=f"{model_dir}/{case}",
+            model_dir=f"{model_dir}/{way}/{case}",
             config=tfe.RunConfig(train_distribute=strategy, save_checkpoints_steps=1000),
-            warm_start_from=start_dir and f"{start_dir}/{case}/model.ckpt-0",
+            warm_start_from=start_dir and f"{start_dir}/None/{case}/model.ckpt-0",
         )
         estimator.train(input_fn, max_steps=4)
+        if strategy is not None and strategy.extended.collectives.worker_index > 0:
+            return {}  # Worker 0 has the checkpoint.
         return {name: estimator.get_variable_value(name) for name in estimator.get_variable_names()}
 
     return {
@@ -76,18 +86,19 @@ def _train_canned(model_dir: str, local_batch: int, start_dir: str | None) -> di
 
 
 @pytest.mark.timeout(300)
-def test_two_workers_with_a_canned_estimator_equal_one_with_the_double_batch(
+def test_two_that_train_a_canned_estimator_equal_one_with_the_double_batch(
     fake_cluster: Any, tmp_path: Path
 ) -> None:
-    alone_dir = str(tmp_path / "alone")
-    alone = fake_cluster.run(_train_canned, alone_dir, 12, None, engine="none", num_workers=1)[0]
-    together = fake_cluster.run(
-        _train_canned, str(tmp_path / "together"), 6, alone_dir, engine="grpc"
-    )
-    for case, weights in alone.items():
-        assert weights["global_step"] == 4
-        for name, value in weights.items():
-            for worker in together:
+    folder = str(tmp_path)
+    alone = fake_cluster.run(_train_canned, folder, 12, None, engine="none")[0]
+    for way, num_workers in (("grpc", 2), ("horovod", 2), ("replicas", 1)):
+        engine = way if num_workers == 2 else "none"
+        options = {"engine": engine, "num_workers": num_workers}
+        together = fake_cluster.run(_train_canned, folder, 6, folder, way, **options)[0]
+        for case, weights in alone.items():
+            assert weights["global_step"] == 4
+            for name, value in weights.items():
+                where = f"{way}, {case}, {name}"
                 np.testing.assert_allclose(
-                    worker[case][name], value, rtol=1e-6, atol=1e-6, err_msg=f"{case}, {name}"
+                    together[case][name], value, rtol=1e-6, atol=1e-6, err_msg=where
                 )

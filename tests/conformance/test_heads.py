@@ -1,4 +1,4 @@
-"""Heads over two workers: weights as in one process with the double batch."""
+"""Heads over workers and replicas: weights as in one with the double batch."""
 
 from pathlib import Path
 from typing import Any
@@ -7,17 +7,31 @@ import numpy as np
 import pytest
 
 
-def _train_heads(model_dir: str, local_batch: int) -> dict[str, dict[str, Any]]:
-    """Trains each combination of head and optimizer for 4 steps; returns the weights of each."""
+def _train_heads(
+    folder: str, local_batch: int, way: str | None = None
+) -> dict[str, dict[str, Any]]:
+    """Trains each combination of head and optimizer for 4 steps; returns the weights of each.
+
+    Args:
+      folder: Where each gets a model_dir.
+      local_batch: Of one worker or replica.
+      way: "grpc", "horovod" or "replicas"; None is one process without a strategy.
+    """
     import numpy as np
     import tensorflow as tf
     import tensorflow.compat.v1 as v1
     import tf_keras
 
     import tfdist.estimator as tfe
-    from tfdist.strategies import MultiWorkerStrategy
+    from tfdist.strategies import HorovodStrategy, LocalStrategy, MultiWorkerStrategy
 
-    strategy = MultiWorkerStrategy() if local_batch == 6 else None
+    strategy = {
+        None: lambda: None,
+        "grpc": MultiWorkerStrategy,
+        "horovod": HorovodStrategy,
+        "replicas": lambda: LocalStrategy(2),
+    }[way]()
+    model_dir = f"{folder}/{way}"
     random = np.random.RandomState(0)
     x = random.randn(64, 3).astype(np.float32)
     weight = random.rand(64, 1).astype(np.float32)
@@ -73,8 +87,10 @@ def _train_heads(model_dir: str, local_batch: int) -> dict[str, dict[str, Any]]:
         folder = f"{model_dir}/{kind}_{reduction}_{optimizer}"
         estimator = tfe.Estimator(model_fn, folder, config)
         estimator.train(input_fn, max_steps=4)
-        names = [n for n in estimator.get_variable_names() if n.startswith(("dense", "global"))]
-        return {name: estimator.get_variable_value(name) for name in names}
+        names = estimator.get_variable_names()  # Of worker 0's checkpoint.
+        kept = [n for n in names if n.startswith(("dense", "global"))]
+        weights = {name: estimator.get_variable_value(name) for name in kept}
+        return {**weights, "number of variables": len(names)}
 
     mean, total = "sum_over_batch_size", "sum"
     return {
@@ -87,17 +103,19 @@ def _train_heads(model_dir: str, local_batch: int) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.timeout(200)
-def test_two_workers_with_a_head_equal_one_with_the_double_batch(
+def test_two_that_train_with_a_head_equal_one_with_the_double_batch(
     fake_cluster: Any, tmp_path: Path
 ) -> None:
-    together = fake_cluster.run(_train_heads, str(tmp_path / "together"), 6, engine="grpc")
-    alone = fake_cluster.run(
-        _train_heads, str(tmp_path / "alone"), 12, engine="none", num_workers=1
-    )[0]
-    for case, weights in alone.items():
-        assert weights["global_step"] == 4
-        for name, value in weights.items():
-            for worker in together:
+    folder = str(tmp_path)
+    alone = fake_cluster.run(_train_heads, folder, 12, engine="none")[0]
+    for way, num_workers in (("grpc", 2), ("horovod", 2), ("replicas", 1)):
+        engine = way if num_workers == 2 else "none"
+        options = {"engine": engine, "num_workers": num_workers}
+        together = fake_cluster.run(_train_heads, folder, 6, way, **options)[0]
+        for case, weights in alone.items():
+            assert weights["global_step"] == 4
+            for name, value in weights.items():
+                where = f"{way}, {case}, {name}"
                 np.testing.assert_allclose(
-                    worker[case][name], value, rtol=1e-6, atol=1e-6, err_msg=f"{case}, {name}"
+                    together[case][name], value, rtol=1e-6, atol=1e-6, err_msg=where
                 )

@@ -82,10 +82,14 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         # The global step starts at 0 everywhere, and worker 0's hooks read its initial value alone.
-        if self.collectives.num_workers > 1 and kwargs.get("name") != "global_step":
-            kwargs["initial_value"] = self._from_worker_0(
-                kwargs.get("initial_value"), kwargs.get("dtype")
-            )
+        if self.collectives.num_workers == 1 or kwargs.get("name") == "global_step":
+            return self._create_own_variable(next_creator, **kwargs)
+        own, shared = self._from_worker_0(kwargs.get("initial_value"), kwargs.get("dtype"))
+        variable = self._create_own_variable(next_creator, **{**kwargs, "initial_value": shared})
+        variable.own_initial_value = own
+        return variable
+
+    def _create_own_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         if kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ:
             devices = self.placement.devices
             if kwargs.get("aggregation") == Aggregation.SUM and len(devices) > 1:
@@ -95,14 +99,14 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             next_creator, inside_loop=self._is_inside_loop, **kwargs
         )
 
-    def _from_worker_0(self, initial_value: Any, dtype: Any) -> Any:
-        """Replaces an initial value by worker 0's, on the host.
+    def _from_worker_0(self, initial_value: Any, dtype: Any) -> tuple[Any, Any]:
+        """Returns an initial value, and that of worker 0 to replace it, on the host.
 
         The value is made before the variable: an op made inside the variable's constructor would
         be colocated with the variable, which may be on the device.
         """
         if initial_value is None:
-            return None
+            return None, None
         with (
             tf.init_scope(),
             v1.get_default_graph().colocate_with(None, ignore_existing=True),
@@ -111,8 +115,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             value = initial_value() if callable(initial_value) else initial_value
             value = tf.convert_to_tensor(value, dtype=dtype)
             if value.dtype == tf.string:
-                return value  # Engines send numbers only; a string is the same everywhere.
-            return broadcast(self.collectives, value, name="broadcast_initial_value")
+                return value, value  # Engines send numbers only; a string is the same everywhere.
+            return value, broadcast(self.collectives, value, name="broadcast_initial_value")
 
     def broadcast_variables(self) -> tf.Operation:
         """Sets every variable of the graph to worker 0's value (after it restored them).
@@ -393,3 +397,12 @@ def _constructor_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
         "constraint", "distribute_strategy", "synchronization", "aggregation", "shape",
     )  # fmt: skip
     return {name: kwargs[name] for name in names if name in kwargs}
+
+
+def own_initial_value(variable: Any) -> Any:
+    """Returns what this worker gave a variable to start with: a tensor.
+
+    Under a strategy with several workers `variable.initial_value` is worker 0's, which only a
+    collective can tell.
+    """
+    return getattr(variable, "own_initial_value", variable.initial_value)

@@ -10,6 +10,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
 
+from tfdist.strategies.extended import own_initial_value
+
 # What only the newer optimizers can do; left alone, it changes nothing.
 _NEWER_OPTIONS = ("weight_decay", "use_ema", "adaptive_epsilon")
 
@@ -66,7 +68,7 @@ def _learning_rate(optimizer: Any) -> Any:
         # Made eagerly; this thread builds a graph, a new one executes eagerly.
         with ThreadPoolExecutor(1) as thread:
             return float(thread.submit(rate.numpy).result())
-    tensor = rate.initial_value
+    tensor = own_initial_value(rate)
     number = tf.get_static_value(tensor)
     return tensor if number is None else float(number)
 
@@ -88,7 +90,7 @@ def forget_dependent_variables(optimizer: Any) -> None:
         for variable in vars(optimizer).values()  # Its `variables` are not all of them.
         if isinstance(variable, tf.Variable)
         and tf.is_symbolic_tensor(variable.handle)
-        and tf.get_static_value(variable.initial_value) is None
+        and tf.get_static_value(own_initial_value(variable)) is None
     }
     graph = v1.get_default_graph()
     for name in graph.collections:
