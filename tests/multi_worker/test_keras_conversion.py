@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 
 def _train(folder: str, engine: str) -> tuple[dict[str, Any], Any]:
@@ -13,9 +14,10 @@ def _train(folder: str, engine: str) -> tuple[dict[str, Any], Any]:
     import tf_keras
 
     import tfdist.estimator as tfe
-    from tfdist.strategies import MultiWorkerStrategy
+    from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
 
-    strategy = MultiWorkerStrategy() if engine == "grpc" else None
+    kinds = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}
+    strategy = kinds[engine]() if engine in kinds else None
     x = np.random.RandomState(0).randn(8, 2).astype(np.float32)
     y = np.random.RandomState(1).randn(8, 1).astype(np.float32)
 
@@ -44,12 +46,15 @@ def _train(folder: str, engine: str) -> tuple[dict[str, Any], Any]:
     return {name: float(value) for name, value in metrics.items()}, kernel
 
 
-def test_two_workers_train_a_keras_model_as_one(fake_cluster: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["grpc", "horovod"])
+def test_two_workers_train_a_keras_model_as_one(
+    fake_cluster: Any, tmp_path: Path, engine: str
+) -> None:
     [(_, alone)] = fake_cluster.run(
         _train, str(tmp_path / "alone"), "none", num_workers=1, engine="none"
     )
     first, second = fake_cluster.run(
-        _train, str(tmp_path / "two"), "grpc", num_workers=2, engine="grpc"
+        _train, str(tmp_path / "two"), engine, num_workers=2, engine=engine
     )
     np.testing.assert_allclose(first[1], alone, rtol=1e-5)
     assert second[1] is None

@@ -66,11 +66,11 @@ class SyncOnReadVariable(ResourceVariable):  # type: ignore[misc]
         values = [combined for _ in self._handles]
         if self.aggregation == Aggregation.SUM:
             nothing = tf.zeros_like(combined)
-            values = [nothing for _ in values]
-            values[0] = combined if worker_index == 0 else nothing
-        # Zeros of a known shape do not need `combined`, but other workers wait for its reduction.
-        with tf.control_dependencies([combined]):
-            return self.assign_each(values)
+            # Decided when it runs: TensorFlow would see that a constant choice of zeros does not
+            # need `combined`, and leave out the reduction that other workers wait for.
+            is_first = tf.compat.v1.placeholder_with_default(worker_index == 0, [])
+            values = [tf.where(is_first, combined, nothing), *(nothing for _ in values[1:])]
+        return self.assign_each(values)
 
     @property
     def _handles(self) -> list[tf.Tensor]:
