@@ -70,7 +70,9 @@ def test_a_step_of_evaluation_takes_a_batch_for_each_replica() -> None:
     assert some["rmse"] == pytest.approx(tfe.Estimator(_on_device).evaluate(_input_fn(4))["rmse"])
 
 
-def test_statistics_of_batch_norm_reach_every_replica_that_evaluates(tmp_path: Any) -> None:
+def test_statistics_of_batch_norm_reach_every_replica_that_evaluates(
+    tmp_path: Any, logged: list[str]
+) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
         training = mode == tfe.ModeKeys.TRAIN
         normal = v1.layers.batch_normalization(features, training=training, momentum=0.1)
@@ -85,6 +87,7 @@ def test_statistics_of_batch_norm_reach_every_replica_that_evaluates(tmp_path: A
     one = tfe.Estimator(model_fn, tmp_path).evaluate(_input_fn(4))
     two = tfe.Estimator(model_fn, tmp_path, _with_replicas(2)).evaluate(_input_fn(4))
     assert one["loss"] == pytest.approx(two["loss"], abs=1e-6)
+    assert not [line for line in logged if "serializing" in line]
 
 
 def test_training_ends_where_the_input_has_no_batch_for_each_replica(

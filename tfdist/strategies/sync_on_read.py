@@ -26,6 +26,7 @@ class SyncOnReadVariable(ResourceVariable):  # type: ignore[misc]
     """
 
     others: tuple[tf.Variable, ...] = ()  # Those of the other replicas.
+    initializer_of_all: tf.Operation | None = None
 
     @property
     def handle(self) -> tf.Tensor:
@@ -33,7 +34,7 @@ class SyncOnReadVariable(ResourceVariable):  # type: ignore[misc]
 
     @property
     def initializer(self) -> tf.Operation:
-        return tf.group(super().initializer, *(other.initializer for other in self.others))
+        return self.initializer_of_all or super().initializer
 
     def read_value(self) -> tf.Tensor:
         return self._combined() if _is_cross_replica() else super().read_value()
@@ -101,7 +102,10 @@ def make_variable(devices: Sequence[str], arguments: dict[str, Any]) -> SyncOnRe
                     "dtype": variable.dtype,
                 }
                 others.append(ResourceVariable(**own))
-        variable.others = tuple(others)
+        if others:
+            variable.others = tuple(others)
+            initializers = [variable.initializer, *(other.initializer for other in others)]
+            variable.initializer_of_all = tf.group(*initializers)
     return variable
 
 
