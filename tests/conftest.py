@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,10 @@ _PLUGIN = "tfdist.testing.pytest_plugin"
 pytest_plugins = (
     [] if any(entry.value == _PLUGIN for entry in entry_points(group="pytest11")) else [_PLUGIN]
 )
+
+# A shell that starts us in the background lets us ignore Ctrl-C, and all that we start with it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SET_BY_IMPORTS = {  # of TensorFlow, and of tfdist.estimator
     "ENABLE_RUNTIME_UPTIME_TELEMETRY",
