@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +12,12 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
 from tfdist.estimator import checkpoints, evaluation, prediction, warm_start
+from tfdist.estimator.arguments import (
+    check_multiple,
+    check_positive,
+    checked_listeners,
+    decide_model_dir,
+)
 from tfdist.estimator.batch_sizes import BatchSizes, num_workers
 from tfdist.estimator.calls import argument_names, call_with, check_model_fn
 from tfdist.estimator.export import saved_model
@@ -166,13 +171,13 @@ class Estimator:
           ModelMismatchError: If the workers' models differ.
         """
         self._check_role()
-        _check_positive("steps", steps)
-        _check_positive("max_steps", max_steps)
+        check_positive("steps", steps)
+        check_positive("max_steps", max_steps)
         if steps is not None and max_steps is not None:
             raise ValueError("Can not provide both steps and max_steps. Give one of them.")
         check_multiple(steps, self._config.device.iterations_per_loop)
         checked = checked_hooks(hooks, _HOOKS_RULE)
-        listeners = _check_listeners(saving_listeners)
+        listeners = checked_listeners(saving_listeners)
         params = self._batch_sizes.add_to(self.params, ModeKeys.TRAIN, input_fn)
         train(
             TrainCall(
@@ -213,7 +218,7 @@ class Estimator:
         Returns:
           The metrics by name, with "loss" (the mean over steps) and "global_step".
         """
-        _check_positive("steps", steps)
+        check_positive("steps", steps)
         check_multiple(steps, self._config.device.iterations_per_loop)
         checked = checked_hooks(hooks, _HOOKS_RULE)
         params = self._batch_sizes.add_to(self.params, ModeKeys.EVAL, input_fn)
@@ -466,44 +471,3 @@ def _complete(config: RunConfig, model_dir: str) -> RunConfig:
     if config.session_config is None:
         config = RunConfig.replace(config, session_config=default_session_config())
     return RunConfig.replace(config, model_dir=model_dir)
-
-
-def decide_model_dir(model_dir: Any, config: RunConfig) -> str:
-    """Takes the argument, else the config's folder, else a fresh one; ValueError if they differ."""
-    given = os.fspath(model_dir) if model_dir else None
-    if given and config.model_dir and given != config.model_dir:
-        raise ValueError(
-            "`model_dir` are set both in constructor and `RunConfig`, but with different values. "
-            f"In constructor: '{given}', in `RunConfig`: '{config.model_dir}'. Give one of them."
-        )
-    chosen = given or config.model_dir
-    if not chosen:
-        chosen = tempfile.mkdtemp()
-        v1.logging.warning("Using temporary folder as model directory: %s", chosen)
-    return str(chosen)
-
-
-def _check_positive(name: str, value: int | None) -> None:
-    if value is not None and value <= 0:
-        raise ValueError(f"Must specify {name} > 0, given: {value}.")
-
-
-def check_multiple(steps: int | None, loops: int) -> None:
-    """Refuses a number of steps that does not fill its last loop."""
-    if steps is not None and steps % loops:
-        below = steps - steps % loops
-        nearest = f"{below} and {below + loops}" if below else f"{loops}"
-        raise ValueError(
-            f"steps ({steps}) must be a multiple of iterations_per_loop ({loops}). Nearest: "
-            f"{nearest}."
-        )
-
-
-def _check_listeners(listeners: Any) -> tuple[v1.train.CheckpointSaverListener, ...]:
-    listeners = tuple(listeners or ())
-    for listener in listeners:
-        if not isinstance(listener, v1.train.CheckpointSaverListener):
-            raise TypeError(
-                f"saving_listeners must be a list of CheckpointSaverListener, given: {listener!r}"
-            )
-    return listeners

@@ -14,7 +14,8 @@ import tensorflow.compat.v1 as v1
 import tf_keras
 
 from tfdist.estimator import private_keras, sessions
-from tfdist.estimator.estimator import Estimator, decide_model_dir
+from tfdist.estimator.arguments import decide_model_dir
+from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.keras_model_fn import KerasModelFn, add_training
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import ModeKeys

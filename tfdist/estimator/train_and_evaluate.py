@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.estimator import Estimator, check_multiple
+from tfdist.estimator.arguments import check_multiple
+from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluator import EvaluateAfterSave, Evaluator, evaluate_continuously
 from tfdist.estimator.interrupts import prompt_interrupts
 from tfdist.estimator.lost_workers import lost_workers_named
