@@ -1,12 +1,13 @@
-"""A worker that is gone is noticed while the others train."""
+"""A worker that is gone is noticed while the peers_of train."""
 
+import dataclasses
 import socket
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from tfdist.cluster import Cluster, PeerWatch, Task, WorkerLostError, next_in_ring, peer_watch
+from tfdist.cluster import Cluster, PeerWatch, Task, WorkerLostError, peer_watch, peers_of
 from tfdist.cluster.rendezvous_protocol import Member
 
 
@@ -25,12 +26,27 @@ def member(server: socket.socket) -> Member:
     return Member(name="worker 1", address=f"127.0.0.1:{server.getsockname()[1]}")
 
 
-def test_every_worker_is_watched_by_one_other() -> None:
+def test_every_worker_watches_all_others() -> None:
     addresses = tuple(f"localhost:{port}" for port in (1, 2, 3))
     cluster = Cluster(jobs={"chief": addresses[:1], "worker": addresses[1:]})
-    watched = [next_in_ring(cluster, task).name for task in cluster.workers]
-    assert watched == ["worker 0", "worker 1", "chief"]
-    assert next_in_ring(cluster, Task(type="worker", index=1)).address == "localhost:1"
+    watched = [[member.name for member in peers_of(cluster, task)] for task in cluster.workers]
+    assert watched == [["worker 0", "worker 1"], ["chief", "worker 1"], ["chief", "worker 0"]]
+    assert peers_of(cluster, Task(type="worker", index=1))[0].address == "localhost:1"
+
+
+def test_the_worker_that_went_first_is_named(server: socket.socket) -> None:
+    interrupted = threading.Event()
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=1024) as other,
+        pytest.raises(WorkerLostError) as caught,
+        PeerWatch(member(server), dataclasses.replace(member(other), name="worker 2")) as watch,
+    ):
+        watch.start(interrupted.set)
+        other.close()
+        assert interrupted.wait(10.0)
+        server.close()
+        raise RuntimeError("the session was closed")
+    assert "Lost worker 2" in str(caught.value)
 
 
 def test_an_ended_worker_interrupts_the_wait_and_is_named(server: socket.socket) -> None:
@@ -75,5 +91,5 @@ def test_errors_pass_while_the_worker_is_there(server: socket.socket) -> None:
 
 
 def test_a_watch_over_nobody_does_nothing() -> None:
-    with PeerWatch(None) as watch:
+    with PeerWatch() as watch:
         watch.start()

@@ -1,11 +1,14 @@
 """Who is in this run, and who am I: read and checked without TensorFlow."""
 
+from tfdist.cluster import endings
 from tfdist.cluster.environment import MpiRank, find_cluster, find_mpi_rank
-from tfdist.cluster.peer_watch import PeerWatch, WorkerLostError, next_in_ring
+from tfdist.cluster.peer_watch import PeerWatch, WorkerLostError, peers_of
 from tfdist.cluster.rendezvous import check_port, meet, wait_for_servers
 from tfdist.cluster.rendezvous_protocol import RendezvousError
 from tfdist.cluster.tasks import Cluster, ClusterError, Task
 from tfdist.cluster.tf_config import format_tf_config, parse_tf_config
+
+endings.install()
 
 __all__ = [
     "Cluster",
@@ -20,7 +23,7 @@ __all__ = [
     "find_mpi_rank",
     "format_tf_config",
     "meet",
-    "next_in_ring",
     "parse_tf_config",
+    "peers_of",
     "wait_for_servers",
 ]

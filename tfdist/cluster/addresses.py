@@ -1,6 +1,7 @@
 """Network addresses as a cluster lists them: "host:port", an IPv6 host in brackets."""
 
 import ipaddress
+import json
 import re
 
 _LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost")
@@ -25,7 +26,7 @@ def split_address(address: str) -> tuple[str, int]:
     if not host:
         raise ValueError('it has no host. Write "host:port", for example "localhost:3737".')
     if not re.fullmatch(r"[0-9]{1,5}", port_text) or not 1 <= int(port_text) <= 65535:
-        raise ValueError(f'"{port_text}" is not a port. Use a number from 1 to 65535.')
+        raise ValueError(f"{_quoted(port_text)} is not a port. Use a number from 1 to 65535.")
     return _checked_host(host), int(port_text)
 
 
@@ -43,7 +44,9 @@ def _checked_host(host: str) -> str:
         try:
             return str(ipaddress.IPv6Address(host[1:-1]))
         except ValueError:
-            raise ValueError(f"{host} is not an IPv6 address. Write [address]:port.") from None
+            raise ValueError(
+                f"{_quoted(host)[1:-1]} is not an IPv6 address. Write [address]:port."
+            ) from None
     if "://" in host:
         raise ValueError('it starts with a protocol. Write only "host:port".')
     if ":" in host:
@@ -51,6 +54,11 @@ def _checked_host(host: str) -> str:
     labels = host.removesuffix(".").split(".")
     if not all(re.fullmatch(r"[A-Za-z0-9_-]{1,63}", label) for label in labels):
         raise ValueError(
-            f'"{host}" is not a host. Use a name of letters, digits, "-", "_" and ".", or an IP.'
+            f"{_quoted(host)} is not a host. "
+            'Use a name of letters, digits, "-", "_" and ".", or an IP.'
         )
     return host
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text if len(text) <= 40 else f"{text[:37]}...")  # on one line, whatever it is

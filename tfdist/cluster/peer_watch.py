@@ -4,13 +4,14 @@ TensorFlow tells a worker that waits to receive from a lost one, but not a worke
 lost one to fetch what it has ready: that wait has no end.
 """
 
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import ClassVar
 
+from tfdist.cluster.endings import OneLineError, end_now
+from tfdist.cluster.exit_codes import LOST_WORKER
 from tfdist.cluster.rendezvous_protocol import Member, members_of
 from tfdist.cluster.rendezvous_sockets import connect
 from tfdist.cluster.tasks import Cluster, Task
@@ -19,51 +20,56 @@ _PROBE_EVERY_S = 1.0
 # Nothing listens there: the process has ended.
 _REFUSALS_UNTIL_LOST = 2
 # No answer at all: the machine or the network is down, perhaps for a moment.
-_SILENCE_UNTIL_LOST_S = 60.0
+_SILENCE_UNTIL_LOST_S = 20.0
 # How long a main thread that cannot be interrupted may take to come back.
 _GRACE_S = 3.0
 
 
-class WorkerLostError(RuntimeError):
+class WorkerLostError(OneLineError, RuntimeError):
     """Another worker went away while this one was training."""
 
+    exit_code: ClassVar[int] = LOST_WORKER
 
-def next_in_ring(cluster: Cluster, task: Task) -> Member:
-    """Returns the worker that this one watches; each is watched by one other.
 
-    Whoever finds it lost ends, and is found lost in turn: so the news goes round.
+def peers_of(cluster: Cluster, task: Task) -> tuple[Member, ...]:
+    """Returns the workers that this one watches: all but itself.
+
+    Everybody watches everybody: news that went round from neighbour to neighbour would be late,
+    and would blame those that ended because of the lost one.
     """
+    own = cluster.worker_index(task)
     members = members_of(cluster)
-    return members[(cluster.worker_index(task) + 1) % len(members)]
+    return (*members[:own], *members[own + 1 :])
 
 
 class PeerWatch:
-    """Watches another worker's server in a thread, from `start` to the end of the `with` block.
+    """Watches other workers, in a thread each, from `start` to the end of the `with` block.
 
-    When the worker is lost, the thread interrupts whatever this process waits for, and the error
+    When a worker is lost, its thread interrupts whatever this process waits for, and the error
     that follows leaves the block as a `WorkerLostError`. While there is no way to interrupt it,
-    the process is ended: exit code 1 and the same line on standard error.
+    the process is ended: exit code 200 and the same line on standard error.
 
     Args:
-      peer: The worker to watch; None watches nobody.
+      *peers: The workers to watch.
 
     Attributes:
       interrupt: Makes the main thread's wait raise; None while that is impossible.
     """
 
-    def __init__(self, peer: Member | None) -> None:
+    def __init__(self, *peers: Member) -> None:
         self.interrupt: Callable[[], None] | None = None
-        self._peer = peer
+        self._peers = peers
         self._lost = ""
+        self._is_first = threading.Lock()
         self._is_over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def start(self, interrupt: Callable[[], None] | None = None) -> None:
-        """Begins to watch; the peer's server must have been reached before."""
+        """Begins to watch; the peers' servers must have been reached before."""
         self.interrupt = interrupt
-        if self._peer is not None:
-            self._thread = threading.Thread(target=self._watch, args=(self._peer,), daemon=True)
-            self._thread.start()
+        for peer in self._peers:
+            self._threads.append(threading.Thread(target=self._watch, args=(peer,), daemon=True))
+            self._threads[-1].start()
 
     def _watch(self, peer: Member) -> None:
         refusals, answered_at = 0, time.monotonic()
@@ -82,14 +88,15 @@ class PeerWatch:
                 return
 
     def _end(self, peer: Member, why: str) -> None:
+        if not self._is_first.acquire(blocking=False):
+            return
         self._lost = f"Lost {peer} while training: {why}. See its output for the cause."
         if self.interrupt is None:
             self._is_over.wait(_GRACE_S)
         if self.interrupt is not None:
             self.interrupt()
         elif not self._is_over.is_set():
-            print(f"{WorkerLostError.__name__}: {self._lost}", file=sys.stderr, flush=True)
-            os._exit(1)
+            end_now(f"{WorkerLostError.__name__}: {self._lost}", LOST_WORKER)
 
     def __enter__(self) -> "PeerWatch":
         """Returns the watch, not yet started."""
@@ -103,7 +110,7 @@ class PeerWatch:
     ) -> None:
         """Ends the watching; an error that it has caused becomes a `WorkerLostError`."""
         self._is_over.set()
-        if self._thread is not None:
-            self._thread.join()
+        for thread in self._threads:
+            thread.join()
         if self._lost and isinstance(error, Exception):
             raise WorkerLostError(self._lost) from error

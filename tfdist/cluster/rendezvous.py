@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 
 from tfdist.cluster.rendezvous_chief import Gathering
 from tfdist.cluster.rendezvous_protocol import (
+    AbsentWorkerError,
     Hello,
     Member,
-    RendezvousError,
     Reply,
     encode,
+    ending_error,
     members_of,
     missing_error,
     name_missing,
@@ -134,7 +135,7 @@ def wait_for_servers(
         waiting = unreachable
         missing = name_missing(waiting)
         if patience.is_over():
-            raise RendezvousError(unreachable_error(missing, patience.limit_s, problem))
+            raise AbsentWorkerError(unreachable_error(missing, patience.limit_s, problem))
         if patience.report_is_due():
             server = f"the TensorFlow server of {missing}"
             say(waiting_line(server, patience.waited_s, patience.limit_s, problem))
@@ -156,7 +157,7 @@ def _join(
         if not problem:
             return
         if patience.is_over():
-            raise RendezvousError(missing_error(chief, patience.limit_s, problem))
+            raise AbsentWorkerError(missing_error(chief, patience.limit_s, problem))
         if patience.report_is_due():
             say(waiting_line(chief, patience.waited_s, patience.limit_s, problem))
         time.sleep(_RETRY_S)
@@ -183,12 +184,12 @@ def _follow(
             if reply.event == "go":
                 return ""
             if reply.event == "end":
-                raise RendezvousError(reply.error)
+                raise ending_error(reply)
             heard, heard_at = reply, time.monotonic()
         if heard is None and patience.is_over():
             return "it does not answer"
         if heard and patience.is_over(_GRACE_S):
-            raise RendezvousError(missing_error(heard.missing, patience.limit_s))
+            raise AbsentWorkerError(missing_error(heard.missing, patience.limit_s))
         if patience.report_is_due():
             silent_s = time.monotonic() - heard_at
             say(_line_while_connected(str(hello.members[0]), heard, silent_s, patience))

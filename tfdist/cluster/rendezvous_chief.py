@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from tfdist.cluster.rendezvous_protocol import (
     HELLO_MAX_BYTES,
     Member,
-    RendezvousError,
     Reply,
     encode,
+    ending_error,
     missing_error,
     name_missing,
     parse_hello,
@@ -68,6 +68,7 @@ class Gathering:
         self._guests: list[_Guest] = []
         self._selector = selectors.DefaultSelector()
         self._error = ""
+        self._is_absence = False
         self._error_at = 0.0
         self._told_missing = ""
         self._has_told_of_strangers = False
@@ -140,8 +141,8 @@ class Gathering:
         present = {0} | {other.index for other in self._guests if other.index is not None}
         error = self._error or refusal(hello, self._members, present)
         if error:
-            self._tell(guest, Reply(event="end", error=error))
             self._fail(error)
+            self._tell(guest, self._last_reply())
         else:
             guest.index, guest.process = hello.index, hello.process
             self._tell(guest, self._waiting_reply())
@@ -155,8 +156,9 @@ class Gathering:
         missing = name_missing(self._missing())
         if self._error:
             if time.monotonic() - self._error_at > _FAREWELL_S:
-                raise RendezvousError(self._error)
+                raise ending_error(self._last_reply())
         elif missing and self._patience.is_over():
+            self._is_absence = True
             self._fail(missing_error(missing, self._patience.limit_s))
         elif missing and self._patience.report_is_due():
             self._say(waiting_line(missing, self._patience.waited_s, self._patience.limit_s))
@@ -167,11 +169,14 @@ class Gathering:
     def _fail(self, error: str) -> None:
         if not self._error:
             self._error, self._error_at = error, time.monotonic()
-            self._tell_all(Reply(event="end", error=error))
+            self._tell_all(self._last_reply())
 
     def _missing(self) -> list[Member]:
         present = {guest.index for guest in self._guests}
         return [m for index, m in enumerate(self._members) if index and index not in present]
+
+    def _last_reply(self) -> Reply:
+        return Reply(event="end", error=self._error, is_absence=self._is_absence)
 
     def _waiting_reply(self) -> Reply:
         return Reply(

@@ -7,8 +7,10 @@ lines, each a `Reply`: "wait" whenever somebody comes or leaves, then "go" to al
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from tfdist.cluster.endings import OneLineError
+from tfdist.cluster.exit_codes import LOST_WORKER, PORT_TAKEN
 from tfdist.cluster.tasks import Cluster
 
 PROTOCOL = "tfdist-rendezvous"
@@ -17,8 +19,20 @@ HELLO_MAX_BYTES = 1 << 20  # a hello lists the cluster: some 40 bytes for each w
 _MOST_NAMED = 4
 
 
-class RendezvousError(RuntimeError):
+class RendezvousError(OneLineError, RuntimeError):
     """The workers cannot start together; the message is one or two lines for the user."""
+
+
+class AbsentWorkerError(RendezvousError):
+    """Another worker did not come in time, or went away again before the start."""
+
+    exit_code: ClassVar[int] = LOST_WORKER
+
+
+class PortTakenError(RendezvousError):
+    """This worker's port is in use."""
+
+    exit_code: ClassVar[int] = PORT_TAKEN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +78,7 @@ class Reply:
       waited_s: With "wait": how long the chief has waited.
       limit_s: With "wait": how long it waits at most.
       error: With "end": the message for the user.
+      is_absence: With "end": whether a worker did not come.
     """
 
     event: str
@@ -71,6 +86,7 @@ class Reply:
     waited_s: float = 0.0
     limit_s: float = 0.0
     error: str = ""
+    is_absence: bool = False
 
 
 def members_of(cluster: Cluster) -> tuple[Member, ...]:
@@ -110,9 +126,15 @@ def parse_reply(line: bytes) -> Reply | None:
             waited_s=float(words["waited_s"]),
             limit_s=float(words["limit_s"]),
             error=str(words["error"]),
+            is_absence=bool(words["is_absence"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
+
+
+def ending_error(reply: Reply) -> RendezvousError:
+    """Returns the error that a reply "end" means, for the chief and for who reads it."""
+    return AbsentWorkerError(reply.error) if reply.is_absence else RendezvousError(reply.error)
 
 
 def refusal(hello: Hello, members: Sequence[Member], present: Collection[int]) -> str | None:

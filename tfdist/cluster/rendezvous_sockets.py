@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tfdist.cluster.addresses import is_loopback, split_address
-from tfdist.cluster.rendezvous_protocol import Member, RendezvousError
+from tfdist.cluster.rendezvous_protocol import Member, PortTakenError, RendezvousError
 
 # How long any wait may last before this process looks at its clock again.
 POLL_S = 0.1
@@ -130,13 +130,18 @@ def _listener(family: socket.AddressFamily, host: str, port: int) -> socket.sock
     return listener
 
 
+def port_taken_error(member: Member) -> PortTakenError:
+    """Returns the error of a worker whose port somebody else has."""
+    return PortTakenError(
+        f"port {split_address(member.address)[1]} (this worker's address, {member}) is already in "
+        "use.\nWas this task started twice? Stop the process that listens there (see `ss -ltnp`), "
+        "or choose another port."
+    )
+
+
 def _cannot_listen(member: Member, port: int, error: OSError) -> RendezvousError:
     if error.errno == errno.EADDRINUSE:
-        return RendezvousError(
-            f"port {port} (this worker's address, {member}) is already in use.\n"
-            "Was this task started twice? Stop the process that listens there (see `ss -ltnp`), "
-            "or choose another port."
-        )
+        return port_taken_error(member)
     if error.errno == errno.EACCES:
         return RendezvousError(
             f"port {port} (this worker's address, {member}) may not be used by this user. "

@@ -1,9 +1,11 @@
 """A Slurm step as a cluster: each task of the step is a worker, on a port made from the job id."""
 
+import itertools
+import math
 import re
 from collections.abc import Mapping
 
-from tfdist.cluster.tasks import Cluster, ClusterError, Task
+from tfdist.cluster.tasks import Cluster, ClusterError, Task, shown
 
 _STEP_VARIABLES = (
     "SLURM_JOB_ID",
@@ -33,6 +35,11 @@ def find_slurm_step(environ: Mapping[str, str]) -> tuple[Cluster, Task] | None:
     num_tasks = _integer(environ, "SLURM_STEP_NUM_TASKS")
     if num_tasks <= 1:
         return None
+    if num_tasks > _MOST_NAMES:
+        raise ClusterError(
+            f"SLURM_STEP_NUM_TASKS is {num_tasks}, at most {_MOST_NAMES} are possible. Start the "
+            "program with srun, and do not set this variable by hand."
+        )
     rank = _integer(environ, "SLURM_PROCID")
     if rank >= num_tasks:
         raise ClusterError(
@@ -59,38 +66,48 @@ def first_port(*, job_id: int, step_id: int = 0) -> int:
     return 20000 + 64 * ((job_id + 100 * step_id) % 199)
 
 
-def expand_node_list(text: str) -> list[str]:
+def expand_node_list(text: str, called: str = "SLURM_STEP_NODELIST") -> list[str]:
     """Expands Slurm's short form: "n[08-10],m" gives n08, n09, n10 and m.
 
+    Args:
+      text: The short form.
+      called: Where it stands, for messages.
+
     Raises:
-      ClusterError: If the text is not such a list.
+      ClusterError: If the text is not such a list, or one of more than 100000 names.
     """
     part = r"(?:[^,\[\]\s]|\[[0-9,-]+\])+"
     if not re.fullmatch(rf"{part}(?:,{part})*", text):
-        raise ClusterError(f'SLURM_STEP_NODELIST "{text}" is not a node list such as "n[0-3],m".')
-    return [name for pattern in re.findall(part, text) for name in _expand_pattern(pattern)]
+        raise ClusterError(f'{called} {shown(text)} is not a node list. Write it like "n[0-3],m".')
+    try:
+        patterns = [_alternatives(pattern) for pattern in re.findall(part, text)]
+        _check_count(sum(math.prod(len(one) for one in pattern) for pattern in patterns))
+    except ValueError as error:
+        raise ClusterError(f"{called} {shown(text)} has {error}.") from None
+    return ["".join(name) for pattern in patterns for name in itertools.product(*pattern)]
 
 
-def _expand_pattern(pattern: str) -> list[str]:
-    prefix, bracket, rest = pattern.partition("[")
-    if not bracket:
-        return [pattern]
-    ranges, _, rest = rest.partition("]")
-    names = [
-        f"{prefix}{number}{tail}"
-        for one in ranges.split(",")
-        for number in _expand_range(one)
-        for tail in _expand_pattern(rest)
-    ]
-    return names
+def _alternatives(pattern: str) -> list[list[str]]:
+    """Returns, for each piece of "n[08-10]-ib", what may stand there."""
+    pieces = re.split(r"\[(.*?)\]", pattern)  # every second one stood in brackets
+    return [_expand_ranges(one) if index % 2 else [one] for index, one in enumerate(pieces)]
 
 
-def _expand_range(text: str) -> list[str]:
-    match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
-    first, last = (match[1], match[2] or match[1]) if match else ("1", "0")
-    if not 0 <= int(last) - int(first) < _MOST_NAMES:
-        raise ClusterError(f'SLURM_STEP_NODELIST has the range "{text}". A range is "0-3" or "7".')
-    return [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
+def _expand_ranges(text: str) -> list[str]:
+    numbers: list[str] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+        first, last = (match[1], match[2] or match[1]) if match else ("1", "0")
+        if int(first) > int(last):
+            raise ValueError(f'the range {shown(part)}. Write a range like "0-3" or "7"')
+        _check_count(len(numbers) + int(last) - int(first) + 1)
+        numbers += [f"{one:0{len(first)}d}" for one in range(int(first), int(last) + 1)]
+    return numbers
+
+
+def _check_count(count: int) -> None:
+    if count > _MOST_NAMES:
+        raise ValueError(f"more than {_MOST_NAMES} names. Make its ranges smaller")
 
 
 def _places(environ: Mapping[str, str], num_tasks: int, num_nodes: int) -> list[tuple[int, int]]:
@@ -113,7 +130,10 @@ def _tasks_per_node(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", part)
         if not match:
-            raise ClusterError(f'SLURM_STEP_TASKS_PER_NODE "{text}" is not a list like "2(x3),1".')
+            raise ClusterError(
+                f"SLURM_STEP_TASKS_PER_NODE {shown(text)} is not a list of task counts. Start the "
+                'program with srun, which writes it like "2(x3),1".'
+            )
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
@@ -130,5 +150,8 @@ def _check_own_place(environ: Mapping[str, str], rank: int, place: tuple[int, in
 
 def _integer(environ: Mapping[str, str], name: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", environ[name]):
-        raise ClusterError(f'{name} is "{environ[name]}", expected an integer from 0.')
+        raise ClusterError(
+            f"{name} is {shown(environ[name])}, expected an integer from 0. Start the program with "
+            "srun, and do not set this variable by hand."
+        )
     return int(environ[name])

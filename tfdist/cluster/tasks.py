@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdist.cluster.addresses import is_loopback, split_address
+from tfdist.cluster.endings import OneLineError
 
 TASK_TYPES = ("chief", "master", "worker", "ps", "evaluator")
 CHIEF_TYPES = ("chief", "master")
 
 
-class ClusterError(ValueError):
+class ClusterError(OneLineError, ValueError):
     """The description of the cluster is wrong; the message is one or two lines for the user."""
 
 
@@ -98,6 +99,13 @@ class Cluster:
             )
         return self.workers.index(task)
 
+    def local_index(self, task: Task) -> int:
+        """Returns the position among the workers of its machine; a ClusterError as above."""
+        index = self.worker_index(task)
+        hosts = [split_address(self.address(worker))[0].lower() for worker in self.workers]
+        hosts = ["localhost" if is_loopback(host) else host for host in hosts]
+        return hosts[:index].count(hosts[index])
+
     def is_chief(self, task: Task) -> bool:
         """Whether the task writes checkpoints: the chief or master, else worker 0."""
         return task == self.workers[0]
@@ -130,7 +138,7 @@ def _check_one_chief(jobs: Mapping[str, tuple[str, ...]]) -> None:
         )
     if not chiefs and not jobs.get("worker"):
         raise ClusterError(
-            f"cluster lists no chief and no worker, only {listed(jobs)}. "
+            f"cluster lists no chief and no worker{f', only {listed(jobs)}' if jobs else ''}. "
             'Add those who train, for example "worker": ["localhost:3737"].'
         )
 

@@ -67,21 +67,25 @@ def _load_object(text: str) -> dict[str, Any]:
         raise
     except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
         raise ClusterError(
-            f"TF_CONFIG cannot be read: nested too deeply, or a number too long. {_EXAMPLE}"
+            "TF_CONFIG cannot be read: nested too deeply, or a number too long. "
+            f"For example {_EXAMPLE}"
         ) from None
     if not isinstance(config, dict):
-        raise ClusterError(f"TF_CONFIG must be a JSON object, got {shown(config)}. {_EXAMPLE}")
+        raise ClusterError(
+            f"TF_CONFIG must be a JSON object, got {shown(config)}. For example {_EXAMPLE}"
+        )
     return config
 
 
 def _object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     # json would keep the last of two equal keys and lose the workers of the first.
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
             raise ClusterError(
                 f"TF_CONFIG has the key {shown(name)} twice in one object. Keep one."
             )
+        seen.add(name)
     return dict(pairs)
 
 

@@ -1,0 +1,250 @@
+"""The variables by which the launcher tells each instance its place: written and read here.
+
+An instance is one training process of the run. The evaluator is none, and gets none of these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tfdist.cluster.tasks import ClusterError, listed, shown
+
+NUM_INSTANCES = "TFDIST_NUM_INSTANCES"
+INSTANCE_INDEX = "TFDIST_INSTANCE_INDEX"
+LOCAL_INSTANCE_INDEX = "TFDIST_LOCAL_INSTANCE_INDEX"
+NUM_TOTAL_REPLICAS = "TFDIST_NUM_TOTAL_REPLICAS"
+NUM_LOCAL_REPLICAS = "TFDIST_NUM_LOCAL_REPLICAS"
+REPLICA_INDEX_OFFSET = "TFDIST_REPLICA_INDEX_OFFSET"
+DEVICES_PER_REPLICA = "TFDIST_DEVICES_PER_REPLICA"
+UNIFORM = "TFDIST_UNIFORM_REPLICAS_PER_INSTANCE"
+RESTART_COUNT = "TFDIST_RESTART_COUNT"
+HAS_EVALUATOR = "TFDIST_HAS_EVALUATOR"
+
+# How the names begin of what is set for a process of one run, and means nothing in another.
+OF_ONE_RUN = (
+    *("TF_CONFIG", "TFDIST_NUM_", "TFDIST_INSTANCE_", "TFDIST_LOCAL_", "TFDIST_REPLICA_"),
+    *("TFDIST_DEVICES_", "TFDIST_UNIFORM_", "TFDIST_RESTART_", "TFDIST_HAS_", "TFDIST_PROGRESS_"),
+)
+
+# These say where the instance is among the others: all of them, or none.
+_PLACE = (
+    NUM_INSTANCES,
+    INSTANCE_INDEX,
+    LOCAL_INSTANCE_INDEX,
+    NUM_TOTAL_REPLICAS,
+    REPLICA_INDEX_OFFSET,
+)
+# These are the same for every instance, so they may stand without the others: a batch script or a
+# manifest gives them to all, and the engine tells each its place.
+_SHAPE = (NUM_LOCAL_REPLICAS, DEVICES_PER_REPLICA)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """This process among the training processes of the run, and its replicas of the model.
+
+    Attributes:
+      index: Its number among all instances, from 0.
+      num_instances: How many instances the run has.
+      local_index: Its number among the instances of its machine, from 0.
+      num_total_replicas: Replicas in all instances together.
+      num_local_replicas: Replicas in this instance.
+      replica_index_offset: The number of its first replica among all.
+      devices_per_replica: Devices that one replica takes.
+      is_uniform: Whether all instances have as many replicas as this one.
+      source: Who said so: "tfdist run", "mpirun", "Slurm" or "TF_CONFIG"; "" if nobody did, and
+        the process is on its own.
+    """
+
+    index: int = 0
+    num_instances: int = 1
+    local_index: int = 0
+    num_total_replicas: int = 1
+    num_local_replicas: int = 1
+    replica_index_offset: int = 0
+    devices_per_replica: int = 1
+    is_uniform: bool = True
+    source: str = ""
+
+
+def instance_environment(
+    *,
+    index: int,
+    num_instances: int,
+    local_index: int,
+    num_total_replicas: int,
+    devices_per_replica: int,
+    restart_count: int = 0,
+    has_evaluator: bool = False,
+) -> dict[str, str]:
+    """Returns the variables that make a process this instance of the run.
+
+    The replicas are dealt out evenly: each instance has num_total_replicas / num_instances.
+
+    Args:
+      index: Its number among all instances, from 0.
+      num_instances: How many there are.
+      local_index: Its number among those of its machine, from 0.
+      num_total_replicas: Replicas in all instances together.
+      devices_per_replica: Devices that one replica takes.
+      restart_count: How often the run was started again.
+      has_evaluator: Whether a process beside the instances evaluates.
+
+    Raises:
+      ClusterError: If a number is out of range, or the replicas do not divide.
+    """
+    local_replicas, rest = divmod(num_total_replicas, max(1, num_instances))
+    if rest:
+        raise ClusterError(
+            f"{num_total_replicas} replicas do not divide over {num_instances} instances. Nearest "
+            f"numbers that do: {listed(nearest_multiples(num_total_replicas, num_instances))}."
+        )
+    numbers = {
+        NUM_INSTANCES: num_instances,
+        INSTANCE_INDEX: index,
+        LOCAL_INSTANCE_INDEX: local_index,
+        NUM_TOTAL_REPLICAS: num_total_replicas,
+        NUM_LOCAL_REPLICAS: local_replicas,
+        REPLICA_INDEX_OFFSET: index * local_replicas,
+        DEVICES_PER_REPLICA: devices_per_replica,
+        RESTART_COUNT: restart_count,
+    }
+    variables = {name: str(number) for name, number in numbers.items()}
+    read_instance(variables)
+    read_restart_count(variables)
+    return variables | ({HAS_EVALUATOR: "1"} if has_evaluator else {})
+
+
+def read_instance(environ: Mapping[str, str]) -> Instance | None:
+    """Reads what the launcher told this instance.
+
+    Args:
+      environ: The environment variables.
+
+    Returns:
+      The instance, or None if its place is not told here.
+
+    Raises:
+      ClusterError: If some are missing, are not numbers or contradict each other.
+    """
+    present = [name for name in _PLACE if name in environ]
+    if not present:
+        return None
+    for name in (*_PLACE, *_SHAPE):
+        if name not in environ:
+            raise _not_set(name, present[0])
+    instance = Instance(
+        index=_integer(environ, INSTANCE_INDEX, 0),
+        num_instances=_integer(environ, NUM_INSTANCES, 1),
+        local_index=_integer(environ, LOCAL_INSTANCE_INDEX, 0),
+        num_total_replicas=_integer(environ, NUM_TOTAL_REPLICAS, 1),
+        num_local_replicas=_integer(environ, NUM_LOCAL_REPLICAS, 1),
+        replica_index_offset=_integer(environ, REPLICA_INDEX_OFFSET, 0),
+        devices_per_replica=_integer(environ, DEVICES_PER_REPLICA, 1),
+        is_uniform=_is_uniform(environ),
+        source="tfdist run",
+    )
+    _check(instance)
+    return instance
+
+
+def read_shape(environ: Mapping[str, str]) -> tuple[int, int] | None:
+    """Reads what is the same for every instance: its replicas, and the devices of each (1).
+
+    Returns:
+      The two, or None if nothing is said about replicas.
+
+    Raises:
+      ClusterError: If one of them is not a number of at least 1, or only the devices are told.
+    """
+    if NUM_LOCAL_REPLICAS not in environ:
+        if DEVICES_PER_REPLICA in environ:
+            raise _not_set(NUM_LOCAL_REPLICAS, DEVICES_PER_REPLICA)
+        return None
+    has_devices = DEVICES_PER_REPLICA in environ
+    devices = _integer(environ, DEVICES_PER_REPLICA, 1) if has_devices else 1
+    return _integer(environ, NUM_LOCAL_REPLICAS, 1), devices
+
+
+def read_restart_count(environ: Mapping[str, str]) -> int:
+    """Reads how often the launcher has started this run again: 0 at first.
+
+    Raises:
+      ClusterError: If it is not a number.
+    """
+    return _integer(environ, RESTART_COUNT, 0) if RESTART_COUNT in environ else 0
+
+
+def is_evaluator_launched(environ: Mapping[str, str]) -> bool:
+    """Whether the launcher has started an evaluator beside this instance."""
+    return environ.get(HAS_EVALUATOR) == "1"
+
+
+def _check(instance: Instance) -> None:
+    """Refuses numbers that cannot all be true."""
+    index, count = instance.index, instance.num_instances
+    local, total = instance.num_local_replicas, instance.num_total_replicas
+    offset = instance.replica_index_offset
+    if index >= count:
+        raise _contradiction(INSTANCE_INDEX, index, f"{NUM_INSTANCES} is {count}")
+    if instance.local_index > index:
+        raise _contradiction(
+            LOCAL_INSTANCE_INDEX, instance.local_index, f"{INSTANCE_INDEX} is {index}"
+        )
+    if instance.is_uniform:
+        if total != count * local:
+            raise _contradiction(
+                NUM_TOTAL_REPLICAS, total, f"{count} instances of {local} have {count * local}"
+            )
+        if offset != index * local:
+            raise _contradiction(
+                REPLICA_INDEX_OFFSET, offset, f"instance {index} of {local} has {index * local}"
+            )
+        return
+    # Every other instance has one replica at least.
+    least, most = index, total - local - (count - 1 - index)
+    if index == 0:
+        most = min(most, 0)
+    if index == count - 1:
+        least = max(least, total - local)
+    if not least <= offset <= most:
+        raise _contradiction(
+            REPLICA_INDEX_OFFSET,
+            offset,
+            f"instance {index} of {count} has {local} of {total} replicas",
+        )
+
+
+def _not_set(name: str, present: str) -> ClusterError:
+    return ClusterError(
+        f"{name} is not set, though {present} is. Start the program with tfdist run, which sets "
+        "both, or unset all TFDIST variables."
+    )
+
+
+def _contradiction(name: str, number: int, other: str) -> ClusterError:
+    return ClusterError(f"{name} is {number} but {other}. Leave these variables to tfdist run.")
+
+
+def _is_uniform(environ: Mapping[str, str]) -> bool:
+    text = environ.get(UNIFORM, "1")
+    if text not in ("0", "1"):
+        raise ClusterError(f"{UNIFORM} is {shown(text)}, expected 0 or 1. Leave it to tfdist run.")
+    return text == "1"
+
+
+def _integer(environ: Mapping[str, str], name: str, least: int) -> int:
+    text = environ[name]
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
+        raise ClusterError(
+            f"{name} is {shown(text)}, expected an integer from {least}. Leave it to tfdist run."
+        )
+    return int(text)
+
+
+def nearest_multiples(number: int, divisor: int) -> list[str]:
+    """Returns the multiples of the divisor below and above a number, for a sentence; not 0."""
+    below = number // divisor * divisor
+    return [str(multiple) for multiple in (below, below + divisor) if multiple > 0]

@@ -1,0 +1,210 @@
+"""What a program asks about its run: how many instances and replicas, and which are mine.
+
+An instance is a training process of the run; each has one or more replicas of the model. What
+`tfdist run`, TF_CONFIG, `mpirun` or `srun` set is read at every call. A process that nobody started
+so is the only instance with one replica, and so is an evaluator, which is no instance of its run.
+
+    dataset = dataset.shard(num_instances(), instance_index())
+"""
+
+from __future__ import annotations
+
+import os
+
+from tfdist.cluster.environment import find_instance, find_launched_replicas
+from tfdist.cluster.instance_variables import (
+    Instance,
+    instance_environment,
+    nearest_multiples,
+    read_restart_count,
+)
+from tfdist.cluster.tasks import ClusterError, listed
+
+__all__ = [
+    "Instance",
+    "check_num_devices_per_replica",
+    "find_instance",
+    "first_device_index",
+    "global_batch_size",
+    "instance_environment",
+    "instance_index",
+    "is_launched",
+    "local_instance_index",
+    "micro_batch_size",
+    "num_devices_per_replica",
+    "num_instances",
+    "num_local_replicas",
+    "num_total_replicas",
+    "replica_index_offset",
+    "restart_count",
+    "shard",
+    "shuffle_buffer_size",
+]
+
+
+def is_launched() -> bool:
+    """Says whether a launcher or an engine has made this process an instance of a run."""
+    return bool(find_instance().source)
+
+
+def num_instances() -> int:
+    """Returns how many instances the run has.
+
+    Raises:
+      ClusterError: If they have different numbers of replicas: equal shares would be wrong then.
+    """
+    return _uniform("num_instances").num_instances
+
+
+def instance_index() -> int:
+    """Returns this instance's number among all, from 0.
+
+    Raises:
+      ClusterError: If the instances have different numbers of replicas.
+    """
+    return _uniform("instance_index").index
+
+
+def local_instance_index() -> int:
+    """Returns this instance's number among those of its machine, from 0."""
+    return find_instance().local_index
+
+
+def num_total_replicas() -> int:
+    """Returns how many replicas all instances have together."""
+    return find_instance().num_total_replicas
+
+
+def num_local_replicas() -> int:
+    """Returns how many replicas this instance has."""
+    return find_instance().num_local_replicas
+
+
+def replica_index_offset() -> int:
+    """Returns the number, among all replicas, of this instance's first one."""
+    return find_instance().replica_index_offset
+
+
+def num_devices_per_replica() -> int:
+    """Returns how many devices a replica takes."""
+    return find_instance().devices_per_replica
+
+
+def check_num_devices_per_replica(number: int) -> bool:
+    """Says whether the launcher has planned for a program whose replicas take so many devices.
+
+    True in a run without a launcher, where nobody has planned.
+    """
+    planned = find_launched_replicas()
+    return planned is None or planned.devices_per_replica == number
+
+
+def first_device_index(devices_per_replica: int = 0) -> int:
+    """Returns the number, among the machine's devices, of this instance's first one.
+
+    Args:
+      devices_per_replica: Devices that a replica takes; 0 takes the launcher's number.
+    """
+    instance = find_instance()
+    each = devices_per_replica or instance.devices_per_replica
+    return instance.local_index * instance.num_local_replicas * each
+
+
+def restart_count() -> int:
+    """Returns how often the launcher has started this run again; 0 at first."""
+    return read_restart_count(os.environ)
+
+
+def shard() -> tuple[int, int]:
+    """Returns what `Dataset.shard` takes for this instance's part of the data: (count, index).
+
+    Raises:
+      ClusterError: If the instances have different numbers of replicas.
+    """
+    instance = _uniform("shard")
+    return instance.num_instances, instance.index
+
+
+def global_batch_size(micro_batch_size: int, accumulation_steps: int = 1) -> int:
+    """Returns how many examples all replicas of all instances see for one update of the weights.
+
+    Args:
+      micro_batch_size: Examples that one replica sees at a time.
+      accumulation_steps: Micro-batches of which a replica adds up the gradients.
+
+    Raises:
+      ValueError: If a number is not an integer of at least 1.
+    """
+    _check_number("micro_batch_size", micro_batch_size)
+    _check_number("accumulation_steps", accumulation_steps)
+    return micro_batch_size * accumulation_steps * num_total_replicas()
+
+
+def micro_batch_size(global_batch_size: int, accumulation_steps: int = 1) -> int:
+    """Returns how many examples one replica sees at a time, for a global batch of that size.
+
+    Args:
+      global_batch_size: Examples that all see for one update of the weights.
+      accumulation_steps: Micro-batches of which a replica adds up the gradients.
+
+    Raises:
+      ValueError: If the global batch does not split evenly; the message has the nearest sizes.
+    """
+    _check_number("global_batch_size", global_batch_size)
+    _check_number("accumulation_steps", accumulation_steps)
+    instance = find_instance()
+    shares = instance.num_total_replicas * accumulation_steps
+    size, rest = divmod(global_batch_size, shares)
+    if rest:
+        nearest = nearest_multiples(global_batch_size, shares)
+        raise ValueError(
+            f"global batch {global_batch_size} does not split over {_described(instance)} x "
+            f"{accumulation_steps} accumulation steps ({shares} shares). Nearest "
+            f"{'sizes that do' if len(nearest) > 1 else 'size that does'}: {listed(nearest)}."
+        )
+    return size
+
+
+def shuffle_buffer_size(num_examples: int, most: int | None = None) -> int:
+    """Returns how large a shuffle buffer this instance needs for its part of the data.
+
+    A buffer that holds all of the data shuffles evenly; a smaller one mixes neighbours only. So it
+    is the instance's share, num_examples / num_instances rounded up, for a dataset that is sharded
+    first and shuffled then. (Shuffled first, with one seed for all, it takes num_examples.)
+
+    Args:
+      num_examples: Examples in the whole dataset.
+      most: A limit, for examples that are large.
+
+    Raises:
+      ValueError: If a number is not an integer of at least 1.
+      ClusterError: If the instances have different numbers of replicas.
+    """
+    _check_number("num_examples", num_examples)
+    share = -(-num_examples // num_instances())
+    if most is None:
+        return share
+    _check_number("most", most)
+    return min(share, most)
+
+
+def _uniform(function: str) -> Instance:
+    instance = find_instance()
+    if not instance.is_uniform:
+        raise ClusterError(
+            f"{function}() is for instances with equal numbers of replicas, and this one has "
+            f"{instance.num_local_replicas} of {instance.num_total_replicas} in a run where they "
+            "differ. Use num_total_replicas(), num_local_replicas() and replica_index_offset()."
+        )
+    return instance
+
+
+def _described(instance: Instance) -> str:
+    if not instance.is_uniform:
+        return f"{instance.num_total_replicas} replicas"
+    return f"{instance.num_instances} instances x {instance.num_local_replicas} replicas"
+
+
+def _check_number(name: str, number: int) -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {number!r}.")

@@ -1,0 +1,186 @@
+"""How far a worker is: written by the training, read by whoever watches over the process.
+
+One small file, mapped into memory: a step costs no system call, and the last words of a process
+that was killed or hangs can still be read.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_VARIABLE = "TFDIST_PROGRESS_FILE"
+_VERSION = 2  # of the layout
+
+PHASES = ("starting", "waiting", "training", "saving", "evaluating", "stopping", "leaving")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where a worker stands.
+
+    Attributes:
+      phase: One of `PHASES`: "starting" before the session runs and after it, "waiting" for other
+        workers to come or to get as far as this one, "training", "saving" a checkpoint,
+        "evaluating", "stopping" because it was asked to (it saves, then leaves), "leaving": its
+        work is over or has failed, and the process ends.
+      total_steps: The global step at which training ends; -1 if not known.
+      step: Weight updates that are done, as the global step counts them; -1 before it is known.
+      in_step: Whether it is inside a session call, where it waits for the other workers; one that
+        is outside keeps them waiting.
+      waits_for_input: Whether the call it is in has taken seconds and still waits for this worker's
+        own input: it keeps the others waiting then.
+      loss: The loss of the last step; NaN before it is known.
+      examples: How many examples this worker has taken in since it started.
+      time_s: `time.monotonic()` of the last change; on one machine all processes have one clock.
+    """
+
+    phase: str = "starting"
+    total_steps: int = -1
+    step: int = -1
+    in_step: bool = False
+    waits_for_input: bool = False
+    loss: float = float("nan")
+    examples: float = 0.0
+    time_s: float = 0.0
+
+
+# One place of 8 bytes for each: a change of one is whole, whoever reads meanwhile.
+_KINDS = {
+    name: "d" if isinstance(value, float) else "q" for name, value in vars(Progress()).items()
+}
+_PLACES = {name: 8 * place for place, name in enumerate(_KINDS, start=1)}
+_LAYOUT = struct.Struct("=q" + "".join(_KINDS.values()))
+_NUMBER, _FRACTION = struct.Struct("=q"), struct.Struct("=d")
+_STEP = struct.Struct("=qqqddd")  # from step to time_s
+_STRUCTS = {name: _NUMBER if kind == "q" else _FRACTION for name, kind in _KINDS.items()}
+
+
+class ProgressFile:
+    """The file of one worker.
+
+    Args:
+      path: Where it is. `write` makes it.
+
+    Attributes:
+      phase: The phase that this process has written last.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._map: mmap.mmap | None = None
+        self.phase = Progress.phase
+
+    def write(self, **changes: Any) -> None:
+        """Changes the named attributes, and the time; the others stay as they were.
+
+        The first call of a process forgets what another one left there.
+        """
+        if self._map is None:
+            self._map = self._open()
+        for name, value in changes.items():
+            if name == "phase":
+                self.phase = value
+                value = PHASES.index(value)
+            _STRUCTS[name].pack_into(self._map, _PLACES[name], value)
+        _FRACTION.pack_into(self._map, _PLACES["time_s"], time.monotonic())
+
+    def step_begins(self) -> None:
+        """Says that a session call begins. Less than a microsecond; the time stays."""
+        if self._map is None:
+            self.write()
+        _NUMBER.pack_into(self._map, _PLACES["in_step"], True)  # type: ignore[arg-type]
+
+    def step_ends(self, *, step: int, loss: float, examples: float) -> None:
+        """Says that a session call has ended, and what it has come to. About a microsecond."""
+        if self._map is None:
+            self.write()
+        _STEP.pack_into(
+            self._map,  # type: ignore[arg-type]
+            _PLACES["step"],
+            step,
+            False,
+            False,
+            loss,
+            examples,
+            time.monotonic(),
+        )
+
+    def note_input(self, *, waits: bool) -> None:
+        """Changes `waits_for_input` alone: to be stuck is no sign of life, so the time stays."""
+        if self._map is not None:
+            _NUMBER.pack_into(self._map, _PLACES["waits_for_input"], waits)
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """Sets the phase, and sets it back at the end of the `with` block."""
+        before = self.phase
+        self.write(phase=phase)
+        try:
+            yield
+        finally:
+            self.write(phase=before)
+
+    def read(self) -> Progress | None:
+        """Returns what was last written, or None before that."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        if len(data) < _LAYOUT.size:
+            return None
+        version, *values = _LAYOUT.unpack_from(data)
+        if version != _VERSION:  # 0: made, but not yet written
+            return None
+        named: dict[str, Any] = dict(zip(_KINDS, values, strict=True))
+        for name in ("in_step", "waits_for_input"):
+            named[name] = bool(named[name])
+        return Progress(**{**named, "phase": PHASES[named["phase"]]})
+
+    def _open(self) -> mmap.mmap:
+        opened = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(opened, mmap.PAGESIZE)
+            mapped = mmap.mmap(opened, mmap.PAGESIZE)
+        finally:
+            os.close(opened)
+        unknown = {**vars(Progress()), "phase": PHASES.index(Progress.phase)}
+        mapped[: _LAYOUT.size] = _LAYOUT.pack(_VERSION, *unknown.values())
+        return mapped
+
+
+@cache
+def _file_at(path: str) -> ProgressFile:
+    return ProgressFile(Path(path))
+
+
+def find_progress_file(environ: Mapping[str, str] = os.environ) -> ProgressFile | None:
+    """Returns the file that the launcher wants this process to write; None without a launcher.
+
+    It is the same object each time: what one part of a program has written, another keeps.
+    """
+    path = environ.get(_VARIABLE, "")
+    return _file_at(path) if path else None
+
+
+def in_phase(phase: str) -> AbstractContextManager[None]:
+    """Tells the launcher, if there is one, what this process does in the `with` block.
+
+    Args:
+      phase: One of `PHASES`.
+    """
+    file = find_progress_file()
+    return nullcontext() if file is None else file.during(phase)
+
+
+def progress_environment(path: Path) -> dict[str, str]:
+    """Returns the variable by which a launcher asks a worker to write this file."""
+    return {_VARIABLE: os.fspath(path)}
