@@ -5,22 +5,27 @@ A program moves by changing its import lines:
     from tfdist.ipu import tensorflow as tf      # for: import tensorflow as tf
     from tfdist import ipu                       # for: from tensorflow.python import ipu
     from tfdist.ipu import horovod as hvd        # for: from tensorflow.python.ipu import ...
+    from tfdist.ipu import popdist               # for: import popdist, import popdist.tensorflow
 """
 
 from tfdist.ipu import (
+    distributed,
     ipu_estimator,
     ipu_multi_worker_strategy,
     ipu_run_config,
     ipu_session_run_hooks,
+    popdist,
     tensorflow,
     utils,
 )
 
 __all__ = [
+    "distributed",
     "ipu_estimator",
     "ipu_multi_worker_strategy",
     "ipu_run_config",
     "ipu_session_run_hooks",
+    "popdist",
     "tensorflow",
     "utils",
 ]

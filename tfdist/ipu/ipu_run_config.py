@@ -6,6 +6,7 @@ from typing import Any
 
 from tfdist import estimator
 from tfdist.ipu.utils import IPUConfig
+from tfdist.strategies.replica_count import count_replicas
 
 
 class IPURunConfig(estimator.DeviceConfig):
@@ -14,8 +15,8 @@ class IPURunConfig(estimator.DeviceConfig):
     Args:
       iterations_per_loop: Steps in one session call.
       ipu_options: What `utils.create_ipu_config` made.
-      num_replicas: Copies of the model in this process, each on a device of its own. With an
-        `IPUMultiWorkerStrategy`, start one worker for each instead.
+      num_replicas: Copies of the model in this process, each on a device of its own. None is what
+        `tfdist run` says, or 1; where `tfdist run` says another number, it wins.
       num_shards: 1; a model over several devices is not supported.
       ordinal: Must be 0; a worker's devices are numbered from the first.
       prefetch_depth: Not needed: `tf.data` prefetches.
@@ -29,7 +30,7 @@ class IPURunConfig(estimator.DeviceConfig):
         self,
         iterations_per_loop: int = 1,
         ipu_options: IPUConfig | None = None,
-        num_replicas: int = 1,
+        num_replicas: int | None = None,
         num_shards: int = 1,
         ordinal: int = 0,
         prefetch_depth: int | None = None,
@@ -41,14 +42,17 @@ class IPURunConfig(estimator.DeviceConfig):
                 f"IPURunConfig got num_shards={num_shards} and ordinal={ordinal}: a model is on "
                 "one device here, and the first replica on the first one. Set them to 1 and 0."
             )
-        if num_replicas > 1 and ipu_options is None:
+        asked = 1 if num_replicas is None else num_replicas
+        if asked > 1 and ipu_options is None:
             raise ValueError(
-                f"IPURunConfig requires more than one device (num_replicas={num_replicas}), but "
+                f"IPURunConfig requires more than one device (num_replicas={asked}), but "
                 "ipu_options is None. Make them with create_ipu_config and auto_select_ipus."
             )
-        if ipu_options is not None and num_replicas != ipu_options.num_ipus:
+        # popdist.tensorflow.set_ipu_config selects as many as the launcher says.
+        allowed = (asked, count_replicas(None).number)
+        if ipu_options is not None and ipu_options.num_ipus not in allowed:
             raise ValueError(
-                f"IPURunConfig configured with {num_replicas} devices ({num_replicas} num_replicas "
+                f"IPURunConfig configured with {asked} devices ({asked} num_replicas "
                 f"times {num_shards} num_shards), but IpuOptions configured with "
                 f"{ipu_options.num_ipus} devices. Make them equal."
             )

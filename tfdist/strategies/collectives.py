@@ -49,6 +49,9 @@ class Collectives(Protocol):
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Gives every worker the value of worker 0; shapes are equal and fully known."""
 
+    def among(self, instances: tuple[int, ...]) -> Collectives:
+        """Returns the collectives between some of the workers; this one is among them."""
+
 
 def all_reduce(
     collectives: Collectives, values: Sequence[Value], *, mean: bool, name: str

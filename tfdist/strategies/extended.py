@@ -19,6 +19,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.strategies import sync_on_read
 from tfdist.strategies.collectives import Collectives, Value, add_replicas, all_reduce, broadcast
+from tfdist.strategies.executing_instances import executing_instances
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import (
     PerReplica,
@@ -65,9 +66,15 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         super().__init__(strategy)
         self._task = task
         self.placement = placement
-        self.collectives = collectives
+        self._collectives = collectives
         self.reductions = Reductions()
         self._is_inside_loop = False
+
+    @property
+    def collectives(self) -> Collectives:
+        """How this worker talks to the others; inside `execute_on_instances`, to those named."""
+        instances = executing_instances()
+        return self._collectives if instances is None else self._collectives.among(instances)
 
     # Variables.
 
@@ -324,7 +331,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     def _input_devices(self) -> tuple[str, tuple[str, ...]]:
         # In full: TensorFlow's distributed datasets would add task 0.
-        return self._task + HOST, tuple(self._task + device for device in self.placement.devices)
+        task = self._task if self.collectives.num_workers > 1 else ""
+        return task + HOST, tuple(task + device for device in self.placement.devices)
 
     # Facts that TensorFlow asks for.
 

@@ -8,20 +8,30 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import PeerWatch, find_mpi_rank
+from tfdist.cluster.endings import OneLineError
+from tfdist.cluster.progress import in_phase
+from tfdist.strategies.collectives import Collectives
 from tfdist.strategies.extended import WorkerExtended
-from tfdist.strategies.placement import place
+from tfdist.strategies.horovod_ending import end_in_time
+from tfdist.strategies.local import NoCollectives
+from tfdist.strategies.placement import own_gpu, place
+from tfdist.strategies.replica_count import count_replicas
 
 # Horovod reduces a bucket when its last gradient exists: few enough to overlap with the backward
 # pass, large enough for MPI's bandwidth.
 _MAX_BUCKET_BYTES = 4 << 20
 
+# Horovod remembers them and refuses to make one twice. The whole run is none of them.
+_PROCESS_SETS: dict[tuple[int, ...], Any] = {}
 
-class HorovodNotFoundError(ImportError):
+
+class HorovodNotFoundError(OneLineError, ImportError):
     """Horovod, or the MPI library that it was built with, is missing."""
 
 
@@ -33,21 +43,29 @@ class HorovodCollectives:
 
     max_bucket_bytes = _MAX_BUCKET_BYTES
 
-    def __init__(self, hvd: ModuleType) -> None:
+    def __init__(self, hvd: ModuleType, ranks: tuple[int, ...] | None = None) -> None:
         self._hvd = hvd
-        self.num_workers = int(hvd.size())
-        self.worker_index = int(hvd.rank())
+        self._ranks = ranks if ranks is not None else tuple(range(hvd.size()))
+        self._process_set = hvd.global_process_set if ranks is None else _PROCESS_SETS[ranks]
+        self.num_workers = len(self._ranks)
+        self.worker_index = self._ranks.index(hvd.rank())
+
+    def among(self, instances: tuple[int, ...]) -> Collectives:
+        return HorovodCollectives(self._hvd, instances) if len(instances) > 1 else NoCollectives()
 
     def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+        options = {"op": self._hvd.Sum, "name": name, "process_set": self._process_set}
         if len(tensors) == 1:
-            return [self._hvd.allreduce(tensors[0], op=self._hvd.Sum, name=name)]
-        return list(self._hvd.grouped_allreduce(list(tensors), op=self._hvd.Sum, name=name))
+            return [self._hvd.allreduce(tensors[0], **options)]
+        return list(self._hvd.grouped_allreduce(list(tensors), **options))
 
     def gather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        return self._hvd.allgather(tensor, name=name)
+        return self._hvd.allgather(tensor, name=name, process_set=self._process_set)
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        return self._hvd.broadcast(tensor, root_rank=0, name=name)
+        return self._hvd.broadcast(
+            tensor, root_rank=self._ranks[0], name=name, process_set=self._process_set
+        )
 
 
 class HorovodStrategy(v1.distribute.Strategy):  # type: ignore[misc]
@@ -62,7 +80,8 @@ class HorovodStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         second logical CPU.
       variables_on_host: Whether variables, slots and updates live on the host, or on the device.
       num_replicas: Copies of the model in each worker, with a device of their own each: `device`
-        and the ones after it. They share the variables; each reads its own batches.
+        and the ones after it. They share the variables; each reads its own batches. None is what
+        `tfdist run` says, or 1; where `tfdist run` says another number, it wins.
 
     Raises:
       HorovodNotFoundError: If Horovod or its MPI library cannot be loaded.
@@ -74,14 +93,18 @@ class HorovodStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         device: str | None = None,
         variables_on_host: bool = True,
         *,
-        num_replicas: int = 1,
+        num_replicas: int | None = None,
     ) -> None:
+        replicas = count_replicas(num_replicas)
         hvd = initialize_horovod()
-        gpus = tf.config.list_physical_devices("GPU")
-        if device is None and gpus:
-            shares = max(1, len(gpus) // num_replicas)  # How many ranks have GPUs of their own.
-            device = f"/device:GPU:{hvd.local_rank() % shares * num_replicas}"
-        placement = place(device, variables_on_host=variables_on_host, num_replicas=num_replicas)
+        if device is None:
+            device = own_gpu(hvd.local_rank(), replicas.num_devices)
+        placement = place(
+            device,
+            variables_on_host=variables_on_host,
+            num_replicas=replicas.number,
+            devices_per_replica=replicas.devices_each,
+        )
         super().__init__(WorkerExtended(self, placement, HorovodCollectives(hvd)))
 
     @property
@@ -91,7 +114,7 @@ class HorovodStrategy(v1.distribute.Strategy):  # type: ignore[misc]
 
     def watch_peers(self) -> PeerWatch:
         """Returns a watch over nobody: mpirun ends all processes when one is lost."""
-        return PeerWatch(None)
+        return PeerWatch()
 
     def update_config_proto(self, config_proto: v1.ConfigProto) -> v1.ConfigProto:
         """Returns a copy of a session's config with what this strategy needs."""
@@ -129,8 +152,11 @@ def initialize_horovod() -> ModuleType:
     """
     hvd = load_horovod()
     if not hvd.is_initialized():
-        hvd.init()
+        with in_phase("waiting"):
+            hvd.init()
     rank = find_mpi_rank()
+    if rank is not None:
+        end_in_time(hvd)
     if rank is not None and rank.size != hvd.size():
         raise HorovodNotFoundError(
             f"mpirun started {rank.size} processes, but Horovod sees {hvd.size()}: it was built "
@@ -138,6 +164,19 @@ def initialize_horovod() -> ModuleType:
             f"({Path(sys.prefix, 'bin', 'mpirun')}), or build Horovod again."
         )
     return hvd
+
+
+def make_process_set(ranks: tuple[int, ...]) -> None:
+    """Lets some of the ranks have collectives of their own; a second call changes nothing.
+
+    A collective: every rank of the job must call it, with the same ranks in the same order of
+    calls.
+    """
+    hvd = initialize_horovod()
+    if len(ranks) > 1 and ranks not in _PROCESS_SETS:
+        is_whole_job = len(ranks) == hvd.size()
+        made = hvd.global_process_set if is_whole_job else hvd.add_process_set(list(ranks))
+        _PROCESS_SETS[ranks] = made
 
 
 def _prepare_environment() -> None:
@@ -150,3 +189,5 @@ def _prepare_environment() -> None:
     # gradients, two workers on two cores, together with the shorter cycle (milliseconds).
     os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
     os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
+    # Some of the ranks may be given collectives of their own later (`execute_on_instances`).
+    os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")

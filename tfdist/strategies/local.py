@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster import PeerWatch
 from tfdist.strategies.extended import WorkerExtended
 from tfdist.strategies.placement import place
+from tfdist.strategies.replica_count import count_replicas
 
 
 class NoCollectives:
@@ -28,6 +29,9 @@ class NoCollectives:
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         return tensor
 
+    def among(self, instances: tuple[int, ...]) -> NoCollectives:
+        return self
+
 
 class LocalStrategy(v1.distribute.Strategy):  # type: ignore[misc]
     """Synchronous training of several replicas in this process, each on its own device.
@@ -37,7 +41,8 @@ class LocalStrategy(v1.distribute.Strategy):  # type: ignore[misc]
     `DeviceConfig(num_replicas=...)` and for a `tf.distribute.MirroredStrategy`.
 
     Args:
-      num_replicas: How many.
+      num_replicas: How many; None is what `tfdist run` says, or 1. Where `tfdist run` says another
+        number, it wins.
       device: The first one's device, the others take the ones after it; None is the first GPU, or
         the second logical CPU on a machine without one.
       variables_on_host: Whether variables, slots and updates live on the host, or on the first
@@ -49,9 +54,18 @@ class LocalStrategy(v1.distribute.Strategy):  # type: ignore[misc]
     """
 
     def __init__(
-        self, num_replicas: int = 1, device: str | None = None, variables_on_host: bool = True
+        self,
+        num_replicas: int | None = None,
+        device: str | None = None,
+        variables_on_host: bool = True,
     ) -> None:
-        placement = place(device, variables_on_host=variables_on_host, num_replicas=num_replicas)
+        replicas = count_replicas(num_replicas)
+        placement = place(
+            device,
+            variables_on_host=variables_on_host,
+            num_replicas=replicas.number,
+            devices_per_replica=replicas.devices_each,
+        )
         super().__init__(WorkerExtended(self, placement, NoCollectives()))
 
     @property
@@ -61,7 +75,7 @@ class LocalStrategy(v1.distribute.Strategy):  # type: ignore[misc]
 
     def watch_peers(self) -> PeerWatch:
         """Returns a watch over nobody."""
-        return PeerWatch(None)
+        return PeerWatch()
 
     def update_config_proto(self, config_proto: v1.ConfigProto) -> v1.ConfigProto:
         """Returns a copy of a session's config with what this strategy needs."""

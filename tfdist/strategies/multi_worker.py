@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -20,25 +22,30 @@ from tfdist.cluster import (
     find_cluster,
     find_mpi_rank,
     meet,
-    next_in_ring,
     parse_tf_config,
+    peers_of,
     wait_for_servers,
 )
+from tfdist.cluster.progress import in_phase
+from tfdist.cluster.rendezvous_protocol import members_of
+from tfdist.cluster.rendezvous_sockets import port_taken_error
 from tfdist.strategies.collectives import Collectives
 from tfdist.strategies.extended import WorkerExtended
 from tfdist.strategies.local import NoCollectives
-from tfdist.strategies.placement import place
+from tfdist.strategies.placement import own_gpu, place
+from tfdist.strategies.replica_count import count_replicas
 
 # 33 MB of gradients took 110 ms a step in packs of 4 MB, 128 ms in packs of 16 MB and 535 ms in
 # one (two workers, one core each); 1.4 MB took 8 ms in one pack and 11 ms in six.
 _MAX_BUCKET_BYTES = 4 << 20
 
-_GROUP_KEY = 1  # All collectives are over all workers.
-
 # A server cannot be stopped, and remembers the keys of its collectives: a process has one for each
 # of its addresses, and strategies made later take it over.
 _SERVERS: dict[str, tf.distribute.Server] = {}
-_KEYS = itertools.count(1)
+# The strategy made last for an address: a server needs its devices.
+_STRATEGIES: WeakValueDictionary[str, MultiWorkerStrategy] = WeakValueDictionary()
+_ALL_WORKERS = 1  # The key of the group of them all.
+_KEYS: dict[int, Iterator[int]] = {_ALL_WORKERS: itertools.count(1)}
 
 
 class GrpcCollectives:
@@ -50,9 +57,18 @@ class GrpcCollectives:
 
     max_bucket_bytes = _MAX_BUCKET_BYTES
 
-    def __init__(self, num_workers: int, worker_index: int) -> None:
+    def __init__(self, num_workers: int, worker_index: int, group_key: int = _ALL_WORKERS) -> None:
         self.num_workers = num_workers
         self.worker_index = worker_index
+        self._group_key = group_key
+
+    def among(self, instances: tuple[int, ...]) -> Collectives:
+        if len(instances) == 1:
+            return NoCollectives()
+        key = _group_key(instances)
+        # Only its members count its collectives, from a number far from other groups' ones.
+        _KEYS.setdefault(key, itertools.count((key % 1023 + 1) << 20))
+        return GrpcCollectives(len(instances), instances.index(self.worker_index), key)
 
     def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         if len(tensors) == 1:
@@ -78,8 +94,8 @@ class GrpcCollectives:
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         arguments = dict(
             group_size=self.num_workers,
-            group_key=_GROUP_KEY,
-            instance_key=next(_KEYS),
+            group_key=self._group_key,
+            instance_key=next(_KEYS[self._group_key]),
             shape=tensor.shape,
             communication_hint="ring",
             name=name,
@@ -92,8 +108,8 @@ class GrpcCollectives:
         return tf.raw_ops.CollectiveReduce(
             input=tensor,
             group_size=self.num_workers,
-            group_key=_GROUP_KEY,
-            instance_key=next(_KEYS),
+            group_key=self._group_key,
+            instance_key=next(_KEYS[self._group_key]),
             merge_op="Add",
             final_op="Id",
             subdiv_offsets=[0],
@@ -114,10 +130,12 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
       cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver` that knows the cluster
         and this task; None reads TF_CONFIG, or the variables of a Slurm step. With neither, the
         strategy has one worker.
-      device: Where gradients are computed; None is the first GPU, or a second logical CPU.
+      device: Where gradients are computed; None is this worker's GPU (workers of one machine take
+        one after the other), or a second logical CPU.
       variables_on_host: Whether variables, slots and updates live on the host, or on the device.
       num_replicas: Copies of the model in each worker, with a device of their own each: `device`
-        and the ones after it. They share the variables; each reads its own batches.
+        and the ones after it. They share the variables; each reads its own batches. None is what
+        `tfdist run` says, or 1; where `tfdist run` says another number, it wins.
       start_timeout_s: How long to wait for the other workers at the start, in seconds; None takes
         the environment's TFDIST_START_TIMEOUT_S, or 300.
 
@@ -133,7 +151,7 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         device: str | None = None,
         variables_on_host: bool = True,
         *,
-        num_replicas: int = 1,
+        num_replicas: int | None = None,
         start_timeout_s: float | None = None,
     ) -> None:
         self.cluster: Cluster | None = None
@@ -142,20 +160,31 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         if found is not None:
             self.cluster, self.task = found
         self.start_timeout_s = start_timeout_s if start_timeout_s is not None else _start_timeout()
-        num_workers, worker_index, full_name = 1, 0, ""
+        num_workers, worker_index, local_index, full_name = 1, 0, 0, ""
         if self.cluster is not None and self.task is not None:
             _check_roles(self.cluster, self.task)
             if self.task.type != "evaluator":
                 num_workers = self.cluster.num_workers
                 worker_index = self.cluster.worker_index(self.task)
+                local_index = self.cluster.local_index(self.task)
                 if num_workers > 1:
                     full_name = f"/job:{self.task.type}/replica:0/task:{self.task.index}"
                     if self.cluster.address(self.task) not in _SERVERS:
                         check_port(self.cluster, self.task)
-        placement = place(device, variables_on_host=variables_on_host, num_replicas=num_replicas)
+        replicas = count_replicas(num_replicas)
+        if device is None:
+            device = own_gpu(local_index, replicas.num_devices)
+        placement = place(
+            device,
+            variables_on_host=variables_on_host,
+            num_replicas=replicas.number,
+            devices_per_replica=replicas.devices_each,
+        )
         collectives: Collectives = NoCollectives()
         if num_workers > 1:
             collectives = GrpcCollectives(num_workers, worker_index)
+            assert self.cluster is not None and self.task is not None
+            _STRATEGIES[self.cluster.address(self.task)] = self
         super().__init__(WorkerExtended(self, placement, collectives, full_name))
 
     @property
@@ -176,25 +205,33 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         return str(_SERVERS[address].target)
 
     def _start_server(self, cluster: Cluster, task: Task) -> tf.distribute.Server:
-        meet(cluster, task, timeout_s=self.start_timeout_s)
+        with in_phase("waiting"):
+            meet(cluster, task, timeout_s=self.start_timeout_s)
         # gRPC reads the name in small letters only.
         os.environ["no_grpc_proxy"] = _without_proxy(cluster, os.environ)  # noqa: SIM112
         jobs = {job: list(a) for job, a in cluster.jobs.items() if job != "evaluator"}
-        server = tf.distribute.Server(
-            jobs,
-            job_name=task.type,
-            task_index=task.index,
-            config=self.update_config_proto(v1.ConfigProto()),
-        )
-        wait_for_servers(cluster, task, timeout_s=self.start_timeout_s)
+        try:
+            server = tf.distribute.Server(
+                jobs,
+                job_name=task.type,
+                task_index=task.index,
+                config=self.update_config_proto(v1.ConfigProto()),
+            )
+        except tf.errors.UnknownError as error:
+            if "Could not start gRPC server" not in error.message:
+                raise
+            # Somebody took the port after the workers had met there.
+            raise port_taken_error(members_of(cluster)[cluster.worker_index(task)]) from error
+        with in_phase("waiting"):
+            wait_for_servers(cluster, task, timeout_s=self.start_timeout_s)
         return server
 
     def watch_peers(self) -> PeerWatch:
-        """Returns a watch over the worker that this one may wait for in vain; start it."""
+        """Returns a watch over the workers that this one may wait for in vain; start it."""
         if self.extended.collectives.num_workers == 1:
-            return PeerWatch(None)
+            return PeerWatch()
         assert self.cluster is not None and self.task is not None
-        return PeerWatch(next_in_ring(self.cluster, self.task))
+        return PeerWatch(*peers_of(self.cluster, self.task))
 
     def update_config_proto(self, config_proto: v1.ConfigProto) -> v1.ConfigProto:
         """Returns a copy of a session's config with what this strategy needs."""
@@ -209,6 +246,35 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
             del config.device_filters[:]
             config.device_filters.append(f"/job:{self.task.type}/task:{self.task.index}")
         return config
+
+
+def has_server(cluster: Cluster, task: Task) -> bool:
+    """Says whether TensorFlow's server of this worker has been started."""
+    return cluster.address(task) in _SERVERS
+
+
+def start_server_of_run() -> None:
+    """Starts the server of this worker of the environment's cluster, for its latest strategy.
+
+    The first call waits until all workers of the cluster have met.
+
+    Raises:
+      RuntimeError: If there is no such strategy.
+      RendezvousError: If a worker does not come in time, or has another cluster.
+    """
+    found = find_cluster()
+    strategy = _STRATEGIES.get(found[0].address(found[1])) if found is not None else None
+    if strategy is None:
+        raise RuntimeError(
+            "this run has no MultiWorkerStrategy yet, and its server needs to know the devices of "
+            "one. Make the strategy first, on every instance."
+        )
+    _ = strategy.master
+
+
+def _group_key(instances: tuple[int, ...]) -> int:
+    """Returns a group's key: the same in each member, another one for each group, below 2^31."""
+    return zlib.crc32(repr(instances).encode()) % (2**31 - 2) + 2
 
 
 def _resolve(resolver: Any) -> tuple[Cluster, Task] | None:

@@ -15,12 +15,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.cluster.endings import OneLineError
+
 HOST = "/device:CPU:0"
 
 _DEVICE = re.compile(r"^(?:/device:|/)?(?P<kind>[A-Za-z]+):(?P<index>\d+)$")
 
 
-class DeviceError(ValueError):
+class DeviceError(OneLineError, ValueError):
     """A device was asked for that this machine does not have."""
 
 
@@ -35,17 +37,20 @@ class Placement:
         on the device. Reductions are on the host either way.
       num_replicas: Copies of the model in this worker, each on a device of its own. They share
         the variables.
+      devices_per_replica: How many devices belong to each replica, one after the other.
     """
 
     device: str
     variables_on_host: bool = True
     num_replicas: int = 1
+    devices_per_replica: int = 1
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """One for each replica: `device` and the ones after it."""
+        """The first one of each replica: `device`, and those after its `devices_per_replica`."""
         kind, first = _split(self.device)
-        return tuple(f"/device:{kind}:{first + i}" for i in range(self.num_replicas))
+        step = self.devices_per_replica
+        return tuple(f"/device:{kind}:{first + i * step}" for i in range(self.num_replicas))
 
     @property
     def variable_device(self) -> str:
@@ -101,12 +106,16 @@ class Placement:
         kind, index = _split(self.devices[-1])
         if kind == "CPU":
             count = configured.device_count
-            count["CPU"] = max(count["CPU"] or 1, index + 1)
+            count["CPU"] = max(count["CPU"] or 1, index + self.devices_per_replica)
         return configured
 
 
 def place(
-    device: str | None, *, variables_on_host: bool = True, num_replicas: int = 1
+    device: str | None,
+    *,
+    variables_on_host: bool = True,
+    num_replicas: int = 1,
+    devices_per_replica: int = 1,
 ) -> Placement:
     """Decides this worker's placement.
 
@@ -115,13 +124,13 @@ def place(
         the second logical CPU on a machine without one. Any `CPU:n` exists: logical CPUs are made.
       variables_on_host: See `Placement`.
       num_replicas: See `Placement`.
+      devices_per_replica: See `Placement`.
 
     Raises:
       DeviceError: If a device does not exist on this machine.
       ValueError: If num_replicas is not an integer of at least 1.
     """
-    if isinstance(num_replicas, bool) or not isinstance(num_replicas, int) or num_replicas < 1:
-        raise ValueError(f"num_replicas must be an integer of at least 1, got {num_replicas!r}.")
+    check_num_replicas(num_replicas)
     gpus = tf.config.list_physical_devices("GPU")
     kind, index = _split(
         device if device is not None else ("/device:GPU:0" if gpus else "/device:CPU:1")
@@ -133,17 +142,47 @@ def place(
             f"device {device!r} does not exist: this machine has {found}, and /device:CPU:n for "
             "any n. Choose one of these, or leave device out."
         )
-    if kind == "GPU" and index + num_replicas > len(gpus):
+    needed = num_replicas * devices_per_replica
+    if kind == "GPU" and index + needed > len(gpus):
+        each = f" of {devices_per_replica} devices" if devices_per_replica > 1 else ""
+        most = (len(gpus) - index) // devices_per_replica
+        fewer = f"num_replicas to {most} at most, or " if most else ""
         raise DeviceError(
-            f"{num_replicas} replicas from /device:GPU:{index} on need {num_replicas} GPUs: this "
-            f"machine has {found}. Set num_replicas to {len(gpus) - index} at most, or device to "
-            "'/device:CPU:1'."
+            f"{num_replicas} replicas{each} from /device:GPU:{index} on need {needed} GPUs: this "
+            f"machine has {found}. Set {fewer}device to '/device:CPU:1'."
         )
     return Placement(
         device=f"/device:{kind}:{index}",
         variables_on_host=variables_on_host,
         num_replicas=num_replicas,
+        devices_per_replica=devices_per_replica,
     )
+
+
+def check_num_replicas(number: int) -> None:
+    """Raises a ValueError if the number of replicas is not an integer of at least 1."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ValueError(
+            f"num_replicas must be an integer of at least 1, got {number!r}. 1 is one copy of the "
+            "model."
+        )
+
+
+def own_gpu(local_index: int, num_devices: int) -> str | None:
+    """Returns the first GPU of a worker; None on a machine without GPUs.
+
+    The workers of a machine take as many each, one worker after the other. Where there are not
+    enough (or each worker sees only its own), they begin again with the first.
+
+    Args:
+      local_index: Which worker of its machine it is, from 0.
+      num_devices: How many GPUs it takes.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return None
+    shares = max(1, len(gpus) // num_devices)
+    return f"/device:GPU:{local_index % shares * num_devices}"
 
 
 def _read_anew_after_updates(variable: tf.Variable) -> None:

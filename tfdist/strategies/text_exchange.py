@@ -8,6 +8,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.progress import in_phase
+
 
 class TextExchange:
     """Lets workers compare notes, once: each gives a text and gets all of them.
@@ -44,6 +46,7 @@ class TextExchange:
         with (
             v1.Session(self._strategy.master, graph=self._graph, config=config) as session,
             self._strategy.watch_peers() as watch,
+            in_phase("waiting"),
         ):
             watch.start(session.close)
             sizes, everything = session.run(

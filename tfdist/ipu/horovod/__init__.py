@@ -4,7 +4,7 @@ Horovod is loaded with this module, as the original loads MPI; without it the im
 line that says what is missing.
 """
 
-from tfdist.ipu.horovod import ipu_horovod_strategy
+from tfdist.ipu.horovod import ipu_horovod_strategy, popdist_strategy
 from tfdist.strategies.horovod import initialize_horovod as _initialize
 from tfdist.strategies.horovod import load_horovod as _load
 
@@ -53,6 +53,7 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "popdist_strategy",
     "rank",
     "shutdown",
     "size",

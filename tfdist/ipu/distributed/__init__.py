@@ -1,0 +1,5 @@
+"""`ipu.distributed`: training on several instances."""
+
+from tfdist.ipu.distributed import popdist_strategy
+
+__all__ = ["popdist_strategy"]

@@ -1,0 +1,33 @@
+"""`popdist.tensorflow`: device options of this instance."""
+
+from __future__ import annotations
+
+from tfdist.cluster.instances import (
+    check_num_devices_per_replica,
+    num_devices_per_replica,
+    num_local_replicas,
+)
+from tfdist.ipu.utils import IPUConfig
+
+
+def set_ipu_config(
+    config: IPUConfig, ipus_per_replica: int | None = None, configure_device: bool = True
+) -> IPUConfig:
+    """Selects a device for each replica of this instance, as `utils.auto_select_ipus` does.
+
+    Args:
+      config: What `utils.create_ipu_config` made; it is changed.
+      ipus_per_replica: How many devices the program means a replica to have.
+      configure_device: Whether to do so.
+
+    Raises:
+      ValueError: If the launcher has planned for another number of devices.
+    """
+    if ipus_per_replica is not None and not check_num_devices_per_replica(ipus_per_replica):
+        raise ValueError(
+            f"set_ipu_config got ipus_per_replica={ipus_per_replica}, but tfdist run was given "
+            f"--devices-per-replica {num_devices_per_replica()}. Make them equal."
+        )
+    if configure_device:
+        config.num_ipus = num_local_replicas()
+    return config
