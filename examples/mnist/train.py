@@ -2,7 +2,12 @@
 
 Alone:
 
-    python examples/mnist/train.py --strategy none
+    python examples/mnist/train.py
+
+Two workers, started together, over gRPC or MPI:
+
+    tfdist run --num-instances 2 -- python examples/mnist/train.py
+    tfdist run --engine horovod --num-instances 2 -- python examples/mnist/train.py
 
 Two workers in two terminals, over gRPC:
 
@@ -13,7 +18,7 @@ Two workers in two terminals, over gRPC:
 
 Two workers over MPI:
 
-    mpirun -np 2 -H localhost:2 python examples/mnist/train.py --strategy horovod
+    mpirun -np 2 -H localhost:2 python examples/mnist/train.py
 
 Worker 0's last line is its evaluation of the test digits, as JSON.
 """  # noqa: E501
@@ -23,7 +28,8 @@ import json
 import os
 import sys
 
-from tfdist.cluster import ClusterError, RendezvousError, find_cluster, find_mpi_rank
+from tfdist.cluster import find_cluster, find_mpi_rank
+from tfdist.cluster.instances import find_instance
 
 # Arguments and TF_CONFIG are checked before TensorFlow, whose import takes seconds.
 
@@ -35,9 +41,10 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--strategy",
-        choices=["grpc", "horovod", "none"],
-        default="grpc",
-        help="how workers talk: gRPC (TF_CONFIG lists them), Horovod (under mpirun), or alone",
+        choices=["auto", "grpc", "horovod", "none"],
+        default="auto",
+        help="how workers talk: gRPC (TF_CONFIG lists them), Horovod (under mpirun), or alone; "
+        "auto is what this process was started for",
     )
     parser.add_argument("--num-steps", type=positive(int), default=1000, help="training steps")
     parser.add_argument(
@@ -65,11 +72,8 @@ def positive(kind: type) -> object:
     return parse
 
 
-try:
-    arguments = parse_arguments()
-    find_mpi_rank() if arguments.strategy == "horovod" else find_cluster()
-except ClusterError as error:
-    sys.exit(f"ClusterError: {error}")
+arguments = parse_arguments()
+{"auto": find_instance, "horovod": find_mpi_rank}.get(arguments.strategy, find_cluster)()
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Errors of TensorFlow's C++ side only.
 
@@ -78,10 +82,9 @@ import tensorflow as tf  # noqa: E402
 
 import tfdist.estimator as tfe  # noqa: E402
 from tfdist.strategies import (  # noqa: E402
-    DeviceError,
-    HorovodNotFoundError,
     HorovodStrategy,
     MultiWorkerStrategy,
+    strategy_for_run,
 )
 
 v1 = tf.compat.v1
@@ -111,7 +114,12 @@ def load_digits(data: str) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndar
 def main() -> None:
     v1.logging.set_verbosity(v1.logging.INFO)
     tf.keras.utils.set_random_seed(1)  # The same weights to start with in every run.
-    strategies = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy, "none": lambda: None}
+    strategies = {
+        "auto": strategy_for_run,
+        "grpc": MultiWorkerStrategy,
+        "horovod": HorovodStrategy,
+        "none": lambda: None,
+    }
     strategy = strategies[arguments.strategy]()
     train_digits, test_digits = load_digits(arguments.data)
 
@@ -176,16 +184,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (
-        ClusterError,
-        DeviceError,
-        HorovodNotFoundError,
-        PermissionError,
-        RendezvousError,
-        tfe.ModelMismatchError,
-        tfe.WorkerLostError,
-        v1.train.NanLossDuringTrainingError,
-    ) as error:
-        sys.exit(f"{type(error).__name__}: {error}")
+    main()

@@ -37,9 +37,9 @@ FROM_REMOTE = (
         ),
         (
             tf.errors.UnknownError,
-            "Graph execution error:\n\nHorovod has been shut down. A rank ended.",
+            "Graph execution error:\n\nDetected at x\nHorovod has been shut down. A rank ended.",
             OVER_MPI,
-            "another worker while training: Horovod has been shut down. A rank ended.",
+            "another worker while training: Horovod has been shut down.",
         ),
     ],
 )

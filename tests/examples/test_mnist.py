@@ -8,22 +8,36 @@ import pytest
 
 SCRIPT = str(Path(__file__).parents[2] / "examples" / "mnist" / "train.py")
 GLOBAL_BATCH = 96
-OPTIONS = ["--num-steps", "400", "--learning-rate", "0.002"]
+NUM_STEPS = 250
+OPTIONS = ["--num-steps", str(NUM_STEPS), "--learning-rate", "0.002"]
 
 
 def _accuracy(fake_cluster: Any, engine: str, num_workers: int) -> float:
     batch = str(GLOBAL_BATCH // num_workers)
-    workers = fake_cluster.run_script(
-        [SCRIPT, "--strategy", engine, "--batch-size", batch, *OPTIONS],
-        engine=engine,
-        num_workers=num_workers,
-        timeout_s=240,
-    )
-    metrics = json.loads(workers[0].stdout.splitlines()[-1])
-    assert metrics["global_step"] == 400
-    for other in workers[1:]:
-        assert other.stdout == ""
+    arguments = [SCRIPT, "--strategy", engine, "--batch-size", batch, *OPTIONS]
+    options = {"engine": engine, "num_workers": num_workers, "timeout_s": 240}
+    if num_workers == 2:
+        workers = fake_cluster.run_script(arguments, **options)
+        printed = [worker.stdout for worker in workers]
+    else:  # The others in processes that have TensorFlow imported already: half the time.
+        printed = fake_cluster.run(_run_as_script, arguments, **options)
+    metrics = json.loads(printed[0].splitlines()[-1])
+    assert metrics["global_step"] == NUM_STEPS
+    assert printed[1:] == [""] * (num_workers - 1)
     return metrics["accuracy"]
+
+
+def _run_as_script(arguments: list[str]) -> str:
+    """Runs a script in this process, and returns what it wrote to standard output."""
+    import contextlib
+    import io
+    import runpy
+    import sys
+
+    sys.argv = arguments
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path(arguments[0], run_name="__main__")
+    return printed.getvalue()
 
 
 @pytest.fixture(scope="module")

@@ -98,8 +98,8 @@ def train_briefly() -> Callable[..., dict[str, Any]]:
 def run_example() -> Callable[..., dict[str, Any]]:
     """A function that runs the example in a worker whose TensorFlow is imported already.
 
-    What is returned: `said`, what it ends with on standard error (after which Python's exit code
-    is 1), and `seconds` from its first line.
+    What is returned: `said`, the one line that it ends with on standard error, and `seconds` from
+    its first line.
     """
     path = str(_EXAMPLE)
 
@@ -110,6 +110,8 @@ def run_example() -> Callable[..., dict[str, Any]]:
 
         import tensorflow  # noqa: F401
 
+        from tfdist.cluster.endings import OneLineError
+
         sys.argv = [path, *arguments]
         start_s = time.monotonic()
         said = None
@@ -117,6 +119,8 @@ def run_example() -> Callable[..., dict[str, Any]]:
             runpy.run_path(path, run_name="__main__")
         except SystemExit as end:
             said = end.code
+        except OneLineError as error:
+            said = f"{type(error).__name__}: {error}"
         return {"said": said, "seconds": time.monotonic() - start_s}
 
     return run_example

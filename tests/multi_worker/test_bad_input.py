@@ -89,7 +89,7 @@ def test_a_wrong_tf_config_is_refused_before_tensorflow_is_imported(
     start_s = time.monotonic()
     [worker] = fake_cluster.run_script([mnist_example], engine="none", env=env, check=False)
     assert time.monotonic() - start_s < limit_s()
-    assert worker.returncode == 1
+    assert worker.returncode == 2
     assert worker.stdout == ""
     check_answer(worker.stderr, "ClusterError: TF_CONFIG ", *fragments)
 
@@ -126,19 +126,19 @@ def test_a_port_in_use_is_named(example_says: Any, taken_port: int) -> None:
     addresses = [f"127.0.0.1:{taken_port}", "127.0.0.1:9"]
     env = {"TF_CONFIG": text_of({"worker": addresses}, WORKER_0)}
     answer = example_says(env=env)
-    check_answer(answer, f"RendezvousError: port {taken_port} ", "already in use", "another port")
+    check_answer(answer, f"PortTakenError: port {taken_port} ", "already in use", "another port")
 
 
-def test_an_error_after_the_import_is_one_or_two_lines_and_exit_code_1(
+def test_an_error_after_the_import_is_one_or_two_lines_and_has_its_exit_code(
     fake_cluster: Any, taken_port: int, mnist_example: str
 ) -> None:
     addresses = [f"127.0.0.1:{taken_port}", "127.0.0.1:9"]
     env = {"TF_CONFIG": text_of({"worker": addresses}, WORKER_0), "TF_CPP_MIN_LOG_LEVEL": "3"}
     [worker] = fake_cluster.run_script([mnist_example], engine="none", env=env, check=False)
-    assert worker.returncode == 1
+    assert worker.returncode == 201
     assert worker.stdout == ""
     assert "Traceback" not in worker.stderr
-    check_answer("\n".join(worker.stderr.splitlines()[-2:]), "RendezvousError: port", "in use")
+    check_answer("\n".join(worker.stderr.splitlines()[-2:]), "PortTakenError: port", "in use")
 
 
 def test_a_peer_that_never_comes_is_named_after_the_limit(
@@ -154,7 +154,7 @@ def test_a_peer_that_never_comes_is_named_after_the_limit(
     assert end["seconds"] < limit_s()
     check_answer(
         end["error"],
-        "RendezvousError: worker 1 (127.0.0.1:",
+        "AbsentWorkerError: worker 1 (127.0.0.1:",
         "did not come within 1 s",
         "Start every worker",
         "TFDIST_START_TIMEOUT_S",
@@ -194,7 +194,7 @@ def test_a_model_dir_that_cannot_be_written_is_named(
     assert end["seconds"] < limit_s()
     check_answer(
         end["error"],
-        f"PermissionError: model_dir '{folder}' cannot be written: Not a directory.",
+        f"ModelDirError: model_dir '{folder}' cannot be written: Not a directory.",
         "Choose another folder",
     )
 

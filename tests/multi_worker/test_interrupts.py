@@ -13,7 +13,7 @@ from tfdist.testing import WorkerFailedError
 ENGINES = ["grpc", "horovod"]
 CTRL_C_LIMIT_S = 5.0
 LOST_LIMIT_S = 15.0
-START_LIMIT_S = 60.0
+START_LIMIT_S = 150.0
 
 
 @pytest.fixture(scope="session")
@@ -191,7 +191,7 @@ def test_ctrl_c_in_one_terminal_ends_the_other_worker_in_one_line(
         other, interrupted = script.workers
         interrupted.send_signal(signal.SIGINT)
         assert interrupted.wait(CTRL_C_LIMIT_S) == -signal.SIGINT
-        assert other.wait(LOST_LIMIT_S) == 1
+        assert other.wait(LOST_LIMIT_S) == 200
     assert "Traceback" not in other.stderr()
     line = last_line(other.stderr())
     assert line.startswith("WorkerLostError: Lost worker 1 (127.0.0.1:")
@@ -236,10 +236,7 @@ def model_fn(features, mode):
 
 
 config = tfe.RunConfig(train_distribute=strategy)
-try:
-    tfe.Estimator(model_fn, config=config).train(input_fn, hooks=[Fail()])
-except tfe.WorkerLostError as error:
-    sys.exit(f"WorkerLostError: {error}")
+tfe.Estimator(model_fn, config=config).train(input_fn, hooks=[Fail()])
 """
 
 
@@ -257,7 +254,7 @@ def test_a_worker_that_fails_ends_the_other_which_names_it(
 ) -> None:
     with fake_cluster.start_script([program, "grpc", moment]) as script:
         assert script.workers[1].wait(START_LIMIT_S) == 1
-        assert script.workers[0].wait(LOST_LIMIT_S) == 1
+        assert script.workers[0].wait(LOST_LIMIT_S) == 200
     assert last_line(script.workers[1].stderr()) == "ArithmeticError: of the hook"
     line = last_line(script.workers[0].stderr())
     assert line.startswith("WorkerLostError: Lost worker 1 (127.0.0.1:")

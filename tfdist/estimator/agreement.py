@@ -2,7 +2,7 @@
 
 A worker that left the loop alone would leave the others waiting in a collective for ever. So each
 step sums a few numbers over the workers, beside the loss: who wants to stop, who has input left,
-whether worker 0 wants to save.
+whether worker 0 wants to save, which signals have come.
 """
 
 from __future__ import annotations
@@ -13,6 +13,15 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.progress import in_phase
+from tfdist.estimator.stop_signals import (
+    NUM_WISHES,
+    StopOrder,
+    StopSignals,
+    order_in,
+    wishes_of,
+)
+
 
 @dataclass(kw_only=True)
 class Wishes:
@@ -20,6 +29,7 @@ class Wishes:
 
     stop: bool = False
     save: bool = False
+    signal: int | None = None
 
 
 class Agreement:
@@ -40,9 +50,12 @@ class Agreement:
         self, strategy: tf.distribute.Strategy, loss: tf.Tensor, has_more: tf.Tensor | None
     ) -> None:
         self.num_workers = int(strategy.extended.collectives.num_workers)
+        self._worker_index = int(strategy.extended.collectives.worker_index)
         self.wishes = Wishes()
         with tf.device("/device:CPU:0"):
-            self._wishes = v1.placeholder_with_default(tf.zeros([2]), [2], name="wishes")
+            self._wishes = v1.placeholder_with_default(
+                tf.zeros([2 + NUM_WISHES]), [2 + NUM_WISHES], name="wishes"
+            )
             more = tf.constant(1.0) if has_more is None else has_more
             own = tf.concat([[tf.cast(loss, tf.float32), more], self._wishes], axis=0)
             self._sums = strategy.extended.reduce_to(
@@ -53,6 +66,7 @@ class Agreement:
     def ask(self) -> v1.train.SessionRunArgs:
         """Asks all workers; give this to a session call."""
         wishes = [float(self.wishes.stop), float(self.wishes.save)]
+        wishes += wishes_of(self.wishes.signal, self._worker_index)
         return v1.train.SessionRunArgs(self._sums, feed_dict={self._wishes: wishes})
 
     def fetch(self) -> tf.Tensor:
@@ -66,6 +80,9 @@ class Agreement:
 
     def wants_save(self, sums: Any) -> bool:
         return float(sums[3]) > 0
+
+    def signalled(self, sums: Any) -> StopOrder | None:
+        return order_in(sums[4:])
 
 
 class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
@@ -93,7 +110,8 @@ class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
             )
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        enough = session.run(self._enough)
+        with in_phase("waiting"):
+            enough = session.run(self._enough)
         short = [str(worker) for worker, one in enumerate(enough) if one == 0]
         if short:
             raise ValueError(
@@ -106,10 +124,12 @@ class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
 class StopTogether(v1.train.SessionRunHook):  # type: ignore[misc]
     """Ends training on all workers after the same step."""
 
-    def __init__(self, agreement: Agreement) -> None:
+    def __init__(self, agreement: Agreement, signals: StopSignals) -> None:
         self._agreement = agreement
+        self._signals = signals
 
     def before_run(self, run_context: Any) -> v1.train.SessionRunArgs:
+        self._agreement.wishes.signal = self._signals.own
         return self._agreement.ask()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -124,7 +144,8 @@ class StopTogether(v1.train.SessionRunHook):  # type: ignore[misc]
             )
         if agreement.wants_stop(sums):
             v1.logging.info("A hook asked to stop: all workers stop after this step.")
-        if missing > 0 or agreement.wants_stop(sums):
+        self._signals.order = agreement.signalled(sums)
+        if missing > 0 or agreement.wants_stop(sums) or self._signals.order is not None:
             run_context.request_stop()
 
 
@@ -209,7 +230,8 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         self._step += self._steps_per_call
         if not self._agreement.wants_save(run_values.results):
             return
-        run_context.session.run(self._synchronize)
+        with in_phase("waiting"):
+            run_context.session.run(self._synchronize)
         if self._saver is not None and self._timer is not None:
             self._timer.update_last_triggered_step(self._step)
             stale = v1.train.SessionRunValues(
@@ -218,7 +240,8 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
             self._saver.after_run(run_context, stale)
 
     def end(self, session: Any) -> None:
-        session.run(self._synchronize)
+        with in_phase("waiting"):
+            session.run(self._synchronize)
         if self._saver is not None:
             self._saver.end(session)
 
@@ -226,17 +249,24 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
 class LeaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
     """Waits at the end until every worker is there, worker 0's last checkpoint included.
 
-    A worker that left early would look like a failure to the others.
+    A worker that left early would look like a failure to the others. A signal that came too late
+    for another step is passed on here.
     """
 
-    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy, signals: StopSignals) -> None:
         self._strategy = strategy
+        self._signals = signals
 
     def begin(self) -> None:
         with tf.device("/device:CPU:0"):
-            self._barrier = self._strategy.extended.reduce_to(
-                tf.distribute.ReduceOp.SUM, tf.ones([1]), destinations="/device:CPU:0"
+            self._own = v1.placeholder(tf.float32, [NUM_WISHES])
+            self._all = self._strategy.extended.reduce_to(
+                tf.distribute.ReduceOp.SUM, tf.identity(self._own), destinations="/device:CPU:0"
             )
 
     def end(self, session: Any) -> None:
-        session.run(self._barrier)
+        index = self._strategy.extended.collectives.worker_index
+        own = wishes_of(self._signals.own, int(index))
+        with in_phase("waiting"):
+            sums = session.run(self._all, {self._own: own})
+        self._signals.order = self._signals.order or order_in(sums)

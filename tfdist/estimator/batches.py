@@ -14,6 +14,9 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.calls import argument_names, call_with, needed_arguments
 
+# features, labels, has_more (see `Input`)
+Batch = tuple[Any, Any, "tf.Tensor | None"]
+
 _Dataset = (tf.data.Dataset, v1.data.Dataset)
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist.cluster.endings import OneLineError
+
 # By name, and in the object-based checkpoints of converted Keras models.
 _GLOBAL_STEP_NAMES = ("global_step", "estimator_global_step/.ATTRIBUTES/VARIABLE_VALUE")
+
+
+class ModelDirError(OneLineError, PermissionError):
+    """The model_dir cannot be written."""
 
 
 def latest(model_dir: str) -> str | None:
@@ -52,7 +59,8 @@ def require_writable(model_dir: str) -> None:
     """Refuses a model_dir that cannot be written, before anything is trained.
 
     Raises:
-      PermissionError: One line that names the folder and the cause.
+      ModelDirError: One line that names the folder and the cause.
+      OSError: If the disk is full.
     """
     try:
         os.makedirs(model_dir, exist_ok=True)
@@ -61,7 +69,9 @@ def require_writable(model_dir: str) -> None:
             pass
         os.remove(probe)
     except OSError as error:
-        raise PermissionError(
+        if error.errno == errno.ENOSPC:
+            raise
+        raise ModelDirError(
             f"model_dir {model_dir!r} cannot be written: {error.strerror}. Choose another folder, "
             "or change its owner or mode."
         ) from None

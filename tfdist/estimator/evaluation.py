@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.progress import in_phase
 from tfdist.estimator import sessions
 from tfdist.estimator.batches import call_input_fn, make_input
 from tfdist.estimator.eval_events import write_results
@@ -177,7 +178,7 @@ def run_evaluation(
     v1.logging.info(
         "Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime())
     )
-    with evaluation.graph.as_default():
+    with evaluation.graph.as_default(), in_phase("evaluating"):
         with v1.train.SingularMonitoredSession(
             hooks=[*evaluation.input_hooks, *hooks, *evaluation.model_hooks, stop, final],
             scaffold=scaffold,

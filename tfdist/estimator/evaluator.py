@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.progress import find_progress_file
+from tfdist.estimator import stop_signals
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.train_spec import EvalSpec
 
@@ -101,7 +104,10 @@ class Evaluator:
 
 
 class EvaluateAfterSave(v1.train.CheckpointSaverListener):  # type: ignore[misc]
-    """Evaluates after a checkpoint, but not the one at the start, and not too often."""
+    """Evaluates after a checkpoint, but not the one at the start, and not too often.
+
+    A stop signal ends it: all that was trained is saved then.
+    """
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
@@ -127,8 +133,13 @@ class EvaluateAfterSave(v1.train.CheckpointSaverListener):  # type: ignore[misc]
             self._evaluate(global_step_value)
 
     def _evaluate(self, global_step_value: int) -> None:
+        signals = stop_signals.current()
+        if signals is not None and signals.is_stopping:
+            return
         self._timer.update_last_triggered_step(global_step_value)
-        if self._evaluator.evaluate() is None:
+        with nullcontext() if signals is None else signals.at_once():
+            evaluation = self._evaluator.evaluate()
+        if evaluation is None:
             raise RuntimeError(
                 "There was no new checkpoint after the training. Is something else writing to, or "
                 "deleting from, model_dir?"
@@ -137,13 +148,18 @@ class EvaluateAfterSave(v1.train.CheckpointSaverListener):  # type: ignore[misc]
 
 def evaluate_continuously(evaluator: Evaluator, max_steps: int | None) -> None:
     """Evaluates each new checkpoint until one has reached max_steps; never ends without."""
-    spec = evaluator.eval_spec
+    spec, file = evaluator.eval_spec, find_progress_file()
+    if file is not None:
+        file.write(phase="waiting", total_steps=max_steps or -1)
     if spec.start_delay_secs:
         v1.logging.info("Waiting %f secs before starting eval.", spec.start_delay_secs)
         time.sleep(spec.start_delay_secs)
     while True:
         started = time.time()
         evaluation = evaluator.evaluate()
+        if evaluation is not None and file is not None:
+            metrics = evaluation.metrics
+            file.write(step=int(metrics["global_step"]), loss=float(metrics.get("loss", "nan")))
         if evaluation is not None and evaluation.is_final:
             v1.logging.info(
                 "Exiting evaluation, global_step=%s >= train max_steps=%s",

@@ -1,68 +1,67 @@
-"""Ctrl-C ends a worker at every moment, also while TensorFlow waits for another worker."""
+"""Signals reach a worker at every moment, also while TensorFlow waits for another worker."""
 
 from __future__ import annotations
 
 import os
 import select
 import signal
-import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-_GRACE_S = 2.0
-_EXIT_CODE = 128 + signal.SIGINT
+_LOOK_EVERY_S = 0.1
+
+Handler = Callable[[int, FrameType | None], None]
 
 
 @contextmanager
-def prompt_interrupts() -> Iterator[None]:
-    """Makes Ctrl-C work while the main thread is inside TensorFlow's C++ code.
+def watched_signals(
+    numbers: Sequence[int], handle: Handler, watch: Callable[[int, float], bool]
+) -> Iterator[None]:
+    """Handles signals, and watches over those that the main thread cannot handle.
 
-    Python runs its handler only when the main thread is back in Python; a collective that waits
-    for a lost worker never comes back. A second thread is told by the operating system at once,
-    gives the main thread two seconds to raise KeyboardInterrupt, and else ends the process with
-    exit code 130. Does nothing outside the main thread.
+    Python runs a handler only when the main thread is back in Python; a collective that waits for
+    a lost worker never comes back. A second thread is told by the operating system at once.
+
+    Args:
+      numbers: The signals. Outside the main thread nothing is done.
+      handle: Python's handler for all of them.
+      watch: Called in the second thread several times a second after a signal, with its number
+        and the time of its arrival (`time.monotonic()`), until it returns False: there is nothing
+        to watch any more. It may end the process.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or not numbers:
         yield
         return
-    seen = threading.Event()
-    previous = signal.getsignal(signal.SIGINT)
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        seen.set()
-        if callable(previous):
-            previous(number, frame)
-
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
-    watcher = threading.Thread(target=_watch, args=(read_end, seen), daemon=True)
-    signal.signal(signal.SIGINT, handle)
+    watcher = threading.Thread(
+        target=_watch, args=(read_end, frozenset(numbers), watch), daemon=True
+    )
+    previous = {number: signal.signal(number, handle) for number in numbers}
     old_fd = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     watcher.start()
     try:
         yield
     finally:
         signal.set_wakeup_fd(old_fd)
-        if previous is not None:
-            signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
         os.close(write_end)  # Ends the watcher.
         watcher.join()
         os.close(read_end)
 
 
-def _watch(read_end: int, seen: threading.Event) -> None:
+def _watch(read_end: int, numbers: frozenset[int], watch: Callable[[int, float], bool]) -> None:
+    arrived_s: dict[int, float] = {}
     while True:
-        select.select([read_end], [], [])
-        numbers = os.read(read_end, 64)
-        if not numbers:
-            return
-        if signal.SIGINT in numbers and not seen.wait(_GRACE_S):
-            print(
-                "Interrupted while waiting for another worker: this worker ends now.",
-                file=sys.stderr,
-                flush=True,
-            )
-            os._exit(_EXIT_CODE)
-        seen.clear()
+        ready, _, _ = select.select([read_end], [], [], _LOOK_EVERY_S if arrived_s else None)
+        if ready:
+            received = os.read(read_end, 64)
+            if not received:
+                return
+            for number in numbers.intersection(received):
+                arrived_s.setdefault(number, time.monotonic())
+        arrived_s = {n: since_s for n, since_s in arrived_s.items() if watch(n, since_s)}

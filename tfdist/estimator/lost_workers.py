@@ -40,9 +40,11 @@ def _read(message: str, cluster: Cluster | None) -> tuple[str, str]:
     match = _REMOTE.search(message)
     if match is None or cluster is None:
         lines = [line.strip() for line in message.splitlines() if line.strip()]
-        return "another worker", next(
-            (line for line in lines if line != "Graph execution error:"), "no cause is known"
-        ).rstrip(".")
+        # Of Horovod's sentences the others explain what a shutdown is.
+        telling = [line.split(". ")[0] for line in lines if any(sign in line for sign in _SIGNS)]
+        others = [line for line in lines if line != "Graph execution error:"]
+        why = next(iter([*telling, *others]), "no cause is known")
+        return "another worker", why.rstrip(".")
     task = Task(type=match["job"], index=int(match["i"]))
     why = _NOISE.sub("", match["why"].strip()).rstrip(".")
     return f"{task.name} ({cluster.address(task)})", why

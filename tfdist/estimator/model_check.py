@@ -6,8 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from tfdist.cluster.endings import OneLineError
 
-class ModelMismatchError(RuntimeError):
+
+class ModelMismatchError(OneLineError, RuntimeError):
     """The workers' models differ; every worker gets this error."""
 
 

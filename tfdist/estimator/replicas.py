@@ -83,7 +83,7 @@ def _from_stock(strategy: Any, config: RunConfig) -> LocalStrategy:
     v1.logging.info(
         "%s runs as LocalStrategy: %d replica(s) on %s, which share their variables.",
         type(strategy).__name__,
-        len(names),
+        len(own.extended.worker_devices),
         ", ".join(own.extended.worker_devices),
     )
     return own

@@ -15,6 +15,7 @@ from tfdist.estimator import run_config_rules as rules
 from tfdist.estimator.stock_strategies import is_usable
 from tfdist.estimator.task_role import TaskType as TaskType
 from tfdist.estimator.task_role import device_filters, find_role
+from tfdist.strategies.replica_count import count_replicas
 
 _UNSET = object()
 
@@ -32,21 +33,17 @@ class DeviceConfig:
         call, and summaries made inside model_fn are not written when it is above 1.
       num_replicas: Copies of the model in this process without a strategy, each on its own device
         (`device` and the ones after it) and with batches of its own. They share the variables;
-        gradients are averaged on the host. A strategy brings its own number.
+        gradients are averaged on the host. A strategy brings its own number. None becomes what
+        `tfdist run` says, or 1; where `tfdist run` says another number, it wins.
     """
 
     device: str | None = None
     variables_on_host: bool = True
     iterations_per_loop: int = 1
-    num_replicas: int = 1
+    num_replicas: int | None = None
 
     def __post_init__(self) -> None:
-        replicas = self.num_replicas
-        if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
-            raise ValueError(
-                f"num_replicas must be an integer of at least 1, got {replicas!r}. 1 is one copy "
-                "of the model."
-            )
+        object.__setattr__(self, "num_replicas", count_replicas(self.num_replicas).number)
         loops = self.iterations_per_loop
         if isinstance(loops, bool) or not isinstance(loops, int) or loops < 1:
             raise ValueError(

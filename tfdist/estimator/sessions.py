@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.progress import in_phase
 from tfdist.estimator.run_config import RunConfig, default_session_config
 
 
@@ -51,7 +52,8 @@ def restored_by_worker_0(
             new.saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
         elif user_init_fn is not None:
             user_init_fn(session)
-        session.run(broadcast)
+        with in_phase("waiting"):
+            session.run(broadcast)
 
     return v1.train.Scaffold(init_fn=initialize, copy_from_scaffold=scaffold)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator import global_step as counting
-from tfdist.estimator.batches import Input
+from tfdist.estimator.batches import Batch, Input
 from tfdist.estimator.replicas import EachReplica
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST, Placement
@@ -46,6 +46,7 @@ def build_training(
     each_replica: EachReplica,
     placement: Placement,
     iterations: int,
+    count_input: Callable[[Sequence[Batch]], tf.Operation] | None = None,
 ) -> Training:
     """Builds the training ops of one session call.
 
@@ -56,6 +57,7 @@ def build_training(
       each_replica: Calls a function in each replica.
       placement: Where the host's ops go.
       iterations: Steps in one call.
+      count_input: Makes an op that counts a step's batches, to be run in the step.
     """
 
     def build_step() -> Training:
@@ -67,7 +69,8 @@ def build_training(
             return spec, [*_ops_of(spec, placement), *v1.get_collection(RUN_WITH_EACH_STEP)]
 
         specs, ops = zip(*each_replica(build), strict=True)
-        train_op = _count(specs[0], global_step, [op for own in ops for op in own])
+        others = [] if count_input is None else [count_input(batches)]
+        train_op = _count(specs[0], global_step, [*(op for own in ops for op in own), *others])
         loss = _mean([spec.loss for spec in specs])
         return Training(spec=specs[0], train_op=train_op, loss=loss, has_more=batches[-1][2])
 
@@ -86,9 +89,9 @@ def _ops_of(spec: EstimatorSpec, placement: Placement) -> list[Any]:
     return [op for op in ops if op is not None]
 
 
-def next_batches(inputs: Input, count: int) -> list[tuple[Any, Any, tf.Tensor | None]]:
+def next_batches(inputs: Input, count: int) -> list[Batch]:
     """Fetches several batches, in the input's order."""
-    batches: list[tuple[Any, Any, tf.Tensor | None]] = []
+    batches: list[Batch] = []
     for _ in range(count):
         fetched = [b for b in batches[-1:] if b[2] is not None]
         with tf.control_dependencies([has_more for *_, has_more in fetched]):

@@ -7,6 +7,22 @@ from typing import Any
 import tensorflow.compat.v1 as v1
 
 
+class LastStep(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Reads the global step at the end of a training.
+
+    Attributes:
+      step: That step; -1 before.
+    """
+
+    step = -1
+
+    def begin(self) -> None:
+        self._global_step = v1.train.get_global_step()
+
+    def end(self, session: Any) -> None:
+        self.step = int(session.run(self._global_step))
+
+
 class StopAtStep(v1.train.SessionRunHook):  # type: ignore[misc]
     """Stops after a number of steps, or at a global step; equal on all workers.
 

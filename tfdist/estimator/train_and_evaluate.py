@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.instance_variables import is_evaluator_launched
 from tfdist.estimator.arguments import check_multiple
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluator import EvaluateAfterSave, Evaluator, evaluate_continuously
-from tfdist.estimator.interrupts import prompt_interrupts
 from tfdist.estimator.lost_workers import lost_workers_named
+from tfdist.estimator.stop_signals import listening
 from tfdist.estimator.task_role import TaskType, refuse_parameter_servers
 from tfdist.estimator.train_spec import EvalSpec, TrainSpec
 from tfdist.strategies.text_exchange import TextExchange
@@ -105,7 +107,7 @@ def _share_metrics(estimator: Estimator, evaluator: Evaluator) -> Results:
     strategy = estimator.config.train_distribute
     share = TextExchange(strategy)
     text = ""
-    with prompt_interrupts(), lost_workers_named(strategy):
+    with listening(), lost_workers_named(strategy):
         if estimator.config.is_chief:
             evaluator.evaluate()
             text = _to_json(_results(evaluator)[0])
@@ -123,7 +125,8 @@ def _evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) 
             "for new ones until it is stopped."
         )
     evaluator = Evaluator(estimator, eval_spec, train_spec.max_steps)
-    evaluate_continuously(evaluator, train_spec.max_steps)
+    with listening():
+        evaluate_continuously(evaluator, train_spec.max_steps)
     return _results(evaluator)
 
 
@@ -142,7 +145,9 @@ def _to_json(metrics: dict[str, Any] | None) -> str:
 
 
 def _has_evaluator(config: Any) -> bool:
-    """Whether the cluster lists an evaluator, beside the tasks that train."""
+    """Whether an evaluator runs beside those who train, as the cluster or the launcher says."""
+    if is_evaluator_launched(os.environ):
+        return True
     return bool(config.cluster_spec) and TaskType.EVALUATOR in config.cluster_spec.jobs
 
 

@@ -10,14 +10,19 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.progress import find_progress_file
 from tfdist.estimator import sessions
 from tfdist.estimator.batches import Input, call_input_fn, make_input
-from tfdist.estimator.interrupts import prompt_interrupts
+from tfdist.estimator.input_counter import InputCounter
+from tfdist.estimator.progress_report import ProgressReport
 from tfdist.estimator.replicas import each_replica
 from tfdist.estimator.run_config import RunConfig
+from tfdist.estimator.saving_notes import SavingNotes, refuse_too_large
+from tfdist.estimator.session_calls import AfterCalls, BeforeCalls
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.estimator.step import Training, build_training, describe_host_call
-from tfdist.estimator.stopping import StopAtStep, told_of_the_loop
+from tfdist.estimator.stop_signals import StopOnSignal, StopSignals
+from tfdist.estimator.stopping import LastStep, StopAtStep, told_of_the_loop
 from tfdist.estimator.untrained import warn_if_nothing_is_learnt
 from tfdist.strategies.placement import Placement, place
 from tfdist.strategies.private_tensorflow import loss_scaled_by_optimizer
@@ -78,10 +83,14 @@ class TrainAlone:
     Args:
       call: What was asked for.
       strategy: The strategy, with one replica; None for stock TensorFlow.
+      signals: What this process does when it is asked to stop.
     """
 
-    def __init__(self, call: TrainCall, strategy: Any) -> None:
+    num_workers, worker_index = 1, 0
+
+    def __init__(self, call: TrainCall, strategy: Any, signals: StopSignals) -> None:
         self.call = call
+        self.signals = signals
         self.config = call.config
         self.strategy = strategy
         device = call.config.device
@@ -92,6 +101,8 @@ class TrainAlone:
         )
         self.iterations = device.iterations_per_loop
         self.is_chief = bool(call.config.is_chief)  # A RunConfig of the user's may say no.
+        self.progress_file = find_progress_file()
+        self.input_counter = None if self.progress_file is None else InputCounter()
 
     def run(self) -> None:
         """Trains, unless max_steps has been reached already."""
@@ -123,7 +134,8 @@ class TrainAlone:
                 warn_if_nothing_is_learnt(training.train_op)
             self.scaffold = self.make_scaffold(training.spec)
             hooks = self.all_hooks(training, inputs, loss, global_step)
-            return self.run_session(training, loss, hooks)
+            report = self.make_report(loss)
+            return self.run_session(training, loss, self.with_observers(hooks, report), report)
 
     # Building.
 
@@ -160,6 +172,7 @@ class TrainAlone:
                 each_replica=each_replica(self.strategy, self.placement),
                 placement=self.placement,
                 iterations=self.iterations,
+                count_input=None if self.input_counter is None else self.input_counter.count,
             )
 
     def combine(self, training: Training) -> tf.Tensor:
@@ -207,7 +220,34 @@ class TrainAlone:
                 v1.train.LoggingTensorHook({"loss": loss, "step": global_step}, every_n_iter=every)
             )
         hooks += self.asked_hooks(spec.training_hooks)
-        return hooks
+        return [*hooks, *self.stopping_hooks()]
+
+    def stopping_hooks(self) -> list[v1.train.SessionRunHook]:
+        return [StopOnSignal(self.signals)]
+
+    def with_observers(
+        self, hooks: Sequence[v1.train.SessionRunHook], report: ProgressReport | None
+    ) -> list[v1.train.SessionRunHook]:
+        """Puts around the hooks what observes the session calls themselves."""
+        calls = self.signals.calls
+        if report is None:
+            return [AfterCalls(calls.end), *hooks, BeforeCalls(calls.begin)]
+        last = BeforeCalls(calls.begin, report.call_begins)
+        return [AfterCalls(calls.end), report, *hooks, last]
+
+    def make_report(self, loss: tf.Tensor) -> ProgressReport | None:
+        if self.progress_file is None or self.input_counter is None:
+            return None
+        return ProgressReport(
+            self.progress_file,
+            loss,
+            self.input_counter,
+            steps=self.call.steps,
+            last_step=self.call.max_steps,
+            steps_per_call=self.iterations,
+            batches_per_step=self.placement.num_replicas,
+            signals=self.signals,
+        )
 
     def input_hooks(self, inputs: Input) -> list[v1.train.SessionRunHook]:
         return inputs.hooks
@@ -227,6 +267,8 @@ class TrainAlone:
         own = [self.make_saver()] if saves and not given else []
         for hook in (given or own)[:1]:
             hook._listeners.extend(self.call.listeners)  # No public way to add one.
+        for hook in (*given, *own):
+            SavingNotes(self.signals).add_to(hook)
         if self.call.listeners and not (given or own):
             raise ValueError(
                 "There should be a CheckpointSaverHook to use saving_listeners. Please set one of "
@@ -274,12 +316,29 @@ class TrainAlone:
         )
 
     def run_session(
-        self, training: Training, loss: tf.Tensor, hooks: list[v1.train.SessionRunHook]
+        self,
+        training: Training,
+        loss: tf.Tensor,
+        hooks: list[v1.train.SessionRunHook],
+        report: ProgressReport | None,
     ) -> float | None:
         last_loss: float | None = None
-        with prompt_interrupts(), self.make_session(hooks) as session:
+        reporting = nullcontext() if report is None else report.training()
+        last_step = LastStep()
+        session = self.make_session([last_step, *hooks])
+        with self.signals.noted(), reporting, session:
             while not session.should_stop():
-                _, last_loss = session.run([training.train_op, loss])
+                try:
+                    _, last_loss = session.run([training.train_op, loss])
+                except tf.errors.OutOfRangeError as error:  # Taken for the end of the input.
+                    refuse_too_large(error, self.signals, self.call.model_dir)
+                    raise
+        self.signals.leave_after_training(
+            step=last_step.step,
+            num_workers=self.num_workers,
+            worker_index=self.worker_index,
+            saves=saves_checkpoints(self.config),
+        )
         if last_loss is None:
             v1.logging.warning(
                 "Training with estimator made no steps. Perhaps input is empty or misspecified."

@@ -10,7 +10,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator import sessions
+from tfdist.cluster import WorkerLostError, endings
+from tfdist.estimator import sessions, stop_signals
 from tfdist.estimator.agreement import (
     Agreement,
     LeaveTogether,
@@ -23,8 +24,10 @@ from tfdist.estimator.batches import Input
 from tfdist.estimator.lost_workers import lost_workers_named
 from tfdist.estimator.model_check import check_models, describe_model
 from tfdist.estimator.replicas import training_strategy
+from tfdist.estimator.saving_notes import SavingNotes
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.estimator.step import Training, describe_host_call
+from tfdist.estimator.stop_signals import StopSignals
 from tfdist.estimator.stopping import StopAtStep
 from tfdist.estimator.training import FoundCheckpoint, TrainAlone, TrainCall, saves_checkpoints
 from tfdist.strategies.text_exchange import TextExchange
@@ -32,11 +35,13 @@ from tfdist.strategies.text_exchange import TextExchange
 
 def train(call: TrainCall) -> None:
     """Trains as the call says. Every worker calls it."""
+    endings.tell_when_leaving()
     strategy = training_strategy(call.config)
-    if strategy is not None and strategy.num_replicas_in_sync > 1:
-        TrainTogether(call, strategy).run()
-    else:
-        TrainAlone(call, strategy).run()
+    with stop_signals.listening() as signals:
+        if strategy is not None and strategy.num_replicas_in_sync > 1:
+            TrainTogether(call, strategy, signals).run()
+        else:
+            TrainAlone(call, strategy, signals).run()
 
 
 class TrainTogether(TrainAlone):
@@ -47,10 +52,13 @@ class TrainTogether(TrainAlone):
     Args:
       call: What was asked for.
       strategy: A tfdist strategy with several replicas in sync.
+      signals: What this process does when it is asked to stop.
     """
 
-    def __init__(self, call: TrainCall, strategy: Any) -> None:
-        super().__init__(call, strategy)
+    def __init__(self, call: TrainCall, strategy: Any, signals: StopSignals) -> None:
+        super().__init__(call, strategy, signals)
+        self.num_workers = strategy.extended.collectives.num_workers
+        self.worker_index = strategy.extended.collectives.worker_index
         self.is_chief = strategy.extended.should_checkpoint
         strategy.extended.start_counting_reductions()
         self.share_checkpoint = TextExchange(strategy)
@@ -74,12 +82,11 @@ class TrainTogether(TrainAlone):
         self.agreement = Agreement(self.strategy, training.loss, training.has_more)
         return self.agreement.loss
 
-    def all_hooks(self, *args: Any) -> list[v1.train.SessionRunHook]:
+    def stopping_hooks(self) -> list[v1.train.SessionRunHook]:
         assert self.agreement is not None
         return [
-            *super().all_hooks(*args),
-            StopTogether(self.agreement),
-            LeaveTogether(self.strategy),
+            StopTogether(self.agreement, self.signals),
+            LeaveTogether(self.strategy, self.signals),
         ]
 
     def input_hooks(self, inputs: Input) -> list[v1.train.SessionRunHook]:
@@ -113,6 +120,7 @@ class TrainTogether(TrainAlone):
             )
             saver = self.make_saver(save_steps=1)
             saver._listeners.extend(self.call.listeners)  # No public way to add one.
+            SavingNotes(self.signals).add_to(saver)
         together = SaveTogether(self.agreement, synchronize, saver, timer, self.iterations)
         return self.asked_hooks([together])
 
@@ -155,5 +163,9 @@ class TrainTogether(TrainAlone):
         return session
 
     def run_session(self, *args: Any) -> float | None:
-        with lost_workers_named(self.strategy), self.watch:
-            return super().run_session(*args)
+        try:
+            with lost_workers_named(self.strategy), self.watch:
+                return super().run_session(*args)
+        except WorkerLostError:
+            self.signals.leave_if_asked()  # The other one had been asked, too.
+            raise

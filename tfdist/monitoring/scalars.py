@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.monitoring.step_counter import StepCounter, checked_interval, crosses
+from tfdist.estimator.step_counter import StepCounter, checked_interval, crosses
 
 Chosen = Mapping[str, Any] | Sequence[str]
 

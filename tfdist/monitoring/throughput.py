@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as v1
 
-from tfdist.monitoring.step_counter import StepCounter, checked_interval, crosses
+from tfdist.estimator.step_counter import StepCounter, checked_interval, crosses
 from tfdist.monitoring.step_trace import StepShares, shares_of
 from tfdist.monitoring.worker_index import own_worker_index
 

@@ -1,0 +1,174 @@
+"""SIGTERM and SIGUSR1 to one worker: all finish the same step, worker 0 saves, all leave."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.testing import WorkerFailedError
+
+ENGINES = ["grpc", "horovod"]
+
+
+@pytest.fixture(scope="session")
+def train_until_signal(train_briefly: Any) -> Callable[..., dict[str, Any]]:
+    """Trains in a worker until a signal ends it, and says how: `code`, `step`, `lines`."""
+
+    def train_until_signal(
+        engine: str, receiver: int, number: int, *, loop: int = 1, model_dir: str
+    ) -> dict[str, Any]:
+        import logging
+        import os
+        from typing import Any  # a class's own names don't go to the workers by themselves
+
+        import tensorflow as tf
+        import tensorflow.compat.v1 as v1
+
+        lines: list[str] = []
+        handler = logging.Handler()
+        handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+        logging.getLogger("tensorflow").addHandler(handler)
+        v1.logging.set_verbosity(v1.logging.INFO)
+        steps: list[int] = []
+
+        def hooks(index: int) -> list[Any]:
+            class Signal(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+                calls = 0
+
+                def begin(self) -> None:
+                    self.global_step = v1.train.get_global_step()
+
+                def after_run(self, run_context: Any, run_values: Any) -> None:
+                    self.calls += 1
+                    if self.calls == 3 and index == receiver:
+                        os.kill(os.getpid(), number)
+
+                def end(self, session: Any) -> None:
+                    steps.append(int(session.run(self.global_step)))
+
+            return [Signal()]
+
+        def input_fn(index: int) -> Any:
+            return lambda: tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat()
+
+        try:
+            train_briefly(
+                engine,
+                hooks=hooks,
+                input_fn=input_fn,
+                iterations=lambda index: loop,
+                model_dir=model_dir,
+            )
+        except SystemExit as end:
+            stopped = [line for line in lines if line.startswith("Stopped by")]
+            return {"code": end.code, "step": steps[0], "lines": stopped}
+        raise AssertionError("training has ended")
+
+    return train_until_signal
+
+
+@pytest.mark.parametrize(
+    ("engine", "receiver", "name", "loop"),
+    [
+        ("grpc", 1, "SIGTERM", 1),
+        ("grpc", 0, "SIGUSR1", 2),
+        ("horovod", 0, "SIGTERM", 2),
+        ("horovod", 1, "SIGUSR1", 1),
+    ],
+)
+def test_a_signal_to_one_worker_stops_all_after_the_same_step(
+    fake_cluster: Any,
+    train_until_signal: Any,
+    tmp_path: Path,
+    engine: str,
+    receiver: int,
+    name: str,
+    loop: int,
+) -> None:
+    ends = fake_cluster.run(
+        train_until_signal,
+        engine,
+        receiver,
+        int(signal.Signals[name]),
+        loop=loop,
+        model_dir=str(tmp_path / "model"),
+        engine=engine,
+    )
+    step = 4 * loop  # the one after the signal, in which the workers agree
+    code = {"SIGTERM": 143, "SIGUSR1": 138}[name]
+    line = f"Stopped by {name} to worker {receiver} after step {step}; its checkpoint is saved."
+    assert ends == [{"code": code, "step": step, "lines": [line]}] * 2
+    assert f'model_checkpoint_path: "model.ckpt-{step}"' in (
+        (tmp_path / "model" / "checkpoint").read_text()
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_sigterm_ends_a_worker_that_waits_for_a_stopped_one(
+    fake_cluster: Any, train_briefly: Any, tmp_path: Path, engine: str
+) -> None:
+    def hooks(index: int) -> list[Any]:
+        import os
+        import signal
+        import threading
+        from typing import Any  # a class's own names don't go to the workers by themselves
+
+        import tensorflow.compat.v1 as v1
+
+        from tfdist.estimator import stop_signals
+
+        class StopInThirdStep(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+            steps = 0
+
+            def after_run(self, run_context: Any, run_values: Any) -> None:
+                self.steps += 1
+                if self.steps == 3 and index == 1:
+                    os.kill(os.getpid(), signal.SIGSTOP)  # until the run is ended with SIGKILL
+                if self.steps == 3 and index == 0:
+                    stop_signals._STEP_GRACE_S = 1.0
+                    threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGTERM]).start()
+
+        return [StopInThirdStep()]
+
+    with pytest.raises(WorkerFailedError) as caught:
+        fake_cluster.run(train_briefly, engine, hooks=hooks, engine=engine)
+    assert (caught.value.worker, caught.value.exit_code) == (0, 143)
+    assert "SIGTERM: a session call does not end" in str(caught.value)
+
+
+def test_sigterm_ends_a_worker_that_waits_for_a_peer(fake_cluster: Any, train_briefly: Any) -> None:
+    def wait_alone() -> float:
+        import json
+        import os
+        import signal
+        import sys
+        import threading
+        import time
+
+        if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
+            return 0.0
+        sent: list[float] = []
+
+        def send() -> None:
+            while True:
+                frame = sys._current_frames()[threading.main_thread().ident or 0]
+                while frame is not None and frame.f_code.co_name != "meet":
+                    frame = frame.f_back  # type: ignore[assignment]
+                if frame is not None:
+                    break
+                time.sleep(0.01)
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=send, daemon=True).start()
+        try:
+            train_briefly("grpc")
+        except SystemExit as end:
+            assert end.code == 143
+            return time.monotonic() - sent[0]
+        raise AssertionError("not ended")
+
+    took_s, _ = fake_cluster.run(wait_alone)
+    assert took_s < 1.0
