@@ -8,10 +8,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tfdist.launch.free_ports import ReservedPorts
     from tfdist.testing.engines import EngineMissingError, engine_problem
     from tfdist.testing.failures import WorkerFailedError, WorkerTimeoutError, WorkerTracebackError
     from tfdist.testing.fake_cluster import FakeCluster
-    from tfdist.testing.free_ports import ReservedPorts
     from tfdist.testing.scripts import CompletedWorker, ScriptRun, ScriptWorker
 
 __all__ = [
@@ -28,20 +28,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CompletedWorker": "scripts",
-    "EngineMissingError": "engines",
-    "FakeCluster": "fake_cluster",
-    "ReservedPorts": "free_ports",
-    "ScriptRun": "scripts",
-    "ScriptWorker": "scripts",
-    "WorkerFailedError": "failures",
-    "WorkerTimeoutError": "failures",
-    "WorkerTracebackError": "failures",
-    "engine_problem": "engines",
+    "CompletedWorker": "tfdist.testing.scripts",
+    "EngineMissingError": "tfdist.testing.engines",
+    "FakeCluster": "tfdist.testing.fake_cluster",
+    "ReservedPorts": "tfdist.launch.free_ports",
+    "ScriptRun": "tfdist.testing.scripts",
+    "ScriptWorker": "tfdist.testing.scripts",
+    "WorkerFailedError": "tfdist.testing.failures",
+    "WorkerTimeoutError": "tfdist.testing.failures",
+    "WorkerTracebackError": "tfdist.testing.failures",
+    "engine_problem": "tfdist.testing.engines",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -5,8 +5,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from tfdist.launch.worker_names import names_text
 from tfdist.testing.call_pickle import exception_of, value_of
-from tfdist.testing.failures import Failure, first_failure, names_text
+from tfdist.testing.failures import Failure, first_failure
 from tfdist.testing.job import Job
 from tfdist.testing.run import Run
 from tfdist.testing.run_errors import stop_after_failure, stop_after_time

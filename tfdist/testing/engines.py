@@ -1,6 +1,6 @@
 """The engines over which workers can be connected, and whether they work here."""
 
-from tfdist.testing.mpi import horovod_problem
+from tfdist.launch.mpi import horovod_problem
 
 _ENGINES = ("grpc", "horovod", "none")
 

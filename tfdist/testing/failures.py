@@ -1,8 +1,10 @@
 """What a test is told when a run failed: who was first, why, and what it wrote."""
 
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from tfdist.launch.exit_statuses import signal_name
+from tfdist.launch.worker_names import names_text
 
 _TAIL_LINES = 30
 
@@ -33,7 +35,7 @@ class WorkerFailedError(RuntimeError):
         """The signal that ended the worker, like "SIGKILL", or None."""
         if self.exit_code is None or self.exit_code >= 0:
             return None
-        return _signal_name(-self.exit_code)
+        return signal_name(-self.exit_code)
 
 
 class WorkerTimeoutError(WorkerFailedError):
@@ -93,7 +95,7 @@ def failure_text(
     if failure.exit_code is None:
         how = f"{after}: {failure.error}"
     elif failure.exit_code < 0:
-        how = f"{after}, killed by {_signal_name(-failure.exit_code)}"
+        how = f"{after}, killed by {signal_name(-failure.exit_code)}"
     else:
         how = f"{after}, with exit code {failure.exit_code}"
     first = " first" if num_workers > 1 else ""
@@ -135,16 +137,3 @@ def tail_text(name: str, output: str) -> str:
         return f"{name} wrote nothing."
     cut = f"the last {_TAIL_LINES} of {len(lines)} lines" if len(lines) > _TAIL_LINES else "what"
     return f"{cut} {name} wrote:\n" + "\n".join(lines[-_TAIL_LINES:])
-
-
-def names_text(workers: Sequence[int]) -> str:
-    """Returns "worker 1" or "workers 1 and 2"."""
-    *most, last = [str(worker) for worker in workers]
-    return f"workers {', '.join(most)} and {last}" if most else f"worker {last}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # most real-time signals have no name
-        return f"signal {number}"

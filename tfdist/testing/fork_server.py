@@ -30,7 +30,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tfdist.testing.child_process import become_command, die_with_parent, take_place
+from tfdist.launch.linux import die_with_parent
+from tfdist.testing.child_process import become_command, take_place
 from tfdist.testing.job import Job
 
 _REQUEST_LIMIT_S = 10.0

@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from tfdist.testing.child_process import become_command, die_with_parent, take_place
+from tfdist.launch.linux import die_with_parent
+from tfdist.testing.child_process import become_command, take_place
 from tfdist.testing.job import Job
 
 

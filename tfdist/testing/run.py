@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tfdist.testing.child_process import python_command
+from tfdist.launch.free_ports import ReservedPorts
+from tfdist.launch.mpi import find_mpirun, mpirun_command, mpirun_environment
+from tfdist.launch.python_command import python_command
 from tfdist.testing.engines import check_request
 from tfdist.testing.environments import tf_configs, worker_environment
 from tfdist.testing.failures import WorkerFailedError, tail_text
-from tfdist.testing.free_ports import ReservedPorts
 from tfdist.testing.job import Event, Job
-from tfdist.testing.mpi import find_mpirun, mpirun_command, mpirun_environment
 from tfdist.testing.server_process import ServerProcess
 from tfdist.testing.waiting import wait_until
 

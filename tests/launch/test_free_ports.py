@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tfdist.launch.free_ports import candidate_ports
 from tfdist.testing import ReservedPorts
-from tfdist.testing.free_ports import candidate_ports
 
 HOLD_20_PORTS = (
     "import sys; from tfdist.testing import ReservedPorts; held = ReservedPorts(20)\n"
@@ -17,7 +17,7 @@ HOLD_20_PORTS = (
 
 
 def narrow(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
-    monkeypatch.setattr("tfdist.testing.free_ports.candidate_ports", lambda first, last: ports)
+    monkeypatch.setattr("tfdist.launch.free_ports.candidate_ports", lambda first, last: ports)
 
 
 def test_ports_lie_below_the_range_of_outgoing_connections() -> None:

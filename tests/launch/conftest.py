@@ -1,0 +1,216 @@
+"""Real runs of `tfdist run` with small programs, and plans and workers for tests without any."""
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tfdist.cluster.progress import Progress
+from tfdist.launch.plan import WorkerPlan
+from tfdist.launch.worker_state import WorkerState
+from tfdist.testing.waiting import wait_until
+
+_LIMIT_S = 60.0
+_MARK = "TFDIST_TEST_RUN"
+_ROOT = Path(__file__).parents[2]
+
+# What stands before the code of a test's program.
+_PRELUDE = """\
+import os, signal, subprocess, sys, time
+from pathlib import Path
+here = Path(__file__).parent
+index = int(os.environ.get("TFDIST_INSTANCE_INDEX", "-1"))
+
+def ready():
+    "Tells the test that this worker is as far as it should be."
+    (here / f"ready-{index}").touch()
+
+def wait_for(name):
+    while not (here / name).exists():
+        time.sleep(0.01)
+
+def on(number, action):
+    signal.signal(number, lambda *_: action())
+"""
+
+
+class Run:
+    """One `tfdist run` and what came of it.
+
+    Attributes:
+      process: The launcher.
+      folder: Where it runs.
+      log_dir: Where the workers' logs are.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path, mark: str) -> None:
+        self.process = process
+        self.folder = folder
+        self.log_dir = folder / "logs"
+        self._mark = mark
+        self._output: tuple[str, str] | None = None
+
+    def wait(self, limit_s: float = _LIMIT_S) -> int:
+        """Waits for the launcher's end; returns its exit code."""
+        if self._output is None:
+            self._output = self.process.communicate(timeout=limit_s)
+        return self.process.returncode
+
+    @property
+    def out(self) -> str:
+        """The workers' stdout, as the launcher has shown it."""
+        self.wait()
+        assert self._output is not None
+        return self._output[0]
+
+    @property
+    def err(self) -> str:
+        """The workers' stderr, and what the launcher said."""
+        self.wait()
+        assert self._output is not None
+        return self._output[1]
+
+    def log(self, name: str) -> str:
+        """What is in a log, that of "worker-0" for example."""
+        return (self.log_dir / f"{name}.log").read_text()
+
+    def wait_for(self, *names: str) -> None:
+        """Waits until the workers have made files of these names in the folder."""
+        for name in names:
+            is_there = wait_until(
+                lambda name=name: (self.folder / name).exists() or self.process.poll() is not None,
+                _LIMIT_S,
+            )
+            assert is_there and (self.folder / name).exists(), (name, self.process.poll())
+
+    def wait_until_ready(self, *workers: int) -> None:
+        """Waits until these workers have called `ready()`."""
+        self.wait_for(*(f"ready-{worker}" for worker in workers))
+
+    def signal(self, number: int) -> None:
+        """Sends the launcher a signal."""
+        self.process.send_signal(number)
+
+    def living(self, *words: str) -> list[psutil.Process]:
+        """Returns the run's processes, whoever their parents are, with these in their command."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get(_MARK) == self._mark and process.is_running():
+                    command = process.cmdline()
+                    # A zombie has no environment, so none comes as far as here.
+                    if all(any(word in part for part in command) for word in words):
+                        found.append(process)
+        return found
+
+    def is_nothing_left(self, limit_s: float = 20.0) -> bool:
+        """Waits until no process of the run lives."""
+        return wait_until(lambda: not self.living(), limit_s)
+
+    def end(self) -> None:
+        """Ends what a failed test has left."""
+        while left := self.living():
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        self.process.wait()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    """Starts `tfdist run` with a program for each worker: its code, or a command."""
+    runs: list[Run] = []
+
+    def launch(
+        program: str | Sequence[str],
+        *options: str,
+        num_instances: int = 2,
+        environ: dict[str, str] | None = None,
+        before: Sequence[str] = (),
+        **popen: Any,
+    ) -> Run:
+        folder = tmp_path / f"run-{len(runs)}"
+        folder.mkdir(exist_ok=True)  # a test may have put something into it
+        if isinstance(program, str):
+            path = folder / "program.py"
+            path.write_text(_PRELUDE + textwrap.dedent(program))
+            command: Sequence[str] = (sys.executable, "-S", str(path))  # starts faster
+        else:
+            command = program
+        mark = uuid.uuid4().hex
+        words = [sys.executable, "-m", "tfdist", "run", "--num-instances", str(num_instances)]
+        if "--dry-run" not in options:
+            words += ["--log-dir", "logs"]
+        process = subprocess.Popen(
+            [*before, *words, "--print-topology", "no", *options, "--", *command],
+            cwd=folder,
+            env={**_environment(), _MARK: mark, **(environ or {})},
+            stdin=subprocess.DEVNULL,
+            text=True,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen},
+        )
+        runs.append(Run(process, folder, mark))
+        return runs[-1]
+
+    yield launch
+    for run in runs:
+        run.end()
+
+
+def _environment() -> dict[str, str]:
+    # A shell that starts the tests in the background has Ctrl-C ignored, and all that they start.
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("TFDIST_", "TF_CONFIG"))}
+    return {**kept, "PYTHONPATH": path}
+
+
+@pytest.fixture
+def break_agents(tmp_path: Path) -> Callable[[str], dict[str, str]]:
+    """Returns an environment in which every Python that is to be an agent does something else."""
+
+    def break_agents(action: str) -> dict[str, str]:
+        code = f"import os, time\nif 'TFDIST_AGENT_TOKEN' in os.environ:\n    {action}\n"
+        (tmp_path / "sitecustomize.py").write_text(code)
+        return {"PYTHONPATH": f"{tmp_path}{os.pathsep}{_ROOT}"}
+
+    return break_agents
+
+
+@pytest.fixture
+def make_worker(tmp_path: Path) -> Callable[..., WorkerState]:
+    """Makes what the launcher knows of a worker; each call makes the next one."""
+    numbers = itertools.count()
+
+    def make_worker(*, is_evaluator: bool = False, **facts: Any) -> WorkerState:
+        index = next(numbers)
+        plan = WorkerPlan(
+            index=index,
+            name="evaluator" if is_evaluator else f"worker {index}",
+            host="localhost",
+            replicas=range(0) if is_evaluator else range(index, index + 1),
+            devices_per_replica=1,
+            cores=None,
+            command=("true",),
+            environment={},
+            log_path=tmp_path / f"worker-{index}.log",
+        )
+        progress = {name: facts.pop(name) for name in vars(Progress()) if name in facts}
+        if progress:
+            facts["progress"] = Progress(**progress)
+        return WorkerState(plan=plan, **facts)
+
+    return make_worker

@@ -1,0 +1,132 @@
+"""The command `tfdist`: it starts fast, finds its sub-commands and ends with the right code."""
+
+import json
+import subprocess
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tfdist.cluster import ClusterError
+from tfdist.launch.cli import main
+from tfdist.launch.errors import UsageError
+from tfdist.launch.run_options import RunOptions
+
+Replace = Callable[[str, Callable[..., int]], None]
+
+
+@pytest.fixture
+def replace_command(monkeypatch: pytest.MonkeyPatch) -> Replace:
+    """Puts another `main` in the place of a sub-command's."""
+
+    def replace(name: str, main: Callable[..., int]) -> None:
+        def add_arguments(parser: ArgumentParser) -> None:
+            parser.add_argument("--deep", metavar="N")
+
+        module = SimpleNamespace(main=main, add_arguments=add_arguments)
+        monkeypatch.setitem(sys.modules, f"tfdist.launch.{name}", module)
+
+    return replace
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"]])
+def test_help_names_the_commands(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    for name in ("run", "slurm", "kubernetes", "doctor", "--version", "examples:"):
+        assert name in text
+
+
+def test_the_command_starts_without_heavy_packages() -> None:
+    code = (
+        "import sys; from tfdist.launch.cli import main; main(['--help'])\n"
+        "heavy = {'tensorflow', 'numpy', 'rich', 'yaml', 'psutil', 'asyncio', 'kubernetes'}\n"
+        "sys.exit(f'imported: {heavy & set(sys.modules)}' if heavy & set(sys.modules) else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_python_m_tfdist_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tfdist", "--version"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, f"tfdist {version('tfdist')}\n")
+
+
+@pytest.mark.parametrize(
+    "words", [["--version-format", "json"], ["--version", "--version-format=json"]]
+)
+def test_versions_as_json(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    versions = json.loads(capsys.readouterr().out)
+    assert versions["tfdist"] == version("tfdist")
+    assert versions["tensorflow"] == version("tensorflow")
+    assert versions.keys() == {"tfdist", "python", "tensorflow", "horovod", "openmpi"}
+
+
+def test_run_gets_its_options_and_its_code_is_passed_on(replace_command: Replace) -> None:
+    seen: list[RunOptions] = []
+
+    def run(options: RunOptions) -> int:
+        seen.append(options)
+        return 7
+
+    replace_command("run", run)
+    assert main(["run", "--num-instances", "2", "sleep", "1"]) == 7
+    assert seen[0].num_instances == 2
+    assert seen[0].command == ("sleep", "1")
+
+
+def test_run_writes_the_config_before_it_starts(replace_command: Replace, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    replace_command("run", lambda options: int(not file.exists()))
+    assert main(["run", "--export-config", str(file), "sleep", "1"]) == 0
+
+
+@pytest.mark.parametrize("name", ["slurm", "kubernetes", "doctor"])
+def test_other_commands_add_their_own_options(name: str, replace_command: Replace) -> None:
+    def command(arguments: Namespace) -> int:
+        return int(arguments.deep)
+
+    replace_command(name, command)
+    assert main([name, "--deep", "5"]) == 5
+
+
+@pytest.mark.parametrize("error", [UsageError, ClusterError])
+def test_a_refusal_from_anywhere_is_a_line_and_code_2(
+    error: type[Exception], replace_command: Replace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(options: RunOptions) -> int:
+        raise error("the ports are taken")
+
+    replace_command("run", run)
+    assert main(["run", "sleep", "1"]) == 2
+    assert capsys.readouterr() == ("", "tfdist run: error: the ports are taken\n")
+
+
+def test_ctrl_c_ends_without_a_stack(
+    replace_command: Replace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(options: RunOptions) -> int:
+        raise KeyboardInterrupt
+
+    replace_command("run", run)
+    assert main(["run", "sleep", "1"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", ["run", "slurm", "kubernetes", "doctor"])
+def test_every_command_has_help(
+    name: str, replace_command: Replace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if name != "run":
+        replace_command(name, lambda arguments: 1)
+    with pytest.raises(SystemExit) as caught:
+        main([name, "--help"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: tfdist {name} ")

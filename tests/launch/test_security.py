@@ -1,0 +1,190 @@
+"""Nobody but the run's own agents is heard by the launcher, and no secret is shown."""
+
+import ast
+import json
+import os
+import signal
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import tfdist.launch
+from tfdist.launch.channel import ADDRESSES_VARIABLE, LINE_LIMIT_BYTES, TOKEN_VARIABLE
+from tfdist.testing.waiting import wait_until
+
+Launch = Callable[..., Any]
+
+WAIT = "ready()\nwait_for('go')\nprint('done', flush=True)"
+
+
+@pytest.fixture
+def waiting(launch: Launch) -> Iterator[Any]:
+    """A run of one worker that ends well once it may."""
+    run = launch(WAIT, "-vv", num_instances=1)
+    run.wait_until_ready(0)
+    yield run
+    (run.folder / "go").touch()
+    assert run.wait() == 0, run.err
+    assert run.log("worker-0") == "done\n"
+    assert "Traceback" not in run.err
+    assert "exception" not in run.err.lower()
+
+
+def agent_environment(run: Any) -> dict[str, str]:
+    (agent,) = run.living("tfdist.launch.agent")
+    return agent.environ()
+
+
+def listening(run: Any) -> list[tuple[str, int]]:
+    """Returns the addresses at which a process of the run listens."""
+    pids = {process.pid for process in run.living()}
+    return [
+        (found.laddr.ip, found.laddr.port)
+        for found in psutil.net_connections(kind="inet")
+        if found.status == psutil.CONN_LISTEN and found.pid in pids
+    ]
+
+
+def knock(run: Any, said: bytes) -> bytes:
+    """Says this to the launcher; returns its answer until it has closed the connection."""
+    host, port = agent_environment(run)[ADDRESSES_VARIABLE].rsplit(":", 1)
+    answer = b""
+    with socket.create_connection((host, int(port)), timeout=30.0) as connection:
+        try:
+            connection.sendall(said)
+            connection.shutdown(socket.SHUT_WR)
+            while chunk := connection.recv(1 << 16):
+                answer += chunk
+        except TimeoutError:
+            raise
+        except OSError:  # it has closed the connection before it had read all
+            pass
+    return answer
+
+
+def hello(**facts: Any) -> bytes:
+    said = {"kind": "hello", "token": "0" * 32, "index": 0, "host": "evil", "pid": 1, **facts}
+    return json.dumps(said).encode() + b"\n"
+
+
+def test_the_launcher_listens_on_loopback_alone_and_shows_its_token_to_nobody(waiting: Any) -> None:
+    environ = agent_environment(waiting)
+    addresses, token = environ[ADDRESSES_VARIABLE], environ[TOKEN_VARIABLE]
+    assert addresses.startswith("127.0.0.1:")
+    assert listening(waiting) == [("127.0.0.1", int(addresses.rsplit(":")[-1]))]
+    assert len(token) >= 32
+    for process in waiting.living():
+        assert not any(token in word for word in process.cmdline())
+        is_agent = any("tfdist.launch.agent" in word for word in process.cmdline())
+        assert (token in process.environ().values()) == is_agent
+    (waiting.folder / "go").touch()
+    assert waiting.wait() == 0
+    logs = "".join(path.read_text() for path in waiting.log_dir.iterdir())
+    assert token not in waiting.out + waiting.err + logs
+
+
+def test_who_is_no_agent_of_the_run_is_sent_away_without_a_word(waiting: Any) -> None:
+    stop = b'{"kind": "stop", "grace_s": 0}\n'
+    ended = b'{"kind": "ended", "code": 3, "ago_s": 0}\n{"kind": "gone", "was_killed": false}\n'
+    without_the_token = (
+        hello() + ended,
+        hello(token=None) + ended,
+        hello(token=["a"]) + ended,
+        hello(token="\ud800") + ended,
+        stop,
+        ended,
+        b"",
+    )
+    rubbish = (
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\xfc\x03\x03" * 20,
+        b"\n" * 100,
+        b"null\n",
+        b'["hello"]\n',
+        b'{"kind": ["hello"]}\n',
+        b'{"token": "no kind"}\n',
+        b"[" * 100_000 + b"\n",
+        b"9" * 10_000 + b"\n",
+        b'"\xff\xfe"\n',
+        b"x" * (LINE_LIMIT_BYTES + 10),
+        b"x" * (2 * LINE_LIMIT_BYTES) + b"\n" + hello(),
+    )
+    token = agent_environment(waiting)[TOKEN_VARIABLE]
+    # Worker 0 has its agent, and there is no other worker.
+    with_a_wrong_index = (
+        hello(token=token, index=index) + ended for index in (0, 1, -1, "0", None, [0], 10**30)
+    )
+    for said in (*without_the_token, *rubbish, *with_a_wrong_index):
+        assert knock(waiting, said) == b"", said[:20]
+
+
+def test_nobody_else_can_take_the_place_of_an_agent_that_has_not_come(
+    launch: Launch, break_agents: Callable[[str], dict[str, str]]
+) -> None:
+    run = launch("ready()", num_instances=1, environ=break_agents("time.sleep(600)"))
+    assert wait_until(lambda: bool(run.living("tfdist.launch.agent")), 60.0)
+    for said in (hello(), hello(token=""), hello(token=None)):
+        assert knock(run, said) == b""
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 143
+    assert "before worker 0 (localhost) had started" in run.err
+
+
+def test_who_says_nothing_or_breaks_off_keeps_nobody_waiting(waiting: Any) -> None:
+    host, port = agent_environment(waiting)[ADDRESSES_VARIABLE].rsplit(":", 1)
+    silent = [socket.create_connection((host, int(port))) for _ in range(20)]
+    with silent[0]:
+        silent[0].sendall(b'{"kind": ')
+    for connection in silent[1:10]:  # closed the hard way
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+    (waiting.folder / "go").touch()
+    assert waiting.wait(20.0) == 0
+    for connection in silent[10:]:
+        connection.close()
+
+
+def test_a_dry_run_shows_neither_token_nor_secrets(launch: Launch) -> None:
+    words = ["--dry-run", "-vv", "--env", "API_KEY=k1e9", "--env", "DB_PASSWORD"]
+    run = launch("", *words, environ={"DB_PASSWORD": "hunter2"})
+    assert run.wait() == 0
+    assert "API_KEY=***" in run.out
+    for secret in (TOKEN_VARIABLE, "k1e9", "hunter2"):
+        assert secret not in run.out + run.err
+
+
+def test_other_users_cannot_read_how_far_a_worker_is(launch: Launch) -> None:
+    run = launch(
+        """
+        path = Path(os.environ["TFDIST_PROGRESS_FILE"])
+        print(oct(path.parent.stat().st_mode & 0o777), path.parent, flush=True)
+        """,
+        num_instances=1,
+    )
+    assert run.wait() == 0
+    mode, folder = run.log("worker-0").split()
+    assert mode == "0o700"
+    assert wait_until(lambda: not os.path.exists(folder), 10.0)
+
+
+SHELLS = {"system", "popen", "getoutput", "getstatusoutput", "create_subprocess_shell"}
+
+
+def test_no_shell_starts_a_command() -> None:
+    folder = Path(tfdist.launch.__file__).parent
+    found = []
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "shell":
+                found.append((path.name, node.value.lineno))
+            if isinstance(node, ast.Attribute) and node.attr in SHELLS:
+                is_platform = isinstance(node.value, ast.Name) and node.value.id == "platform"
+                found += [] if is_platform else [(path.name, node.lineno)]
+            if isinstance(node, ast.ImportFrom) and node.module in ("os", "subprocess", "asyncio"):
+                found += [(path.name, node.lineno) for name in node.names if name.name in SHELLS]
+    assert found == []

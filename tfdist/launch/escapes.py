@@ -1,0 +1,51 @@
+"""What a program's output may contain that a terminal must not get."""
+
+from __future__ import annotations
+
+import re
+
+_ESCAPE = re.compile(
+    # A command with parameters, like a colour or a cursor movement.
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    # A command with a text, like a window title; unfinished, it takes the rest of the line.
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)"
+    r"|\x1b[ -/]*[0-Z\\^-~]"
+)
+_COLOR = re.compile(r"\x1b\[[0-9;:]*m")
+_CONTROL = re.compile(
+    # All but tab, and ESC, which is looked at after the escape sequences.
+    r"[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f"
+    # Line separators, and what turns the direction of writing around.
+    r"\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
+_RESET = "\x1b[0m"
+
+
+def strip_escapes(text: str, *, keep_colors: bool = False) -> str:
+    """Returns a line without escape sequences and control characters.
+
+    Args:
+      text: One line.
+      keep_colors: Leaves the sequences that set colours and weights, and ends them at the end of
+        the line.
+    """
+    if text.isprintable():
+        return text
+    stripped = _ESCAPE.sub(_color_of if keep_colors else "", text)
+    stripped = _CONTROL.sub("", stripped)
+    if not keep_colors:
+        return stripped.replace("\x1b", "")
+    kept = re.sub(r"\x1b(?!\[[0-9;:]*m)", "", stripped)
+    return kept + _RESET if "\x1b" in kept and not kept.endswith(_RESET) else kept
+
+
+def last_state(line: str) -> str:
+    """Returns what a line shows after its carriage returns: a progress bar's last state."""
+    if "\r" not in line:
+        return line
+    states = [state for state in line.split("\r") if strip_escapes(state).strip()]
+    return states[-1] if states else ""
+
+
+def _color_of(match: re.Match[str]) -> str:
+    return match[0] if _COLOR.fullmatch(match[0]) else ""

@@ -1,0 +1,121 @@
+"""The command that every worker runs: found before anything is started."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.machinery
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+
+from tfdist.cluster.tasks import shown
+from tfdist.launch.errors import UsageError
+
+_EXAMPLE = "For example: tfdist run --num-instances 2 -- python train.py"
+
+
+def program_command(words: Sequence[str], path: str | None) -> tuple[str, ...]:
+    """Returns the command as workers run it: a .py file and "-m MODULE" get this Python in front.
+
+    Args:
+      words: What the user wrote.
+      path: The folders of the variable PATH in which programs are looked for.
+
+    Raises:
+      UsageError: If there is no such program, file or module on this machine.
+    """
+    if not words or not words[0]:
+        raise UsageError(f"got no command to run. Write one after the options. {_EXAMPLE}")
+    program = words[0]
+    if program == "-m":
+        _check_module(words[1:])
+        return (sys.executable, *words)
+    if program.startswith("-"):
+        raise UsageError(
+            f"the command begins with {shown(program)}; a program, a .py file or -m MODULE may "
+            f"stand there. Put options of tfdist run before the --. {_EXAMPLE}"
+        )
+    if program.endswith(".py"):
+        _check_script(program)
+        return (sys.executable, *words)
+    _check_program(program, path)
+    if re.fullmatch(r"python[0-9.]*", os.path.basename(program)) and len(words) > 1:
+        if words[1] == "-m":
+            return tuple(words)  # its Python may have other modules than this one
+        if words[1].endswith(".py"):
+            _check_script(words[1])
+    return tuple(words)
+
+
+def _check_script(script: str) -> None:
+    if os.path.isdir(script):
+        raise UsageError(
+            f"the program {shown(script)} is a folder, and a .py file is needed. Name the file in "
+            "it that trains."
+        )
+    if not os.path.isfile(script):
+        raise UsageError(
+            f"there is no file {shown(script)} in {os.getcwd()}.{_near_file(script)} A program is "
+            "named by its path from here: mend it, or change to its folder."
+        )
+    if not os.access(script, os.R_OK):
+        raise UsageError(
+            f"the program {shown(script)} may not be read by this user. Allow it with chmod +r."
+        )
+
+
+def _check_module(words: Sequence[str]) -> None:
+    if not words:
+        raise UsageError(f"-m needs the name of a module, got nothing. {_EXAMPLE}")
+    name = words[0]
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise UsageError(
+            f"-m {shown(name)} is not a module's name: letters, digits, _ and dots are allowed. "
+            "Write for example -m package.train."
+        )
+    # As `python -m` looks for it: in this folder, then where modules are installed.
+    top = name.partition(".")[0]
+    is_built_in = top in sys.builtin_module_names or top in sys.stdlib_module_names
+    if not is_built_in and not importlib.machinery.PathFinder.find_spec(top, ["", *sys.path]):
+        raise UsageError(
+            f"there is no module {shown(top)} in {os.getcwd()} or installed for {sys.executable}. "
+            "Mend the name, install it, or change to the folder that holds it."
+        )
+
+
+def _check_program(program: str, path: str | None) -> None:
+    if shutil.which(program, path=path):
+        return
+    if os.path.isdir(program):
+        raise UsageError(
+            f"the program {shown(program)} is a folder, and a file is needed. Name the program "
+            "in it."
+        )
+    if os.path.isfile(program):
+        place = program if os.sep in program else f".{os.sep}{program}"
+        if os.access(program, os.X_OK):
+            raise UsageError(
+                f"the program {shown(program)} is in this folder, which is not on PATH. "
+                f"Write {place}."
+            )
+        raise UsageError(
+            f"the program {shown(program)} is not executable. Allow it with chmod +x {place}, or "
+            "put its interpreter before it."
+        )
+    where = f"in {os.getcwd()}" if os.sep in program else "on PATH"
+    raise UsageError(
+        f"there is no program {shown(program)} {where}. Mend the name, or give the path of the "
+        f"program. {_EXAMPLE}"
+    )
+
+
+def _near_file(script: str) -> str:
+    folder, name = os.path.split(script)
+    try:
+        names = os.listdir(folder or ".")
+    except OSError:
+        return f" There is no folder {shown(folder)}." if folder else ""
+    near = difflib.get_close_matches(name, [one for one in names if one.endswith(".py")], n=1)
+    return f' Did you mean "{os.path.join(folder, near[0])}"?' if near else ""
