@@ -1,0 +1,136 @@
+"""Options of `tfdist kubernetes` that cannot go together, and those that are better not used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tfdist.cluster.tasks import shown
+from tfdist.launch.errors import UsageError
+from tfdist.launch.kubernetes.option_values import LONGEST_LABEL
+from tfdist.launch.kubernetes.options import JobOptions
+
+_SET_BY_MANIFEST = (
+    r"TF_CONFIG|TFDIST_\w*|JOB_COMPLETION_INDEX|POD_NAMESPACE|OMPI_MCA_(orte|plm)_\w*"
+)
+_SECRET_NAME = r"PASSWORD|PASSWD|SECRET|TOKEN(?![A-Z])|CREDENTIAL|(API|ACCESS|PRIVATE|AUTH)_?KEY"
+_SECRET_VALUE = r"-----BEGIN|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_\w{30}|://[^/\s:@]+:[^/\s@]+@"
+
+
+def check(options: JobOptions) -> None:
+    """Refuses what the cluster would refuse, or what could not work there.
+
+    Raises:
+      UsageError: With the first thing found.
+    """
+    _check_command(options)
+    _check_length(options)
+    _check_devices(options)
+    _check_rights(options)
+    _check_variables(options)
+    _check_volumes(options)
+
+
+def notices(options: JobOptions) -> list[str]:
+    """Returns what the user should know before the run, a line each."""
+    lines = [
+        f"--env {name} looks like a secret, and a manifest is no place for one. "
+        f"Put it into a Secret and write --secret-env {name}=SECRET:KEY."
+        for name, value in options.env
+        if re.search(_SECRET_NAME, name, re.IGNORECASE) or re.search(_SECRET_VALUE, value)
+    ]
+    if options.max_restarts and not options.volumes and not _names_remote_folder(options.command):
+        lines.append(
+            "--max-restarts without --volume: a pod's files go with it. Keep checkpoints on a "
+            "claim that all pods mount (--volume CLAIM:/FOLDER), or in an object store."
+        )
+    if options.has_evaluator and options.kind == "tfjob":
+        lines.append(
+            "a TFJob ends its evaluator as soon as the chief is done, perhaps before the last "
+            "evaluation. The kinds job and trainjob wait for it."
+        )
+    return lines
+
+
+def _check_command(options: JobOptions) -> None:
+    if not options.command or not options.command[0]:
+        raise UsageError(
+            "there is no command to run in the containers. Write it last, after --, for example "
+            "-- python train.py."
+        )
+    for word in (*options.command, *(value for _, value in options.env)):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"{shown(word)} is not UTF-8, and a manifest can hold nothing else. Rename it."
+            ) from None
+
+
+def _check_length(options: JobOptions) -> None:
+    last = options.num_instances - 1
+    # Trainer's JobSet wants room for what is added to a pod's name at random, too.
+    suffixes = {
+        "job": [f"-{last}"],
+        "tfjob": ["-chief-0", f"-worker-{max(0, last - 1)}"],
+        "mpijob": ["-launcher", f"-worker-{last}"],
+        "trainjob": [f"-node-0-{last}-abcde", "-launcher-0-0-abcde"],
+    }[options.kind]
+    if options.has_evaluator:
+        suffixes.append("-evaluator-0-0-abcde" if options.kind == "trainjob" else "-evaluator-0")
+    longest = max(suffixes, key=len)
+    allowed = LONGEST_LABEL - len(longest)
+    if len(options.name) > allowed:
+        raise UsageError(
+            f"--name {shown(options.name)} has {len(options.name)} characters, and with "
+            f'"{longest}", which a pod of {options.num_instances} adds, it would have more than '
+            f"{LONGEST_LABEL}. Use at most {allowed}."
+        )
+
+
+def _check_devices(options: JobOptions) -> None:
+    needed = options.replicas_per_instance * options.devices_per_replica
+    if options.gpus and needed > options.gpus:
+        raise UsageError(
+            f"--gpus is {options.gpus}, but an instance has {options.replicas_per_instance} "
+            f"replicas of {options.devices_per_replica} devices, which is {needed}. "
+            f"Use --gpus {needed}, more instances or fewer replicas."
+        )
+
+
+def _check_rights(options: JobOptions) -> None:
+    if options.ipc_lock and options.user_id:
+        raise UsageError(
+            "--ipc-lock gives its capability to root only, and --run-as-user is "
+            f"{options.user_id}. Add --run-as-user 0, or leave --ipc-lock out."
+        )
+    if options.kind == "trainjob" and options.engine == "horovod" and not options.user_id:
+        raise UsageError(
+            "--run-as-user 0 cannot use the SSH key that Trainer mounts: others may read it, and "
+            "ssh refuses that of root's keys.\nUse another user, or --kind mpijob."
+        )
+
+
+def _check_variables(options: JobOptions) -> None:
+    names = [name for name, _ in options.env] + [one.name for one in options.secret_env]
+    for name in names:
+        if re.fullmatch(_SET_BY_MANIFEST, name):
+            raise UsageError(
+                f"--env sets {name}, which the manifest or its operator sets itself. Leave it out."
+            )
+        if names.count(name) > 1:
+            raise UsageError(f"{name} is set {names.count(name)} times. Set it once.")
+
+
+def _check_volumes(options: JobOptions) -> None:
+    paths = [volume.path for volume in options.volumes]
+    for path in paths:
+        if path == "/dev/shm" or paths.count(path) > 1:
+            other = "--shared-memory is" if path == "/dev/shm" else "another --volume is"
+            raise UsageError(
+                f"--volume mounts a claim at {path}, where {other} mounted. Use another folder."
+            )
+
+
+def _names_remote_folder(command: Sequence[str]) -> bool:
+    return any(re.search(r"\b(gs|s3|hdfs|viewfs|https?)://", word) for word in command)

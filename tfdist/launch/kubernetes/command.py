@@ -1,0 +1,75 @@
+"""`tfdist kubernetes`: writes the manifests of a run, and submits them if asked to."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tfdist.launch.errors import UsageError
+from tfdist.launch.kubernetes.checks import check, notices
+from tfdist.launch.kubernetes.kubectl import find_kubectl, submit
+from tfdist.launch.kubernetes.options import Delivery, JobOptions, read_options
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Writes the manifests.
+
+    Args:
+      arguments: What `add_arguments` describes.
+
+    Returns:
+      The exit code: 0, or kubectl's.
+
+    Raises:
+      UsageError: If the options are wrong, or something that they need is not installed.
+    """
+    options, delivery = read_options(arguments)
+    check(options)
+    kubectl = find_kubectl() if delivery.verb else ""
+    text = _text(options)
+    for notice in notices(options):
+        _say(notice)
+    if delivery.output:
+        _write(delivery, text)
+    if delivery.verb:
+        code = submit(kubectl, delivery, text)
+        if code == 0 and not delivery.dry_run:
+            _say_what_next(options)
+        return code
+    if not delivery.output:
+        sys.stdout.write(text)
+    return 0
+
+
+def _text(options: JobOptions) -> str:
+    try:
+        # Here, since loading the models takes a second, and they may be missing.
+        from tfdist.launch.kubernetes.manifests import manifests, to_yaml
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "kubeflow_trainer_api":
+            raise
+        raise UsageError(
+            "the package kubeflow-trainer-api is not installed, from whose models manifests are "
+            'made. Run: pip install "tfdist[kubernetes]"'
+        ) from None
+    return to_yaml(manifests(options))
+
+
+def _write(delivery: Delivery, text: str) -> None:
+    assert delivery.output is not None
+    try:
+        delivery.output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"--output {delivery.output} cannot be written: {error.strerror}. Name another file."
+        ) from None
+
+
+def _say_what_next(options: JobOptions) -> None:
+    where = f" --namespace {options.namespace}" if options.namespace else ""
+    which = f"{where} --selector app.kubernetes.io/instance={options.name}"
+    _say(f"submitted. Its output: kubectl logs --follow --prefix --max-log-requests 99{which}")
+
+
+def _say(text: str) -> None:
+    print(f"tfdist kubernetes: {text}", file=sys.stderr)

@@ -1,0 +1,103 @@
+"""A run as batch/v1 Jobs and a headless Service: any cluster has these. gRPC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfdist.cluster.exit_codes import BAD_CONFIGURATION
+from tfdist.launch.kubernetes.options import JobOptions
+from tfdist.launch.kubernetes.pods import (
+    metadata,
+    pod_template,
+    program_container,
+    queued_metadata,
+    run_labels,
+)
+from tfdist.launch.kubernetes.typed import checked
+from tfdist.launch.kubernetes.variables import (
+    GRPC_PORT,
+    addresses,
+    evaluator_variables,
+    worker_variables,
+)
+
+
+def indexed_job(options: JobOptions) -> list[dict[str, Any]]:
+    """Returns the manifests: the Service, the Job of the workers, that of the evaluator."""
+    hostnames = [f"{options.name}-{index}" for index in range(options.num_instances)]
+    workers = addresses(options, hostnames, options.name)
+    manifests = [_service(options), _workers(options, workers)]
+    return manifests + ([evaluator_job(options, workers)] if options.has_evaluator else [])
+
+
+def evaluator_job(options: JobOptions, workers: list[str]) -> dict[str, Any]:
+    """Returns the Job of the pod that evaluates the checkpoints of these workers."""
+    env = evaluator_variables(options, workers)
+    container = program_container(options, name="evaluator", env=env)
+    spec = {
+        "backoffLimit": options.max_restarts,
+        **failure_policy(options),
+        **_deadline(options),
+        "template": pod_template(options, container),
+    }
+    return _job(queued_metadata(options, f"{options.name}-evaluator"), spec)
+
+
+def failure_policy(options: JobOptions) -> dict[str, Any]:
+    """Returns a Job's field "podFailurePolicy": which ends of a pod end the Job at once."""
+    rules: list[dict[str, Any]] = [
+        # Started again, it would end the same way.
+        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [BAD_CONFIGURATION]}}
+    ]
+    if options.max_restarts:
+        # A pod that Kubernetes itself took away (a drained node, say) has not failed.
+        condition = {"type": "DisruptionTarget", "status": "True"}
+        rules.append({"action": "Ignore", "onPodConditions": [condition]})
+    return {"podFailurePolicy": {"rules": rules}}
+
+
+def _workers(options: JobOptions, workers: list[str]) -> dict[str, Any]:
+    env = worker_variables(options, workers)
+    container = program_container(options, name="worker", env=env, port="grpc")
+    template = pod_template(options, container)
+    template["spec"]["subdomain"] = options.name
+    spec = {
+        "completionMode": "Indexed",
+        "completions": options.num_instances,
+        "parallelism": options.num_instances,
+        # When one worker dies the others lose it, end, and start again too: one for each of them.
+        "backoffLimitPerIndex": options.max_restarts,
+        # No worker can do without another: the first that is given up ends the Job.
+        "maxFailedIndexes": 0,
+        **failure_policy(options),
+        **_deadline(options),
+        "template": template,
+    }
+    return _job(queued_metadata(options), spec)
+
+
+def _job(meta: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
+    return checked("IoK8sApiBatchV1Job", job)
+
+
+def _deadline(options: JobOptions) -> dict[str, Any]:
+    seconds = options.active_deadline_s
+    return {"activeDeadlineSeconds": seconds} if seconds else {}
+
+
+def _service(options: JobOptions) -> dict[str, Any]:
+    port = {"name": "grpc", "port": GRPC_PORT, "targetPort": GRPC_PORT, "protocol": "TCP"}
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(options),
+        "spec": {
+            "clusterIP": "None",
+            # The workers look for each other before any of them is ready.
+            "publishNotReadyAddresses": True,
+            "selector": run_labels(options),
+            "ports": [port],
+        },
+    }
+    return checked("IoK8sApiCoreV1Service", service)

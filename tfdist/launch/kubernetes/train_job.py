@@ -1,0 +1,161 @@
+"""A run as a TrainJob of Kubeflow Trainer v2, and the runtime that it refers to.
+
+The runtime holds what somebody who looks after a cluster wants to see: rights, volumes, what is
+done with a failure. The TrainJob holds the run: image, command, variables, size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfdist.launch.kubernetes.indexed_job import failure_policy
+from tfdist.launch.kubernetes.mpi_commands import (
+    key_folder,
+    launcher_variables,
+    mpirun_command,
+    sshd_command,
+    sshd_probe,
+)
+from tfdist.launch.kubernetes.options import JobOptions
+from tfdist.launch.kubernetes.pods import (
+    metadata,
+    pod_template,
+    program_container,
+    queued_metadata,
+    tool_container,
+)
+from tfdist.launch.kubernetes.typed import checked
+from tfdist.launch.kubernetes.variables import addresses, evaluator_variables, worker_variables
+
+_GROUP = "trainer.kubeflow.org"
+_VERSION = f"{_GROUP}/v1alpha1"
+# Trainer puts what the TrainJob says into the container "node" of the job with this label.
+_TRAINER = {f"{_GROUP}/trainjob-ancestor-step": "trainer"}
+_FROM_TRAIN_JOB = ("image", "command", "args", "env")
+
+
+def train_job(options: JobOptions) -> list[dict[str, Any]]:
+    """Returns the manifests: the TrainingRuntime, which has to be there first, and the TrainJob."""
+    # JobSet's names: of the set, the job in it, that job's number, the pod's index.
+    hostnames = [f"{options.name}-node-0-{index}" for index in range(options.num_instances)]
+    workers = addresses(options, hostnames, options.name)
+    if options.engine == "horovod":
+        container = tool_container(
+            options,
+            name="node",
+            command=mpirun_command(options),
+            env=launcher_variables(options),
+            is_worker=False,
+        )
+        launcher = _job(options, "launcher", container, _TRAINER, after="node", runs_program=False)
+        jobs = [_sshd_job(options), launcher]
+    else:
+        env = worker_variables(options, workers)
+        container = program_container(options, name="node", env=env, port="grpc")
+        jobs = [_job(options, "node", container, _TRAINER)]
+    trainer = {name: container.pop(name) for name in _FROM_TRAIN_JOB if name in container}
+    if options.has_evaluator:
+        env = evaluator_variables(options, workers)
+        evaluator = program_container(options, name="evaluator", env=env)
+        jobs.append(_job(options, "evaluator", evaluator))
+    return [_runtime(options, jobs), _train_job(options, trainer)]
+
+
+def _train_job(options: JobOptions, trainer: dict[str, Any]) -> dict[str, Any]:
+    deadline = options.active_deadline_s
+    job = {
+        "apiVersion": _VERSION,
+        "kind": "TrainJob",
+        "metadata": queued_metadata(options),
+        "spec": {
+            "runtimeRef": {"apiGroup": _GROUP, "kind": "TrainingRuntime", "name": options.name},
+            "trainer": {"numNodes": options.num_instances, **trainer},
+            **({"activeDeadlineSeconds": deadline} if deadline else {}),
+        },
+    }
+    return checked("TrainerV1alpha1TrainJob", job)
+
+
+def _runtime(options: JobOptions, jobs: list[dict[str, Any]]) -> dict[str, Any]:
+    meta = metadata(options)
+    meta["labels"][f"{_GROUP}/framework"] = "tensorflow"
+    runtime = {
+        "apiVersion": _VERSION,
+        "kind": "TrainingRuntime",
+        "metadata": meta,
+        "spec": {
+            "mlPolicy": _policy(options),
+            "template": {
+                "spec": {
+                    "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+                    **_success_policy(options),
+                    **_restart_policy(options),
+                    "replicatedJobs": jobs,
+                }
+            },
+        },
+    }
+    return checked("TrainerV1alpha1TrainingRuntime", runtime)
+
+
+def _policy(options: JobOptions) -> dict[str, Any]:
+    # One launcher; how many nodes there are, the TrainJob says.
+    if options.engine == "grpc":
+        return {"numNodes": options.num_instances}
+    mpi = {
+        "mpiImplementation": "OpenMPI",
+        "numProcPerNode": 1,
+        "runLauncherAsNode": False,
+        "sshAuthMountPath": key_folder(options),
+    }
+    return {"numNodes": 1, "mpi": mpi}
+
+
+def _success_policy(options: JobOptions) -> dict[str, Any]:
+    if options.engine == "grpc":
+        return {}
+    # sshd does not end by itself.
+    jobs = ["launcher", *(["evaluator"] if options.has_evaluator else [])]
+    return {"successPolicy": {"operator": "All", "targetReplicatedJobs": jobs}}
+
+
+def _restart_policy(options: JobOptions) -> dict[str, Any]:
+    rule = {
+        "name": "badConfiguration",
+        "action": "FailJobSet",
+        "onJobFailureReasons": ["PodFailurePolicy"],
+    }
+    return {"failurePolicy": {"maxRestarts": options.max_restarts, "rules": [rule]}}
+
+
+def _sshd_job(options: JobOptions) -> dict[str, Any]:
+    container = tool_container(
+        options, name="node", command=sshd_command(options), env=(), is_worker=True
+    )
+    # Without labels: Trainer leaves this job's command alone.
+    return _job(options, "node", container | sshd_probe())
+
+
+def _job(
+    options: JobOptions,
+    name: str,
+    container: dict[str, Any],
+    labels: dict[str, str] | None = None,
+    *,
+    after: str | None = None,
+    runs_program: bool = True,
+) -> dict[str, Any]:
+    """Returns one of the JobSet's jobs: a failed pod fails it, and the set starts all again."""
+    return {
+        "name": name,
+        "replicas": 1,
+        **({"dependsOn": [{"name": after, "status": "Ready"}]} if after else {}),
+        "template": {
+            **({"metadata": {"labels": labels}} if labels else {}),
+            "spec": {
+                "backoffLimit": 0,
+                **failure_policy(options),
+                "template": pod_template(options, container, runs_program=runs_program),
+            },
+        },
+    }
