@@ -12,4 +12,5 @@ check ruff format --check .
 check ruff check .
 check mypy
 check lint-imports
-check python -m pytest "$@"
+# Two processes, which take whole files in turn; `-n 0` as an argument has one do all.
+check python -m pytest -n 2 "$@"

@@ -1,10 +1,11 @@
-"""The README's programs do what it says."""
+"""The README's programs do what it says, and its links and those of docs/ lead somewhere."""
 
 import re
 from pathlib import Path
 from typing import Any
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
 SMALLEST, MOVED, TEST = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -36,3 +37,21 @@ def test_the_test_that_uses_the_fake_cluster_passes(fake_cluster: Any) -> None:
     namespace: dict[str, Any] = {}
     exec(TEST, namespace)
     namespace["test_sum_over_workers"](fake_cluster)
+
+
+def test_every_link_to_a_file_or_a_heading_leads_there() -> None:
+    broken = []
+    for page in (ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")):
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            name, _, heading = link.partition("#")
+            target = page.parent / name if name else page
+            is_there = target.exists() and (not heading or heading in _headings(target))
+            if not is_there and "://" not in link:
+                broken.append(f"{page.name}: {link}")
+    assert broken == []
+
+
+def _headings(page: Path) -> set[str]:
+    """Returns how links name the headings of a page."""
+    texts = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in texts}

@@ -8,13 +8,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# Stands for the Python of .venv: notes what it is asked for, and has no compiler or no TensorFlow
-# 2.15 if told so.
+# Stands for the Python of .venv: notes what it is asked for, has no compiler or no TensorFlow 2.15
+# if told so, and runs nothing.
 FAKE_PYTHON = """#!/bin/sh
 echo "$*" >>"$CALLS"
 case $1 in
     */build_horovod.py) [ -z "$NO_COMPILER" ] || { echo "No compiler. Install one."; exit 3; } ;;
     */old_tensorflow.py) [ -z "$NO_OLD" ] || { echo "No Python 3.9. Install one."; exit 3; } ;;
+    -m) [ "$2" != tfdist ] || exit "$RUN_CODE" ;;
     -c) [ -z "$OLD" ] || { case $2 in *exit*) exit 1 ;; *print*) echo 3.9 ;; esac; } ;;
 esac
 """
@@ -178,6 +179,24 @@ def test_a_python_that_is_not_there_is_named(project: Path) -> None:
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
     assert "there is no python3.99 on PATH" in line
+
+
+def test_a_run_has_tfdist_run_start_two_workers_and_ends_as_it_ends(
+    project_with_venv: Path,
+) -> None:
+    result = subprocess.run(
+        [project_with_venv / "scripts" / "run.sh", "--num-steps", "5", "--strategy=grpc"],
+        env={**os.environ, "CALLS": str(project_with_venv / "calls"), "RUN_CODE": "137"},
+        cwd="/",
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (137, b"")
+    *of_the_set_up, run = calls_of(project_with_venv)
+    assert of_the_set_up
+    script = project_with_venv / "examples" / "mnist" / "train.py"
+    assert run == f"-m tfdist run --num-instances 2 -- {script} --num-steps 5 --strategy=grpc"
 
 
 @pytest.mark.parametrize("arguments", [["--strategy", "horovod"], ["--strategy=none"]])

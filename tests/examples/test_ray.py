@@ -1,0 +1,82 @@
+"""examples/ray/train.py: an Estimator under Ray's TensorFlow trainer, through TF_CONFIG alone."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tfdist.testing.waiting import wait_until
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ray" / "train.py"
+
+
+@pytest.fixture
+def ray_environment() -> Iterator[dict[str, str]]:
+    """One in which Ray stays on this machine, and nothing of it is left at the end."""
+    mark = uuid.uuid4().hex
+    # Not tmp_path: a socket's path must be short.
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder:
+        yield {
+            **os.environ,
+            "HOME": folder,  # Ray writes a token there.
+            "RAY_TMPDIR": folder,
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # It listens on loopback only.
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "TFDIST_TEST_MARK": mark,
+        }
+        if not wait_until(lambda: not _marked(mark), 30):
+            left = _marked(mark)
+            psutil.wait_procs([process for process in left if _kill(process)], timeout=10)
+            pytest.fail(f"Ray left processes running: {left}")
+
+
+def test_two_workers_of_a_ray_cluster_train_together(
+    ray_environment: dict[str, str], tmp_path: Path
+) -> None:
+    options = ["--num-workers", "2", "--num-steps", "60", "--model-dir", str(tmp_path)]
+    run = subprocess.run(
+        [sys.executable, str(EXAMPLE), *options],
+        env=ray_environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert run.returncode == 0, run.stderr[-5000:]
+    metrics = json.loads(run.stdout.splitlines()[-1])
+    assert metrics["global_step"] == 60
+    assert metrics["accuracy"] >= 0.8
+    said = run.stdout + run.stderr
+    assert re.search(r"4 gradients .* reduced over 2 workers in 1 bucket", said)
+    # Both are workers of one cluster, and only one of them saved and evaluated.
+    assert len(set(re.findall(r"RayTrainWorker pid=(\d+)\D.*host_call: 4 gradients", said))) == 2
+    assert len(set(re.findall(r"RayTrainWorker pid=(\d+)\D.*Saving dict for global", said))) == 1
+    assert (tmp_path / "model.ckpt-60.index").exists()
+
+
+def _marked(mark: str) -> list[psutil.Process]:
+    """Returns the processes that inherited the mark."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("TFDIST_TEST_MARK") == mark:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def _kill(process: psutil.Process) -> bool:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return False
+    return True

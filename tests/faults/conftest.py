@@ -1,0 +1,160 @@
+"""Running a training to its fault, and the table of what was seen."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tfdist.testing.waiting import wait_until
+
+TRAINING = Path(__file__).with_name("training.py")
+DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
+_START, _END = "<!-- made by the tests -->\n", "<!-- end -->\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """How a run with a fault ended.
+
+    Attributes:
+      exit_code: The launcher's.
+      output: All that it printed.
+      ended_s: Seconds from the fault until no process of the run was left.
+      last_step: The step of the last complete checkpoint; None without one.
+    """
+
+    exit_code: int
+    output: str
+    ended_s: float
+    last_step: int | None
+
+    @property
+    def blamed(self) -> str:
+        match = re.search(r"(worker \d+|evaluator) failed(?: first)?", self.output)
+        return match[1] if match else ""
+
+    @property
+    def how(self) -> str:
+        lines = re.findall(r"^│ how +(.*?) *│\n(?:│ {8,}(\S.*?) *│\n)?", self.output, re.MULTILINE)
+        return " ".join(part for part in lines[-1] if part) if lines else ""
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+@pytest.fixture
+def run_to_fault(tmp_path: Path) -> Callable[..., Seen]:
+    """Starts the training under the launcher, and waits until nothing of it is left."""
+
+    def run(
+        *,
+        engine: str,
+        num_workers: int,
+        fault: str,
+        moment: str,
+        worker: int,
+        options: tuple[str, ...] = (),
+        to_launcher: int | None = None,
+    ) -> Seen:
+        model_dir = tmp_path / "model"
+        note = Path(f"{model_dir}.fault")
+        command = [
+            *(sys.executable, "-m", "tfdist", "run", "--engine", engine, "--progress", "none"),
+            *("--num-instances", str(num_workers), "--print-topology", "no", *options, "--"),
+            *(str(TRAINING), str(model_dir), fault, moment, str(worker)),
+        ]
+        output = tmp_path / "output"
+        environment = {**os.environ, "COLUMNS": "100", "TF_USE_LEGACY_KERAS": "1"}
+        with output.open("wb") as file:
+            launcher = subprocess.Popen(
+                command, stdout=file, stderr=subprocess.STDOUT, cwd=tmp_path, env=environment
+            )
+        try:
+            started = wait_until(
+                lambda: _has_come(note, output, to_launcher) or launcher.poll() is not None, 150
+            )
+            text = output.read_text(errors="replace")
+            assert (started and launcher.poll() is None) or note.exists(), text
+            if to_launcher is not None:
+                note.write_text(repr(time.time()))
+                processes = _descendants(launcher.pid)
+                launcher.send_signal(to_launcher)
+            else:
+                processes = _descendants(launcher.pid)
+            exit_code = launcher.wait(150)
+            _, left = psutil.wait_procs(processes, timeout=40)
+            assert not left, f"left running: {left}"
+            ended_s = time.time() - float(note.read_text())
+        finally:
+            launcher.kill()
+            launcher.wait()
+        return Seen(
+            exit_code=exit_code,
+            output=output.read_text(errors="replace"),
+            ended_s=ended_s,
+            last_step=_last_step(model_dir),
+        )
+
+    return run
+
+
+def _has_come(note: Path, output: Path, to_launcher: int | None) -> bool:
+    if to_launcher is None:
+        return note.exists()
+    return "Saving checkpoints for 20" in output.read_text(errors="replace")
+
+
+def _last_step(model_dir: Path) -> int | None:
+    """Loads every value of the last checkpoint; the step says which it was."""
+    import tensorflow as tf
+
+    path = tf.train.latest_checkpoint(str(model_dir))
+    if path is None:
+        return None
+    reader = tf.train.load_checkpoint(path)
+    values = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    return int(values["global_step"])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-fault-table",
+        action="store_true",
+        help="write what the tests of faults have seen into docs/faults.md",
+    )
+
+
+@pytest.fixture(scope="session")
+def fault_table(request: pytest.FixtureRequest) -> Iterator[list[tuple[str, ...]]]:
+    """Rows of the table in the docs; written at the end if that was asked for."""
+    rows: list[tuple[str, ...]] = []
+    yield rows
+    if rows and request.config.getoption("--write-fault-table"):
+        text = DOCUMENT.read_text()
+        before, rest = text.split(_START)
+        _, after = rest.split(_END)
+        head = (
+            "engine",
+            "workers",
+            "fault",
+            "when",
+            "who",
+            "told",
+            "exit code",
+            "all ended after",
+            "last checkpoint",
+        )
+        lines = ["|".join(("", *(f" {cell} " for cell in row), "")) for row in (head, *rows)]
+        lines.insert(1, "|---" * len(head) + "|")
+        DOCUMENT.write_text(before + _START + "\n".join(lines) + "\n" + _END + after)

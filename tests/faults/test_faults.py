@@ -1,0 +1,162 @@
+"""Faults that really happen to a training under the launcher: who is told to have failed, and when.
+
+Times are those of a machine with nothing else to do; the limits hold on a loaded one, too.
+"""
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tfdist.testing import engine_problem
+
+# Seconds from the fault to the end of the last process; stalls: after the timeout.
+LIMIT_S = 15.0
+STALL_S = 8
+AFTER_STALL_S = 5.0
+
+needs_horovod = pytest.mark.skipif(
+    engine_problem("horovod") is not None, reason=str(engine_problem("horovod"))
+)
+
+# (engine, workers, fault, when, who), (exit code, words about it, the last whole checkpoint)
+FAULTS: list[tuple[tuple[str, int, str, str, int], tuple[int, str, int | None]]] = [
+    (("grpc", 2, "exception", "start", 1), (1, "exit code 1", None)),
+    (("grpc", 2, "kill", "first step", 1), (137, "SIGKILL", 0)),
+    (("grpc", 2, "kill", "middle", 0), (137, "SIGKILL", 30)),
+    (("grpc", 2, "stop", "middle", 1), (124, "stopped (SIGSTOP)", 30)),
+    (("grpc", 2, "hang", "middle", 1), (124, "between two steps", 30)),
+    (("grpc", 2, "exit 3", "middle", 0), (3, "exit code 3", 30)),
+    (("grpc", 2, "exit 0", "middle", 1), (1, "too early", 30)),
+    (("grpc", 2, "memory", "middle", 1), (1, "exit code 1", 30)),
+    (("grpc", 2, "full disk", "saving", 0), (1, "exit code 1", 10)),
+    (("grpc", 2, "kill", "saving", 0), (137, "SIGKILL", 10)),
+    (("grpc", 3, "kill", "middle", 2), (137, "SIGKILL", 30)),
+    (("grpc", 3, "exit 0", "end", 1), (1, "too early", 60)),
+    (("horovod", 2, "exception", "first step", 0), (1, "exit code 1", 0)),
+    (("horovod", 2, "kill", "middle", 1), (137, "SIGKILL", 30)),
+    (("horovod", 2, "stop", "middle", 0), (124, "stopped (SIGSTOP)", 30)),
+    (("horovod", 2, "exit 3", "middle", 1), (3, "exit code 3", 30)),
+    (("horovod", 2, "exit 0", "middle", 1), (1, "too early", 30)),
+    (("horovod", 2, "kill", "saving", 0), (137, "SIGKILL", 10)),
+    (("horovod", 3, "exit 3", "middle", 2), (3, "exit code 3", 30)),
+]
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        pytest.param(*one, id="-".join(map(str, one[0])), marks=needs_horovod)
+        if one[0][0] == "horovod"
+        else pytest.param(*one, id="-".join(map(str, one[0])))
+        for one in FAULTS
+    ],
+)
+def test_the_worker_that_failed_is_named_and_all_end_soon(
+    case: tuple[str, int, str, str, int],
+    expected: tuple[int, str, int | None],
+    run_to_fault: Callable[..., Any],
+    fault_table: list[tuple[str, ...]],
+) -> None:
+    engine, num_workers, fault, moment, worker = case
+    exit_code, words, last_step = expected
+    is_stall = fault in ("stop", "hang")
+    options = ("--stall-timeout", str(STALL_S)) if is_stall else ()
+    seen = run_to_fault(
+        engine=engine,
+        num_workers=num_workers,
+        fault=fault,
+        moment=moment,
+        worker=worker,
+        options=("--grace", "4", *options),
+    )
+    assert seen.blamed == f"worker {worker}", seen.output
+    assert words in seen.how, seen.output
+    assert seen.exit_code == exit_code, seen.output
+    # What was saved before is whole: a survivor may have saved once more when it was told to stop.
+    assert (seen.last_step is None) == (last_step is None)
+    assert last_step is None or (seen.last_step or 0) >= last_step
+    limit_s = STALL_S + AFTER_STALL_S if is_stall else LIMIT_S
+    assert seen.ended_s < limit_s, seen.output
+    note(fault_table, case, seen)
+
+
+@pytest.mark.parametrize("engine", ["grpc", pytest.param("horovod", marks=needs_horovod)])
+def test_a_launcher_that_is_asked_to_stop_has_the_workers_save(
+    engine: str, run_to_fault: Callable[..., Any], fault_table: list[tuple[str, ...]]
+) -> None:
+    seen = run_to_fault(
+        engine=engine,
+        num_workers=2,
+        fault="hold",
+        moment="middle",
+        worker=1,
+        to_launcher=signal.SIGTERM,
+    )
+    assert seen.exit_code == 143, seen.output
+    assert seen.last_step is not None and seen.last_step > 20, seen.output
+    assert seen.ended_s < LIMIT_S
+    note(fault_table, (engine, 2, "TERM", "middle", "launcher"), seen)
+
+
+@pytest.mark.parametrize("engine", ["grpc", pytest.param("horovod", marks=needs_horovod)])
+def test_nothing_is_left_when_the_launcher_is_killed(
+    engine: str, run_to_fault: Callable[..., Any], fault_table: list[tuple[str, ...]]
+) -> None:
+    seen = run_to_fault(
+        engine=engine,
+        num_workers=2,
+        fault="hold",
+        moment="middle",
+        worker=1,
+        to_launcher=signal.SIGKILL,
+    )
+    assert seen.exit_code == -signal.SIGKILL
+    assert seen.last_step is not None and seen.last_step >= 20, seen.output
+    assert seen.ended_s < LIMIT_S
+    note(fault_table, (engine, 2, "kill", "middle", "launcher"), seen)
+
+
+def test_a_port_that_was_taken_before_its_worker_could_is_replaced(
+    run_to_fault: Callable[..., Any], fault_table: list[tuple[str, ...]]
+) -> None:
+    seen = run_to_fault(engine="grpc", num_workers=2, fault="port taken", moment="start", worker=1)
+    assert seen.exit_code == 0, seen.output
+    assert "somebody took the port of worker 1" in seen.output
+    assert seen.last_step == 60
+    note(fault_table, ("grpc", 2, "port taken", "start", 1), seen)
+
+
+def test_a_run_that_is_started_again_ends_at_the_asked_step(
+    run_to_fault: Callable[..., Any],
+) -> None:
+    seen = run_to_fault(
+        engine="grpc",
+        num_workers=2,
+        fault="kill",
+        moment="middle",
+        worker=1,
+        options=("--max-restarts", "1"),
+    )
+    assert seen.exit_code == 0, seen.output
+    assert "restart 1 of 1: worker 1 failed (signal SIGKILL" in seen.output
+    assert seen.last_step == 60
+
+
+def note(table: list[tuple[str, ...]], case: tuple[Any, ...], seen: Any) -> None:
+    engine, num_workers, fault, moment, who = case
+    step = "none" if seen.last_step is None else f"step {seen.last_step}"
+    table.append(
+        (
+            engine,
+            str(num_workers),
+            fault,
+            moment,
+            f"worker {who}" if isinstance(who, int) else who,
+            f"{seen.blamed}: {seen.how}" if seen.blamed else "",
+            str(seen.exit_code),
+            f"{seen.ended_s:.1f} s",
+            step,
+        )
+    )
