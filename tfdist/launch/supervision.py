@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from tfdist.launch.attempt import Attempt
+from tfdist.launch.colors import is_colored
 from tfdist.launch.description import description, notices
 from tfdist.launch.errors import StartError
 from tfdist.launch.failure_box import Aftermath, failure_box, how_text
@@ -75,7 +76,6 @@ class Supervision:
         self._kill_at_s = float("inf")
         self._is_saving = False
         self._attempt: Attempt | None = None
-        self._screen: Screen | None = None
 
     async def run(self) -> int:
         """Starts the workers, again and again if that may help; returns the exit code."""
@@ -108,6 +108,8 @@ class Supervision:
             reason = why_no_restart(end.failure, self._restarts, self._options.max_restarts)
             if reason is not None:
                 self._show_box(end)
+                if self._options.max_restarts > 0:
+                    self._say(f"not started again: {reason}")
                 return end.verdict.exit_code
             self._restarts += 1
             self._show_restart(end)
@@ -258,6 +260,11 @@ class Supervision:
                 max_restarts=self._options.max_restarts,
             ),
             width=self._terminal.width,
+            is_colored=is_colored(
+                self._options.color,
+                is_terminal=self._terminal.is_terminal("err"),
+                environ=os.environ,
+            ),
             is_unicode=self._terminal.encodes("╭"),
         )
         self._write(box)
