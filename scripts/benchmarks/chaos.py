@@ -30,7 +30,7 @@ POLL_S = 0.05
 # A start that does not come, or a run that does not end, in this time is a finding.
 START_LIMIT_S = 180.0
 END_LIMIT_S = 600.0
-LONGEST_WAIT_S = 9.0  # from a start to the next kill: import, first step, saving, all can be hit
+LONGEST_WAIT_S = 6.0  # from a start, or its first checkpoint, to the next kill
 
 
 def read_arguments() -> argparse.Namespace:
@@ -41,7 +41,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--engine", choices=("grpc", "horovod"), default="grpc")
     parser.add_argument("--num-instances", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=15_000)
     parser.add_argument("--save-steps", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
@@ -129,6 +129,8 @@ class Chaos:
         return []
 
     def _kill_one(self, workers: list[psutil.Process], popen: Any) -> None:
+        if self._random.random() < 0.5:  # in the middle of the training, wherever that begins
+            self._wait_for_checkpoint(popen)
         kill_at_s = time.monotonic() + self._random.uniform(0.0, LONGEST_WAIT_S)
         while time.monotonic() < kill_at_s and popen.poll() is None:
             time.sleep(POLL_S)
@@ -139,9 +141,16 @@ class Chaos:
         except psutil.NoSuchProcess:
             return
         self.kills.append({"saved_step": before})
-        print(
-            f"kill {len(self.kills)}: one worker of {len(workers)}, step {before} saved", flush=True
-        )
+        saved = f"step {before} saved" if before >= 0 else "nothing saved"
+        print(f"kill {len(self.kills)}: worker {victim} of {len(workers)}, {saved}", flush=True)
+
+    def _wait_for_checkpoint(self, popen: Any) -> None:
+        model_dir = self._folder / "model"
+        before, give_up_s = saved_step(model_dir), time.monotonic() + START_LIMIT_S
+        while saved_step(model_dir) == before and popen.poll() is None:
+            if time.monotonic() > give_up_s:
+                return
+            time.sleep(POLL_S)
 
 
 def restored_steps(folder: Path) -> list[int]:

@@ -1,0 +1,156 @@
+"""Jobs of `tfdist slurm` on a real cluster: training, failures, preemption, a lost node."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.launch.mpi import horovod_problem
+from tfdist.testing.waiting import wait_until
+
+_LIMIT_S = 120.0
+# The others notice after 20 s of silence; Slurm's own 60 s (300 by default) are not waited for.
+_CUT_LIMIT_S = 45.0
+_NO_HOROVOD = horovod_problem()
+needs_horovod = pytest.mark.skipif(_NO_HOROVOD is not None, reason=str(_NO_HOROVOD))
+
+_ACT = """
+import os, signal, sys, time
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ["SLURM_PROCID"]))
+print("worker", rank, "on", os.uname().nodename, os.environ["NOTE"], flush=True)
+def save(number, frame):
+    time.sleep(2.0 if rank == 0 else 0.0)  # the others are gone by then
+    print("saved", flush=True)
+    sys.exit(138)
+signal.signal(signal.SIGUSR1, save)
+if sys.argv[1] == "fail" and rank == 2 and os.environ["TFDIST_RESTART_COUNT"] == "0":
+    sys.exit(7)
+if sys.argv[1] == "fail" and os.environ["TFDIST_RESTART_COUNT"] != "0":
+    sys.exit(0)
+print("ready", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def act(tmp_path: Path) -> Path:
+    """A program that needs no TensorFlow: worker 2 fails at the first start, or all wait."""
+    program = tmp_path / "act.py"
+    program.write_text(_ACT)
+    return program
+
+
+def test_a_grpc_job_on_three_nodes_trains_as_one_process(
+    slurm: Any, train_linear: str, check_weights: Any, tmp_path: Path
+) -> None:
+    words = ["--nodes=3", train_linear, "--strategy=grpc", f"--out={tmp_path}"]
+    job_id = slurm.submit(words, tmp_path)
+    job = slurm.wait_for_end(job_id, _LIMIT_S)
+    assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), _log(tmp_path)
+    check_weights(tmp_path, 3)
+    names = [f"-{job_id}{rest}" for rest in ("-0.log", "-1.log", "-2.log", ".log", ".sbatch")]
+    files = [path.name.removeprefix("train_linear") for path in (tmp_path / "logs").iterdir()]
+    assert sorted(files) == names
+    for worker in range(3):
+        text = (tmp_path / f"logs/train_linear-{job_id}-{worker}.log").read_text()
+        assert f"worker {worker} of 3 on tfd{worker + 1} is done" in text
+
+
+@needs_horovod
+def test_a_horovod_job_trains_as_one_process(
+    slurm: Any, train_linear: str, check_weights: Any, tmp_path: Path
+) -> None:
+    words = ["--engine=horovod", "--nodes=2", train_linear, "--strategy=horovod"]
+    job = slurm.wait_for_end(slurm.submit([*words, f"--out={tmp_path}"], tmp_path), _LIMIT_S)
+    assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), _log(tmp_path)
+    check_weights(tmp_path, 2)
+
+
+@pytest.mark.parametrize("engine", ["grpc", pytest.param("horovod", marks=needs_horovod)])
+def test_the_job_ends_with_the_exit_code_of_the_worker_that_failed_first(
+    slurm: Any, act: Path, tmp_path: Path, engine: str
+) -> None:
+    note = "a b\n'$HOME' \"x\""
+    words = ["--nodes=3", f"--engine={engine}", "-x", f"NOTE={note}", act.name, "fail"]
+    job = slurm.wait_for_end(slurm.submit(words, tmp_path), _LIMIT_S)
+    assert (job["JobState"], job["ExitCode"]) == ("FAILED", "7:0"), _log(tmp_path)
+    log = _log(tmp_path)
+    assert "worker 2 failed first" in log
+    assert "exit code 7" in log
+    assert "tfd3, process" in log
+    assert f"worker 2 on tfd3 {note}" in _log(tmp_path, worker=2)
+
+
+def test_workers_start_again_if_asked(slurm: Any, act: Path, tmp_path: Path) -> None:
+    words = ["--nodes=3", "--max-restarts=1", "--env=NOTE=", act.name, "fail"]
+    job = slurm.wait_for_end(slurm.submit(words, tmp_path), _LIMIT_S)
+    assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), _log(tmp_path)
+    assert "restart 1 of 1" in _log(tmp_path)
+
+
+def test_usr1_saves_and_puts_the_job_back_into_the_queue_if_asked(
+    slurm: Any, train_linear: str, tmp_path: Path
+) -> None:
+    endless = [
+        "--num-steps=1000000",
+        "--seconds-per-step=0.05",
+        f"--model-dir={tmp_path / 'model'}",
+    ]
+    words = ["--nodes=2", "--requeue", train_linear, "--strategy=grpc", *endless]
+    job_id = slurm.submit(words, tmp_path)
+    assert wait_until(lambda: "step = 5" in _log(tmp_path, worker=0), _LIMIT_S), _log(tmp_path)
+    slurm.run(["scancel", "--batch", "--signal=USR1", job_id])
+    is_back = wait_until(lambda: slurm.job(job_id)["Restarts"] == "1", _LIMIT_S)
+    assert is_back, (slurm.job(job_id), _log(tmp_path))
+    log = _log(tmp_path)
+    assert "asked to stop, have saved and left" in log
+    assert "goes back into the queue" in log
+    steps = [int(path.suffixes[-2][6:]) for path in (tmp_path / "model").glob("*.index")]
+    assert max(steps) >= 5
+
+
+@pytest.mark.parametrize("engine", ["grpc", pytest.param("horovod", marks=needs_horovod)])
+def test_a_worker_that_saves_for_longer_is_not_killed_by_those_that_have_left(
+    slurm: Any, act: Path, tmp_path: Path, engine: str
+) -> None:
+    words = ["--nodes=3", f"--engine={engine}", "--env=NOTE=", act.name, "wait"]
+    job_id = slurm.submit(words, tmp_path)
+    are_ready = wait_until(
+        lambda: all("ready" in _log(tmp_path, worker=worker) for worker in range(3)), _LIMIT_S
+    )
+    assert are_ready, _log(tmp_path)
+    slurm.run(["scancel", "--batch", "--signal=USR1", job_id])
+    job = slurm.wait_for_end(job_id, _LIMIT_S)
+    assert (job["JobState"], job["ExitCode"]) == ("FAILED", "138:0"), _log(tmp_path)
+    assert [_log(tmp_path, worker=worker).count("saved") for worker in range(3)] == [1, 1, 1]
+
+
+def test_a_job_ends_soon_after_a_node_of_it_is_cut_off(
+    slurm: Any,
+    network: Any,
+    train_linear: str,
+    tmp_path: Path,
+    within: Callable[[float], float],
+) -> None:
+    endless = ["--num-steps=1000000", "--seconds-per-step=0.05"]
+    job_id = slurm.submit(["--nodes=3", train_linear, "--strategy=grpc", *endless], tmp_path)
+    assert wait_until(lambda: "step = 5" in _log(tmp_path, worker=0), _LIMIT_S), _log(tmp_path)
+    network.cut(network.hosts[2])
+    job = slurm.wait_for_end(job_id, within(_CUT_LIMIT_S))
+    assert job["Reason"] == "NonZeroExitCode", job  # not: NodeDown
+    log = _log(tmp_path)
+    assert "worker 2 failed first" in log
+    assert "tfd3" in log
+    named = [_log(tmp_path, worker=worker).count("Lost worker 2 (tfd3:") for worker in (0, 1)]
+    assert any(named), _log(tmp_path, worker=0)  # the one whom Slurm stops first may not get to it
+
+
+def _log(folder: Path, worker: int | None = None) -> str:
+    """Returns the log of the job in the folder, or that of one of its workers."""
+    pattern = "*[0-9].log" if worker is None else f"*-{worker}.log"
+    logs = [path for path in (folder / "logs").glob(pattern)]
+    if worker is None:
+        logs = [path for path in logs if path.stem.count("-") == 1]
+    return "".join(path.read_text() for path in logs)

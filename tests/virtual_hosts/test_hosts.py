@@ -1,0 +1,57 @@
+"""The virtual hosts are what the other tests here take them for."""
+
+import subprocess
+from typing import Any
+
+
+def test_a_command_runs_on_its_host(hosts: Any) -> None:
+    for host in hosts:
+        said = host.run(["sh", "-c", "hostname; ip -brief address show eth0"]).stdout
+        assert said.split()[0] == host.name
+        assert host.address in said
+
+
+def test_hosts_know_each_other_by_name_and_a_cut_cable_keeps_them_apart(
+    network: Any, hosts: Any
+) -> None:
+    reach = (
+        "import socket, sys\n"
+        "server = socket.create_server(('', 7000))\n"
+        "print('listens', flush=True)\n"
+        "server.accept()"
+    )
+    server = hosts[1].popen(["python", "-c", reach], stdout=subprocess.PIPE)
+    knock = ["python", "-c", "import socket; socket.create_connection(('tfd2', 7000), 1)"]
+    try:
+        assert server.stdout.readline() == "listens\n"
+        network.cut(hosts[1])
+        assert "timed out" in hosts[0].run(knock).stderr
+        network.mend(hosts[1])
+        assert hosts[0].run(knock).returncode == 0
+        assert server.wait(10) == 0
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def test_a_command_keeps_its_process_id(hosts: Any) -> None:
+    process = hosts[0].popen(["sh", "-c", "echo $$; exec sleep 60"], stdout=subprocess.PIPE)
+    try:
+        assert int(process.stdout.readline()) == process.pid
+        assert process.pid in hosts[0].processes()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_fake_remote_shell_reaches_every_host(hosts: Any, fake_agent: str) -> None:
+    _check_remote_shell(hosts, fake_agent)
+
+
+def test_a_real_remote_shell_reaches_every_host(hosts: Any, ssh_agent: str) -> None:
+    _check_remote_shell(hosts, ssh_agent)
+
+
+def _check_remote_shell(hosts: Any, agent: str) -> None:
+    for host in hosts:
+        assert hosts[0].run([*agent.split(), host.name, "hostname"]).stdout == f"{host.name}\n"

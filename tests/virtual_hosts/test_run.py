@@ -1,0 +1,90 @@
+"""`tfdist run --host`: one command on the first host starts workers on all of them."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.launch.mpi import find_mpirun, horovod_problem
+from tfdist.testing.waiting import wait_until
+
+_LIMIT_S = 120.0
+_CUT_LIMIT_S = 30.0
+_NO_HOROVOD = horovod_problem()
+needs_horovod = pytest.mark.skipif(_NO_HOROVOD is not None, reason=str(_NO_HOROVOD))
+pytestmark = pytest.mark.skipif(find_mpirun() is None, reason="workers elsewhere need mpirun")
+ENGINES = ["grpc", pytest.param("horovod", marks=needs_horovod)]
+
+_TALK = """
+import os, sys, time
+print("worker", os.environ["TFDIST_INSTANCE_INDEX"], "on", os.uname().nodename, flush=True)
+if sys.argv[1] == os.uname().nodename:
+    sys.exit(7)
+while True:
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_workers_on_two_hosts_train_as_one_process(
+    hosts: Any, fake_agent: str, train_linear: str, check_weights: Any, tmp_path: Path, engine: str
+) -> None:
+    program = [train_linear, f"--strategy={engine}", f"--out={tmp_path}"]
+    command = _command("tfd1,tfd2", engine, program)
+    done = hosts[0].run(command, cwd=tmp_path, env=_with(fake_agent), timeout_s=_LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    check_weights(tmp_path, 2)
+    for worker in (0, 1):
+        assert f"worker {worker} of 2 on tfd{worker + 1} is done" in done.stdout
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_worker_on_another_host_that_fails_is_named(
+    hosts: Any, fake_agent: str, tmp_path: Path, engine: str
+) -> None:
+    (tmp_path / "talk.py").write_text(_TALK)
+    command = _command("tfd1,tfd2,tfd3", engine, ["talk.py", "tfd3"])
+    done = hosts[0].run(command, cwd=tmp_path, env=_with(fake_agent), timeout_s=_LIMIT_S)
+    assert done.returncode == 7, done.stderr
+    assert "worker 2 failed first" in done.stderr
+    assert "tfd3, process" in done.stderr
+
+
+def test_a_worker_on_a_host_that_is_cut_off_is_named_in_time(
+    network: Any,
+    hosts: Any,
+    fake_agent: str,
+    tmp_path: Path,
+    within: Callable[[float], float],
+) -> None:
+    (tmp_path / "talk.py").write_text(_TALK)
+    command = _command("tfd1,tfd2,tfd3", "grpc", ["talk.py", "nobody"])
+    with (tmp_path / "out").open("w") as out:
+        launcher = hosts[0].popen(
+            command, cwd=tmp_path, env=_with(fake_agent), stdout=out, stderr=out
+        )
+    try:
+        said = (tmp_path / "out").read_text
+        assert wait_until(lambda: said().count("] worker") == 3, _LIMIT_S), said()
+        network.cut(hosts[2])
+        assert wait_until(lambda: launcher.poll() is not None, within(_CUT_LIMIT_S)), said()
+    finally:
+        launcher.kill()
+        launcher.wait()
+    assert launcher.returncode == 124, said()
+    assert "worker 2 failed first" in said()
+    assert "tfd3" in said()
+
+
+def _command(hosts: str, engine: str, program: Sequence[str]) -> list[str]:
+    size = f"--num-instances={len(hosts.split(','))}"
+    network = "--host-subnet=10.77.0.0/24"
+    return [
+        *("python", "-m", "tfdist", "run", f"--engine={engine}", size, f"--host={hosts}", network),
+        *("--progress=none", "--grace=5", "--", *program),
+    ]
+
+
+def _with(agent: str) -> dict[str, str]:
+    return {"OMPI_MCA_plm_rsh_agent": agent}

@@ -1,0 +1,111 @@
+"""Training over several hosts, as a user starts it by hand or with mpirun."""
+
+import json
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.cluster.exit_codes import LOST_WORKER
+from tfdist.launch.mpi import find_mpirun, horovod_problem, mpirun_environment, mpirun_options
+from tfdist.testing.waiting import wait_until
+
+_SUBNET = "10.77.0.0/24"
+_PORT = 4000
+_LIMIT_S = 120.0
+_CUT_LIMIT_S = 30.0
+needs_horovod = pytest.mark.skipif(horovod_problem() is not None, reason=str(horovod_problem()))
+
+
+@needs_horovod
+def test_horovod_over_three_hosts_trains_as_one_process(
+    hosts: Any, fake_agent: str, train_linear: str, check_weights: Any, tmp_path: Path
+) -> None:
+    _mpirun(hosts, fake_agent, ["python", train_linear, "--strategy=horovod", f"--out={tmp_path}"])
+    check_weights(tmp_path, 3)
+
+
+@needs_horovod
+def test_horovod_over_ssh_trains_as_one_process(
+    hosts: Any, ssh_agent: str, train_linear: str, check_weights: Any, tmp_path: Path
+) -> None:
+    command = ["python", train_linear, "--strategy=horovod", f"--out={tmp_path}"]
+    _mpirun(hosts[:2], ssh_agent, command)
+    check_weights(tmp_path, 2)
+
+
+def test_grpc_over_hosts_with_names_trains_as_one_process(
+    hosts: Any, train_linear: str, check_weights: Any, tmp_path: Path
+) -> None:
+    workers = _start_grpc(hosts[:2], tmp_path, ["python", train_linear, f"--out={tmp_path}"])
+    assert [worker.wait(_LIMIT_S) for worker in workers] == [0, 0], _logs(tmp_path)
+    check_weights(tmp_path, 2)
+
+
+def test_a_worker_that_is_cut_off_is_named_by_all_others_in_time(
+    network: Any,
+    hosts: Any,
+    train_linear: str,
+    tmp_path: Path,
+    within: Callable[[float], float],
+) -> None:
+    endless = ["--num-steps=1000000", "--seconds-per-step=0.05"]
+    workers = _start_grpc(hosts, tmp_path, ["python", train_linear, *endless])
+    try:
+        assert wait_until(lambda: "step = 5" in _logs(tmp_path), _LIMIT_S), _logs(tmp_path)
+        network.cut(hosts[2])
+        has_ended = wait_until(
+            lambda: None not in [worker.poll() for worker in workers], within(_CUT_LIMIT_S)
+        )
+        assert has_ended, _logs(tmp_path)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    assert [worker.returncode for worker in workers] == [LOST_WORKER] * 3
+    for survivor in (0, 1):
+        last = (tmp_path / f"{survivor}.log").read_text().splitlines()[-1]
+        assert last.startswith(f"WorkerLostError: Lost worker 2 (tfd3:{_PORT}) while training")
+
+
+def _mpirun(hosts: Sequence[Any], agent: str, command: Sequence[str]) -> None:
+    """Runs a rank on each host."""
+    mpirun = find_mpirun()
+    assert mpirun is not None
+    options = mpirun_options(mpirun, is_local=False, subnet=_SUBNET, kill_after_s=1.0)
+    names = ",".join(host.name for host in hosts)
+    done = hosts[0].run(
+        [
+            *(mpirun, *options, "--mca", "plm_rsh_agent", agent),
+            *("-np", str(len(hosts)), "-H", names, *command),
+        ],
+        env=mpirun_environment(mpirun, {}),
+        timeout_s=_LIMIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    for index, host in enumerate(hosts):
+        assert f"worker {index} of {len(hosts)} on {host.name} is done" in done.stdout
+
+
+def _start_grpc(
+    hosts: Sequence[Any], folder: Path, command: Sequence[str]
+) -> "list[subprocess.Popen[str]]":
+    """Starts a worker on each host, with a log in the folder."""
+    addresses = [f"{host.name}:{_PORT}" for host in hosts]
+    workers = []
+    for index, host in enumerate(hosts):
+        task = {"type": "worker", "index": index}
+        config = json.dumps({"cluster": {"worker": addresses}, "task": task})
+        with (folder / f"{index}.log").open("w") as log:
+            workers.append(
+                host.popen(
+                    [*command, "--strategy=grpc"], env={"TF_CONFIG": config}, stdout=log, stderr=log
+                )
+            )
+    return workers
+
+
+def _logs(folder: Path) -> str:
+    return "\n".join(path.read_text() for path in sorted(folder.glob("*.log")))

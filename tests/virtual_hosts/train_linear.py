@@ -1,0 +1,76 @@
+"""Trains a line through twelve points with host_call: alone, over gRPC or over Horovod.
+
+All workers together see all points in every step, so that any number of them trains the same. Each
+leaves its weights in OUT, under its own index.
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+import tfdist.estimator as tfe
+from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
+
+v1 = tf.compat.v1
+POINTS = np.linspace(-1.0, 1.0, 12, dtype=np.float32)[:, None]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--strategy", choices=["none", "grpc", "horovod"], default="none")
+    parser.add_argument("--num-steps", type=int, default=20)
+    parser.add_argument("--seconds-per-step", type=float, default=0.0)
+    parser.add_argument("--model-dir")
+    parser.add_argument("--out")
+    arguments = parser.parse_args()
+    v1.logging.set_verbosity(v1.logging.INFO)
+    strategies = {"none": lambda: None, "grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}
+    strategy = strategies[arguments.strategy]()
+    train(arguments, strategy)
+
+
+def train(arguments: argparse.Namespace, strategy: tf.compat.v1.distribute.Strategy | None) -> None:
+    collectives = None if strategy is None else strategy.extended.collectives
+    index, workers = (
+        (0, 1) if collectives is None else (collectives.worker_index, collectives.num_workers)
+    )
+
+    def input_fn() -> tf.data.Dataset:
+        own = POINTS[index::workers]
+        return tf.data.Dataset.from_tensors((own, 3.0 * own - 1.0)).repeat()
+
+    def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str) -> tfe.EstimatorSpec:
+        weights = [v1.get_variable(name, [1, 1]) for name in ("slope", "offset")]
+        line = tf.matmul(features, weights[0]) + weights[1]
+        loss = tf.reduce_mean(tf.square(line - labels))
+        optimizer = v1.train.MomentumOptimizer(0.05, 0.9)
+        gradients = [gradient for gradient, _ in optimizer.compute_gradients(loss, weights)]
+
+        def apply(*values: tf.Tensor) -> tf.Operation:
+            return optimizer.apply_gradients(zip(values, weights, strict=True))
+
+        return tfe.EstimatorSpec(mode, loss=loss, host_call=(apply, gradients))
+
+    class Watch(v1.train.SessionRunHook):
+        def after_run(self, context: object, values: object) -> None:
+            time.sleep(arguments.seconds_per_step)
+
+        def end(self, session: tf.compat.v1.Session) -> None:
+            if arguments.out is not None:
+                found = {v.name: session.run(v).item() for v in v1.trainable_variables()}
+                Path(arguments.out, str(index)).write_text(json.dumps(found))
+
+    config = tfe.RunConfig(train_distribute=strategy, tf_random_seed=1, log_step_count_steps=5)
+    tfe.Estimator(model_fn, arguments.model_dir, config).train(
+        input_fn, hooks=[Watch()], max_steps=arguments.num_steps
+    )
+    print(f"worker {index} of {workers} on {os.uname().nodename} is done", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""`tfdist slurm`: a batch script for a run, and what the script runs on the cluster."""
+
+from __future__ import annotations
+
+import argparse
+
+from tfdist.launch.slurm.arguments import add_arguments
+
+__all__ = ["add_arguments", "main"]
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Writes the script and submits it, or prints it; returns the exit code.
+
+    Raises:
+      UsageError: If something is wrong; nothing was submitted.
+    """
+    from tfdist.launch.errors import UsageError
+    from tfdist.launch.mpi import find_mpirun, horovod_problem
+    from tfdist.launch.slurm.options import slurm_options
+    from tfdist.launch.slurm.script import batch_script
+    from tfdist.launch.slurm.submission import submit
+
+    options = slurm_options(arguments)
+    problem = horovod_problem() if options.engine == "horovod" else None
+    if problem is not None:
+        raise UsageError(f"{problem} --engine grpc needs none of it.")
+    script = batch_script(options, mpirun=find_mpirun())
+    if options.dry_run:
+        print(script, end="")
+        return 0
+    return submit(script, options)

@@ -1,0 +1,224 @@
+"""What a batch script of `tfdist slurm` runs: it starts the workers and sees to their end.
+
+It runs on the job's first node, starts `srun` or `mpirun`, passes signals on to it, names the
+worker that failed first and ends with that worker's exit code. It does not wait for a node that
+does not answer: Slurm itself would, for SlurmdTimeout seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tfdist.cluster.exit_codes import (
+    BAD_CONFIGURATION,
+    LOST_WORKER,
+    PORT_TAKEN,
+    SAVED_AND_STOPPED,
+)
+from tfdist.cluster.instance_variables import RESTART_COUNT
+from tfdist.cluster.rendezvous_sockets import connect
+from tfdist.launch.failure_box import Aftermath, failure_box
+from tfdist.launch.slurm.ending import (
+    Ending,
+    ending,
+    failure_of,
+    is_hopeless,
+    is_node_lost,
+    stopped_after,
+)
+from tfdist.launch.slurm.records import JobFiles, Record
+
+_LOOK_EVERY_S = 0.5
+# Another node's files are not seen at once in a shared folder.
+_RECORDS_LIMIT_S = 5.0
+_MOST_OTHER_PORTS = 3
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+_CANNOT_START = 127  # as a shell has it
+_NEVER_AGAIN = (0, BAD_CONFIGURATION, 126, _CANNOT_START, *SAVED_AND_STOPPED.values())
+_BOX_WIDTH = 100
+_ANY_PORT = 6818  # slurmd's, unless its administrator says otherwise: then it is refused
+# Of another run, in whose environment the job was submitted.
+_NOT_FOR_WORKERS = (
+    *("TF_CONFIG", "TFDIST_NUM_INSTANCES", "TFDIST_NUM_TOTAL_", "TFDIST_INSTANCE_"),
+    *("TFDIST_LOCAL_", "TFDIST_REPLICA_", "TFDIST_PROGRESS_", "TFDIST_AGENT_"),
+    *("OMPI_COMM_WORLD_", "PMIX_"),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the job and returns its exit code."""
+    options = _parse(argv)
+    name, job_id = os.environ["SLURM_JOB_NAME"], os.environ["SLURM_JOB_ID"]
+    files = JobFiles(str(Path(options.log_dir).absolute() / f"{name}-{job_id}"))
+    job = _Job(options.command, files, options.num_workers, options.grace)
+    restarts, other_ports = 0, 0
+    while True:
+        end = job.run(restarts)
+        _tell(end, job, files, restarts, options)
+        files.remove(options.num_workers)
+        if job.is_asked_to_stop or job.has_lost_a_node:
+            break
+        if end.exit_code == PORT_TAKEN and other_ports < _MOST_OTHER_PORTS:
+            other_ports += 1
+            _say("the workers start again, on other ports: these follow from the step's number")
+        elif end.exit_code not in _NEVER_AGAIN and restarts < options.max_restarts:
+            restarts += 1
+            _say(f"all workers start again, restart {restarts} of {options.max_restarts}")
+        else:
+            break
+    if options.requeue and (end.exit_code in SAVED_AND_STOPPED.values() or job.has_lost_a_node):
+        _requeue(job_id)
+    return end.exit_code
+
+
+class _Job:
+    """The workers, started once or several times.
+
+    Attributes:
+      records: How those of the last start have ended.
+      is_asked_to_stop: Whether a signal has come.
+      has_lost_a_node: Whether a node of the job does not answer.
+    """
+
+    def __init__(
+        self, command: Sequence[str], files: JobFiles, num_workers: int, grace_s: float
+    ) -> None:
+        self.records: dict[int, Record] = {}
+        self.is_asked_to_stop = False
+        self.has_lost_a_node = False
+        self._command = command
+        self._files = files
+        self._num_workers = num_workers
+        self._grace_s = grace_s
+
+    def run(self, restarts: int) -> Ending:
+        """Starts the workers, waits for their end, and returns how it was."""
+        before = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+        environ = {
+            **{n: value for n, value in os.environ.items() if not n.startswith(_NOT_FOR_WORKERS)},
+            **self._files.environment(),
+            RESTART_COUNT: str(before + restarts),
+        }
+        self._files.remove(self._num_workers)
+        # Blocked: none may come between the start and the moment it can be passed on.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+        try:
+            process = subprocess.Popen(
+                self._command,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON),
+            )
+        except OSError as error:
+            _say(f"cannot start {self._command[0]}: {error.strerror or error}")
+            return Ending(exit_code=_CANNOT_START)
+
+        def pass_on(number: int, _: object) -> None:
+            self.is_asked_to_stop = True
+            process.send_signal(number)
+
+        for number in _PASSED_ON:
+            signal.signal(number, pass_on)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+        code = self._wait(process)
+        return self._ending(code if code >= 0 else 128 - code)
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        while True:
+            try:
+                return process.wait(_LOOK_EVERY_S)
+            except subprocess.TimeoutExpired:
+                self.records = self._files.read(self._num_workers)
+            if is_hopeless(self.records, time.time(), self._grace_s):
+                self.has_lost_a_node = True
+                process.kill()
+
+    def _ending(self, code: int) -> Ending:
+        """Returns how the workers have ended, as soon as all have told."""
+        give_up_s = time.monotonic() + _RECORDS_LIMIT_S
+        while True:
+            self.records = self._files.read(self._num_workers)
+            have_all_told = all(record.ended_s is not None for record in self.records.values())
+            if have_all_told or self.has_lost_a_node or time.monotonic() > give_up_s:
+                break
+            time.sleep(_LOOK_EVERY_S)
+        unreachable = _unreachable(self.records) if is_node_lost(self.records, code) else ()
+        end = ending(self.records, code, unreachable)
+        self.has_lost_a_node |= end.kind == "silent" or end == Ending(exit_code=LOST_WORKER)
+        return end
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tfdist.launch.slurm.job")
+    parser.add_argument("--num-workers", type=int, required=True)
+    parser.add_argument("--log-dir", required=True)
+    parser.add_argument("--grace", type=float, default=30.0)
+    parser.add_argument("--max-restarts", type=int, default=0)
+    parser.add_argument("--requeue", action="store_true")
+    parser.add_argument("command", nargs="+")
+    return parser.parse_args(argv)
+
+
+def _tell(
+    end: Ending, job: _Job, files: JobFiles, restarts: int, options: argparse.Namespace
+) -> None:
+    """Says who failed first, if any has."""
+    failure = failure_of(end, job.records, files)
+    if failure is not None:
+        stopped = stopped_after(end, job.records)
+        aftermath = Aftermath(
+            num_workers=options.num_workers,
+            stopped=tuple(stopped),
+            killed=tuple(name for name, was_killed in stopped.items() if was_killed),
+            restarts=restarts,
+            max_restarts=options.max_restarts,
+        )
+        print(failure_box(failure, aftermath, width=_BOX_WIDTH), flush=True)
+    elif end.exit_code == LOST_WORKER:
+        _say("a node of the job does not answer any more; mpirun names it above")
+    elif end.exit_code in SAVED_AND_STOPPED.values():
+        _say("the workers were asked to stop, have saved and left")
+    elif end.exit_code != 0:
+        _say(f"{options.command[0]} ended with exit code {end.exit_code}; no worker has failed")
+
+
+def _unreachable(records: Mapping[int, Record]) -> list[int]:
+    """Returns the workers whose nodes do not answer at all."""
+    hosts = sorted({record.host for record in records.values()})
+    with ThreadPoolExecutor(max_workers=len(hosts) or 1) as pool:
+        answers = dict(zip(hosts, pool.map(_does_answer, hosts), strict=True))
+    return [worker for worker, record in sorted(records.items()) if not answers[record.host]]
+
+
+def _does_answer(host: str) -> bool:
+    try:
+        connect(f"{host}:{_ANY_PORT}").close()
+    except ConnectionRefusedError:
+        return True  # nobody listens there, and the node says so
+    except OSError:
+        return False
+    return True
+
+
+def _requeue(job_id: str) -> None:
+    _say("the job goes back into the queue, to go on from its last checkpoint")
+    try:
+        subprocess.run(["scontrol", "requeue", job_id], check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        _say(f"it could not be put back: {error}")
+
+
+def _say(text: str) -> None:
+    print(f"tfdist slurm: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
