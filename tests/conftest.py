@@ -36,6 +36,49 @@ _SET_BY_IMPORTS = {  # of TensorFlow, and of tfdist.estimator
 _SET_BY_PYTEST = {"PYTEST_CURRENT_TEST"}
 _END_LIMIT_S = 5.0
 
+# With `-n 2` the tests of a file run in one process, in order, as without it: they share what their
+# fixtures made. So do those of these folders, whose fixtures are the dearer ones.
+_ONE_PROCESS_FOLDERS = (
+    "tests/faults/",
+    "tests/launch/kubernetes/",
+    "tests/movers/",
+    "tests/virtual_hosts/",
+)
+# What takes longest comes first, so that no process is left alone with it at the end.
+_FIRST = (
+    *_ONE_PROCESS_FOLDERS,
+    "tests/examples/test_mnist.py",
+    "tests/examples/test_ray.py",
+    "tests/conformance/",
+    "tests/multi_worker/",
+    "tests/examples/",
+)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deals out whole files, and some folders, where pytest-xdist was asked for processes."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class FilesAndFolders(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::")[0]
+            return next((one for one in _ONE_PROCESS_FOLDERS if file.startswith(one)), file)
+
+    # Not those with the most tests first: a file of few may take long.
+    config.option.loadscopereorder = False
+    return FilesAndFolders(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # One of pytest-xdist's processes.
+        items.sort(key=lambda item: _place(item.nodeid))
+
+
+def _place(nodeid: str) -> int:
+    places = (place for place, start in enumerate(_FIRST) if nodeid.startswith(start))
+    return next(places, len(_FIRST))
+
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:

@@ -93,7 +93,7 @@ def test_two_that_train_a_canned_estimator_equal_one_with_the_double_batch(
     alone = fake_cluster.run(_train_canned, folder, 12, None, engine="none")[0]
     for way, num_workers in (("grpc", 2), ("horovod", 2), ("replicas", 1)):
         engine = way if num_workers == 2 else "none"
-        options = {"engine": engine, "num_workers": num_workers}
+        options = {"engine": engine, "num_workers": num_workers, "timeout_s": 120}
         together = fake_cluster.run(_train_canned, folder, 6, folder, way, **options)[0]
         for case in together:
             assert alone[case]["global_step"] == 4

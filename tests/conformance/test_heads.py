@@ -110,7 +110,7 @@ def test_two_that_train_with_a_head_equal_one_with_the_double_batch(
     alone = fake_cluster.run(_train_heads, folder, 12, engine="none")[0]
     for way, num_workers in (("grpc", 2), ("horovod", 2), ("replicas", 1)):
         engine = way if num_workers == 2 else "none"
-        options = {"engine": engine, "num_workers": num_workers}
+        options = {"engine": engine, "num_workers": num_workers, "timeout_s": 120}
         together = fake_cluster.run(_train_heads, folder, 6, way, **options)[0]
         for case, weights in alone.items():
             assert weights["global_step"] == 4

@@ -164,7 +164,11 @@ def files_of() -> Callable[[Path], list[str]]:
 
 @pytest.fixture
 def assert_close() -> Callable[[Any, Any], None]:
-    """Compares what came out of JSON: numbers to five decimals, all else exactly."""
+    """Compares what came out of JSON: numbers to five decimals, all else exactly.
+
+    An area under a curve to three: it moves in steps, and two scores that are the same but for
+    rounding may change places.
+    """
 
     def assert_close(got: Any, expected: Any, where: str = "result") -> None:
         if isinstance(expected, dict):
@@ -176,7 +180,8 @@ def assert_close() -> Callable[[Any, Any], None]:
             for i in range(len(expected)):
                 assert_close(got[i], expected[i], f"{where}[{i}]")
         elif isinstance(expected, float):
-            assert got == pytest.approx(expected, rel=1e-5, abs=1e-5), where
+            tolerance = 1e-3 if "auc" in where else 1e-5
+            assert got == pytest.approx(expected, rel=tolerance, abs=tolerance), where
         else:
             assert got == expected, where
 
