@@ -106,6 +106,9 @@ class Pod:
     command, environment: Of its container, everything replaced that Kubernetes replaces.
     files: What an operator puts in it: path to text.
     key_folder: Where an operator mounts id_rsa, id_rsa.pub and authorized_keys, or None.
+    user: The user id of all processes, and their group's.
+    capabilities: Those that its container has, and no others.
+    claims: Where claims are mounted: path to claim.
     """
 
     role: str
@@ -113,6 +116,9 @@ class Pod:
     dns_names: tuple[str, ...]
     command: tuple[str, ...]
     environment: dict[str, str]
+    user: int
+    capabilities: tuple[str, ...]
+    claims: dict[str, str]
     files: dict[str, str] = field(default_factory=dict)
     key_folder: str | None = None
 
@@ -291,6 +297,13 @@ def _pod(
         else:
             value = expanded(variable["value"], environment)
         environment[variable["name"]] = value
+    claims = {
+        volume["name"]: volume["persistentVolumeClaim"]["claimName"]
+        for volume in pod.get("volumes", ())
+        if "persistentVolumeClaim" in volume
+    }
+    rights = container["securityContext"]["capabilities"]
+    assert rights["drop"] == ["ALL"]
     return Pod(
         role=role,
         hostname=hostname,
@@ -300,6 +313,13 @@ def _pod(
             for word in (*container["command"], *container.get("args", ()))
         ),
         environment=environment,
+        user=pod["securityContext"]["runAsUser"],
+        capabilities=tuple(rights.get("add", ())),
+        claims={
+            mount["mountPath"]: claims[mount["name"]]
+            for mount in container.get("volumeMounts", ())
+            if mount["name"] in claims
+        },
         **more,
     )
 

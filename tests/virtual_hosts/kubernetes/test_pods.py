@@ -1,0 +1,115 @@
+"""The manifests of `tfdist kubernetes`, acted out: their pods train on virtual hosts."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.launch.mpi import horovod_problem
+from tfdist.testing.waiting import wait_until
+
+_LIMIT_S = 120.0
+_START_LIMIT_S = 30.0
+_STOP_LIMIT_S = 20.0
+_USER = 1000  # the default of --run-as-user
+_SIZE = (
+    *("--num-instances=2", "--volume=checkpoints:/mnt/checkpoints"),
+    # Cheaper: no Keras 3, and no more threads than cores.
+    *("--env=TF_USE_LEGACY_KERAS=1", "--env=OMP_NUM_THREADS=1"),
+)
+needs_horovod = pytest.mark.skipif(horovod_problem() is not None, reason=str(horovod_problem()))
+needs_sshd = pytest.mark.skipif(
+    not Path("/usr/sbin/sshd").exists(), reason="needs sshd and ssh (Debian: openssh-server)"
+)
+
+Make = Callable[..., list[dict[str, Any]]]
+PodCommands = Callable[..., list[Any]]
+Schedule = Callable[[Sequence[Any]], list[Any]]
+
+
+@pytest.mark.parametrize("kind", ["job", "tfjob", "trainjob"])
+def test_pods_train_over_grpc_as_one_process(
+    make: Make,
+    pod_commands: PodCommands,
+    schedule: Schedule,
+    train_linear: str,
+    check_weights: Callable[[Path, int], None],
+    tmp_path: Path,
+    kind: str,
+) -> None:
+    command = _training(train_linear, "grpc")
+    pods = schedule(pod_commands(make(f"--kind={kind}", *_SIZE, command=command)))
+    for pod in pods:
+        pod.start()
+    assert [pod.wait(_LIMIT_S) for pod in pods] == [0, 0], _logs(pods)
+    check_weights(tmp_path / "checkpoints", 2)
+    _check_who_trained(pods, _logs(pods), tmp_path)
+
+
+@needs_horovod
+@needs_sshd
+@pytest.mark.parametrize("kind", ["mpijob", "trainjob --engine=horovod"])
+def test_pods_train_over_mpi_as_one_process(
+    make: Make,
+    pod_commands: PodCommands,
+    schedule: Schedule,
+    image_mpirun: str,
+    train_linear: str,
+    check_weights: Callable[[Path, int], None],
+    tmp_path: Path,
+    kind: str,
+) -> None:
+    options = ("--kind", *kind.split(), *_SIZE, f"--mpirun={image_mpirun}")
+    command = _training(train_linear, "horovod")
+    pods = schedule(pod_commands(make(*options, command=command)))
+    said = _run_mpi(pods)
+    check_weights(tmp_path / "checkpoints", 2)
+    _check_who_trained(pods[:2], said, tmp_path)
+
+
+@needs_horovod
+@needs_sshd
+def test_pods_of_root_reach_each_other(
+    make: Make, pod_commands: PodCommands, schedule: Schedule, image_mpirun: str
+) -> None:
+    options = ("--kind=mpijob", "--run-as-user=0", *_SIZE, f"--mpirun={image_mpirun}")
+    who = ("python", "-c", "import os; print(os.getuid(), 'on', os.uname().nodename)")
+    pods = schedule(pod_commands(make(*options, command=who)))
+    said = _run_mpi(pods)
+    for pod in pods[:2]:
+        assert f"0 on {pod.pod.hostname}" in said
+
+
+def _training(train_linear: str, strategy: str) -> tuple[str, ...]:
+    folder = "/mnt/checkpoints"
+    return (
+        *("python", train_linear, f"--strategy={strategy}"),
+        *(f"--out={folder}", f"--model-dir={folder}/model"),
+    )
+
+
+def _run_mpi(pods: Sequence[Any]) -> str:
+    """Does what the operators do, and returns what the launcher wrote."""
+    *workers, launcher = pods
+    for pod in workers:
+        pod.start()
+    for pod in workers:
+        assert wait_until(pod.is_ready, _START_LIMIT_S), _logs(pods)
+    launcher.start()
+    assert launcher.wait(_LIMIT_S) == 0, _logs(pods)
+    # sshd does not end by itself.
+    for pod in workers:
+        pod.stop(_STOP_LIMIT_S)
+    return launcher.log.read_text()
+
+
+def _check_who_trained(workers: Sequence[Any], said: str, folder: Path) -> None:
+    for index, pod in enumerate(workers):
+        assert f"worker {index} of 2 on {pod.pod.hostname} is done" in said
+        assert (folder / "checkpoints" / str(index)).stat().st_uid == _USER
+    assert (folder / "checkpoints" / "model" / "checkpoint").exists()
+
+
+def _logs(pods: Sequence[Any]) -> str:
+    return "\n".join(pod.log.read_text() for pod in pods if pod.log.exists())
