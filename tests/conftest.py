@@ -55,6 +55,14 @@ _FIRST = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-fault-table",
+        action="store_true",
+        help="write what the tests of faults have seen into docs/faults.md",
+    )
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Deals out whole files, and some folders, where pytest-xdist was asked for processes."""

@@ -127,14 +127,6 @@ def _last_step(model_dir: Path) -> int | None:
     return int(values["global_step"])
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--write-fault-table",
-        action="store_true",
-        help="write what the tests of faults have seen into docs/faults.md",
-    )
-
-
 @pytest.fixture(scope="session")
 def fault_table(request: pytest.FixtureRequest) -> Iterator[list[tuple[str, ...]]]:
     """Rows of the table in the docs; written at the end if that was asked for."""
