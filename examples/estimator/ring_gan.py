@@ -65,13 +65,16 @@ def model_fn(
 
     # The critic learns, and is clipped, in every step; the generator in every third one.
     is_turn = tf.equal(step % CRITIC_STEPS, 0)
-    critic_op = critic_optimizer.minimize(critic_loss, step, var_list=of_critic)
+    critic_pairs = critic_optimizer.compute_gradients(critic_loss, var_list=of_critic)
+    pairs = generator_optimizer.compute_gradients(generator_loss, var_list=of_generator)
+    # Both losses are of the weights before the step. A graph keeps no order but the one it is told.
+    with tf.control_dependencies([is_turn, *(gradient for gradient, _ in critic_pairs + pairs)]):
+        critic_op = critic_optimizer.apply_gradients(critic_pairs, step)
     with tf.control_dependencies([critic_op]):
         clipped = [
             v.assign(tf.clip_by_value(v, -params["clip"], params["clip"])) for v in of_critic
         ]
-    pairs = generator_optimizer.compute_gradients(generator_loss, var_list=of_generator)
-    with tf.control_dependencies([*clipped, is_turn]):
+    with tf.control_dependencies(clipped):
         train_op = tf.cond(
             is_turn, lambda: generator_optimizer.apply_gradients(pairs), lambda: tf.no_op()
         )

@@ -62,14 +62,15 @@ def test_the_worker_that_failed_is_named_and_all_end_soon(
     engine, num_workers, fault, moment, worker = case
     exit_code, words, last_step = expected
     is_stall = fault in ("stop", "hang")
-    options = ("--stall-timeout", str(STALL_S)) if is_stall else ()
+    # A process that hangs does not hear TERM, and would take all of the grace period.
+    options = ("--stall-timeout", str(STALL_S), "--grace", "1") if is_stall else ("--grace", "4")
     seen = run_to_fault(
         engine=engine,
         num_workers=num_workers,
         fault=fault,
         moment=moment,
         worker=worker,
-        options=("--grace", "4", *options),
+        options=options,
     )
     assert seen.blamed == f"worker {worker}", seen.output
     assert words in seen.how, seen.output

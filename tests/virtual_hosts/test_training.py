@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,14 +77,17 @@ def _mpirun(hosts: Sequence[Any], agent: str, command: Sequence[str]) -> None:
     assert mpirun is not None
     options = mpirun_options(mpirun, is_local=False, subnet=_SUBNET, kill_after_s=1.0)
     names = ",".join(host.name for host in hosts)
-    done = hosts[0].run(
-        [
-            *(mpirun, *options, "--mca", "plm_rsh_agent", agent),
-            *("-np", str(len(hosts)), "-H", names, *command),
-        ],
-        env=mpirun_environment(mpirun, {}),
-        timeout_s=_LIMIT_S,
-    )
+    # Virtual hosts share /tmp: a daemon of an earlier run would tidy up what this one makes.
+    with tempfile.TemporaryDirectory(prefix="tfd") as session:
+        done = hosts[0].run(
+            [
+                *(mpirun, *options, "--mca", "plm_rsh_agent", agent),
+                *("--mca", "orte_tmpdir_base", session),
+                *("-np", str(len(hosts)), "-H", names, *command),
+            ],
+            env=mpirun_environment(mpirun, {}),
+            timeout_s=_LIMIT_S,
+        )
     assert done.returncode == 0, done.stderr
     for index, host in enumerate(hosts):
         assert f"worker {index} of {len(hosts)} on {host.name} is done" in done.stdout
