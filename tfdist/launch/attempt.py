@@ -148,7 +148,7 @@ class Attempt:
         Args:
           kill_at_s: When they kill what is theirs, on the clock of `time.monotonic`.
         """
-        while any(not worker.is_over for worker in self._reachable()):
+        while any(not _is_silent(worker) for worker in self._reachable()):
             if time.monotonic() > kill_at_s() + _AFTER_KILL_S:
                 return
             await self.wait_for_change()
@@ -297,6 +297,10 @@ class Attempt:
             worker.ended_s = now_s - message["ago_s"]
         elif kind == "gone":
             worker.is_gone, worker.was_killed = True, message["was_killed"]
+
+
+def _is_silent(worker: WorkerState) -> bool:
+    return worker.heard_s is not None and time.monotonic() - worker.heard_s > SILENCE_S
 
 
 def _tail(text: str) -> str:
