@@ -30,7 +30,7 @@ POLL_S = 0.05
 # A start that does not come, or a run that does not end, in this time is a finding.
 START_LIMIT_S = 180.0
 END_LIMIT_S = 600.0
-LONGEST_WAIT_S = 6.0  # from a start, or its first checkpoint, to the next kill
+LONGEST_WAIT_S = 3.0  # from a start, or its first checkpoint, to the next kill
 
 
 def read_arguments() -> argparse.Namespace:

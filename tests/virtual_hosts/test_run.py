@@ -1,6 +1,7 @@
 """`tfdist run --host`: one command on the first host starts workers on all of them."""
 
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,28 @@ while True:
 """
 
 
+@pytest.fixture
+def mpirun_settings(fake_agent: str) -> Iterator[dict[str, str]]:
+    """What has mpirun reach the virtual hosts; they share /tmp, but not a run's own folder."""
+    with tempfile.TemporaryDirectory(prefix="tfd") as session:
+        yield {
+            "OMPI_MCA_plm_rsh_agent": fake_agent,
+            "OMPI_MCA_orte_tmpdir_base": session,
+        }
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_workers_on_two_hosts_train_as_one_process(
-    hosts: Any, fake_agent: str, train_linear: str, check_weights: Any, tmp_path: Path, engine: str
+    hosts: Any,
+    mpirun_settings: dict[str, str],
+    train_linear: str,
+    check_weights: Any,
+    tmp_path: Path,
+    engine: str,
 ) -> None:
     program = [train_linear, f"--strategy={engine}", f"--out={tmp_path}"]
     command = _command("tfd1,tfd2", engine, program)
-    done = hosts[0].run(command, cwd=tmp_path, env=_with(fake_agent), timeout_s=_LIMIT_S)
+    done = hosts[0].run(command, cwd=tmp_path, env=mpirun_settings, timeout_s=_LIMIT_S)
     assert done.returncode == 0, done.stderr
     check_weights(tmp_path, 2)
     for worker in (0, 1):
@@ -41,11 +57,11 @@ def test_workers_on_two_hosts_train_as_one_process(
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_worker_on_another_host_that_fails_is_named(
-    hosts: Any, fake_agent: str, tmp_path: Path, engine: str
+    hosts: Any, mpirun_settings: dict[str, str], tmp_path: Path, engine: str
 ) -> None:
     (tmp_path / "talk.py").write_text(_TALK)
     command = _command("tfd1,tfd2,tfd3", engine, ["talk.py", "tfd3"])
-    done = hosts[0].run(command, cwd=tmp_path, env=_with(fake_agent), timeout_s=_LIMIT_S)
+    done = hosts[0].run(command, cwd=tmp_path, env=mpirun_settings, timeout_s=_LIMIT_S)
     assert done.returncode == 7, done.stderr
     assert "worker 2 failed first" in done.stderr
     assert "tfd3, process" in done.stderr
@@ -54,7 +70,7 @@ def test_a_worker_on_another_host_that_fails_is_named(
 def test_a_worker_on_a_host_that_is_cut_off_is_named_in_time(
     network: Any,
     hosts: Any,
-    fake_agent: str,
+    mpirun_settings: dict[str, str],
     tmp_path: Path,
     within: Callable[[float], float],
 ) -> None:
@@ -62,7 +78,7 @@ def test_a_worker_on_a_host_that_is_cut_off_is_named_in_time(
     command = _command("tfd1,tfd2,tfd3", "grpc", ["talk.py", "nobody"])
     with (tmp_path / "out").open("w") as out:
         launcher = hosts[0].popen(
-            command, cwd=tmp_path, env=_with(fake_agent), stdout=out, stderr=out
+            command, cwd=tmp_path, env=mpirun_settings, stdout=out, stderr=out
         )
     try:
         said = (tmp_path / "out").read_text
@@ -84,7 +100,3 @@ def _command(hosts: str, engine: str, program: Sequence[str]) -> list[str]:
         *("python", "-m", "tfdist", "run", f"--engine={engine}", size, f"--host={hosts}", network),
         *("--progress=none", "--grace=5", "--", *program),
     ]
-
-
-def _with(agent: str) -> dict[str, str]:
-    return {"OMPI_MCA_plm_rsh_agent": agent}
