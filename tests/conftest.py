@@ -23,6 +23,12 @@ pytest_plugins = (
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Most of what a started program does is importing TensorFlow: see there.
+_QUICK_START = str(Path(__file__).with_name("quick_start"))
+if _QUICK_START not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+    paths = (_QUICK_START, os.environ.get("PYTHONPATH"))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+
 _SET_BY_IMPORTS = {  # of TensorFlow, and of tfdist.estimator
     "ENABLE_RUNTIME_UPTIME_TELEMETRY",
     "HDF5_PLUGIN_PATH",
@@ -44,6 +50,8 @@ _ONE_PROCESS_FOLDERS = (
     "tests/movers/",
     "tests/virtual_hosts/",
 )
+# What the tests of pipelines compute on, beside the host.
+_NUM_CPU_DEVICES = 8
 # What takes longest comes first, so that no process is left alone with it at the end.
 _FIRST = (
     *_ONE_PROCESS_FOLDERS,
@@ -76,6 +84,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     # Not those with the most tests first: a file of few may take long.
     config.option.loadscopereorder = False
     return FilesAndFolders(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Makes the logical CPUs of the tests of pipelines, in the process that will run them.
+
+    TensorFlow takes them only before it starts, and a test module may start it by being imported.
+    """
+    config = session.config
+    if config.getoption("numprocesses", None):  # The process that deals out tests, and runs none.
+        return
+    folder = Path(__file__).parent / "pipeline"
+    chosen = [config.invocation_params.dir / arg.split("::")[0] for arg in config.args]
+    if any(folder.is_relative_to(path) or path.is_relative_to(folder) for path in chosen):
+        from tfdist.pipeline.devices import set_cpu_devices
+
+        set_cpu_devices(_NUM_CPU_DEVICES)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,0 +1,293 @@
+"""Schedules: each drawn, and the rules that all of them keep at all sizes."""
+
+import doctest
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfdist.pipeline import schedule as schedule_module
+from tfdist.pipeline.schedule import (
+    SCHEDULES,
+    Box,
+    Schedule,
+    Tick,
+    activations_kept,
+    busy_share_bound,
+    draw,
+    inference_ticks,
+    order_on_devices,
+    smallest_accumulation,
+    smallest_device_iterations,
+    training_ticks,
+)
+
+SCHEDULE = st.sampled_from(SCHEDULES)
+STAGES = st.integers(1, 7)
+MICRO_BATCHES = st.integers(1, 20)
+
+few = settings(derandomize=True, deadline=None, max_examples=40, database=None)
+
+
+def picture(text: str) -> str:
+    return "\n".join(line.strip() for line in text.strip().splitlines())
+
+
+def ticks_of(ticks: Sequence[Tick]) -> dict[Box, int]:
+    return {box: number for number, tick in enumerate(ticks) for box in tick}
+
+
+def test_sequential_works_on_one_stage_at_a_time() -> None:
+    assert draw(training_ticks("sequential", 3, 2), 3) == picture("""
+        stage 0  F0 .. .. .. .. B0 F1 .. .. .. .. B1
+        stage 1  .. F0 .. .. B0 .. .. F1 .. .. B1 ..
+        stage 2  .. .. F0 B0 .. .. .. .. F1 B1 .. ..
+    """)
+
+
+def test_interleaved_does_one_forward_and_one_backward_in_turn() -> None:
+    assert draw(training_ticks("interleaved", 4, 8), 4) == picture("""
+        stage 0  F0 F1 F2 F3 .. .. .. B0 F4 B1 F5 B2 F6 B3 F7 B4 .. B5 .. B6 .. B7
+        stage 1  .. F0 F1 F2 .. .. B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 .. B6 .. B7 ..
+        stage 2  .. .. F0 F1 .. B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 .. B7 .. ..
+        stage 3  .. .. .. F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 .. .. ..
+    """)
+
+
+def test_grouped_does_all_forwards_in_one_tick_and_all_backwards_in_the_next() -> None:
+    assert draw(training_ticks("grouped", 4, 8), 4) == picture("""
+        stage 0  F0 F1 F2 F3 .. F4 .. F5 .. F6 B0 F7 B1 .. B2 .. B3 .. B4 B5 B6 B7
+        stage 1  .. F0 F1 F2 .. F3 .. F4 B0 F5 B1 F6 B2 F7 B3 .. B4 .. B5 B6 B7 ..
+        stage 2  .. .. F0 F1 .. F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 .. B6 B7 .. ..
+        stage 3  .. .. .. F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 .. .. ..
+    """)
+
+
+@pytest.mark.parametrize("schedule", ["grouped", "interleaved"])
+def test_inference_moves_every_micro_batch_on_by_a_stage_a_tick(schedule: Schedule) -> None:
+    assert draw(inference_ticks(schedule, 3, 5), 3) == picture("""
+        stage 0  F0 F1 F2 F3 F4 .. ..
+        stage 1  .. F0 F1 F2 F3 F4 ..
+        stage 2  .. .. F0 F1 F2 F3 F4
+    """)
+
+
+def test_sequential_inference_takes_one_micro_batch_after_the_other() -> None:
+    assert draw(inference_ticks("sequential", 2, 3), 2) == picture("""
+        stage 0  F0 .. F1 .. F2 ..
+        stage 1  .. F0 .. F1 .. F2
+    """)
+
+
+def test_columns_are_as_wide_as_the_longest_number() -> None:
+    assert draw(inference_ticks("grouped", 1, 11), 1).endswith("F8  F9  F10")
+
+
+@few
+@given(SCHEDULE, STAGES, MICRO_BATCHES)
+def test_training_does_every_box_once(schedule: Schedule, stages: int, micro_batches: int) -> None:
+    boxes = [box for tick in training_ticks(schedule, stages, micro_batches) for box in tick]
+    every = itertools.product(range(stages), range(micro_batches), (False, True))
+    assert sorted(boxes) == sorted(Box(*one) for one in every)
+
+
+@few
+@given(SCHEDULE, STAGES, MICRO_BATCHES)
+def test_inference_does_every_forward_once(
+    schedule: Schedule, stages: int, micro_batches: int
+) -> None:
+    boxes = [box for tick in inference_ticks(schedule, stages, micro_batches) for box in tick]
+    every = itertools.product(range(stages), range(micro_batches), (False,))
+    assert sorted(boxes) == sorted(Box(*one) for one in every)
+
+
+@few
+@given(SCHEDULE, STAGES, MICRO_BATCHES, st.booleans())
+def test_a_tick_has_at_most_one_box_of_a_stage_and_is_never_empty(
+    schedule: Schedule, stages: int, micro_batches: int, trains: bool
+) -> None:
+    for tick in (training_ticks if trains else inference_ticks)(schedule, stages, micro_batches):
+        assert tick == tuple(sorted(tick))
+        assert len({box.stage for box in tick}) == len(tick) > 0
+
+
+@few
+@given(SCHEDULE, STAGES, MICRO_BATCHES, st.booleans())
+def test_every_box_comes_after_those_it_needs(
+    schedule: Schedule, stages: int, micro_batches: int, trains: bool
+) -> None:
+    lay_out = training_ticks if trains else inference_ticks
+    tick_of = ticks_of(lay_out(schedule, stages, micro_batches))
+    for box, tick in tick_of.items():
+        assert all(tick_of[needed] < tick for needed in needs(box, stages))
+
+
+@few
+@given(SCHEDULE, STAGES, MICRO_BATCHES, st.booleans())
+def test_a_stage_takes_the_micro_batches_by_rising_number_in_each_direction(
+    schedule: Schedule, stages: int, micro_batches: int, trains: bool
+) -> None:
+    lay_out = training_ticks if trains else inference_ticks
+    tick_of = ticks_of(lay_out(schedule, stages, micro_batches))
+    for box, tick in tick_of.items():
+        if box.micro_batch:
+            assert tick_of[Box(box.stage, box.micro_batch - 1, box.backward)] < tick
+
+
+@few
+@given(SCHEDULE, STAGES, MICRO_BATCHES)
+def test_activations_kept_follow_from_the_schedule(
+    schedule: Schedule, stages: int, micro_batches: int
+) -> None:
+    kept = activations_kept(training_ticks(schedule, stages, micro_batches), stages)
+    most = {
+        "sequential": [1] * stages,
+        "interleaved": [stages - stage for stage in range(stages)],
+        "grouped": [2 * (stages - stage) - 1 for stage in range(stages)],
+    }
+    assert kept == [min(number, micro_batches) for number in most[schedule]]
+
+
+@few
+@given(SCHEDULE, STAGES, MICRO_BATCHES)
+def test_inference_keeps_no_activations(
+    schedule: Schedule, stages: int, micro_batches: int
+) -> None:
+    assert activations_kept(inference_ticks(schedule, stages, micro_batches), stages) == (
+        [0] * stages
+    )
+
+
+@few
+@given(st.integers(2, 7), st.integers(0, 8))
+def test_interleaved_at_full_use_has_every_other_stage_go_forward(stages: int, more: int) -> None:
+    ticks = training_ticks("interleaved", stages, smallest_accumulation(stages) + more)
+    started = ticks_of(ticks)[Box(0, 0, backward=True)]
+    full = [tick for tick in ticks[started:] if len(tick) == stages]
+    assert full
+    for tick in full:
+        assert all(one.backward != other.backward for one, other in itertools.pairwise(tick))
+
+
+@few
+@given(STAGES, MICRO_BATCHES)
+def test_grouped_does_not_mix_directions_in_a_tick(stages: int, micro_batches: int) -> None:
+    for tick in training_ticks("grouped", stages, micro_batches):
+        assert len({box.backward for box in tick}) == 1
+
+
+@few
+@given(st.integers(1, 7))
+def test_the_smallest_accumulation_just_fills_a_grouped_pipeline(stages: int) -> None:
+    assert smallest_accumulation(stages) == 2 * stages - 1
+    assert fills_both_ways(training_ticks("grouped", stages, 2 * stages - 1), stages)
+    assert stages == 1 or not fills_both_ways(
+        training_ticks("grouped", stages, 2 * stages - 2), stages
+    )
+
+
+def fills_both_ways(ticks: list[Tick], stages: int) -> bool:
+    """Says whether all stages work in a tick of forwards and in the tick of backwards after it."""
+    return any(
+        len(one) == len(other) == stages and not one[0].backward and other[0].backward
+        for one, other in itertools.pairwise(ticks)
+    )
+
+
+@few
+@given(st.integers(2, 7))
+def test_the_smallest_device_iterations_just_fill_an_inference_pipeline(stages: int) -> None:
+    def fills(micro_batches: int) -> bool:
+        ticks = inference_ticks("interleaved", stages, micro_batches)
+        return any(len(tick) == stages for tick in ticks)
+
+    assert fills(smallest_device_iterations(stages))
+    assert not fills(smallest_device_iterations(stages) - 1)
+
+
+@few
+@given(SCHEDULE, STAGES, MICRO_BATCHES, st.booleans())
+def test_the_bound_is_the_share_of_places_in_the_drawing_that_have_a_box(
+    schedule: Schedule, stages: int, micro_batches: int, trains: bool
+) -> None:
+    ticks = (training_ticks if trains else inference_ticks)(schedule, stages, micro_batches)
+    share = sum(map(len, ticks)) / (stages * len(ticks))
+    assert busy_share_bound(schedule, stages, micro_batches) == pytest.approx(share)
+
+
+def test_two_stages_and_sixteen_micro_batches_are_at_best_32_17ths_as_fast() -> None:
+    pipelined, sharded = (
+        busy_share_bound(schedule, 2, 16) for schedule in ("interleaved", "sequential")
+    )
+    assert pipelined / sharded == pytest.approx(2 * 16 / 17)
+
+
+def test_devices_do_their_boxes_in_the_order_of_the_ticks() -> None:
+    order = order_on_devices(training_ticks("interleaved", 2, 3), [1, 0])
+    assert {device: " ".join(box.label for box in boxes) for device, boxes in order.items()} == {
+        0: "F0 B0 F1 B1 F2 B2",
+        1: "F0 F1 B0 F2 B1 B2",
+    }
+
+
+def test_stages_on_one_device_go_back_first_and_from_the_end() -> None:
+    tick = tuple(Box(stage, 5 - stage, stage in (1, 3)) for stage in range(4))
+    order = order_on_devices([tick], [0, 0, 0, 0])
+    assert [(box.stage, box.backward) for box in order[0]] == [
+        (3, True),
+        (1, True),
+        (0, False),
+        (2, False),
+    ]
+
+
+@st.composite
+def placed(draw_value: st.DrawFn) -> tuple[Schedule, list[int], int, bool]:
+    devices = draw_value(st.lists(st.integers(0, 3), min_size=1, max_size=7))
+    return draw_value(SCHEDULE), devices, draw_value(MICRO_BATCHES), draw_value(st.booleans())
+
+
+@few
+@given(placed())
+def test_devices_that_keep_to_their_order_never_wait_in_a_circle(
+    case: tuple[Schedule, list[int], int, bool],
+) -> None:
+    schedule, devices, micro_batches, trains = case
+    lay_out = training_ticks if trains else inference_ticks
+    ticks = lay_out(schedule, len(devices), micro_batches)
+    waiting = {device: list(boxes) for device, boxes in order_on_devices(ticks, devices).items()}
+    done: set[Box] = set()
+    while any(waiting.values()):
+        ready = [
+            boxes
+            for boxes in waiting.values()
+            if boxes and done.issuperset(needs(boxes[0], len(devices)))
+        ]
+        assert ready, f"nobody can go on: {waiting}"
+        done.update([boxes.pop(0) for boxes in ready])
+    assert len(done) == sum(map(len, ticks))
+
+
+def needs(box: Box, stages: int) -> list[Box]:
+    """What a box uses: written anew here, apart from the code under test."""
+    if not box.backward:
+        return [Box(box.stage - 1, box.micro_batch, False)] if box.stage else []
+    behind = [Box(box.stage + 1, box.micro_batch, True)] if box.stage + 1 < stages else []
+    return [Box(box.stage, box.micro_batch, False), *behind]
+
+
+def test_an_unknown_schedule_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"schedule is '1f1b', .*'grouped', 'interleaved', 'seq"):
+        training_ticks("1f1b", 2, 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (2, 0)])
+def test_nothing_to_do_is_refused(sizes: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="is 0, and is at least 1"):
+        inference_ticks("grouped", *sizes)
+
+
+def test_the_example_in_the_documentation_is_what_comes_out() -> None:
+    assert doctest.testmod(schedule_module) == (0, 1)

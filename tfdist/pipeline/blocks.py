@@ -1,0 +1,229 @@
+"""Blocks: the pieces of a model that its author keeps together.
+
+A block is named where the forward pass is written. Which blocks form a stage, and where it runs,
+is said elsewhere, so that a model is cut anew without touching it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ContextDecorator, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from tfdist.pipeline.stage_plan import FoundBlock
+
+LayerT = TypeVar("LayerT")
+
+_WRAPPED = ("build", "call")
+
+
+class Block(ContextDecorator):
+    """Marks what a part of the forward pass computes: `with Block("B1"): ...` or `@Block("B1")`.
+
+    The same name anywhere is the same block. A block inside another one changes nothing. Outside
+    the building of a pipelined model a block does nothing at all.
+
+    Args:
+      name: The block's name; by default "block_1", "block_2", ... in the order of the forward pass.
+      device: The index of its device, for stages that follow from the blocks (`AutoStage`), and
+        for a stage that names none.
+
+    Raises:
+      TypeError: If the name is not a string, or the device not an integer.
+      ValueError: If the device is below 0, or the block has named another device before.
+    """
+
+    def __init__(self, name: str | None = None, device: int | None = None) -> None:
+        if name is not None and not isinstance(name, str):
+            raise TypeError(
+                f'a block is named by a string, got {name!r}. Write Block("B1"); for a layer, '
+                'begin_block(layer, "B1").'
+            )
+        _check_device(device)
+        self.name = name
+        self.device = device
+
+    def __enter__(self) -> Block:
+        record = _recording.get()
+        if record is not None:
+            record.open_block(self.name, self.device)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        record = _recording.get()
+        if record is not None:
+            record.close_block()
+
+    def _recreate_cm(self) -> Block:
+        return Block(self.name, self.device)  # One for each call of a decorated function.
+
+
+def begin_block(layer: LayerT, name: str, device: int | None = None) -> LayerT:
+    """Lets a block begin where a layer is called; it lasts until another one begins this way.
+
+    For models that have no forward pass to write a `Block` into, such as a Keras Sequential. What
+    stands inside a `Block` of its own stays there.
+
+    Args:
+      layer: A layer of tf_keras or Keras 3. Changed in place.
+      name: The block's name.
+      device: As for `Block`.
+
+    Returns:
+      The layer.
+
+    Raises:
+      TypeError: If it is not a layer.
+      ValueError: If a block begins at this layer already.
+    """
+    Block(name, device)
+    if not all(callable(getattr(layer, method, None)) for method in _WRAPPED):
+        raise TypeError(
+            f"begin_block takes a Keras layer, got {layer!r}. Elsewhere write "
+            f'`with Block("{name}"):` in the forward pass.'
+        )
+    if getattr(layer.call, "_tfdist_block", None) is not None:  # type: ignore[attr-defined]
+        raise ValueError(
+            f"block {layer.call._tfdist_block!r} begins at layer "  # type: ignore[attr-defined]
+            f"{getattr(layer, 'name', layer)!r} already. Call remove_blocks(layer) first."
+        )
+    for method in _WRAPPED:
+        setattr(layer, method, _beginning(getattr(layer, method), name, device))
+    return layer
+
+
+def remove_blocks(model: Any) -> None:
+    """Takes back every `begin_block` of a layer or of a model's layers."""
+    layers = [model, *_layers_of(model)]
+    for layer, method in itertools.product(layers, _WRAPPED):
+        own = vars(layer).get(method)
+        if getattr(own, "_tfdist_block", None) is not None:
+            setattr(layer, method, own.__wrapped__)
+
+
+def _layers_of(model: Any) -> list[Any]:
+    if hasattr(model, "_flatten_layers"):
+        return list(model._flatten_layers(include_self=False))
+    return list(getattr(model, "submodules", ()))
+
+
+def _beginning(method: Callable[..., Any], name: str, device: int | None) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def begin(*args: Any, **kwargs: Any) -> Any:
+        record = _recording.get()
+        if record is not None:
+            record.begin(name, device)
+        return method(*args, **kwargs)
+
+    begin._tfdist_block = name  # type: ignore[attr-defined]
+    return begin
+
+
+def _check_device(device: int | None) -> None:
+    if device is None:
+        return
+    if isinstance(device, bool) or not isinstance(device, int):
+        raise TypeError(f"a block's device is an integer, got {device!r}. Write device=0.")
+    if device < 0:
+        raise ValueError(f"a block's device is 0 or above, got {device}. The first is 0.")
+
+
+@dataclass
+class BlockRecord:
+    """What blocks a forward pass enters while it is traced into a graph.
+
+    Attributes:
+      graph: The graph that is being built.
+      found: The blocks in the order in which they were first entered.
+    """
+
+    graph: tf.Graph
+    found: list[FoundBlock] = field(default_factory=list)
+    _marks: list[tuple[int, str | None]] = field(default_factory=list)
+    _open: list[str] = field(default_factory=list)
+    _standing: str | None = None
+    _unnamed: int = 0
+
+    def restart(self, graph: tf.Graph) -> None:
+        """Forgets all: the forward pass is traced anew, into another graph."""
+        self.__init__(graph)  # type: ignore[misc]
+
+    @property
+    def current(self) -> FoundBlock | None:
+        """The block in which the forward pass is now."""
+        name = self._open[0] if self._open else self._standing
+        return next((block for block in self.found if block.name == name), None)
+
+    def open_block(self, name: str | None, device: int | None) -> None:
+        """Notes that a `Block` has been entered."""
+        self._check_graph(name)
+        self._open.append(self._note(name, device))
+        self._mark()
+
+    def close_block(self) -> None:
+        """Notes that a `Block` has been left."""
+        self._open.pop()
+        self._mark()
+
+    def begin(self, name: str, device: int | None) -> None:
+        """Notes that a block begins and lasts until another one begins."""
+        self._standing = self._note(name, device)
+        self._mark()
+
+    def blocks_of(self, operations: list[tf.Operation]) -> dict[str, str | None]:
+        """Returns the block of each operation by the operation's name.
+
+        Args:
+          operations: The graph's operations in the order of their making.
+        """
+        bounds = [*self._marks, (len(operations), None)]
+        result: dict[str, str | None] = {op.name: None for op in operations[: bounds[0][0]]}
+        for (start, name), (end, _) in itertools.pairwise(bounds):
+            result.update((op.name, name) for op in operations[start:end])
+        return result
+
+    def _note(self, name: str | None, device: int | None) -> str:
+        if name is None:
+            self._unnamed += 1
+            name = f"block_{self._unnamed}"
+        known = next((i for i, block in enumerate(self.found) if block.name == name), None)
+        if known is None:
+            self.found.append(FoundBlock(name, device))
+        elif device is not None and self.found[known].device is None:
+            self.found[known] = FoundBlock(name, device)
+        elif device is not None and self.found[known].device != device:
+            raise ValueError(
+                f"block {name!r} names device {device}, and device {self.found[known].device} "
+                "before. Give both the same device, or two names."
+            )
+        return name
+
+    def _mark(self) -> None:
+        name = self._open[0] if self._open else self._standing
+        self._marks.append((len(self.graph.get_operations()), name))
+
+    def _check_graph(self, name: str | None) -> None:
+        if tf.compat.v1.get_default_graph() is not self.graph:
+            raise ValueError(
+                f"block {name!r} is inside a tf.function, a loop or a condition of its own, which "
+                "cannot be cut. Take the tf.function off, or put the block around it."
+            )
+
+
+_recording: ContextVar[BlockRecord | None] = ContextVar("tfdist_block_record", default=None)
+
+
+@contextmanager
+def recording(record: BlockRecord) -> Iterator[BlockRecord]:
+    """Lets blocks note what they enclose, as long as the context lasts."""
+    token = _recording.set(record)
+    try:
+        yield record
+    finally:
+        _recording.reset(token)

@@ -1,0 +1,142 @@
+"""Calls of a pipelined model with arrays: checked, built once for each shape, run, profiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.cluster.instance_variables import nearest_multiples
+from tfdist.cluster.tasks import listed
+from tfdist.pipeline.building_bar import building_bar
+from tfdist.pipeline.devices import compute_devices
+from tfdist.pipeline.options import Options
+from tfdist.pipeline.plan_limits import check_plan
+from tfdist.pipeline.profile import profiled_call
+from tfdist.pipeline.program import Apply, Program
+from tfdist.pipeline.settings import Settings
+from tfdist.pipeline.stage_plan import PlannedStage
+from tfdist.pipeline.tracing import TracedModel, trace
+from tfdist.strategies.placement import HOST
+
+_PROFILED_CALLS = 2  # The first is slow, as its kernels are made; there may be no second one.
+
+
+class CompiledCalls:
+    """The programs of one model, one for each shape of input.
+
+    Attributes:
+      settings: How the model runs.
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        options: Options,
+        *,
+        user: str,
+        make_update: Callable[[TracedModel], Apply] | None,
+    ) -> None:
+        """Takes the options; nothing is built before the first call.
+
+        Args:
+          model: The forward pass.
+          options: Frozen by this.
+          user: Who uses them: "a training model".
+          make_update: Gives, for the traced model, what updates the weights; None in inference.
+        """
+        if not callable(model):
+            raise TypeError(f"the model must be callable, got {model!r}.")
+        if not isinstance(options, Options):
+            raise TypeError(f"options must be tfdist.pipeline.Options, got {options!r}.")
+        self.settings: Settings = options.freeze(user)
+        self._model = model
+        self._make_update = make_update
+        self._programs: dict[Any, Program] = {}
+        self._num_calls = 0
+        if self.settings.random_seed is not None:
+            tf.random.set_seed(self.settings.random_seed)
+
+    def __call__(self, arguments: tuple[Any, ...]) -> Any:
+        """Runs one call; see `TrainingModel.__call__` and `InferenceModel.__call__`."""
+        with tf.device(HOST):
+            flat = [tf.convert_to_tensor(one) for one in tf.nest.flatten(arguments)]
+        batch = self._micro_batch_size(flat)
+        specs = [tf.TensorSpec([batch, *one.shape[1:]], one.dtype) for one in flat]
+        key = tf.nest.map_structure(lambda _: None, arguments), tuple(specs)
+        program = self._programs.get(repr(key))
+        if program is None:
+            program = self._build(tf.nest.pack_sequence_as(arguments, specs))
+            self._programs[repr(key)] = program
+        self._num_calls += 1
+        if self.settings.profile_dir is not None and self._num_calls <= _PROFILED_CALLS:
+            outputs = profiled_call(program, flat, self.settings)
+        else:
+            outputs, _ = program(flat)
+        return tf.nest.pack_sequence_as(program.traced.structure, outputs)
+
+    def _micro_batch_size(self, arguments: Sequence[tf.Tensor]) -> int:
+        """Splits the samples of a call into micro-batches."""
+        sizes = {int(one.shape[0]) if one.shape.rank else 0 for one in arguments}
+        if len(sizes) != 1:
+            shapes = listed(str(tuple(one.shape)) for one in arguments)
+            raise ValueError(
+                f"the arguments of a call have the same number of samples in their first "
+                f"dimension, got shapes {shapes}. Constants belong into the model."
+            )
+        (samples,) = sizes
+        count = self.settings.micro_batches_per_call
+        if samples == 0 or samples % count:
+            s = self.settings
+            mend = listed(nearest_multiples(samples, count), "or")
+            raise ValueError(
+                f"a call got {samples} samples, which do not split into {count} micro-batches "
+                f"(device_iterations {s.device_iterations} x gradient_accumulation "
+                f"{s.gradient_accumulation} x replication_factor {s.replication_factor}). "
+                f"Give it {mend} samples."
+            )
+        return samples // count
+
+    def _build(self, specs: tuple[Any, ...]) -> Program:
+        settings = self.settings
+        devices = compute_devices()
+        training = self._make_update is not None
+        num_done, num_steps = 0, 3
+
+        def check(stages: Sequence[PlannedStage]) -> None:
+            nonlocal num_steps
+            num_steps = len(stages) + 3
+            check_plan(
+                stages,
+                settings.execution_strategy.schedule,
+                training=training,
+                gradient_accumulation=settings.gradient_accumulation,
+                device_iterations=settings.device_iterations,
+                replication_factor=settings.replication_factor,
+                num_devices=len(devices),
+            )
+
+        def place(index: int) -> str:
+            return HOST if settings.optimizer_state == "host" else devices[index]
+
+        with building_bar(shown=settings.show_progress_bar) as show:
+
+            def progress() -> None:
+                nonlocal num_done
+                num_done += 1
+                show(num_done / num_steps)
+
+            traced = trace(
+                self._model,
+                specs,
+                settings.execution_strategy,
+                training=training,
+                recomputation=settings.recomputation,
+                place_variables=place,
+                check=check,
+                progress=progress,
+            )
+            update = None if self._make_update is None else self._make_update(traced)
+            progress()
+            return Program(traced, settings, devices, update)

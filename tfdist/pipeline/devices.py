@@ -1,0 +1,85 @@
+"""The devices that a pipeline's stages compute on, and the host beside them.
+
+Where there are GPUs the stages compute on these. Elsewhere they compute on logical CPU devices: the
+machine's cores under several names, so that each stage has a device of its own everywhere.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.strategies.placement import HOST
+
+__all__ = ["HOST", "compute_devices", "set_cpu_devices"]
+
+
+def set_cpu_devices(count: int) -> None:
+    """Makes logical CPU devices to compute on: CPU:1 to CPU:`count`, beside the host CPU:0.
+
+    All of them share the machine's cores. If there are as many or more already, nothing changes.
+    On a machine with GPUs nothing changes either, and the log says so in a line: stages compute on
+    the GPUs. Hide these (CUDA_VISIBLE_DEVICES="") to compute on CPU devices there.
+
+    Args:
+      count: How many devices to compute on.
+
+    Raises:
+      RuntimeError: If TensorFlow is running already, with fewer of them. Its first operation or
+        tensor starts it; so does an optimizer of Keras.
+      ValueError: If count is not an integer of at least 1.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(
+            f"count must be an integer of at least 1, got {count!r}. It is how many logical CPU "
+            "devices compute, beside the host."
+        )
+    gpus = tf.config.get_visible_devices("GPU")
+    if gpus:
+        v1.logging.warning(
+            "set_cpu_devices(%d) changes nothing here: stages compute on this machine's GPUs, of "
+            'which there are %d. Set CUDA_VISIBLE_DEVICES="" to compute on CPU devices.',
+            count,
+            len(gpus),
+        )
+        return
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    needed = 1 + count
+    configured = tf.config.get_logical_device_configuration(cpu)
+    if configured is not None and len(configured) >= needed:
+        return
+    try:
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * needed
+        )
+    except RuntimeError:  # TensorFlow is running.
+        present = len(_indices("CPU"))
+        if present < needed:
+            raise RuntimeError(
+                f"set_cpu_devices({count}) came too late: TensorFlow is running with {present} "
+                f"logical CPU device{'s' if present > 1 else ''}, and {count} beside the host need "
+                f"{needed}. Call it before the first operation, tensor or optimizer, right after "
+                "the imports."
+            ) from None
+
+
+def compute_devices() -> tuple[str, ...]:
+    """Returns the names of this process's devices to compute on; `Stage.device(i)` is the i-th.
+
+    They are "/device:GPU:0" and so on where there are GPUs, else the logical CPU devices beside the
+    host, from "/device:CPU:1" on. Without any of these the host computes: ("/device:CPU:0",).
+
+    Starts TensorFlow's runtime: `set_cpu_devices` comes too late afterwards.
+    """
+    gpus = _indices("GPU")
+    if gpus:
+        return tuple(f"/device:GPU:{index}" for index in gpus)
+    beside_host = _indices("CPU")[1:]
+    return tuple(f"/device:CPU:{index}" for index in beside_host) or (HOST,)
+
+
+def _indices(kind: str) -> list[int]:
+    """Returns the numbers of this process's logical devices of a kind."""
+    specs = [tf.DeviceSpec.from_string(one.name) for one in tf.config.list_logical_devices(kind)]
+    # A strategy of several workers may list theirs, too, behind this process's own.
+    return [spec.device_index for spec in specs if spec.task == specs[0].task]

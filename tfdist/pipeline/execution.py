@@ -1,0 +1,210 @@
+"""Walks a schedule: a call for each box, on its stage's device, in the order that the schedule says.
+
+The calls stand in one graph. What a box needs of others are edges of the graph; what the schedule
+says beyond that are control dependencies. So TensorFlow's executor runs the devices at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.pipeline.cutting import Piece, Stage
+from tfdist.pipeline.schedule import Box, Tick
+from tfdist.strategies.placement import HOST
+
+Values = dict[str, tf.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """One copy of the model, with what it works on.
+
+    Attributes:
+      devices: Name of each stage's device.
+      micro_batches: For each micro-batch the values of the arguments, by the name in the trace.
+    """
+
+    devices: tuple[str, ...]
+    micro_batches: Sequence[Values]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walked:
+    """What a replica's walk gives.
+
+    Attributes:
+      outputs: For each micro-batch the values of the outputs asked for, in their order.
+      gradients: Sum over all micro-batches for each variable's handle, by the name in the trace: a
+        tensor, or `tf.IndexedSlices` with the rows of all micro-batches one after the other.
+      marks: [boxes, 2] float64, start and end of each box in seconds since the epoch; None if not
+        asked for.
+      boxes: The boxes in the order of the marks.
+    """
+
+    outputs: list[list[tf.Tensor]]
+    gradients: Mapping[str, Any]
+    marks: tf.Tensor | None
+    boxes: list[Box]
+
+
+def walk(
+    stages: Sequence[Stage],
+    ticks: Sequence[Tick],
+    replica: Replica,
+    *,
+    weights: Callable[[str, str], tf.Tensor],
+    captured: Mapping[str, tf.Tensor],
+    outputs: Sequence[tf.Tensor],
+    one_at_a_time: bool,
+    with_marks: bool = False,
+) -> Walked:
+    """Lays the calls of one replica's step into the current graph.
+
+    Args:
+      stages: The stages' functions.
+      ticks: The schedule.
+      replica: The devices and the micro-batches.
+      weights: From the name of a read in the trace, and a device, to the weight's value there.
+      captured: Handles and constants, by their names in the trace.
+      outputs: The traced tensors whose values are wanted of every micro-batch.
+      one_at_a_time: Whether each box waits for the one before it, on whatever device.
+      with_marks: Whether to note when each box begins and ends.
+    """
+    walker = _Walker(stages, replica, weights, captured, one_at_a_time, with_marks)
+    for tick in ticks:
+        # As in schedule.order_on_devices: backwards first, since they free activations.
+        for box in sorted(
+            tick, key=lambda b: (not b.backward, -b.stage if b.backward else b.stage)
+        ):
+            walker.add(box)
+    return Walked(
+        outputs=[[known[t.name] for t in outputs] for known in walker.known],
+        gradients=walker.gradients(),
+        marks=tf.stack(walker.marks) if with_marks else None,
+        boxes=walker.boxes,
+    )
+
+
+class _Walker:
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        replica: Replica,
+        weights: Callable[[str, str], tf.Tensor],
+        captured: Mapping[str, tf.Tensor],
+        one_at_a_time: bool,
+        with_marks: bool,
+    ) -> None:
+        self._stages = stages
+        self._devices = replica.devices
+        self._weights = weights
+        self._captured = captured
+        self._one_at_a_time = one_at_a_time
+        self._with_marks = with_marks
+        self._last: dict[str, list[tf.Operation]] = {}  # The last call on each device.
+        self._sums: dict[int, list[tf.Tensor]] = {}  # Dense gradients of each stage.
+        self._rows: dict[str, list[tf.IndexedSlices]] = {}  # Sparse ones of each handle.
+        self._arrived: list[dict[str, list[tf.Tensor]]] = [{} for _ in replica.micro_batches]
+        self.known: list[Values] = [dict(values) for values in replica.micro_batches]
+        self.boxes: list[Box] = []
+        self.marks: list[tf.Tensor] = []
+
+    def add(self, box: Box) -> None:
+        if not box.backward:
+            self._forward(box)
+        elif self._stages[box.stage].backward is not None:
+            self._backward(box)
+
+    def gradients(self) -> dict[str, Any]:
+        """Adds up over the stages that share a variable; the last ones first."""
+        found: dict[str, list[Any]] = {}
+        for stage, sums in sorted(self._sums.items(), reverse=True):
+            backward = self._stages[stage].backward
+            assert backward is not None
+            for name, total in zip(backward.dense, sums, strict=True):
+                found.setdefault(name, []).append(total)
+        for name, rows in self._rows.items():
+            found.setdefault(name, []).extend(rows)
+        return {name: added(parts) for name, parts in found.items()}
+
+    def _forward(self, box: Box) -> None:
+        piece = self._stages[box.stage].forward
+        known = self.known[box.micro_batch]
+        values = [self._value(tensor, box) for tensor in piece.inputs]
+        known.update(
+            zip((t.name for t in piece.outputs), self._call(piece, values, box), strict=True)
+        )
+
+    def _backward(self, box: Box) -> None:
+        backward = self._stages[box.stage].backward
+        assert backward is not None
+        arrived = self._arrived[box.micro_batch]
+        device = self._devices[box.stage]
+        gradient_of = {p.name: name for name, p in backward.arriving.items()}
+        with tf.device(device):
+            values = [
+                added(arrived[gradient_of[t.name]])
+                if t.name in gradient_of
+                else self._value(t, box)
+                for t in backward.piece.inputs
+            ]
+            if box.stage not in self._sums:
+                self._sums[box.stage] = [tf.zeros(s.shape, s.dtype) for s in backward.sums]
+        results = self._call(backward.piece, [*values, *self._sums[box.stage]], box)
+        for tensor in backward.passed_on:
+            arrived.setdefault(tensor.name, []).append(results.pop(0))
+        self._sums[box.stage] = [results.pop(0) for _ in backward.dense]
+        for name in backward.sparse:
+            values, indices = results.pop(0), results.pop(0)
+            self._rows.setdefault(name, []).append(tf.IndexedSlices(values, indices))
+
+    def _value(self, tensor: tf.Tensor, box: Box) -> tf.Tensor:
+        known = self.known[box.micro_batch]
+        if tensor.name in known:
+            return known[tensor.name]
+        if tensor.name in self._captured:
+            return self._captured[tensor.name]
+        return self._weights(tensor.name, self._devices[box.stage])
+
+    def _call(self, piece: Piece, values: list[tf.Tensor], box: Box) -> list[tf.Tensor]:
+        """Calls a stage's function after the box before it, on the stage's device."""
+        device = self._devices[box.stage]
+        order = "" if self._one_at_a_time else device
+        with tf.control_dependencies(self._last.get(order, [])):
+            begun = [self._mark(values)] if self._with_marks else []
+            with tf.control_dependencies(begun), tf.device(device):
+                results = list(piece.function(*values))
+        self._last[order] = [tensor.op for tensor in results[:1]]
+        if self._with_marks:
+            self.boxes.append(box)
+            self.marks.append(tf.stack([*begun, self._mark(_first_values(results))]))
+        return results
+
+    def _mark(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Reads the clock once some tensors exist."""
+        with tf.control_dependencies([t.op for t in after]), tf.device(HOST):
+            return tf.timestamp()
+
+
+def _first_values(results: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Brings a little of the results to the host: a GPU has finished only when that is there."""
+    with tf.device(HOST):
+        numbers = [t for t in results if t.dtype.is_floating or t.dtype.is_integer]
+        return [tf.identity(tf.reshape(t, [-1])[:1]) for t in numbers[:1]] or list(results)
+
+
+def added(parts: Sequence[Any]) -> Any:
+    """Adds up tensors and `tf.IndexedSlices` of one shape; several slices stay slices."""
+    dense = [part for part in parts if not isinstance(part, tf.IndexedSlices)]
+    sparse = [part for part in parts if isinstance(part, tf.IndexedSlices)]
+    if not sparse:
+        return dense[0] if len(dense) == 1 else tf.add_n(dense)
+    rows = tf.concat([part.values for part in sparse], 0)
+    indices = tf.concat([part.indices for part in sparse], 0)
+    if not dense:
+        return tf.IndexedSlices(rows, indices, sparse[0].dense_shape)
+    return tf.tensor_scatter_nd_add(added(dense), indices[:, None], rows)

@@ -1,0 +1,160 @@
+"""Options: how a pipelined model runs, written as a chain of calls."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import textwrap
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tfdist.pipeline.option_names import advise
+from tfdist.pipeline.settings import OptimizerState, OutputMode, Reduction, Settings
+from tfdist.pipeline.stages import REPR_WIDTH, ExecutionStrategy, quoted
+
+# The setters whose name is not the setting's.
+_SETTER_OF = {"profile_dir": "enable_profiling"}
+
+
+class Options:
+    """How a model runs: `Options().device_iterations(10).gradient_accumulation(10)`.
+
+    Every setter checks its value at once and returns the options. Each setting is explained at
+    `Settings`. The first model or DataLoader that uses the options freezes them; `clone` gives
+    options that can be changed again.
+
+    Attributes:
+      settings: The values.
+    """
+
+    _settings: Settings
+    _frozen_by: str | None
+
+    def __init__(self) -> None:
+        vars(self).update(_settings=Settings(), _frozen_by=None)
+
+    @property
+    def settings(self) -> Settings:
+        return self._settings
+
+    def device_iterations(self, number: int) -> Options:
+        """Sets how often one call does a weight update, or in inference a micro-batch."""
+        return self._set(device_iterations=number)
+
+    def gradient_accumulation(self, number: int) -> Options:
+        """Sets how many micro-batches make one weight update; 1 in inference."""
+        return self._set(gradient_accumulation=number)
+
+    def accumulation_reduction(self, reduction: Reduction) -> Options:
+        """Sets whether gradients are averaged ("mean") or added up ("sum")."""
+        return self._set(accumulation_reduction=reduction)
+
+    def output_mode(self, mode: OutputMode | None, *, every: int | None = None) -> Options:
+        """Sets of which micro-batches a call returns the outputs.
+
+        Args:
+          mode: "final", "all", "sum" or "every_n"; None is "final" in training, "all" in inference.
+          every: With "every_n": 3 is a replica's third micro-batch, its sixth, and so on. It
+            divides device_iterations x gradient_accumulation.
+        """
+        return self._set(output_mode=mode, every=every)
+
+    def replication_factor(self, number: int) -> Options:
+        """Sets how many copies of the model this process has, each on devices of its own."""
+        return self._set(replication_factor=number)
+
+    def optimizer_state(self, place: OptimizerState) -> Options:
+        """Sets where the optimizer's slots are: "device" or "host"."""
+        return self._set(optimizer_state=place)
+
+    def recomputation(self, enabled: bool) -> Options:
+        """Sets whether activations are dropped and computed again for the backward pass."""
+        return self._set(recomputation=enabled)
+
+    def random_seed(self, seed: int | None) -> Options:
+        """Sets the seed of the model's random numbers; None leaves it to TensorFlow."""
+        return self._set(random_seed=seed)
+
+    def enable_profiling(self, directory: str | os.PathLike[str]) -> Options:
+        """Sets the folder into which calls write profiles."""
+        return self._set(profile_dir=directory)
+
+    def show_progress_bar(self, shown: bool) -> Options:
+        """Sets whether the first call shows how far building the graph is."""
+        return self._set(show_progress_bar=shown)
+
+    def execution_strategy(self, strategy: ExecutionStrategy) -> Options:
+        """Sets the stages and how they work together."""
+        return self._set(execution_strategy=strategy)
+
+    def clone(self) -> Options:
+        """Returns a copy that can be changed."""
+        copy = Options()
+        vars(copy)["_settings"] = self._settings
+        return copy
+
+    def freeze(self, user: str) -> Settings:
+        """Checks the settings together and lets nobody change them from now on.
+
+        Args:
+          user: Who uses them, for the message to whoever tries: "a DataLoader".
+
+        Returns:
+          The settings.
+
+        Raises:
+          ValueError: If settings do not go together.
+        """
+        self._settings.check_together()
+        if self._frozen_by is None:
+            vars(self)["_frozen_by"] = user
+        return self._settings
+
+    def _set(self, **changes: Any) -> Options:
+        if self._frozen_by is not None:
+            call = ".".join(_calls(changes))
+            raise AttributeError(
+                f"these options are in use by {self._frozen_by} and cannot change. "
+                f"Write options.clone().{call}."
+            )
+        vars(self)["_settings"] = dataclasses.replace(self._settings, **changes)
+        return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _SETTERS:
+            raise AttributeError(f"options are set by calls. Write options.{name}({value!r}).")
+        raise AttributeError(f"Options has no {quoted(name)}. {advise(name, _SETTERS)}")
+
+    if not TYPE_CHECKING:  # A type checker finds wrong names by itself.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"Options has no {quoted(name)}. {advise(name, _SETTERS)}")
+
+    def __eq__(self, other: object) -> bool:
+        return self._settings == other._settings if isinstance(other, Options) else NotImplemented
+
+    def __repr__(self) -> str:
+        calls = _calls(self._settings.changes())
+        line = ".".join(["Options()", *calls])
+        if len(line) <= REPR_WIDTH and "\n" not in line:
+            return line
+        lines = "\n".join(["Options()", *(f".{call}" for call in calls)])
+        return f"(\n{textwrap.indent(lines, '    ')}\n)"
+
+
+_SETTERS = frozenset(
+    _SETTER_OF.get(field.name, field.name)
+    for field in dataclasses.fields(Settings)
+    if field.name != "every"
+)
+
+
+def _calls(changes: dict[str, Any]) -> list[str]:
+    """Returns the calls that make these changes, as one would type them."""
+    calls = []
+    for name, value in changes.items():
+        shown = quoted(value) if isinstance(value, str) else repr(value)
+        if name == "output_mode" and changes.get("every") is not None:
+            shown += f", every={changes['every']}"
+        if name != "every":
+            calls.append(f"{_SETTER_OF.get(name, name)}({shown})")
+    return calls

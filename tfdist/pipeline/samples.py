@@ -1,0 +1,142 @@
+"""What a DataLoader reads: samples in arrays, or one by one from an object that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.strategies.placement import HOST
+
+
+class Samples(Protocol):
+    """Samples that are read by their numbers, from any thread."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, numbers: range | np.ndarray) -> Any:
+        """Returns these samples, stacked: eager tensors on the host, in the samples' structure."""
+
+
+class ArraySamples:
+    """Samples along the first dimension of arrays.
+
+    Args:
+      arrays: An array, or a tuple or dict of arrays, nested if need be: numpy's, or eager tensors.
+
+    Raises:
+      TypeError: If something else is among them.
+      ValueError: If there is none, or they have different numbers of samples.
+    """
+
+    def __init__(self, arrays: Any) -> None:
+        leaves = tf.nest.flatten(arrays)
+        for leaf in leaves:
+            if not isinstance(leaf, (np.ndarray, tf.Tensor)) or not leaf.ndim:
+                what = "one without dimensions" if hasattr(leaf, "ndim") else type(leaf).__name__
+                raise TypeError(
+                    f"the dataset's arrays must have samples along their first dimension, got "
+                    f"{what}. Write numpy.asarray(values), or give a list of samples."
+                )
+        lengths = [len(leaf) for leaf in leaves]
+        if len(set(lengths)) != 1:
+            found = " and ".join(map(str, lengths)) or "none"
+            raise ValueError(
+                f"the dataset's arrays must have as many samples each, got {found}. Give arrays "
+                "with equal first dimensions."
+            )
+        self._arrays = tf.nest.map_structure(np.asarray, arrays)
+        self._length = lengths[0]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, numbers: range | np.ndarray) -> Any:
+        # A range is a view of the array, and copied only into the tensor.
+        which = slice(numbers.start, numbers.stop) if isinstance(numbers, range) else numbers
+        with tf.device(HOST):
+            return tf.nest.map_structure(lambda one: tf.convert_to_tensor(one[which]), self._arrays)
+
+
+class SampleSequence:
+    """Samples that an object gives one by one: `dataset[i]`, for i below `len(dataset)`.
+
+    A sample is a number, an array or a tensor, or a structure of these. Python's numbers become
+    int32 and float32, as everywhere in TensorFlow.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def read(self, numbers: range | np.ndarray) -> Any:
+        indices = [int(number) for number in numbers]
+        samples = [self._dataset[index] for index in indices]
+        _check_structures(indices, samples)
+        columns = zip(*(tf.nest.flatten(sample) for sample in samples), strict=True)
+        with tf.device(HOST):
+            stacked = [_stack(indices, values) for values in columns]
+        return tf.nest.pack_sequence_as(samples[0], stacked)
+
+
+def find_samples(dataset: Any) -> Samples:
+    """Returns the samples of what a user has as a dataset, if it is no `tf.data.Dataset`.
+
+    Raises:
+      TypeError: If it is nothing that has samples.
+      ValueError: As `ArraySamples`.
+    """
+    if isinstance(dataset, (np.ndarray, tf.Tensor, tuple, Mapping)):
+        return ArraySamples(dataset)
+    if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
+        return SampleSequence(dataset)
+    raise TypeError(
+        "dataset must be arrays (one, a tuple or a dict), an object with __len__ and __getitem__, "
+        f"or a tf.data.Dataset, got {type(dataset).__name__}. Make one of a generator with "
+        "tf.data.Dataset.from_generator."
+    )
+
+
+def _check_structures(indices: Sequence[int], samples: Sequence[Any]) -> None:
+    for index, sample in zip(indices, samples, strict=True):
+        try:
+            tf.nest.assert_same_structure(samples[0], sample)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"samples do not stack: sample {index} is {_outline(sample)} and sample "
+                f"{indices[0]} is {_outline(samples[0])}. Give every sample the same structure."
+            ) from None
+
+
+def _outline(structure: Any) -> str:
+    """Returns a structure with the types of its values, for a message."""
+    if isinstance(structure, Mapping):
+        return f"{{{', '.join(f'{key!r}: {_outline(one)}' for key, one in structure.items())}}}"
+    if isinstance(structure, (tuple, list)):
+        outlines = ", ".join(map(_outline, structure))
+        return f"({outlines})" if isinstance(structure, tuple) else f"[{outlines}]"
+    return type(structure).__name__
+
+
+def _stack(indices: Sequence[int], values: Iterable[Any]) -> tf.Tensor:
+    """Returns one value of every sample, stacked."""
+    values = list(values)
+    if isinstance(values[0], (bool, int, float, complex, str, bytes)):
+        return tf.convert_to_tensor(values)
+    arrays = [np.asarray(value) for value in values]
+    for index, array, value in zip(indices, arrays, values, strict=True):
+        if array.dtype.hasobject:
+            raise TypeError(
+                f"a value of sample {index} is {type(value).__name__}, which no tensor can be made "
+                "of. Give numbers, arrays or tensors."
+            )
+        if array.shape != arrays[0].shape:
+            raise ValueError(
+                f"samples do not stack: a value of sample {index} has shape {array.shape}, and in "
+                f"sample {indices[0]} it is {arrays[0].shape}. Pad or crop them to one shape."
+            )
+    return tf.convert_to_tensor(np.stack(arrays))

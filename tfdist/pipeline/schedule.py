@@ -1,0 +1,238 @@
+"""Which stage does which micro-batch's forward or backward at which tick.
+
+Every schedule is two formulas, the tick of a forward and the tick of a backward, that keep three
+rules: a forward is after the same micro-batch's forward on the stage before, a backward is after
+the one on the stage behind and after its own forward, and a stage does at most one box a tick.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+Schedule = Literal["grouped", "interleaved", "sequential"]
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+
+
+@dataclass(frozen=True, order=True)
+class Box:
+    """One stage's forward or backward of one micro-batch.
+
+    Attributes:
+      stage: From 0, in the order of the forward pass.
+      micro_batch: From 0, within one weight update.
+      backward: False for the forward pass.
+    """
+
+    stage: int
+    micro_batch: int
+    backward: bool
+
+    @property
+    def label(self) -> str:
+        """The direction and the micro-batch, such as `F0` or `B12`."""
+        return f"{'B' if self.backward else 'F'}{self.micro_batch}"
+
+
+# What is done at once, by rising stage.
+Tick: TypeAlias = tuple[Box, ...]
+
+
+def training_ticks(schedule: Schedule, num_stages: int, num_micro_batches: int) -> list[Tick]:
+    """Lays out the forward and backward passes of one weight update.
+
+    - "sequential": one stage works at a time; a micro-batch goes forward through all stages and
+      back before the next one starts. A stage keeps one activation.
+    - "interleaved": stage k starts with `num_stages - k` forwards, then does one backward and one
+      forward in turn, then the backwards that are left. While all stages work, every other one
+      does a forward and those between them a backward. Stage k keeps at most `num_stages - k`
+      activations. It is known as 1F1B: PipeDream (Narayanan et al., 2019), with one update after
+      the pipeline has run empty, as in PipeDream-Flush (Narayanan et al., 2021) and Megatron-LM.
+    - "grouped": all stages that have one do a forward in the same tick, then all a backward, in
+      turn. Stage k keeps at most `2 * (num_stages - k) - 1` activations.
+
+    Grouped and interleaved take as many ticks, `2 * (num_micro_batches + num_stages - 1)`.
+
+    Args:
+      schedule: One of `SCHEDULES`.
+      num_stages: At least 1.
+      num_micro_batches: At least 1; the gradient accumulation of one replica.
+
+    Returns:
+      The ticks, none of them empty, the boxes in each by rising stage.
+
+    Raises:
+      ValueError: If the schedule is not known or a number is below 1.
+    """
+    _check(schedule, num_stages, num_micro_batches)
+    forward_tick, backward_tick = _FORMULAS[schedule]
+    at: defaultdict[int, list[Box]] = defaultdict(list)
+    for stage in range(num_stages):
+        for micro_batch in range(num_micro_batches):
+            place = num_stages, stage, micro_batch
+            at[forward_tick(*place)].append(Box(stage, micro_batch, backward=False))
+            at[backward_tick(*place)].append(Box(stage, micro_batch, backward=True))
+    return [tuple(at[tick]) for tick in sorted(at)]
+
+
+def inference_ticks(schedule: Schedule, num_stages: int, num_micro_batches: int) -> list[Tick]:
+    """Lays out the forward passes of an inference call.
+
+    Sequential does a box a tick, micro-batch after micro-batch. Grouped and interleaved are the
+    same here: stage k does micro-batch m at tick k + m.
+
+    Args:
+      schedule: One of `SCHEDULES`.
+      num_stages: At least 1.
+      num_micro_batches: At least 1; the device iterations of one replica.
+
+    Returns:
+      The ticks, none of them empty, the boxes in each by rising stage.
+
+    Raises:
+      ValueError: If the schedule is not known or a number is below 1.
+    """
+    _check(schedule, num_stages, num_micro_batches)
+    every = num_stages if schedule == "sequential" else 1  # Ticks from one micro-batch to the next.
+    at: defaultdict[int, list[Box]] = defaultdict(list)
+    for stage in range(num_stages):
+        for micro_batch in range(num_micro_batches):
+            at[stage + every * micro_batch].append(Box(stage, micro_batch, backward=False))
+    return [tuple(at[tick]) for tick in sorted(at)]
+
+
+def order_on_devices(ticks: Sequence[Tick], devices: Sequence[int]) -> dict[int, list[Box]]:
+    """Lists the boxes that each device does, in the order in which it does them.
+
+    Devices that each keep to their order and wait for the boxes that theirs need never wait for
+    each other in a circle: every box needs boxes of earlier ticks only. Where stages share a device
+    and have boxes in the same tick, backwards come first, as they free activations, those of later
+    stages before those of earlier ones; then forwards, those of earlier stages first.
+
+    Args:
+      ticks: A schedule.
+      devices: The device of each stage.
+
+    Returns:
+      Boxes by device, the devices by rising number.
+    """
+    order: dict[int, list[Box]] = {device: [] for device in sorted(set(devices))}
+    for tick in ticks:
+        for box in sorted(tick, key=_rank_in_tick):
+            order[devices[box.stage]].append(box)
+    return order
+
+
+def activations_kept(ticks: Sequence[Tick], num_stages: int) -> list[int]:
+    """Counts, for each stage, the most micro-batches whose activations it keeps at once.
+
+    They are kept from the tick of the forward to that of the backward, both included. A forward
+    without a backward, as in inference, keeps none.
+
+    Args:
+      ticks: A schedule.
+      num_stages: How many stages it has.
+
+    Returns:
+      One count per stage.
+    """
+    returning = {(box.stage, box.micro_batch) for tick in ticks for box in tick if box.backward}
+    kept, most = [0] * num_stages, [0] * num_stages
+    for box in (box for tick in ticks for box in tick):
+        if box.backward:
+            kept[box.stage] -= 1
+        elif (box.stage, box.micro_batch) in returning:
+            kept[box.stage] += 1
+        most[box.stage] = max(most[box.stage], kept[box.stage])
+    return most
+
+
+def smallest_accumulation(num_stages: int) -> int:
+    """Returns the fewest micro-batches of an update that fill a training pipeline: 2N - 1.
+
+    In a grouped schedule the first micro-batch passes N stages forward and N - 1 more on its way
+    back to stage 0. With fewer micro-batches there is no moment at which all stages have both a
+    forward and a backward to do.
+    """
+    return 2 * num_stages - 1
+
+
+def smallest_device_iterations(num_stages: int) -> int:
+    """Returns the fewest micro-batches that fill an inference pipeline: as many as stages."""
+    return num_stages
+
+
+def busy_share_bound(schedule: Schedule, num_stages: int, num_micro_batches: int) -> float:
+    """Returns the share of the devices' time that can be work at best, from 0 to 1.
+
+    It holds for stages that take equally long, each on a device of its own, in training and in
+    inference; a backward may take longer than a forward. For m micro-batches and n stages it is
+    1/n if one stage works at a time, else m / (m + n - 1): the rest is the bubble, (n - 1) /
+    (m + n - 1), of GPipe (Huang et al., 2019, section 2.3). Times n it is the bound of the speed
+    over one stage at a time.
+
+    Raises:
+      ValueError: If the schedule is not known or a number is below 1.
+    """
+    _check(schedule, num_stages, num_micro_batches)
+    if schedule == "sequential":
+        return 1 / num_stages
+    return num_micro_batches / (num_micro_batches + num_stages - 1)
+
+
+def draw(ticks: Sequence[Tick], num_stages: int) -> str:
+    """Draws a schedule: a row a stage, a column a tick, dots where a stage idles.
+
+    >>> print(draw(training_ticks("interleaved", 2, 2), 2))
+    stage 0  F0 F1 .. B0 .. B1
+    stage 1  .. F0 B0 F1 B1 ..
+    """
+    width = max((len(box.label) for tick in ticks for box in tick), default=0)
+    name_width = len(f"stage {num_stages - 1}")
+    rows = [[f"stage {stage}".ljust(name_width) + " "] for stage in range(num_stages)]
+    for tick in ticks:
+        labels = {box.stage: box.label for box in tick}
+        for stage, row in enumerate(rows):
+            row.append(labels.get(stage, "." * width).ljust(width))
+    return "\n".join(" ".join(row).rstrip() for row in rows)
+
+
+def _interleaved_forward(num_stages: int, stage: int, micro_batch: int) -> int:
+    if micro_batch < num_stages - stage:  # Nothing has come back yet: as early as it can be.
+        return stage + micro_batch
+    return stage + 2 * micro_batch  # Right after the backward of the oldest activation.
+
+
+# (num_stages, stage, micro_batch) -> tick, of the forward and of the backward.
+_Formula: TypeAlias = Callable[[int, int, int], int]
+_FORMULAS: dict[Schedule, tuple[_Formula, _Formula]] = {
+    # Even ticks are for forwards, odd ones for backwards; those that nobody uses are left out.
+    "grouped": (
+        lambda n, k, m: 2 * (k + m),
+        lambda n, k, m: 2 * (2 * n - 2 - k + m) + 1,
+    ),
+    "interleaved": (
+        _interleaved_forward,
+        lambda n, k, m: 2 * n - 1 - k + 2 * m,
+    ),
+    "sequential": (
+        lambda n, k, m: 2 * n * m + k,
+        lambda n, k, m: 2 * n * m + 2 * n - 1 - k,
+    ),
+}
+
+
+def _rank_in_tick(box: Box) -> tuple[bool, int]:
+    return (not box.backward, -box.stage if box.backward else box.stage)
+
+
+def _check(schedule: Schedule, num_stages: int, num_micro_batches: int) -> None:
+    if schedule not in SCHEDULES:
+        raise ValueError(
+            f"schedule is {schedule!r}, and may be one of: {', '.join(map(repr, SCHEDULES))}."
+        )
+    for name, number in (("num_stages", num_stages), ("num_micro_batches", num_micro_batches)):
+        if number < 1:
+            raise ValueError(f"{name} is {number}, and is at least 1.")

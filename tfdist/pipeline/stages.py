@@ -1,0 +1,231 @@
+"""How a user says which blocks form a stage, on which device, and how the stages work together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+from tfdist.cluster.tasks import listed
+from tfdist.pipeline.schedule import SCHEDULES, Schedule
+
+REPR_WIDTH = 88  # Characters. What is longer is shown on several lines.
+
+_DEFAULT_SCHEDULE: Schedule = "interleaved"
+
+
+class AutoStage(Enum):
+    """Stages that follow from the blocks.
+
+    Members:
+      SAME_AS_DEVICE: The blocks with the same device form a stage. Every block must name one:
+        `Block("B1", device=0)`.
+      AUTO_INCREMENT: Each block is a stage. The first one is on device 0, the second on device 1,
+        and so on, but for blocks that name their device.
+    """
+
+    SAME_AS_DEVICE = "same as device"
+    AUTO_INCREMENT = "auto increment"
+
+    def __repr__(self) -> str:
+        return f"AutoStage.{self.name}"
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Stage:
+    """Blocks that share a device: `Stage("B1", "B2").device(0)`.
+
+    Args:
+      *block_names: One name or more. Their order does not matter.
+
+    Attributes:
+      block_names: The names, in the order given.
+      device_index: What `device` has set; None leaves it to the blocks, or else to the stage's
+        number among the stages.
+
+    Raises:
+      TypeError: If a name is not a string.
+      ValueError: If there is no name, or one comes twice.
+    """
+
+    block_names: tuple[str, ...]
+    device_index: int | None
+
+    def __init__(self, *block_names: str) -> None:
+        if not block_names:
+            raise ValueError('a stage needs at least one block, got none. Write Stage("B1").')
+        for name in block_names:
+            if not isinstance(name, str):
+                raise TypeError(
+                    f"the blocks of a stage are named by strings, got {value_and_type(name)}. "
+                    'Write Stage("B1", "B2").'
+                )
+        for name in block_names:
+            if block_names.count(name) > 1:
+                raise ValueError(
+                    f"block {quoted(name)} comes {block_names.count(name)} times in one stage. "
+                    "Name it once: a block that is entered again is the same block."
+                )
+        object.__setattr__(self, "block_names", block_names)
+        object.__setattr__(self, "device_index", None)
+
+    def device(self, index: int) -> Stage:
+        """Returns this stage on the device with this index.
+
+        Args:
+          index: From 0: the GPU, or the logical CPU beside the host. Where the model is
+            replicated, the index among the devices of one replica.
+
+        Raises:
+          TypeError: If the index is not an integer.
+          ValueError: If it is below 0.
+        """
+        if isinstance(index, bool) or not isinstance(index, int):
+            raise TypeError(
+                f"a stage's device is an integer, got {value_and_type(index)}. Write device(0)."
+            )
+        if index < 0:
+            raise ValueError(
+                f"a stage's device is 0 or above, got {index}. The first is device(0)."
+            )
+        stage = Stage(*self.block_names)
+        object.__setattr__(stage, "device_index", index)
+        return stage
+
+    def __repr__(self) -> str:
+        names = ", ".join(map(quoted, self.block_names))
+        place = "" if self.device_index is None else f".device({self.device_index})"
+        return f"Stage({names}){place}"
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class PipelinedExecution:
+    """The stages work at the same time, each on another micro-batch.
+
+    Args:
+      *args: Stages; a name or a list of names is a stage, too. Or one `AutoStage`, by default
+        `AutoStage.SAME_AS_DEVICE`.
+      schedule: "interleaved" keeps the fewest activations; "grouped" lets all stages go forward
+        together, then all backward, and allows several stages on one device in training;
+        "sequential" lets one stage work at a time, as `ShardedExecution` does.
+
+    Attributes:
+      stages: The stages in their order, or the `AutoStage`.
+      schedule: The schedule's name.
+
+    Raises:
+      TypeError: If an argument is none of these.
+      ValueError: If a block is in two stages, an AutoStage is not alone, or the schedule is not
+        known.
+    """
+
+    stages: tuple[Stage, ...] | AutoStage
+    schedule: Schedule
+
+    def __init__(
+        self, *args: Stage | str | Sequence[str] | AutoStage, schedule: Schedule = _DEFAULT_SCHEDULE
+    ) -> None:
+        if schedule not in SCHEDULES:
+            raise ValueError(
+                f"schedule {schedule!r} is not known. Write {listed(map(quoted, SCHEDULES), 'or')}."
+            )
+        object.__setattr__(self, "stages", _read_stages(args))
+        object.__setattr__(self, "schedule", schedule)
+
+    def __repr__(self) -> str:
+        args = _args_shown(self.stages)
+        if self.schedule != _DEFAULT_SCHEDULE:
+            args.append(f"schedule={quoted(self.schedule)}")
+        return _call_shown("PipelinedExecution", args)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class ShardedExecution:
+    """One stage works at a time, and one micro-batch is under way: for debugging.
+
+    Args:
+      *args: As `PipelinedExecution` takes them.
+
+    Attributes:
+      stages: The stages in their order, or the `AutoStage`.
+
+    Raises:
+      TypeError: If an argument is none of these.
+      ValueError: If a block is in two stages, or an AutoStage is not alone.
+    """
+
+    stages: tuple[Stage, ...] | AutoStage
+
+    def __init__(self, *args: Stage | str | Sequence[str] | AutoStage) -> None:
+        object.__setattr__(self, "stages", _read_stages(args))
+
+    @property
+    def schedule(self) -> Schedule:
+        """Always "sequential"."""
+        return "sequential"
+
+    def __repr__(self) -> str:
+        return _call_shown("ShardedExecution", _args_shown(self.stages))
+
+
+ExecutionStrategy: TypeAlias = PipelinedExecution | ShardedExecution
+
+
+def value_and_type(value: Any) -> str:
+    """Returns what was found in place of something of the right type, for a message."""
+    return f"{value!r} ({type(value).__name__})"
+
+
+def quoted(name: str) -> str:
+    """Returns a string as one would type it, in double quotes."""
+    return json.dumps(name, ensure_ascii=False)
+
+
+def _read_stages(args: tuple[Any, ...]) -> tuple[Stage, ...] | AutoStage:
+    """Turns the arguments of an execution strategy into stages."""
+    if not args:
+        return AutoStage.SAME_AS_DEVICE
+    if isinstance(args[0], AutoStage) and len(args) == 1:
+        return args[0]
+    if any(isinstance(one, AutoStage) for one in args):
+        raise ValueError(
+            f"an AutoStage stands alone, got {listed(map(repr, args))}. "
+            "Write it without the rest, or the stages without it."
+        )
+    stages = tuple(_read_stage(one) for one in args)
+    stage_of: dict[str, Stage] = {}
+    for stage in stages:
+        for name in stage.block_names:
+            if name in stage_of:
+                raise ValueError(
+                    f"block {quoted(name)} is in two stages, {stage_of[name]} and {stage}. "
+                    "Leave it in one of them."
+                )
+            stage_of[name] = stage
+    return stages
+
+
+def _read_stage(written: Any) -> Stage:
+    if isinstance(written, Stage):
+        return written
+    if isinstance(written, str):
+        return Stage(written)
+    if isinstance(written, (list, tuple)) and not any(isinstance(one, Stage) for one in written):
+        return Stage(*written)
+    raise TypeError(
+        f"an execution strategy takes stages, names of blocks, lists of names or one AutoStage, "
+        f'got {value_and_type(written)}. Write PipelinedExecution(Stage("B1", "B2"), Stage("B3")).'
+    )
+
+
+def _args_shown(stages: tuple[Stage, ...] | AutoStage) -> list[str]:
+    return [repr(one) for one in ([stages] if isinstance(stages, AutoStage) else stages)]
+
+
+def _call_shown(name: str, args: Sequence[str]) -> str:
+    line = f"{name}({', '.join(args)})"
+    if len(line) <= REPR_WIDTH:
+        return line
+    return "\n".join([f"{name}(", *(f"    {one}," for one in args), ")"])
