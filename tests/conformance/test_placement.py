@@ -1,6 +1,5 @@
 """Where things ran, read from the graphs that the session executed."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,16 +32,11 @@ def _kinds(placed: dict[str, tuple[str, str]]) -> dict[str, dict[str, str]]:
 @pytest.mark.parametrize("engine", ["grpc", "horovod"])
 @pytest.mark.parametrize("variables_on_host", [True, False])
 def test_gradients_are_on_the_device_and_reductions_on_the_host(
-    fake_cluster: Any, train: Any, tmp_path: Path, engine: str, variables_on_host: bool
+    train_once: Any, engine: str, variables_on_host: bool
 ) -> None:
-    workers = fake_cluster.run(
-        train,
-        engine,
-        str(tmp_path),
-        engine=engine,
-        optimizer="adam",
-        variables_on_host=variables_on_host,
-    )
+    # What is computed with these options, test_same_numbers.py says.
+    options = {} if variables_on_host else {"variables_on_host": False, "uses_host_call": True}
+    workers = train_once(engine, optimizer="adam", local_batch=8, **options)
     rest = HOST if variables_on_host else DEVICE
     for worker in workers:
         kinds = _kinds(worker["placed"])
@@ -56,7 +50,7 @@ def test_gradients_are_on_the_device_and_reductions_on_the_host(
         assert len(kinds["slots"]) == 2 * len(VARIABLES)
 
 
-def test_a_host_variable_is_read_once_a_step(fake_cluster: Any, train: Any, tmp_path: Path) -> None:
-    placed = fake_cluster.run(train, "grpc", str(tmp_path), engine="grpc")[0]["placed"]
+def test_a_host_variable_is_read_once_a_step(train_once: Any) -> None:
+    placed = train_once("grpc", optimizer="sgd", local_batch=8)[0]["placed"]
     reads = [name for name, (op, _) in placed.items() if op == "ReadVariableOp"]
     assert sum(name.startswith("first/") for name in reads) == 1

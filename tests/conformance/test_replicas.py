@@ -22,23 +22,14 @@ def _assert_equal_values(one: dict[str, Any], other: dict[str, Any]) -> None:
         np.testing.assert_allclose(value, other["values"][name], atol=1e-6, err_msg=name)
 
 
-@pytest.fixture
-def alone(fake_cluster: Any, train: Any, tmp_path: Path) -> Any:
-    def alone(**options: Any) -> dict[str, Any]:
-        folder = str(tmp_path / "alone")
-        return fake_cluster.run(train, "none", folder, engine="none", **options)[0]
-
-    return alone
-
-
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
 def test_two_replicas_equal_one_with_the_double_batch(
-    fake_cluster: Any, train: Any, alone: Any, tmp_path: Path, way: dict[str, Any]
+    fake_cluster: Any, train: Any, train_alone: Any, tmp_path: Path, way: dict[str, Any]
 ) -> None:
     folder = str(tmp_path / "two")
     options = {"num_replicas": 2, "local_batch": 8, **way}
     two = fake_cluster.run(train, "none", folder, engine="none", **options)[0]
-    one = alone(local_batch=16, **way)
+    one = train_alone(local_batch=16, **way)
     _assert_equal_values(two, one)
     np.testing.assert_allclose(two["losses"], one["losses"], rtol=1e-6)
     assert two["values"]["global_step"] == 6
@@ -47,7 +38,12 @@ def test_two_replicas_equal_one_with_the_double_batch(
 @pytest.mark.parametrize("engine", ["grpc", "horovod"])
 @pytest.mark.parametrize("has_embedding", [False, True])
 def test_two_workers_with_two_replicas_each_equal_one_with_all_four_batches(
-    fake_cluster: Any, train: Any, alone: Any, tmp_path: Path, engine: str, has_embedding: bool
+    fake_cluster: Any,
+    train: Any,
+    train_alone: Any,
+    tmp_path: Path,
+    engine: str,
+    has_embedding: bool,
 ) -> None:
     options = {"optimizer": "adam", "has_embedding": has_embedding}
     together = fake_cluster.run(
@@ -60,7 +56,7 @@ def test_two_workers_with_two_replicas_each_equal_one_with_all_four_batches(
         local_batch=4,
         **options,
     )
-    one = alone(local_batch=16, **options)
+    one = train_alone(local_batch=16, **options)
     _assert_equal_values(together[0], one)
     losses = np.mean([worker["losses"] for worker in together], axis=0)
     np.testing.assert_allclose(losses, one["losses"], rtol=1e-6)

@@ -10,25 +10,6 @@ import tensorflow as tf
 ENGINES = ["grpc", "horovod"]
 
 
-def _together(
-    fake_cluster: Any,
-    train: Any,
-    folder: Path,
-    engine: str,
-    *,
-    num_workers: int = 2,
-    **options: Any,
-) -> list[dict[str, Any]]:
-    model_dir = str(folder / "together")
-    return fake_cluster.run(
-        train, engine, model_dir, engine=engine, num_workers=num_workers, **options
-    )
-
-
-def _alone(fake_cluster: Any, train: Any, folder: Path, **options: Any) -> dict[str, Any]:
-    return fake_cluster.run(train, "none", str(folder / "alone"), engine="none", **options)[0]
-
-
 def _assert_equal_values(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert one["values"].keys() == other["values"].keys()
     for name, value in one["values"].items():
@@ -38,42 +19,40 @@ def _assert_equal_values(one: dict[str, Any], other: dict[str, Any]) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "keras"])
 def test_two_workers_equal_one_with_the_double_batch(
-    fake_cluster: Any, train: Any, tmp_path: Path, engine: str, optimizer: str
+    train_once: Any, train_alone: Any, engine: str, optimizer: str
 ) -> None:
-    together = _together(fake_cluster, train, tmp_path, engine, optimizer=optimizer, local_batch=8)
-    alone = _alone(fake_cluster, train, tmp_path, optimizer=optimizer, local_batch=16)
+    together = train_once(engine, optimizer=optimizer, local_batch=8)
+    alone = train_alone(optimizer=optimizer, local_batch=16)
     _assert_equal_values(together[0], alone)
     assert together[0]["values"]["global_step"] == 6
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_three_workers_equal_one_with_the_triple_batch(
-    fake_cluster: Any, train: Any, tmp_path: Path, engine: str
+    train_once: Any, train_alone: Any, engine: str
 ) -> None:
-    together = _together(fake_cluster, train, tmp_path, engine, num_workers=3, local_batch=4)
-    _assert_equal_values(together[2], _alone(fake_cluster, train, tmp_path, local_batch=12))
+    together = train_once(engine, num_workers=3, local_batch=4)
+    _assert_equal_values(together[2], train_alone(local_batch=12))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_sparse_gradients_of_an_embedding_are_reduced(
-    fake_cluster: Any, train: Any, tmp_path: Path, engine: str, optimizer: str
+    train_once: Any, train_alone: Any, engine: str, optimizer: str
 ) -> None:
     options = {"has_embedding": True, "optimizer": optimizer}
-    together = _together(fake_cluster, train, tmp_path, engine, local_batch=8, **options)
-    alone = _alone(fake_cluster, train, tmp_path, local_batch=16, **options)
+    together = train_once(engine, local_batch=8, **options)
+    alone = train_alone(local_batch=16, **options)
     _assert_equal_values(together[0], alone)
     _assert_equal_values(together[1], alone)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_loop_of_steps_in_one_session_call_gives_the_numbers_of_single_steps(
-    fake_cluster: Any, train: Any, tmp_path: Path, engine: str
+    train_once: Any, train_alone: Any, engine: str
 ) -> None:
-    together = _together(
-        fake_cluster, train, tmp_path, engine, optimizer="adam", local_batch=8, iterations=3
-    )
-    alone = _alone(fake_cluster, train, tmp_path, optimizer="adam", local_batch=16)
+    together = train_once(engine, optimizer="adam", local_batch=8, iterations=3)
+    alone = train_alone(optimizer="adam", local_batch=16)
     _assert_equal_values(together[0], alone)
     _assert_equal_values(together[1], alone)
     assert together[0]["values"]["global_step"] == 6
@@ -82,25 +61,23 @@ def test_a_loop_of_steps_in_one_session_call_gives_the_numbers_of_single_steps(
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("uses_host_call", [True, False])
 def test_variables_on_the_device_give_the_same_numbers(
-    fake_cluster: Any, train: Any, tmp_path: Path, engine: str, uses_host_call: bool
+    train_once: Any, train_alone: Any, engine: str, uses_host_call: bool
 ) -> None:
     options = {"variables_on_host": False, "uses_host_call": uses_host_call, "optimizer": "adam"}
-    together = _together(fake_cluster, train, tmp_path, engine, local_batch=8, **options)
-    _assert_equal_values(
-        together[1], _alone(fake_cluster, train, tmp_path, optimizer="adam", local_batch=16)
-    )
+    together = train_once(engine, local_batch=8, **options)
+    _assert_equal_values(together[1], train_alone(optimizer="adam", local_batch=16))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_reported_loss_is_the_mean_over_the_workers(
-    fake_cluster: Any, train: Any, tmp_path: Path, engine: str
+    train_once: Any, train_alone: Any, engine: str
 ) -> None:
-    together = _together(fake_cluster, train, tmp_path, engine, local_batch=8)
-    alone = _alone(fake_cluster, train, tmp_path, local_batch=16)
+    together = train_once(engine, optimizer="sgd", local_batch=8)
+    alone = train_alone(optimizer="sgd", local_batch=16)
     own = [worker["losses"] for worker in together]  # what model_fn computed on each worker
     np.testing.assert_allclose(np.mean(own, axis=0), alone["losses"], atol=1e-6)
     assert own[0] != own[1]
-    events = next((tmp_path / "together").glob("events.out.tfevents.*"))
+    events = next(Path(together[0]["model_dir"]).glob("events.out.tfevents.*"))
     written = [
         value.simple_value
         for event in tf.compat.v1.train.summary_iterator(str(events))
@@ -120,11 +97,11 @@ def test_workers_end_with_bit_equal_weights_though_their_seeds_differ(
 
         return train(*args, seed=os.getpid(), **options)
 
-    workers = _together(
-        fake_cluster,
+    workers = fake_cluster.run(
         with_own_seed,
-        tmp_path,
         engine,
+        str(tmp_path),
+        engine=engine,
         num_workers=3,
         optimizer="adam",
         has_embedding=True,

@@ -48,6 +48,10 @@ from tfdist.estimator.heads import (  # noqa: E402
 )
 from tfdist.estimator.keras_conversion import model_to_estimator  # noqa: E402
 from tfdist.estimator.model_check import ModelMismatchError  # noqa: E402
+from tfdist.estimator.pipelined import (  # noqa: E402
+    OptimizerFunctionOutput,
+    PipelineEstimatorSpec,
+)
 from tfdist.estimator.run_config import DeviceConfig, RunConfig  # noqa: E402
 from tfdist.estimator.session_hooks import (  # noqa: E402
     CheckpointSaverHook,
@@ -111,6 +115,8 @@ __all__ = [
     "MultiLabelHead",
     "NanLossDuringTrainingError",
     "NanTensorHook",
+    "OptimizerFunctionOutput",
+    "PipelineEstimatorSpec",
     "PoissonRegressionHead",
     "ProfilerHook",
     "RegressionHead",

@@ -18,6 +18,8 @@ def argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
 def check_model_fn(model_fn: Any, params: Any) -> None:
     """Refuses a model_fn whose arguments the Estimator cannot fill.
 
+    One that takes neither features nor labels is a pipeline's; see `PipelineEstimatorSpec`.
+
     Raises:
       ValueError: Naming the argument.
     """
@@ -26,7 +28,7 @@ def check_model_fn(model_fn: Any, params: Any) -> None:
     if not callable(model_fn):
         raise ValueError(f"model_fn must be callable, got {model_fn!r}.")
     names = set(argument_names(model_fn))
-    if "features" not in names:
+    if "features" not in names and "labels" in names:
         raise ValueError(f"model_fn ({model_fn}) must include features argument.")
     if params is not None and "params" not in names:
         raise ValueError(

@@ -8,10 +8,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
-from tfdist.estimator import checkpoints, evaluation, prediction, warm_start
+from tfdist.estimator import checkpoints, evaluation, pipelined, prediction, warm_start
 from tfdist.estimator.arguments import (
     check_multiple,
     check_positive,
@@ -22,6 +23,7 @@ from tfdist.estimator.batch_sizes import BatchSizes, num_workers
 from tfdist.estimator.calls import argument_names, call_with, check_model_fn
 from tfdist.estimator.export import saved_model
 from tfdist.estimator.global_step import create_global_step
+from tfdist.estimator.pipelined import PipelineEstimatorSpec
 from tfdist.estimator.private_keras import name_layers_from_the_start
 from tfdist.estimator.run_config import RunConfig, default_session_config
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
@@ -193,6 +195,7 @@ class Estimator:
                 listeners=listeners,
                 warm_start=self._warm_start_unless(False),
                 found=self._find_checkpoint(max_steps is not None),
+                pipeline=self._pipeline(ModeKeys.TRAIN),
             )
         )
         return self
@@ -401,6 +404,18 @@ class Estimator:
         config = self._config
         return config if config.train_distribute is not None else config.in_this_process()
 
+    def _pipeline(self, mode: str) -> PipelineEstimatorSpec | None:
+        """Returns what a pipeline's model_fn says; None for another one.
+
+        The input and the devices have to be known before the graph is built, so the model_fn is
+        called here in a graph that nothing else is built in. It calls no stage.
+        """
+        if "features" in argument_names(self._model_fn):
+            return None
+        with tf.Graph().as_default() as graph:
+            self._create_and_assert_global_step(graph)
+            return self._call_pipeline(mode, self.config)
+
     def _in_mode(self, mode: str) -> Callable[[Any, Any], EstimatorSpec]:
         def model_fn(features: Any, labels: Any) -> EstimatorSpec:
             return self._call_model_fn(features, labels, mode, self.config)
@@ -410,6 +425,9 @@ class Estimator:
     def _call_model_fn(
         self, features: Any, labels: Any, mode: str, config: RunConfig
     ) -> EstimatorSpec:
+        if "features" not in argument_names(self._model_fn):
+            pipeline = self._call_pipeline(mode, config)
+            return pipelined.build_model(pipeline, features, labels, config)
         params = self._batch_sizes.add_to(self.params, mode)
         offered = {"labels": labels, "mode": mode, "params": params, "config": config}
         if labels is not None and "labels" not in argument_names(self._model_fn):
@@ -418,8 +436,29 @@ class Estimator:
         name_layers_from_the_start()
         spec = call_with(self._model_fn, {"features": features, **offered})
         v1.logging.info("Done calling model_fn.")
+        if isinstance(spec, PipelineEstimatorSpec):
+            raise ValueError(
+                "a model_fn that returns a PipelineEstimatorSpec must not have `features` or "
+                "`labels` arguments. The first computational stage gets them."
+            )
         if not isinstance(spec, EstimatorSpec):
             raise ValueError(f"model_fn should return an EstimatorSpec, got {spec!r}.")
+        return spec
+
+    def _call_pipeline(self, mode: str, config: RunConfig) -> PipelineEstimatorSpec:
+        params = self._batch_sizes.add_to(self.params, mode)
+        offered = {"mode": mode, "params": params, "config": config}
+        spec = call_with(self._model_fn, offered)
+        if not isinstance(spec, PipelineEstimatorSpec):
+            raise TypeError(
+                "a model_fn without features must return a PipelineEstimatorSpec, got "
+                f"{spec!r}. For an EstimatorSpec, take features and labels."
+            )
+        if spec.mode != mode:
+            raise ValueError(
+                f"model_fn was called in mode {mode!r} and returned a PipelineEstimatorSpec for "
+                f"{spec.mode!r}. Give it the mode of the call."
+            )
         return spec
 
     def _warm_start_unless(self, has_checkpoint: bool) -> Callable[[], None]:

@@ -139,7 +139,7 @@ def build_evaluation(
             updates=updates,
             has_more=batches[-1][2],
             is_enough=inputs.is_enough,
-            session_config=placement.configure(sessions.with_defaults(config.session_config)),
+            session_config=sessions.configured(placement, config),
         )
 
 

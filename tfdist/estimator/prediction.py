@@ -58,7 +58,7 @@ def predict(
             hooks=[*inputs.hooks, *hooks, *spec.prediction_hooks],
             scaffold=spec.scaffold,
             master=config.master,
-            config=placement.configure(sessions.with_defaults(config.session_config)),
+            config=sessions.configured(placement, config),
             checkpoint_filename_with_path=checkpoint_path,
         )
     yielded = 0

@@ -9,12 +9,20 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.progress import in_phase
+from tfdist.estimator.pipelined import num_devices_in
 from tfdist.estimator.run_config import RunConfig, default_session_config
+from tfdist.strategies.placement import Placement
 
 
 def with_defaults(config: v1.ConfigProto | None) -> v1.ConfigProto:
     """Returns the user's config, or tf.estimator's: soft placement, one pass of optimisation."""
     return config if config is not None else default_session_config()
+
+
+def configured(placement: Placement, config: RunConfig) -> v1.ConfigProto:
+    """Returns the session's config with the devices that the model in the current graph needs."""
+    needed = num_devices_in(v1.get_default_graph())
+    return placement.with_devices(needed).configure(with_defaults(config.session_config))
 
 
 def add_saver(scaffold: v1.train.Scaffold, config: RunConfig) -> None:

@@ -14,6 +14,7 @@ from tfdist.cluster.progress import find_progress_file
 from tfdist.estimator import sessions
 from tfdist.estimator.batches import Input, call_input_fn, make_input
 from tfdist.estimator.input_counter import InputCounter
+from tfdist.estimator.pipelined import PipelineEstimatorSpec, in_steps
 from tfdist.estimator.progress_report import ProgressReport
 from tfdist.estimator.replicas import each_replica
 from tfdist.estimator.run_config import RunConfig
@@ -61,6 +62,7 @@ class TrainCall:
       warm_start: Adds to the graph what initialises variables from elsewhere, for a run that finds
         no checkpoint.
       found: What this worker's model_dir has to resume from.
+      pipeline: What a pipeline's model_fn says; None for another one.
     """
 
     model_fn: ModelFn
@@ -75,6 +77,7 @@ class TrainCall:
     listeners: Sequence[v1.train.CheckpointSaverListener]
     warm_start: Callable[[], None]
     found: FoundCheckpoint
+    pipeline: PipelineEstimatorSpec | None = None
 
 
 class TrainAlone:
@@ -99,6 +102,10 @@ class TrainAlone:
             if strategy is not None
             else place(device.device, variables_on_host=device.variables_on_host)
         )
+        if call.pipeline is not None:
+            self.placement = self.placement.with_devices(call.pipeline.num_devices)
+            if strategy is not None:
+                strategy.extended.placement = self.placement
         self.iterations = device.iterations_per_loop
         self.is_chief = bool(call.config.is_chief)  # A RunConfig of the user's may say no.
         self.progress_file = find_progress_file()
@@ -157,6 +164,8 @@ class TrainAlone:
             config=self.config,
             input_context=None if self.strategy is None else self.strategy.extended.input_context(),
         )
+        if self.call.pipeline is not None:
+            result = in_steps(result, self.call.pipeline.gradient_accumulation_count or 1)
         return make_input(result, **self.input_rules())
 
     def input_rules(self) -> dict[str, Any]:

@@ -19,8 +19,6 @@ from tfdist.pipeline.regions import (
     Slice,
     has_effect,
     is_stateful,
-    is_written,
-    refuse_outside_blocks,
     slice_graph,
 )
 
@@ -37,7 +35,9 @@ class Traced:
       stage_of: Stage of each operation by its name; see `regions.stages_of_operations`.
       stage_names: The stages' names.
       trained: The trainable variable behind each handle, by the handle's name.
+      written: Names of the handles of variables that the forward pass may change.
       effects: Operations that have to run although nobody uses what they give.
+      refuse_outside: Makes the error for an operation that is needed and in no stage.
     """
 
     graph: tf.Graph
@@ -47,7 +47,9 @@ class Traced:
     stage_of: Mapping[str, int | None]
     stage_names: tuple[str, ...]
     trained: Mapping[str, tf.Variable]
+    written: frozenset[str]
     effects: tuple[tf.Operation, ...]
+    refuse_outside: Callable[[tf.Operation], Exception]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,8 +206,7 @@ def _home(traced: Traced, tensor: tf.Tensor) -> int:
 
 def _check_block(traced: Traced, op: tf.Operation) -> None:
     if op.name not in traced.stage_of:
-        names = [name for stage in traced.stage_names for name in stage.split("+")]
-        raise refuse_outside_blocks(op, names)
+        raise traced.refuse_outside(op)
 
 
 def _is_in_forward(traced: Traced, stage: int, op: tf.Operation) -> bool:
@@ -220,13 +221,13 @@ def _is_given(traced: Traced, op: tf.Operation) -> bool:
     Arguments and handles do, and what is read of a variable that the forward pass does not change:
     it is read once for all micro-batches.
     """
-    if op.type in ("Placeholder", "VarHandleOp"):
+    if op.type in ("Placeholder", "PlaceholderWithDefault", "VarHandleOp"):
         return True
     return op.type == "ReadVariableOp" and _is_fixed(traced, op.inputs[0])
 
 
 def _is_fixed(traced: Traced, handle: tf.Tensor) -> bool:
-    return not is_written(handle, is_trainable=handle.name in traced.trained)
+    return handle.name not in traced.written
 
 
 def _handed_on(traced: Traced, forward: Sequence[Slice], stage: int) -> list[tf.Tensor]:

@@ -168,13 +168,13 @@ class DataLoader:
         of_all = f" of {count} for each of {number} workers" if number > 1 else ""
         if self._drop_last and len(part) < self.combined_batch_size:
             raise ValueError(
-                f"the dataset has {_number_of_samples(len(part))}{of_all}, and one item takes {self._item()}. "
-                "Give more samples, lower one of these, or set drop_last=False."
+                f"the dataset has {_samples(len(part))}{of_all}, and one item takes "
+                f"{self._item()}. Give more samples, lower one of these, or set drop_last=False."
             )
         if not part:
             raise ValueError(
-                f"the dataset has {_number_of_samples(count)} for {number} workers, and this one would "
-                "get none. Give more samples, or start fewer workers."
+                f"the dataset has {_samples(count)} for {number} workers, and this one would get "
+                "none. Give more samples, or start fewer workers."
             )
         return part
 
@@ -206,7 +206,7 @@ def own_part(count: int, instance: Instance, *, equal: bool) -> range:
     return range(index * count // of, (index + 1) * count // of)
 
 
-def _number_of_samples(count: int) -> str:
+def _samples(count: int) -> str:
     return f"{count} sample{'s' if count != 1 else ''}"
 
 

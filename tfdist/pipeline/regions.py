@@ -12,7 +12,16 @@ from tfdist.pipeline.stage_plan import PlannedStage
 
 # Operations that compute nothing: they may stand outside all blocks.
 _PASSIVE = frozenset(
-    {"Placeholder", "Const", "VarHandleOp", "ReadVariableOp", "Identity", "IdentityN", "NoOp"}
+    {
+        "Placeholder",
+        "PlaceholderWithDefault",
+        "Const",
+        "VarHandleOp",
+        "ReadVariableOp",
+        "Identity",
+        "IdentityN",
+        "NoOp",
+    }
 )
 _READING = frozenset(
     {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"}
@@ -32,11 +41,20 @@ def has_effect(op: tf.Operation) -> bool:
     return is_stateful(op) and op.type not in _STARTS_NOTHING and not is_random
 
 
-def is_written(handle: tf.Tensor, *, is_trainable: bool) -> bool:
-    """Says whether a forward pass may change the variable behind a handle.
+def written_handles(operations: Iterable[tf.Operation], trained: Collection[str]) -> frozenset[str]:
+    """Names the handles of the variables that a forward pass may change.
 
     A trainable variable that a loop, a condition or a function takes is taken to be read there.
+
+    Args:
+      operations: The forward pass.
+      trained: Names of the handles of trainable variables.
     """
+    handles = {t.name: t for op in operations for t in op.inputs if t.dtype == tf.resource}
+    return frozenset(n for n, t in handles.items() if _is_written(t, is_trainable=n in trained))
+
+
+def _is_written(handle: tf.Tensor, *, is_trainable: bool) -> bool:
     users = {op.type for op in handle.consumers()} - _READING
     if is_trainable:
         return any(user.startswith(_WRITING) for user in users)

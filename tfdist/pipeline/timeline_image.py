@@ -31,6 +31,7 @@ _PER_BOX, _SMALLEST_PLOT, _LARGEST_PLOT = 0.24, 7.0, 20.0
 
 _POINTS_PER_INCH, _DIGIT_WIDTH = 72, 0.64  # A digit is that share of the font's size wide.
 _LARGEST_NUMBER, _SMALLEST_NUMBER = 9.0, 5.0  # points
+_NARROW = 2.0  # points
 
 _UNEVEN = 1.05
 _HEADS = ("busy", "forward\nms", "backward\nms", "x mean", "kept")
@@ -169,11 +170,14 @@ def _draw_lane(axes: Any, timeline: Timeline, layout: _Layout, row: int, lane: _
     axes.broken_barh(idle, (row + 0.5 - _BOX_HEIGHT / 2, _BOX_HEIGHT), facecolor=_IDLE)
     boxes = timeline.boxes_of(lane.device.name, lane.key)
     for backward, colour in ((False, _FORWARD), (True, _BACKWARD)):
+        drawn = [timed for timed in boxes if timed.box.backward == backward]
+        widths = [_box_points(timeline, t.end_s - t.start_s, layout.plot) for t in drawn]
         axes.broken_barh(
-            [place(*timed.span) for timed in boxes if timed.box.backward == backward],
+            [place(*timed.span) for timed in drawn],
             (row + 0.5 - _BOX_HEIGHT / 2, _BOX_HEIGHT),
             facecolor=colour,
-            edgecolor="white",
+            # A white edge parts boxes that follow each other; it would hide a narrow one.
+            edgecolor=["white" if width > _NARROW else colour for width in widths],
             linewidth=0.5,
         )
     for timed in boxes:

@@ -14,7 +14,11 @@ import tensorflow.compat.v1 as v1
 from tfdist.pipeline.blocks import BlockRecord, recording
 from tfdist.pipeline.cutting import Stage as CutStage
 from tfdist.pipeline.cutting import Traced, add_gradients, effects_of, make_stages
-from tfdist.pipeline.regions import stages_of_operations
+from tfdist.pipeline.regions import (
+    refuse_outside_blocks,
+    stages_of_operations,
+    written_handles,
+)
 from tfdist.pipeline.stage_plan import FoundBlock, PlannedStage, plan_stages
 from tfdist.pipeline.stages import AutoStage, ExecutionStrategy
 
@@ -88,6 +92,7 @@ def trace(
         stages = plan_stages(strategy, record.found)
         check(stages)
         operations = graph.get_operations()
+        trained_handles = _by_handle(graph, trained)
         traced = Traced(
             graph=graph,
             arguments=found["arguments"],
@@ -95,8 +100,12 @@ def trace(
             loss=loss,
             stage_of=stages_of_operations(operations, record.blocks_of(operations), stages),
             stage_names=tuple(stage.name for stage in stages),
-            trained=_by_handle(graph, trained),
+            trained=trained_handles,
+            written=written_handles(operations, trained_handles),
             effects=effects_of(operations),
+            refuse_outside=lambda op: refuse_outside_blocks(
+                op, [block.name for block in record.found]
+            ),
         )
         found.update(
             stages=stages,

@@ -52,6 +52,26 @@ class Placement:
         step = self.devices_per_replica
         return tuple(f"/device:{kind}:{first + i * step}" for i in range(self.num_replicas))
 
+    def device_of_stage(self, index: int) -> str:
+        """Returns the device of a pipeline's stage: `device` is that with index 0."""
+        kind, first = _split(self.device)
+        return f"/device:{kind}:{first + index}"
+
+    def with_devices(self, number: int) -> Placement:
+        """Returns a placement whose replicas have at least so many devices each.
+
+        Raises:
+          DeviceError: If this machine has fewer GPUs.
+        """
+        if number <= self.devices_per_replica:
+            return self
+        return place(
+            self.device,
+            variables_on_host=self.variables_on_host,
+            num_replicas=self.num_replicas,
+            devices_per_replica=number,
+        )
+
     @property
     def variable_device(self) -> str:
         return HOST if self.variables_on_host else self.device

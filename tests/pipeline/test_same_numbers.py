@@ -1,0 +1,579 @@
+"""A pipelined model gives the numbers of the same model on one device: outputs, losses, weights."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+import tf_keras
+
+from tfdist.pipeline import (
+    Block,
+    Options,
+    PipelinedExecution,
+    ShardedExecution,
+    training_model,
+)
+
+SCHEDULES = ("interleaved", "grouped", "sequential")
+MICRO_BATCH = 4
+ITERATIONS = 2
+CALLS = 2
+DECIMALS = 6
+
+
+@dataclass
+class Case:
+    """A model with its loss, and what trains it."""
+
+    model: Any
+    weights: Callable[[], Sequence[Any]]
+    optimizer: Any = field(default_factory=lambda: tf_keras.optimizers.SGD(0.1))
+    kind: str = "numbers"
+    num_stages: int = 2
+    takes_training: bool = False
+
+
+def samples(kind: str, count: int) -> tuple[Any, ...]:
+    rng = np.random.default_rng(7)
+    labels = rng.integers(0, 3, count)
+    if kind == "images":
+        return rng.normal(size=(count, 8, 8, 1)).astype("float32"), labels
+    if kind == "words":
+        return rng.integers(0, 9, (count, 5)), rng.integers(0, 9, (count, 5))
+    if kind == "several":
+        left, right = rng.normal(size=(2, count, 6)).astype("float32")
+        return {"left": left, "right": right}, [labels, rng.integers(0, 2, count)]
+    return rng.normal(size=(count, 6)).astype("float32"), labels
+
+
+def seeded(seed: int) -> Any:
+    return tf_keras.initializers.GlorotUniform(seed=seed)
+
+
+def dense(units: int, seed: int, **more: Any) -> tf_keras.layers.Dense:
+    return tf_keras.layers.Dense(units, kernel_initializer=seeded(seed), **more)
+
+
+def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.cast(logits, tf.float32))
+    return tf.reduce_mean(losses)
+
+
+class Layers(tf.Module):
+    """Each stage a list of what is called one after the other; then the loss."""
+
+    def __init__(self, *stages: Sequence[Callable[..., Any]], with_training: bool = False) -> None:
+        super().__init__()
+        self.stages = stages
+        self.with_training = with_training
+
+    def __call__(self, x: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        more = {"training": True} if self.with_training else {}
+        for number, layers in enumerate(self.stages):
+            with Block(f"B{number + 1}"):
+                for layer in layers:
+                    x = layer(x, **(more if hasattr(layer, "weights") else {}))
+        with Block(f"B{len(self.stages)}"):
+            return x, cross_entropy(labels, x)
+
+    def weights(self) -> list[Any]:
+        layers = [layer for stage in self.stages for layer in stage]
+        return [w for layer in layers for w in getattr(layer, "weights", [])]
+
+
+def layered(*stages: Sequence[Any], optimizer: Any = None, **more: Any) -> Case:
+    has_training = more.pop("with_training", False)
+    model = Layers(*stages, with_training=has_training)
+    more.setdefault("num_stages", len(stages))
+    case = Case(model, model.weights, **more)
+    if optimizer is not None:
+        case.optimizer = optimizer
+    return case
+
+
+def mlp(optimizer: Any = None) -> Case:
+    return layered(
+        [dense(8, 1, activation="relu")],
+        [dense(7, 2, activation="tanh")],
+        [dense(3, 3)],
+        optimizer=optimizer,
+    )
+
+
+def cnn() -> Case:
+    conv = tf_keras.layers.Conv2D(4, 3, activation="relu", kernel_initializer=seeded(1))
+    return layered(
+        [conv, tf_keras.layers.MaxPool2D()],
+        [tf_keras.layers.Flatten(), dense(3, 2)],
+        kind="images",
+        optimizer=tf_keras.optimizers.Adam(0.01),
+    )
+
+
+class TiedEmbedding(tf.Module):
+    """The embedding of the first stage is the decoder of the last: a sparse and a dense gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rng = np.random.default_rng(1)
+        self.table = tf.Variable(rng.normal(size=(9, 6)).astype("float32"))
+        self.inner = tf.Variable(rng.normal(size=(6, 6)).astype("float32"))
+
+    def __call__(self, words: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with Block("B1"):
+            x = tf.nn.embedding_lookup(self.table, words)
+        with Block("B2"):
+            x = tf.tanh(tf.einsum("bsi,ij->bsj", x, self.inner))
+        with Block("B3"):
+            logits = tf.einsum("bsi,vi->bsv", x, self.table)
+            return logits, cross_entropy(targets, logits)
+
+
+def tied_embedding() -> Case:
+    model = TiedEmbedding()
+    optimizer = v1.train.MomentumOptimizer(0.1, 0.9)
+    return Case(model, lambda: model.variables, optimizer, kind="words", num_stages=3)
+
+
+class Embedding(tf.Module):
+    """An embedding alone: rows that no micro-batch has keep their momentum's decay out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rng = np.random.default_rng(1)
+        self.table = tf.Variable(rng.normal(size=(9, 3)).astype("float32"))
+        self.out = tf.Variable(rng.normal(size=(3, 9)).astype("float32"))
+
+    def __call__(self, words: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with Block("B1"):
+            x = tf.nn.embedding_lookup(self.table, words)
+        with Block("B2"):
+            logits = tf.einsum("bsi,iv->bsv", x, self.out)
+            return logits, cross_entropy(targets, logits)
+
+
+def embedding() -> Case:
+    model = Embedding()
+    # It treats rows without a gradient otherwise than rows whose gradient is zero.
+    optimizer = v1.train.MomentumOptimizer(0.1, 0.9)
+    return Case(model, lambda: model.variables, optimizer, kind="words")
+
+
+def keras_dropout() -> Case:
+    drop = [tf_keras.layers.Dropout(0.4, seed=seed) for seed in (1, 2)]
+    return layered([dense(8, 1), drop[0]], [dense(8, 2), drop[1], dense(3, 3)], with_training=True)
+
+
+def keras3_dense(units: int, seed: int) -> Any:
+    return keras.layers.Dense(
+        units, kernel_initializer=keras.initializers.GlorotUniform(seed=seed)
+    )
+
+
+def keras3_dropout() -> Case:
+    drop = [keras.layers.Dropout(0.4, seed=seed) for seed in (1, 2)]
+    return layered(
+        [keras3_dense(8, 1), drop[0]],
+        [keras3_dense(8, 2), drop[1], keras3_dense(3, 3)],
+        with_training=True,
+        optimizer=keras.optimizers.Adam(0.01),
+    )
+
+
+def functional_dropout() -> Case:
+    return layered(
+        [dense(8, 1), lambda x: tf.nn.dropout(x, 0.4, seed=3)],
+        [dense(8, 2), lambda x: tf.nn.dropout(x, 0.4, seed=4), dense(3, 3)],
+    )
+
+
+def keras_batch_norm() -> Case:
+    norm = [tf_keras.layers.BatchNormalization(momentum=0.7) for _ in range(2)]
+    return layered([dense(8, 1), norm[0]], [dense(8, 2), norm[1], dense(3, 3)], with_training=True)
+
+
+def keras3_batch_norm() -> Case:
+    norm = [keras.layers.BatchNormalization(momentum=0.7) for _ in range(2)]
+    return layered(
+        [keras3_dense(8, 1), norm[0]],
+        [keras3_dense(8, 2), norm[1], keras3_dense(3, 3)],
+        with_training=True,
+        optimizer=keras.optimizers.SGD(0.1, momentum=0.9),
+    )
+
+
+class Skipping(tf.Module):
+    """What the first stage computes is used in the third, too; and nothing of it in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [dense(8, 1), dense(8, 2), dense(3, 3)]
+
+    def __call__(self, x: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with Block("B1"):
+            first = self.layers[0](x)
+        with Block("B2"):
+            second = self.layers[1](tf.nn.relu(first))
+        with Block("B3"):
+            logits = self.layers[2](second + first)
+            return logits, cross_entropy(labels, logits) + 0.1 * tf.reduce_mean(x * x)
+
+    def weights(self) -> list[Any]:
+        return [w for layer in self.layers for w in layer.weights]
+
+
+def skipping() -> Case:
+    model = Skipping()
+    return Case(model, model.weights, num_stages=3)
+
+
+class Several(tf.Module):
+    """Inputs in a dict and a list, outputs in a dict, one of them of the first stage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [dense(8, 1), dense(3, 2), dense(2, 3)]
+
+    def __call__(self, inputs: Any, labels: Any) -> Any:
+        with Block("B1"):
+            x = self.layers[0](inputs["left"] - inputs["right"])
+            picked = tf.argmax(x, 1)
+        with Block("B2"):
+            rows = tf.gather(tf.one_hot(tf.range(8), 8), picked)  # Integers between two stages.
+            three, two = self.layers[1](x * rows), self.layers[2](x)
+            loss = cross_entropy(labels[0], three) + cross_entropy(labels[1], two)
+        return {"picked": picked, "logits": (three, two)}, loss
+
+    def weights(self) -> list[Any]:
+        return [w for layer in self.layers for w in layer.weights]
+
+
+def several() -> Case:
+    model = Several()
+    return Case(model, model.weights, kind="several")
+
+
+class Unused(tf.Module):
+    """A weight that the loss does not depend on, and one that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rng = np.random.default_rng(1)
+        self.used = tf.Variable(rng.normal(size=(6, 3)).astype("float32"))
+        self.unused = tf.Variable(rng.normal(size=(6, 3)).astype("float32"))
+        self.frozen = tf.Variable(rng.normal(size=(3, 3)).astype("float32"), trainable=False)
+
+    def __call__(self, x: tf.Tensor, labels: tf.Tensor) -> Any:
+        with Block("B1"):
+            other = x @ self.unused
+            logits = x @ self.used
+        with Block("B2"):
+            logits = logits @ self.frozen
+            return other, logits, cross_entropy(labels, logits)
+
+
+def unused() -> Case:
+    model = Unused()
+    return Case(model, lambda: model.variables, tf_keras.optimizers.AdamW(0.01, weight_decay=0.1))
+
+
+@tf.custom_gradient
+def clipped_backwards(x: tf.Tensor) -> Any:
+    return x * x, lambda gradient: tf.clip_by_value(gradient, -0.01, 0.01)
+
+
+def custom_gradients() -> Case:
+    return layered(
+        [dense(8, 1), tf.nn.swish, clipped_backwards],
+        [dense(8, 2), clipped_backwards, tf.nn.silu, dense(3, 3)],
+    )
+
+
+def looped(weight: tf.Variable) -> Callable[[tf.Tensor], tf.Tensor]:
+    def run(x: tf.Tensor) -> tf.Tensor:
+        def body(i: tf.Tensor, value: tf.Tensor) -> Any:
+            return i + 1, tf.tanh(value @ weight)
+
+        return tf.while_loop(lambda i, _: i < 3, body, (tf.constant(0), x))[1]
+
+    return run
+
+
+def branched(weight: tf.Variable) -> Callable[[tf.Tensor], tf.Tensor]:
+    def run(x: tf.Tensor) -> tf.Tensor:
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: x @ weight, lambda: -x)
+
+    return run
+
+
+def control_flow() -> Case:
+    rng = np.random.default_rng(1)
+    loop, branch = (tf.Variable(rng.normal(size=(6, 6)).astype("float32")) for _ in range(2))
+    case = layered([looped(loop), branched(branch)], [branched(branch), looped(loop), dense(3, 1)])
+    layers = case.weights
+    case.weights = lambda: [loop, branch, *layers()]
+    return case
+
+
+def recurrent() -> Case:
+    def lstm(seed: int, **more: Any) -> Any:
+        return tf_keras.layers.LSTM(
+            5, kernel_initializer=seeded(seed), recurrent_initializer=seeded(seed + 1), **more
+        )
+
+    return layered(
+        [lambda x: x[:, :, None], lstm(1, return_sequences=True)], [lstm(3), dense(3, 5)]
+    )
+
+
+def nested_function() -> Case:
+    rng = np.random.default_rng(1)
+    weight = tf.Variable(rng.normal(size=(6, 6)).astype("float32"))
+    table = tf.Variable(rng.normal(size=(6,)).astype("float32"), trainable=False)
+
+    @tf.function
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(x @ weight) + table
+
+    case = layered([inner], [inner, dense(3, 1)])
+    layers = case.weights
+    case.weights = lambda: [weight, table, *layers()]
+    return case
+
+
+def mixed(policy: str) -> Case:
+    return layered(
+        [dense(8, 1, dtype=policy), tf_keras.layers.Activation("relu", dtype=policy)],
+        [dense(3, 2, dtype=policy)],
+    )
+
+
+def captured_constant() -> Case:
+    rng = np.random.default_rng(1)
+    large = tf.constant(rng.normal(size=(6, 6)).astype("float32"))
+    return layered([lambda x: x @ large, dense(8, 1)], [lambda x: x @ tf.eye(8), dense(3, 2)])
+
+
+MODELS: dict[str, Callable[[], Case]] = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "tied embedding": tied_embedding,
+    "embedding": embedding,
+    "dropout, tf_keras": keras_dropout,
+    "dropout, Keras 3": keras3_dropout,
+    "dropout, tf.nn": functional_dropout,
+    "batch norm, tf_keras": keras_batch_norm,
+    "batch norm, Keras 3": keras3_batch_norm,
+    "skip connection": skipping,
+    "several inputs": several,
+    "unused weight": unused,
+    "custom gradient": custom_gradients,
+    "loop and branch": control_flow,
+    "LSTM": recurrent,
+    "nested function": nested_function,
+    "captured constant": captured_constant,
+    "float16": lambda: mixed("mixed_float16"),
+    "bfloat16": lambda: mixed("mixed_bfloat16"),
+}
+# Those in which the schedule has most to do with the numbers.
+IN_EVERY_SCHEDULE = (
+    "mlp",
+    "tied embedding",
+    "embedding",
+    "dropout, tf_keras",
+    "dropout, Keras 3",
+    "dropout, tf.nn",
+    "batch norm, tf_keras",
+    "batch norm, Keras 3",
+    "skip connection",
+)
+
+
+def train_plainly(
+    case: Case, arguments: tuple[Any, ...], accumulation: int, reduction: str = "mean"
+) -> list[Any]:
+    """Trains on one device, micro-batch after micro-batch; returns what each forward pass gave."""
+    watched: list[tf.Variable] = []
+
+    @tf.function
+    def forward_and_back(*args: Any) -> Any:
+        with tf.GradientTape() as tape:
+            returned = case.model(*args)
+        watched[:] = tape.watched_variables()
+        return returned, tape.gradient(returned[-1], watched)
+
+    given, sums = [], None
+    count = len(tf.nest.flatten(arguments)[0]) // MICRO_BATCH
+    for number in range(count):
+        part = slice(number * MICRO_BATCH, (number + 1) * MICRO_BATCH)
+        cut = tf.nest.map_structure(lambda one, part=part: tf.constant(one[part]), arguments)
+        returned, gradients = forward_and_back(*cut)
+        given.append(tf.nest.map_structure(lambda one: one.numpy(), returned))
+        parts = gradients if sums is None else map(joined, sums, gradients)
+        sums = list(parts)
+        if (number + 1) % accumulation == 0:
+            scale = 1 / accumulation if reduction == "mean" else 1.0
+            pairs = [
+                (scaled(total, scale), variable)
+                for total, variable in zip(sums, watched, strict=True)
+                if total is not None
+            ]
+            apply(case, pairs)
+            sums = None
+    return given
+
+
+def apply(case: Case, pairs: list[Any]) -> None:
+    if isinstance(case.optimizer, keras.optimizers.Optimizer):  # It knows Keras's variables only.
+        known = {id(one.value): one for one in case.weights() if hasattr(one, "value")}
+        pairs = [(gradient, known[id(variable)]) for gradient, variable in pairs]
+    case.optimizer.apply_gradients(pairs)
+
+
+def joined(total: Any, gradient: Any) -> Any:
+    if isinstance(total, tf.IndexedSlices) and isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            tf.concat([total.values, gradient.values], 0),
+            tf.concat([total.indices, gradient.indices], 0),
+            total.dense_shape,
+        )
+    return total if gradient is None else tf.convert_to_tensor(total) + gradient
+
+
+def scaled(gradient: Any, scale: float) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
+    return gradient * scale
+
+
+def train_in_pipeline(
+    case: Case, arguments: tuple[Any, ...], options: Options, schedule: str
+) -> list[Any]:
+    names = [f"B{stage + 1}" for stage in range(case.num_stages)]
+    strategy: Any = (
+        ShardedExecution(*names)
+        if schedule == "sequential"
+        else PipelinedExecution(*names, schedule=schedule)
+    )
+    options = options.output_mode("all").show_progress_bar(False).execution_strategy(strategy)
+    train = training_model(case.model, options, case.optimizer)
+    size = len(tf.nest.flatten(arguments)[0]) // CALLS
+    given: list[Any] = []
+    for call in range(CALLS):
+        part = slice(call * size, (call + 1) * size)
+        returned = train(*tf.nest.map_structure(lambda one, part=part: one[part], arguments))
+        flat = [
+            one.numpy().reshape([-1, MICRO_BATCH, *one.shape[1:]] if one.shape.rank > 1 or
+            one.dtype.is_integer else [-1])
+            for one in tf.nest.flatten(returned)
+        ]
+        for values in zip(*flat, strict=True):
+            given.append(tf.nest.pack_sequence_as(returned, values))
+    return given
+
+
+def assert_same(
+    make: Callable[[], Case],
+    schedule: str = "interleaved",
+    *,
+    options: Callable[[Options], Options] = lambda options: options,
+    reduction: str = "mean",
+    replicas: int = 1,
+    decimals: int = DECIMALS,
+) -> None:
+    plain, piped = make(), make()
+    accumulation = 2 * plain.num_stages - 1
+    of_update = accumulation * replicas
+    arguments = samples(plain.kind, MICRO_BATCH * of_update * ITERATIONS * CALLS)
+    expected = train_plainly(plain, arguments, of_update, reduction)
+    chosen = options(
+        Options()
+        .device_iterations(ITERATIONS)
+        .gradient_accumulation(accumulation)
+        .replication_factor(replicas)
+    )
+    found = train_in_pipeline(piped, arguments, chosen, schedule)
+    assert len(found) == len(expected) == of_update * ITERATIONS * CALLS
+    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+        tf.nest.map_structure(
+            lambda a, b, number=number: np.testing.assert_allclose(
+                a.astype("float64"), b.astype("float64"), 0, 10**-decimals, err_msg=f"{number}"
+            ),
+            one,
+            other,
+        )
+    before = make()
+    for one, other in zip(piped.weights(), plain.weights(), strict=True):
+        np.testing.assert_allclose(np.array(one), np.array(other), 0, 10**-decimals, err_msg=one.name)
+    del before
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", IN_EVERY_SCHEDULE)
+def test_numbers_are_those_of_one_device_in_every_schedule(name: str, schedule: str) -> None:
+    assert_same(MODELS[name], schedule)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in IN_EVERY_SCHEDULE])
+def test_numbers_are_those_of_one_device(name: str) -> None:
+    # float16 has 3 decimals, and sums come in another order.
+    decimals = {"float16": 3, "bfloat16": 2}.get(name, DECIMALS)
+    assert_same(MODELS[name], decimals=decimals)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_recomputed_activations_give_the_same_numbers(name: str) -> None:
+    decimals = {"float16": 3, "bfloat16": 2}.get(name, DECIMALS)
+    assert_same(MODELS[name], options=lambda o: o.recomputation(True), decimals=decimals)
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "tf_keras Adam, clipped": lambda: tf_keras.optimizers.Adam(0.01, global_clipnorm=0.1),
+    "tf_keras AdamW, scheduled": lambda: tf_keras.optimizers.AdamW(
+        tf_keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5), weight_decay=0.1
+    ),
+    "tf_keras legacy Adam": lambda: tf_keras.optimizers.legacy.Adam(0.01),
+    "v1 Adam": lambda: v1.train.AdamOptimizer(0.01),
+    "v1 momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
+}
+
+
+@pytest.mark.parametrize("state", ["device", "host"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_with_state_gives_the_same_numbers(name: str, state: str) -> None:
+    assert_same(
+        lambda: mlp(OPTIMIZERS[name]()), options=lambda options: options.optimizer_state(state)
+    )
+
+
+def keras3_mlp() -> Case:
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
+    return layered(
+        [keras3_dense(8, 1), tf.nn.relu],
+        [keras3_dense(3, 2)],
+        optimizer=keras.optimizers.AdamW(schedule, weight_decay=0.1, global_clipnorm=0.1),
+    )
+
+
+@pytest.mark.parametrize("state", ["device", "host"])
+def test_an_optimizer_of_keras_3_gives_the_same_numbers(state: str) -> None:
+    assert_same(keras3_mlp, options=lambda options: options.optimizer_state(state))
+
+
+def test_gradients_may_be_added_up_in_place_of_averaged() -> None:
+    assert_same(mlp, options=lambda o: o.accumulation_reduction("sum"), reduction="sum")
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    "name", ["mlp", "tied embedding", "batch norm, tf_keras", "batch norm, Keras 3"]
+)
+def test_two_replicas_give_the_numbers_of_one_with_twice_as_many_micro_batches(
+    name: str, schedule: str
+) -> None:
+    assert_same(MODELS[name], schedule, replicas=2)

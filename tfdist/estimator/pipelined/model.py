@@ -1,0 +1,203 @@
+"""From a PipelineEstimatorSpec and a batch to the EstimatorSpec of an ordinary step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.pipelined.spec import PipelineEstimatorSpec
+from tfdist.estimator.pipelined.template import Template, call_stages, make_template
+from tfdist.estimator.run_config import RunConfig
+from tfdist.estimator.spec import EstimatorSpec, ModeKeys
+from tfdist.pipeline.cutting import Stage, add_gradients, make_stages
+from tfdist.pipeline.execution import Replica, walk
+from tfdist.pipeline.program import scaled
+from tfdist.pipeline.schedule import training_ticks
+from tfdist.strategies.placement import HOST, Placement, place
+
+# Graph collection of the number of devices that a pipeline in the graph needs.
+_NUM_DEVICES = "tfdist_pipeline_devices"
+
+
+def in_steps(result: Any, micro_batches: int) -> Any:
+    """Groups the micro-batches of an input into those of a step.
+
+    Args:
+      result: What an input_fn returned: a dataset of micro-batches.
+      micro_batches: How many a step takes.
+
+    Returns:
+      A dataset of elements [micro_batches, batch, ...].
+
+    Raises:
+      ValueError: If it is no dataset, or the size of its batches is not fixed.
+    """
+    if not isinstance(result, (tf.data.Dataset, v1.data.Dataset)):
+        raise ValueError(
+            f"input_fn must return a tf.data.Dataset to train a pipeline, got "
+            f"{type(result).__name__}. Wrap tensors with tf.data.Dataset.from_tensors(...)."
+        )
+    for spec in tf.nest.flatten(result.element_spec):
+        if not isinstance(spec, tf.TensorSpec) or not spec.shape.is_fully_defined():
+            raise ValueError(
+                f"the micro-batches of a pipeline all have one shape, and the input has {spec}. "
+                "Write dataset.batch(size, drop_remainder=True)."
+            )
+    return result.batch(micro_batches, drop_remainder=True)
+
+
+def num_devices_in(graph: tf.Graph) -> int:
+    """Returns how many devices the pipeline in a graph needs; 1 without one."""
+    return max(graph.get_collection(_NUM_DEVICES), default=1)
+
+
+def build_model(
+    spec: PipelineEstimatorSpec, features: Any, labels: Any, config: RunConfig
+) -> EstimatorSpec:
+    """Builds the model in the current graph.
+
+    Args:
+      spec: The stages.
+      features: The input's; in TRAIN [micro-batches, batch, ...] each.
+      labels: The same; None if there are none.
+      config: The Estimator's: where the first device is, without a strategy.
+
+    Raises:
+      TypeError: If eval_metrics_fn or optimizer_function returns something else than it should.
+      ValueError: If the stages use what they can't have, or nothing is trained.
+    """
+    placement = _placement(config)
+    if placement.num_replicas > 1:
+        raise ValueError(
+            "a pipeline has one replica in each worker, got num_replicas="
+            f"{placement.num_replicas}. Start more workers instead."
+        )
+    v1.add_to_collection(_NUM_DEVICES, spec.num_devices)
+    devices = [placement.device_of_stage(index) for index in spec.devices]
+    arguments = (features,) if labels is None else (features, labels)
+    if spec.mode == ModeKeys.TRAIN:
+        return _training(spec, arguments, devices)
+    outputs = call_stages(spec.computational_stages, arguments, devices)
+    if spec.mode == ModeKeys.PREDICT:
+        return _prediction(spec, outputs)
+    return _evaluation(spec, outputs, devices[-1])
+
+
+def _placement(config: RunConfig) -> Placement:
+    strategy = tf.distribute.get_strategy()
+    found = getattr(strategy.extended, "placement", None)
+    return place(config.device.device) if found is None else found
+
+
+def _prediction(spec: PipelineEstimatorSpec, outputs: Sequence[Any]) -> EstimatorSpec:
+    if len(outputs) != 1:
+        raise ValueError(
+            "the last computational stage must return exactly one prediction tensor, or a dict of "
+            f"them, got {len(outputs)}."
+        )
+    return EstimatorSpec(
+        spec.mode,
+        predictions=outputs[0],
+        prediction_hooks=spec.prediction_hooks,
+        scaffold=spec.scaffold,
+    )
+
+
+def _evaluation(spec: PipelineEstimatorSpec, outputs: Sequence[Any], device: str) -> EstimatorSpec:
+    assert spec.eval_metrics_fn is not None
+    with tf.device(device):
+        metrics = spec.eval_metrics_fn(*outputs)
+    if not isinstance(metrics, dict):
+        raise TypeError(f"eval_metrics_fn must return a dict, got {metrics!r}.")
+    if "loss" not in metrics:
+        raise KeyError(
+            f"the dict of eval_metrics_fn must contain 'loss', a tensor; it has {sorted(metrics)}."
+        )
+    return EstimatorSpec(
+        spec.mode,
+        loss=metrics["loss"],
+        eval_metric_ops={name: one for name, one in metrics.items() if name != "loss"},
+        evaluation_hooks=spec.evaluation_hooks,
+        scaffold=spec.scaffold,
+    )
+
+
+def _training(
+    spec: PipelineEstimatorSpec, arguments: Sequence[Any], devices: Sequence[str]
+) -> EstimatorSpec:
+    count = spec.gradient_accumulation_count
+    assert count is not None
+    with tf.device(HOST):
+        parts = [tf.unstack(t, num=count) for t in tf.nest.flatten(arguments)]
+    micro_batches = list(zip(*parts, strict=True))
+    first = tf.nest.pack_sequence_as(tuple(arguments), micro_batches[0])
+    template = make_template(spec, first, devices)
+    stages = make_stages(
+        template.traced, add_gradients(template.traced), recomputation=spec.recomputation
+    )
+    names = [t.name for t in template.traced.arguments]
+    walked = walk(
+        stages,
+        training_ticks(spec.pipeline_schedule, len(stages), count),
+        Replica(
+            devices=tuple(devices),
+            micro_batches=[dict(zip(names, one, strict=True)) for one in micro_batches],
+        ),
+        weights=_Weights(template.traced.graph),
+        captured=_given(template, stages),
+        outputs=[template.traced.loss],
+        one_at_a_time=spec.pipeline_schedule == "sequential",
+    )
+    if not walked.gradients:
+        raise ValueError(
+            "no variable of the pipeline gets a gradient. Let the loss depend on a trainable "
+            "variable that a stage makes."
+        )
+    workers = tf.distribute.get_strategy().num_replicas_in_sync
+    scale = 1.0 / workers / (count if spec.reduction_method == "mean" else 1)
+    variables = [template.traced.trained[name] for name in walked.gradients]
+    gradients = [scaled(gradient, scale) for gradient in walked.gradients.values()]
+
+    def apply(*on_host: Any) -> Any:
+        return template.optimizer.apply_gradients(zip(on_host, variables, strict=True))
+
+    with tf.device(HOST):
+        loss = tf.add_n([tf.cast(one[0], tf.float32) for one in walked.outputs]) / float(count)
+    return EstimatorSpec(
+        spec.mode,
+        loss=loss,
+        host_call=(apply, gradients),
+        training_chief_hooks=spec.training_chief_hooks,
+        training_hooks=spec.training_hooks,
+        scaffold=spec.scaffold,
+    )
+
+
+def _given(template: Template, stages: Sequence[Stage]) -> dict[str, tf.Tensor]:
+    """Handles and the like, which the pipeline takes from the graph around it as they are."""
+    known = {t.name for t in template.traced.arguments}
+    return {
+        tensor.name: tensor
+        for stage in stages
+        for piece in (stage.forward, *([stage.backward.piece] if stage.backward else []))
+        for tensor in piece.inputs
+        if tensor.op.type in ("Placeholder", "VarHandleOp") and tensor.name not in known
+    }
+
+
+class _Weights:
+    """The weights' values: read once a step, and copied once to each device that uses them."""
+
+    def __init__(self, graph: tf.Graph) -> None:
+        self._graph = graph
+        self._copies: dict[tuple[str, str], tf.Tensor] = {}
+
+    def __call__(self, name: str, device: str) -> tf.Tensor:
+        handle = self._graph.get_tensor_by_name(name).op.inputs[0].name
+        if (handle, device) not in self._copies:
+            with tf.device(device):
+                self._copies[handle, device] = tf.identity(self._graph.get_tensor_by_name(name))
+        return self._copies[handle, device]

@@ -1,0 +1,183 @@
+"""What a model_fn returns whose model is a pipeline of stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from tfdist.cluster.tasks import listed
+from tfdist.estimator.spec import ModeKeys
+from tfdist.pipeline.schedule import SCHEDULES, Schedule, smallest_accumulation
+
+
+@dataclass(frozen=True)
+class OptimizerFunctionOutput:
+    """What the optimizer_function of a `PipelineEstimatorSpec` returns.
+
+    Attributes:
+      opt: An optimizer of tf.compat.v1.train or tf_keras.
+      loss: Scalar tensor of floating type, the mean over the micro-batch.
+
+    Raises:
+      TypeError: If one of them is of another kind.
+    """
+
+    opt: Any
+    loss: tf.Tensor
+
+    def __post_init__(self) -> None:
+        if not callable(getattr(self.opt, "apply_gradients", None)):
+            raise TypeError(
+                f"opt of OptimizerFunctionOutput must be an optimizer of tf.compat.v1.train or "
+                f"tf_keras, got {self.opt!r}."
+            )
+        if not isinstance(self.loss, tf.Tensor):
+            raise TypeError(f"loss of OptimizerFunctionOutput must be a tensor, got {self.loss!r}.")
+        if self.loss.shape.rank != 0 or not self.loss.dtype.is_floating:
+            raise ValueError(
+                "loss of OptimizerFunctionOutput must be a scalar of floating type, got shape "
+                f"{self.loss.shape} of {self.loss.dtype.name}. Return tf.reduce_mean(loss)."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineEstimatorSpec:
+    """A model as stages, each on a device of its own; returned by a model_fn without features.
+
+    The model_fn takes any of `mode`, `params` and `config`, but not `features` or `labels`: the
+    first stage gets these. A stage is a function; it gets what the one before it returned, and a
+    stage that returns several tensors gives the next one as many arguments. Its variables and
+    layers are made while it runs: once, whatever the number of micro-batches.
+
+    In training the input gives micro-batches. A step takes `gradient_accumulation_count` of them
+    through the pipeline, adds up their gradients on the devices, and updates the weights once, on
+    the host: there the gradients are reduced over the workers, too. In evaluation and prediction
+    each batch goes through the stages by itself, one device after the other.
+
+    Args:
+      mode: One of `ModeKeys`.
+      computational_stages: At least two functions. The first is called with the features, and the
+        labels if the input has any.
+      gradient_accumulation_count: Micro-batches in a step; needed in TRAIN. At least 2N - 1 for N
+        stages, unless the schedule is "sequential".
+      optimizer_function: Called with what the last stage returned; returns an
+        `OptimizerFunctionOutput`. Needed in TRAIN.
+      eval_metrics_fn: Called with what the last stage returned; returns a dict of metrics as in
+        `EstimatorSpec.eval_metric_ops`, and with "loss" a scalar tensor. Needed in EVAL.
+      device_mapping: The index of each stage's device, 0 being the device of the Estimator; by
+        default 0, 1, 2 and so on.
+      pipeline_schedule: "interleaved", "grouped" or "sequential"; see
+        `tfdist.pipeline.PipelinedExecution`.
+      recomputation: Whether stages drop their activations and compute them again for backward.
+      reduction_method: Whether the gradients of a step's micro-batches are averaged ("mean") or
+        added up ("sum").
+      training_chief_hooks: As in `EstimatorSpec`, as are the other hooks and the scaffold.
+
+    Raises:
+      TypeError: If an argument is of another kind.
+      ValueError: If something needed in this mode is missing, or numbers do not fit.
+    """
+
+    mode: str
+    computational_stages: Sequence[Callable[..., Any]]
+    gradient_accumulation_count: int | None = None
+    optimizer_function: Callable[..., OptimizerFunctionOutput] | None = None
+    eval_metrics_fn: Callable[..., dict[str, Any]] | None = None
+    device_mapping: Sequence[int] | None = None
+    pipeline_schedule: Schedule = "interleaved"
+    recomputation: bool = False
+    reduction_method: Literal["mean", "sum"] = "mean"
+    training_chief_hooks: Iterable[Any] | None = None
+    training_hooks: Iterable[Any] | None = None
+    evaluation_hooks: Iterable[Any] | None = None
+    prediction_hooks: Iterable[Any] | None = None
+    scaffold: Any = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT):
+            raise ValueError(f"Unknown mode: {self.mode!r}. Use ModeKeys.TRAIN, EVAL or PREDICT.")
+        self._check_stages()
+        self._check_devices()
+        if self.mode == ModeKeys.TRAIN:
+            self._check_training()
+        if self.mode == ModeKeys.EVAL and self.eval_metrics_fn is None:
+            raise ValueError("PipelineEstimatorSpec must contain eval_metrics_fn when evaluating.")
+        for name in ("optimizer_function", "eval_metrics_fn"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise TypeError(f"{name} must be a function, got {getattr(self, name)!r}.")
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """The index of each stage's device."""
+        if self.device_mapping is None:
+            return tuple(range(len(self.computational_stages)))
+        return tuple(self.device_mapping)
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices a worker needs, up to the highest that is used."""
+        return max(self.devices) + 1
+
+    def _check_stages(self) -> None:
+        stages = self.computational_stages
+        if not isinstance(stages, (list, tuple)) or not all(callable(one) for one in stages):
+            raise TypeError(f"computational_stages must be a list of functions, got {stages!r}.")
+        if len(stages) < 2:
+            raise ValueError(
+                f"a pipeline has at least two computational stages, got {len(stages)}. For one "
+                "stage return an EstimatorSpec."
+            )
+
+    def _check_devices(self) -> None:
+        mapping = self.device_mapping
+        if mapping is None:
+            return
+        if not isinstance(mapping, (list, tuple)) or not all(_is_index(one) for one in mapping):
+            raise TypeError(
+                f"device_mapping must be a list of integers from 0 on, got {mapping!r}."
+            )
+        if len(mapping) != len(self.computational_stages):
+            raise ValueError(
+                f"each stage needs a device: device_mapping has {len(mapping)} devices for "
+                f"{len(self.computational_stages)} stages."
+            )
+
+    def _check_training(self) -> None:
+        if self.optimizer_function is None:
+            raise ValueError("PipelineEstimatorSpec must contain optimizer_function when training.")
+        count, stages = self.gradient_accumulation_count, len(self.computational_stages)
+        if count is None:
+            raise ValueError(
+                "PipelineEstimatorSpec must contain gradient_accumulation_count when training."
+            )
+        if not _is_index(count) or count < 1:
+            raise ValueError(
+                f"gradient_accumulation_count must be an integer of at least 1, got {count!r}."
+            )
+        if self.pipeline_schedule not in SCHEDULES:
+            raise ValueError(
+                f"pipeline_schedule must be {listed(map(repr, SCHEDULES), 'or')}, got "
+                f"{self.pipeline_schedule!r}."
+            )
+        if self.pipeline_schedule != "sequential" and count < smallest_accumulation(stages):
+            raise ValueError(
+                f"gradient_accumulation_count is {count}, and a pipeline of {stages} stages needs "
+                f"at least {smallest_accumulation(stages)} (2 x {stages} - 1). Raise it, or use "
+                'pipeline_schedule="sequential".'
+            )
+        if self.pipeline_schedule == "interleaved" and len(set(self.devices)) < stages:
+            raise ValueError(
+                f"device_mapping {list(self.devices)} has a device twice, which the schedule "
+                '"interleaved" does not allow in training. Use "grouped" or "sequential".'
+            )
+        if self.reduction_method not in ("mean", "sum"):
+            raise ValueError(
+                f'reduction_method must be "mean" or "sum", got {self.reduction_method!r}.'
+            )
+
+
+def _is_index(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

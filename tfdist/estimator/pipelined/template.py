@@ -1,0 +1,177 @@
+"""Calls the stage functions once, and finds out what each has added to the graph.
+
+The ops that this adds are a template: the pipeline runs functions that are cut out of it. They are
+fed with the step's first micro-batch, so that what a hook or a summary asks for can be computed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.pipelined.spec import OptimizerFunctionOutput, PipelineEstimatorSpec
+from tfdist.pipeline.cutting import Traced
+from tfdist.pipeline.regions import line_of
+
+# Named by what they read, so any stage may have them for itself.
+_READS = frozenset({"ReadVariableOp", "Const", "VarHandleOp"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """The stages' ops, and what they are for.
+
+    Attributes:
+      traced: The ops by stage.
+      optimizer: What updates the weights.
+    """
+
+    traced: Traced
+    optimizer: Any
+
+
+def call_stages(
+    stages: Sequence[Callable[..., Any]], arguments: Sequence[Any], devices: Sequence[str]
+) -> tuple[Any, ...]:
+    """Calls each stage on its device with what the one before it returned.
+
+    Returns:
+      What the last stage returned.
+    """
+    for stage, device in zip(stages, devices, strict=True):
+        with tf.device(device):
+            returned = stage(*arguments)
+        arguments = returned if isinstance(returned, (list, tuple)) else (returned,)
+    return tuple(arguments)
+
+
+def make_template(
+    spec: PipelineEstimatorSpec, arguments: Sequence[Any], devices: Sequence[str]
+) -> Template:
+    """Calls the stages and the optimizer_function.
+
+    Args:
+      spec: In TRAIN.
+      arguments: The first stage's, of one micro-batch.
+      devices: The name of each stage's device.
+
+    Raises:
+      TypeError: If the optimizer_function returns something else than it should.
+    """
+    graph = v1.get_default_graph()
+    fed = [v1.placeholder_with_default(t, t.shape) for t in tf.nest.flatten(arguments)]
+    made_by: list[int] = []  # The number of ops in the graph when each stage began, and at the end.
+    results: list[OptimizerFunctionOutput] = []
+
+    def noting_the_start(stage: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            made_by.append(len(graph.get_operations()))
+            return stage(*args)
+
+        return call
+
+    def last_stage(*args: Any) -> Any:
+        assert spec.optimizer_function is not None
+        outputs = call_stages([spec.computational_stages[-1]], args, devices[-1:])
+        result = spec.optimizer_function(*outputs)
+        if not isinstance(result, OptimizerFunctionOutput):
+            raise TypeError(
+                "optimizer_function must return tfdist.estimator.OptimizerFunctionOutput, got "
+                f"{result!r}."
+            )
+        results.append(result)
+        return result.loss
+
+    stages = [*spec.computational_stages[:-1], last_stage]
+    call_stages(
+        [noting_the_start(one) for one in stages],
+        tf.nest.pack_sequence_as(tuple(arguments), fed),
+        devices,
+    )
+    operations = graph.get_operations()
+    made_by.append(len(operations))
+    updates = _take_updates(graph, operations[made_by[0] :])
+    trained = _by_handle(graph, v1.trainable_variables())
+    stage_of = _stage_of(operations, made_by)
+    stage_of.update((t.op.name, None) for t in fed)
+    return Template(
+        traced=Traced(
+            graph=graph,
+            arguments=tuple(fed),
+            outputs=(),
+            loss=results[0].loss,
+            stage_of=stage_of,
+            stage_names=tuple(f"stage_{i}" for i in range(len(stages))),
+            trained=trained,
+            written=frozenset(op.inputs[0].name for op in updates),
+            effects=updates,
+            refuse_outside=_refuse_outside,
+        ),
+        optimizer=results[0].opt,
+    )
+
+
+def _stage_of(operations: Sequence[tf.Operation], starts: Sequence[int]) -> dict[str, int | None]:
+    result: dict[str, int | None] = {
+        op.name: None for op in operations[: starts[0]] if op.type in _READS
+    }
+    for stage, (start, end) in enumerate(itertools.pairwise(starts)):
+        for op in operations[start:end]:
+            result[op.name] = None if _reads_a_variable(op) else stage
+    return result
+
+
+def _reads_a_variable(op: tf.Operation) -> bool:
+    """Says whether an op is a weight's value, or the copy of it that lives on the device."""
+    if op.type == "Identity":
+        return op.inputs[0].op.type == "ReadVariableOp"
+    return op.type in _READS
+
+
+def _by_handle(graph: Any, variables: Sequence[tf.Variable]) -> dict[str, tf.Variable]:
+    """Gives variables by the names that their handles have in a graph, or in a loop's body."""
+    inner = {id(outer): placeholder for outer, placeholder in getattr(graph, "captures", ())}
+    return {inner.get(id(v.handle), v.handle).name: v for v in variables}
+
+
+def _take_updates(graph: tf.Graph, operations: Sequence[tf.Operation]) -> tuple[tf.Operation, ...]:
+    """Finds what changes variables in the forward pass, such as moving averages.
+
+    They run with each micro-batch in its stage, so that they are no longer the model's business.
+    """
+    trained = _by_handle(graph, v1.trainable_variables())
+    handles = _by_handle(graph, v1.global_variables()).keys() - trained.keys()
+    first_values = {v.initializer.name for v in v1.global_variables()}
+    updates = [
+        op
+        for op in operations
+        if op.type.startswith("Assign")
+        and op.inputs[0].name in handles
+        and op.name not in first_values
+    ]
+    names = {op.name for op in updates}
+    collected = graph.get_collection_ref(v1.GraphKeys.UPDATE_OPS)
+    collected[:] = [one for one in collected if not _needs(getattr(one, "op", one), names)]
+    return tuple(updates)
+
+
+def _needs(op: tf.Operation, names: set[str]) -> bool:
+    """Says whether an op is one of those named, or only hands on what one of them gives."""
+    while op.type in ("Identity", "ReadVariableOp", "NoOp"):
+        before = [*op.control_inputs, *(t.op for t in op.inputs if t.dtype != tf.resource)]
+        if not before:
+            return False
+        op = before[0]
+    return op.name in names
+
+
+def _refuse_outside(op: tf.Operation) -> Exception:
+    return ValueError(
+        f"a stage uses {op.type} at {line_of(op)}, which is computed outside of all stages. "
+        "Compute it in the stage, or hand it on from the first one."
+    )
