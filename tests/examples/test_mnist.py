@@ -8,8 +8,8 @@ import pytest
 
 SCRIPT = str(Path(__file__).parents[2] / "examples" / "mnist" / "train.py")
 GLOBAL_BATCH = 96
-NUM_STEPS = 250
-OPTIONS = ["--num-steps", str(NUM_STEPS), "--learning-rate", "0.002"]
+NUM_STEPS = 130
+OPTIONS = ["--num-steps", str(NUM_STEPS), "--learning-rate", "0.004"]
 
 
 def _accuracy(fake_cluster: Any, engine: str, num_workers: int) -> float:

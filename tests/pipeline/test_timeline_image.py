@@ -1,13 +1,13 @@
 """The picture of a timeline, and the folder with all its files."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import matplotlib.image
+import matplotlib.pyplot
 import pytest
 
 from tfdist.pipeline.timeline import Timeline
@@ -76,17 +76,6 @@ def test_without_matplotlib_one_line_names_the_mend_and_the_other_files_are_ther
     assert sorted(path.name for path in tmp_path.iterdir()) == ["timeline.txt", "trace.json"]
 
 
-def test_matplotlib_is_imported_on_use_only_and_pyplot_never(
-    simulate: Simulate, tmp_path: Path
-) -> None:
-    code = (
-        "import sys\n"
-        "from tfdist.pipeline.schedule import Box\n"
-        "from tfdist.pipeline.timeline import TimedBox, Timeline\n"
-        "from tfdist.pipeline.timeline_files import write_timeline\n"
-        "assert 'matplotlib' not in sys.modules\n"
-        "box = TimedBox(box=Box(0, 0, False), device='GPU:0', replica=0, start_s=0, end_s=1)\n"
-        "write_timeline(Timeline([box], ['B1']), sys.argv[1])\n"
-        "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+def test_drawing_leaves_no_figure_behind(simulate: Simulate, tmp_path: Path) -> None:
+    save_image(simulate("interleaved", 3, [1.0] * 2, [1.0] * 2), tmp_path / "timeline.png")
+    assert matplotlib.pyplot.get_fignums() == []

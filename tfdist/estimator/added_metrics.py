@@ -7,6 +7,7 @@ from typing import Any
 
 from tfdist.estimator.calls import argument_names, call_with
 from tfdist.estimator.estimator import Estimator
+from tfdist.estimator.pipelined import PipelineEstimatorSpec
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 
 _ARGUMENTS = ("features", "labels", "predictions", "config")
@@ -43,7 +44,13 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., dict[str, Any]]) 
         }
         return _with_metrics(spec, call_with(metric_fn, offered))
 
-    return Estimator(
+    class WithAddedMetrics(Estimator):
+        """Evaluates more metrics; all else is the other Estimator's."""
+
+        def _pipeline(self, mode: str) -> PipelineEstimatorSpec | None:
+            return estimator._pipeline(mode)
+
+    return WithAddedMetrics(
         model_fn=model_fn,
         model_dir=estimator.model_dir,
         config=estimator.config,

@@ -37,6 +37,7 @@ _OVERRIDABLE = frozenset(
         "latest_checkpoint",
         "_create_and_assert_global_step",
         "_export_all_saved_models",
+        "_pipeline",
         "export_savedmodel",  # That of v1, which v2 does not have.
     }
 )
@@ -372,7 +373,9 @@ class Estimator:
     ) -> bytes:
         """Does both kinds of export; a subclass may put something around it."""
         return saved_model.export(
-            model_fn=lambda features, labels, mode: self._in_mode(mode)(features, labels),
+            model_fn=lambda features, labels, mode: self._in_mode(mode, for_export=True)(
+                features, labels
+            ),
             create_global_step=self._create_and_assert_global_step,
             config=self._config,
             export_dir_base=export_dir_base,
@@ -414,20 +417,25 @@ class Estimator:
             return None
         with tf.Graph().as_default() as graph:
             self._create_and_assert_global_step(graph)
+            name_layers_from_the_start()
             return self._call_pipeline(mode, self.config)
 
-    def _in_mode(self, mode: str) -> Callable[[Any, Any], EstimatorSpec]:
+    def _in_mode(self, mode: str, for_export: bool = False) -> Callable[[Any, Any], EstimatorSpec]:
         def model_fn(features: Any, labels: Any) -> EstimatorSpec:
-            return self._call_model_fn(features, labels, mode, self.config)
+            return self._call_model_fn(features, labels, mode, self.config, for_export)
 
         return model_fn
 
     def _call_model_fn(
-        self, features: Any, labels: Any, mode: str, config: RunConfig
+        self, features: Any, labels: Any, mode: str, config: RunConfig, for_export: bool = False
     ) -> EstimatorSpec:
         if "features" not in argument_names(self._model_fn):
+            v1.logging.info("Calling model_fn.")
+            name_layers_from_the_start()
             pipeline = self._call_pipeline(mode, config)
-            return pipelined.build_model(pipeline, features, labels, config)
+            built = pipelined.build_model(pipeline, features, labels, config, for_export=for_export)
+            v1.logging.info("Done calling model_fn.")
+            return built
         params = self._batch_sizes.add_to(self.params, mode)
         offered = {"labels": labels, "mode": mode, "params": params, "config": config}
         if labels is not None and "labels" not in argument_names(self._model_fn):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -19,13 +20,17 @@ class InputCounter:
     is no `tf.Variable`: strategies, savers and initialisers take no notice of it. It costs some
     microseconds a step.
 
+    Args:
+      in_micro_batches: Whether a batch is [micro-batches, batch, ...], a pipeline's.
+
     Attributes:
       examples_per_batch: Their number where the input's shape says so; None if it does not.
       counts: int64, [batches, examples].
       reset: Sets both to 0; to be run first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_micro_batches: bool = False) -> None:
+        self._in_micro_batches = in_micro_batches
         self.examples_per_batch: int | None = None
         self._resource: tf.Tensor | None = None
 
@@ -49,6 +54,8 @@ class InputCounter:
     def _count(self, batch: Batch) -> tf.Operation:
         features = tf.nest.flatten(batch[0])
         examples = _num_examples(features[0]) if features else 0
+        if self._in_micro_batches and features:
+            examples = math.prod(features[0].shape[:2])  # These are known.
         self.examples_per_batch = examples if isinstance(examples, int) else None
         has_come = tf.nest.flatten(features[:1], expand_composites=True)
         with tf.control_dependencies(has_come):

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.tasks import listed
 from tfdist.estimator import global_step as counting
 from tfdist.estimator.batches import Batch, Input
 from tfdist.estimator.replicas import EachReplica
@@ -196,10 +197,12 @@ def describe_host_call(
     """Says in one line where the tensors of host_call come from and go to."""
     assert spec.host_call is not None
     tensors = spec.host_call[1]
+    # Those of a pipeline come from several devices.
+    devices = sorted({getattr(t, "device", "") for t in tensors} - {""}) or [placement.device]
     num_bytes = sum(_num_bytes(t) for t in tensors)
     size = f"{num_bytes / 1e6:.2f} MB" if num_bytes >= 5000 else f"{num_bytes} bytes"
     number = _count_of(len(tensors), "gradient")
-    line = f"host_call: {number} ({size}) from {placement.device} to {HOST}"
+    line = f"host_call: {number} ({size}) from {listed(devices)} to {HOST}"
     if num_workers > 1:
         line += f", reduced over {num_workers} workers in {_count_of(num_buckets, 'bucket')}"
     return line

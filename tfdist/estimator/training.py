@@ -109,7 +109,11 @@ class TrainAlone:
         self.iterations = device.iterations_per_loop
         self.is_chief = bool(call.config.is_chief)  # A RunConfig of the user's may say no.
         self.progress_file = find_progress_file()
-        self.input_counter = None if self.progress_file is None else InputCounter()
+        self.input_counter = (
+            None
+            if self.progress_file is None
+            else InputCounter(in_micro_batches=call.pipeline is not None)
+        )
 
     def run(self) -> None:
         """Trains, unless max_steps has been reached already."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from tfdist.pipeline.stage_plan import FoundBlock
 
@@ -141,10 +142,12 @@ class BlockRecord:
     Attributes:
       graph: The graph that is being built.
       found: The blocks in the order in which they were first entered.
+      refusal: The error that ended the trace, if it was one of tfdist.
     """
 
     graph: tf.Graph
     found: list[FoundBlock] = field(default_factory=list)
+    refusal: Exception | None = None
     _marks: list[tuple[int, str | None]] = field(default_factory=list)
     _open: list[str] = field(default_factory=list)
     _standing: str | None = None
@@ -154,6 +157,15 @@ class BlockRecord:
         """Forgets all: the forward pass is traced anew, into another graph."""
         self.__init__(graph)  # type: ignore[misc]
 
+    @contextmanager
+    def noting_refusals(self) -> Iterator[None]:
+        """Keeps what is raised inside as `refusal`."""
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            self.refusal = error.with_traceback(None)
+            raise
+
     @property
     def current(self) -> FoundBlock | None:
         """The block in which the forward pass is now."""
@@ -162,8 +174,10 @@ class BlockRecord:
 
     def open_block(self, name: str | None, device: int | None) -> None:
         """Notes that a `Block` has been entered."""
-        self._check_graph(name)
-        self._open.append(self._note(name, device))
+        with self.noting_refusals():
+            if not self._is_in_scratch_graph():
+                self._check_graph(name)
+            self._open.append(self._note(name, device))
         self._mark()
 
     def close_block(self) -> None:
@@ -173,7 +187,10 @@ class BlockRecord:
 
     def begin(self, name: str, device: int | None) -> None:
         """Notes that a block begins and lasts until another one begins."""
-        self._standing = self._note(name, device)
+        with self.noting_refusals():
+            if not self._is_in_scratch_graph():
+                self._check_graph(name)
+            self._standing = self._note(name, device)
         self._mark()
 
     def blocks_of(self, operations: list[tf.Operation]) -> dict[str, str | None]:
@@ -208,8 +225,12 @@ class BlockRecord:
         name = self._open[0] if self._open else self._standing
         self._marks.append((len(self.graph.get_operations()), name))
 
+    def _is_in_scratch_graph(self) -> bool:
+        """Says whether Keras 3 only asks for shapes: what it makes for that is thrown away."""
+        return str(getattr(v1.get_default_graph(), "name", "")).startswith("scratch_graph")
+
     def _check_graph(self, name: str | None) -> None:
-        if tf.compat.v1.get_default_graph() is not self.graph:
+        if v1.get_default_graph() is not self.graph:
             raise ValueError(
                 f"block {name!r} is inside a tf.function, a loop or a condition of its own, which "
                 "cannot be cut. Take the tf.function off, or put the block around it."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -32,7 +33,9 @@ def building_bar(*, shown: bool) -> Iterator[Callable[[float], None]]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=not shown) as progress:
+    # A notebook is no terminal, and rich's own bars there need a package more.
+    console = Console(stderr=True, force_jupyter=False, force_terminal=sys.stderr.isatty())
+    with Progress(*columns, console=console, disable=not shown) as progress:
         task = progress.add_task("", total=_TOTAL)
         yield lambda share: progress.update(task, completed=round(share * _TOTAL))
         progress.update(task, completed=_TOTAL)

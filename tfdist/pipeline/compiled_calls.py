@@ -17,6 +17,7 @@ from tfdist.pipeline.profile import profiled_call
 from tfdist.pipeline.program import Apply, Program
 from tfdist.pipeline.settings import Settings
 from tfdist.pipeline.stage_plan import PlannedStage
+from tfdist.pipeline.timeline_image import check_can_draw
 from tfdist.pipeline.tracing import TracedModel, trace
 from tfdist.strategies.placement import HOST
 
@@ -51,6 +52,8 @@ class CompiledCalls:
         if not isinstance(options, Options):
             raise TypeError(f"options must be tfdist.pipeline.Options, got {options!r}.")
         self.settings: Settings = options.freeze(user)
+        if self.settings.profile_dir is not None:
+            check_can_draw()
         self._model = model
         self._make_update = make_update
         self._programs: dict[Any, Program] = {}
@@ -118,7 +121,9 @@ class CompiledCalls:
             )
 
         def place(index: int) -> str:
-            return HOST if settings.optimizer_state == "host" else devices[index]
+            # A device that there is not is refused once all stages are known.
+            is_there = settings.optimizer_state == "device" and index < len(devices)
+            return devices[index] if is_there else HOST
 
         with building_bar(shown=settings.show_progress_bar) as show:
 

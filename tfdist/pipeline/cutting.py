@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import tensorflow as tf
@@ -19,8 +19,13 @@ from tfdist.pipeline.regions import (
     Slice,
     has_effect,
     is_stateful,
+    line_of,
     slice_graph,
 )
+from tfdist.strategies.private_tensorflow import replace_input
+
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+_BEHIND_CALL = "behind_call"  # What the identities' names begin with.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +62,19 @@ class Piece:
     """A function that computes some tensors of the traced graph from others.
 
     Attributes:
-      function: Takes the inputs' values; gives a list of the outputs' values.
+      function: A `ConcreteFunction`: takes the inputs' values; gives a list of the outputs' values.
       inputs: Tensors of the traced graph.
       outputs: Tensors of the traced graph.
     """
 
-    function: Callable[..., list[tf.Tensor]]
+    function: Any
     inputs: tuple[tf.Tensor, ...]
     outputs: tuple[tf.Tensor, ...]
+
+    @cached_property
+    def is_straight(self) -> bool:
+        """Whether it has neither loops nor conditions nor calls, nor an operation with a device."""
+        return all(map(_is_straight, self.function.graph.as_graph_def().node))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,13 +144,16 @@ def add_gradients(traced: Traced) -> tuple[Gradients | None, ...]:
     Raises:
       ValueError: If an operation that is needed is outside all blocks.
     """
+    if traced.loss is not None:
+        _add_identities(traced)
+        traced = _with_added(traced)
     forward = _slice_forward(traced)
     results: list[Gradients | None] = [None] * len(forward)
     if traced.loss is None:
         return tuple(results)
     has_gradient: set[str] = set()
     for stage in reversed(range(len(forward))):
-        handed_on = _handed_on(traced, forward, stage)
+        handed_on = _handed_on(traced, [one.inputs for one in forward], stage)
         found = _gradients_of_stage(
             traced, stage, forward[stage], [t for t in handed_on if t.name in has_gradient]
         )
@@ -166,24 +179,89 @@ def make_stages(
         draws and what else may come out differently.
       progress: Called after each stage.
     """
+    traced = _with_added(traced, gradients)
+    backward = [
+        None if own is None else _slice_backward(traced, stage, own, recomputation)
+        for stage, own in enumerate(gradients)
+    ]
+    kept = [_kept(traced, *both) for both in zip(gradients, backward, strict=True)]
     # Only now, since the gradient of a loop or of a function adds outputs to its operation.
-    forward = _slice_forward(traced)
+    forward = _slice_forward(traced, kept)
+    needed = [(*one.inputs, *more) for one, more in zip(forward, kept, strict=True)]
     source = _Source(traced.graph)
     stages = []
-    for stage, own in enumerate(gradients):
-        backward = None if own is None else _slice_backward(traced, stage, own, recomputation)
-        stages.append(_make_stage(traced, source, stage, forward, own, backward))
+    for stage, name in enumerate(traced.stage_names):
+        own, back = gradients[stage], backward[stage]
+        outputs = {t.name: t for t in _results(traced) if _home(traced, t) == stage}
+        outputs.update({t.name: t for t in _handed_on(traced, needed, stage)})
+        outputs.update({t.name: t for t in kept[stage] if _home(traced, t, stage) == stage})
+        computed = [t for t in outputs.values() if not _is_given(traced, t.op)]
+        stages.append(
+            Stage(
+                name=name,
+                forward=source.piece(f"forward_{stage}", forward[stage], computed),
+                backward=None
+                if own is None or back is None
+                else _make_backward(traced, source, stage, own, back),
+                activation_bytes=_num_bytes(kept[stage]),
+            )
+        )
         progress()
     return tuple(stages)
 
 
-def _slice_forward(traced: Traced) -> list[Slice]:
-    """Finds out what each stage's forward has to compute, from the last stage to the first."""
+def _add_identities(traced: Traced) -> None:
+    """Puts an identity behind each call of a function whose results another stage uses.
+
+    `tf.gradients` goes on through a call where it is told to stop, but it stops at an identity.
+    """
+    for op in traced.graph.get_operations():
+        home = traced.stage_of.get(op.name)
+        if home is None or op.type not in _CALLS:
+            continue
+        for tensor in op.outputs:
+            elsewhere = [
+                user
+                for user in tensor.consumers()
+                if traced.stage_of.get(user.name) not in (None, home)
+            ]
+            if elsewhere:
+                behind = tf.identity(tensor, name=_BEHIND_CALL)
+                for user in elsewhere:
+                    replace_input(user, tensor, behind)
+
+
+def _with_added(traced: Traced, gradients: Sequence[Gradients | None] = ()) -> Traced:
+    """Gives the operations that `add_gradients` has added their stages.
+
+    A stage's forward may need some of those that compute gradients: the gradient of a loop lets
+    it fill lists that are made among them.
+    """
+    stage_of = dict(traced.stage_of)
+    for op in traced.graph.get_operations():
+        if op.name not in stage_of and op.name.startswith(_BEHIND_CALL):
+            stage_of[op.name] = stage_of[op.inputs[0].op.name]
+    for stage, own in enumerate(gradients):
+        stage_of.update(dict.fromkeys(own.operations if own else (), stage))
+    return replace(traced, stage_of=stage_of)
+
+
+def _slice_forward(traced: Traced, kept: Sequence[Sequence[tf.Tensor]] = ()) -> list[Slice]:
+    """Finds out what each stage's forward has to compute, from the last stage to the first.
+
+    Args:
+      traced: The forward pass.
+      kept: What each stage's backward takes of the forward pass.
+    """
     wanted: list[list[Any]] = [[] for _ in traced.stage_names]
     for tensor in _results(traced):
         wanted[_home(traced, tensor)].append(tensor)
     for op in traced.effects:
-        wanted[traced.stage_of.get(op.name) or 0].append(op)
+        _check_block(traced, op)
+        wanted[traced.stage_of[op.name] or 0].append(op)
+    for stage, tensors in enumerate(kept):
+        for tensor in tensors:
+            wanted[_home(traced, tensor, stage)].append(tensor)
     slices: list[Slice] = []
     for stage in reversed(range(len(wanted))):
         found = slice_graph(wanted[stage], partial(_is_in_forward, traced, stage))
@@ -194,14 +272,27 @@ def _slice_forward(traced: Traced) -> list[Slice]:
     return slices
 
 
+def _kept(
+    traced: Traced, gradients: Gradients | None, backward: Slice | None
+) -> tuple[tf.Tensor, ...]:
+    """What a backward takes of the forward pass: of its own stage's, and of those before."""
+    if gradients is None or backward is None:
+        return ()
+    arriving = _names(list(gradients.arriving.values()))
+    return tuple(
+        t for t in backward.inputs if t.name not in arriving and not _is_given(traced, t.op)
+    )
+
+
 def _results(traced: Traced) -> list[tf.Tensor]:
     return [*traced.outputs, *([] if traced.loss is None else [traced.loss])]
 
 
-def _home(traced: Traced, tensor: tf.Tensor) -> int:
-    """The stage that computes a tensor; stage 0 has what no stage computes."""
+def _home(traced: Traced, tensor: tf.Tensor, default: int = 0) -> int:
+    """The stage that computes a tensor; the default one has what any stage may have."""
     _check_block(traced, tensor.op)
-    return traced.stage_of.get(tensor.op.name) or 0
+    home = traced.stage_of[tensor.op.name]
+    return default if home is None else home
 
 
 def _check_block(traced: Traced, op: tf.Operation) -> None:
@@ -221,7 +312,7 @@ def _is_given(traced: Traced, op: tf.Operation) -> bool:
     Arguments and handles do, and what is read of a variable that the forward pass does not change:
     it is read once for all micro-batches.
     """
-    if op.type in ("Placeholder", "PlaceholderWithDefault", "VarHandleOp"):
+    if op.type in ("Placeholder", "VarHandleOp") or any(op is t.op for t in traced.arguments):
         return True
     return op.type == "ReadVariableOp" and _is_fixed(traced, op.inputs[0])
 
@@ -230,13 +321,15 @@ def _is_fixed(traced: Traced, handle: tf.Tensor) -> bool:
     return handle.name not in traced.written
 
 
-def _handed_on(traced: Traced, forward: Sequence[Slice], stage: int) -> list[tf.Tensor]:
-    """What a stage computes and later ones use."""
+def _handed_on(
+    traced: Traced, needed: Sequence[Sequence[tf.Tensor]], stage: int
+) -> list[tf.Tensor]:
+    """What a stage computes and later ones use, of what each stage needs."""
     found = {
         tensor.name: tensor
-        for later in forward[stage + 1 :]
-        for tensor in later.inputs
-        if not _is_given(traced, tensor.op) and _home(traced, tensor) == stage
+        for of_later in needed[stage + 1 :]
+        for tensor in of_later
+        if not _is_given(traced, tensor.op) and traced.stage_of[tensor.op.name] == stage
     }
     return list(found.values())
 
@@ -255,7 +348,7 @@ def _gradients_of_stage(
     inputs = [
         tensor
         for tensor in forward.inputs
-        if not _is_given(traced, tensor.op) and tensor.dtype.is_floating
+        if not _is_given(traced, tensor.op) and _has_gradient(tensor)
     ]
     handles = _trained_handles(traced, forward)
     if not ys or not (inputs or handles):
@@ -273,6 +366,17 @@ def _gradients_of_stage(
         of_handles={name: g for name, g in of_handles if g is not None},
         operations=added,
     )
+
+
+def _has_gradient(tensor: tf.Tensor) -> bool:
+    """Says whether a tensor that a stage takes from another one can have a gradient."""
+    if tensor.dtype == tf.variant:
+        raise ValueError(
+            f"a list of tensors (a tf.TensorArray, or rows of different lengths) goes from one "
+            f"stage to another: what {tensor.op.type} gives at {line_of(tensor.op)}. In training "
+            "stages hand on tensors only. Stack it in the block that makes it."
+        )
+    return bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
 
 
 def _trained_handles(traced: Traced, forward: Slice) -> dict[str, tf.Tensor]:
@@ -295,45 +399,17 @@ def _slice_backward(traced: Traced, stage: int, gradients: Gradients, recomputat
     def is_inside(op: tf.Operation) -> bool:
         if op.name in gradients.operations or op.type == "Const":
             return True
-        of_this_stage = traced.stage_of.get(op.name) in (stage, None)
-        return recomputation and of_this_stage and not (is_stateful(op) or op.type == "Placeholder")
+        home = traced.stage_of.get(op.name)
+        if home not in (stage, None) or is_stateful(op) or _is_given(traced, op):
+            return False
+        return recomputation or home is None or _is_copy_of_given(traced, op)
 
     return slice_graph(targets, is_inside)
 
 
-def _make_stage(
-    traced: Traced,
-    source: _Source,
-    stage: int,
-    forward: Sequence[Slice],
-    gradients: Gradients | None,
-    backward: Slice | None,
-) -> Stage:
-    own = forward[stage]
-    outputs = {t.name: t for t in _results(traced) if _home(traced, t) == stage}
-    outputs.update({t.name: t for t in _handed_on(traced, forward, stage)})
-    kept: dict[str, tf.Tensor] = {}
-    if backward is not None and gradients is not None:
-        arriving = {placeholder.name for placeholder in gradients.arriving.values()}
-        kept = {
-            t.name: t
-            for t in backward.inputs
-            if t.name not in arriving and not _is_given(traced, t.op)
-        }
-        given = {t.name for t in own.inputs}
-        outputs.update({name: t for name, t in kept.items() if name not in given})
-    effects = [op for op in traced.effects if (traced.stage_of.get(op.name) or 0) == stage]
-    computed = [t for t in outputs.values() if not _is_given(traced, t.op)]
-    whole = slice_graph([*computed, *effects], partial(_is_in_forward, traced, stage))
-    name = traced.stage_names[stage]
-    return Stage(
-        name=name,
-        forward=source.piece(f"forward_{stage}", whole, computed),
-        backward=None
-        if gradients is None or backward is None
-        else _make_backward(traced, source, stage, gradients, backward),
-        activation_bytes=_num_bytes(list(kept.values())),
-    )
+def _is_copy_of_given(traced: Traced, op: tf.Operation) -> bool:
+    """Says whether an operation only copies a weight, perhaps with fewer bits."""
+    return op.type in ("Cast", "Identity") and _is_given(traced, op.inputs[0].op)
 
 
 def _make_backward(
@@ -378,6 +454,11 @@ def _num_bytes(tensors: Sequence[tf.Tensor]) -> int | None:
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
+def _is_straight(node: Any) -> bool:
+    calls = any(v.HasField("func") or v.list.func for v in node.attr.values())
+    return not (node.device or calls or node.op in ("Switch", "RefSwitch", "Enter", "RefEnter"))
+
+
 class _Source:
     """The definition of a graph, from which functions are cut."""
 
@@ -409,6 +490,10 @@ class _Source:
         num_inputs = len(inputs)
 
         def run(*values: tf.Tensor) -> list[tf.Tensor]:
+            with tf.device(None):  # Where the function is called, not where it is made.
+                return compute(values)
+
+        def compute(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             given = dict(zip((t.name for t in inputs), values, strict=False))
             computed = [t.name for t in outputs if t.name not in given]
             used = {n for node in definition.node for n in map(_tensor_name, node.input)}

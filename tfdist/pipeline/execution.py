@@ -1,4 +1,4 @@
-"""Walks a schedule: a call for each box, on its stage's device, in the order that the schedule says.
+"""Walks a schedule: a call for each box, on its stage's device, in the order of the schedule.
 
 The calls stand in one graph. What a box needs of others are edges of the graph; what the schedule
 says beyond that are control dependencies. So TensorFlow's executor runs the devices at once.
@@ -14,7 +14,9 @@ import tensorflow as tf
 
 from tfdist.pipeline.cutting import Piece, Stage
 from tfdist.pipeline.schedule import Box, Tick
+from tfdist.pipeline.stage_call import call_on_device
 from tfdist.strategies.placement import HOST
+from tfdist.strategies.private_tensorflow import run_independently
 
 Values = dict[str, tf.Tensor]
 
@@ -54,39 +56,52 @@ class Walked:
 def walk(
     stages: Sequence[Stage],
     ticks: Sequence[Tick],
-    replica: Replica,
+    replicas: Sequence[Replica],
     *,
     weights: Callable[[str, str], tf.Tensor],
     captured: Mapping[str, tf.Tensor],
     outputs: Sequence[tf.Tensor],
     one_at_a_time: bool,
     with_marks: bool = False,
-) -> Walked:
-    """Lays the calls of one replica's step into the current graph.
+) -> list[Walked]:
+    """Lays the calls of one step into the current graph.
+
+    A variable that the forward pass changes, such as the moving mean of a batch normalisation, is
+    changed in the order of the micro-batches: the first one of each replica, then the second ones.
 
     Args:
       stages: The stages' functions.
       ticks: The schedule.
-      replica: The devices and the micro-batches.
+      replicas: For each replica the devices and the micro-batches.
       weights: From the name of a read in the trace, and a device, to the weight's value there.
       captured: Handles and constants, by their names in the trace.
       outputs: The traced tensors whose values are wanted of every micro-batch.
       one_at_a_time: Whether each box waits for the one before it, on whatever device.
       with_marks: Whether to note when each box begins and ends.
+
+    Returns:
+      What each replica gives.
     """
-    walker = _Walker(stages, replica, weights, captured, one_at_a_time, with_marks)
+    walkers = [
+        _Walker(stages, replica, weights, captured, one_at_a_time, with_marks)
+        for replica in replicas
+    ]
     for tick in ticks:
         # As in schedule.order_on_devices: backwards first, since they free activations.
         for box in sorted(
             tick, key=lambda b: (not b.backward, -b.stage if b.backward else b.stage)
         ):
-            walker.add(box)
-    return Walked(
-        outputs=[[known[t.name] for t in outputs] for known in walker.known],
-        gradients=walker.gradients(),
-        marks=tf.stack(walker.marks) if with_marks else None,
-        boxes=walker.boxes,
-    )
+            for walker in walkers:
+                walker.add(box)
+    return [
+        Walked(
+            outputs=[[known[t.name] for t in outputs] for known in walker.known],
+            gradients=walker.gradients(),
+            marks=tf.stack(walker.marks) if with_marks else None,
+            boxes=walker.boxes,
+        )
+        for walker in walkers
+    ]
 
 
 class _Walker:
@@ -176,18 +191,25 @@ class _Walker:
         order = "" if self._one_at_a_time else device
         with tf.control_dependencies(self._last.get(order, [])):
             begun = [self._mark(values)] if self._with_marks else []
-            with tf.control_dependencies(begun), tf.device(device):
-                results = list(piece.function(*values))
-        self._last[order] = [tensor.op for tensor in results[:1]]
+            with tf.control_dependencies(begun):
+                results = call_on_device(piece, values, device)
+        if results:  # A stage may have nothing to give.
+            self._last[order] = [results[0].op]
         if self._with_marks:
+            ended = self._mark(_first_values(results))
+            # Read late, it would make the box look longer.
+            self._last.setdefault(order, []).append(ended.op)
             self.boxes.append(box)
-            self.marks.append(tf.stack([*begun, self._mark(_first_values(results))]))
+            self.marks.append(tf.stack([*begun, ended]))
         return results
 
     def _mark(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
         """Reads the clock once some tensors exist."""
         with tf.control_dependencies([t.op for t in after]), tf.device(HOST):
-            return tf.timestamp()
+            mark = tf.timestamp()
+        # Else the readings would come in turn, and the devices with them.
+        run_independently(mark.op)
+        return mark
 
 
 def _first_values(results: Sequence[tf.Tensor]) -> list[tf.Tensor]:

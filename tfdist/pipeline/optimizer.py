@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +13,8 @@ from tfdist.pipeline.program import Apply
 from tfdist.pipeline.settings import OptimizerState
 from tfdist.pipeline.tracing import TracedModel
 from tfdist.strategies.placement import HOST
+
+_MAKE_SLOT = "add_variable_from_reference"  # Of Keras 3.
 
 
 def update_by(optimizer: Any, traced: TracedModel, state: OptimizerState) -> Apply:
@@ -43,18 +47,38 @@ def update_by(optimizer: Any, traced: TracedModel, state: OptimizerState) -> App
     def apply(gradients_and_variables: list[tuple[Any, tf.Variable]]) -> None:
         optimizer.apply_gradients(gradients_and_variables)
 
-    _make_slots(apply, variables)
+    _make_slots(optimizer, apply, variables)
     return apply
 
 
-def _make_slots(apply: Apply, variables: list[tf.Variable]) -> None:
+def _make_slots(optimizer: Any, apply: Apply, variables: list[tf.Variable]) -> None:
     """Lets the optimizer make its variables now: it can't inside a loop.
 
     Traces an update that is never run.
     """
+    if any(one.__module__.startswith("keras.") for one in type(optimizer).__mro__):
+        with _slots_beside_weights(optimizer):
+            optimizer.build(variables)
     tf.function(
         lambda: apply([(tf.zeros(v.shape, v.dtype), v) for v in variables]), autograph=False
     ).get_concrete_function()
+
+
+@contextmanager
+def _slots_beside_weights(optimizer: Any) -> Iterator[None]:
+    """Lets an optimizer of Keras 3 make each slot on its weight's device, as others do."""
+    make_slot = getattr(optimizer, _MAKE_SLOT)
+
+    def make_beside(*args: Any, **kwargs: Any) -> Any:
+        weight, *_ = (*args, *kwargs.values())  # Each Keras has a name of its own for it.
+        with tf.device(weight.device):
+            return make_slot(*args, **kwargs)
+
+    object.__setattr__(optimizer, _MAKE_SLOT, make_beside)
+    try:
+        yield
+    finally:
+        object.__delattr__(optimizer, _MAKE_SLOT)
 
 
 def _refuse_elsewhere(variables: list[tf.Variable]) -> None:

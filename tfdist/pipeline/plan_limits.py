@@ -87,7 +87,7 @@ def _check_devices(
         times = f", for each of {replication_factor} replicas" if replication_factor > 1 else ""
         raise ValueError(
             f"stage {quoted(highest.name)} is on device {highest.device}, so that {needed} "
-            f"devices are needed (0 to {each - 1}{times}), but there are {num_devices}. Call "
-            f"tfdist.pipeline.set_cpu_devices({needed}) before TensorFlow's first op, or run "
-            f"with {needed} GPUs."
+            f"devices are needed (0 to {each - 1}{times}), but there are {num_devices}. Run on a "
+            f"machine with {needed} GPUs, or, without GPUs, call "
+            f"tfdist.pipeline.set_cpu_devices({needed}) before TensorFlow's first op."
         )

@@ -1,4 +1,4 @@
-"""Profiles one call of a pipelined model: TensorBoard's profile, and a timeline of its last step."""
+"""Profiles a call of a pipelined model: TensorBoard's profile, and a timeline of its last step."""
 
 from __future__ import annotations
 

@@ -133,20 +133,19 @@ class Program:
         micro_batches: list[Values] = [
             dict(zip(names, values, strict=True)) for values in zip(*singles, strict=True)
         ]
-        weights = _Weights(self.traced)
-        walked = [
-            walk(
-                self.traced.cut_stages,
-                self._ticks,
-                Replica(devices=self.devices[r], micro_batches=micro_batches[r::replicas]),
-                weights=weights,
-                captured=self.traced.captured,
-                outputs=self.traced.outputs,
-                one_at_a_time=self._settings.execution_strategy.schedule == "sequential",
-                with_marks=self._settings.profile_dir is not None,
-            )
-            for r in range(replicas)
-        ]
+        walked = walk(
+            self.traced.cut_stages,
+            self._ticks,
+            [
+                Replica(devices=self.devices[r], micro_batches=micro_batches[r::replicas])
+                for r in range(replicas)
+            ],
+            weights=_Weights(self.traced),
+            captured=self.traced.captured,
+            outputs=self.traced.outputs,
+            one_at_a_time=self._settings.execution_strategy.schedule == "sequential",
+            with_marks=self._settings.profile_dir is not None,
+        )
         if self._apply is not None:
             self._apply(self._gradients(walked))
         self.boxes = walked[0].boxes

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import linecache
+import os
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import tensorflow as tf
 
+from tfdist.cluster.tasks import listed
 from tfdist.pipeline.stage_plan import PlannedStage
 
 # Operations that compute nothing: they may stand outside all blocks.
@@ -21,12 +25,16 @@ _PASSIVE = frozenset(
         "Identity",
         "IdentityN",
         "NoOp",
+        # Keras brings what a model is called with to the model's type, before any layer.
+        "Cast",
     }
 )
 _READING = frozenset(
     {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"}
 )
 _WRITING = ("Assign", "ResourceScatter", "ResourceApply", "ResourceSparseApply")
+# An attribute with the positions of the handles that a function only reads.
+_READ_ONLY = "_read_only_resource_inputs"
 _STARTS_NOTHING = frozenset({"Placeholder", "VarHandleOp", *_READING})
 
 
@@ -44,21 +52,59 @@ def has_effect(op: tf.Operation) -> bool:
 def written_handles(operations: Iterable[tf.Operation], trained: Collection[str]) -> frozenset[str]:
     """Names the handles of the variables that a forward pass may change.
 
-    A trainable variable that a loop, a condition or a function takes is taken to be read there.
+    Args:
+      operations: The forward pass.
+      trained: Names of the handles of trainable variables. An operation that is not known is taken
+        to read these, and to change others.
+    """
+    return frozenset(
+        tensor.name
+        for op in operations
+        for position, tensor in enumerate(op.inputs)
+        if tensor.dtype == tf.resource
+        and _writes(op, position, is_trainable=tensor.name in trained)
+    )
+
+
+def _writes(op: tf.Operation, position: int, *, is_trainable: bool) -> bool:
+    if _READ_ONLY in op.node_def.attr:  # A loop, a condition or a function.
+        return position not in op.node_def.attr[_READ_ONLY].list.i
+    if op.type.startswith(_WRITING):
+        return True
+    return not (is_trainable or op.type in _READING)
+
+
+def refuse_changes_in_two_stages(
+    operations: Iterable[tf.Operation],
+    stage_of: Mapping[str, int | None],
+    written: Collection[str],
+) -> None:
+    """Refuses a variable that one stage changes and another one uses.
+
+    While a stage does a micro-batch, those behind it do earlier ones: they would see a value that
+    depends on the schedule.
 
     Args:
       operations: The forward pass.
-      trained: Names of the handles of trainable variables.
+      stage_of: The stage of each operation, by the operation's name.
+      written: Names of the handles of variables that the forward pass changes.
+
+    Raises:
+      ValueError: If there is one.
     """
-    handles = {t.name: t for op in operations for t in op.inputs if t.dtype == tf.resource}
-    return frozenset(n for n, t in handles.items() if _is_written(t, is_trainable=n in trained))
-
-
-def _is_written(handle: tf.Tensor, *, is_trainable: bool) -> bool:
-    users = {op.type for op in handle.consumers()} - _READING
-    if is_trainable:
-        return any(user.startswith(_WRITING) for user in users)
-    return bool(users)
+    users: dict[str, dict[int, tf.Operation]] = {}
+    for op in operations:
+        stage = stage_of.get(op.name)
+        for tensor in op.inputs:
+            if tensor.name in written and stage is not None:
+                users.setdefault(tensor.name, {}).setdefault(stage, op)
+    for by_stage in users.values():
+        if len(by_stage) > 1:
+            lines = listed(f"stage {stage} at {line_of(op)}" for stage, op in by_stage.items())
+            raise ValueError(
+                f"a variable that the forward pass changes is used in {len(by_stage)} stages: "
+                f"{lines}. Keep it in one stage, or run with ShardedExecution."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +123,7 @@ class Slice:
 def slice_graph(
     targets: Iterable[tf.Tensor | tf.Operation], is_inside: Callable[[tf.Operation], bool]
 ) -> Slice:
-    """Walks from targets to what they need, as far as operations are inside.
+    """Walks from targets to what they need or have to wait for, as far as operations are inside.
 
     Args:
       targets: Tensors, and operations that have to run.
@@ -107,8 +153,12 @@ def slice_graph(
         else:
             need(target)
     while waiting:
-        for tensor in waiting.pop().inputs:
+        op = waiting.pop()
+        for tensor in op.inputs:
             need(tensor)
+        for first in op.control_inputs:
+            if is_inside(first):
+                take(first)
     return Slice(operations=tuple(operations.values()), inputs=tuple(inputs.values()))
 
 
@@ -161,16 +211,17 @@ def refuse_outside_blocks(op: tf.Operation, blocks: Collection[str]) -> ValueErr
 
 def line_of(op: tf.Operation) -> str:
     """Returns "file.py:12: code" of the user's line that has made an operation."""
-    frames = [
-        frame
-        for frame in op.traceback
-        if not any(part in _NOT_THE_USERS for part in Path(frame.filename).parts)
-        and not frame.filename.startswith("<")
-    ]
+    theirs = tuple(
+        f"{Path(sys.modules[name].__file__ or '').parent}{os.sep}"
+        for name in _NOT_THE_USERS
+        if name in sys.modules
+    )
+    frames = [one for one in op.traceback if not one.filename.startswith((*theirs, "<"))]
     if not frames:
         return f"operation {op.name!r}"
     frame = frames[-1]
-    return f"{Path(frame.filename).name}:{frame.lineno}: `{(frame.line or op.name).strip()}`"
+    code = linecache.getline(frame.filename, frame.lineno).strip()
+    return f"{Path(frame.filename).name}:{frame.lineno}: `{code or op.name}`"
 
 
-_NOT_THE_USERS = frozenset({"tensorflow", "keras", "tf_keras", "pipeline"})
+_NOT_THE_USERS = ("tensorflow", "keras", "tf_keras", "tfdist")

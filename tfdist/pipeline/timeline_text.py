@@ -162,8 +162,17 @@ def _stage_table(timeline: Timeline, width: int) -> str:
             str(stage.peak_activations),
         )
     file = io.StringIO()
-    # What users name their blocks may look like rich's own marks.
-    console = Console(file=file, width=width, markup=False, emoji=False, highlight=False)
+    console = Console(
+        file=file,
+        width=width,
+        # What users name their blocks may look like rich's own marks.
+        markup=False,
+        emoji=False,
+        highlight=False,
+        # In a notebook it would show the table there, or write it in colours.
+        force_jupyter=False,
+        force_terminal=False,
+    )
     console.print(table)
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
 

@@ -15,6 +15,7 @@ from tfdist.pipeline.blocks import BlockRecord, recording
 from tfdist.pipeline.cutting import Stage as CutStage
 from tfdist.pipeline.cutting import Traced, add_gradients, effects_of, make_stages
 from tfdist.pipeline.regions import (
+    refuse_changes_in_two_stages,
     refuse_outside_blocks,
     stages_of_operations,
     written_handles,
@@ -86,6 +87,10 @@ def trace(
         found["arguments"] = tuple(tf.nest.flatten(args))
 
     def finish(returned: Any, trained: Sequence[tf.Variable]) -> Any:
+        with record.noting_refusals():
+            return cut(returned, trained)
+
+    def cut(returned: Any, trained: Sequence[tf.Variable]) -> Any:
         graph = v1.get_default_graph()
         outputs = tuple(tf.convert_to_tensor(one) for one in tf.nest.flatten(returned))
         loss = _loss_of(returned, outputs) if training else None
@@ -107,6 +112,8 @@ def trace(
                 op, [block.name for block in record.found]
             ),
         )
+        if strategy.schedule != "sequential":
+            refuse_changes_in_two_stages(operations, traced.stage_of, traced.written)
         found.update(
             stages=stages,
             traced=traced,
@@ -125,8 +132,13 @@ def trace(
             returned = call(*args)
         return finish(returned, tape.watched_variables())
 
-    with recording(record), _variables_where_blocks_are(record, strategy, place_variables):
-        concrete = tf.function(forward).get_concrete_function(*specs)
+    try:
+        with recording(record), _variables_where_blocks_are(record, strategy, place_variables):
+            concrete = tf.function(forward).get_concrete_function(*specs)
+    except Exception:
+        if record.refusal is not None:  # What TensorFlow raises in its place shows our own code.
+            raise record.refusal from None
+        raise
     progress()
     # The trace knows handles and constants by placeholders behind those of the arguments.
     taken = concrete.inputs[len(found["arguments"]) :]

@@ -32,7 +32,7 @@ from tfdist.cluster.rendezvous_sockets import port_taken_error
 from tfdist.strategies.collectives import Collectives
 from tfdist.strategies.extended import WorkerExtended
 from tfdist.strategies.local import NoCollectives
-from tfdist.strategies.placement import own_gpu, place
+from tfdist.strategies.placement import DeviceError, own_gpu, place
 from tfdist.strategies.replica_count import count_replicas
 
 # 33 MB of gradients took 110 ms a step in packs of 4 MB, 128 ms in packs of 16 MB and 535 ms in
@@ -42,6 +42,8 @@ _MAX_BUCKET_BYTES = 4 << 20
 # A server cannot be stopped, and remembers the keys of its collectives: a process has one for each
 # of its addresses, and strategies made later take it over.
 _SERVERS: dict[str, tf.distribute.Server] = {}
+# How many logical CPUs each was started with: it cannot get more.
+_NUM_CPUS: dict[str, int] = {}
 # The strategy made last for an address: a server needs its devices.
 _STRATEGIES: WeakValueDictionary[str, MultiWorkerStrategy] = WeakValueDictionary()
 _ALL_WORKERS = 1  # The key of the group of them all.
@@ -195,13 +197,23 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
 
         Raises:
           RendezvousError: If a worker does not come in time, or has another cluster.
+          DeviceError: If the server runs already, and without the devices that are needed now.
         """
         if self.extended.collectives.num_workers == 1:
             return ""
         assert self.cluster is not None and self.task is not None
         address = self.cluster.address(self.task)
+        needed = max(1, self.update_config_proto(v1.ConfigProto()).device_count["CPU"])
         if address not in _SERVERS:
             _SERVERS[address] = self._start_server(self.cluster, self.task)
+            _NUM_CPUS[address] = needed
+        elif needed > _NUM_CPUS[address]:
+            raise DeviceError(
+                f"the server of this worker was started with {_NUM_CPUS[address]} logical CPUs, "
+                f"and {needed} are needed now: it cannot get more. Train what needs most devices "
+                "first, or start the run with `tfdist run --devices-per-replica "
+                f"{self.extended.placement.devices_per_replica}`."
+            )
         return str(_SERVERS[address].target)
 
     def _start_server(self, cluster: Cluster, task: Task) -> tf.distribute.Server:

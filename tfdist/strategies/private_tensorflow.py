@@ -40,8 +40,10 @@ __all__ = [
     "loss_scaled_by_optimizer",
     "make_distributed_dataset",
     "make_distributed_dataset_from_function",
+    "replace_input",
     "replica_in_sync_group",
     "run_in_replica_threads",
+    "run_independently",
     "saver_of_checkpoint",
 ]
 
@@ -59,6 +61,26 @@ def loss_scaled_by_optimizer(strategy: tf.distribute.Strategy) -> Iterator[None]
 def is_loss_scaled_by_optimizer(graph: tf.Graph) -> bool:
     """Says whether an optimizer has divided the loss by the number of workers in this graph."""
     return bool(getattr(graph, "_is_loss_scaled_by_optimizer", False))
+
+
+def run_independently(op: tf.Operation) -> None:
+    """Takes an operation out of the order that a tf.function gives to all that are stateful.
+
+    It still runs before the function returns. In a v1 graph there is no such order.
+    """
+    dependencies = getattr(op.graph, "experimental_acd_manager", None)
+    if dependencies is not None:
+        dependencies.run_independently(op)
+
+
+def replace_input(op: tf.Operation, old: tf.Tensor, new: tf.Tensor) -> None:
+    """Lets an operation of a graph use another tensor wherever it uses `old`.
+
+    The two have the same dtype and shape. There is no public way to change a graph.
+    """
+    for index, tensor in enumerate(op.inputs):
+        if tensor is old or tensor.name == old.name:
+            op._update_input(index, new)
 
 
 def run_in_replica_threads(

@@ -37,6 +37,7 @@ _PRELOADED = (
     "cloudpickle",
     "tensorflow",
     "tf_keras",
+    "tfdist.estimator",
     "horovod.tensorflow",
     "_pytest.assertion.rewrite",
 )

@@ -1,5 +1,6 @@
 """The manifests of `tfdist kubernetes`, acted out: their pods train on virtual hosts."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ _SIZE = (
     *("--num-instances=2", "--volume=checkpoints:/mnt/checkpoints"),
     # Cheaper: no Keras 3, and no more threads than cores.
     *("--env=TF_USE_LEGACY_KERAS=1", "--env=OMP_NUM_THREADS=1"),
+    f"--env=PYTHONPATH={os.environ['PYTHONPATH']}",
 )
 needs_horovod = pytest.mark.skipif(horovod_problem() is not None, reason=str(horovod_problem()))
 needs_sshd = pytest.mark.skipif(

@@ -55,7 +55,12 @@ def num_devices_in(graph: tf.Graph) -> int:
 
 
 def build_model(
-    spec: PipelineEstimatorSpec, features: Any, labels: Any, config: RunConfig
+    spec: PipelineEstimatorSpec,
+    features: Any,
+    labels: Any,
+    config: RunConfig,
+    *,
+    for_export: bool = False,
 ) -> EstimatorSpec:
     """Builds the model in the current graph.
 
@@ -64,11 +69,15 @@ def build_model(
       features: The input's; in TRAIN [micro-batches, batch, ...] each.
       labels: The same; None if there are none.
       config: The Estimator's: where the first device is, without a strategy.
+      for_export: Whether no stage is bound to a device, so that the graph runs on any machine.
 
     Raises:
       TypeError: If eval_metrics_fn or optimizer_function returns something else than it should.
       ValueError: If the stages use what they can't have, or nothing is trained.
     """
+    arguments = (features,) if labels is None else (features, labels)
+    if for_export:
+        return _for_export(spec, arguments)
     placement = _placement(config)
     if placement.num_replicas > 1:
         raise ValueError(
@@ -77,9 +86,23 @@ def build_model(
         )
     v1.add_to_collection(_NUM_DEVICES, spec.num_devices)
     devices = [placement.device_of_stage(index) for index in spec.devices]
-    arguments = (features,) if labels is None else (features, labels)
     if spec.mode == ModeKeys.TRAIN:
         return _training(spec, arguments, devices)
+    return _without_pipeline(spec, arguments, devices)
+
+
+def _for_export(spec: PipelineEstimatorSpec, arguments: Sequence[Any]) -> EstimatorSpec:
+    if spec.mode == ModeKeys.TRAIN:
+        raise ValueError(
+            "the training graph of a pipeline cannot be exported: it is bound to the devices of "
+            "this machine. Export it in ModeKeys.PREDICT or EVAL."
+        )
+    return _without_pipeline(spec, arguments, [None] * len(spec.computational_stages))
+
+
+def _without_pipeline(
+    spec: PipelineEstimatorSpec, arguments: Sequence[Any], devices: Sequence[str | None]
+) -> EstimatorSpec:
     outputs = call_stages(spec.computational_stages, arguments, devices)
     if spec.mode == ModeKeys.PREDICT:
         return _prediction(spec, outputs)
@@ -106,7 +129,9 @@ def _prediction(spec: PipelineEstimatorSpec, outputs: Sequence[Any]) -> Estimato
     )
 
 
-def _evaluation(spec: PipelineEstimatorSpec, outputs: Sequence[Any], device: str) -> EstimatorSpec:
+def _evaluation(
+    spec: PipelineEstimatorSpec, outputs: Sequence[Any], device: str | None
+) -> EstimatorSpec:
     assert spec.eval_metrics_fn is not None
     with tf.device(device):
         metrics = spec.eval_metrics_fn(*outputs)
@@ -139,13 +164,15 @@ def _training(
         template.traced, add_gradients(template.traced), recomputation=spec.recomputation
     )
     names = [t.name for t in template.traced.arguments]
-    walked = walk(
+    (walked,) = walk(
         stages,
         training_ticks(spec.pipeline_schedule, len(stages), count),
-        Replica(
-            devices=tuple(devices),
-            micro_batches=[dict(zip(names, one, strict=True)) for one in micro_batches],
-        ),
+        [
+            Replica(
+                devices=tuple(devices),
+                micro_batches=[dict(zip(names, one, strict=True)) for one in micro_batches],
+            )
+        ],
         weights=_Weights(template.traced.graph),
         captured=_given(template, stages),
         outputs=[template.traced.loss],
@@ -159,7 +186,7 @@ def _training(
     workers = tf.distribute.get_strategy().num_replicas_in_sync
     scale = 1.0 / workers / (count if spec.reduction_method == "mean" else 1)
     variables = [template.traced.trained[name] for name in walked.gradients]
-    gradients = [scaled(gradient, scale) for gradient in walked.gradients.values()]
+    gradients = [_scaled_in_place(gradient, scale) for gradient in walked.gradients.values()]
 
     def apply(*on_host: Any) -> Any:
         return template.optimizer.apply_gradients(zip(on_host, variables, strict=True))
@@ -174,6 +201,12 @@ def _training(
         training_hooks=spec.training_hooks,
         scaffold=spec.scaffold,
     )
+
+
+def _scaled_in_place(gradient: Any, factor: float) -> Any:
+    """Multiplies a gradient on the device that has it."""
+    with tf.device(gradient.device):
+        return scaled(gradient, factor)
 
 
 def _given(template: Template, stages: Sequence[Stage]) -> dict[str, tf.Tensor]:
@@ -196,8 +229,13 @@ class _Weights:
         self._copies: dict[tuple[str, str], tf.Tensor] = {}
 
     def __call__(self, name: str, device: str) -> tf.Tensor:
-        handle = self._graph.get_tensor_by_name(name).op.inputs[0].name
-        if (handle, device) not in self._copies:
+        read = self._graph.get_tensor_by_name(name)
+        handle = read.op.inputs[0]
+        if (handle.name, device) not in self._copies:
+            # The template's own read may wait for an update that the template would make.
+            with tf.control_dependencies(None), tf.device(handle.device):
+                value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=read.dtype)
+            value = tf.ensure_shape(value, read.shape)
             with tf.device(device):
-                self._copies[handle, device] = tf.identity(self._graph.get_tensor_by_name(name))
-        return self._copies[handle, device]
+                self._copies[handle.name, device] = tf.identity(value)
+        return self._copies[handle.name, device]

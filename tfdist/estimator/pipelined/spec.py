@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.tasks import listed
 from tfdist.estimator.spec import ModeKeys
@@ -34,6 +35,16 @@ class OptimizerFunctionOutput:
                 f"opt of OptimizerFunctionOutput must be an optimizer of tf.compat.v1.train or "
                 f"tf_keras, got {self.opt!r}."
             )
+        computes_its_own = (
+            isinstance(self.opt, v1.train.Optimizer)
+            and type(self.opt).compute_gradients is not v1.train.Optimizer.compute_gradients
+        )
+        if computes_its_own:
+            raise TypeError(
+                f"{type(self.opt).__name__} has a compute_gradients of its own, which a pipeline "
+                "does not call: it takes gradients stage by stage. Put what it does into "
+                "apply_gradients, or use another optimizer."
+            )
         if not isinstance(self.loss, tf.Tensor):
             raise TypeError(f"loss of OptimizerFunctionOutput must be a tensor, got {self.loss!r}.")
         if self.loss.shape.rank != 0 or not self.loss.dtype.is_floating:
@@ -48,13 +59,16 @@ class PipelineEstimatorSpec:
     """A model as stages, each on a device of its own; returned by a model_fn without features.
 
     The model_fn takes any of `mode`, `params` and `config`, but not `features` or `labels`: the
-    first stage gets these. A stage is a function; it gets what the one before it returned, and a
+    first stage gets these. To train, it is called twice: the first time nothing else is built. A stage is a function; it gets what the one before it returned, and a
     stage that returns several tensors gives the next one as many arguments. Its variables and
     layers are made while it runs: once, whatever the number of micro-batches.
 
     In training the input gives micro-batches. A step takes `gradient_accumulation_count` of them
     through the pipeline, adds up their gradients on the devices, and updates the weights once, on
-    the host: there the gradients are reduced over the workers, too. In evaluation and prediction
+    the host: there the gradients are averaged over the workers, too. Micro-batches at the input's
+    end that are too few for a step are left. `train_batch_size` of an Estimator is that of a
+    micro-batch, over all workers. What stages assign to variables that are not trained, such as
+    moving averages, happens with each micro-batch. In evaluation and prediction
     each batch goes through the stages by itself, one device after the other.
 
     Args:

@@ -36,9 +36,9 @@ class Template:
 
 
 def call_stages(
-    stages: Sequence[Callable[..., Any]], arguments: Sequence[Any], devices: Sequence[str]
+    stages: Sequence[Callable[..., Any]], arguments: Sequence[Any], devices: Sequence[str | None]
 ) -> tuple[Any, ...]:
-    """Calls each stage on its device with what the one before it returned.
+    """Calls each stage on its device, if it has one, with what the one before it returned.
 
     Returns:
       What the last stage returned.
@@ -157,6 +157,12 @@ def _take_updates(graph: tf.Graph, operations: Sequence[tf.Operation]) -> tuple[
     names = {op.name for op in updates}
     collected = graph.get_collection_ref(v1.GraphKeys.UPDATE_OPS)
     collected[:] = [one for one in collected if not _needs(getattr(one, "op", one), names)]
+    if collected:
+        op = getattr(collected[0], "op", collected[0])
+        raise ValueError(
+            f"UPDATE_OPS has {op.type} at {line_of(op)}, which a pipeline does not run: it runs "
+            "assignments that stages make to variables with trainable=False. Write it as one."
+        )
     return tuple(updates)
 
 

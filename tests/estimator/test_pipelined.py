@@ -1,0 +1,627 @@
+"""A model_fn that returns a pipeline of stages: the numbers, the files, and what is refused."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+import tf_keras
+
+import tfdist.estimator as tfe
+from tfdist.estimator import OptimizerFunctionOutput, PipelineEstimatorSpec
+from tfdist.strategies import LocalStrategy
+
+COUNT, MICRO, STEPS = 6, 4, 3  # Micro-batches in a step, examples in one, and steps.
+
+random = np.random.RandomState(0)
+X = random.randn(COUNT * MICRO * STEPS, 5).astype(np.float32)
+WORDS = random.randint(0, 9, (COUNT * MICRO * STEPS, 2)).astype(np.int32)
+Y = random.randint(0, 3, COUNT * MICRO * STEPS)
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "sgd": lambda: v1.train.GradientDescentOptimizer(0.1),
+    "momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
+    "adam": lambda: v1.train.AdamOptimizer(0.01),
+    "keras": lambda: tf_keras.optimizers.legacy.Adam(0.01),
+}
+
+
+def _input_fn(batch: int, data: Any = (X, Y)) -> Callable[[], tf.data.Dataset]:
+    return lambda: tf.data.Dataset.from_tensor_slices(data).batch(batch, drop_remainder=True)
+
+
+def _weights(name: str, shape: Sequence[int]) -> Any:
+    values = np.random.RandomState(len(name)).randn(*shape).astype(np.float32) / 2
+    return v1.get_variable(name, initializer=values)
+
+
+def _first(x: Any, y: Any = 0) -> Any:
+    return tf.nn.relu(tf.matmul(x, _weights("first", [5, 4]))), y
+
+
+def _second(x: Any, y: Any = 0) -> Any:
+    hidden = tf.nn.tanh(tf.matmul(x, _weights("second_", [4, 4])) + _weights("bias", [4]))
+    v1.summary.scalar("mean_of_hidden", tf.reduce_mean(hidden))
+    return tf.identity(hidden, name="hidden"), y
+
+
+def _third(x: Any, y: Any = 0) -> Any:
+    return tf.matmul(x, _weights("third_one", [4, 3])), y
+
+
+STAGES = [_first, _second, _third]
+
+
+def _loss(logits: Any, labels: Any) -> Any:
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    return tf.reduce_mean(losses)
+
+
+def _metrics(logits: Any, labels: Any) -> dict[str, Any]:
+    accuracy = v1.metrics.accuracy(labels, tf.argmax(logits, 1))
+    return {"loss": _loss(logits, labels), "accuracy": accuracy}
+
+
+def _pipelined(
+    stages: Sequence[Callable[..., Any]] = STAGES, optimizer: str = "sgd", **options: Any
+) -> Callable[..., PipelineEstimatorSpec]:
+    def model_fn(mode: str) -> PipelineEstimatorSpec:
+        computed = stages
+        if mode == tfe.ModeKeys.PREDICT:
+            computed = [*stages[:-1], lambda *args: stages[-1](*args)[0]]
+        settings = {
+            "computational_stages": computed,
+            "gradient_accumulation_count": COUNT,
+            "optimizer_function": lambda *outputs: OptimizerFunctionOutput(
+                OPTIMIZERS[optimizer](), _loss(*outputs)
+            ),
+            "eval_metrics_fn": _metrics,
+        }
+        return PipelineEstimatorSpec(mode=mode, **{**settings, **options})
+
+    return model_fn
+
+
+def _plain(
+    stages: Sequence[Callable[..., Any]] = STAGES, optimizer: str = "sgd", factor: float = 1.0
+) -> Callable[..., tfe.EstimatorSpec]:
+    """The same model on one device, whose batch is all micro-batches of a step."""
+
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        arguments: Any = (features, labels)
+        for stage in stages:
+            arguments = stage(*arguments)
+        logits, labels = arguments
+        loss = _loss(logits, labels)
+        variables, chosen = v1.trainable_variables(), OPTIMIZERS[optimizer]()
+        gradients = tf.gradients(loss * factor, variables)
+
+        def apply(*on_host: Any) -> Any:
+            return chosen.apply_gradients(zip(on_host, variables, strict=True))
+
+        metrics = {"accuracy": v1.metrics.accuracy(labels, tf.argmax(logits, 1))}
+        return tfe.EstimatorSpec(
+            mode, loss=loss, host_call=(apply, gradients), eval_metric_ops=metrics
+        )
+
+    return model_fn
+
+
+def _estimator(model_fn: Any, folder: Path, *, loops: int = 1, **settings: Any) -> tfe.Estimator:
+    on_host = settings.pop("variables_on_host", True)
+    device = tfe.DeviceConfig(iterations_per_loop=loops, variables_on_host=on_host)
+    config = tfe.RunConfig(
+        device=device, save_checkpoints_steps=1000, save_summary_steps=1, **settings
+    )
+    return tfe.Estimator(model_fn, folder, config)
+
+
+def _assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_allclose(value, other[name], atol=1e-6, err_msg=name)
+
+
+# The numbers.
+
+
+@pytest.fixture(scope="module")
+def trained_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    known: dict[Any, dict[str, Any]] = {}
+
+    def trained_plainly(optimizer: str = "sgd", factor: float = 1.0) -> dict[str, Any]:
+        if (optimizer, factor) not in known:
+            model_fn = _plain(optimizer=optimizer, factor=factor)
+            estimator = _estimator(model_fn, tmp_path_factory.mktemp("plain"))
+            estimator.train(_input_fn(MICRO * COUNT))
+            names = estimator.get_variable_names()
+            known[optimizer, factor] = {n: estimator.get_variable_value(n) for n in names}
+        return known[optimizer, factor]
+
+    return trained_plainly
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "loops", "options"),
+    [
+        ("adam", 1, {}),
+        ("adam", 3, {}),
+        ("momentum", 1, {"pipeline_schedule": "grouped"}),
+        ("momentum", 3, {"pipeline_schedule": "sequential"}),
+        ("adam", 1, {"recomputation": True}),
+        ("keras", 1, {}),
+        ("sgd", 1, {"pipeline_schedule": "grouped", "device_mapping": [0, 1, 0]}),
+        ("sgd", 1, {"reduction_method": "sum"}),
+    ],
+    ids=str,
+)
+def test_a_pipeline_trains_as_one_device_does_with_the_whole_batch(
+    tmp_path: Path,
+    weights: Any,
+    trained_plainly: Any,
+    optimizer: str,
+    loops: int,
+    options: dict[str, Any],
+) -> None:
+    model_fn = _pipelined(optimizer=optimizer, **options)
+    estimator = _estimator(model_fn, tmp_path, loops=loops)
+    estimator.train(_input_fn(MICRO))
+    factor = COUNT if options.get("reduction_method") == "sum" else 1.0
+    trained = weights(estimator)
+    _assert_same(trained, trained_plainly(optimizer, factor))
+    assert trained["global_step"] == STEPS
+
+
+def test_variables_on_the_device_give_the_same_numbers(
+    tmp_path: Path, weights: Any, trained_plainly: Any
+) -> None:
+    estimator = _estimator(_pipelined(optimizer="adam"), tmp_path, variables_on_host=False)
+    estimator.train(_input_fn(MICRO))
+    _assert_same(weights(estimator), trained_plainly("adam"))
+
+
+def test_a_strategy_of_one_worker_gives_the_same_numbers(
+    tmp_path: Path, weights: Any, trained_plainly: Any
+) -> None:
+    model_fn = _pipelined(optimizer="adam")
+    estimator = _estimator(model_fn, tmp_path, train_distribute=LocalStrategy(1))
+    estimator.train(_input_fn(MICRO))
+    _assert_same(weights(estimator), trained_plainly("adam"))
+
+
+def test_stages_share_an_embedding(tmp_path: Path, weights: Any) -> None:
+    def table() -> Any:
+        with v1.variable_scope("shared", reuse=v1.AUTO_REUSE):
+            return _weights("table", [9, 4])
+
+    def look_up(words: Any, y: Any) -> Any:
+        return tf.reduce_mean(tf.nn.embedding_lookup(table(), words), axis=1), y
+
+    def name_words(hidden: Any, y: Any) -> Any:
+        return tf.matmul(hidden, table(), transpose_b=True), y
+
+    stages = [look_up, _second, name_words]
+    values = []
+    for model_fn, batch, folder in (
+        (_plain(stages, "momentum"), MICRO * COUNT, "plain"),
+        (_pipelined(stages, "momentum"), MICRO, "pipelined"),
+    ):
+        estimator = _estimator(model_fn, tmp_path / folder)
+        estimator.train(_input_fn(batch, (WORDS, Y)))
+        values.append(weights(estimator))
+    _assert_same(*values)
+
+
+def test_keras_layers_are_made_in_stages(tmp_path: Path, weights: Any) -> None:
+    def layer(units: int) -> Any:
+        start = tf_keras.initializers.GlorotUniform(seed=units)
+        return tf_keras.layers.Dense(units, "tanh", kernel_initializer=start)
+
+    stages = [
+        lambda x, y: (layer(4)(x), y),
+        lambda x, y: (layer(6)(x), y),
+        lambda x, y: (layer(3)(x), y),
+    ]
+    values, results = [], []
+    for model_fn, batch, folder in (
+        (_plain(stages), MICRO * COUNT, "plain"),
+        (_pipelined(stages), MICRO, "pipelined"),
+    ):
+        estimator = _estimator(model_fn, tmp_path / folder)
+        estimator.train(_input_fn(batch))
+        values.append(weights(estimator))
+        results.append(estimator.evaluate(_input_fn(8)))
+    _assert_same(*values)
+    _assert_same(*results)
+
+
+@pytest.mark.parametrize("loops", [1, 3])
+@pytest.mark.parametrize("kind", ["tf_keras", "v1"])
+def test_each_micro_batch_moves_the_statistics_of_batch_norm_once(
+    tmp_path: Path, kind: str, loops: int
+) -> None:
+    def normalized(x: Any, y: Any) -> Any:
+        if kind == "v1":
+            return v1.layers.batch_normalization(x, training=True, momentum=0.5), y
+        return tf_keras.layers.BatchNormalization(momentum=0.5)(x, training=True), y
+
+    def one(x: Any, y: Any) -> Any:
+        return _second(*_first(x, y))
+
+    estimator = _estimator(_pipelined([normalized, one, _third]), tmp_path, loops=loops)
+    estimator.train(_input_fn(MICRO))
+    mean, variance = np.zeros(5), np.ones(5)
+    for batch in X.reshape(-1, MICRO, 5):
+        mean += (batch.mean(0) - mean) * 0.5
+        variance += (batch.var(0) - variance) * 0.5
+    found = {n.split("/")[-1]: n for n in estimator.get_variable_names()}
+    value = estimator.get_variable_value
+    np.testing.assert_allclose(value(found["moving_mean"]), mean, atol=1e-6)
+    np.testing.assert_allclose(value(found["moving_variance"]), variance, atol=1e-6)
+
+
+def test_dropout_draws_anew_for_each_micro_batch_and_alike_in_backward(
+    tmp_path: Path, weights: Any
+) -> None:
+    def dropping(x: Any, y: Any) -> Any:
+        x, y = _second(x, y)
+        return tf.nn.dropout(x, 0.5), y
+
+    values = []
+    for folder, recomputation in (("kept", False), ("recomputed", True)):
+        model_fn = _pipelined([_first, dropping, _third], recomputation=recomputation)
+        estimator = _estimator(model_fn, tmp_path / folder, tf_random_seed=1)
+        estimator.train(_input_fn(MICRO))
+        values.append(weights(estimator))
+    _assert_same(*values)
+    assert not np.allclose(values[0]["first"], _trained_without_dropout(tmp_path)["first"])
+
+
+def _trained_without_dropout(folder: Path) -> dict[str, Any]:
+    estimator = _estimator(_pipelined(), folder / "without").train(_input_fn(MICRO))
+    return {"first": estimator.get_variable_value("first")}
+
+
+# Evaluating, predicting, exporting.
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tfe.Estimator:
+    estimator = _estimator(_pipelined(), tmp_path_factory.mktemp("trained"))
+    return estimator.train(_input_fn(MICRO))
+
+
+def _as_trained(model_fn: Any, trained: tfe.Estimator) -> tfe.Estimator:
+    return tfe.Estimator(model_fn, trained.model_dir)
+
+
+def test_evaluate_tells_what_one_device_tells(trained: tfe.Estimator) -> None:
+    # The last batch is smaller, which is refused in training alone.
+    input_fn: Any = lambda: tf.data.Dataset.from_tensor_slices((X, Y)).batch(10)  # noqa: E731
+    _assert_same(trained.evaluate(input_fn), _as_trained(_plain(), trained).evaluate(input_fn))
+
+
+def _logits(trained: tfe.Estimator) -> Any:
+    value = trained.get_variable_value
+    hidden = np.maximum(X @ value("first"), 0)
+    return np.tanh(hidden @ value("second_") + value("bias")) @ value("third_one")
+
+
+def test_predict_yields_a_tensor(trained: tfe.Estimator) -> None:
+    found = np.stack(list(trained.predict(_input_fn(8, X))))
+    np.testing.assert_allclose(found, _logits(trained), atol=1e-6)
+
+
+def _with_dict() -> Callable[..., PipelineEstimatorSpec]:
+    return _pipelined([_first, _second, lambda x, y=0: ({"logits": _third(x)[0]},)])
+
+
+def test_predict_yields_dicts(trained: tfe.Estimator) -> None:
+    found = list(_as_trained(_with_dict(), trained).predict(_input_fn(8, X)))
+    np.testing.assert_allclose([one["logits"] for one in found], _logits(trained), atol=1e-6)
+
+
+def test_an_export_serves_on_a_machine_with_one_device(
+    tmp_path: Path, trained: tfe.Estimator
+) -> None:
+    def receiver_fn() -> Any:
+        x = v1.placeholder(tf.float32, [None, 5], name="x")
+        return tfe.export.TensorServingInputReceiver(x, x)
+
+    folder = _as_trained(_with_dict(), trained).export_saved_model(tmp_path, receiver_fn)
+    with tf.Graph().as_default(), v1.Session() as session:
+        loaded = v1.saved_model.load(session, ["serve"], folder.decode())
+        [output] = loaded.signature_def["serving_default"].outputs.values()
+        [given] = loaded.signature_def["serving_default"].inputs.values()
+        found = session.run(output.name, {given.name: X})
+    np.testing.assert_allclose(found, _logits(trained), atol=1e-6)
+
+
+def test_the_graph_of_training_is_not_exported(tmp_path: Path, trained: tfe.Estimator) -> None:
+    receiver_fn = tfe.experimental.build_raw_supervised_input_receiver_fn(
+        tf.constant(X[:MICRO]), tf.constant(Y[:MICRO])
+    )
+    with pytest.raises(ValueError, match=r"training graph of a pipeline cannot be exported"):
+        trained.export_saved_model(tmp_path, receiver_fn, experimental_mode="train")
+
+
+def test_added_metrics_are_evaluated_and_the_new_estimator_trains(
+    tmp_path: Path, trained_plainly: Any, weights: Any
+) -> None:
+    def mean_label(labels: Any) -> dict[str, Any]:
+        return {"mean_label": v1.metrics.mean(labels)}
+
+    estimator = tfe.add_metrics(_estimator(_pipelined(optimizer="adam"), tmp_path), mean_label)
+    estimator.train(_input_fn(MICRO))
+    _assert_same(weights(estimator), trained_plainly("adam"))
+    assert estimator.evaluate(_input_fn(8))["mean_label"] == pytest.approx(Y.mean())
+
+
+# Checkpoints.
+
+
+@pytest.mark.parametrize(
+    ("begins", "goes_on"),
+    [("pipelined", "pipelined"), ("plain", "pipelined"), ("pipelined", "plain")],
+)
+def test_a_training_goes_on_where_another_one_has_ended(
+    tmp_path: Path, weights: Any, trained_plainly: Any, begins: str, goes_on: str
+) -> None:
+    ways = {"pipelined": (_pipelined, MICRO), "plain": (_plain, MICRO * COUNT)}
+
+    def train(way: str, steps: int, skipped: int) -> tfe.Estimator:
+        make, batch = ways[way]
+        examples = skipped * MICRO * COUNT
+        estimator = _estimator(make(optimizer="adam"), tmp_path)
+        return estimator.train(_input_fn(batch, (X[examples:], Y[examples:])), steps=steps)
+
+    train(begins, 1, 0)
+    _assert_same(weights(train(goes_on, STEPS - 1, 1)), trained_plainly("adam"))
+
+
+def test_a_pipeline_starts_with_the_weights_of_another_model(
+    tmp_path: Path, trained: tfe.Estimator
+) -> None:
+    estimator = tfe.Estimator(
+        _pipelined(), tmp_path, warm_start_from=trained.model_dir, params=None
+    )
+    found = np.stack(list(estimator.predict(_input_fn(8, X))))
+    np.testing.assert_allclose(found, _logits(trained), atol=1e-6)
+    estimator.train(_input_fn(MICRO, (X * 0, Y)), steps=1)  # No gradient of the first weights.
+    first = estimator.get_variable_value("first")
+    np.testing.assert_allclose(first, trained.get_variable_value("first"), atol=1e-6)
+
+
+# What is seen of it.
+
+
+def test_hooks_and_summaries_see_the_first_micro_batch(
+    tmp_path: Path, logged: list[str], read_events: Any
+) -> None:
+    seen: list[Any] = []
+
+    class Notes(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+        def before_run(self, run_context: Any) -> Any:
+            return v1.train.SessionRunArgs("hidden:0")
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            seen.append(run_values.results)
+
+    logging = v1.train.LoggingTensorHook(["hidden:0"], every_n_iter=1)
+    _estimator(_pipelined(), tmp_path).train(_input_fn(MICRO), hooks=[Notes(), logging], steps=1)
+
+    def start(name: str, *shape: int) -> Any:
+        return np.random.RandomState(len(name)).randn(*shape) / 2
+
+    hidden = np.maximum(X[:MICRO] @ start("first", 5, 4), 0)
+    hidden = np.tanh(hidden @ start("second_", 4, 4) + start("bias", 4))
+    np.testing.assert_allclose(seen, [hidden], atol=1e-6)
+    assert any(line.startswith("hidden:0 = ") for line in logged)
+    [(step, mean)] = read_events(tmp_path)["mean_of_hidden"]
+    assert (step, mean) == (1, pytest.approx(hidden.mean(), abs=1e-6))
+
+
+def test_the_log_says_which_devices_the_gradients_come_from(
+    tmp_path: Path, logged: list[str]
+) -> None:
+    estimator = _estimator(_pipelined(), tmp_path)
+    estimator.train(_input_fn(MICRO), steps=1)
+    devices = "/device:CPU:1, /device:CPU:2 and /device:CPU:3"
+    assert f"host_call: 4 gradients (208 bytes) from {devices} to /device:CPU:0" in logged
+    assert "Calling model_fn." in logged
+
+
+# What the input may be.
+
+
+def test_features_may_be_a_dict_and_labels_may_be_missing(tmp_path: Path, weights: Any) -> None:
+    def first(features: Any) -> Any:
+        return _first(features["x"], features["y"])
+
+    data = {"y": Y, "x": X}
+    estimator = _estimator(_pipelined([first, _second, _third], "adam"), tmp_path / "dict")
+    estimator.train(_input_fn(MICRO, data))
+    other = _estimator(_pipelined(optimizer="adam"), tmp_path / "pair").train(_input_fn(MICRO))
+    _assert_same(weights(estimator), weights(other))
+
+
+def test_micro_batches_that_are_too_few_for_a_step_are_left(tmp_path: Path, weights: Any) -> None:
+    examples = MICRO * (2 * COUNT + 1)
+    estimator = _estimator(_pipelined(), tmp_path)
+    estimator.train(_input_fn(MICRO, (X[:examples], Y[:examples])))
+    assert weights(estimator)["global_step"] == 2
+
+
+def test_train_and_evaluate_runs_a_pipeline(tmp_path: Path) -> None:
+    results, _ = tfe.train_and_evaluate(
+        _estimator(_pipelined(), tmp_path),
+        tfe.TrainSpec(_input_fn(MICRO), max_steps=2),
+        tfe.EvalSpec(_input_fn(8), steps=None, start_delay_secs=0, throttle_secs=0),
+    )
+    assert results["global_step"] == 2
+    assert results["loss"] > 0
+
+
+# What is refused, when the spec is made.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "fit"}, "Unknown mode: 'fit'"),
+        ({"computational_stages": [_first]}, "at least two computational stages, got 1"),
+        ({"computational_stages": _first}, "must be a list of functions, got <function _first"),
+        ({"gradient_accumulation_count": 4}, r"is 4, and .* of 3 stages needs at least 5 \(2 x 3"),
+        ({"gradient_accumulation_count": None}, "must contain gradient_accumulation_count when"),
+        ({"gradient_accumulation_count": 0}, "an integer of at least 1, got 0"),
+        ({"gradient_accumulation_count": True}, "an integer of at least 1, got True"),
+        ({"optimizer_function": None}, "must contain optimizer_function when training"),
+        ({"optimizer_function": 3}, "optimizer_function must be a function, got 3"),
+        ({"mode": "eval", "eval_metrics_fn": None}, "must contain eval_metrics_fn when evaluating"),
+        ({"device_mapping": [0, 1]}, "device_mapping has 2 devices for 3 stages"),
+        ({"device_mapping": [0, 1, -1]}, r"a list of integers from 0 on, got \[0, 1, -1\]"),
+        ({"device_mapping": [0, 1, 0]}, r'\[0, 1, 0\] has a device twice, .* "grouped" or'),
+        ({"pipeline_schedule": "both"}, "must be 'grouped', 'interleaved' or 'sequential', got"),
+        ({"reduction_method": "max"}, 'must be "mean" or "sum", got \'max\''),
+    ],
+    ids=str,
+)
+def test_a_spec_that_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
+    settings = {
+        "mode": "train",
+        "computational_stages": STAGES,
+        "gradient_accumulation_count": COUNT,
+        "optimizer_function": print,
+    }
+    with pytest.raises((TypeError, ValueError), match=message):
+        PipelineEstimatorSpec(**{**settings, **options})
+
+
+def test_fewer_micro_batches_do_one_after_the_other(tmp_path: Path) -> None:
+    model_fn = _pipelined(gradient_accumulation_count=1, pipeline_schedule="sequential")
+    estimator = _estimator(model_fn, tmp_path).train(_input_fn(MICRO), steps=2)
+    assert estimator.get_variable_value("global_step") == 2
+
+
+class _OwnGradients(v1.train.GradientDescentOptimizer):  # type: ignore[misc,name-defined]
+    def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().compute_gradients(loss * 2, *args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("opt", "loss", "message"),
+    [
+        ("sgd", 1.0, "opt of OptimizerFunctionOutput must be an optimizer .*, got 'sgd'"),
+        (None, 1.0, "loss of OptimizerFunctionOutput must be a tensor, got 1.0"),
+        (None, [1.0], r"must be a scalar of floating type, got shape \(1,\) of float32"),
+        (_OwnGradients(0.1), 1.0, "_OwnGradients has a compute_gradients of its own"),
+    ],
+    ids=["opt", "loss", "shape", "own"],
+)
+def test_an_output_of_another_kind_is_refused(opt: Any, loss: Any, message: str) -> None:
+    with tf.Graph().as_default(), pytest.raises((TypeError, ValueError), match=message):
+        OptimizerFunctionOutput(
+            OPTIMIZERS["sgd"]() if opt is None else opt,
+            tf.constant(loss) if isinstance(loss, list) else loss,
+        )
+
+
+# What is refused, when the model is built.
+
+
+def _takes_features(features: Any, mode: str) -> Any:
+    return _pipelined()(mode)
+
+
+def _makes_another_spec(mode: str) -> Any:
+    return tfe.EstimatorSpec(mode, loss=tf.constant(1.0), train_op=tf.no_op())
+
+
+def _has_another_mode(mode: str) -> Any:
+    return _pipelined()(tfe.ModeKeys.PREDICT)
+
+
+def _uses_the_body(mode: str) -> Any:
+    factor = tf.exp(v1.get_variable("log", [], tf.float32))
+    return _pipelined([_first, lambda x, y: (x * factor, y), _third])(mode)
+
+
+def _uses_an_updater(x: Any, y: Any) -> Any:
+    v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, v1.print("seen"))
+    return x, y
+
+
+@pytest.mark.parametrize(
+    ("model_fn", "message"),
+    [
+        (_takes_features, "PipelineEstimatorSpec must not have `features` or `labels`"),
+        (_makes_another_spec, "without features must return a PipelineEstimatorSpec, got"),
+        (_has_another_mode, "mode 'train' and returned a PipelineEstimatorSpec for 'infer'"),
+        (_uses_the_body, r"a stage uses Exp at test_pipelined.py:\d+: .*outside of all stages"),
+        (_pipelined(optimizer_function=_loss), "must return .*OptimizerFunctionOutput, got <tf"),
+        (_pipelined([_uses_an_updater, *STAGES]), "UPDATE_OPS has PrintV2 at test_pipelined.py"),
+        (
+            _pipelined([lambda x, y: (x[:, :3], y), lambda x, y: (x, y)]),
+            "no variable of the pipeline gets a gradient",
+        ),
+    ],
+    ids=["features", "spec", "mode", "body", "output", "update", "nothing"],
+)
+def test_a_model_that_is_no_pipeline_is_refused(
+    tmp_path: Path, model_fn: Any, message: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        _estimator(model_fn, tmp_path).train(_input_fn(MICRO), steps=1)
+
+
+@pytest.mark.parametrize(
+    ("input_fn", "message"),
+    [
+        (lambda: (tf.constant(X), tf.constant(Y)), "must return a tf.data.Dataset .*, got tuple"),
+        (
+            lambda: tf.data.Dataset.from_tensor_slices((X, Y)).batch(MICRO),
+            r"all have one shape, and the input has TensorSpec\(shape=\(None, 5\)",
+        ),
+    ],
+    ids=["tensors", "size"],
+)
+def test_an_input_without_micro_batches_is_refused(
+    tmp_path: Path, input_fn: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        _estimator(_pipelined(), tmp_path).train(input_fn, steps=1)
+
+
+def test_replicas_in_a_worker_are_refused(tmp_path: Path) -> None:
+    config = tfe.RunConfig(device=tfe.DeviceConfig(num_replicas=2))
+    estimator = tfe.Estimator(_pipelined(), tmp_path, config)
+    with pytest.raises(ValueError, match="one replica in each worker, got num_replicas=2"):
+        estimator.train(_input_fn(MICRO), steps=1)
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "message"),
+    [
+        (1.0, TypeError, "eval_metrics_fn must return a dict, got 1.0"),
+        ({"accuracy": 1.0}, KeyError, r"must contain 'loss', a tensor; it has \['accuracy'\]"),
+    ],
+    ids=["kind", "loss"],
+)
+def test_metrics_of_another_kind_are_refused(
+    trained: tfe.Estimator, found: Any, kind: Any, message: str
+) -> None:
+    estimator = _as_trained(_pipelined(eval_metrics_fn=lambda *_: found), trained)
+    with pytest.raises(kind, match=message):
+        estimator.evaluate(_input_fn(8))
+
+
+def test_several_predictions_without_a_dict_are_refused(trained: tfe.Estimator) -> None:
+    stages = [_first, _second, lambda x, y=0: (_third(x), y)]
+    estimator = _as_trained(
+        lambda mode: _pipelined(stages, computational_stages=stages)(mode), trained
+    )
+    with pytest.raises(ValueError, match="exactly one prediction tensor, or a dict .*, got 2"):
+        next(estimator.predict(_input_fn(8, X)))

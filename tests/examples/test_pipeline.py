@@ -1,0 +1,160 @@
+"""examples/mnist/pipeline.py, and the notebook beside it, run as a user runs them."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "mnist"
+SCRIPT = str(EXAMPLES / "pipeline.py")
+
+
+def _run(fake_cluster: Any, *options: str) -> tuple[str, str]:
+    """Runs the script in a process that has TensorFlow imported; returns stdout and stderr."""
+    [printed] = fake_cluster.run(
+        _run_as_script, [SCRIPT, *options], num_workers=1, engine="none", timeout_s=240
+    )
+    return printed
+
+
+def _run_as_script(arguments: list[str]) -> tuple[str, str]:
+    import contextlib
+    import io
+    import runpy
+    import sys
+
+    sys.argv = arguments
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+    ):
+        runpy.run_path(arguments[0], run_name="__main__")
+    return out.getvalue(), err.getvalue()
+
+
+def _epochs(stderr: str) -> list[str]:
+    """Returns what the bars of the epochs said at last; each says it twice."""
+    said = re.findall(r"(Loss:\d\.\d{4} \| Accuracy:\d+\.\d\d%): 100%", stderr)
+    return list(dict.fromkeys(said))
+
+
+def _accuracy(stdout: str) -> float:
+    found = re.search(r"^Accuracy on test set: (\d+\.\d\d)%$", stdout, re.MULTILINE)
+    assert found is not None, stdout
+    return float(found[1])
+
+
+@pytest.fixture(scope="module")
+def by_default() -> dict[str, tuple[str, str]]:
+    """What the script printed without options, once it has run."""
+    return {}
+
+
+@pytest.fixture
+def default_run(fake_cluster: Any, by_default: dict[str, tuple[str, str]]) -> tuple[str, str]:
+    if "printed" not in by_default:
+        by_default["printed"] = _run(fake_cluster)
+    return by_default["printed"]
+
+
+def test_three_epochs_reach_90_percent_of_digits_never_seen(default_run: tuple[str, str]) -> None:
+    stdout, stderr = default_run
+    assert "Digits to train: 4,000 of 4,000" in stdout
+    assert "Digits to test: 1,000 of 1,000" in stdout
+    assert re.findall(r"^Epoch .*$", stdout, re.MULTILINE) == [
+        "Epoch 1/3",
+        "Epoch 2/3",
+        "Epoch 3/3",
+    ]
+    assert len(_epochs(stderr)) == 3
+    assert stderr.count("Graph compilation:") == 2  # Built once to train, and once to test.
+    assert _accuracy(stdout) >= 90
+
+
+def test_sharded_execution_with_the_state_on_the_host_gives_the_same_numbers(
+    fake_cluster: Any, default_run: tuple[str, str]
+) -> None:
+    stdout, stderr = _run(fake_cluster, "--strategy", "sharded", "--offload-optimiser", "--debug")
+    assert _epochs(stderr) == _epochs(default_run[1])
+    assert _accuracy(stdout) == _accuracy(default_run[0])
+    stages = re.findall(r"^Stage (\w+) is on /device:(\S+)\.$", stdout, re.MULTILINE)
+    assert stages == [("B1", "CPU:1"), ("B2", "CPU:2"), ("B3", "CPU:3"), ("B4", "CPU:4")]
+    assert "ShardedExecution(" in stdout
+    slots = re.findall(r"^AdamW/\S+ \(.*\) is on device:(\S+)\.$", stdout, re.MULTILINE)
+    assert slots == ["CPU:0"] * 16  # Two for each of eight weights.
+
+
+def test_profiles_show_each_device_at_work(fake_cluster: Any, tmp_path: Path) -> None:
+    stdout, _ = _run(
+        fake_cluster,
+        *("--profile", "--profile-dir", str(tmp_path), "--epochs", "1"),
+        *("--device-iterations", "2", "--gradient-accumulation", "7", "--test-batch-size", "10"),
+    )
+    assert stdout.splitlines()[-1].startswith(f"Profiles are in {tmp_path}")
+    assert "Digits to train: 3,920 of 4,000, 560 in a call" in stdout
+    for name, count in (("training", 7), ("inference", 100)):
+        text = (tmp_path / name / "timeline.txt").read_text()
+        assert text.startswith(f"PipelinedExecution: 4 stages x {count} micro-batches in ")
+        assert all(f"CPU:{number}" in text for number in (1, 2, 3, 4))
+        assert (tmp_path / name / "timeline.png").read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / name / "trace.json").exists()
+        assert list((tmp_path / name).glob("plugins/profile/*/*.xplane.pb"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--gradient-accumulation", "6"], "7 does, or --strategy sharded"),
+        (["--batch-size", "41"], "41 x 10 x 10 = 4,100 digits"),
+        (["--test-batch-size", "251"], "250 is the largest that does"),
+        (["--profile-dir", "here"], "add --profile"),
+    ],
+)
+def test_bad_options_are_refused_in_a_line_before_tensorflow_is_imported(
+    options: list[str], said: str
+) -> None:
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", SCRIPT, *options],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 2
+    assert not re.search(r"\| *tensorflow$", run.stderr, re.MULTILINE)
+    lines = [line for line in run.stderr.splitlines() if not line.startswith("import time:")]
+    usage, error = lines
+    assert usage.startswith("usage: pipeline.py")
+    assert said in error
+
+
+def test_the_notebook_runs_from_top_to_bottom(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(EXAMPLES / "pipeline.ipynb", as_version=4)
+    committed = _accuracy(_printed(notebook))
+    # The kernel is this Python's, and leaves no files in the home folder.
+    for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(name, str(tmp_path / "jupyter"))
+    NotebookClient(
+        notebook,
+        kernel_name="python3",
+        timeout=200,
+        startup_timeout=120,
+        resources={"metadata": {"path": str(tmp_path)}},
+    ).execute()
+    accuracy = _accuracy(_printed(notebook))
+    assert accuracy >= 90
+    assert abs(accuracy - committed) <= 1  # What readers see is what comes out.
+    assert (tmp_path / "profile" / "two_stages" / "timeline.png").exists()
+
+
+def _printed(notebook: Any) -> str:
+    streams = [one for cell in notebook.cells for one in cell.get("outputs", []) if "text" in one]
+    return "".join(one["text"] for one in streams)

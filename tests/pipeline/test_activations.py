@@ -1,0 +1,143 @@
+"""How many activations are kept at once, by count and by bytes."""
+
+import ctypes
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.pipeline import Block, Options, PipelinedExecution, ShardedExecution, training_model
+from tfdist.pipeline.profile import timeline_of
+from tfdist.pipeline.schedule import Schedule, activations_kept, training_ticks
+
+Quiet = Callable[..., Options]
+
+
+def program_of(train: Any) -> Any:
+    (program,) = train._calls._programs.values()
+    return program
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "grouped", "sequential"])
+def test_a_stage_never_keeps_more_activations_than_its_schedule_says(
+    layered: Any, quiet: Quiet, samples: Any, tmp_path: Path, schedule: str
+) -> None:
+    strategy: Any = (
+        ShardedExecution("B1", "B2", "B3")
+        if schedule == "sequential"
+        else PipelinedExecution("B1", "B2", "B3", schedule=schedule)
+    )
+    options = quiet(strategy, gradient_accumulation=8, enable_profiling=tmp_path)
+    train = training_model(layered(3), options)
+    inputs, labels = samples(16)
+    train(inputs, labels)
+    program = program_of(train)
+    allowed = activations_kept(training_ticks(schedule, 3, 8), 3)
+    for _ in range(10):
+        _, times = program([tf.constant(inputs), tf.constant(labels)])
+        kept = [one.peak_activations for one in timeline_of(program, times[0], "").stages]
+        assert all(one <= most for one, most in zip(kept, allowed, strict=True)), (kept, allowed)
+
+
+class Deep(tf.Module):
+    """Two stages of layers without weights: all their activations are kept for backward."""
+
+    def __init__(self, *num_layers: int) -> None:
+        super().__init__()
+        self.weights = [tf.Variable(1.0), tf.Variable(1.0)]
+        self.num_layers = num_layers
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        for number, weight in enumerate(self.weights):
+            with Block(f"B{number + 1}"):
+                x = x * weight
+                for _ in range(self.num_layers[number]):
+                    x = tf.sin(x)
+        with Block("B2"):
+            return tf.reduce_mean(x)
+
+
+def test_recomputation_keeps_only_what_a_stage_takes(quiet: Quiet) -> None:
+    kept = {}
+    for recomputation in (False, True):
+        options = quiet(
+            PipelinedExecution("B1", "B2"), gradient_accumulation=3, recomputation=recomputation
+        )
+        train = training_model(Deep(6, 6), options)
+        train(np.ones([6, 100], "float32"))
+        kept[recomputation] = [
+            stage.activation_bytes for stage in program_of(train).traced.cut_stages
+        ]
+    micro_batch = 2 * 100 * 4
+    # What each of the 6 sines takes; in the second stage also what the product takes.
+    assert kept[False] == [6 * micro_batch, 7 * micro_batch]
+    # The first stage takes the model's input, which is there anyway.
+    assert kept[True] == [0, micro_batch]
+
+
+def test_random_draws_are_kept_and_not_drawn_again(quiet: Quiet) -> None:
+    weight = tf.Variable(1.0)
+
+    def model(x: tf.Tensor) -> tf.Tensor:
+        with Block("B1"):
+            x = x * weight
+        with Block("B2"):
+            return tf.reduce_mean(tf.nn.dropout(x * x, 0.5, seed=1))
+
+    options = quiet(PipelinedExecution("B1", "B2"), gradient_accumulation=3, recomputation=True)
+    train = training_model(model, options)
+    train(np.ones([6, 100], "float32"))
+    micro_batch = 2 * 100 * 4
+    _, second = program_of(train).traced.cut_stages
+    assert second.activation_bytes == 2 * micro_batch  # The draws, and what the stage takes.
+
+
+@pytest.fixture
+def freed_at_once() -> Iterator[None]:
+    """Lets malloc give each large tensor back to the system as soon as it is freed."""
+    mallopt, threshold = ctypes.CDLL(None).mallopt, -3
+    assert mallopt(threshold, 64 * 1024) == 1
+    yield
+    mallopt(threshold, 128 * 1024)
+
+
+def peak_bytes(run: Callable[[], Any]) -> int:
+    """The most memory that the process has had while something runs, above what it had before."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = status("VmRSS")
+    run()
+    return status("VmHWM") - before
+
+
+def status(name: str) -> int:
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+MEGABYTE = 2**20
+
+
+@pytest.mark.usefixtures("freed_at_once")
+def test_the_peak_of_memory_falls_with_interleaving_and_with_recomputation(quiet: Quiet) -> None:
+    def peak(schedule: Schedule, recomputation: bool) -> int:
+        options = quiet(
+            PipelinedExecution("B1", "B2", schedule=schedule),
+            gradient_accumulation=4,
+            recomputation=recomputation,
+        )
+        train = training_model(Deep(8, 1), options)
+        samples = np.ones([4, 4 * MEGABYTE // 4], "float32")  # 4 MB a micro-batch.
+        train(samples)
+        return peak_bytes(lambda: train(samples))
+
+    grouped, interleaved = peak("grouped", False), peak("interleaved", False)
+    recomputed = peak("interleaved", True)
+    # Of the first stage 3 activations of 32 MB are kept, 2 with interleaving, and 1 for the time of
+    # its backward with recomputation. The second stage keeps little.
+    assert grouped - interleaved > 16 * MEGABYTE
+    assert interleaved - recomputed > 16 * MEGABYTE

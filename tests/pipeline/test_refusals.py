@@ -1,0 +1,240 @@
+"""What a pipelined model refuses: before anything runs, with the numbers or names and the mend."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.pipeline import (
+    Block,
+    Options,
+    PipelinedExecution,
+    ShardedExecution,
+    Stage,
+    inference_model,
+    training_model,
+)
+
+Quiet = Callable[..., Options]
+TWO = PipelinedExecution("B1", "B2")
+X = np.ones((12, 6), np.float32)
+
+
+def train(model: Any, options: Options, *arguments: Any) -> Any:
+    return training_model(model, options)(*arguments)
+
+
+def test_too_few_micro_batches_for_the_stages(layered: Any, quiet: Quiet) -> None:
+    options = quiet(PipelinedExecution("B1", "B2", "B3"), gradient_accumulation=4)
+    with pytest.raises(ValueError, match=r"gradient_accumulation is 4.*3 stages.*at least 5 "):
+        train(layered(3), options, X, X)
+
+
+def test_too_few_iterations_for_the_stages_in_inference(layered: Any, quiet: Quiet) -> None:
+    model = inference_model(layered(3), quiet(PipelinedExecution("B1", "B2", "B3")))
+    with pytest.raises(ValueError, match=r"device_iterations is 1.*3 stages.*at least 3"):
+        model(X)
+
+
+def test_sharded_execution_needs_one_micro_batch_only(layered: Any, quiet: Quiet) -> None:
+    train(layered(2), quiet(ShardedExecution("B1", "B2")), X, X)
+
+
+def test_gradient_accumulation_in_inference(layered: Any, quiet: Quiet) -> None:
+    model = inference_model(layered(2), quiet(TWO, gradient_accumulation=3))
+    with pytest.raises(ValueError, match=r"gradient_accumulation is 3.*must be 1 in inference"):
+        model(X)
+
+
+def test_a_block_in_two_stages() -> None:
+    with pytest.raises(ValueError, match='block "B1" is in two stages'):
+        PipelinedExecution(Stage("B1"), Stage("B1", "B2"))
+
+
+def test_a_block_that_no_stage_has(layered: Any, quiet: Quiet) -> None:
+    with pytest.raises(ValueError, match=r'block "B3" of the model is in no stage.*"B1" and "B2"'):
+        train(layered(3), quiet(TWO, gradient_accumulation=3), X, X)
+
+
+def test_a_stage_with_a_block_that_the_model_lacks(layered: Any, quiet: Quiet) -> None:
+    options = quiet(PipelinedExecution("B1", "B2", "B9"), gradient_accumulation=5)
+    with pytest.raises(ValueError, match='block "B9" of the stages is not in the model'):
+        train(layered(2), options, X[:10], X[:10])
+
+
+def test_a_model_without_blocks(quiet: Quiet) -> None:
+    with pytest.raises(ValueError, match=r"^the model has no block"):
+        train(lambda x: tf.reduce_mean(x), quiet(gradient_accumulation=3), X)
+
+
+def test_an_operation_outside_all_blocks_with_its_type_and_line(quiet: Quiet) -> None:
+    weight = tf.Variable(tf.ones([6, 6]))
+
+    def model(x: tf.Tensor) -> tf.Tensor:
+        with Block("B1"):
+            x = x @ weight
+        x = tf.sinh(x)
+        with Block("B2"):
+            return tf.reduce_mean(x)
+
+    expected = r"Sinh at test_refusals.py:\d+: `x = tf.sinh\(x\)` is outside all blocks.*B1, B2"
+    with pytest.raises(ValueError, match=expected):
+        train(model, quiet(TWO, gradient_accumulation=3), X)
+
+
+def test_an_effect_outside_all_blocks(quiet: Quiet) -> None:
+    weight, count = tf.Variable(tf.ones([6, 6])), tf.Variable(0, trainable=False)
+
+    def model(x: tf.Tensor) -> tf.Tensor:
+        count.assign_add(1)
+        with Block("B1"):
+            x = x @ weight
+        with Block("B2"):
+            return tf.reduce_mean(x)
+
+    with pytest.raises(ValueError, match=r"AssignAddVariableOp at test_refusals.py:\d+"):
+        train(model, quiet(TWO, gradient_accumulation=3), X)
+    assert count.numpy() == 0
+
+
+def test_a_stage_that_uses_what_a_later_one_computes(quiet: Quiet) -> None:
+    weight = tf.Variable(tf.ones([6, 6]))
+
+    def model(x: tf.Tensor) -> tf.Tensor:
+        with Block("B1"):
+            x = x @ weight
+        with Block("B2"):
+            x = x @ weight
+        with Block("B1"):
+            return tf.reduce_mean(x)
+
+    with pytest.raises(ValueError, match=r"block 'B1' in stage 0 uses Mean .*stage 1 \(B2\)"):
+        train(model, quiet(TWO, gradient_accumulation=3), X)
+
+
+def test_a_variable_changed_in_one_stage_and_used_in_another(quiet: Quiet) -> None:
+    weight, count = tf.Variable(tf.ones([6, 6])), tf.Variable(0.0, trainable=False)
+
+    def model(x: tf.Tensor) -> tf.Tensor:
+        with Block("B1"):
+            count.assign_add(1.0)
+            x = x @ weight
+        with Block("B2"):
+            return tf.reduce_mean(x) * count
+
+    with pytest.raises(ValueError, match=r"^a variable that .* in 2 stages: stage 0 at .*add"):
+        train(model, quiet(TWO, gradient_accumulation=3), X)
+    assert count.numpy() == 0
+    train(model, quiet(ShardedExecution("B1", "B2"), gradient_accumulation=3), X)
+    assert count.numpy() == 3
+
+
+def test_a_block_inside_a_function_of_its_own(quiet: Quiet) -> None:
+    weight = tf.Variable(tf.ones([6, 6]))
+
+    @tf.function
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        with Block("B2"):
+            return x @ weight
+
+    def model(x: tf.Tensor) -> tf.Tensor:
+        with Block("B1"):
+            x = x @ weight
+        x = inner(x)
+        with Block("B3"):
+            return tf.reduce_mean(x)
+
+    with pytest.raises(ValueError, match=r"^block 'B2' is inside a tf.function"):
+        train(model, quiet(PipelinedExecution("B1", "B2", "B3"), gradient_accumulation=5), X[:10])
+
+
+def test_samples_that_do_not_split(layered: Any, quiet: Quiet) -> None:
+    options = quiet(TWO, gradient_accumulation=3, device_iterations=2, replication_factor=2)
+    expected = r"10 samples.*12 micro-batches.*device_iterations 2.*gradient_accumulation 3.*12"
+    with pytest.raises(ValueError, match=expected):
+        train(layered(2), options, X[:10], X[:10])
+
+
+def test_arguments_with_unlike_numbers_of_samples(layered: Any, quiet: Quiet) -> None:
+    with pytest.raises(ValueError, match=r"\(12, 6\) and \(6, 6\)"):
+        train(layered(2), quiet(TWO, gradient_accumulation=3), X, X[:6])
+
+
+def test_options_changed_after_use(layered: Any, quiet: Quiet) -> None:
+    options = quiet(TWO, gradient_accumulation=3)
+    training_model(layered(2), options)
+    with pytest.raises(AttributeError, match=r"clone\(\)"):
+        options.gradient_accumulation(4)
+
+
+def test_more_devices_than_there_are(layered: Any, quiet: Quiet) -> None:
+    options = quiet(PipelinedExecution(Stage("B1").device(0), Stage("B2").device(30)))
+    options.gradient_accumulation(3)
+    with pytest.raises(ValueError, match=r'stage "B2" is on device 30.*31.*but there are 8'):
+        train(layered(2), options, X, X)
+
+
+def test_more_replicas_than_devices(layered: Any, quiet: Quiet) -> None:
+    options = quiet(TWO, gradient_accumulation=3, replication_factor=12)
+    with pytest.raises(ValueError, match=r"24 devices.*12 replicas.*but there are 8"):
+        train(layered(2), options, np.ones([36, 6], "f"), np.ones([36, 6], "f"))
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "words"),
+    [
+        (lambda loss: {"loss": loss}, TypeError, "returns its loss last.* returned dict"),
+        (lambda loss: loss[None], ValueError, r"scalar of floating type, got shape \(1,\)"),
+        (lambda loss: tf.cast(loss, tf.int32), ValueError, "got shape .* of int32"),
+    ],
+)
+def test_a_model_for_training_without_a_loss(
+    quiet: Quiet, returned: Any, error: type[Exception], words: str
+) -> None:
+    weight = tf.Variable(tf.ones([6, 6]))
+
+    def model(x: tf.Tensor) -> Any:
+        with Block("B1"):
+            x = x @ weight
+        with Block("B2"):
+            return returned(tf.reduce_mean(x))
+
+    with pytest.raises(error, match=words):
+        train(model, quiet(TWO, gradient_accumulation=3), X)
+
+
+def test_a_model_with_nothing_to_train(quiet: Quiet) -> None:
+    def model(x: tf.Tensor) -> tf.Tensor:
+        with Block("B1"):
+            x = x * 2
+        with Block("B2"):
+            return tf.reduce_mean(x)
+
+    with pytest.raises(ValueError, match=r"^no variable of the model gets a gradient"):
+        train(model, quiet(TWO, gradient_accumulation=3), X)
+
+
+def test_what_is_no_model_no_options_or_no_optimizer(layered: Any, quiet: Quiet) -> None:
+    with pytest.raises(TypeError, match=r"^the model must be callable, got 'model'"):
+        training_model("model", quiet())
+    with pytest.raises(TypeError, match=r"^options must be .*Options, got 3"):
+        inference_model(layered(2), 3)
+    with pytest.raises(TypeError, match=r"optimizer must be one of Keras .* got 'adam'"):
+        training_model(layered(2), quiet(), "adam")
+
+
+def test_slots_on_the_host_for_weights_that_are_elsewhere(layered: Any, quiet: Quiet) -> None:
+    model, options = layered(2), quiet(TWO, gradient_accumulation=3)
+    train(model, options, X, X)
+    with pytest.raises(
+        ValueError, match=r'optimizer_state\("host"\) needs the weights on the host'
+    ):
+        train(model, options.clone().optimizer_state("host"), X, X)
+
+
+def test_two_stages_on_a_device_with_the_interleaved_schedule(layered: Any, quiet: Quiet) -> None:
+    stages = Stage("B1").device(0), Stage("B2").device(1), Stage("B3").device(0)
+    with pytest.raises(ValueError, match=r"2 stages are on device 0.*schedule=\"grouped\""):
+        train(layered(3), quiet(PipelinedExecution(*stages), gradient_accumulation=6), X, X)

@@ -1,0 +1,215 @@
+"""Calls of a training model: what they give, how often they trace, what they show."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from tfdist.pipeline import Block, Options, PipelinedExecution, training_model
+
+Quiet = Callable[..., Options]
+TWO = PipelinedExecution("B1", "B2")
+
+
+def test_later_calls_do_not_trace_again_and_another_micro_batch_size_does_once(
+    layered: Any, quiet: Quiet, samples: Any
+) -> None:
+    model = layered(2)
+    train = training_model(model, quiet(TWO, gradient_accumulation=3))
+    train(*samples(6))
+    # A model that makes its variables is called a second time, as by tf.function: with them.
+    after_first = model.num_traces
+    for _ in range(3):
+        train(*samples(6))
+    assert model.num_traces == after_first
+    train(*samples(12))
+    assert model.num_traces == after_first + 1
+    train(*samples(6))
+    train(*samples(12))
+    assert model.num_traces == after_first + 1
+
+
+def test_calls_take_arrays_and_tensors_alike(layered: Any, quiet: Quiet, samples: Any) -> None:
+    model = layered(2)
+    train = training_model(model, quiet(TWO, gradient_accumulation=3))
+    inputs, labels = samples(6)
+    train(inputs, labels)
+    traces = model.num_traces
+    train(tf.constant(inputs), labels)
+    train(tf.Variable(inputs), tf.constant(labels))
+    assert model.num_traces == traces
+
+
+def test_the_first_call_shows_a_bar_on_stderr_and_later_ones_do_not(
+    layered: Any, quiet: Quiet, samples: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = quiet(TWO, gradient_accumulation=3).show_progress_bar(True)
+    train = training_model(layered(2), options)
+    capfd.readouterr()
+    train(*samples(6))
+    out, err = capfd.readouterr()
+    assert "Graph compilation" in err
+    assert "100/100" in err
+    assert out == ""
+    train(*samples(6))
+    assert "Graph" not in capfd.readouterr().err
+
+
+def test_no_bar_is_shown_if_it_is_switched_off(
+    layered: Any, quiet: Quiet, samples: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    capfd.readouterr()
+    training_model(layered(2), quiet(TWO, gradient_accumulation=3))(*samples(6))
+    assert "Graph" not in capfd.readouterr().err
+
+
+# Of 2 iterations x 4 micro-batches x 2 replicas of 3 samples.
+OUTPUTS: dict[str, tuple[Any, Callable[[np.ndarray], np.ndarray]]] = {
+    "default": (None, lambda x: x[-2:]),
+    "final": ("final", lambda x: x[-2:]),
+    "all": ("all", lambda x: x),
+    # Each second micro-batch of both replicas.
+    "every_n": (
+        {"mode": "every_n", "every": 2},
+        lambda x: x.reshape(8, 2, *x.shape[1:])[1::2].reshape(8, *x.shape[1:]),
+    ),
+    "sum": ("sum", lambda x: x.sum(0)),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_the_output_mode_says_whose_outputs_a_call_gives(quiet: Quiet, name: str) -> None:
+    mode, picked = OUTPUTS[name]
+    weight = tf.Variable(tf.ones([2]))
+
+    def model(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with Block("B1"):
+            y = x * 2
+        with Block("B2"):
+            return y, tf.reduce_mean(x * weight)
+
+    options = quiet(TWO, gradient_accumulation=4, device_iterations=2, replication_factor=2)
+    if mode is not None:
+        options.output_mode(**(mode if isinstance(mode, dict) else {"mode": mode}))
+    train = training_model(model, options, tf_keras.optimizers.SGD(0.0))
+    x = np.arange(16 * 3 * 2, dtype="float32").reshape(-1, 2)
+    outputs, losses = train(x)
+    by_micro_batch = x.reshape(16, 3, 2)
+    expected = picked(by_micro_batch * 2)
+    # Samples stand one after the other; a sum has the shape of one micro-batch.
+    np.testing.assert_allclose(outputs, expected.reshape(-1, 2))
+    np.testing.assert_allclose(losses, picked(by_micro_batch.mean((1, 2))))
+
+
+def test_the_final_loss_of_one_replica_is_a_scalar(
+    layered: Any, quiet: Quiet, samples: Any
+) -> None:
+    train = training_model(layered(2), quiet(TWO, gradient_accumulation=3))
+    outputs, loss = train(*samples(6))
+    assert outputs.shape == (2, 6)
+    assert loss.shape == ()
+
+
+def test_a_model_that_returns_only_its_loss_gives_only_that(quiet: Quiet) -> None:
+    weight = tf.Variable(tf.ones([2]))
+
+    def model(x: tf.Tensor) -> tf.Tensor:
+        with Block("B1"):
+            x = x * weight
+        with Block("B2"):
+            return tf.reduce_mean(x)
+
+    loss = training_model(model, quiet(TWO, gradient_accumulation=3))(np.ones([3, 2], "float32"))
+    assert loss.numpy() == 1
+
+
+def test_without_an_optimizer_it_is_gradient_descent_with_a_rate_of_a_hundredth(
+    quiet: Quiet,
+) -> None:
+    weight = tf.Variable(1.0)
+
+    def model(x: tf.Tensor) -> tf.Tensor:
+        with Block("B1"):
+            x = x * weight
+        with Block("B2"):
+            return tf.reduce_mean(x)
+
+    training_model(model, quiet(TWO, gradient_accumulation=3))(np.full([3], 2, "float32"))
+    assert weight.numpy() == pytest.approx(1 - 0.01 * 2)
+
+
+@pytest.mark.parametrize("kind", ["model", "module", "function"])
+def test_a_model_that_takes_training_is_told(quiet: Quiet, kind: str) -> None:
+    told: list[Any] = []
+    weight = tf.Variable(1.0)
+
+    def forward(x: tf.Tensor, training: Any = None) -> tf.Tensor:
+        told.append(training)
+        with Block("B1"):
+            x = x * weight
+        with Block("B2"):
+            return tf.reduce_mean(x)
+
+    class Module(tf.Module):
+        def __call__(self, x: tf.Tensor, training: Any = None) -> tf.Tensor:
+            return forward(x, training)
+
+    class Model(tf_keras.Model):
+        def call(self, x: tf.Tensor, training: Any = None) -> tf.Tensor:
+            return forward(x, training)
+
+    model = {"model": Model, "module": Module, "function": lambda: forward}[kind]()
+    training_model(model, quiet(TWO, gradient_accumulation=3))(np.ones([3, 1], "float32"))
+    assert set(told) == {True}
+
+
+def test_autograph_turns_python_conditions_into_those_of_the_graph(quiet: Quiet) -> None:
+    class Model(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = tf.Variable(1.0)
+
+        def __call__(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            with Block("B1"):
+                y = -x
+                if tf.reduce_sum(x) > 0:
+                    y = x * self.weight
+            with Block("B2"):
+                return y, tf.reduce_mean(y)
+
+    options = quiet(TWO, gradient_accumulation=3, output_mode="all")
+    outputs, _ = training_model(Model(), options)(np.array([3, -2, 1], "float32"))
+    np.testing.assert_allclose(outputs, [3, 2, 1])
+
+
+def test_the_optimizer_counts_weight_updates(layered: Any, quiet: Quiet, samples: Any) -> None:
+    optimizer = tf_keras.optimizers.Adam()
+    options = quiet(TWO, gradient_accumulation=3, device_iterations=2)
+    train = training_model(layered(2), options, optimizer)
+    train(*samples(12))
+    train(*samples(12))
+    assert optimizer.iterations.numpy() == 4
+
+
+def test_the_random_seed_repeats_the_draws(quiet: Quiet) -> None:
+    def run(seed: int) -> np.ndarray:
+        weight = tf.Variable(tf.ones([4]))
+
+        def model(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            with Block("B1"):
+                x = tf.nn.dropout(x * weight, 0.5)
+            with Block("B2"):
+                return x, tf.reduce_mean(x)
+
+        options = quiet(TWO, gradient_accumulation=3, output_mode="all", random_seed=seed)
+        outputs, _ = training_model(model, options)(np.ones([24, 4], "float32"))
+        return np.array(outputs)
+
+    first = run(1)
+    np.testing.assert_array_equal(first, run(1))
+    assert (first != run(2)).any()
+    # Each micro-batch has draws of its own.
+    assert (first[:8] != first[8:16]).any()

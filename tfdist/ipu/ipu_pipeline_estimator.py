@@ -1,0 +1,50 @@
+"""`ipu.ipu_pipeline_estimator`: the Estimator whose model_fn returns stages, and its spec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from tfdist.estimator import Estimator as IPUPipelineEstimator
+from tfdist.estimator import OptimizerFunctionOutput, PipelineEstimatorSpec
+from tfdist.ipu.pipelining_ops import PipelineSchedule
+
+__all__ = ["IPUPipelineEstimator", "IPUPipelineEstimatorSpec"]
+
+
+def IPUPipelineEstimatorSpec(  # noqa: N802
+    mode: str,
+    computational_stages: Sequence[Callable[..., Any]],
+    gradient_accumulation_count: int | None = None,
+    eval_metrics_fn: Callable[..., dict[str, Any]] | None = None,
+    optimizer_function: Callable[..., OptimizerFunctionOutput] | None = None,
+    device_mapping: Sequence[int] | None = None,
+    *,
+    pipeline_schedule: PipelineSchedule | None = None,
+    reduction_method: Literal["mean", "sum"] = "sum",
+    **others: Any,
+) -> PipelineEstimatorSpec:
+    """Makes a `PipelineEstimatorSpec` with the original's order of arguments and its defaults.
+
+    Args:
+      mode: As are the others, unless named below, in `PipelineEstimatorSpec`.
+      computational_stages: See there.
+      gradient_accumulation_count: See there.
+      eval_metrics_fn: See there.
+      optimizer_function: See there.
+      device_mapping: See there.
+      pipeline_schedule: One of `PipelineSchedule`; None is Grouped.
+      reduction_method: The original adds up the gradients of a step's micro-batches.
+      **others: See there.
+    """
+    return PipelineEstimatorSpec(
+        mode=mode,
+        computational_stages=computational_stages,
+        gradient_accumulation_count=gradient_accumulation_count,
+        eval_metrics_fn=eval_metrics_fn,
+        optimizer_function=optimizer_function,
+        device_mapping=device_mapping,
+        pipeline_schedule=PipelineSchedule(pipeline_schedule or "grouped").value,
+        reduction_method=reduction_method,
+        **others,
+    )
