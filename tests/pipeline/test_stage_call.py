@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tfdist.pipeline.cutting import Piece
+from tfdist.pipeline.pieces import Piece
 from tfdist.pipeline.stage_call import call_on_device
 
 ONE_THREAD = b"SINGLE_THREADED_EXECUTOR"

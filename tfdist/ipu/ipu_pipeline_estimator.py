@@ -12,7 +12,7 @@ from tfdist.ipu.pipelining_ops import PipelineSchedule
 __all__ = ["IPUPipelineEstimator", "IPUPipelineEstimatorSpec"]
 
 
-def IPUPipelineEstimatorSpec(  # noqa: N802
+def IPUPipelineEstimatorSpec(
     mode: str,
     computational_stages: Sequence[Callable[..., Any]],
     gradient_accumulation_count: int | None = None,

@@ -12,7 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.pipeline.cutting import Piece, Stage
+from tfdist.pipeline.cutting import Stage
+from tfdist.pipeline.pieces import Piece
 from tfdist.pipeline.schedule import Box, Tick
 from tfdist.pipeline.stage_call import call_on_device
 from tfdist.strategies.placement import HOST

@@ -107,6 +107,11 @@ def refuse_changes_in_two_stages(
             )
 
 
+def effects_of(operations: Sequence[tf.Operation]) -> tuple[tf.Operation, ...]:
+    """Returns the operations that a tf.function would run although nobody uses what they give."""
+    return tuple(op for op in operations if has_effect(op))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Slice:
     """What has to be computed for some tensors.

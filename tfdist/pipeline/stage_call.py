@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdist.pipeline.cutting import Piece
+from tfdist.pipeline.pieces import Piece
 from tfdist.strategies.private_tensorflow import run_independently
 
 

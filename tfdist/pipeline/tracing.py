@@ -13,8 +13,10 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.pipeline.blocks import BlockRecord, recording
 from tfdist.pipeline.cutting import Stage as CutStage
-from tfdist.pipeline.cutting import Traced, add_gradients, effects_of, make_stages
+from tfdist.pipeline.cutting import make_stages
+from tfdist.pipeline.gradients import add_gradients
 from tfdist.pipeline.regions import (
+    effects_of,
     refuse_changes_in_two_stages,
     refuse_outside_blocks,
     stages_of_operations,
@@ -22,6 +24,7 @@ from tfdist.pipeline.regions import (
 )
 from tfdist.pipeline.stage_plan import FoundBlock, PlannedStage, plan_stages
 from tfdist.pipeline.stages import AutoStage, ExecutionStrategy
+from tfdist.pipeline.traced import Traced
 
 
 @dataclass(frozen=True, kw_only=True)

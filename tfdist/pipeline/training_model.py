@@ -69,7 +69,8 @@ def training_model(
       model: The forward pass with its loss: a Keras model of either Keras, a tf.Module or another
         callable. It returns the loss, or other values and the loss last; the loss is a scalar of
         floating type, the mean over the micro-batch. If it takes an argument `training`, it gets
-        True.
+        True, and passes it on to the layers and models that it calls: without it their dropout
+        and batch normalisation are off.
       options: How it runs; frozen by this.
       optimizer: An optimizer of Keras 2, Keras 3 or tf.compat.v1.train. By default stochastic
         gradient descent with a learning rate of 0.01.

@@ -12,8 +12,9 @@ from tfdist.estimator.pipelined.spec import PipelineEstimatorSpec
 from tfdist.estimator.pipelined.template import Template, call_stages, make_template
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
-from tfdist.pipeline.cutting import Stage, add_gradients, make_stages
+from tfdist.pipeline.cutting import Stage, make_stages
 from tfdist.pipeline.execution import Replica, walk
+from tfdist.pipeline.gradients import add_gradients
 from tfdist.pipeline.program import scaled
 from tfdist.pipeline.schedule import training_ticks
 from tfdist.strategies.placement import HOST, Placement, place

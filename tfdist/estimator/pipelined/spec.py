@@ -59,17 +59,20 @@ class PipelineEstimatorSpec:
     """A model as stages, each on a device of its own; returned by a model_fn without features.
 
     The model_fn takes any of `mode`, `params` and `config`, but not `features` or `labels`: the
-    first stage gets these. To train, it is called twice: the first time nothing else is built. A stage is a function; it gets what the one before it returned, and a
-    stage that returns several tensors gives the next one as many arguments. Its variables and
-    layers are made while it runs: once, whatever the number of micro-batches.
+    first stage gets these. To train, it is called twice: the first time nothing else is built. A
+    stage is a function; it gets what the one before it returned, and a stage that returns several
+    tensors gives the next one as many arguments. Its variables and layers are made while it runs:
+    once, whatever the number of micro-batches.
 
     In training the input gives micro-batches. A step takes `gradient_accumulation_count` of them
     through the pipeline, adds up their gradients on the devices, and updates the weights once, on
     the host: there the gradients are averaged over the workers, too. Micro-batches at the input's
-    end that are too few for a step are left. `train_batch_size` of an Estimator is that of a
-    micro-batch, over all workers. What stages assign to variables that are not trained, such as
-    moving averages, happens with each micro-batch. In evaluation and prediction
-    each batch goes through the stages by itself, one device after the other.
+    end that are too few for a step are left. The Estimator's `train_batch_size` is that of one
+    micro-batch in each worker, over all workers. What stages assign to variables that are not
+    trained, such as moving averages, happens with each micro-batch.
+
+    In evaluation and prediction each batch goes through the stages by itself, one device after the
+    other; an export is bound to no device.
 
     Args:
       mode: One of `ModeKeys`.

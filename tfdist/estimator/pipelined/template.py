@@ -15,8 +15,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.pipelined.spec import OptimizerFunctionOutput, PipelineEstimatorSpec
-from tfdist.pipeline.cutting import Traced
 from tfdist.pipeline.regions import line_of
+from tfdist.pipeline.traced import Traced
 
 # Named by what they read, so any stage may have them for itself.
 _READS = frozenset({"ReadVariableOp", "Const", "VarHandleOp"})
