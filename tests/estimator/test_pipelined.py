@@ -581,6 +581,18 @@ def test_a_model_that_is_no_pipeline_is_refused(
         _estimator(model_fn, tmp_path).train(_input_fn(MICRO), steps=1)
 
 
+def test_what_v1_switches_off_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def old(x: Any, y: Any) -> Any:
+        return x * v1.get_variable("old", [], use_resource=False), y
+
+    estimator = _estimator(_pipelined([old, _first]), tmp_path)
+    with pytest.raises(ValueError, match=r"needs resource variables, and 'old' is none\. Call"):
+        estimator.train(_input_fn(MICRO), steps=1)
+    monkeypatch.setattr(v1, "control_flow_v2_enabled", lambda: False)
+    with pytest.raises(ValueError, match="iterations_per_loop=3 with a pipeline needs"):
+        _estimator(_pipelined(), tmp_path, loops=3).train(_input_fn(MICRO))
+
+
 @pytest.mark.parametrize(
     ("input_fn", "message"),
     [

@@ -14,7 +14,7 @@ from tfdist.pipeline.settings import OptimizerState
 from tfdist.pipeline.tracing import TracedModel
 from tfdist.strategies.placement import HOST
 
-_MAKE_SLOT = "add_variable_from_reference"  # Of Keras 3.
+_MAKE_SLOT = "add_variable_from_reference"  # Of Keras 3, and of newer optimizers of Keras 2.
 
 
 def update_by(optimizer: Any, traced: TracedModel, state: OptimizerState) -> Apply:
@@ -54,11 +54,12 @@ def update_by(optimizer: Any, traced: TracedModel, state: OptimizerState) -> App
 def _make_slots(optimizer: Any, apply: Apply, variables: list[tf.Variable]) -> None:
     """Lets the optimizer make its variables now: it can't inside a loop.
 
-    Traces an update that is never run.
+    An older one makes them when it is used: then an update is traced, and never run.
     """
-    if any(one.__module__.startswith("keras.") for one in type(optimizer).__mro__):
+    if hasattr(optimizer, _MAKE_SLOT):
         with _slots_beside_weights(optimizer):
             optimizer.build(variables)
+        return
     tf.function(
         lambda: apply([(tf.zeros(v.shape, v.dtype), v) for v in variables]), autograph=False
     ).get_concrete_function()
@@ -66,7 +67,7 @@ def _make_slots(optimizer: Any, apply: Apply, variables: list[tf.Variable]) -> N
 
 @contextmanager
 def _slots_beside_weights(optimizer: Any) -> Iterator[None]:
-    """Lets an optimizer of Keras 3 make each slot on its weight's device, as others do."""
+    """Lets an optimizer of Keras make each slot on its weight's device, as older ones do."""
     make_slot = getattr(optimizer, _MAKE_SLOT)
 
     def make_beside(*args: Any, **kwargs: Any) -> Any:

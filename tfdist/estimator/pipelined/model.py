@@ -88,8 +88,17 @@ def build_model(
     v1.add_to_collection(_NUM_DEVICES, spec.num_devices)
     devices = [placement.device_of_stage(index) for index in spec.devices]
     if spec.mode == ModeKeys.TRAIN:
+        _refuse_old_loops(config.device.iterations_per_loop)
         return _training(spec, arguments, devices)
     return _without_pipeline(spec, arguments, devices)
+
+
+def _refuse_old_loops(iterations: int) -> None:
+    if iterations > 1 and not v1.control_flow_v2_enabled():
+        raise ValueError(
+            f"iterations_per_loop={iterations} with a pipeline needs TensorFlow's newer loops. "
+            "Call tf.compat.v1.enable_control_flow_v2(), or set iterations_per_loop to 1."
+        )
 
 
 def _for_export(spec: PipelineEstimatorSpec, arguments: Sequence[Any]) -> EstimatorSpec:

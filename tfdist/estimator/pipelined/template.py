@@ -93,6 +93,7 @@ def make_template(
         tf.nest.pack_sequence_as(tuple(arguments), fed),
         devices,
     )
+    _refuse_old_variables()
     operations = graph.get_operations()
     made_by.append(len(operations))
     updates = _take_updates(graph, operations[made_by[0] :])
@@ -114,6 +115,15 @@ def make_template(
         ),
         optimizer=results[0].opt,
     )
+
+
+def _refuse_old_variables() -> None:
+    old = [v.op.name for v in v1.global_variables() if not hasattr(v, "handle")]
+    if old:
+        raise ValueError(
+            f"a pipeline needs resource variables, and {old[0]!r} is none. Call "
+            "tf.compat.v1.enable_resource_variables() before the training."
+        )
 
 
 def _stage_of(operations: Sequence[tf.Operation], starts: Sequence[int]) -> dict[str, int | None]:
