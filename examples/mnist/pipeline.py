@@ -301,7 +301,8 @@ def main() -> None:
             print(f"{variable.name} {variable.shape} is on {device}.")
     test(pipeline.inference_model(network, test_options), test_loader)
     if arguments.profile:
-        print(f"Profiles are in {arguments.profile_dir}: timeline.png, timeline.txt, trace.json.")
+        folders = f"{arguments.profile_dir}/training and {arguments.profile_dir}/inference"
+        print(f"Profiles are in {folders}: timeline.png, timeline.txt, trace.json.")
 
 
 if __name__ == "__main__":
