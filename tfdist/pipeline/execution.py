@@ -6,7 +6,7 @@ says beyond that are control dependencies. So TensorFlow's executor runs the dev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from tfdist.pipeline.cutting import Stage
 from tfdist.pipeline.pieces import Piece
 from tfdist.pipeline.schedule import Box, Tick
 from tfdist.pipeline.stage_call import call_on_device
+from tfdist.pipeline.sums import added
+from tfdist.pipeline.weights import Weights
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import run_independently
 
@@ -59,7 +61,7 @@ def walk(
     ticks: Sequence[Tick],
     replicas: Sequence[Replica],
     *,
-    weights: Callable[[str, str], tf.Tensor],
+    weights: Weights,
     captured: Mapping[str, tf.Tensor],
     outputs: Sequence[tf.Tensor],
     one_at_a_time: bool,
@@ -74,7 +76,7 @@ def walk(
       stages: The stages' functions.
       ticks: The schedule.
       replicas: For each replica the devices and the micro-batches.
-      weights: From the name of a read in the trace, and a device, to the weight's value there.
+      weights: Gives the weights' values on the devices.
       captured: Handles and constants, by their names in the trace.
       outputs: The traced tensors whose values are wanted of every micro-batch.
       one_at_a_time: Whether each box waits for the one before it, on whatever device.
@@ -110,7 +112,7 @@ class _Walker:
         self,
         stages: Sequence[Stage],
         replica: Replica,
-        weights: Callable[[str, str], tf.Tensor],
+        weights: Weights,
         captured: Mapping[str, tf.Tensor],
         one_at_a_time: bool,
         with_marks: bool,
@@ -184,7 +186,7 @@ class _Walker:
             return known[tensor.name]
         if tensor.name in self._captured:
             return self._captured[tensor.name]
-        return self._weights(tensor.name, self._devices[box.stage])
+        return self._weights(tensor, self._devices[box.stage])
 
     def _call(self, piece: Piece, values: list[tf.Tensor], box: Box) -> list[tf.Tensor]:
         """Calls a stage's function after the box before it, on the stage's device."""
@@ -218,16 +220,3 @@ def _first_values(results: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     with tf.device(HOST):
         numbers = [t for t in results if t.dtype.is_floating or t.dtype.is_integer]
         return [tf.identity(tf.reshape(t, [-1])[:1]) for t in numbers[:1]] or list(results)
-
-
-def added(parts: Sequence[Any]) -> Any:
-    """Adds up tensors and `tf.IndexedSlices` of one shape; several slices stay slices."""
-    dense = [part for part in parts if not isinstance(part, tf.IndexedSlices)]
-    sparse = [part for part in parts if isinstance(part, tf.IndexedSlices)]
-    if not sparse:
-        return dense[0] if len(dense) == 1 else tf.add_n(dense)
-    rows = tf.concat([part.values for part in sparse], 0)
-    indices = tf.concat([part.indices for part in sparse], 0)
-    if not dense:
-        return tf.IndexedSlices(rows, indices, sparse[0].dense_shape)
-    return tf.tensor_scatter_nd_add(added(dense), indices[:, None], rows)

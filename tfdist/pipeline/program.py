@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.pipeline.execution import Replica, Values, Walked, added, walk
+from tfdist.pipeline.execution import Replica, Values, Walked, walk
 from tfdist.pipeline.schedule import Box, inference_ticks, training_ticks
 from tfdist.pipeline.settings import Settings
 from tfdist.pipeline.stage_plan import replica_devices
+from tfdist.pipeline.sums import added, scaled
 from tfdist.pipeline.tracing import TracedModel
+from tfdist.pipeline.weights import Weights
 from tfdist.strategies.placement import HOST
 
 # Updates the weights: takes each gradient with its variable.
@@ -140,7 +142,7 @@ class Program:
                 Replica(devices=self.devices[r], micro_batches=micro_batches[r::replicas])
                 for r in range(replicas)
             ],
-            weights=_Weights(self.traced),
+            weights=Weights(lambda handle: self.traced.captured[handle.name]),
             captured=self.traced.captured,
             outputs=self.traced.outputs,
             one_at_a_time=self._settings.execution_strategy.schedule == "sequential",
@@ -198,44 +200,3 @@ class Program:
                 return tf.reshape(one_by_one, [-1, *one_by_one.shape.as_list()[2:]])
             is_single = self._mode == "final" and one_by_one.shape[0] == 1
             return one_by_one[0] if is_single else one_by_one
-
-
-class _Weights:
-    """The weights' values, read once an iteration and copied once to each device that uses them."""
-
-    def __init__(self, traced: TracedModel) -> None:
-        self._reads = {
-            tensor.name: tensor.op
-            for stage in traced.cut_stages
-            for piece in (stage.forward, *([stage.backward.piece] if stage.backward else []))
-            for tensor in piece.inputs
-            if tensor.op.type == "ReadVariableOp"
-        }
-        self._captured = traced.captured
-        self._copies: dict[tuple[str, str], tf.Tensor] = {}
-
-    def __call__(self, name: str, device: str) -> tf.Tensor:
-        read = self._reads[name]
-        handle = read.inputs[0].name
-        if (handle, device) not in self._copies:
-            with tf.control_dependencies(None), tf.device(None):  # Where the variable is.
-                value = tf.raw_ops.ReadVariableOp(
-                    resource=self._captured[handle], dtype=read.outputs[0].dtype
-                )
-            value = tf.ensure_shape(value, read.outputs[0].shape)
-            with tf.device(device):
-                self._copies[handle, device] = tf.identity(value)
-        return self._copies[handle, device]
-
-
-def scaled(gradient: Any, factor: float) -> Any:
-    """Multiplies a tensor or `tf.IndexedSlices` by a number."""
-    if factor == 1.0:
-        return gradient
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            gradient.values * tf.cast(factor, gradient.values.dtype),
-            gradient.indices,
-            gradient.dense_shape,
-        )
-    return gradient * tf.cast(factor, gradient.dtype)

@@ -15,8 +15,9 @@ from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.pipeline.cutting import Stage, make_stages
 from tfdist.pipeline.execution import Replica, walk
 from tfdist.pipeline.gradients import add_gradients
-from tfdist.pipeline.program import scaled
 from tfdist.pipeline.schedule import training_ticks
+from tfdist.pipeline.sums import scaled
+from tfdist.pipeline.weights import Weights
 from tfdist.strategies.placement import HOST, Placement, place
 
 # Graph collection of the number of devices that a pipeline in the graph needs.
@@ -183,7 +184,7 @@ def _training(
                 micro_batches=[dict(zip(names, one, strict=True)) for one in micro_batches],
             )
         ],
-        weights=_Weights(template.traced.graph),
+        weights=Weights(lambda handle: handle),
         captured=_given(template, stages),
         outputs=[template.traced.loss],
         one_at_a_time=spec.pipeline_schedule == "sequential",
@@ -229,23 +230,3 @@ def _given(template: Template, stages: Sequence[Stage]) -> dict[str, tf.Tensor]:
         for tensor in piece.inputs
         if tensor.op.type in ("Placeholder", "VarHandleOp") and tensor.name not in known
     }
-
-
-class _Weights:
-    """The weights' values: read once a step, and copied once to each device that uses them."""
-
-    def __init__(self, graph: tf.Graph) -> None:
-        self._graph = graph
-        self._copies: dict[tuple[str, str], tf.Tensor] = {}
-
-    def __call__(self, name: str, device: str) -> tf.Tensor:
-        read = self._graph.get_tensor_by_name(name)
-        handle = read.op.inputs[0]
-        if (handle.name, device) not in self._copies:
-            # The template's own read may wait for an update that the template would make.
-            with tf.control_dependencies(None), tf.device(handle.device):
-                value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=read.dtype)
-            value = tf.ensure_shape(value, read.shape)
-            with tf.device(device):
-                self._copies[handle.name, device] = tf.identity(value)
-        return self._copies[handle.name, device]
