@@ -491,7 +491,6 @@ def test_train_and_evaluate_runs_a_pipeline(tmp_path: Path) -> None:
         ({"pipeline_schedule": "both"}, "must be 'grouped', 'interleaved' or 'sequential', got"),
         ({"reduction_method": "max"}, 'must be "mean" or "sum", got \'max\''),
     ],
-    ids=str,
 )
 def test_a_spec_that_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
     settings = {
