@@ -523,7 +523,7 @@ def assert_same(
         )
     for one, other in zip(piped.weights(), plain.weights(), strict=True):
         np.testing.assert_allclose(
-            np.array(one), np.array(other), 0, 10**-decimals, err_msg=one.name
+            one.numpy(), other.numpy(), 0, 10**-decimals, err_msg=one.name
         )
 
 

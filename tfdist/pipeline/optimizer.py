@@ -57,7 +57,7 @@ def _make_slots(optimizer: Any, apply: Apply, variables: list[tf.Variable]) -> N
     An older one makes them when it is used: then an update is traced, and never run.
     """
     if hasattr(optimizer, _MAKE_SLOT):
-        with _slots_beside_weights(optimizer):
+        with _slots_beside_weights(optimizer), tf.name_scope(optimizer.name):
             optimizer.build(variables)
         return
     tf.function(
