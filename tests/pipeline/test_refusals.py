@@ -43,9 +43,13 @@ def test_sharded_execution_needs_one_micro_batch_only(layered: Any, quiet: Quiet
 
 
 def test_gradient_accumulation_in_inference(layered: Any, quiet: Quiet) -> None:
-    model = inference_model(layered(2), quiet(TWO, gradient_accumulation=3))
     with pytest.raises(ValueError, match=r"gradient_accumulation is 3.*must be 1 in inference"):
-        model(X)
+        inference_model(layered(2), quiet(TWO, gradient_accumulation=3))
+
+
+def test_lists_instead_of_arrays(layered: Any, quiet: Quiet) -> None:
+    with pytest.raises(TypeError, match=r"got single numbers.* array of it with np.array"):
+        train(layered(2), quiet(TWO, gradient_accumulation=3), X.tolist(), X.tolist())
 
 
 def test_a_block_in_two_stages() -> None:

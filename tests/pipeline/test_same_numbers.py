@@ -522,9 +522,7 @@ def assert_same(
             other,
         )
     for one, other in zip(piped.weights(), plain.weights(), strict=True):
-        np.testing.assert_allclose(
-            one.numpy(), other.numpy(), 0, 10**-decimals, err_msg=one.name
-        )
+        np.testing.assert_allclose(one.numpy(), other.numpy(), 0, 10**-decimals, err_msg=one.name)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -12,7 +12,7 @@ from tfdist.cluster.tasks import listed
 from tfdist.pipeline.building_bar import building_bar
 from tfdist.pipeline.devices import compute_devices
 from tfdist.pipeline.options import Options
-from tfdist.pipeline.plan_limits import check_plan
+from tfdist.pipeline.plan_limits import check_inference, check_plan
 from tfdist.pipeline.profile import profiled_call
 from tfdist.pipeline.program import Apply, Program
 from tfdist.pipeline.settings import Settings
@@ -52,6 +52,8 @@ class CompiledCalls:
         if not isinstance(options, Options):
             raise TypeError(f"options must be tfdist.pipeline.Options, got {options!r}.")
         self.settings: Settings = options.freeze(user)
+        if make_update is None:
+            check_inference(self.settings.gradient_accumulation)
         if self.settings.profile_dir is not None:
             check_can_draw()
         self._model = model
@@ -81,7 +83,12 @@ class CompiledCalls:
 
     def _micro_batch_size(self, arguments: Sequence[tf.Tensor]) -> int:
         """Splits the samples of a call into micro-batches."""
-        sizes = {int(one.shape[0]) if one.shape.rank else 0 for one in arguments}
+        if not all(one.shape.rank for one in arguments):
+            raise TypeError(
+                "the arguments of a call are arrays or tensors, got single numbers. A list is a "
+                "structure of arguments: make an array of it with np.array."
+            )
+        sizes = {int(one.shape[0]) for one in arguments}
         if len(sizes) != 1:
             shapes = listed(str(tuple(one.shape)) for one in arguments)
             raise ValueError(

@@ -36,17 +36,27 @@ def check_plan(
     Raises:
       ValueError: If one of them is too few, or the schedule does not go with the stages' devices.
     """
-    if not training and gradient_accumulation != 1:
-        raise ValueError(
-            f"gradient_accumulation is {gradient_accumulation}, and must be 1 in inference. Write "
-            "options.clone().gradient_accumulation(1), with device_iterations for more "
-            "micro-batches in a call."
-        )
+    if not training:
+        check_inference(gradient_accumulation)
     if schedule != "sequential":
         _check_filling(len(stages), training, gradient_accumulation, device_iterations)
     if schedule == "interleaved" and training:
         _check_one_stage_a_device(stages)
     _check_devices(stages, replication_factor, num_devices)
+
+
+def check_inference(gradient_accumulation: int) -> None:
+    """Refuses to accumulate gradients where there are none.
+
+    Raises:
+      ValueError: If gradient_accumulation is not 1.
+    """
+    if gradient_accumulation != 1:
+        raise ValueError(
+            f"gradient_accumulation is {gradient_accumulation}, and must be 1 in inference. Write "
+            "options.clone().gradient_accumulation(1), with device_iterations for more "
+            "micro-batches in a call."
+        )
 
 
 def _check_filling(
