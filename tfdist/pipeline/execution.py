@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfdist.pipeline.cutting import Stage
 from tfdist.pipeline.pieces import Piece
-from tfdist.pipeline.schedule import Box, Tick
+from tfdist.pipeline.schedule import Box, Tick, in_order
 from tfdist.pipeline.stage_call import call_on_device
 from tfdist.pipeline.sums import added
 from tfdist.pipeline.weights import Weights
@@ -90,10 +90,7 @@ def walk(
         for replica in replicas
     ]
     for tick in ticks:
-        # As in schedule.order_on_devices: backwards first, since they free activations.
-        for box in sorted(
-            tick, key=lambda b: (not b.backward, -b.stage if b.backward else b.stage)
-        ):
+        for box in in_order(tick):
             for walker in walkers:
                 walker.add(box)
     return [

@@ -6,7 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tfdist.cluster.tasks import listed
-from tfdist.pipeline.schedule import Schedule
+from tfdist.pipeline.schedule import (
+    Schedule,
+    smallest_accumulation,
+    smallest_device_iterations,
+)
 from tfdist.pipeline.stage_plan import PlannedStage, devices_per_replica
 from tfdist.pipeline.stages import quoted
 
@@ -63,10 +67,11 @@ def _check_filling(
     num_stages: int, training: bool, gradient_accumulation: int, device_iterations: int
 ) -> None:
     """Refuses too few micro-batches to have all stages at work at once."""
-    # Forward through all stages and back through all but the last, which turns at once.
-    name, found, needed = "gradient_accumulation", gradient_accumulation, 2 * num_stages - 1
+    name, found = "gradient_accumulation", gradient_accumulation
+    needed = smallest_accumulation(num_stages)
     if not training:
-        name, found, needed = "device_iterations", device_iterations, num_stages
+        name, found = "device_iterations", device_iterations
+        needed = smallest_device_iterations(num_stages)
     if found < needed:
         count = f"{num_stages} stages needs at least {needed}"
         if training:

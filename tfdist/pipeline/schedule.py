@@ -103,6 +103,11 @@ def inference_ticks(schedule: Schedule, num_stages: int, num_micro_batches: int)
     return [tuple(at[tick]) for tick in sorted(at)]
 
 
+def in_order(tick: Tick) -> list[Box]:
+    """Orders the boxes of a tick for those that do them one by one: see `order_on_devices`."""
+    return sorted(tick, key=lambda b: (not b.backward, -b.stage if b.backward else b.stage))
+
+
 def order_on_devices(ticks: Sequence[Tick], devices: Sequence[int]) -> dict[int, list[Box]]:
     """Lists the boxes that each device does, in the order in which it does them.
 
@@ -120,7 +125,7 @@ def order_on_devices(ticks: Sequence[Tick], devices: Sequence[int]) -> dict[int,
     """
     order: dict[int, list[Box]] = {device: [] for device in sorted(set(devices))}
     for tick in ticks:
-        for box in sorted(tick, key=_rank_in_tick):
+        for box in in_order(tick):
             order[devices[box.stage]].append(box)
     return order
 
@@ -222,10 +227,6 @@ _FORMULAS: dict[Schedule, tuple[_Formula, _Formula]] = {
         lambda n, k, m: 2 * n * m + 2 * n - 1 - k,
     ),
 }
-
-
-def _rank_in_tick(box: Box) -> tuple[bool, int]:
-    return (not box.backward, -box.stage if box.backward else box.stage)
 
 
 def _check(schedule: Schedule, num_stages: int, num_micro_batches: int) -> None:

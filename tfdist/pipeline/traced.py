@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -103,3 +103,13 @@ class Traced:
             if not self.is_given(tensor.op) and self.stage_of[tensor.op.name] == stage
         }
         return list(found.values())
+
+
+def by_handle(graph: Any, variables: Iterable[tf.Variable]) -> dict[str, tf.Variable]:
+    """Gives variables by the names of their handles in a graph, less those it does not have.
+
+    A function's graph, and a loop's body, know a handle from outside by a placeholder.
+    """
+    inside = {id(outer): placeholder for outer, placeholder in getattr(graph, "captures", ())}
+    handles = ((inside.get(id(v.handle), v.handle), v) for v in variables)
+    return {h.name: v for h, v in handles if getattr(h, "graph", None) is graph}

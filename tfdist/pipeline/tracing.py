@@ -24,7 +24,7 @@ from tfdist.pipeline.regions import (
 )
 from tfdist.pipeline.stage_plan import FoundBlock, PlannedStage, plan_stages
 from tfdist.pipeline.stages import AutoStage, ExecutionStrategy
-from tfdist.pipeline.traced import Traced
+from tfdist.pipeline.traced import Traced, by_handle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ def trace(
         stages = plan_stages(strategy, record.found)
         check(stages)
         operations = graph.get_operations()
-        trained_handles = _by_handle(graph, trained)
+        trained_handles = by_handle(graph, trained)
         traced = Traced(
             graph=graph,
             arguments=found["arguments"],
@@ -185,12 +185,6 @@ def _loss_of(returned: Any, outputs: Sequence[tf.Tensor]) -> tf.Tensor:
             f"got shape {loss.shape} of {loss.dtype.name}. Return tf.reduce_mean(loss)."
         )
     return loss
-
-
-def _by_handle(graph: Any, variables: Sequence[tf.Variable]) -> dict[str, tf.Variable]:
-    """Gives variables by the names of the placeholders that stand for their handles in a trace."""
-    inner = {id(outer): placeholder.name for outer, placeholder in graph.captures}
-    return {inner[id(v.handle)]: v for v in variables if id(v.handle) in inner}
 
 
 @contextmanager

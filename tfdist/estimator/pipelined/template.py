@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.pipelined.spec import OptimizerFunctionOutput, PipelineEstimatorSpec
 from tfdist.pipeline.regions import line_of
-from tfdist.pipeline.traced import Traced
+from tfdist.pipeline.traced import Traced, by_handle
 
 # Named by what they read, so any stage may have them for itself.
 _READS = frozenset({"ReadVariableOp", "Const", "VarHandleOp"})
@@ -97,7 +97,7 @@ def make_template(
     operations = graph.get_operations()
     made_by.append(len(operations))
     updates = _take_updates(graph, operations[made_by[0] :])
-    trained = _by_handle(graph, v1.trainable_variables())
+    trained = by_handle(graph, v1.trainable_variables())
     stage_of = _stage_of(operations, made_by)
     stage_of.update((t.op.name, None) for t in fed)
     return Template(
@@ -143,19 +143,13 @@ def _reads_a_variable(op: tf.Operation) -> bool:
     return op.type in _READS
 
 
-def _by_handle(graph: Any, variables: Sequence[tf.Variable]) -> dict[str, tf.Variable]:
-    """Gives variables by the names that their handles have in a graph, or in a loop's body."""
-    inner = {id(outer): placeholder for outer, placeholder in getattr(graph, "captures", ())}
-    return {inner.get(id(v.handle), v.handle).name: v for v in variables}
-
-
 def _take_updates(graph: tf.Graph, operations: Sequence[tf.Operation]) -> tuple[tf.Operation, ...]:
     """Finds what changes variables in the forward pass, such as moving averages.
 
     They run with each micro-batch in its stage, so that they are no longer the model's business.
     """
-    trained = _by_handle(graph, v1.trainable_variables())
-    handles = _by_handle(graph, v1.global_variables()).keys() - trained.keys()
+    trained = by_handle(graph, v1.trainable_variables())
+    handles = by_handle(graph, v1.global_variables()).keys() - trained.keys()
     first_values = {v.initializer.name for v in v1.global_variables()}
     updates = [
         op
