@@ -26,6 +26,7 @@ def train() -> Callable[..., dict[str, Any]]:
         uses_host_call: bool = True,
         seed: int | None = None,
         num_replicas: int = 1,
+        compression: str | None = None,
     ) -> dict[str, Any]:
         import numpy as np
         import tensorflow as tf
@@ -36,7 +37,9 @@ def train() -> Callable[..., dict[str, Any]]:
 
         kinds = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}
         kind = kinds.get(engine)
-        strategy = kind and kind(variables_on_host=variables_on_host, num_replicas=num_replicas)
+        strategy = kind and kind(
+            variables_on_host=variables_on_host, num_replicas=num_replicas, compression=compression
+        )
         random = np.random.RandomState(0)
         words = random.randint(0, 20, (steps * 64, 3)).astype(np.int32)
         numbers = random.randn(steps * 64, 5).astype(np.float32)

@@ -52,7 +52,8 @@ def _trace_deep_model(engine: str) -> list[tuple[int, int]]:
             for device in run_values.run_metadata.step_stats.dev_stats:
                 for node in device.node_stats:
                     end = node.all_start_micros + node.all_end_rel_micros
-                    is_reduction = "reduce(" in node.timeline_label.lower()
+                    label = node.timeline_label.lower()
+                    is_reduction = "reduce(" in label or "= queueenqueue" in label
                     if "all_reduce/bucket" in node.node_name and is_reduction:
                         starts.append(node.all_start_micros)
                     elif node.node_name.startswith("gradients/MatMul"):

@@ -16,7 +16,8 @@ def _kinds(placed: dict[str, tuple[str, str]]) -> dict[str, dict[str, str]]:
     for name, (op, device) in placed.items():
         place = device.rsplit("device:", 1)[-1]
         owner = name.split("/")[0]
-        if op in ("CollectiveReduce", "HorovodAllreduce", "HorovodGroupedAllreduce"):
+        is_exchanged = op == "QueueEnqueueV2" and "_exchanged/" in name
+        if is_exchanged or op in ("HorovodAllreduce", "HorovodGroupedAllreduce"):
             kinds["reductions"][name] = place
         elif op == "VarHandleOp" and name in VARIABLES:
             kinds["variables"][name] = place

@@ -23,6 +23,9 @@ _REFUSALS_UNTIL_LOST = 2
 _SILENCE_UNTIL_LOST_S = 20.0
 # How long a main thread that cannot be interrupted may take to come back.
 _GRACE_S = 3.0
+# How long one that has been interrupted may take to leave. It never does if closing its session
+# waits for the answer of a machine that is silent.
+_LEAVING_S = 5.0
 
 
 class WorkerLostError(OneLineError, RuntimeError):
@@ -46,8 +49,8 @@ class PeerWatch:
     """Watches other workers, in a thread each, from `start` to the end of the `with` block.
 
     When a worker is lost, its thread interrupts whatever this process waits for, and the error
-    that follows leaves the block as a `WorkerLostError`. While there is no way to interrupt it,
-    the process is ended: exit code 200 and the same line on standard error.
+    that follows leaves the block as a `WorkerLostError`. While there is no way to interrupt it, or
+    when that is of no use, the process is ended: exit code 200 and the same line on standard error.
 
     Args:
       *peers: The workers to watch.
@@ -94,8 +97,11 @@ class PeerWatch:
         if self.interrupt is None:
             self._is_over.wait(_GRACE_S)
         if self.interrupt is not None:
-            self.interrupt()
-        elif not self._is_over.is_set():
+            interrupting = threading.Thread(target=self.interrupt, daemon=True)
+            interrupting.start()
+            if self._is_over.wait(_LEAVING_S):
+                interrupting.join()
+        if not self._is_over.is_set():
             end_now(f"{WorkerLostError.__name__}: {self._lost}", LOST_WORKER)
 
     def __enter__(self) -> "PeerWatch":

@@ -67,7 +67,10 @@ class Agreement:
         """Asks all workers; give this to a session call."""
         wishes = [float(self.wishes.stop), float(self.wishes.save)]
         wishes += wishes_of(self.wishes.signal, self._worker_index)
-        return v1.train.SessionRunArgs(self._sums, feed_dict={self._wishes: wishes})
+        # Without a feed the call is prepared once for all steps.
+        return v1.train.SessionRunArgs(
+            self._sums, feed_dict={self._wishes: wishes} if any(wishes) else None
+        )
 
     def fetch(self) -> tf.Tensor:
         return self._sums

@@ -74,6 +74,6 @@ def _difference(first: dict[str, Any], other: dict[str, Any], worker: int) -> st
     if first["reductions"] != other["reductions"]:
         return (
             f"worker 0 reduces {len(first['reductions'])} values and worker {worker} "
-            f"{len(other['reductions'])}, or of other shapes"
+            f"{len(other['reductions'])}, or of other shapes or compression"
         )
     return None

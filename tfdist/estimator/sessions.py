@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.progress import in_phase
 from tfdist.estimator.pipelined import num_devices_in
+from tfdist.estimator.prepared_calls import PreparedCalls
 from tfdist.estimator.run_config import RunConfig, default_session_config
 from tfdist.strategies.placement import Placement
 
@@ -79,7 +80,7 @@ def training_session(
     It is never made anew after a failure: other workers would not follow.
     """
     return v1.train.SingularMonitoredSession(
-        hooks=list(hooks),
+        hooks=[PreparedCalls(), *hooks],
         scaffold=scaffold,
         master=master,
         config=config,

@@ -30,6 +30,7 @@ from tfdist.estimator.step import Training, describe_host_call
 from tfdist.estimator.stop_signals import StopSignals
 from tfdist.estimator.stopping import StopAtStep
 from tfdist.estimator.training import FoundCheckpoint, TrainAlone, TrainCall, saves_checkpoints
+from tfdist.strategies.multi_worker import MultiWorkerStrategy
 from tfdist.strategies.text_exchange import TextExchange
 
 
@@ -42,6 +43,19 @@ def train(call: TrainCall) -> None:
             TrainTogether(call, strategy, signals).run()
         else:
             TrainAlone(call, strategy, signals).run()
+
+
+class ExchangeDirectly(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Lets the workers talk directly, when all hooks before this one have added their ops.
+
+    Each of a session call's collectives is exchanged then, or none.
+    """
+
+    def __init__(self, strategy: MultiWorkerStrategy) -> None:
+        self._strategy = strategy
+
+    def begin(self) -> None:
+        self._strategy.exchange_directly()
 
 
 class TrainTogether(TrainAlone):
@@ -58,6 +72,13 @@ class TrainTogether(TrainAlone):
     def __init__(self, call: TrainCall, strategy: Any, signals: StopSignals) -> None:
         super().__init__(call, strategy, signals)
         self.num_workers = strategy.extended.collectives.num_workers
+        asked = self.config.session_config
+        self.exchanges = (
+            isinstance(strategy, MultiWorkerStrategy)
+            and self.iterations == 1
+            # Such sessions have queues of their own on each worker.
+            and not (asked is not None and asked.isolate_session_state)
+        )
         self.worker_index = strategy.extended.collectives.worker_index
         self.is_chief = strategy.extended.should_checkpoint
         strategy.extended.start_counting_reductions()
@@ -84,9 +105,11 @@ class TrainTogether(TrainAlone):
 
     def stopping_hooks(self) -> list[v1.train.SessionRunHook]:
         assert self.agreement is not None
+        exchanging = [ExchangeDirectly(self.strategy)] if self.exchanges else []
         return [
             StopTogether(self.agreement, self.signals),
-            LeaveTogether(self.strategy, self.signals),
+            *exchanging,
+            LeaveTogether(self.strategy, self.signals),  # Not exchanged directly: others still may.
         ]
 
     def input_hooks(self, inputs: Input) -> list[v1.train.SessionRunHook]:
@@ -126,14 +149,23 @@ class TrainTogether(TrainAlone):
 
     def say_where_things_are(self, training: Training) -> None:
         if training.spec.host_call is not None:
-            workers = self.strategy.extended.collectives.num_workers
             line = describe_host_call(
-                training.spec, self.placement, workers, self.num_gradient_buckets
+                training.spec, self.placement, self.num_workers, self.num_gradient_buckets
             )
             v1.logging.info(line)
+        if self.num_workers > 1:
+            v1.logging.info("Reductions: %s", self.strategy.describe_reductions())
+
+    def build(self, inputs: Input, global_step: tf.Variable) -> Training:
+        if self.exchanges:
+            self.strategy.note_collectives()
+        return super().build(inputs, global_step)
 
     def session_config(self) -> v1.ConfigProto:
-        return self.strategy.update_config_proto(sessions.with_defaults(self.config.session_config))
+        config = sessions.with_defaults(self.config.session_config)
+        if self.exchanges:
+            return self.strategy.update_config_proto(config, sees_all_workers=True)
+        return self.strategy.update_config_proto(config)
 
     def make_scaffold(self, spec: EstimatorSpec) -> v1.train.Scaffold:
         scaffold = super().make_scaffold(spec)

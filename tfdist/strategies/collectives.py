@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 import tensorflow as tf
 
 from tfdist.strategies.buckets import Gradient, pack
+from tfdist.strategies.compression import gather_halves, sum_of_halves
 from tfdist.strategies.placement import HOST
 
 Value: TypeAlias = "tf.Tensor | tf.IndexedSlices"
@@ -34,17 +35,28 @@ _SUMMED_AS = {
 
 
 class Collectives(Protocol):
-    """One engine, as seen from one worker."""
+    """One engine, as seen from one worker.
+
+    Attributes:
+      num_workers: How many there are.
+      worker_index: Which of them this one is.
+      max_bucket_bytes: How large a message of several tensors shall grow.
+      alone_bytes: The size from which on a tensor is a message of its own.
+    """
 
     num_workers: int
     worker_index: int
     max_bucket_bytes: int
+    alone_bytes: int
 
     def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         """Sums each tensor over the workers, all of them in one message; dtypes are equal."""
 
-    def gather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """Concatenates along axis 0 in worker order; only the first dimensions may differ."""
+    def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
+        """Concatenates along axis 0 in worker order; only the first dimensions may differ.
+
+        `same_rows` says that these do not differ either, which is faster with some engines.
+        """
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Gives every worker the value of worker 0; shapes are equal and fully known."""
@@ -54,7 +66,12 @@ class Collectives(Protocol):
 
 
 def all_reduce(
-    collectives: Collectives, values: Sequence[Value], *, mean: bool, name: str
+    collectives: Collectives,
+    values: Sequence[Value],
+    *,
+    mean: bool,
+    name: str,
+    half: tf.DType | None = None,
 ) -> tuple[list[Value], int]:
     """Combines each value over all workers; every worker gets the same result.
 
@@ -65,6 +82,7 @@ def all_reduce(
         back.
       mean: Whether the sum is divided by the number of workers.
       name: Prefix of the ops' names.
+      half: What float32 values travel as (see `compression`); None sends them as they are.
 
     Returns:
       (one value per input, of the same kind and dtype, on the host; number of buckets used for
@@ -76,18 +94,27 @@ def all_reduce(
     with tf.device(HOST), tf.name_scope(name):
         dense = [i for i, value in enumerate(values) if not isinstance(value, tf.IndexedSlices)]
         sent = [_sendable(values[i]) for i in dense]
-        buckets = pack([_describe(t) for t in sent], max_bytes=collectives.max_bucket_bytes)
+        dtypes = [sent_as(values[i].dtype, half) for i in dense]
+        buckets = pack(
+            [_describe(t, dtype) for t, dtype in zip(sent, dtypes, strict=True)],
+            max_bytes=collectives.max_bucket_bytes,
+            alone_bytes=collectives.alone_bytes,
+        )
         reduced: list[Value] = list(values)
         divisor = collectives.num_workers if mean else 1
         for number, bucket in enumerate(buckets):
-            sums = collectives.sum([sent[i] for i in bucket], f"bucket_{number}")
+            members, dtype = [sent[i] for i in bucket], dtypes[bucket[0]]
+            if dtype == members[0].dtype:
+                sums = collectives.sum(members, f"bucket_{number}")
+            else:
+                sums = sum_of_halves(collectives, members, dtype, f"bucket_{number}")
             for i, total in zip(bucket, sums, strict=True):
                 original = values[dense[i]]
                 total.set_shape(original.shape)
                 reduced[dense[i]] = _finish(total, original.dtype, divisor)
         for i, value in enumerate(values):
             if isinstance(value, tf.IndexedSlices):
-                reduced[i] = _reduce_slices(collectives, value, divisor, f"slices_{i}")
+                reduced[i] = _reduce_slices(collectives, value, divisor, half, f"slices_{i}")
         return reduced, len(buckets)
 
 
@@ -111,11 +138,29 @@ def add_replicas(parts: Sequence[Value], *, mean: bool) -> Value:
         return _finish(total, parts[0].dtype, len(parts) if mean else 1)
 
 
+def sent_as(dtype: tf.DType, half: tf.DType | None) -> tf.DType:
+    """Returns the dtype in which values of one dtype travel.
+
+    Args:
+      dtype: The values' own.
+      half: What float32 travels as; None is float32.
+    """
+    return half if half is not None and dtype == tf.float32 else _SUMMED_AS.get(dtype, dtype)
+
+
 def _reduce_slices(
-    collectives: Collectives, slices: tf.IndexedSlices, divisor: int, name: str
+    collectives: Collectives,
+    slices: tf.IndexedSlices,
+    divisor: int,
+    half: tf.DType | None,
+    name: str,
 ) -> tf.IndexedSlices:
     """Gathers all workers' rows: the sum of sparse gradients is their concatenation."""
-    rows = collectives.gather(_sendable(slices.values), f"{name}_values")
+    rows, dtype = _sendable(slices.values), sent_as(slices.values.dtype, half)
+    if dtype == rows.dtype:
+        rows = collectives.gather(rows, f"{name}_values")
+    else:
+        rows = gather_halves(collectives, rows, dtype, f"{name}_values")
     indices = collectives.gather(tf.identity(slices.indices), f"{name}_indices")
     rows.set_shape(tf.TensorShape([None]).concatenate(slices.values.shape[1:]))
     indices.set_shape([None])
@@ -152,9 +197,9 @@ def _sendable(tensor: tf.Tensor) -> tf.Tensor:
     return tf.identity(tensor) if dtype == tensor.dtype else tf.cast(tensor, dtype)
 
 
-def _describe(tensor: tf.Tensor) -> Gradient:
+def _describe(tensor: tf.Tensor, dtype: tf.DType) -> Gradient:
     elements = tensor.shape.num_elements() or 0
-    return Gradient(dtype=tensor.dtype.name, num_bytes=elements * tensor.dtype.size)
+    return Gradient(dtype=dtype.name, num_bytes=elements * dtype.size)
 
 
 def _finish(total: tf.Tensor, dtype: tf.DType, divisor: int) -> tf.Tensor:

@@ -18,7 +18,14 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies import sync_on_read
-from tfdist.strategies.collectives import Collectives, Value, add_replicas, all_reduce, broadcast
+from tfdist.strategies.collectives import (
+    Collectives,
+    Value,
+    add_replicas,
+    all_reduce,
+    broadcast,
+    sent_as,
+)
 from tfdist.strategies.executing_instances import executing_instances
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import (
@@ -38,7 +45,8 @@ class Reductions:
 
     Attributes:
       num_buckets: Messages that the dense values travel in.
-      described: dtype and shape of each value; must be equal on all workers.
+      described: dtype and shape of each value, and what it travels as if that is a half; must be
+        equal on all workers.
     """
 
     num_buckets: int = 0
@@ -54,6 +62,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
       collectives: How this worker talks to the others.
       task: This worker's part of a device's full name, such as "/job:worker/replica:0/task:1"; ""
         where a session has no other tasks.
+      half: What float32 gradients travel to other workers as; None is float32.
     """
 
     def __init__(
@@ -62,8 +71,10 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         placement: Placement,
         collectives: Collectives,
         task: str = "",
+        half: tf.DType | None = None,
     ) -> None:
         super().__init__(strategy)
+        self._half = half
         self._task = task
         self.placement = placement
         self._collectives = collectives
@@ -223,7 +234,12 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self.reductions = Reductions()
 
     def _all_reduce(
-        self, values: Sequence[Sequence[Value]], *, mean: bool, name: str
+        self,
+        values: Sequence[Sequence[Value]],
+        *,
+        mean: bool,
+        name: str,
+        half: tf.DType | None = None,
     ) -> list[Value]:
         """Combines values over the replicas of this worker, then over the workers.
 
@@ -231,17 +247,19 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
           values: Of each value, those of this worker's replicas; one alone stands for them all.
           mean: Whether to average rather than to sum.
           name: Prefix of the ops' names.
+          half: What float32 values travel to other workers as; None is float32.
         """
         own = [add_replicas(parts, mean=mean) for parts in values]
         if self.collectives.num_workers == 1:
             return own
-        reduced, num_buckets = all_reduce(self.collectives, own, mean=mean, name=name)
+        reduced, num_buckets = all_reduce(self.collectives, own, mean=mean, name=name, half=half)
         self.reductions.num_buckets += num_buckets
-        self.reductions.described += [f"{v.dtype.name} {v.shape}" for v in own]
+        self.reductions.described += [_describe(v, half) for v in own]
         return reduced
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
-        return self._batch_reduce_to(reduce_op, [(value, destinations)], options)[0]
+        parts = [_as_value(part) for part in _values_of(value)]
+        return self._all_reduce([parts], mean=_is_mean(reduce_op), name="all_reduce")[0]
 
     def _batch_reduce_to(
         self,
@@ -252,7 +270,10 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         values = [
             [_as_value(part) for part in _values_of(value)] for value, _ in value_destination_pairs
         ]
-        return self._all_reduce(values, mean=_is_mean(reduce_op), name="all_reduce")
+        # Optimizers reduce gradients, to their variables. Other code reduces losses, say.
+        are_gradients = all(isinstance(to, tf.Variable) for _, to in value_destination_pairs)
+        half = self._half if are_gradients else None
+        return self._all_reduce(values, mean=_is_mean(reduce_op), name="all_reduce", half=half)
 
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: int, options: Any = None
@@ -396,6 +417,11 @@ def _own_value(value: Any) -> Any:
 
 def _as_value(value: Any) -> Value:
     return value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
+
+
+def _describe(value: Value, half: tf.DType | None) -> str:
+    suffix = f" as {half.name}" if half is not None and sent_as(value.dtype, half) == half else ""
+    return f"{value.dtype.name} {value.shape}{suffix}"
 
 
 def _constructor_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -18,12 +18,12 @@ class NoCollectives:
 
     num_workers = 1
     worker_index = 0
-    max_bucket_bytes = 4 << 20
+    max_bucket_bytes = alone_bytes = 1 << 20
 
     def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         return list(tensors)
 
-    def gather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+    def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
         return tensor
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:

@@ -29,15 +29,21 @@ from tfdist.cluster import (
 from tfdist.cluster.progress import in_phase
 from tfdist.cluster.rendezvous_protocol import members_of
 from tfdist.cluster.rendezvous_sockets import port_taken_error
+from tfdist.strategies.buckets import describe_sizes
 from tfdist.strategies.collectives import Collectives
+from tfdist.strategies.compression import Compression, find_half, from_copied, to_copied
+from tfdist.strategies.exchange import Collective, DirectExchange
+from tfdist.strategies.executing_instances import executing_instances
 from tfdist.strategies.extended import WorkerExtended
 from tfdist.strategies.local import NoCollectives
-from tfdist.strategies.placement import DeviceError, own_gpu, place
+from tfdist.strategies.placement import HOST, DeviceError, own_gpu, place
 from tfdist.strategies.replica_count import count_replicas
 
-# 33 MB of gradients took 110 ms a step in packs of 4 MB, 128 ms in packs of 16 MB and 535 ms in
-# one (two workers, one core each); 1.4 MB took 8 ms in one pack and 11 ms in six.
-_MAX_BUCKET_BYTES = 4 << 20
+# A message costs about as much as copying 1 MB into a bucket and out again.
+_MAX_BUCKET_BYTES = 1 << 20
+_ALONE_BYTES = 512 << 10
+# Each worker asks each other one in every step: beyond these the ring has fewer messages.
+_MOST_TO_EXCHANGE_DIRECTLY = 8
 
 # A server cannot be stopped, and remembers the keys of its collectives: a process has one for each
 # of its addresses, and strategies made later take it over.
@@ -58,11 +64,45 @@ class GrpcCollectives:
     """
 
     max_bucket_bytes = _MAX_BUCKET_BYTES
+    alone_bytes = _ALONE_BYTES
 
     def __init__(self, num_workers: int, worker_index: int, group_key: int = _ALL_WORKERS) -> None:
         self.num_workers = num_workers
         self.worker_index = worker_index
         self._group_key = group_key
+        # Those of the graph that is being built, while somebody asks for them.
+        self._noted: list[Collective] | None = None
+
+    def note_collectives(self) -> None:
+        """Keeps in mind which collectives are made from now on."""
+        self._noted = []
+
+    @property
+    def can_exchange_directly(self) -> bool:
+        """Whether collectives are noted, and all are outside functions, loops and branches."""
+        return bool(self._noted) and all(_is_outside(one.result) for one in self._noted or [])
+
+    def exchange_directly(self, hosts: Sequence[str]) -> None:
+        """Lets workers talk directly, not around the ring, in place of the noted collectives.
+
+        Sessions of their graph must see all workers. Nothing is changed if a collective is inside a
+        function, a loop or a branch.
+
+        Args:
+          hosts: Full names of the workers' host devices, in the workers' order.
+        """
+        noted = (self._noted or []) if self.can_exchange_directly else []
+        self._noted = None
+        exchange = DirectExchange(hosts=tuple(hosts), index=self.worker_index)
+        for collective in noted:
+            exchange.take_over(collective)
+
+    def _note(self, kind: str, tensor: tf.Tensor, result: tf.Tensor, key: int) -> tf.Tensor:
+        if self._noted is None:
+            return result
+        result = tf.identity(result)
+        self._noted.append(Collective(kind=kind, tensor=tensor, result=result, key=str(key)))
+        return result
 
     def among(self, instances: tuple[int, ...]) -> Collectives:
         if len(instances) == 1:
@@ -79,11 +119,14 @@ class GrpcCollectives:
         parts = tf.split(self._reduce(flat, name), [tf.size(t) for t in tensors])
         return [tf.reshape(part, tf.shape(t)) for part, t in zip(parts, tensors, strict=True)]
 
-    def gather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+    def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
         """Sums blocks of zeros in which each worker has filled in its own rows.
 
-        TensorFlow's own gather needs equal sizes. Adding zeros is exact.
+        TensorFlow's own gather needs equal sizes, and crashes on empty ones. Adding zeros is exact.
         """
+        if same_rows and tensor.shape.num_elements():
+            return self._gather_same_rows(tensor, name)
+        noted, self._noted = self._noted, None  # The gather counts, not the sums it is made of.
         own_rows = tf.shape(tensor)[0]
         places = tf.one_hot(self.worker_index, self.num_workers, dtype=tf.int32)
         rows = self._reduce(places * own_rows, f"{name}_rows")
@@ -91,33 +134,54 @@ class GrpcCollectives:
         after = tf.reduce_sum(rows[self.worker_index + 1 :])
         inner = [[0, 0]] * (tensor.shape.rank - 1)
         padded = tf.pad(tensor, [[before, after], *inner])
-        return self._reduce(padded, name)
+        result = self._reduce(padded, name)
+        self._noted = noted
+        return self._note("gather", tensor, result, next(_KEYS[self._group_key]))
+
+    def _gather_same_rows(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        key = next(_KEYS[self._group_key])
+        rows, *inner = tensor.shape.as_list()
+        gathered = tf.raw_ops.CollectiveGather(
+            input=to_copied(tensor),
+            group_size=self.num_workers,
+            group_key=self._group_key,
+            instance_key=key,
+            shape=[self.num_workers * rows, *inner],
+            communication_hint="ring",
+            name=name,
+        )
+        return self._note("gather", tensor, from_copied(gathered, tensor.dtype), key)
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        key = next(_KEYS[self._group_key])
         arguments = dict(
             group_size=self.num_workers,
             group_key=self._group_key,
-            instance_key=next(_KEYS[self._group_key]),
+            instance_key=key,
             shape=tensor.shape,
             communication_hint="ring",
             name=name,
         )
         if self.worker_index > 0:
-            return tf.raw_ops.CollectiveBcastRecv(T=tensor.dtype, **arguments)
-        return tf.raw_ops.CollectiveBcastSend(input=tensor, **arguments)
+            result = tf.raw_ops.CollectiveBcastRecv(T=tensor.dtype, **arguments)
+        else:
+            result = tf.raw_ops.CollectiveBcastSend(input=tensor, **arguments)
+        return self._note("broadcast", tensor, result, key)
 
     def _reduce(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        return tf.raw_ops.CollectiveReduce(
+        key = next(_KEYS[self._group_key])
+        result = tf.raw_ops.CollectiveReduce(
             input=tensor,
             group_size=self.num_workers,
             group_key=self._group_key,
-            instance_key=next(_KEYS[self._group_key]),
+            instance_key=key,
             merge_op="Add",
             final_op="Id",
             subdiv_offsets=[0],
             communication_hint="ring",
             name=name,
         )
+        return self._note("sum", tensor, result, key)
 
 
 class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
@@ -140,8 +204,12 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         `tfdist run` says, or 1; where `tfdist run` says another number, it wins.
       start_timeout_s: How long to wait for the other workers at the start, in seconds; None takes
         the environment's TFDIST_START_TIMEOUT_S, or 300.
+      compression: "fp16" or "bf16" sends float32 gradients to other workers in half precision, and
+        adds them in float32; `tfdist.strategies.compression` states the error, and for how many
+        workers it pays. Losses, metrics and initial values stay exact. None sends all as it is.
 
     Raises:
+      ValueError: If `compression` or `num_replicas` is something else.
       ClusterError: If the cluster's description is wrong.
       RendezvousError: If this worker's port is in use.
       DeviceError: If a device does not exist.
@@ -155,7 +223,9 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         *,
         num_replicas: int | None = None,
         start_timeout_s: float | None = None,
+        compression: Compression | None = None,
     ) -> None:
+        half = find_half(compression)
         self.cluster: Cluster | None = None
         self.task: Task | None = None
         found = _resolve(cluster_resolver)
@@ -170,7 +240,7 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
                 worker_index = self.cluster.worker_index(self.task)
                 local_index = self.cluster.local_index(self.task)
                 if num_workers > 1:
-                    full_name = f"/job:{self.task.type}/replica:0/task:{self.task.index}"
+                    full_name = _full_name(self.task)
                     if self.cluster.address(self.task) not in _SERVERS:
                         check_port(self.cluster, self.task)
         replicas = count_replicas(num_replicas)
@@ -187,7 +257,7 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
             collectives = GrpcCollectives(num_workers, worker_index)
             assert self.cluster is not None and self.task is not None
             _STRATEGIES[self.cluster.address(self.task)] = self
-        super().__init__(WorkerExtended(self, placement, collectives, full_name))
+        super().__init__(WorkerExtended(self, placement, collectives, full_name, half))
 
     @property
     def master(self) -> str:
@@ -221,6 +291,9 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
             meet(cluster, task, timeout_s=self.start_timeout_s)
         # gRPC reads the name in small letters only.
         os.environ["no_grpc_proxy"] = _without_proxy(cluster, os.environ)  # noqa: SIM112
+        # A call to a worker that is gone fails, and does not wait until it is back: closing a
+        # session that has a part on it would wait for ever.
+        os.environ.setdefault("GRPC_FAIL_FAST", "true")
         jobs = {job: list(a) for job, a in cluster.jobs.items() if job != "evaluator"}
         try:
             server = tf.distribute.Server(
@@ -245,19 +318,70 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         assert self.cluster is not None and self.task is not None
         return PeerWatch(*peers_of(self.cluster, self.task))
 
-    def update_config_proto(self, config_proto: v1.ConfigProto) -> v1.ConfigProto:
-        """Returns a copy of a session's config with what this strategy needs."""
+    def note_collectives(self) -> None:
+        """Begins to note the collectives of a graph, for `exchange_directly`."""
+        if self._may_exchange_directly():
+            self.extended.collectives.note_collectives()
+
+    def exchange_directly(self) -> None:
+        """Lets the workers talk directly in place of the noted collectives, if they are few.
+
+        For a graph whose session has a config that `sees_all_workers`, and whose workers leave
+        together. Every worker must call it.
+        """
+        if self._may_exchange_directly():
+            assert self.cluster is not None
+            hosts = [f"{_full_name(task)}{HOST}" for task in self.cluster.workers]
+            self.extended.collectives.exchange_directly(hosts)
+
+    def describe_reductions(self) -> str:
+        """Says how gradients are reduced in the graph whose collectives are being noted, if any."""
+        collectives = self.extended.collectives
+        sizes = describe_sizes(
+            max_bytes=collectives.max_bucket_bytes, alone_bytes=collectives.alone_bytes
+        )
+        way = "directly between" if collectives.can_exchange_directly else "in a ring of"
+        return f"gRPC, {way} {collectives.num_workers} workers, {sizes}"
+
+    def _may_exchange_directly(self) -> bool:
+        if executing_instances() is not None:
+            return False  # The others may have ended.
+        return 1 < self.extended.collectives.num_workers <= _MOST_TO_EXCHANGE_DIRECTLY
+
+    def update_config_proto(
+        self, config_proto: v1.ConfigProto, *, sees_all_workers: bool = False
+    ) -> v1.ConfigProto:
+        """Returns a copy of a session's config with what this strategy needs.
+
+        Args:
+          config_proto: The config.
+          sees_all_workers: Whether the session has the other workers' devices, too.
+        """
         config = self.extended.placement.configure(config_proto)
         if self.extended.collectives.num_workers > 1:
             assert self.cluster is not None and self.task is not None
             leader = self.cluster.workers[0]
-            config.experimental.collective_group_leader = (
-                f"/job:{leader.type}/replica:0/task:{leader.index}"
-            )
-            # A session sees its own worker only: others are reached by collectives.
+            config.experimental.collective_group_leader = _full_name(leader)
+            # Opening a session waits for whom it sees; collectives reach the others all the same.
+            sees_all = sees_all_workers and self._may_exchange_directly()
             del config.device_filters[:]
-            config.device_filters.append(f"/job:{self.task.type}/task:{self.task.index}")
+            config.device_filters.extend(
+                f"/job:{task.type}/task:{task.index}"
+                for task in (self.cluster.workers if sees_all else [self.task])
+            )
         return config
+
+
+def _full_name(task: Task) -> str:
+    return f"/job:{task.type}/replica:0/task:{task.index}"
+
+
+def _is_outside(tensor: tf.Tensor) -> bool:
+    """Says whether a tensor is outside functions, loops and branches."""
+    # No public way to ask for the second.
+    return getattr(tensor.graph, "outer_graph", None) is None and (
+        tensor.op._get_control_flow_context() is None
+    )
 
 
 def has_server(cluster: Cluster, task: Task) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from tfdist.cluster.environment import find_engine
+from tfdist.strategies.compression import Compression, find_half
 from tfdist.strategies.horovod import HorovodStrategy, initialize_horovod
 from tfdist.strategies.local import LocalStrategy
 from tfdist.strategies.multi_worker import MultiWorkerStrategy
@@ -17,6 +18,7 @@ def strategy_for_run(
     variables_on_host: bool = True,
     *,
     num_replicas: int | None = None,
+    compression: Compression | None = None,
 ) -> RunStrategy:
     """Makes the strategy that this process's start asks for.
 
@@ -29,18 +31,25 @@ def strategy_for_run(
       device: As in those strategies.
       variables_on_host: As there.
       num_replicas: As there.
+      compression: As there; a process on its own sends no gradients.
 
     Raises:
+      ValueError: If `compression` or `num_replicas` is something else.
       ClusterError: If what the process was started with is malformed or contradicts itself.
       HorovodNotFoundError: If `mpirun` started it, and Horovod or its MPI library is missing.
       RendezvousError: If this worker's port is in use.
       DeviceError: If a device does not exist.
     """
+    find_half(compression)  # Refused in every run, also in one that sends no gradients.
     engine = find_engine()
     if engine == "horovod":
-        return HorovodStrategy(device, variables_on_host, num_replicas=num_replicas)
+        return HorovodStrategy(
+            device, variables_on_host, num_replicas=num_replicas, compression=compression
+        )
     if engine == "grpc":
-        return MultiWorkerStrategy(None, device, variables_on_host, num_replicas=num_replicas)
+        return MultiWorkerStrategy(
+            None, device, variables_on_host, num_replicas=num_replicas, compression=compression
+        )
     return LocalStrategy(num_replicas, device, variables_on_host)
 
 

@@ -1,0 +1,240 @@
+"""Direct exchange between workers: the same sums as the ring's, and nothing else elsewhere."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+
+def _reduce_twice(num_runs: int = 2) -> dict[str, Any]:
+    """Runs the same collectives directly and around the ring; returns both lists of values."""
+    import numpy as np
+    import tensorflow as tf
+    import tensorflow.compat.v1 as v1
+
+    from tfdist.strategies import MultiWorkerStrategy
+
+    strategy = MultiWorkerStrategy()
+    collectives = strategy.extended.collectives
+    index, count = collectives.worker_index, collectives.num_workers
+    random = np.random.RandomState(index)
+    # Some that all workers get whole, and some that are shared out; most sizes do not divide.
+    shapes = [(), (0,), (5,), (16384,), (16385,), (3, 5463), (7, 1, 2345, 3)]
+    floats = [np.asarray(random.randn(*shape), np.float32) for shape in shapes]
+    doubles = random.randn(16387)
+    integers = random.randint(-1000, 1000, 16390).astype(np.int32)
+    rows = random.randn(3 * index, 2).astype(np.float32)  # Worker 0 has none.
+    results: dict[str, Any] = {"own": [*floats, doubles, integers, rows]}
+    for way in ("ring", "direct"):
+        with tf.Graph().as_default():
+            if way == "direct":
+                strategy.note_collectives()
+            step = tf.Variable(0.0, name="step")
+            with tf.control_dependencies([step.assign_add(1.0)]):
+                now = step.read_value()
+            got = [collectives.sum([tf.constant(x) * now], "sum")[0] for x in floats]
+            got += [collectives.sum([tf.constant(doubles)], "doubles")[0]]
+            got += [collectives.sum([tf.constant(integers)], "integers")[0]]
+            got += [collectives.gather(tf.constant(rows) * now, "rows")]
+            got += [collectives.broadcast(tf.constant(floats[-1]) * now, "first")]
+            got += collectives.sum([tf.constant(floats[2]), tf.constant(floats[3])], "two")
+            if way == "direct":
+                strategy.exchange_directly()
+            asked = [tf.identity(x) for x in got]
+            leave = collectives.sum([tf.constant(1.0)], "leave")
+            config = strategy.update_config_proto(
+                v1.ConfigProto(), sees_all_workers=way == "direct"
+            )
+            with v1.Session(strategy.master, config=config) as session:
+                session.run(step.initializer)
+                options = v1.RunOptions(output_partition_graphs=True)
+                metadata = v1.RunMetadata()
+                results[way] = [session.run(asked, options=options, run_metadata=metadata)]
+                results[way] += [session.run(asked) for _ in range(num_runs - 1)]
+                results[f"{way} ops"] = [n.op for g in metadata.partition_graphs for n in g.node]
+                assert session.run(leave) == [count]
+    return results
+
+
+@pytest.mark.parametrize("num_workers", [2, 3, 4])
+def test_workers_get_directly_what_they_get_around_the_ring(
+    fake_cluster: Any, num_workers: int
+) -> None:
+    workers = fake_cluster.run(_reduce_twice, num_workers=num_workers)
+    for worker in workers:
+        assert not [op for op in worker["direct ops"] if op.startswith("Collective")]
+        assert not [op for op in worker["ring ops"] if op.startswith("Queue")]
+        for directly, around in zip(worker["direct"], worker["ring"], strict=True):
+            for one, other in zip(directly, around, strict=True):
+                assert one.dtype == other.dtype
+                np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    for other_worker in workers[1:]:
+        for first, other in zip(workers[0]["direct"], other_worker["direct"], strict=True):
+            for ours, theirs in zip(first, other, strict=True):
+                assert ours.tobytes() == theirs.tobytes()
+    own = [worker["own"] for worker in workers]
+    got = workers[0]["direct"][1]  # The second run: what is multiplied with the step is doubled.
+    np.testing.assert_allclose(got[7], sum(values[7] for values in own), rtol=1e-12)
+    np.testing.assert_array_equal(got[8], sum(values[8] for values in own))
+    np.testing.assert_array_equal(got[9], 2 * np.concatenate([values[9] for values in own]))
+    np.testing.assert_array_equal(got[10], 2 * own[0][6])
+
+
+@pytest.fixture
+def train() -> Any:
+    """A function that trains a few steps in a worker, and tells what ran where.
+
+    `apply(optimizer, pairs)` makes the update; None is `apply_gradients`.
+    """
+
+    def train(
+        *,
+        apply: Any = None,
+        iterations: int = 1,
+        steps: int = 2,
+        times: int = 1,
+        model_dir: str | None = None,
+        session_config: Any = None,
+    ) -> dict[str, Any]:
+        import logging
+
+        import numpy as np
+        import tensorflow as tf
+        import tensorflow.compat.v1 as v1
+
+        import tfdist.estimator as tfe
+        from tfdist.strategies import MultiWorkerStrategy
+
+        lines: list[str] = []
+        handler = logging.Handler()
+        handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+        logging.getLogger("tensorflow").addHandler(handler)
+        v1.logging.set_verbosity(v1.logging.INFO)
+        strategy = MultiWorkerStrategy()
+        index = strategy.extended.collectives.worker_index
+        told: dict[str, Any] = {"lines": lines, "ops": [], "first_steps": []}
+
+        def input_fn() -> tf.data.Dataset:
+            values = np.random.RandomState(index).randn(8, 130).astype(np.float32)
+            return tf.data.Dataset.from_tensors((values, values[:, :1])).repeat()
+
+        def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+            start = v1.random_normal_initializer(seed=index)  # Worker 0's counts.
+            weight = v1.get_variable("weight", [130, 130], initializer=start)
+            last = v1.get_variable("last", [130, 1], initializer=start)
+            output = tf.matmul(tf.matmul(features, weight), last)
+            loss = tf.reduce_mean(tf.square(output - labels))
+            optimizer = v1.train.MomentumOptimizer(1e-6, 0.9)
+            pairs = optimizer.compute_gradients(loss)
+
+            def update(*gradients: Any) -> Any:
+                given = list(zip(gradients, [v for _, v in pairs], strict=True))
+                if apply is not None:
+                    return apply(optimizer, given)
+                return optimizer.apply_gradients(given)
+
+            return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, [g for g, _ in pairs]))
+
+        class Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+            def begin(self) -> None:
+                self.variables = v1.global_variables()
+
+            def after_create_session(self, session: Any, coord: Any) -> None:
+                told["first_steps"].append(int(session.run(v1.train.get_global_step())))
+
+            def before_run(self, run_context: Any) -> Any:
+                options = v1.RunOptions(output_partition_graphs=True)
+                return v1.train.SessionRunArgs(None, options=options)
+
+            def after_run(self, run_context: Any, run_values: Any) -> None:
+                graphs = run_values.run_metadata.partition_graphs
+                told["ops"] = [(n.name, n.op, n.device) for g in graphs for n in g.node]
+                functions = [f for g in graphs for f in g.library.function]
+                told["ops"] += [(n.name, n.op, n.device) for f in functions for n in f.node_def]
+
+            def end(self, session: Any) -> None:
+                told["values"] = session.run(self.variables)
+
+        config = tfe.RunConfig(
+            train_distribute=strategy,
+            session_config=session_config,
+            device=tfe.DeviceConfig(iterations_per_loop=iterations),
+        )
+        if session_config is not None:
+            told["isolated"] = session_config.isolate_session_state
+        estimator = tfe.Estimator(model_fn, model_dir, config)
+        for time in range(times):
+            estimator.train(input_fn, hooks=[Watch()], max_steps=steps * (time + 1))
+        told["said"] = [line for line in lines if line.startswith("Reductions: ")]
+        return told
+
+    return train
+
+
+def _assert_equal_weights(workers: list[dict[str, Any]], expected: list[Any]) -> None:
+    for worker in workers:
+        for one, other in zip(worker["values"], expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        for first, own in zip(workers[0]["values"], worker["values"], strict=True):
+            assert np.asarray(first).tobytes() == np.asarray(own).tobytes()
+
+
+@pytest.mark.parametrize("num_workers", [2, 3])
+def test_in_a_training_step_only_the_exchange_is_elsewhere(
+    fake_cluster: Any, train: Any, num_workers: int
+) -> None:
+    workers = fake_cluster.run(train, num_workers=num_workers)
+    sizes = "buckets of up to 1 MB, from 0.5 MB on alone"
+    line = f"Reductions: gRPC, directly between {num_workers} workers, {sizes}"
+    for index, worker in enumerate(workers):
+        assert worker["said"] == [line]
+        assert not [name for name, op, _ in worker["ops"] if op.startswith("Collective")]
+        elsewhere = [one for one in worker["ops"] if f"/task:{index}/" not in one[2]]
+        assert {op for _, op, _ in elsewhere} == {"FIFOQueueV2", "QueueDequeueV2", "_Send"}
+        assert all("_exchanged/from_" in name for name, _, _ in elsewhere)
+    _assert_equal_weights(workers, workers[0]["values"])
+
+
+def _in_a_branch(optimizer: Any, pairs: Any) -> Any:
+    import tensorflow as tf
+    import tensorflow.compat.v1 as v1
+
+    step = v1.train.get_global_step()
+
+    def update() -> Any:
+        with tf.control_dependencies([optimizer.apply_gradients(pairs)]):
+            return tf.constant(True)
+
+    return tf.cond(step >= 0, update, lambda: tf.constant(False))
+
+
+@pytest.mark.parametrize("way", ["a branch", "a loop", "sessions that share nothing"])
+def test_where_it_cannot_be_the_ring_gives_the_same_numbers(
+    fake_cluster: Any, train: Any, way: str
+) -> None:
+    import tensorflow.compat.v1 as v1
+
+    options: dict[str, Any] = {
+        "a branch": {"apply": _in_a_branch},
+        "a loop": {"iterations": 2},
+        "sessions that share nothing": {
+            "session_config": v1.ConfigProto(isolate_session_state=True)
+        },
+    }[way]
+    directly = fake_cluster.run(train)
+    workers = fake_cluster.run(train, **options)
+    for worker in workers:
+        assert [line.split(",")[1] for line in worker["said"]] == [" in a ring of 2 workers"]
+        assert [name for name, op, _ in worker["ops"] if op.startswith("Collective")]
+        assert not [name for name, op, _ in worker["ops"] if op.startswith("Queue")]
+    _assert_equal_weights(workers, directly[0]["values"])
+
+
+def test_short_trainings_follow_each_other_in_one_process(
+    fake_cluster: Any, train: Any, tmp_path: Any
+) -> None:
+    folder = str(tmp_path / "model")
+    again = fake_cluster.run(train, steps=1, times=4, model_dir=folder)
+    assert [worker["first_steps"] for worker in again] == [[0, 1, 2, 3]] * 2
+    at_once = fake_cluster.run(train, steps=4)
+    _assert_equal_weights(again, at_once[0]["values"])
