@@ -30,7 +30,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import pipeline_figures as asked
 import tensorflow as tf
+from machine import watch_others
 from pipeline_contenders import NUM_DEVICES, Network, plain_step, samples, staged_model
+from results import quartiles
 
 from tfdist.pipeline import PipelinedExecution, ShardedExecution, set_cpu_devices
 
@@ -141,21 +143,6 @@ def measure(
     return times
 
 
-def cores_taken(before: Any, after: Any, own_s: float) -> float:
-    """Returns how many cores other processes and other machines took.
-
-    Args:
-      before: `psutil.cpu_times()` at the start.
-      after: The same at the end.
-      own_s: What this process took, in seconds.
-    """
-    spent = {name: getattr(after, name) - getattr(before, name) for name in before._fields}
-    idle_s = spent["idle"] + spent["iowait"]
-    # Guests are counted among "user", too.
-    all_s = sum(spent.values()) - spent["guest"] - spent["guest_nice"]
-    return (psutil.cpu_count() or 1) * max(0.0, all_s - idle_s - own_s) / all_s
-
-
 def print_cut(cut: asked.Cut, times: Sequence[float]) -> None:
     """Prints what each stage takes, and how even the cut is."""
     stages = ", ".join(
@@ -170,7 +157,7 @@ def print_times(times: dict[str, list[float]]) -> None:
     """Prints a row for each contender."""
     print(f"\n{'ms a step':{LABEL_WIDTH}} {'median':>8}  {'quartiles':>15} {'least':>8}")
     for name, seconds in times.items():
-        low, middle, high = (1e3 * one for one in asked.quartiles(seconds))
+        low, middle, high = (1e3 * one for one in quartiles(seconds))
         least = 1e3 * min(seconds)
         print(f"{name:{LABEL_WIDTH}} {middle:8.1f}  {low:7.1f} {high:7.1f} {least:8.1f}")
 
@@ -180,21 +167,21 @@ def print_figures(figures: Sequence[asked.Figure], times: dict[str, list[float]]
     head = f"{'median':>8}  {'quartiles':>15} {'fastest':>8} {'target':>8} {'bound':>7}"
     print(f"\n{'ratio of the times':{LABEL_WIDTH}} {head}")
     for figure in figures:
-        low, middle, high = asked.quartiles(figure.ratios(times))
+        low, middle, high = quartiles(figure.ratios(times))
         row = f"{middle:8.3f}  {low:7.3f} {high:7.3f} {figure.ratio_of_fastest(times):8.3f}"
         bound = "" if figure.bound is None else f"{figure.bound:.3f}"
         row = f"{row} {figure.asked:>8} {bound:>7}  {figure.formula}"
         print(f"{figure.name:{LABEL_WIDTH}} {row}".rstrip())
     print()
     for figure in (one for one in figures if one.target is not None):
-        short = figure.missed_by(asked.quartiles(figure.ratios(times))[1])
+        short = figure.missed_by(quartiles(figure.ratios(times))[1])
         outcome = f"missed by {short:.3f}" if short else "reached"
         print(f"{figure.name} {figure.asked}: {outcome}")
 
 
 def as_json(figure: asked.Figure, times: dict[str, list[float]]) -> dict[str, Any]:
     """Returns a figure with what was found."""
-    low, middle, high = asked.quartiles(figure.ratios(times))
+    low, middle, high = quartiles(figure.ratios(times))
     return {
         "name": figure.name,
         **asdict(figure),
@@ -226,9 +213,9 @@ def main() -> int:
         print_cut(cut, times_of_cuts[count])
 
     contenders = make_contenders(arguments, cuts)
-    before, own_before_s = psutil.cpu_times(), time.process_time()
+    others = watch_others()
     times = measure(contenders, data, arguments.rounds, cores)
-    taken = cores_taken(before, psutil.cpu_times(), time.process_time() - own_before_s)
+    taken = others()
     print(f"{arguments.rounds} rounds; others took {taken:.2f} of {psutil.cpu_count()} cores")
 
     figures = asked.figures(arguments.micro_batches, times_of_cuts[2])

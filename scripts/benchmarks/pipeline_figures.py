@@ -127,11 +127,3 @@ def balanced_cut(block_times: Sequence[float], num_stages: int) -> Cut:
 def imbalance(stage_times: Sequence[float]) -> float:
     """Returns by what share the slowest stage is slower than the mean: 0 is an even cut."""
     return max(stage_times) / statistics.mean(stage_times) - 1.0
-
-
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Returns the lower quartile, the median and the upper quartile."""
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, middle, high

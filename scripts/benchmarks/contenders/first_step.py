@@ -1,0 +1,78 @@
+"""Does one step and prints a line of JSON: when it was done, and the process's peak memory.
+
+python first_step.py WORK plain|none|grpc
+
+"plain" is the least program that does a step: TensorFlow, Keras 2, the model, a session. The others
+are the Estimator, alone or as a worker of TF_CONFIG. The time is `time.monotonic()`, the same clock
+for all processes of a machine: whoever started this one knows when.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from typing import Any
+
+import turns
+
+
+def main() -> None:
+    name, engine = sys.argv[1:]
+    task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {"index": 0})
+    turns.pin_to_own_core(task["index"])
+    if engine == "plain":
+        step_plainly(name)
+    else:
+        step_with_estimator(name, engine, task["index"])
+
+
+def step_plainly(name: str) -> None:
+    """Does a step in a session of TensorFlow's alone."""
+    import keras_models as models
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default():
+        dataset = models.make_dataset(name, 0)
+        features, labels = v1.data.make_one_shot_iterator(dataset).get_next()
+        model = models.make_model(name)
+        loss = models.loss_of(model, features, labels)
+        optimizer = models.make_optimizer(name)
+        train_op = optimizer.minimize(loss, var_list=model.trainable_variables)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run([train_op, loss])
+            say_done()
+
+
+def step_with_estimator(name: str, engine: str, worker_index: int) -> None:
+    """Does a step of `Estimator.train`."""
+    import estimators
+    import keras_models as models
+    import tensorflow as tf
+
+    import tfdist.estimator as tfe
+    from tfdist.strategies import MultiWorkerStrategy
+
+    class SayDone(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            say_done()
+
+    strategy = MultiWorkerStrategy() if engine == "grpc" else None
+    with tempfile.TemporaryDirectory() as folder:
+        config = tfe.RunConfig(train_distribute=strategy)
+        estimator = tfe.Estimator(estimators.make_model_fn(name), folder, config)
+        dataset = models.make_dataset
+        estimator.train(lambda: dataset(name, worker_index), hooks=[SayDone()], steps=1)
+
+
+def say_done() -> None:
+    """Prints the line."""
+    print(json.dumps({"done_s": time.monotonic(), "peak_bytes": turns.peak_bytes()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""The models in Keras 2, for every contender on TensorFlow, the old one (2.15) included."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Any
+
+if importlib.util.find_spec("tf_keras"):  # not in TensorFlow 2.15, which has Keras 2 itself
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import tensorflow as tf
+import work as works
+
+v1 = tf.compat.v1
+
+
+def make_model(name: str) -> Any:
+    """Returns a Keras model from a batch of features to logits [batch, classes]."""
+    return _BUILDERS[name]()
+
+
+def loss_of(model: Any, features: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Returns the mean loss of a batch."""
+    logits = model(features, training=True)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    return tf.reduce_mean(losses)
+
+
+def make_dataset(name: str, worker_index: int) -> tf.data.Dataset:
+    """Returns one batch of the worker's, in memory, again and again."""
+    return tf.data.Dataset.from_tensors(works.make_batch(works.WORKS[name], worker_index)).repeat()
+
+
+def make_optimizer(name: str) -> Any:
+    """Returns the work's optimizer as v1 graphs have it."""
+    rate = works.LEARNING_RATE
+    return {
+        "adam": lambda: v1.train.AdamOptimizer(rate),
+        "momentum": lambda: v1.train.MomentumOptimizer(rate, 0.9),
+        "sgd": lambda: v1.train.GradientDescentOptimizer(rate),
+    }[works.WORKS[name].optimizer]()
+
+
+def make_keras_optimizer(name: str) -> Any:
+    """Returns the work's optimizer as Keras has it."""
+    optimizers, rate = tf.keras.optimizers, works.LEARNING_RATE
+    return {
+        "adam": lambda: optimizers.Adam(rate),
+        "momentum": lambda: optimizers.SGD(rate, momentum=0.9),
+        "sgd": lambda: optimizers.SGD(rate),
+    }[works.WORKS[name].optimizer]()
+
+
+def _make_cnn() -> Any:
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(works.NUM_CLASSES),
+        ]
+    )
+
+
+def _make_mlp() -> Any:
+    layers = [tf.keras.layers.Dense(size, activation="relu") for size in works.MLP_LAYERS]
+    return tf.keras.Sequential([*layers, tf.keras.layers.Dense(works.NUM_CLASSES)])
+
+
+def _make_embedding() -> Any:
+    vocabulary = works.WORKS[works.EMBEDDING].vocabulary
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.Embedding(vocabulary, works.EMBEDDING_SIZE),
+            tf.keras.layers.GlobalAveragePooling1D(),
+            tf.keras.layers.Dense(works.EMBEDDING_SIZE, activation="relu"),
+            tf.keras.layers.Dense(works.NUM_CLASSES),
+        ]
+    )
+
+
+def _make_resnet() -> Any:
+    layers = tf.keras.layers
+
+    def convolve(x: Any, filters: int, size: int, stride: int) -> Any:
+        x = layers.Conv2D(filters, size, stride, padding="same", use_bias=False)(x)
+        return layers.BatchNormalization()(x)
+
+    image = tf.keras.Input(works.WORKS[works.RESNET].feature_shape)
+    x = layers.ReLU()(convolve(image, works.RESNET_GROUPS[0], 3, 1))
+    for group, filters in enumerate(works.RESNET_GROUPS):
+        for block in range(works.RESNET_BLOCKS):
+            stride = 2 if group > 0 and block == 0 else 1
+            inner = layers.ReLU()(convolve(x, filters, 3, stride))
+            inner = convolve(inner, filters, 3, 1)
+            shortcut = convolve(x, filters, 1, stride) if stride > 1 else x
+            x = layers.ReLU()(layers.Add()([inner, shortcut]))
+    x = layers.GlobalAveragePooling2D()(x)
+    return tf.keras.Model(image, layers.Dense(works.NUM_CLASSES)(x))
+
+
+_BUILDERS = {
+    works.CNN: _make_cnn,
+    works.MLP: _make_mlp,
+    works.RESNET: _make_resnet,
+    works.EMBEDDING: _make_embedding,
+}

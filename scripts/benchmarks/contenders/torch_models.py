@@ -1,0 +1,117 @@
+"""The same models in PyTorch: as many weights, in the same layers, with the same optimizers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import work as works
+from torch import nn
+
+
+def make_model(name: str) -> nn.Module:
+    """Returns a module from a batch of features to logits [batch, classes].
+
+    Images are [batch, channels, height, width] and lie in memory with their channels last, as
+    PyTorch's performance guide has it for convolutions on CPUs.
+    """
+    return _BUILDERS[name]().to(memory_format=torch.channels_last)
+
+
+def make_batch(name: str, worker_index: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns one batch of the worker's, in memory."""
+    features, labels = works.make_batch(works.WORKS[name], worker_index)
+    tensor = torch.from_numpy(features)
+    if tensor.ndim == 4:  # [batch, height, width, channels]
+        tensor = tensor.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+    return tensor, torch.from_numpy(labels)
+
+
+def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
+    """Returns the work's optimizer."""
+    rate = works.LEARNING_RATE
+    optimizers: dict[str, Any] = {
+        "adam": lambda: torch.optim.Adam(model.parameters(), rate),
+        "momentum": lambda: torch.optim.SGD(model.parameters(), rate, momentum=0.9),
+        "sgd": lambda: torch.optim.SGD(model.parameters(), rate),
+    }
+    return optimizers[works.WORKS[name].optimizer]()
+
+
+def _make_cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3),  # [batch, 32, 26, 26]
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 13 * 13, 64),
+        nn.ReLU(),
+        nn.Linear(64, works.NUM_CLASSES),
+    )
+
+
+def _make_mlp() -> nn.Module:
+    (size,) = works.WORKS[works.MLP].feature_shape
+    layers: list[nn.Module] = []
+    for next_size in works.MLP_LAYERS:
+        layers += [nn.Linear(size, next_size), nn.ReLU()]
+        size = next_size
+    return nn.Sequential(*layers, nn.Linear(size, works.NUM_CLASSES))
+
+
+class _MeanOfWords(nn.Module):  # type: ignore[misc]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean(dim=1)  # [batch, words, size] -> [batch, size]
+
+
+def _make_embedding() -> nn.Module:
+    size = works.EMBEDDING_SIZE
+    return nn.Sequential(
+        nn.Embedding(works.WORKS[works.EMBEDDING].vocabulary, size, sparse=True),
+        _MeanOfWords(),
+        nn.Linear(size, size),
+        nn.ReLU(),
+        nn.Linear(size, works.NUM_CLASSES),
+    )
+
+
+class _Block(nn.Module):  # type: ignore[misc]
+    """Two convolutions, and the input added to what comes out."""
+
+    def __init__(self, inputs: int, filters: int, stride: int) -> None:
+        super().__init__()
+        self.first = _convolution(inputs, filters, 3, stride)
+        self.second = _convolution(filters, filters, 3, 1)
+        self.shortcut = _convolution(inputs, filters, 1, stride) if stride > 1 else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = self.second(torch.relu(self.first(x)))
+        return torch.relu(inner + self.shortcut(x))
+
+
+def _convolution(inputs: int, filters: int, size: int, stride: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(inputs, filters, size, stride, padding=size // 2, bias=False),
+        nn.BatchNorm2d(filters, eps=1e-3, momentum=0.01),  # Keras's: 1e-3, 0.99 of the old mean
+    )
+
+
+def _make_resnet() -> nn.Module:
+    filters = works.RESNET_GROUPS[0]
+    channels = works.WORKS[works.RESNET].feature_shape[-1]
+    layers: list[nn.Module] = [_convolution(channels, filters, 3, 1), nn.ReLU()]
+    for group, next_filters in enumerate(works.RESNET_GROUPS):
+        for block in range(works.RESNET_BLOCKS):
+            stride = 2 if group > 0 and block == 0 else 1
+            layers.append(_Block(filters, next_filters, stride))
+            filters = next_filters
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(filters, works.NUM_CLASSES)]
+    return nn.Sequential(*layers)
+
+
+_BUILDERS = {
+    works.CNN: _make_cnn,
+    works.MLP: _make_mlp,
+    works.RESNET: _make_resnet,
+    works.EMBEDDING: _make_embedding,
+}

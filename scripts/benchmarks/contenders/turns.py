@@ -1,0 +1,79 @@
+"""A contender's side of taking turns: do so many steps when told to, and say how long they took.
+
+Without TensorFlow. The benchmark (`turn_taking.py`) listens at a Unix socket; a message is a line
+of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+SOCKET_VARIABLE = "TFDIST_BENCHMARK_SOCKET"
+CORES_VARIABLE = "TFDIST_BENCHMARK_CORES"  # "0,1": each worker's own, in their order
+
+
+def pin_to_own_core(worker_index: int) -> None:
+    """Lets this process run on its core only. Call it before threads are made."""
+    cores = [int(core) for core in os.environ.get(CORES_VARIABLE, "").split(",") if core]
+    if cores:
+        os.sched_setaffinity(0, {cores[worker_index % len(cores)]})
+
+
+class Turns:
+    """The turns of this worker.
+
+    Ask `goes_on` before each step; all workers of a contender get the same turns.
+
+    Args:
+      worker_index: Which worker of the contender this is.
+    """
+
+    def __init__(self, worker_index: int) -> None:
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect(os.environ[SOCKET_VARIABLE])
+        self._lines = self._connection.makefile("r")
+        self._left = 0
+        self._is_in_turn = False
+        self._has_ended = False
+        self._say({"worker": worker_index, "pid": os.getpid()})
+
+    def goes_on(self) -> bool:
+        """Says whether to do another step. Between turns it waits for the next one."""
+        if self._has_ended:
+            return False
+        if self._left == 0:
+            if self._is_in_turn:
+                self._report()
+            line = self._lines.readline()
+            self._left = json.loads(line)["steps"] if line else 0
+            self._is_in_turn = True
+            self._cpu_start_s, self._start_s = time.process_time(), time.perf_counter()
+        if self._left == 0:  # The benchmark is over, or gone.
+            self._has_ended = True
+            return False
+        self._left -= 1
+        return True
+
+    def _report(self) -> None:
+        seconds = time.perf_counter() - self._start_s
+        cpu_seconds = time.process_time() - self._cpu_start_s
+        self._say({"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": peak_bytes()})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        self._connection.sendall((json.dumps(message) + "\n").encode())
+
+
+def peak_bytes() -> int:
+    """Returns the most memory that this process has had so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def write_failure(error: BaseException) -> None:
+    """Leaves a line for the benchmark to show."""
+    Path(os.environ[SOCKET_VARIABLE] + ".error").write_text(f"{type(error).__name__}: {error}\n")

@@ -1,0 +1,196 @@
+"""The pictures of docs/benchmarks.md, drawn from the data of the parts."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from growth_figures import TITLES, megabytes
+from PIL import Image
+from record import Record
+from results import quartiles, ratio_of
+from slow_link_figures import rate_name
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot
+from matplotlib.patches import Patch
+from matplotlib.ticker import StrMethodFormatter
+
+DPI = 100
+NUM_COLOURS = 48
+OURS, BOUND, PEER = "#1b6ca8", "#9aa5ad", "#d98c3f"
+# Light to dark by size.
+SIZE_COLOURS = ("#8fc1e3", "#4d97cc", "#1b6ca8", "#0b3c5d", "#06263b", "#021320")
+
+# A file, and what it shows.
+Drawn = tuple[Path, str]
+
+
+def draw(records: Mapping[str, Record], folder: Path) -> dict[str, list[Drawn]]:
+    """Draws what there is to draw.
+
+    Returns:
+      The pictures of each part, by its name.
+    """
+    drawers: dict[str, Callable[[Mapping[str, Any], Path], list[Drawn]]] = {
+        "steps": draw_steps,
+        "slow-link": draw_slow_link,
+        "growth": draw_growth,
+    }
+    return {
+        name: drawers[name](record.part.data, folder)
+        for name, record in records.items()
+        if name in drawers
+    }
+
+
+def draw_growth(data: Mapping[str, Any], folder: Path) -> list[Drawn]:
+    """Draws step times and efficiency over the number of workers, a column for each engine."""
+    engines = list(data["step_seconds"])
+    figure, axes = pyplot.subplots(
+        2, len(engines), figsize=(4.5 * len(engines), 7), sharex=True, sharey="row", squeeze=False
+    )
+    for (top, bottom), engine in zip(axes.T, engines, strict=True):
+        for colour, size in zip(SIZE_COLOURS, data["step_seconds"][engine], strict=False):
+            line = {int(n): 1e3 * t for n, t in data["drawn_seconds"][engine][size].items()}
+            points = {
+                int(n): 1e3 * quartiles(times)[1]
+                for n, times in data["step_seconds"][engine][size].items()
+            }
+            label = megabytes(int(size))
+            top.plot(list(line), list(line.values()), color=colour, label=label)
+            top.plot(list(points), list(points.values()), "o", color=colour, markersize=5)
+            alone = line[1]
+            bottom.plot(
+                list(line), [100 * alone / t for t in line.values()], color=colour, label=label
+            )
+            first = points[min(points)] if 1 in points else alone
+            bottom.plot(
+                list(points),
+                [100 * first / t for t in points.values()],
+                "o",
+                color=colour,
+                markersize=5,
+            )
+        top.set(title=f"tfdist over {TITLES[engine]}", xscale="log", yscale="log")
+        bottom.set(xlabel="workers", ylim=(0, 105))
+        bottom.set_xscale("log", base=2)
+        bottom.set_xticks([1, 2, 4, 16, 64, 256, 1024], ["1", "2", "4", "16", "64", "256", "1,024"])
+        bottom.minorticks_off()
+        for axis in (top, bottom):
+            axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("ms a step")
+    axes[0][0].yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes[1][0].set_ylabel("efficiency, % (weak scaling)")
+    axes[0][0].legend(title="gradients", fontsize=9)
+    text = "points: measured; lines: the fitted formula of a ring"
+    figure.suptitle(f"A step that waits {1e3 * data['wait_seconds']:g} ms, then reduces ({text})")
+    path = _save(figure, folder / "benchmarks-growth.png")
+    return [(path, "Step times and efficiency over the number of workers, from 1 to 1,024")]
+
+
+def draw_steps(data: Mapping[str, Any], folder: Path) -> list[Drawn]:
+    """Draws each contender's step time over the ideal, a panel for each model."""
+    seconds: Mapping[str, Mapping[str, Sequence[float]]] = data["step_seconds"]
+    path = _draw_bars(seconds, data.get("titles", {}), folder / "benchmarks-steps.png", "ideal")
+    return [(path, "Step time of each contender over the ideal, for each model")]
+
+
+def draw_slow_link(data: Mapping[str, Any], folder: Path) -> list[Drawn]:
+    """Draws each step, and computation plus communication, over the longer one of these two."""
+    found = data["found"]
+    if not found:  # There was no link.
+        return []
+    figure, axis = pyplot.subplots(figsize=(8, 1.3 + 0.5 * len(found)))
+    for row, one in enumerate(reversed(found)):
+        pairs = list(zip(one["computation"], one["communication"], strict=True))
+        longer = [max(pair) for pair in pairs]
+        _draw_bar(axis, row + 0.2, one["step"], longer, OURS, height=0.38)
+        _draw_bar(axis, row - 0.2, [sum(pair) for pair in pairs], longer, BOUND, height=0.38)
+    names = [
+        f"{one['model'].upper()}, {TITLES[one['engine']]}, {rate_name(one['rate_bits'])}"
+        for one in reversed(found)
+    ]
+    axis.set_yticks(range(len(found)), names, fontsize=9)
+    axis.axvline(1.0, color="black", linewidth=0.8, linestyle=":")
+    axis.margins(x=0.12)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.set_xlabel("over the longer one of computation and communication (median, quartiles)")
+    marks = [Patch(color=OURS), Patch(color=BOUND)]
+    axis.legend(
+        marks,
+        ["tfdist's step", "one after the other"],
+        fontsize=8,
+        loc="lower right",
+        ncols=2,
+        bbox_to_anchor=(1, 1),
+    )
+    path = _save(figure, folder / "benchmarks-slow-link.png")
+    return [(path, "Step time over max(computation, communication) on slow links")]
+
+
+def _draw_bars(
+    seconds: Mapping[str, Mapping[str, Sequence[float]]],
+    titles: Mapping[str, str],
+    path: Path,
+    reference_word: str,
+) -> Path:
+    """Draws ratios to the first contender as bars with quartiles, a panel for each group."""
+    names = list(dict.fromkeys(name for group in seconds.values() for name in group))
+    rows = {name: row for row, name in enumerate(reversed(names))}
+    figure, axes = pyplot.subplots(
+        1,
+        len(seconds),
+        figsize=(3.2 + 2.4 * len(seconds), 1.1 + 0.36 * len(names)),
+        sharey=True,
+        squeeze=False,
+    )
+    for axis, (group, times) in zip(axes[0], seconds.items(), strict=True):
+        reference = next(iter(times.values()))
+        for name, own in times.items():
+            _draw_bar(axis, rows[name], own, reference, _colour(name), height=0.7)
+        milliseconds = 1e3 * quartiles(reference)[1]
+        axis.set_title(
+            f"{titles.get(group, group)}\n{reference_word} {milliseconds:.1f} ms", fontsize=9
+        )
+        axis.axvline(1.0, color="black", linewidth=0.8, linestyle=":")
+        axis.margins(x=0.2)
+        axis.set_yticks(list(rows.values()), list(rows), fontsize=9)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel(f"step time over {reference_word} (median, quartiles)", fontsize=9)
+    return _save(figure, path)
+
+
+def _draw_bar(
+    axis: Any,
+    row: float,
+    seconds: Sequence[float],
+    reference: Sequence[float],
+    colour: str,
+    height: float,
+) -> None:
+    """Draws the median of the ratios, its quartiles, and its number."""
+    ratio = ratio_of(seconds, reference, name="")
+    errors = [[ratio.value - ratio.low], [ratio.high - ratio.value]]
+    axis.barh(row, ratio.value, xerr=errors, color=colour, height=height)
+    axis.text(ratio.high, row, f" {ratio.value:.2f}", va="center", fontsize=8)
+
+
+def _colour(name: str) -> str:
+    if name.startswith("tfdist"):
+        return OURS
+    return BOUND if name.startswith(("ideal", "sum", "bare")) else PEER
+
+
+def _save(figure: Any, path: Path) -> Path:
+    """Writes a picture of few colours: a quarter of the size, and nobody sees it."""
+    figure.tight_layout()
+    whole = io.BytesIO()
+    figure.savefig(whole, format="png", dpi=DPI)
+    pyplot.close(figure)
+    Image.open(whole).convert("RGB").quantize(NUM_COLOURS).save(path, optimize=True)
+    return path

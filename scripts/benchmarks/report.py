@@ -1,0 +1,190 @@
+"""The benchmark's document: what was found becomes Markdown. Pure."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import introduction
+from record import Record
+from results import Ratio, Table
+
+WIDTH = 100
+SHORT_NOTE = 80  # Longer ones stand below the table.
+_NUMBER = re.compile(r"[-+]?[\d.,]+( ?(%|ms|s|MB|GB/s))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A picture of a part.
+
+    Attributes:
+      path: As the document refers to it.
+      text: What it shows, for those who can't see it.
+    """
+
+    path: str
+    text: str
+
+
+def document(records: Mapping[str, Record], pictures: Mapping[str, Sequence[Picture]]) -> str:
+    """Returns the whole document.
+
+    Args:
+      records: By the name of their part, in the order in which they are shown.
+      pictures: Of each part, by the same name.
+    """
+    sections = [introduction.TEXT, _targets(records)]
+    sections += [_section(record, pictures.get(name, ())) for name, record in records.items()]
+    sections.append(_machines(records))
+    return "\n".join(section.strip() + "\n" for section in sections if section)
+
+
+def markdown_table(table: Table) -> str:
+    """Returns a table with its title and note; columns of numbers are set to the right."""
+    rows = [[_cell(one) for one in row] for row in (table.header, *table.rows)]
+    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
+    right = [
+        bool(table.rows) and all(_NUMBER.fullmatch(cell) or not cell for cell in column)
+        for column in zip(*table.rows, strict=True)
+    ] or [False] * len(widths)
+    lines = [
+        "| " + " | ".join(_set(c, w, r) for c, w, r in zip(row, widths, right, strict=True)) + " |"
+        for row in rows
+    ]
+    rule = "|".join("-" * (w + 1) + (":" if r else "-") for w, r in zip(widths, right, strict=True))
+    lines.insert(1, f"|{rule}|")
+    paragraphs = [_wrap(table.title and f"**{table.title}**"), "\n".join(lines), _wrap(table.note)]
+    return "\n\n".join(text for text in paragraphs if text) + "\n"
+
+
+def ratio_table(ratios: Sequence[Ratio], title: str) -> Table:
+    """Returns a row for each ratio: what was found, what was asked, the outcome, and short notes.
+
+    Columns in which every cell is empty are left out.
+    """
+    header = ("ratio", "median", "quartiles", "target", "aim", "outcome", "note")
+    rows = [
+        (
+            one.name,
+            f"{one.value:.3f}",
+            f"{one.low:.3f} to {one.high:.3f}",
+            asked(one),
+            "" if one.aim is None else f"{one.aim:g}",
+            outcome(one),
+            one.note if len(one.note) <= SHORT_NOTE else "see below",
+        )
+        for one in ratios
+    ]
+    kept = [column for column in range(len(header)) if any(row[column] for row in rows)]
+    return Table(
+        title=title,
+        header=tuple(header[column] for column in kept),
+        rows=tuple(tuple(row[column] for column in kept) for row in rows),
+    )
+
+
+def asked(ratio: Ratio) -> str:
+    """Returns the target in words; empty if nothing is asked."""
+    if ratio.target is None:
+        return ""
+    return f"at {'most' if ratio.at_most else 'least'} {ratio.target:g}"
+
+
+def outcome(ratio: Ratio) -> str:
+    """Says whether the target was reached, and by how much it was missed."""
+    if ratio.target is None:
+        return ""
+    if ratio.is_reached():
+        return "reached"
+    short = abs(ratio.value - ratio.target)
+    share = f" ({short / abs(ratio.target):.1%})" if ratio.target else ""
+    return f"missed by {short:.3g}{share}"
+
+
+def _targets(records: Mapping[str, Record]) -> str:
+    """Returns the section about everything that has a target: a table for each part."""
+    by_part = [
+        (one.part.title, [ratio for ratio in one.part.ratios if ratio.target is not None])
+        for one in records.values()
+    ]
+    outcomes = [ratio.is_reached() for _, ratios in by_part for ratio in ratios]
+    if not outcomes:
+        return ""
+    summary = f"{sum(map(bool, outcomes))} of {len(outcomes)} targets are reached."
+    tables = [_ratios(ratios, title) for title, ratios in by_part if ratios]
+    return "\n\n".join(["## Targets", summary, *tables])
+
+
+def _ratios(ratios: Sequence[Ratio], title: str) -> str:
+    """Returns the table of the ratios, and a point for each note that is too long for it."""
+    points = [
+        _wrap(f"- {one.name}: {one.note}", "  ") for one in ratios if len(one.note) > SHORT_NOTE
+    ]
+    table = markdown_table(ratio_table(ratios, title))
+    return f"{table}\n{chr(10).join(points)}".strip()
+
+
+def _section(record: Record, pictures: Sequence[Picture]) -> str:
+    part = record.part
+    told = [one for one in part.ratios if one.target is None]
+    paragraphs = [
+        f"## {part.title}",
+        _wrap(part.about),
+        _wrap(_measured(record)),
+        *(f"![{picture.text}]({picture.path})" for picture in pictures),
+        *(markdown_table(table) for table in part.tables),
+    ]
+    if told:
+        paragraphs.append(_ratios(told, "Ratios"))
+    if part.missing:
+        points = "\n".join(_wrap(f"- {one}", "  ") for one in part.missing)
+        paragraphs.append(f"Left out:\n\n{points}")
+    return "\n\n".join(text.strip() for text in paragraphs if text)
+
+
+def _measured(record: Record) -> str:
+    cores = record.machine.get("cores to run on", "?")
+    return (
+        f"Measured on {record.date}, {record.rounds} round{'s' * (record.rounds != 1)}, "
+        f"{'only the model(s) ' + ', '.join(record.models) + ', ' if record.models else ''}"
+        f"while other processes took {record.cores_taken:.2f} of {cores} cores."
+    )
+
+
+def _machines(records: Mapping[str, Record]) -> str:
+    """Returns the section about where it was measured: one table for each machine."""
+    seen: list[tuple[dict[str, str], list[str]]] = []
+    for record in records.values():
+        title = record.part.title
+        for machine, parts in seen:
+            if machine == record.machine:
+                parts.append(title)
+                break
+        else:
+            seen.append((record.machine, [title]))
+    tables = [
+        Table(
+            title="" if len(seen) == 1 else "; ".join(parts),
+            header=("what", "which"),
+            rows=tuple(machine.items()),
+        )
+        for machine, parts in seen
+    ]
+    return "## The machine\n\n" + "\n".join(map(markdown_table, tables))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _set(cell: str, width: int, is_right: bool) -> str:
+    return cell.rjust(width) if is_right else cell.ljust(width)
+
+
+def _wrap(text: str, indent: str = "") -> str:
+    return textwrap.fill(
+        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

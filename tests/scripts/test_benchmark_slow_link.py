@@ -1,0 +1,117 @@
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import shaped_link
+import slow_link
+import slow_link_figures as figures
+from results import Options
+from slow_link_figures import Found
+
+MBIT = 1e6
+
+
+def found(**changes: Any) -> Found:
+    values = {
+        "model": "cnn",
+        "engine": "grpc",
+        "rate_bits": 200 * MBIT,
+        "step": [0.062, 0.063, 0.061],
+        "computation": [0.005, 0.070, 0.005],
+        "communication": [0.060, 0.060, 0.060],
+    }
+    return Found(**(values | changes))
+
+
+def test_a_step_is_compared_with_the_longer_one_and_with_the_sum_round_by_round() -> None:
+    against_max, against_sum = figures.ratios([found()])
+    assert against_max.name.startswith("CNN, gRPC, 200 Mbit/s: ")
+    assert against_max.value == pytest.approx(0.061 / 0.060)  # of 0.062/0.060, 0.9, 0.061/0.060
+    assert against_max.is_reached() is True
+    assert against_sum.value == pytest.approx(0.061 / 0.065)
+    assert against_sum.is_reached() is None
+
+
+def test_the_table_has_what_the_bytes_alone_would_take() -> None:
+    (table,) = figures.make_part([found(rate_bits=1e9)], ()).tables
+    # 347,146 weights of 4 bytes at 1 Gbit/s.
+    assert table.rows[0][0] == "CNN, gRPC, 1 Gbit/s"
+    assert table.rows[0][-1] == "11.1"
+
+
+@pytest.mark.parametrize(
+    ("model", "rate_bits", "steps"), [("cnn", 1e9, 90), ("cnn", 2e8, 18), ("mlp", 2e8, 3)]
+)
+def test_a_turn_takes_about_a_second_or_a_few_steps(
+    model: str, rate_bits: float, steps: int
+) -> None:
+    assert figures.steps_per_turn(model, rate_bits) == steps
+
+
+def test_without_root_it_is_said_and_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    part = measure_nothing()
+    assert part.missing == ("A slow link: network namespaces need root. Run this as root.",)
+    assert (part.tables, part.ratios) == ((), ())
+
+
+def test_a_missing_program_is_named_with_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "tc" else f"/bin/{name}")
+    (line,) = measure_nothing().missing
+    assert line == "A slow link: tc not found. Install iproute2 and util-linux."
+
+
+def measure_nothing() -> Any:
+    return slow_link.measure(
+        Options(rounds=1, models=("cnn",), cores=(0, 1), say=print, workers=(1, 2))
+    )
+
+
+needs_hosts = pytest.mark.skipif(
+    shaped_link.why_impossible() is not None, reason=str(shaped_link.why_impossible())
+)
+
+
+@needs_hosts
+def test_the_hosts_are_gone_after_a_failure_with_all_that_ran_there() -> None:
+    with pytest.raises(ZeroDivisionError), shaped_link.linked_hosts() as link:
+        link.shape(100 * MBIT)
+        for host in link.hosts:
+            assert "tbf" in qdisc_of(host) and "rate 100Mbit" in qdisc_of(host)
+        sleeper = subprocess.Popen(link.hosts[1].command(["sleep", "1000"]))
+        networks = [network_of(host.pid) for host in link.hosts]
+        raise ZeroDivisionError
+    assert sleeper.wait() == -9
+    assert not Path(link.folder).exists()
+    assert not set(networks) & {network_of(int(p.name)) for p in processes()}
+
+
+@needs_hosts
+def test_mpirun_reaches_the_other_host_through_the_agent() -> None:
+    with shaped_link.linked_hosts() as link:
+        command = [link.agent, "-x", link.hosts[1].name, "hostname", "&&", "echo", "$NAME"]
+        done = subprocess.run(
+            link.hosts[0].command(command), env={**os.environ, "NAME": "kept"}, capture_output=True
+        )
+    assert done.stdout.decode().split() == ["slow2", "kept"]
+
+
+def qdisc_of(host: shaped_link.Host) -> str:
+    command = host.command(["tc", "qdisc", "show", "dev", "eth0"])
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def processes() -> Sequence[Path]:
+    return [path for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def network_of(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return None  # it has just ended
