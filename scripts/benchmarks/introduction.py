@@ -11,7 +11,8 @@ do the same. This page is written by one command; no figure in it is written by 
 ## How it is measured
 
 - A *worker* is a process of its own, pinned to a core of its own, with one thread for computation.
-  Batches have 64 samples a worker. Data are in memory, if nothing else is said.
+  Batches have 64 samples a worker. Data are in memory, if nothing else is said. All contenders on
+  TensorFlow run with TF_ENABLE_ONEDNN_OPTS=1, its default on newer processors.
 - *Contenders* (tfdist over an engine, a bound, another library) are all started first and then take
   turns: A B A B ... in one run. One runs at a time; the others are stopped by a signal until their
   turn comes. The first turn of each warms up and is left out.
