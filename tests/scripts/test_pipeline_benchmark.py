@@ -42,7 +42,7 @@ def test_each_target_stands_beside_what_was_measured_and_its_bound(
     assert more_stages.startswith("pipelined, 2 stages / pipelined, 4 stages ")
     assert ">= 1 " in more_stages and " 1.091 " in more_stages  # (m+1)/(m+1/4)
     outcomes = rows[-3:]
-    assert all(row.endswith("reached") or ": missed by 0." in row for row in outcomes)
+    assert all(row.endswith("reached") or ": missed by " in row for row in outcomes)
 
 
 def test_the_cut_is_printed_with_how_uneven_it_is(measured: tuple[str, dict]) -> None:

@@ -17,6 +17,7 @@ from tfdist.testing.waiting import wait_until
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 _START_LIMIT_S = 30.0
 _STOP_LIMIT_S = 5.0
+_LEAVING_LIMIT_S = 5.0
 # Slurm's default is 300. A job must end long before.
 _NODE_DOWN_AFTER_S = 60
 _CONFIGURATION = """
@@ -92,6 +93,8 @@ class SlurmCluster:
         running = ("PENDING", "CONFIGURING", "RUNNING")
         has_ended = wait_until(lambda: self.job(job_id)["JobState"] not in running, limit_s)
         assert has_ended, self.job(job_id)
+        # How it ended is known when its nodes have said so; one that is cut off never does.
+        wait_until(lambda: self.job(job_id)["JobState"] != "COMPLETING", _LEAVING_LIMIT_S)
         return self.job(job_id)
 
     def cancel_all(self) -> None:
