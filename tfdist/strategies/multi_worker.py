@@ -126,17 +126,15 @@ class GrpcCollectives:
         """
         if same_rows and tensor.shape.num_elements():
             return self._gather_same_rows(tensor, name)
-        noted, self._noted = self._noted, None  # The gather counts, not the sums it is made of.
         own_rows = tf.shape(tensor)[0]
         places = tf.one_hot(self.worker_index, self.num_workers, dtype=tf.int32)
-        rows = self._reduce(places * own_rows, f"{name}_rows")
+        rows, _ = self._ring_sum(places * own_rows, f"{name}_rows")
         before = tf.reduce_sum(rows[: self.worker_index])
         after = tf.reduce_sum(rows[self.worker_index + 1 :])
         inner = [[0, 0]] * (tensor.shape.rank - 1)
         padded = tf.pad(tensor, [[before, after], *inner])
-        result = self._reduce(padded, name)
-        self._noted = noted
-        return self._note("gather", tensor, result, next(_KEYS[self._group_key]))
+        # What is noted is the gather, and not the two sums that it is made of.
+        return self._note("gather", tensor, *self._ring_sum(padded, name))
 
     def _gather_same_rows(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         key = next(_KEYS[self._group_key])
@@ -169,8 +167,12 @@ class GrpcCollectives:
         return self._note("broadcast", tensor, result, key)
 
     def _reduce(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        return self._note("sum", tensor, *self._ring_sum(tensor, name))
+
+    def _ring_sum(self, tensor: tf.Tensor, name: str) -> tuple[tf.Tensor, int]:
+        """Returns the sum, and its key."""
         key = next(_KEYS[self._group_key])
-        result = tf.raw_ops.CollectiveReduce(
+        total = tf.raw_ops.CollectiveReduce(
             input=tensor,
             group_size=self.num_workers,
             group_key=self._group_key,
@@ -181,7 +183,7 @@ class GrpcCollectives:
             communication_hint="ring",
             name=name,
         )
-        return self._note("sum", tensor, result, key)
+        return total, key
 
 
 class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
