@@ -138,10 +138,17 @@ def _with_look_ahead(dataset: tf.data.Dataset, distance: int) -> tf.data.Dataset
     specs = tf.nest.flatten(dataset.element_spec, expand_composites=True)
     filler = tuple(_filler(spec) for spec in specs)
     one, zero = tf.constant(1.0), tf.constant(0.0)
-    elements = dataset.map(lambda *element: (_tensors_of(element), one))
+
+    # AutoGraph would take a third of a second at the start, to convert nothing.
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def as_real(*element: Any) -> Any:
+        return _tensors_of(element), one
+
+    elements = dataset.map(as_real)
     fillers = tf.data.Dataset.from_tensors((filler, zero)).repeat(distance)
     waiting = (filler,) * distance
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def shift(state: Any, entry: Any) -> Any:
         element, is_real = entry
         return (*state[1:], element), (state[0], is_real)
