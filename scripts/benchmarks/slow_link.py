@@ -43,17 +43,17 @@ def measure(options: Options) -> Part:
     try:
         with linked_hosts() as link:
             link.shape(RATES[0])  # If it cannot be shaped, say so before anything is started.
+            ports = itertools.count(FIRST_PORT)
             for model in (name for name in options.models if name in GRADIENT_BYTES):
-                found += _measure_model(model, engines, link, options)
+                found += _measure_model(model, engines, link, ports, options)
     except LinkError as error:
         return make_part((), (f"A slow link: {error}",))
     return make_part(found, missing)
 
 
 def _measure_model(
-    model: str, engines: Sequence[str], link: Link, options: Options
+    model: str, engines: Sequence[str], link: Link, ports: Iterator[int], options: Options
 ) -> Iterator[Found]:
-    ports = itertools.count(FIRST_PORT)
     contenders = {COMPUTATION: _computation(model, link)}
     for engine in engines:
         make = _over_mpi if engine == "horovod" else _over_grpc

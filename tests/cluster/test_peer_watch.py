@@ -2,12 +2,15 @@
 
 import dataclasses
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 from tfdist.cluster import Cluster, PeerWatch, Task, WorkerLostError, peer_watch, peers_of
+from tfdist.cluster.exit_codes import LOST_WORKER
 from tfdist.cluster.rendezvous_protocol import Member
 
 
@@ -78,6 +81,33 @@ def test_a_worker_that_does_not_answer_is_lost_after_a_while(
         watch.start(interrupted.set)
         assert interrupted.wait(10.0)
         raise RuntimeError("the session was closed")
+
+
+_WAIT_IN_VAIN = """
+import sys, threading
+from tfdist.cluster import PeerWatch, peer_watch
+from tfdist.cluster.rendezvous_protocol import Member
+peer_watch._PROBE_EVERY_S, peer_watch._GRACE_S, peer_watch._LEAVING_S = 0.02, 0.1, 0.1
+with PeerWatch(Member(name="worker 1", address=sys.argv[1])) as watch:
+    watch.start({interrupt})
+    threading.Event().wait(60.0)
+    print("waited to the end")
+"""
+
+
+@pytest.mark.parametrize("interrupt", ["None", "threading.Event().wait"])
+def test_a_process_that_nothing_interrupts_is_ended_with_the_same_line(
+    server: socket.socket, interrupt: str
+) -> None:
+    peer = member(server)
+    server.close()
+    command = [sys.executable, "-c", _WAIT_IN_VAIN.format(interrupt=interrupt), peer.address]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert (ended.returncode, ended.stdout) == (LOST_WORKER, "")
+    assert ended.stderr == (
+        f"WorkerLostError: Lost worker 1 ({peer.address}) while training: its process has ended. "
+        "See its output for the cause.\n"
+    )
 
 
 def test_errors_pass_while_the_worker_is_there(server: socket.socket) -> None:

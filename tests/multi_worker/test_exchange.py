@@ -84,12 +84,14 @@ def test_workers_get_directly_what_they_get_around_the_ring(
 def train() -> Any:
     """A function that trains a few steps in a worker, and tells what ran where.
 
-    `apply(optimizer, pairs)` makes the update; None is `apply_gradients`.
+    `apply(optimizer, pairs)` makes the update; None is `apply_gradients`. `report(loss, train_op)`
+    makes the reported loss, in a model without host_call; None is the loss.
     """
 
     def train(
         *,
         apply: Any = None,
+        report: Any = None,
         iterations: int = 1,
         steps: int = 2,
         times: int = 1,
@@ -133,6 +135,10 @@ def train() -> Any:
                     return apply(optimizer, given)
                 return optimizer.apply_gradients(given)
 
+            if report is not None:
+                step = v1.train.get_global_step()
+                train_op = optimizer.apply_gradients(pairs, global_step=step)
+                return tfe.EstimatorSpec(mode, loss=report(loss, train_op), train_op=train_op)
             return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, [g for g, _ in pairs]))
 
         class Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
@@ -192,7 +198,36 @@ def test_in_a_training_step_only_the_exchange_is_elsewhere(
         elsewhere = [one for one in worker["ops"] if f"/task:{index}/" not in one[2]]
         assert {op for _, op, _ in elsewhere} == {"FIFOQueueV2", "QueueDequeueV2", "_Send"}
         assert all("_exchanged/from_" in name for name, _, _ in elsewhere)
+        # The gradients and the step's agreement share a message; in shares there is one more.
+        swaps = 1 if num_workers == 2 else 2
+        dequeues = [op for _, op, _ in elsewhere if op == "QueueDequeueV2"]
+        assert len(dequeues) == swaps * (num_workers - 1)
     _assert_equal_weights(workers, workers[0]["values"])
+
+
+def _loss_after_the_update(loss: Any, train_op: Any) -> Any:
+    import tensorflow as tf
+
+    with tf.control_dependencies([train_op]):
+        return tf.identity(loss)
+
+
+def _loss_over_all_workers(loss: Any, train_op: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.distribute.get_replica_context().all_reduce("MEAN", loss)
+
+
+@pytest.mark.parametrize("report", [_loss_after_the_update, _loss_over_all_workers])
+def test_a_loss_that_is_made_of_a_sum_does_not_share_its_message(
+    fake_cluster: Any, train: Any, report: Any
+) -> None:
+    expected = fake_cluster.run(train)
+    workers = fake_cluster.run(train, report=report)
+    for worker in workers:
+        dequeues = [op for _, op, device in worker["ops"] if op == "QueueDequeueV2"]
+        assert len(dequeues) == 2
+    _assert_equal_weights(workers, expected[0]["values"])
 
 
 def _in_a_branch(optimizer: Any, pairs: Any) -> Any:

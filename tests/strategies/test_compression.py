@@ -134,3 +134,12 @@ def test_another_compression_is_refused_in_one_line(strategy: Any, compression: 
     with pytest.raises(ValueError, match=re.escape(expected)) as caught:
         strategy(compression=compression)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("compression", "said"), [(None, ""), ("bf16", ", float32 sent as bfloat16")]
+)
+def test_the_description_of_messages_names_the_half(compression: Any, said: str) -> None:
+    strategy = MultiWorkerStrategy(device="/device:CPU:0", compression=compression)
+    described = strategy.extended.describe_messages()
+    assert described == f"buckets of up to 1 MB, from 1 MB on alone{said}"

@@ -69,3 +69,21 @@ def test_workers_name_the_same_queues_in_the_same_places(kind: str) -> None:
                 ends += [(op.type, op.device) for op in queue.outputs[0].consumers()]
             assert [kind for kind, _ in ends] == ["QueueEnqueueV2", "QueueDequeueV2"]
             assert ends[0][1] == HOSTS[source]
+
+
+def test_sums_that_share_a_message_come_back_to_their_users_in_their_shapes() -> None:
+    shapes: list[list[int]] = [[3, 5], [], [7]]
+    with tf.Graph().as_default() as graph, tf.device("/device:CPU:0"):
+        sums, users = [], []
+        for i, shape in enumerate(shapes):
+            tensor = tf.compat.v1.placeholder(tf.float32, shape)
+            result = tf.identity(tf.identity(tensor, f"collective_{i}"), "result")
+            users.append(tf.negative(result))
+            sums.append(Collective(kind="sum", tensor=tensor, result=result, key=str(i)))
+        DirectExchange(hosts=HOSTS[:2], index=0).take_over_together(sums)
+    assert _count(graph.get_operations(), "QueueEnqueueV2", "QueueDequeueV2") == (1, 1)
+    for i, (user, shape) in enumerate(zip(users, shapes, strict=True)):
+        value = user.op.inputs[0].op.inputs[0]
+        assert value.op.name.startswith("collective_0_exchanged/")
+        assert value.shape.as_list() == shape
+        assert value.op.inputs[0].name.endswith(f"split:{i}")

@@ -82,7 +82,8 @@ with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     own = np.arange(1 << 20, dtype=np.float32) % 1000 * (hvd.rank() + 1)
     total = session.run(strategy.extended.collectives.sum([tf.constant(own)], "sum")[0])
 assert np.array_equal(total, np.arange(1 << 20) % 1000 * 3), total
-print(f"rank {hvd.rank()}: {strategy.describe_reductions()}")
+# At once: mpirun would mix the parts of two ranks' lines.
+os.write(1, f"rank {hvd.rank()}: {strategy.describe_reductions()}\\n".encode())
 """
 
 

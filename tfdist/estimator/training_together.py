@@ -49,13 +49,20 @@ class ExchangeDirectly(v1.train.SessionRunHook):  # type: ignore[misc]
     """Lets the workers talk directly, when all hooks before this one have added their ops.
 
     Each of a session call's collectives is exchanged then, or none.
+
+    Args:
+      strategy: The workers'.
+      needed: What each step runs.
     """
 
-    def __init__(self, strategy: MultiWorkerStrategy) -> None:
+    def __init__(
+        self, strategy: MultiWorkerStrategy, needed: Sequence[tf.Tensor | tf.Operation]
+    ) -> None:
         self._strategy = strategy
+        self._needed = needed
 
     def begin(self) -> None:
-        self._strategy.exchange_directly()
+        self._strategy.exchange_directly(self._needed)
 
 
 class TrainTogether(TrainAlone):
@@ -86,6 +93,7 @@ class TrainTogether(TrainAlone):
         self.compare = TextExchange(strategy)
         self.watch = strategy.watch_peers()
         self.agreement: Agreement | None = None
+        self.needed: list[tf.Tensor | tf.Operation] = []
 
     def found_checkpoint(self) -> FoundCheckpoint:
         """Worker 0's: the others may have another model_dir, or none."""
@@ -101,11 +109,12 @@ class TrainTogether(TrainAlone):
         extended = self.strategy.extended
         self.num_gradient_buckets = extended.reductions.num_buckets
         self.agreement = Agreement(self.strategy, training.loss, training.has_more)
+        self.needed = [training.train_op, self.agreement.fetch()]
         return self.agreement.loss
 
     def stopping_hooks(self) -> list[v1.train.SessionRunHook]:
         assert self.agreement is not None
-        exchanging = [ExchangeDirectly(self.strategy)] if self.exchanges else []
+        exchanging = [ExchangeDirectly(self.strategy, self.needed)] if self.exchanges else []
         return [
             StopTogether(self.agreement, self.signals),
             *exchanging,

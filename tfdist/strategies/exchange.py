@@ -14,7 +14,8 @@ the others have ended the step, too. The Estimator's workers leave together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -63,14 +64,31 @@ class DirectExchange:
         The collective itself is left without use. Every worker must do so, before a session has
         been opened.
         """
-        tensor, key = collective.tensor, f"tfdist_{collective.key}"
+        with self._in_place_of(collective) as key:
+            values = getattr(self, f"_{collective.kind}")(collective.tensor, key)
+        _replace(collective, values)
+
+    def take_over_together(self, sums: Sequence[Collective]) -> None:
+        """Does so for several sums of one dtype, whose shapes are known, with one message."""
+        with self._in_place_of(sums[0]) as key:
+            flat = tf.concat([tf.reshape(one.tensor, [-1]) for one in sums], axis=0)
+            sizes = [one.tensor.shape.num_elements() for one in sums]
+            parts = tf.split(self._sum(flat, key), sizes)
+            values = [
+                tf.reshape(part, one.tensor.shape) for part, one in zip(parts, sums, strict=True)
+            ]
+        for one, value in zip(sums, values, strict=True):
+            _replace(one, value)
+
+    @contextmanager
+    def _in_place_of(self, collective: Collective) -> Iterator[str]:
+        """Adds ops where a collective's are; gives the beginning of the queues' names."""
         with (
-            tensor.graph.as_default(),
+            collective.tensor.graph.as_default(),
             tf.device(self.hosts[self.index]),
             tf.name_scope(f"{collective.result.op.inputs[0].op.name}_exchanged"),
         ):
-            values = getattr(self, f"_{collective.kind}")(tensor, key)
-        replace_input(collective.result.op, collective.result.op.inputs[0], values)
+            yield f"tfdist_{collective.key}"
 
     def _sum(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
         """All workers add the same values in the same order, and get the same bits."""
@@ -126,6 +144,10 @@ class DirectExchange:
                 shared_name=f"{key}_from_{source}_to_{target}",
                 name=f"from_{source}_to_{target}",
             )
+
+
+def _replace(collective: Collective, values: tf.Tensor) -> None:
+    replace_input(collective.result.op, collective.result.op.inputs[0], values)
 
 
 def _add_in_order(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -18,6 +18,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies import sync_on_read
+from tfdist.strategies.buckets import describe_sizes
 from tfdist.strategies.collectives import (
     Collectives,
     Value,
@@ -232,6 +233,13 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     def start_counting_reductions(self) -> None:
         """Forgets the reductions of earlier graphs."""
         self.reductions = Reductions()
+
+    def describe_messages(self) -> str:
+        """Says what gradients travel to other workers in."""
+        sizes = describe_sizes(
+            max_bytes=self.collectives.max_bucket_bytes, alone_bytes=self.collectives.alone_bytes
+        )
+        return sizes if self._half is None else f"{sizes}, float32 sent as {self._half.name}"
 
     def _all_reduce(
         self,

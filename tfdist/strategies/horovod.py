@@ -16,7 +16,6 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster import PeerWatch, find_mpi_rank
 from tfdist.cluster.endings import OneLineError
 from tfdist.cluster.progress import in_phase
-from tfdist.strategies.buckets import describe_sizes
 from tfdist.strategies.collectives import Collectives
 from tfdist.strategies.compression import Compression, find_half, from_copied, to_copied
 from tfdist.strategies.extended import WorkerExtended
@@ -138,11 +137,8 @@ class HorovodStrategy(v1.distribute.Strategy):  # type: ignore[misc]
 
     def describe_reductions(self) -> str:
         """Says how gradients are reduced, and what Horovod and Open MPI are told."""
-        collectives = self.extended.collectives
-        sizes = describe_sizes(
-            max_bytes=collectives.max_bucket_bytes, alone_bytes=collectives.alone_bytes
-        )
-        return f"Horovod, {sizes}; {describe_settings(os.environ)}"
+        messages = self.extended.describe_messages()
+        return f"Horovod, {messages}; {describe_settings(os.environ)}"
 
 
 def load_horovod() -> ModuleType:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -29,161 +27,25 @@ from tfdist.cluster import (
 from tfdist.cluster.progress import in_phase
 from tfdist.cluster.rendezvous_protocol import members_of
 from tfdist.cluster.rendezvous_sockets import port_taken_error
-from tfdist.strategies.buckets import describe_sizes
 from tfdist.strategies.collectives import Collectives
-from tfdist.strategies.compression import Compression, find_half, from_copied, to_copied
-from tfdist.strategies.exchange import Collective, DirectExchange
+from tfdist.strategies.compression import Compression, find_half
 from tfdist.strategies.executing_instances import executing_instances
 from tfdist.strategies.extended import WorkerExtended
+from tfdist.strategies.grpc_collectives import GrpcCollectives
 from tfdist.strategies.local import NoCollectives
 from tfdist.strategies.placement import HOST, DeviceError, own_gpu, place
 from tfdist.strategies.replica_count import count_replicas
 
-# A message costs about as much as copying 1 MB into a bucket and out again.
-_MAX_BUCKET_BYTES = 1 << 20
-_ALONE_BYTES = 512 << 10
 # Each worker asks each other one in every step: beyond these the ring has fewer messages.
 _MOST_TO_EXCHANGE_DIRECTLY = 8
 
-# A server cannot be stopped, and remembers the keys of its collectives: a process has one for each
-# of its addresses, and strategies made later take it over.
+# A server cannot be stopped: a process has one for each of its addresses, and strategies made later
+# take it over.
 _SERVERS: dict[str, tf.distribute.Server] = {}
 # How many logical CPUs each was started with: it cannot get more.
 _NUM_CPUS: dict[str, int] = {}
 # The strategy made last for an address: a server needs its devices.
 _STRATEGIES: WeakValueDictionary[str, MultiWorkerStrategy] = WeakValueDictionary()
-_ALL_WORKERS = 1  # The key of the group of them all.
-_KEYS: dict[int, Iterator[int]] = {_ALL_WORKERS: itertools.count(1)}
-
-
-class GrpcCollectives:
-    """TensorFlow's ring collectives between the servers of a cluster.
-
-    Each collective has a key; workers agree on keys because they build the same graphs in the
-    same order.
-    """
-
-    max_bucket_bytes = _MAX_BUCKET_BYTES
-    alone_bytes = _ALONE_BYTES
-
-    def __init__(self, num_workers: int, worker_index: int, group_key: int = _ALL_WORKERS) -> None:
-        self.num_workers = num_workers
-        self.worker_index = worker_index
-        self._group_key = group_key
-        # Those of the graph that is being built, while somebody asks for them.
-        self._noted: list[Collective] | None = None
-
-    def note_collectives(self) -> None:
-        """Keeps in mind which collectives are made from now on."""
-        self._noted = []
-
-    @property
-    def can_exchange_directly(self) -> bool:
-        """Whether collectives are noted, and all are outside functions, loops and branches."""
-        return bool(self._noted) and all(_is_outside(one.result) for one in self._noted or [])
-
-    def exchange_directly(self, hosts: Sequence[str]) -> None:
-        """Lets workers talk directly, not around the ring, in place of the noted collectives.
-
-        Sessions of their graph must see all workers. Nothing is changed if a collective is inside a
-        function, a loop or a branch.
-
-        Args:
-          hosts: Full names of the workers' host devices, in the workers' order.
-        """
-        noted = (self._noted or []) if self.can_exchange_directly else []
-        self._noted = None
-        exchange = DirectExchange(hosts=tuple(hosts), index=self.worker_index)
-        for collective in noted:
-            exchange.take_over(collective)
-
-    def _note(self, kind: str, tensor: tf.Tensor, result: tf.Tensor, key: int) -> tf.Tensor:
-        if self._noted is None:
-            return result
-        result = tf.identity(result)
-        self._noted.append(Collective(kind=kind, tensor=tensor, result=result, key=str(key)))
-        return result
-
-    def among(self, instances: tuple[int, ...]) -> Collectives:
-        if len(instances) == 1:
-            return NoCollectives()
-        key = _group_key(instances)
-        # Only its members count its collectives, from a number far from other groups' ones.
-        _KEYS.setdefault(key, itertools.count((key % 1023 + 1) << 20))
-        return GrpcCollectives(len(instances), instances.index(self.worker_index), key)
-
-    def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
-        if len(tensors) == 1:
-            return [self._reduce(tensors[0], name)]
-        flat = tf.concat([tf.reshape(t, [-1]) for t in tensors], axis=0)
-        parts = tf.split(self._reduce(flat, name), [tf.size(t) for t in tensors])
-        return [tf.reshape(part, tf.shape(t)) for part, t in zip(parts, tensors, strict=True)]
-
-    def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
-        """Sums blocks of zeros in which each worker has filled in its own rows.
-
-        TensorFlow's own gather needs equal sizes, and crashes on empty ones. Adding zeros is exact.
-        """
-        if same_rows and tensor.shape.num_elements():
-            return self._gather_same_rows(tensor, name)
-        own_rows = tf.shape(tensor)[0]
-        places = tf.one_hot(self.worker_index, self.num_workers, dtype=tf.int32)
-        rows, _ = self._ring_sum(places * own_rows, f"{name}_rows")
-        before = tf.reduce_sum(rows[: self.worker_index])
-        after = tf.reduce_sum(rows[self.worker_index + 1 :])
-        inner = [[0, 0]] * (tensor.shape.rank - 1)
-        padded = tf.pad(tensor, [[before, after], *inner])
-        # What is noted is the gather, and not the two sums that it is made of.
-        return self._note("gather", tensor, *self._ring_sum(padded, name))
-
-    def _gather_same_rows(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        key = next(_KEYS[self._group_key])
-        rows, *inner = tensor.shape.as_list()
-        gathered = tf.raw_ops.CollectiveGather(
-            input=to_copied(tensor),
-            group_size=self.num_workers,
-            group_key=self._group_key,
-            instance_key=key,
-            shape=[self.num_workers * rows, *inner],
-            communication_hint="ring",
-            name=name,
-        )
-        return self._note("gather", tensor, from_copied(gathered, tensor.dtype), key)
-
-    def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        key = next(_KEYS[self._group_key])
-        arguments = dict(
-            group_size=self.num_workers,
-            group_key=self._group_key,
-            instance_key=key,
-            shape=tensor.shape,
-            communication_hint="ring",
-            name=name,
-        )
-        if self.worker_index > 0:
-            result = tf.raw_ops.CollectiveBcastRecv(T=tensor.dtype, **arguments)
-        else:
-            result = tf.raw_ops.CollectiveBcastSend(input=tensor, **arguments)
-        return self._note("broadcast", tensor, result, key)
-
-    def _reduce(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        return self._note("sum", tensor, *self._ring_sum(tensor, name))
-
-    def _ring_sum(self, tensor: tf.Tensor, name: str) -> tuple[tf.Tensor, int]:
-        """Returns the sum, and its key."""
-        key = next(_KEYS[self._group_key])
-        total = tf.raw_ops.CollectiveReduce(
-            input=tensor,
-            group_size=self.num_workers,
-            group_key=self._group_key,
-            instance_key=key,
-            merge_op="Add",
-            final_op="Id",
-            subdiv_offsets=[0],
-            communication_hint="ring",
-            name=name,
-        )
-        return total, key
 
 
 class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
@@ -325,25 +187,27 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         if self._may_exchange_directly():
             self.extended.collectives.note_collectives()
 
-    def exchange_directly(self) -> None:
+    def exchange_directly(self, needed: Sequence[tf.Tensor | tf.Operation] = ()) -> None:
         """Lets the workers talk directly in place of the noted collectives, if they are few.
 
         For a graph whose session has a config that `sees_all_workers`, and whose workers leave
         together. Every worker must call it.
+
+        Args:
+          needed: What is always run together, by every worker: small sums behind it share a
+            message.
         """
         if self._may_exchange_directly():
             assert self.cluster is not None
             hosts = [f"{_full_name(task)}{HOST}" for task in self.cluster.workers]
-            self.extended.collectives.exchange_directly(hosts)
+            self.extended.collectives.exchange_directly(hosts, needed)
 
     def describe_reductions(self) -> str:
         """Says how gradients are reduced in the graph whose collectives are being noted, if any."""
         collectives = self.extended.collectives
-        sizes = describe_sizes(
-            max_bytes=collectives.max_bucket_bytes, alone_bytes=collectives.alone_bytes
-        )
         way = "directly between" if collectives.can_exchange_directly else "in a ring of"
-        return f"gRPC, {way} {collectives.num_workers} workers, {sizes}"
+        messages = self.extended.describe_messages()
+        return f"gRPC, {way} {collectives.num_workers} workers, {messages}"
 
     def _may_exchange_directly(self) -> bool:
         if executing_instances() is not None:
@@ -378,14 +242,6 @@ def _full_name(task: Task) -> str:
     return f"/job:{task.type}/replica:0/task:{task.index}"
 
 
-def _is_outside(tensor: tf.Tensor) -> bool:
-    """Says whether a tensor is outside functions, loops and branches."""
-    # No public way to ask for the second.
-    return getattr(tensor.graph, "outer_graph", None) is None and (
-        tensor.op._get_control_flow_context() is None
-    )
-
-
 def has_server(cluster: Cluster, task: Task) -> bool:
     """Says whether TensorFlow's server of this worker has been started."""
     return cluster.address(task) in _SERVERS
@@ -408,11 +264,6 @@ def start_server_of_run() -> None:
             "one. Make the strategy first, on every instance."
         )
     _ = strategy.master
-
-
-def _group_key(instances: tuple[int, ...]) -> int:
-    """Returns a group's key: the same in each member, another one for each group, below 2^31."""
-    return zlib.crc32(repr(instances).encode()) % (2**31 - 2) + 2
 
 
 def _resolve(resolver: Any) -> tuple[Cluster, Task] | None:
