@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tfdist.launch.mpi import find_mpirun
+
 CONTENDERS = Path(__file__).parent / "contenders"
 START_TIMEOUT_S = 180.0
 TURN_TIMEOUT_S = 300.0
@@ -93,11 +95,8 @@ def tf_configs(num_workers: int) -> list[dict[str, str]]:
 
 def mpirun(num_workers: int, command: Sequence[str]) -> list[str]:
     """Returns the command that starts workers over MPI; they pin themselves."""
-    return [
-        str(Path(sys.prefix, "bin", "mpirun")),
-        "-np", str(num_workers), "--bind-to", "none", "--oversubscribe", "--allow-run-as-root",
-        *command,
-    ]  # fmt: skip
+    options = ("--bind-to", "none", "--oversubscribe", "--allow-run-as-root")
+    return [find_mpirun() or "mpirun", "-np", str(num_workers), *options, *command]
 
 
 @dataclass

@@ -32,6 +32,7 @@ from tfdist.strategies.compression import Compression, find_half
 from tfdist.strategies.executing_instances import executing_instances
 from tfdist.strategies.extended import WorkerExtended
 from tfdist.strategies.grpc_collectives import GrpcCollectives
+from tfdist.strategies.host_memory import keep_memory
 from tfdist.strategies.local import NoCollectives
 from tfdist.strategies.placement import HOST, DeviceError, own_gpu, place
 from tfdist.strategies.replica_count import count_replicas
@@ -158,6 +159,7 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         # A call to a worker that is gone fails, and does not wait until it is back: closing a
         # session that has a part on it would wait for ever.
         os.environ.setdefault("GRPC_FAIL_FAST", "true")
+        keep_memory(os.environ)
         jobs = {job: list(a) for job, a in cluster.jobs.items() if job != "evaluator"}
         try:
             server = tf.distribute.Server(
@@ -207,7 +209,8 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         collectives = self.extended.collectives
         way = "directly between" if collectives.can_exchange_directly else "in a ring of"
         messages = self.extended.describe_messages()
-        return f"gRPC, {way} {collectives.num_workers} workers, {messages}"
+        memory = "freed memory kept" if keep_memory(os.environ) else "freed memory given back"
+        return f"gRPC, {way} {collectives.num_workers} workers, {messages}; {memory}"
 
     def _may_exchange_directly(self) -> bool:
         if executing_instances() is not None:
