@@ -160,8 +160,14 @@ def test_the_workers_weights_are_bit_equal(workers: list[dict[str, Any]]) -> Non
 
 
 def test_each_gradient_is_reduced_once_a_step_and_on_the_host(
-    workers: list[dict[str, Any]],
+    request: Any, workers: list[dict[str, Any]]
 ) -> None:
+    gradients = ("all_reduce/bucket_0", "CPU:0")
+    loss_and_agreement = ("all_reduce_1/bucket_0", "CPU:0")
+    if request.node.callspec.params["workers"] == "grpc":
+        expected = [gradients]  # The loss and the agreement travel with them: all are small.
+    else:
+        expected = [gradients, loss_and_agreement]
     for worker in workers:
         for shape in ("(4, 4)", "(9,)", "(9, 4)"):
             assert worker["reduced"].count(f"float32 {shape}") == 1, worker["reduced"]
@@ -170,11 +176,7 @@ def test_each_gradient_is_reduced_once_a_step_and_on_the_host(
             for name, op, place in worker["ops"]
             if "all_reduce" in name and op.startswith(("QueueEnqueue", "Horovod"))
         ]
-        # The second one is of the loss, and of what the workers agree on at each step.
-        assert sorted(reductions) == [
-            ("all_reduce/bucket_0", "CPU:0"),
-            ("all_reduce_1/bucket_0", "CPU:0"),
-        ]
+        assert sorted(reductions) == expected
         updates = [place for _, op, place in worker["ops"] if op == "ResourceApplyAdam"]
         assert updates == ["CPU:0"] * len(VARIABLES)
 
