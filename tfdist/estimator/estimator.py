@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
-from tfdist.estimator import checkpoints, evaluation, pipelined, prediction, warm_start
+from tfdist.estimator import checkpoints, evaluation, prediction, warm_start
 from tfdist.estimator.arguments import (
     check_multiple,
     check_positive,
@@ -433,7 +433,9 @@ class Estimator:
             v1.logging.info("Calling model_fn.")
             name_layers_from_the_start()
             pipeline = self._call_pipeline(mode, config)
-            built = pipelined.build_model(pipeline, features, labels, config, for_export=for_export)
+            from tfdist.estimator.pipelined.model import build_model  # Not needed by most.
+
+            built = build_model(pipeline, features, labels, config, for_export=for_export)
             v1.logging.info("Done calling model_fn.")
             return built
         params = self._batch_sizes.add_to(self.params, mode)
