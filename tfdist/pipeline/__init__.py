@@ -2,16 +2,22 @@
 
 A model that is too large for one device is cut into blocks, blocks form stages, each stage has a
 device, and micro-batches flow through the stages so that all devices work at once.
+
+Names are imported when they are first used: an Estimator, which may have a pipeline, starts sooner.
 """
 
-from tfdist.pipeline.blocks import Block, begin_block, remove_blocks
-from tfdist.pipeline.data_loader import DataLoader
-from tfdist.pipeline.devices import compute_devices, set_cpu_devices
-from tfdist.pipeline.inference_model import InferenceModel, inference_model
-from tfdist.pipeline.options import Options
-from tfdist.pipeline.settings import Settings
-from tfdist.pipeline.stages import AutoStage, PipelinedExecution, ShardedExecution, Stage
-from tfdist.pipeline.training_model import TrainingModel, training_model
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfdist.pipeline.blocks import Block, begin_block, remove_blocks
+    from tfdist.pipeline.data_loader import DataLoader
+    from tfdist.pipeline.devices import compute_devices, set_cpu_devices
+    from tfdist.pipeline.inference_model import InferenceModel, inference_model
+    from tfdist.pipeline.options import Options
+    from tfdist.pipeline.settings import Settings
+    from tfdist.pipeline.stages import AutoStage, PipelinedExecution, ShardedExecution, Stage
+    from tfdist.pipeline.training_model import TrainingModel, training_model
 
 __all__ = [
     "AutoStage",
@@ -31,3 +37,28 @@ __all__ = [
     "set_cpu_devices",
     "training_model",
 ]
+
+_HOMES = {
+    "AutoStage": "tfdist.pipeline.stages",
+    "Block": "tfdist.pipeline.blocks",
+    "DataLoader": "tfdist.pipeline.data_loader",
+    "InferenceModel": "tfdist.pipeline.inference_model",
+    "Options": "tfdist.pipeline.options",
+    "PipelinedExecution": "tfdist.pipeline.stages",
+    "Settings": "tfdist.pipeline.settings",
+    "ShardedExecution": "tfdist.pipeline.stages",
+    "Stage": "tfdist.pipeline.stages",
+    "TrainingModel": "tfdist.pipeline.training_model",
+    "begin_block": "tfdist.pipeline.blocks",
+    "compute_devices": "tfdist.pipeline.devices",
+    "inference_model": "tfdist.pipeline.inference_model",
+    "remove_blocks": "tfdist.pipeline.blocks",
+    "set_cpu_devices": "tfdist.pipeline.devices",
+    "training_model": "tfdist.pipeline.training_model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,13 @@
+"""What `import tfdist.estimator` leaves for later, because most programs never need it."""
+
+import subprocess
+import sys
+
+WITHOUT = ["tfdist.pipeline.execution", "tfdist.estimator.pipelined.model", "rich", "matplotlib"]
+
+
+def test_importing_the_estimator_does_not_import_what_only_pipelines_need() -> None:
+    code = f"import sys, tfdist.estimator; print([m for m in {WITHOUT} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
