@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from tfdist.pipeline.blocks import Block, begin_block, remove_blocks
     from tfdist.pipeline.data_loader import DataLoader
     from tfdist.pipeline.devices import compute_devices, set_cpu_devices
-    from tfdist.pipeline.inference_model import InferenceModel, inference_model
+    from tfdist.pipeline.inference import InferenceModel, inference_model
     from tfdist.pipeline.options import Options
     from tfdist.pipeline.settings import Settings
     from tfdist.pipeline.stages import AutoStage, PipelinedExecution, ShardedExecution, Stage
-    from tfdist.pipeline.training_model import TrainingModel, training_model
+    from tfdist.pipeline.training import TrainingModel, training_model
 
 __all__ = [
     "AutoStage",
@@ -42,19 +42,19 @@ _HOMES = {
     "AutoStage": "tfdist.pipeline.stages",
     "Block": "tfdist.pipeline.blocks",
     "DataLoader": "tfdist.pipeline.data_loader",
-    "InferenceModel": "tfdist.pipeline.inference_model",
+    "InferenceModel": "tfdist.pipeline.inference",
     "Options": "tfdist.pipeline.options",
     "PipelinedExecution": "tfdist.pipeline.stages",
     "Settings": "tfdist.pipeline.settings",
     "ShardedExecution": "tfdist.pipeline.stages",
     "Stage": "tfdist.pipeline.stages",
-    "TrainingModel": "tfdist.pipeline.training_model",
+    "TrainingModel": "tfdist.pipeline.training",
     "begin_block": "tfdist.pipeline.blocks",
     "compute_devices": "tfdist.pipeline.devices",
-    "inference_model": "tfdist.pipeline.inference_model",
+    "inference_model": "tfdist.pipeline.inference",
     "remove_blocks": "tfdist.pipeline.blocks",
     "set_cpu_devices": "tfdist.pipeline.devices",
-    "training_model": "tfdist.pipeline.training_model",
+    "training_model": "tfdist.pipeline.training",
 }
 
 
