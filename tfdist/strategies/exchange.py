@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from tfdist.strategies import leaving_first
 from tfdist.strategies.private_tensorflow import replace_input
 
 # A worker can be a step ahead of another one, and never two: it waits for the other's gradients.
@@ -95,7 +96,7 @@ class DirectExchange:
         elements = tensor.shape.num_elements()
         if len(self.hosts) > 2 and elements is not None and elements > _FEW_ELEMENTS:
             return self._sum_by_shares(tensor, key)
-        everyones = self._swap([tensor] * len(self.hosts), key)
+        everyones = self._swap([tensor] * len(self.hosts), key, gradient=tensor)
         for one in everyones:
             one.set_shape(tensor.shape)
         return _add_in_order(everyones)
@@ -118,16 +119,24 @@ class DirectExchange:
         size = -(-elements // count)
         sizes = [max(0, min(size, elements - i * size)) for i in range(count)]
         shares = tf.split(tf.reshape(tensor, [-1]), sizes)
-        own = self._swap(shares, key)
+        own = self._swap(shares, key, gradient=tensor)
         for share in own:
             share.set_shape([sizes[self.index]])
         sums = self._swap([_add_in_order(own)] * count, f"{key}_sum")
         return tf.reshape(tf.concat(sums, axis=0), tensor.shape)
 
-    def _swap(self, tensors: Sequence[tf.Tensor], key: str) -> list[tf.Tensor]:
-        """Gives each worker its tensor; returns what each of them has for this one."""
+    def _swap(
+        self, tensors: Sequence[tf.Tensor], key: str, *, gradient: tf.Tensor | None = None
+    ) -> list[tf.Tensor]:
+        """Gives each worker its tensor; returns what each of them has for this one.
+
+        `gradient` is what the tensors are made of alone: it leaves before the backward pass goes
+        on.
+        """
         others = [i for i in range(len(self.hosts)) if i != self.index]
         offers = [self._queue(self.index, i, tensors[i], key).enqueue(tensors[i]) for i in others]
+        if gradient is not None:
+            leaving_first.wait_for_leaving(gradient, offers)
         received = list(tensors)
         with tf.control_dependencies(offers):
             received[self.index] = tf.identity(tensors[self.index])

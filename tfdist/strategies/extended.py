@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.strategies import sync_on_read
+from tfdist.strategies import leaving_first, sync_on_read
 from tfdist.strategies.buckets import describe_sizes
 from tfdist.strategies.collectives import (
     Collectives,
@@ -260,10 +260,25 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         own = [add_replicas(parts, mean=mean) for parts in values]
         if self.collectives.num_workers == 1:
             return own
+        large = [i for i, value in enumerate(own) if self._leaves_alone(value)]
+        gates: dict[int, list[tf.Operation]] = {}
+        for i in large:
+            own[i], gates[i] = leaving_first.without_gates(own[i])
+        leaving_first.make_first([own[i] for i in large])
         reduced, num_buckets = all_reduce(self.collectives, own, mean=mean, name=name, half=half)
+        with tf.device(HOST):
+            for i in large:
+                with tf.control_dependencies(gates[i]):
+                    reduced[i] = tf.identity(reduced[i])
         self.reductions.num_buckets += num_buckets
         self.reductions.described += [_describe(v, half) for v in own]
         return reduced
+
+    def _leaves_alone(self, value: Value) -> bool:
+        """Says whether a value is a message of its own."""
+        if isinstance(value, tf.IndexedSlices):
+            return False
+        return (value.shape.num_elements() or 0) * value.dtype.size >= self.collectives.alone_bytes
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
         parts = [_as_value(part) for part in _values_of(value)]

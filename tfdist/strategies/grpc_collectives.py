@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfdist.strategies.collectives import Collectives
 from tfdist.strategies.compression import from_copied, to_copied
 from tfdist.strategies.exchange import Collective, DirectExchange
+from tfdist.strategies.leaving_first import is_outside
 from tfdist.strategies.local import NoCollectives
 from tfdist.strategies.shared_messages import Sum, group, results_behind
 
@@ -47,7 +48,7 @@ class GrpcCollectives:
     @property
     def can_exchange_directly(self) -> bool:
         """Whether collectives are noted, and all are outside functions, loops and branches."""
-        return bool(self._noted) and all(_is_outside(one.result) for one in self._noted or [])
+        return bool(self._noted) and all(is_outside(one.result.op) for one in self._noted or [])
 
     def exchange_directly(
         self, hosts: Sequence[str], needed: Sequence[tf.Tensor | tf.Operation] = ()
@@ -175,14 +176,6 @@ def _sums_together(
             num_bytes = elements * dtype.size
             sums[number] = Sum(dtype=dtype.name, num_bytes=num_bytes, needs=needs)
     return group(sums)
-
-
-def _is_outside(tensor: tf.Tensor) -> bool:
-    """Says whether a tensor is outside functions, loops and branches."""
-    # No public way to ask for the second.
-    return getattr(tensor.graph, "outer_graph", None) is None and (
-        tensor.op._get_control_flow_context() is None
-    )
 
 
 def _group_key(instances: tuple[int, ...]) -> int:
