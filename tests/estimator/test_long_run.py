@@ -78,7 +78,9 @@ def long_run(
 def test_memory_does_not_grow(long_run: tuple[dict[str, Any], Path]) -> None:
     measured, _ = long_run
     memory, objects = measured["memory"], measured["objects"]
-    assert memory[-1] - memory[0] < 8e6  # bytes; a leak of 400 a step would show
+    # Bytes over the 8,000 steps between the middle and the end: a leak of 500 a step would show.
+    # Before, the system's pools of memory may still grow, and how far depends on other programs.
+    assert min(memory[-2:]) - max(memory[3:5]) < 4e6, memory
     assert objects[-1] - objects[0] < 500
 
 
