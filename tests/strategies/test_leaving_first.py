@@ -135,6 +135,16 @@ def test_a_gradient_is_taken_before_the_optimizers_gate() -> None:
             assert gates == gated.op.control_inputs != []
 
 
+def test_a_gradient_before_its_gate_has_the_shape_that_is_known_behind_it() -> None:
+    with tf.Graph().as_default():
+        unknown = v1.placeholder(tf.float32)
+        gated, _ = tf.tuple([tf.square(unknown), unknown])
+        gated.set_shape([3, 2])
+        ungated, _ = leaving_first.without_gates(gated)
+        assert ungated.op.type == "Square"
+        assert ungated.shape == [3, 2]
+
+
 def test_what_waits_for_something_else_is_no_gate() -> None:
     with tf.Graph().as_default():
         value = tf.constant(1.0)

@@ -29,6 +29,7 @@ def without_gates(tensor: tf.Tensor) -> tuple[tf.Tensor, list[tf.Operation]]:
         if not all(gate.type == "NoOp" and source.op in gate.control_inputs for gate in waits_for):
             break
         gates += waits_for
+        source.set_shape(tensor.shape)  # What is gated may be known better.
         tensor = source
     return tensor, gates
 
