@@ -145,6 +145,12 @@ def test_a_gradient_before_its_gate_has_the_shape_that_is_known_behind_it() -> N
         assert ungated.shape == [3, 2]
 
 
+def test_an_old_variable_is_read_where_it_was_read() -> None:
+    with tf.Graph().as_default():
+        read = tf.identity(v1.get_variable("old", [3], use_resource=False))
+        assert leaving_first.without_gates(read)[0].dtype == tf.float32
+
+
 def test_what_waits_for_something_else_is_no_gate() -> None:
     with tf.Graph().as_default():
         value = tf.constant(1.0)

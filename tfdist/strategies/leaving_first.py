@@ -14,9 +14,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-# What a value passes between where it is made and where it is sent.
-_PASSED = ("Cast", "Identity", "Reshape")
-
 
 def without_gates(tensor: tf.Tensor) -> tuple[tf.Tensor, list[tf.Operation]]:
     """Returns a value as it is before gates such as `tf.tuple`'s, and these gates.
@@ -27,6 +24,8 @@ def without_gates(tensor: tf.Tensor) -> tuple[tf.Tensor, list[tf.Operation]]:
     while tensor.op.type == "Identity":
         source, waits_for = tensor.op.inputs[0], tensor.op.control_inputs
         if not all(gate.type == "NoOp" and source.op in gate.control_inputs for gate in waits_for):
+            break
+        if source.dtype != tensor.dtype:  # A variable of the old kind: it is read here.
             break
         gates += waits_for
         source.set_shape(tensor.shape)  # What is gated may be known better.
@@ -79,11 +78,19 @@ def is_outside(operation: tf.Operation) -> bool:
 
 
 def _maker(tensor: tf.Tensor) -> tf.Operation:
-    """Returns the op that computes what a tensor holds."""
+    """Returns the op that computes what a tensor holds, and all that the tensor needs."""
     op = tensor.op
-    while op.type in _PASSED and not op.control_inputs:
+    while _passes_on(op):
         op = op.inputs[0].op
     return op
+
+
+def _passes_on(op: tf.Operation) -> bool:
+    """Says whether an op needs its first input alone, and only changes its shape or dtype."""
+    if op.control_inputs:
+        return False
+    is_fixed_reshape = op.type == "Reshape" and op.inputs[1].op.type == "Const"
+    return is_fixed_reshape or op.type in ("Cast", "Identity")
 
 
 def _siblings(maker: tf.Operation) -> set[tf.Operation]:
