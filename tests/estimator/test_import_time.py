@@ -11,3 +11,10 @@ def test_importing_the_estimator_does_not_import_what_only_pipelines_need() -> N
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_names_that_are_imported_when_they_are_used_are_listed() -> None:
+    import tfdist.pipeline
+
+    assert {"PipelinedExecution", "training_model"} <= set(dir(tfdist.pipeline))
+    assert all(getattr(tfdist.pipeline, name) for name in dir(tfdist.pipeline))
