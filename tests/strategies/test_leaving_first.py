@@ -10,6 +10,9 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.strategies import leaving_first
 from tfdist.strategies.exchange import Collective, DirectExchange
+from tfdist.strategies.extended import WorkerExtended
+from tfdist.strategies.grpc_collectives import GrpcCollectives
+from tfdist.strategies.placement import Placement
 
 IMAGES = np.random.default_rng(0).normal(size=(2, 6, 6, 3)).astype(np.float32)
 
@@ -187,6 +190,29 @@ def test_the_backward_pass_waits_until_a_gradient_has_been_offered_where_that_ta
         assert len([op for op in operations if op.type == "QueueEnqueueV2"]) == (
             num_workers - 1 if num_workers == 2 else 2 * (num_workers - 1)
         )
+
+
+def test_a_strategy_sends_a_large_gradient_before_its_gate_and_gates_what_comes_back() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.random.normal([50, 400])
+        for number in range(2):  # Each gradient is 0.64 MB.
+            x = tf.matmul(x, v1.get_variable(f"w{number}", [400, 400], use_resource=True))
+        optimizer = v1.train.GradientDescentOptimizer(0.1)
+        pairs = optimizer.compute_gradients(tf.reduce_sum(tf.square(x)))
+        extended = WorkerExtended(
+            tf.distribute.get_strategy(),
+            Placement(device="/device:CPU:1"),
+            GrpcCollectives(num_workers=2, worker_index=0),
+        )
+        reduced = extended._batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
+        sums = [op for op in graph.get_operations() if op.type == "CollectiveReduce"]
+        # The last layer's gradient leaves first.
+        for (gated, _), result, total in zip(pairs, reduced, reversed(sums), strict=True):
+            maker = gated.op.inputs[0].op
+            assert total.inputs[0].op.inputs[0].op is maker
+            assert result.op.control_inputs == gated.op.control_inputs != []
+            (of_input,) = (op for op in maker.inputs[1].consumers() if op is not maker)
+            assert maker in of_input.control_inputs
 
 
 def test_functions_are_left_alone() -> None:
