@@ -19,10 +19,14 @@ DEFAULTS = {
     "HOROVOD_CYCLE_TIME": "0.1",
     "HOROVOD_FUSION_THRESHOLD": "1048576",
     "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_btl_tcp_flags": "send",
     "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
     "OMPI_MCA_coll_tuned_dynamic_rules_filename": RULES,
 }
-SAID = "HOROVOD_CYCLE_TIME=0.1, HOROVOD_FUSION_THRESHOLD=1048576, mpi_yield_when_idle=1"
+SAID = (
+    "HOROVOD_CYCLE_TIME=0.1, HOROVOD_FUSION_THRESHOLD=1048576, mpi_yield_when_idle=1, "
+    "btl_tcp_flags=send"
+)
 
 
 def test_what_the_user_has_not_set_is_set_and_said() -> None:
@@ -38,7 +42,7 @@ def test_what_the_user_has_set_is_kept_and_named() -> None:
     assert missing.keys() | own.keys() == DEFAULTS.keys()
     assert describe_settings({**own, **missing}) == (
         "HOROVOD_CYCLE_TIME=5 (yours), HOROVOD_FUSION_THRESHOLD=1048576, "
-        "mpi_yield_when_idle=0 (yours), coll_tuned rings from 1 MB on"
+        "mpi_yield_when_idle=0 (yours), btl_tcp_flags=send, coll_tuned rings from 1 MB on"
     )
 
 
@@ -88,17 +92,21 @@ os.write(1, f"rank {hvd.rank()}: {strategy.describe_reductions()}\\n".encode())
 
 
 @pytest.mark.skipif(engine_problem("horovod") is not None, reason=str(engine_problem("horovod")))
-def test_open_mpi_takes_the_rules_without_a_word_and_the_users_setting_stays(
-    tmp_path: Path,
+@pytest.mark.parametrize("transports", ["^tcp,ofi", "tcp,self"])  # Shared memory; TCP.
+def test_open_mpi_takes_the_settings_without_a_word_and_the_users_stay(
+    transports: str, tmp_path: Path
 ) -> None:
     mpirun = find_mpirun()
     assert mpirun is not None
     script = tmp_path / "reduce.py"
     script.write_text(_REDUCE)
     environ = mpirun_environment(mpirun, {**os.environ, "TMPDIR": str(tmp_path)})
+    command = list(mpirun_command(mpirun, 2, [sys.executable, str(script)]))
+    command[command.index("^tcp,ofi")] = transports
+    own = {"HOROVOD_CYCLE_TIME": "1", "OMPI_MCA_btl_tcp_if_include": "lo"}
     ended = subprocess.run(
-        mpirun_command(mpirun, 2, [sys.executable, str(script)]),
-        env={**environ, "HOROVOD_CYCLE_TIME": "1", "OMP_NUM_THREADS": "1"},
+        command,
+        env={**environ, **own, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=120,
