@@ -90,9 +90,9 @@ def make_part(found: Sequence[Found], missing: Sequence[str]) -> Part:
             "Two workers of tfdist, each on its own core and in its own network namespace, train "
             "over a link that is shaped (token bucket, each direction by itself). Computation is "
             "the same step in both workers at once without reduction; communication is a bare "
-            "reduction of the same bytes by the same engine over the same link. Where both overlap "
-            "perfectly a step takes as long as the longer one. Times are ms a step: the median, "
-            "with quartiles."
+            "reduction of the same bytes by the same engine over the same link, Horovod's with the "
+            "settings that tfdist makes for itself. Where both overlap perfectly a step takes as "
+            "long as the longer one. Times are ms a step: the median, with quartiles."
         ),
         tables=(_table(found),) if found else (),
         ratios=ratios(found),

@@ -1,6 +1,7 @@
 """The bare reduction of a work's gradients by an engine as it comes, and nothing else.
 
-python bare_reduction.py WORK WORKER_INDEX grpc|horovod, with TF_CONFIG or under mpirun
+python bare_reduction.py WORK WORKER_INDEX grpc|horovod|tuned-horovod, with TF_CONFIG or under
+mpirun; tuned-horovod is Horovod with the settings that tfdist makes for itself
 
 A step reduces all gradients once. The slices of an embedding's gradient are gathered, as both
 engines do with them.
@@ -142,6 +143,10 @@ def main() -> None:
     turns.pin_to_own_core(worker_index)
     import tensorflow as tf
 
+    if engine == "tuned-horovod":
+        from tfdist.strategies.horovod_settings import missing_settings
+
+        os.environ.update(missing_settings(os.environ))
     gradients = gradients_of(name)
     server, config = start_server(worker_index) if engine == "grpc" else (None, None)
     with tf.Graph().as_default(), tf.device("/cpu:0"):
