@@ -32,9 +32,9 @@ do the same. This page is written by one command; no figure in it is written by 
 
 A target is the worst ratio that will do; the aim is what would be better still. "reached" and
 "missed" look at the median. If the quartiles of a ratio are far apart, the machine was busy: each
-part says how much other processes took of it meanwhile. A figure is worth little then. Quartiles
-are of one start of each contender. Started again, the same one may differ by 5% (six starts of
-tfdist with Horovod and the MLP: 1.27 to 1.39 times the ideal), so look at larger differences.
+part says how much other processes took of it meanwhile. A figure is worth little then. All
+turns of a contender are of one start of its processes. Another start may differ by more than the
+quartiles say.
 
 ## How to run it
 
