@@ -109,26 +109,42 @@ def test_a_signal_to_one_worker_stops_all_after_the_same_step(
 def test_sigterm_ends_a_worker_that_waits_for_a_stopped_one(
     fake_cluster: Any, train_briefly: Any, tmp_path: Path, engine: str
 ) -> None:
+    pid_file = tmp_path / "stopped"
+
     def hooks(index: int) -> list[Any]:
         import os
         import signal
         import threading
         from typing import Any  # a class's own names don't go to the workers by themselves
 
+        import psutil
         import tensorflow.compat.v1 as v1
 
         from tfdist.estimator import stop_signals
+        from tfdist.testing.waiting import wait_until
+
+        def has_stopped() -> bool:
+            text = pid_file.read_text() if pid_file.exists() else ""
+            return bool(text) and psutil.Process(int(text)).status() == psutil.STATUS_STOPPED
+
+        def leave_when_the_other_has_stopped() -> None:
+            if wait_until(has_stopped, 60):
+                os.kill(os.getpid(), signal.SIGTERM)
 
         class StopInThirdStep(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
             steps = 0
 
+            def begin(self) -> None:
+                if index == 0:
+                    stop_signals._STEP_GRACE_S = 1.0
+                    threading.Thread(target=leave_when_the_other_has_stopped, daemon=True).start()
+
             def after_run(self, run_context: Any, run_values: Any) -> None:
                 self.steps += 1
+                # Perhaps while the other one still needs it for its own third step.
                 if self.steps == 3 and index == 1:
+                    pid_file.write_text(str(os.getpid()))
                     os.kill(os.getpid(), signal.SIGSTOP)  # until the run is ended with SIGKILL
-                if self.steps == 3 and index == 0:
-                    stop_signals._STEP_GRACE_S = 1.0
-                    threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGTERM]).start()
 
         return [StopInThirdStep()]
 

@@ -10,8 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, nullcontext
-from types import FrameType
+from contextlib import nullcontext
 
 from rich.console import Console
 
@@ -60,13 +59,40 @@ def main(arguments: argparse.Namespace) -> int:
       arguments: What `add_arguments` describes.
 
     Returns:
-      The exit code: 0, 1 if something that is needed is broken, 130 after Ctrl-C.
+      The exit code: 0, 1 if something that is needed is broken, 130 after Ctrl-C, 143 after
+      SIGTERM.
     """
-    with _sigterm_as_exit():
-        try:
-            return asyncio.run(_report(arguments))
-        except KeyboardInterrupt:
-            return 128 + signal.SIGINT
+    return asyncio.run(_report_unless_stopped(arguments))
+
+
+async def _report_unless_stopped(arguments: argparse.Namespace) -> int:
+    """Reports; Ctrl-C and SIGTERM stop what was started.
+
+    The event loop takes the signals: an exception out of a handler could come between the start of
+    a child and the moment from which on it is known.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return await _report(arguments)
+    loop = asyncio.get_running_loop()
+    report = asyncio.ensure_future(_report(arguments))
+    received: list[int] = []
+
+    def stop(number: int) -> None:
+        if not received:
+            report.cancel()
+        received.append(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        return await report
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        return 128 + received[0]
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
 
 
 async def _report(arguments: argparse.Namespace) -> int:
@@ -141,20 +167,3 @@ async def _test(engine: str, survey: Survey, network: Network) -> Finding:
     if engine == "horovod" and survey.horovod_problem:
         return absent(f"{untried}: Horovod cannot be loaded")
     return judge_trial(await try_workers(engine))
-
-
-@contextmanager
-def _sigterm_as_exit() -> Iterator[None]:
-    """Makes SIGTERM stop what was started, as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    previous = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
