@@ -54,7 +54,7 @@ def _trace_deep_model(engine: str) -> list[tuple[int, int]]:
                     end = node.all_start_micros + node.all_end_rel_micros
                     label = node.timeline_label.lower()
                     is_reduction = "reduce(" in label or "= queueenqueue" in label
-                    if "all_reduce/bucket" in node.node_name and is_reduction:
+                    if "all_reduce/" in node.node_name and is_reduction:
                         starts.append(node.all_start_micros)
                     elif node.node_name.startswith("gradients/MatMul"):
                         ends.append(end)

@@ -258,7 +258,8 @@ class Places(v1.train.SessionRunHook):  # type: ignore[misc]
     def after_run(self, run_context: Any, run_values: Any) -> None:
         for graph in run_values.run_metadata.partition_graphs:
             for node in graph.node:
-                self.nodes[node.name] = (node.op, node.device.rsplit("device:", 1)[-1])
+                op = node.op.removeprefix("_Mkl")  # oneDNN's ops, where the processor has them.
+                self.nodes[node.name] = (op, node.device.rsplit("device:", 1)[-1])
 
     def of(self, op: str, prefix: str = "") -> set[str]:
         """Says on which devices the ops of a type ran, with names that start so."""

@@ -177,3 +177,69 @@ def test_a_strategy_without_a_cluster_has_one_worker(fake_cluster: Any, in_sessi
 
     assert fake_cluster.run(in_session, "grpc", build, engine="none") == [2.0]
     assert fake_cluster.run(in_session, "horovod", build, engine="none") == [2.0]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_values_reduced_in_another_order_are_paired_by_their_name_scopes(
+    fake_cluster: Any, in_session: Any, engine: str
+) -> None:
+    def build(strategy: Any) -> Any:
+        import tensorflow as tf
+
+        index = strategy.extended.collectives.worker_index
+        sums = {}
+        for name, value in [("a", 1.0), ("b", 100.0)][:: 1 - 2 * index]:
+            with tf.name_scope(name):
+                sums[name] = strategy.reduce("SUM", tf.constant([value]), axis=None)
+        return sums
+
+    for sums in fake_cluster.run(in_session, engine, build, engine=engine):
+        assert sums == {"a": [2.0], "b": [200.0]}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_variables_created_in_another_order_start_with_worker_0s_values_of_their_own(
+    fake_cluster: Any, in_session: Any, engine: str
+) -> None:
+    def build(strategy: Any) -> Any:
+        import tensorflow.compat.v1 as v1
+
+        index = strategy.extended.collectives.worker_index
+        return {
+            name: v1.get_variable(name, [], initializer=v1.constant_initializer(value + index))
+            for name, value in [("a", 10.0), ("b", 20.0)][:: 1 - 2 * index]
+        }
+
+    for values in fake_cluster.run(in_session, engine, build, engine=engine):
+        assert values == {"a": 10.0, "b": 20.0}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_session_run_gives_a_sync_on_read_variables_combined_value(
+    fake_cluster: Any, in_session: Any, engine: str
+) -> None:
+    def build(strategy: Any) -> Any:
+        import tensorflow as tf
+        import tensorflow.compat.v1 as v1
+
+        index = strategy.extended.collectives.worker_index
+        variables = {
+            name: tf.Variable(
+                0.0,
+                name=name,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=aggregation,
+            )
+            for name, aggregation in {
+                "sum": tf.VariableAggregation.SUM,
+                "mean": tf.VariableAggregation.MEAN,
+                "first": tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            }.items()
+        }
+        for variable in variables.values():
+            own = strategy.run(lambda v=variable: v.assign_add(index + 1.0))
+            v1.add_to_collection("initializers", own)
+        return variables
+
+    for values in fake_cluster.run(in_session, engine, build, engine=engine):
+        assert values == {"sum": 3.0, "mean": 1.5, "first": 1.0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfdist.cluster.endings import OneLineError
@@ -14,13 +14,19 @@ class ModelMismatchError(OneLineError, RuntimeError):
 
 
 def describe_model(
-    variables: Sequence[Any], reductions: Sequence[str], steps_per_call: int, num_replicas: int
+    variables: Sequence[Any],
+    reductions: Sequence[str],
+    combined_with: Mapping[str, Sequence[str]],
+    steps_per_call: int,
+    num_replicas: int,
 ) -> str:
     """Describes what must be equal on all workers.
 
     Args:
-      variables: The graph's global variables.
-      reductions: One text for each reduction of the training graph.
+      variables: The graph's global variables, in the order of their creation: in that order the
+        workers exchange their values.
+      reductions: One text for each value that the training graph reduces, in that order, too.
+      combined_with: Of each trainable variable what the forward pass combines it with.
       steps_per_call: Steps in one session call.
       num_replicas: Replicas in this worker.
     """
@@ -28,6 +34,7 @@ def describe_model(
         {
             "variables": {v.op.name: f"{v.dtype.name} {v.shape}" for v in variables},
             "reductions": list(reductions),
+            "combined_with": {name: list(others) for name, others in combined_with.items()},
             "steps_per_call": steps_per_call,
             "num_replicas": num_replicas,
         }
@@ -45,11 +52,19 @@ def check_models(models: Sequence[str]) -> None:
     """
     first = json.loads(models[0])
     for worker, text in enumerate(models[1:], start=1):
-        difference = _difference(first, json.loads(text), worker)
+        other = json.loads(text)
+        difference = _difference(first, other, worker)
         if difference:
             raise ModelMismatchError(
                 f"The workers' models differ: {difference}. "
                 "Start all workers with the same program and arguments."
+            )
+        difference = _other_order(first, other, worker)
+        if difference:
+            raise ModelMismatchError(
+                f"The workers' models differ: {difference}. Create the variables in the same order "
+                "on every worker: iterate over sorted(names), for example, where model_fn iterates "
+                "over a set."
             )
 
 
@@ -71,9 +86,30 @@ def _difference(first: dict[str, Any], other: dict[str, Any], worker: int) -> st
     ):
         if first[key] != other[key]:
             return f"{name} is {first[key]} on worker 0 and {other[key]} on worker {worker}"
-    if first["reductions"] != other["reductions"]:
+    if sorted(first["reductions"]) != sorted(other["reductions"]):
         return (
             f"worker 0 reduces {len(first['reductions'])} values and worker {worker} "
             f"{len(other['reductions'])}, or of other shapes or compression"
         )
     return None
+
+
+def _other_order(first: dict[str, Any], other: dict[str, Any], worker: int) -> str | None:
+    """Finds values that the workers would pair although they belong to different variables."""
+    for what, key in (("variable", "variables"), ("reduction", "reductions")):
+        for number, (mine, theirs) in enumerate(zip(first[key], other[key], strict=True), start=1):
+            if mine != theirs:
+                return f"{what} {number} is {mine} on worker 0 and {theirs} on worker {worker}"
+    for name, mine in first["combined_with"].items():
+        theirs = other["combined_with"].get(name, mine)
+        if mine != theirs:
+            return (
+                f"variable {name} is combined with {_listed(mine)} on worker 0 and with "
+                f"{_listed(theirs)} on worker {worker}"
+            )
+    return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [*names[:3], *(["..."] if len(names) > 3 else [])]
+    return ", ".join(shown) if shown else "nothing"

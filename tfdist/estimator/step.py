@@ -31,12 +31,14 @@ class Training:
       train_op: Runs the step, or the loop of steps, and increments the global step.
       loss: Scalar of this worker: the step's loss, or the mean over its replicas and the loop.
       has_more: Whether this worker's input suffices for another call; None if not known.
+      batch: What model_fn got in the first replica; inside of the loop, where there is one.
     """
 
     spec: EstimatorSpec
     train_op: tf.Operation
     loss: tf.Tensor
     has_more: tf.Tensor | None
+    batch: Batch
 
 
 def build_training(
@@ -73,7 +75,13 @@ def build_training(
         others = [] if count_input is None else [count_input(batches)]
         train_op = _count(specs[0], global_step, [*(op for own in ops for op in own), *others])
         loss = _mean([spec.loss for spec in specs])
-        return Training(spec=specs[0], train_op=train_op, loss=loss, has_more=batches[-1][2])
+        return Training(
+            spec=specs[0],
+            train_op=train_op,
+            loss=loss,
+            has_more=batches[-1][2],
+            batch=batches[0],
+        )
 
     return build_step() if iterations == 1 else _build_loop(build_step, iterations)
 
@@ -108,13 +116,13 @@ def _mean(losses: list[tf.Tensor]) -> tf.Tensor:
 
 
 def _build_loop(build_step: Callable[[], Training], iterations: int) -> Training:
-    specs: list[EstimatorSpec] = []
+    steps: list[Training] = []
     knows_the_end = False
 
     def body(i: tf.Tensor, total: tf.Tensor, _: tf.Tensor) -> Any:
         nonlocal knows_the_end
         step = build_step()
-        specs.append(step.spec)
+        steps.append(step)
         knows_the_end = step.has_more is not None
         has_more = step.has_more if knows_the_end else tf.constant(1.0)
         loss = tf.cast(step.loss, tf.float32)
@@ -130,10 +138,11 @@ def _build_loop(build_step: Callable[[], Training], iterations: int) -> Training
     )
     _forget_the_inside(v1.get_default_graph())
     return Training(
-        spec=specs[0],
+        spec=steps[0].spec,
         train_op=count.op,
         loss=total / float(iterations),
         has_more=has_more if knows_the_end else None,
+        batch=steps[0].batch,
     )
 
 

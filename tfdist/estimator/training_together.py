@@ -30,6 +30,7 @@ from tfdist.estimator.step import Training, describe_host_call
 from tfdist.estimator.stop_signals import StopSignals
 from tfdist.estimator.stopping import StopAtStep
 from tfdist.estimator.training import FoundCheckpoint, TrainAlone, TrainCall, saves_checkpoints
+from tfdist.estimator.variable_inputs import find_variable_inputs
 from tfdist.strategies.multi_worker import MultiWorkerStrategy
 from tfdist.strategies.text_exchange import TextExchange
 
@@ -110,6 +111,10 @@ class TrainTogether(TrainAlone):
         self.num_gradient_buckets = extended.reductions.num_buckets
         self.agreement = Agreement(self.strategy, training.loss, training.has_more)
         self.needed = [training.train_op, self.agreement.fetch()]
+        features, labels, _ = training.batch
+        self.combined_with = find_variable_inputs(
+            training.spec.loss, v1.trainable_variables(), features, labels
+        )
         return self.agreement.loss
 
     def stopping_hooks(self) -> list[v1.train.SessionRunHook]:
@@ -189,6 +194,7 @@ class TrainTogether(TrainAlone):
         model = describe_model(
             v1.global_variables(),
             extended.reductions.described,
+            self.combined_with,
             self.iterations,
             self.placement.num_replicas,
         )

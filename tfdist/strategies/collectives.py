@@ -6,6 +6,7 @@ must build and run the same ones, or the others wait.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
@@ -71,6 +72,7 @@ def all_reduce(
     *,
     mean: bool,
     name: str,
+    names: Sequence[str] = (),
     half: tf.DType | None = None,
 ) -> tuple[list[Value], int]:
     """Combines each value over all workers; every worker gets the same result.
@@ -82,6 +84,8 @@ def all_reduce(
         back.
       mean: Whether the sum is divided by the number of workers.
       name: Prefix of the ops' names.
+      names: What each value belongs to. Workers pair values of the same name; without names, those
+        of the same place among the values.
       half: What float32 values travel as (see `compression`); None sends them as they are.
 
     Returns:
@@ -104,18 +108,29 @@ def all_reduce(
         divisor = collectives.num_workers if mean else 1
         for number, bucket in enumerate(buckets):
             members, dtype = [sent[i] for i in bucket], dtypes[bucket[0]]
+            bucket_name = f"bucket_{number}"
+            if names:
+                bucket_name = _bucket_name([names[dense[i]] for i in bucket])
             if dtype == members[0].dtype:
-                sums = collectives.sum(members, f"bucket_{number}")
+                sums = collectives.sum(members, bucket_name)
             else:
-                sums = sum_of_halves(collectives, members, dtype, f"bucket_{number}")
+                sums = sum_of_halves(collectives, members, dtype, bucket_name)
             for i, total in zip(bucket, sums, strict=True):
                 original = values[dense[i]]
                 total.set_shape(original.shape)
                 reduced[dense[i]] = _finish(total, original.dtype, divisor)
         for i, value in enumerate(values):
             if isinstance(value, tf.IndexedSlices):
-                reduced[i] = _reduce_slices(collectives, value, divisor, half, f"slices_{i}")
+                slices_name = names[i] if names else f"slices_{i}"
+                reduced[i] = _reduce_slices(collectives, value, divisor, half, slices_name)
         return reduced, len(buckets)
+
+
+def _bucket_name(names: Sequence[str]) -> str:
+    """Returns a name that only a bucket of the same values in the same order has."""
+    if len(names) == 1:
+        return names[0]
+    return f"{names[0]}_and_{len(names) - 1}_more_{zlib.crc32(' '.join(names).encode()):08x}"
 
 
 def add_replicas(parts: Sequence[Value], *, mean: bool) -> Value:

@@ -46,8 +46,8 @@ class Reductions:
 
     Attributes:
       num_buckets: Messages that the dense values travel in.
-      described: dtype and shape of each value, and what it travels as if that is a half; must be
-        equal on all workers.
+      described: Name, dtype and shape of each value, and what it travels as if that is a half;
+        must be equal on all workers, and in the same order.
     """
 
     num_buckets: int = 0
@@ -103,7 +103,9 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         # The global step starts at 0 everywhere, and worker 0's hooks read its initial value alone.
         if self.collectives.num_workers == 1 or kwargs.get("name") == "global_step":
             return self._create_own_variable(next_creator, **kwargs)
-        own, shared = self._from_worker_0(kwargs.get("initial_value"), kwargs.get("dtype"))
+        own, shared = self._from_worker_0(
+            kwargs.get("initial_value"), kwargs.get("dtype"), kwargs.get("name") or "Variable"
+        )
         variable = self._create_own_variable(next_creator, **{**kwargs, "initial_value": shared})
         variable.own_initial_value = own
         return variable
@@ -113,13 +115,16 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             devices = self.placement.devices
             if kwargs.get("aggregation") == Aggregation.SUM and len(devices) > 1:
                 devices = (HOST,) * len(devices)  # Counts and sums of metrics.
-            return sync_on_read.make_variable(devices, _constructor_arguments(kwargs))
+            variable = sync_on_read.make_variable(devices, _constructor_arguments(kwargs))
+            if self._num_replicas_in_sync > 1:
+                variable.read_over_all = lambda: self.read_var(variable)
+            return variable
         return self.placement.create_variable(
             next_creator, inside_loop=self._is_inside_loop, **kwargs
         )
 
-    def _from_worker_0(self, initial_value: Any, dtype: Any) -> tuple[Any, Any]:
-        """Returns an initial value, and that of worker 0 to replace it, on the host.
+    def _from_worker_0(self, initial_value: Any, dtype: Any, name: str) -> tuple[Any, Any]:
+        """Returns the variable's initial value, and that of worker 0 to replace it, on the host.
 
         The value is made before the variable: an op made inside the variable's constructor would
         be colocated with the variable, which may be on the device.
@@ -135,7 +140,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             value = tf.convert_to_tensor(value, dtype=dtype)
             if value.dtype == tf.string:
                 return value, value  # Engines send numbers only; a string is the same everywhere.
-            return value, broadcast(self.collectives, value, name="broadcast_initial_value")
+            return value, broadcast(self.collectives, value, name=f"{name}/from_worker_0")
 
     def broadcast_variables(self) -> tf.Operation:
         """Sets every variable of the graph to worker 0's value (after it restored them).
@@ -145,12 +150,12 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         variables = [v for v in v1.global_variables() if v.dtype != tf.string]
         with tf.device(HOST), tf.name_scope("broadcast_variables"):
             assignments = []
-            for i, variable in enumerate(variables):
+            for variable in variables:
                 is_own = isinstance(variable, SyncOnReadVariable)
                 if not is_own and self.collectives.num_workers == 1:
                     continue
                 local = variable.read_each()[0] if is_own else variable.read_value()
-                value = self._broadcast(local, f"variable_{i}")
+                value = self._broadcast(local, variable.op.name)
                 if is_own:
                     op = variable.share_out(value, self.collectives.worker_index)
                 else:
@@ -167,7 +172,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         if not variables or self._num_replicas_in_sync == 1:
             return None
         with tf.name_scope("synchronize_variables"):
-            combined = [self.read_var(v) for v in variables]
+            combined = [variable.value_over_all() for variable in variables]
             index = self.collectives.worker_index
             pairs = zip(variables, combined, strict=True)
             return tf.group(*(v.share_out(value, index) for v, value in pairs))
@@ -178,9 +183,10 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             return tf.convert_to_tensor(variable)
         values = variable.read_each()
         if variable.aggregation == Aggregation.ONLY_FIRST_REPLICA:
-            return self._broadcast(values[0], "read_on_worker_0")
+            return self._broadcast(values[0], f"{variable.op.name}/read_on_worker_0")
         is_mean = variable.aggregation != Aggregation.SUM
-        return self._all_reduce([values], mean=is_mean, name="read_combined")[0]
+        name = variable.op.name
+        return self._all_reduce([values], mean=is_mean, name="read_combined", names=[name])[0]
 
     def _broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
         if self.collectives.num_workers == 1:
@@ -247,6 +253,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         *,
         mean: bool,
         name: str,
+        names: Sequence[str] = (),
         half: tf.DType | None = None,
     ) -> list[Value]:
         """Combines values over the replicas of this worker, then over the workers.
@@ -255,6 +262,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
           values: Of each value, those of this worker's replicas; one alone stands for them all.
           mean: Whether to average rather than to sum.
           name: Prefix of the ops' names.
+          names: What the values belong to, such as the variables of gradients: workers whose
+            values have other names, or another order, do not get each other's.
           half: What float32 values travel to other workers as; None is float32.
         """
         own = [add_replicas(parts, mean=mean) for parts in values]
@@ -265,13 +274,18 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         for i in large:
             own[i], gates[i] = leaving_first.without_gates(own[i])
         leaving_first.make_first([own[i] for i in large])
-        reduced, num_buckets = all_reduce(self.collectives, own, mean=mean, name=name, half=half)
+        reduced, num_buckets = all_reduce(
+            self.collectives, own, mean=mean, name=name, names=names, half=half
+        )
         with tf.device(HOST):
             for i in large:
                 with tf.control_dependencies(gates[i]):
                     reduced[i] = tf.identity(reduced[i])
         self.reductions.num_buckets += num_buckets
-        self.reductions.described += [_describe(v, half) for v in own]
+        described = [_describe(value, half) for value in own]
+        if names:
+            described = [f"{n} ({one})" for n, one in zip(names, described, strict=True)]
+        self.reductions.described += described
         return reduced
 
     def _leaves_alone(self, value: Value) -> bool:
@@ -296,7 +310,9 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         # Optimizers reduce gradients, to their variables. Other code reduces losses, say.
         are_gradients = all(isinstance(to, tf.Variable) for _, to in value_destination_pairs)
         half = self._half if are_gradients else None
-        return self._all_reduce(values, mean=_is_mean(reduce_op), name="all_reduce", half=half)
+        names = [to.op.name for _, to in value_destination_pairs] if are_gradients else []
+        is_mean = _is_mean(reduce_op)
+        return self._all_reduce(values, mean=is_mean, name="all_reduce", names=names, half=half)
 
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: int, options: Any = None

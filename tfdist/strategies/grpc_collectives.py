@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -20,15 +20,17 @@ _MAX_BUCKET_BYTES = 1 << 20
 _ALONE_BYTES = 512 << 10
 
 _ALL_WORKERS = 1  # The key of the group of them all.
-# A server remembers the keys of its collectives: strategies made later go on where others ended.
-_KEYS: dict[int, Iterator[int]] = {_ALL_WORKERS: itertools.count(1)}
+# The keys of this process's collectives. A server remembers them, so none is used twice.
+_keys: set[int] = set()
+# How many collectives have had a name.
+_counts: Counter[str] = Counter()
 
 
 class GrpcCollectives:
     """TensorFlow's ring collectives between the servers of a cluster.
 
-    Each collective has a key; workers agree on keys because they build the same graphs in the
-    same order.
+    Each collective has a key that is made from its name, with its name scope: workers may build
+    their collectives in different orders. The same name in a later graph has another key.
     """
 
     max_bucket_bytes = _MAX_BUCKET_BYTES
@@ -81,10 +83,8 @@ class GrpcCollectives:
     def among(self, instances: tuple[int, ...]) -> Collectives:
         if len(instances) == 1:
             return NoCollectives()
-        key = _group_key(instances)
-        # Only its members count its collectives, from a number far from other groups' ones.
-        _KEYS.setdefault(key, itertools.count((key % 1023 + 1) << 20))
-        return GrpcCollectives(len(instances), instances.index(self.worker_index), key)
+        index = instances.index(self.worker_index)
+        return GrpcCollectives(len(instances), index, _group_key(instances))
 
     def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         if len(tensors) == 1:
@@ -111,7 +111,7 @@ class GrpcCollectives:
         return self._note("gather", tensor, *self._ring_sum(padded, name))
 
     def _gather_same_rows(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        key = next(_KEYS[self._group_key])
+        key = _new_key(self._group_key, name)
         rows, *inner = tensor.shape.as_list()
         gathered = tf.raw_ops.CollectiveGather(
             input=to_copied(tensor),
@@ -125,7 +125,7 @@ class GrpcCollectives:
         return self._note("gather", tensor, from_copied(gathered, tensor.dtype), key)
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        key = next(_KEYS[self._group_key])
+        key = _new_key(self._group_key, name)
         arguments = dict(
             group_size=self.num_workers,
             group_key=self._group_key,
@@ -145,7 +145,7 @@ class GrpcCollectives:
 
     def _ring_sum(self, tensor: tf.Tensor, name: str) -> tuple[tf.Tensor, int]:
         """Returns the sum, and its key."""
-        key = next(_KEYS[self._group_key])
+        key = _new_key(self._group_key, name)
         total = tf.raw_ops.CollectiveReduce(
             input=tensor,
             group_size=self.num_workers,
@@ -158,6 +158,17 @@ class GrpcCollectives:
             name=name,
         )
         return total, key
+
+
+def _new_key(group_key: int, name: str) -> int:
+    """Returns a key for a collective that is about to be added to the current graph."""
+    full_name = f"{group_key} {tf.compat.v1.get_default_graph().unique_name(name, False)}"
+    _counts[full_name] += 1
+    key = zlib.crc32(f"{full_name} {_counts[full_name]}".encode()) & 0x7FFFFFFF
+    while key in _keys:
+        key = (key + 1) & 0x7FFFFFFF
+    _keys.add(key)
+    return key
 
 
 def _sums_together(

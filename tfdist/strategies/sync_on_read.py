@@ -1,13 +1,13 @@
 """Variables that each replica updates alone and that are combined when read.
 
 Batch-norm statistics are such variables (`synchronization=ON_READ`), and so are the counts and
-sums of metrics: no message is sent while a step runs; whoever reads one outside the replicas' code
-gets the combination over all replicas of all workers.
+sums of metrics: no message is sent while a step runs. A read outside the replicas' code, a fetch in
+`session.run` included, gives the combination over all replicas of all workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,13 +20,16 @@ Aggregation = tf.VariableAggregation
 class SyncOnReadVariable(ResourceVariable):  # type: ignore[misc]
     """One variable for each replica of this worker, under one name.
 
-    A read in cross-replica context is a collective: every worker must run it. In replica context
-    (inside model_fn) it reads the replica's own variable, and outside the strategy's scope the
-    first replica's, so saving one never waits for others.
+    A read in cross-replica context is a collective: every worker must run it. So is a fetch of the
+    variable itself in `session.run`, as with TensorFlow's own strategies. In replica context
+    (inside model_fn) it reads the replica's own variable, and outside the strategy's scope
+    `read_value()` gives the first replica's, so saving one never waits for others.
     """
 
     others: tuple[tf.Variable, ...] = ()  # Those of the other replicas.
     initializer_of_all: tf.Operation | None = None
+    read_over_all: Callable[[], tf.Tensor] | None = None  # None for one replica in the whole run.
+    _over_all: tf.Tensor | None = None
 
     @property
     def handle(self) -> tf.Tensor:
@@ -41,6 +44,30 @@ class SyncOnReadVariable(ResourceVariable):  # type: ignore[misc]
 
     def value(self) -> tf.Tensor:
         return self._combined() if _is_cross_replica() else super().value()
+
+    def value_over_all(self) -> tf.Tensor:
+        """Returns a read of the combination over all replicas, made once in a graph; a collective.
+
+        Raises:
+          RuntimeError: If the graph is finalized, and has no such read yet.
+        """
+        if self.read_over_all is None:
+            return super().read_value()
+        if self._over_all is None:
+            if self.graph.finalized:
+                raise RuntimeError(
+                    f"{self.name} is combined over all replicas when it is fetched, and the graph "
+                    f"is finalized: no operation can be added. Call {self.op.name}.read_value() in "
+                    "the strategy's scope when the graph is built, and fetch what it returns."
+                )
+            with self.graph.as_default(), tf.init_scope():
+                self._over_all = self.read_over_all()
+        return self._over_all
+
+    def _as_graph_element(self) -> tf.Tensor:
+        """What `session.run` fetches."""
+        is_in_replica = tf.distribute.has_strategy() and not _is_cross_replica()
+        return super()._as_graph_element() if is_in_replica else self.value_over_all()
 
     def read_each(self) -> list[tf.Tensor]:
         """Reads the value of each replica of this worker, in whatever context."""
