@@ -27,6 +27,7 @@ from tfdist.estimator.canned import (  # noqa: E402
     classifier_parse_example_spec,
     regressor_parse_example_spec,
 )
+from tfdist.estimator.checkpoint_fit import CheckpointMismatchError  # noqa: E402
 from tfdist.estimator.compat import enable_compat  # noqa: E402
 from tfdist.estimator.device_logging import DeviceLoggingTensorHook  # noqa: E402
 from tfdist.estimator.estimator import Estimator  # noqa: E402
@@ -83,6 +84,7 @@ __all__ = [
     "BaselineRegressor",
     "BestExporter",
     "BinaryClassHead",
+    "CheckpointMismatchError",
     "CheckpointSaverHook",
     "CheckpointSaverListener",
     "DNNClassifier",

@@ -172,6 +172,7 @@ class Estimator:
           NanLossDuringTrainingError: If the loss became NaN on any worker.
           WorkerLostError: If another worker went away.
           ModelMismatchError: If the workers' models differ.
+          CheckpointMismatchError: If the model differs from that of model_dir's checkpoint.
         """
         self._check_role()
         check_positive("steps", steps)
@@ -478,11 +479,11 @@ class Estimator:
     def _find_checkpoint(self, needs_step: bool) -> FoundCheckpoint:
         """Looks for what to resume from; only worker 0 needs the folder."""
         if self._config.train_distribute is not None and not self._config.is_chief:
-            return FoundCheckpoint(exists=False, step=0)
+            return FoundCheckpoint(path=None, step=0)
         checkpoints.require_writable(self.model_dir)
         latest = checkpoints.latest(self.model_dir)
         step = checkpoints.step_of(latest) if latest and needs_step else 0
-        return FoundCheckpoint(exists=latest is not None, step=step)
+        return FoundCheckpoint(path=latest, step=step)
 
     def _check_role(self) -> None:
         """Refuses to train in a task, or a cluster, that does not train."""

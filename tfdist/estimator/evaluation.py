@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster.progress import in_phase
 from tfdist.estimator import sessions
 from tfdist.estimator.batches import call_input_fn, make_input
+from tfdist.estimator.checkpoint_fit import checked
 from tfdist.estimator.eval_events import write_results
 from tfdist.estimator.replicas import each_replica, evaluation_strategy
 from tfdist.estimator.run_config import RunConfig
@@ -181,7 +182,7 @@ def run_evaluation(
     with evaluation.graph.as_default(), in_phase("evaluating"):
         with v1.train.SingularMonitoredSession(
             hooks=[*evaluation.input_hooks, *hooks, *evaluation.model_hooks, stop, final],
-            scaffold=scaffold,
+            scaffold=checked(scaffold, checkpoint_path),
             master=master,
             config=evaluation.session_config,
             checkpoint_filename_with_path=checkpoint_path,

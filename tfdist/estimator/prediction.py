@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator import sessions
 from tfdist.estimator.batches import call_input_fn, make_input
+from tfdist.estimator.checkpoint_fit import checked
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.strategies.placement import place
@@ -56,7 +57,7 @@ def predict(
         predictions = select(spec.predictions, predict_keys)
         session = v1.train.SingularMonitoredSession(
             hooks=[*inputs.hooks, *hooks, *spec.prediction_hooks],
-            scaffold=spec.scaffold,
+            scaffold=checked(spec.scaffold, checkpoint_path),
             master=config.master,
             config=sessions.configured(placement, config),
             checkpoint_filename_with_path=checkpoint_path,

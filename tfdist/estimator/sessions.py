@@ -69,7 +69,7 @@ def restored_by_worker_0(
 
 def training_session(
     hooks: Sequence[Any],
-    scaffold: v1.train.Scaffold,
+    scaffold: Any,
     *,
     master: str,
     config: v1.ConfigProto,

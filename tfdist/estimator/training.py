@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster.progress import find_progress_file
 from tfdist.estimator import sessions
 from tfdist.estimator.batches import Input, call_input_fn, make_input
+from tfdist.estimator.checkpoint_fit import checked
 from tfdist.estimator.input_counter import InputCounter
 from tfdist.estimator.pipelined import PipelineEstimatorSpec, in_steps
 from tfdist.estimator.progress_report import ProgressReport
@@ -36,11 +37,11 @@ class FoundCheckpoint:
     """What there is to resume from.
 
     Attributes:
-      exists: Whether there is a checkpoint.
+      path: The checkpoint; None if there is none.
       step: Its global step, where that matters.
     """
 
-    exists: bool
+    path: str | None
     step: int
 
 
@@ -128,6 +129,7 @@ class TrainAlone:
 
     def train(self, found: FoundCheckpoint) -> float | None:
         """Returns the last loss, None if no step ran."""
+        self.found = found
         with tf.Graph().as_default() as graph, ExitStack() as stack:
             v1.set_random_seed(self.config.tf_random_seed)
             for scope in self.scopes():
@@ -135,7 +137,7 @@ class TrainAlone:
             global_step = self.call.create_global_step(graph)
             inputs = self.make_input()
             training = self.build(inputs, global_step)
-            if not found.exists:
+            if found.path is None:
                 self.call.warm_start()
             self.add_to_collections(graph, training)
             loss = self.combine(training)
@@ -322,7 +324,7 @@ class TrainAlone:
     ) -> v1.train.SingularMonitoredSession:
         return sessions.training_session(
             hooks,
-            self.scaffold,
+            checked(self.scaffold, self.found.path),
             master=self.config.master,
             config=self.session_config(),
             checkpoint_dir=self.call.model_dir,

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import WorkerLostError, endings
-from tfdist.estimator import sessions, stop_signals
+from tfdist.estimator import checkpoint_fit, sessions, stop_signals
 from tfdist.estimator.agreement import (
     Agreement,
     LeaveTogether,
@@ -21,6 +21,7 @@ from tfdist.estimator.agreement import (
     StopWish,
 )
 from tfdist.estimator.batches import Input
+from tfdist.estimator.checkpoint_fit import CheckedScaffold, CheckpointMismatchError
 from tfdist.estimator.lost_workers import lost_workers_named
 from tfdist.estimator.model_check import check_models, describe_model
 from tfdist.estimator.replicas import training_strategy
@@ -92,6 +93,7 @@ class TrainTogether(TrainAlone):
         strategy.extended.start_counting_reductions()
         self.share_checkpoint = TextExchange(strategy)
         self.compare = TextExchange(strategy)
+        self.share_mismatch = TextExchange(strategy)
         self.watch = strategy.watch_peers()
         self.agreement: Agreement | None = None
         self.needed: list[tf.Tensor | tf.Operation] = []
@@ -187,6 +189,15 @@ class TrainTogether(TrainAlone):
         checkpoint_dir = self.call.model_dir if self.is_chief else None
         return sessions.restored_by_worker_0(scaffold, broadcast, checkpoint_dir)
 
+    def check_fit(self, saver: v1.train.Saver) -> None:
+        """Worker 0, which restores, compares; every worker gets the error."""
+        if self.found.path is None:
+            return
+        own = checkpoint_fit.mismatch(saver, self.found.path) if self.is_chief else None
+        mismatch = json.loads(self.share_mismatch(json.dumps(own))[0])
+        if mismatch is not None:
+            raise CheckpointMismatchError(mismatch)
+
     def make_session(
         self, hooks: Sequence[v1.train.SessionRunHook]
     ) -> v1.train.SingularMonitoredSession:
@@ -202,7 +213,7 @@ class TrainTogether(TrainAlone):
         self.watch.start()
         session = sessions.training_session(
             hooks,
-            self.scaffold,
+            CheckedScaffold(self.scaffold, self.check_fit),
             master=self.strategy.master,
             config=self.session_config(),
         )

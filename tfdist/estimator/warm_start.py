@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator import checkpoint_fit, checkpoints
+
 VocabInfo = v1.train.VocabInfo
 
 
@@ -82,3 +84,6 @@ def apply(settings: WarmStartSettings | None) -> None:
         return
     v1.logging.info("Warm-starting with WarmStartSettings: %s", settings)
     v1.train.warm_start(*settings)
+    checkpoint = checkpoints.newest_at(settings.ckpt_to_initialize_from)
+    if checkpoint is not None:
+        checkpoint_fit.check_initial_values(checkpoint)

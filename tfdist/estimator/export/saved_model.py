@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator import sessions
+from tfdist.estimator.checkpoint_fit import CheckpointMismatchError, mismatch
 from tfdist.estimator.evaluation import metrics_of
 from tfdist.estimator.export import folders
 from tfdist.estimator.export.outputs import EvalOutput, ExportOutput, TrainOutput
@@ -143,15 +144,12 @@ def _saver(scaffold: v1.train.Scaffold) -> v1.train.Saver:
 
 
 def _restore(saver: v1.train.Saver, session: v1.Session, checkpoint_path: str, mode: str) -> None:
-    try:
-        saver.restore(session, checkpoint_path)
-    except tf.errors.NotFoundError as error:
-        raise ValueError(
-            "Could not load all requested variables from checkpoint. Please make sure your "
-            "model_fn does not expect variables that were not saved in the checkpoint. "
-            f"Encountered error with mode `{mode}` while restoring checkpoint from: "
-            f"`{checkpoint_path}`: {error.message}"
-        ) from error
+    text = mismatch(saver, checkpoint_path)
+    if text is not None:
+        raise CheckpointMismatchError(
+            f"Could not load all requested variables from checkpoint in mode `{mode}`: {text}"
+        )
+    saver.restore(session, checkpoint_path)
 
 
 def _copy_assets(sources: Mapping[str, Any], folder: str) -> None:
