@@ -79,6 +79,7 @@ def test_any_other_error_is_pythons_traceback_and_1(end: Any) -> None:
         ({}, -signal.SIGINT),
         ({"TFDIST_INSTANCE_INDEX": "0"}, 130),
         ({"OMPI_COMM_WORLD_RANK": "0"}, 130),
+        ({"HOROVOD_RANK": "0"}, 130),
     ],
 )
 def test_ctrl_c_has_no_stack(end: Any, env: dict[str, str], returncode: int) -> None:

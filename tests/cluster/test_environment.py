@@ -1,13 +1,11 @@
-"""The cluster and the MPI rank are found in the environment, and contradictions are named."""
+"""The cluster is found in the environment, and contradictions are named."""
 
 import pytest
 
 from tfdist.cluster import (
     ClusterError,
-    MpiRank,
     Task,
     find_cluster,
-    find_mpi_rank,
     format_tf_config,
     parse_tf_config,
 )
@@ -23,17 +21,10 @@ STEP = {
     "SLURM_NODEID": "1",
     "SLURM_LOCALID": "1",
 }
-MPI = {
-    "OMPI_COMM_WORLD_RANK": "3",
-    "OMPI_COMM_WORLD_SIZE": "4",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-}
 
 
 def test_an_environment_without_a_cluster_gives_none() -> None:
     assert find_cluster({"PATH": "/bin"}) is None
-    assert find_mpi_rank({"PATH": "/bin"}) is None
 
 
 @pytest.mark.parametrize("blank", ["", "  \n"])
@@ -67,9 +58,10 @@ def test_the_tasks_of_a_slurm_step_are_the_workers() -> None:
     [
         {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_STEP_TASKS_PER_NODE": "1"},
         {"OMPI_COMM_WORLD_RANK": "0"},
+        {"HOROVOD_RANK": "0"},
     ],
 )
-def test_a_single_task_or_mpirun_is_no_slurm_cluster(change: dict[str, str]) -> None:
+def test_a_single_task_or_mpirun_or_horovodrun_is_no_slurm_cluster(change: dict[str, str]) -> None:
     assert find_cluster({**STEP, **change}) is None
 
 
@@ -133,28 +125,3 @@ def test_jobs_in_a_row_and_steps_of_a_job_get_ports_apart() -> None:
     assert min(ports) >= 20000
     assert max(ports) + 63 < 32768
     assert first_port(job_id=1, step_id=0) != first_port(job_id=1, step_id=1)
-
-
-def test_the_rank_that_mpirun_gave_is_found() -> None:
-    assert find_mpi_rank(MPI) == MpiRank(rank=3, size=4, local_rank=1, local_size=2)
-
-
-@pytest.mark.parametrize(
-    ("change", "fragments"),
-    [
-        ({"OMPI_COMM_WORLD_SIZE": "2"}, ["_RANK is 3 but OMPI_COMM_WORLD_SIZE is 2", "mpirun"]),
-        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, ["LOCAL_RANK is 1", "LOCAL_SIZE is 1"]),
-        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "9"}, ["LOCAL_SIZE is 9", "_WORLD_SIZE is 4"]),
-        ({"OMPI_COMM_WORLD_RANK": "-1"}, ['OMPI_COMM_WORLD_RANK is "-1"', "integer from 0"]),
-        ({"OMPI_COMM_WORLD_SIZE": None}, ["OMPI_COMM_WORLD_SIZE is not set", "_RANK is"]),
-        ({"OMPI_COMM_WORLD_RANK": None}, ["OMPI_COMM_WORLD_RANK is not set", "_SIZE is"]),
-    ],
-)
-def test_contradicting_mpi_variables_are_named(
-    change: dict[str, str | None], fragments: list[str]
-) -> None:
-    environ = {name: value for name, value in {**MPI, **change}.items() if value is not None}
-    with pytest.raises(ClusterError) as caught:
-        find_mpi_rank(environ)
-    message = str(caught.value)
-    assert [fragment for fragment in fragments if fragment not in message] == [], message

@@ -32,6 +32,9 @@ MPI = {
 }
 
 
+HOROVOD = {name.replace("OMPI_COMM_WORLD", "HOROVOD"): value for name, value in MPI.items()}
+
+
 def launched(**numbers: int) -> dict[str, str]:
     """Instance 1 of 2 on one machine, with 2 of 4 replicas; or as the numbers say."""
     default = {
@@ -88,14 +91,17 @@ def test_every_instance_reads_what_the_launcher_wrote() -> None:
             assert instance.replica_index_offset == 3 * index
 
 
-def test_without_the_launcher_mpirun_says_it() -> None:
-    assert find_instance(MPI) == Instance(
+@pytest.mark.parametrize(("variables", "source"), [(MPI, "mpirun"), (HOROVOD, "horovodrun")])
+def test_without_the_launcher_mpirun_or_horovodrun_says_it(
+    variables: dict[str, str], source: str
+) -> None:
+    assert find_instance(variables) == Instance(
         index=3,
         num_instances=4,
         local_index=1,
         num_total_replicas=4,
         replica_index_offset=3,
-        source="mpirun",
+        source=source,
     )
 
 
@@ -148,15 +154,25 @@ def test_mpirun_wins_over_a_slurm_step_whose_task_is_its_daemon() -> None:
         (MPI, "horovod"),
         ({**MPI, **STEP}, "horovod"),
         ({**MPI, "TF_CONFIG": WORKERS}, "grpc"),
-        (launched(), None),
+        (HOROVOD, "horovod"),
+        ({**HOROVOD, **STEP}, "horovod"),
+        ({**HOROVOD, "TF_CONFIG": WORKERS}, "grpc"),
+        (launched(num_instances=1, index=0, local_index=0, num_total_replicas=2), None),
     ],
 )
 def test_the_engine_is_what_lists_the_workers(environ: dict[str, str], engine: str | None) -> None:
     assert find_engine(environ) == engine
 
 
-def test_a_single_process_under_mpirun_needs_no_engine() -> None:
-    alone = {name: "1" if name.endswith("SIZE") else "0" for name in MPI}
+def test_instances_that_nothing_joins_have_no_engine_and_are_refused() -> None:
+    with pytest.raises(ClusterError, match="TFDIST_NUM_INSTANCES is 2, but nothing says how") as e:
+        find_engine(launched())
+    assert str(e.value).endswith("with tfdist run, or unset all TFDIST variables.")
+
+
+@pytest.mark.parametrize("variables", [MPI, HOROVOD])
+def test_a_single_process_of_a_launcher_needs_no_engine(variables: dict[str, str]) -> None:
+    alone = {name: "1" if name.endswith("SIZE") else "0" for name in variables}
     assert find_engine(alone) is None
     assert find_instance(alone).num_instances == 1
 
@@ -191,6 +207,11 @@ def test_the_launcher_adds_replicas_to_what_the_engine_says() -> None:
             launched(num_instances=4, index=3, local_index=3),
             MPI,
             "TFDIST_LOCAL_INSTANCE_INDEX is 3, but mpirun says 1 as its local index",
+        ),
+        (
+            launched(num_instances=4, index=3, local_index=3),
+            HOROVOD,
+            "TFDIST_LOCAL_INSTANCE_INDEX is 3, but horovodrun says 1 as its local index",
         ),
         (
             launched(),

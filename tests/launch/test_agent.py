@@ -33,13 +33,23 @@ def test_a_worker_does_not_inherit_what_is_the_agents_or_another_runs() -> None:
         "TFDIST_INSTANCE_INDEX": "8",
         "TFDIST_PROGRESS_FILE": "/tmp/p",
         "TFDIST_RESTART_COUNT": "7",
-        "TFDIST_OTHER": "kept",
+        "HOROVOD_RANK": "6",
+        "HOROVOD_SIZE": "9",
+        "HOROVOD_LOCAL_RANK": "6",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "a",
     }
-    assert worker_environment(inherited, {}, is_rank=True) == {"TFDIST_OTHER": "kept"}
+    kept = {"TFDIST_OTHER": "kept", "HOROVOD_CYCLE_TIME": "5"}
+    assert worker_environment({**inherited, **kept}, {}, is_rank=True) == kept
 
 
 def test_only_ranks_get_mpiruns_variables() -> None:
-    inherited = {"OMPI_COMM_WORLD_RANK": "0", "PMIX_RANK": "0", "OPAL_PREFIX": "/x"}
+    inherited = {
+        "OMPI_COMM_WORLD_RANK": "0",
+        "PMIX_RANK": "0",
+        "PMI_SIZE": "2",
+        "OPAL_PREFIX": "/x",
+    }
     assert worker_environment(inherited, {}, is_rank=True) == inherited
     assert worker_environment(inherited, {}, is_rank=False) == {"OPAL_PREFIX": "/x"}
 

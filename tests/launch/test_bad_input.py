@@ -124,6 +124,9 @@ CONTRADICTIONS: list[tuple[dict[str, str], list[str]]] = [
     ({**MPI, "TFDIST_NUM_INSTANCES": "4"}, ["is not set, though TFDIST_NUM_INSTANCES", "unset"]),
     ({"TFDIST_DEVICES_PER_REPLICA": "2"}, ["TFDIST_NUM_LOCAL_REPLICAS is not set", "unset"]),
     ({"TFDIST_NUM_LOCAL_REPLICAS": "none"}, ['is "none"', "integer from 1", "tfdist run"]),
+    ({"HOROVOD_RANK": "0"}, ["HOROVOD_SIZE is not set, though HOROVOD_RANK is", "horovodrun"]),
+    ({"PMI_RANK": "0", "PMI_SIZE": "2"}, ["PMI_SIZE is 2", "not supported", "tfdist run"]),
+    ({"PMIX_RANK": "a\nb"}, [r'PMIX_RANK is "a\nb"', "not supported", "unset PMIX_RANK"]),
 ]
 
 # Words of the command line (split as a shell does, run in a folder with FILES) -> phrases.
@@ -192,6 +195,8 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("run --env 1A=2 cat", ['name "1A"', "letters, digits and _", "Write NAME or NAME=VALUE"]),
     ("run --env NOT_SET_HERE cat", ["NOT_SET_HERE is not set here", "NOT_SET_HERE=VALUE"]),
     ("run --env TF_CONFIG={} cat", ["--env sets TF_CONFIG", "Remove it"]),
+    ("run --env HOROVOD_RANK=0 cat", ["--env sets HOROVOD_RANK", "Horovod's own", "Remove it"]),
+    ("run --env PMI_SIZE=2 cat", ["--env sets PMI_SIZE", "another MPI's launcher", "Remove it"]),
     ("run --env TFDIST_START_TIMEOUT_S=3 cat", ["--env sets", "use --start-timeout"]),
     ('run --mpi-global-args="\'a" cat', ['got "\'a"', "no closing quotation", "Close each"]),
     ("run --instance-mpi-local-args x cat", ['got "x"', "a colon", "Write for example 1:"]),

@@ -118,13 +118,15 @@ def test_any_variables_of_slurm(environ: dict[str, str]) -> None:
     st.fixed_dictionaries(
         {},
         optional={
-            f"OMPI_COMM_WORLD_{name}": numbers
+            f"{prefix}{name}": numbers
+            for prefix in ("OMPI_COMM_WORLD_", "HOROVOD_", "PMI_", "MV2_COMM_WORLD_", "PMIX_")
             for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
         },
     )
 )
 def test_any_variables_of_mpi(environ: dict[str, str]) -> None:
     check(lambda: find_mpi_rank(environ), ClusterError)
+    check(lambda: find_cluster(environ), ClusterError)
 
 
 options = st.sampled_from(sorted(run_parser()._option_string_actions))

@@ -175,6 +175,16 @@ BROKEN = [
         "unset ${!OMPI_COMM_WORLD_@}",
     ),
     (
+        lambda: judge_variables({"HOROVOD_RANK": "0"}),
+        "HOROVOD_SIZE is not set, though HOROVOD_RANK is",
+        "unset ${!HOROVOD_@}",
+    ),
+    (
+        lambda: judge_variables({"PMI_RANK": "0", "PMI_SIZE": "2"}),
+        "PMI_SIZE is 2: these 2 processes come from an MPI launcher that is not supported",
+        "unset ${!PMI_@}",
+    ),
+    (
         lambda: judge_variables({"TFDIST_START_TIMEOUT_S": "soon"}),
         'TFDIST_START_TIMEOUT_S is "soon"',
         "unset TFDIST_START_TIMEOUT_S",
@@ -328,10 +338,11 @@ def test_the_workers_own_error_is_shown_rather_than_mpiruns() -> None:
 
 
 def test_a_self_test_is_no_part_of_the_run_that_the_shell_is_in() -> None:
-    environ = {"TF_CONFIG": "x", "SLURM_PROCID": "1", "OMPI_COMM_WORLD_RANK": "0", "HOME": "/h"}
+    names = ("TF_CONFIG", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMI_SIZE")
+    environ = {**dict.fromkeys(names, "1"), "HOME": "/h", "HOROVOD_CYCLE_TIME": "5"}
     left = trial_environment(environ)
-    assert not left.keys() & {"TF_CONFIG", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"}
-    assert left["HOME"] == "/h"
+    assert not left.keys() & set(names)
+    assert (left["HOME"], left["HOROVOD_CYCLE_TIME"]) == ("/h", "5")
 
 
 @pytest.mark.parametrize(

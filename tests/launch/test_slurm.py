@@ -42,6 +42,20 @@ def record(host: str, code: int | None = None, *, ended_s: float | None = None) 
     return Record(host=host, pid=1, started_s=100.0, ended_s=ended_s, code=code)
 
 
+def test_the_workers_of_a_job_do_not_get_the_variables_of_the_run_it_was_submitted_from() -> None:
+    of_a_run = ("TF_CONFIG", "TFDIST_NUM_INSTANCES", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK")
+    of_a_run += ("HOROVOD_CONTROLLER", "PMI_SIZE", "PMIX_RANK", "MV2_COMM_WORLD_SIZE")
+    of_the_job = {"SLURM_JOB_NAME": "j", "SLURM_JOB_ID": "1", "SLURM_PROCID": "0"}
+    code = "import os; open('names', 'w').write(' '.join(os.environ))"
+    worker = [sys.executable, "-m", "tfdist.launch.slurm.worker", sys.executable, "-c", code]
+    job = [sys.executable, "-m", "tfdist.launch.slurm.job", "--num-workers=1", "--log-dir=."]
+    environ = {**os.environ, **dict.fromkeys(of_a_run, "1"), **of_the_job}
+    subprocess.run([*job, "--", *worker], env=environ, check=True, timeout=60)
+    names = set(Path("names").read_text().split())
+    assert names >= of_the_job.keys()
+    assert not names & set(of_a_run)
+
+
 # --- the script ---------------------------------------------------------------------------------
 
 

@@ -183,6 +183,31 @@ def test_a_worker_of_another_cluster_is_refused_by_all(
         )
 
 
+def test_horovod_is_refused_by_every_worker_that_a_tf_config_lists(
+    fake_cluster: Any, train_briefly: Any
+) -> None:
+    # Each would wait for the others on another engine, or train alone.
+    for index, end in enumerate(fake_cluster.run(train_briefly, "horovod", engine="grpc")):
+        assert end["seconds"] < limit_s()
+        check_answer(
+            end["error"],
+            "ClusterError: Horovod joins the processes that mpirun or horovodrun started",
+            f"TF_CONFIG says that this is worker {index} of 2, over gRPC",
+            "Use MultiWorkerStrategy",
+            "tfdist run --engine horovod",
+        )
+
+
+@pytest.mark.parametrize("strategy", ["none", *ENGINES])
+def test_each_strategy_refuses_the_processes_of_an_unsupported_launcher(
+    fake_cluster: Any, train_briefly: Any, strategy: str
+) -> None:
+    env = {"PMI_RANK": "1", "PMI_SIZE": "2"}
+    [end] = fake_cluster.run(train_briefly, strategy, engine="none", env=env)
+    assert end["seconds"] < limit_s()
+    check_answer(end["error"], "ClusterError: PMI_SIZE is 2", "not supported", "unset PMI_SIZE")
+
+
 @pytest.mark.parametrize("engine", ["none", *ENGINES])
 def test_a_model_dir_that_cannot_be_written_is_named(
     fake_cluster: Any, train_briefly: Any, tmp_path: Path, engine: str

@@ -46,6 +46,11 @@ def test_what_the_user_has_set_is_kept_and_named() -> None:
     )
 
 
+def test_nothing_of_open_mpi_is_said_where_horovod_does_not_use_it() -> None:
+    said = describe_settings({**DEFAULTS, "HOROVOD_CYCLE_TIME": "5"}, over_mpi=False)
+    assert said == "HOROVOD_CYCLE_TIME=5 (yours), HOROVOD_FUSION_THRESHOLD=1048576"
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("use_dynamic_rules", "0"), ("use_dynamic_rules", "1"), ("allreduce_algorithm", "3")],

@@ -91,10 +91,12 @@ def test_a_worker_without_engine_is_part_of_nothing(
     fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TF_CONFIG", "{}")
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
-    monkeypatch.setenv("SLURM_PROCID", "1")
-    [names] = fake_cluster.run(lambda: sorted(os.environ), engine="none")
-    assert not [name for name in names if name.startswith(("TF_CONFIG", "OMPI", "SLURM"))]
+    names = ("OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "HOROVOD_RANK", "HOROVOD_CONTROLLER")
+    others = ("PMI_SIZE", "PMIX_RANK", "MV2_COMM_WORLD_SIZE")
+    for name in (*names, *others):
+        monkeypatch.setenv(name, "1")
+    [found] = fake_cluster.run(lambda: sorted(os.environ), engine="none")
+    assert not {"TF_CONFIG", *names, *others} & set(found)
 
 
 def test_a_worker_works_in_the_folder_of_the_test(

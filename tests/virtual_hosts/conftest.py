@@ -22,7 +22,10 @@ _NAMES = ("tfd1", "tfd2", "tfd3")
 _END_LIMIT_S = 5.0
 _START_LIMIT_S = 10.0
 # What would tell a process on a host that it is part of the run that the tests are part of.
-_MEMBERSHIP = ("TF_CONFIG", "TFDIST_", "SLURM_", "SBATCH_", "SRUN_", "OMPI_", "PMIX_", "PMI_")
+_MEMBERSHIP = (
+    *("TF_CONFIG", "TFDIST_", "SLURM_", "SBATCH_", "SRUN_", "OMPI_", "PMIX_", "PMI_"),
+    *("MV2_COMM_WORLD_", "HOROVOD_"),
+)
 _DEFAULTS = {
     "OMP_NUM_THREADS": "1",  # the hosts share this machine's cores
     "PYTHONUNBUFFERED": "1",

@@ -1,8 +1,9 @@
 """Who is in this run, and who am I: read and checked without TensorFlow."""
 
 from tfdist.cluster import endings
-from tfdist.cluster.environment import MpiRank, find_cluster, find_mpi_rank
+from tfdist.cluster.environment import find_cluster
 from tfdist.cluster.peer_watch import PeerWatch, WorkerLostError, peers_of
+from tfdist.cluster.ranks import MpiRank, find_mpi_rank
 from tfdist.cluster.rendezvous import check_port, meet, wait_for_servers
 from tfdist.cluster.rendezvous_protocol import RendezvousError
 from tfdist.cluster.tasks import Cluster, ClusterError, Task

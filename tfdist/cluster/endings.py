@@ -16,7 +16,10 @@ from typing import Any, ClassVar, NoReturn
 from tfdist.cluster.exit_codes import BAD_CONFIGURATION
 from tfdist.cluster.progress import find_progress_file
 
-_SET_BY_LAUNCHERS = ("TFDIST_PROGRESS_FILE", "TFDIST_INSTANCE_INDEX", "OMPI_COMM_WORLD_RANK")
+_SET_BY_LAUNCHERS = (
+    *("TFDIST_PROGRESS_FILE", "TFDIST_INSTANCE_INDEX"),
+    *("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK"),
+)
 _INTERRUPTED = 130
 
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]

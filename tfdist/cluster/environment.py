@@ -1,12 +1,11 @@
-"""What the environment says about this run: TF_CONFIG, a Slurm step, Open MPI, or our launcher.
+"""What the environment says about this run: TF_CONFIG, a Slurm step, MPI, Horovod, or our launcher.
 
-No other module reads these variables.
+No package but this one reads these variables.
 """
 
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tfdist.cluster.instance_variables import (
     INSTANCE_INDEX,
@@ -16,33 +15,18 @@ from tfdist.cluster.instance_variables import (
     read_instance,
     read_shape,
 )
+from tfdist.cluster.ranks import HOROVODRUN, MPIRUN, check_launcher, find_mpi_rank, has_mpi_rank
 from tfdist.cluster.slurm import find_slurm_step
-from tfdist.cluster.tasks import Cluster, ClusterError, Task, shown
-from tfdist.cluster.tf_config import parse_tf_config
-
-
-@dataclass(frozen=True, kw_only=True)
-class MpiRank:
-    """This process's place in a run that `mpirun` started.
-
-    Attributes:
-      rank: Position in the whole run, from 0.
-      size: Number of processes in the run.
-      local_rank: Position among the processes of this machine, from 0.
-      local_size: Number of processes on this machine.
-    """
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
+from tfdist.cluster.tasks import Cluster, ClusterError, Task
+from tfdist.cluster.tf_config import lists_tasks, parse_tf_config
 
 
 def find_cluster(environ: Mapping[str, str] = os.environ) -> tuple[Cluster, Task] | None:
     """Finds the cluster that this process was started in.
 
     TF_CONFIG wins. Without it (or with a blank one) the tasks of a Slurm step are the workers,
-    unless `mpirun` started this process: its daemon may hand on the variables of its own task.
+    unless `mpirun` or `horovodrun` started this process: its daemon may hand on the variables of
+    its own task.
 
     Args:
       environ: The environment variables.
@@ -51,62 +35,24 @@ def find_cluster(environ: Mapping[str, str] = os.environ) -> tuple[Cluster, Task
       The cluster and this process's task, or None if the environment describes no cluster.
 
     Raises:
-      ClusterError: If what is set is malformed or contradicts itself.
+      ClusterError: If what is set is malformed or contradicts itself, or an MPI launcher that is
+        not supported started this process as one of several.
     """
     tf_config = environ.get("TF_CONFIG", "")
     if tf_config.strip():
         return parse_tf_config(tf_config)
-    if "OMPI_COMM_WORLD_RANK" in environ:
+    if has_mpi_rank(environ):
         return None
+    check_launcher(environ)
     return find_slurm_step(environ)
-
-
-def find_mpi_rank(environ: Mapping[str, str] = os.environ) -> MpiRank | None:
-    """Finds this process's rank among those that Open MPI's `mpirun` started.
-
-    Args:
-      environ: The environment variables.
-
-    Returns:
-      The rank, or None if `mpirun` did not start this process.
-
-    Raises:
-      ClusterError: If some of the four variables are missing or contradict each other.
-    """
-    names = [f"OMPI_COMM_WORLD_{what}" for what in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
-    present = [name for name in names if name in environ]
-    if not present:
-        return None
-    for name in names:
-        if name not in environ:
-            raise ClusterError(
-                f"{name} is not set, though {present[0]} is. Start the program with mpirun, "
-                "which sets both, or unset all OMPI_COMM_WORLD variables."
-            )
-        if not re.fullmatch(r"[0-9]{1,9}", environ[name]):
-            raise ClusterError(
-                f"{name} is {shown(environ[name])}, expected an integer from 0. Leave it to mpirun."
-            )
-    rank, size, local_rank, local_size = (int(environ[name]) for name in names)
-    for name, number, limit_name, limit in (
-        (names[0], rank, names[1], size),
-        (names[2], local_rank, names[3], local_size),
-        (names[3], local_size, names[1], size + 1),
-    ):
-        if number >= limit:
-            raise ClusterError(
-                f"{name} is {number} but {limit_name} is {environ[limit_name]}. "
-                "Leave these variables to mpirun."
-            )
-    return MpiRank(rank=rank, size=size, local_rank=local_rank, local_size=local_size)
 
 
 def find_engine(environ: Mapping[str, str] = os.environ) -> str | None:
     """Decides how the workers of this run talk to each other.
 
     Returns:
-      "grpc" if TF_CONFIG or a Slurm step lists them; "horovod" if `mpirun` started several
-      processes, and no TF_CONFIG says who they are; None for a process on its own.
+      "grpc" if TF_CONFIG or a Slurm step lists them; "horovod" if `mpirun` or `horovodrun` started
+      several processes, and no TF_CONFIG says who they are; None for a process on its own.
 
     Raises:
       ClusterError: If what is set is malformed or contradicts itself.
@@ -114,15 +60,57 @@ def find_engine(environ: Mapping[str, str] = os.environ) -> str | None:
     if find_cluster(environ) is not None:
         return "grpc"
     rank = find_mpi_rank(environ)
-    return "horovod" if rank is not None and rank.size > 1 else None
+    if rank is not None and rank.size > 1:
+        return "horovod"
+    told = read_instance(environ)
+    if told is not None and told.num_instances > 1:
+        raise ClusterError(
+            f"{NUM_INSTANCES} is {told.num_instances}, but nothing says how to reach the others: "
+            "there is no TF_CONFIG, and no mpirun, horovodrun or srun started this process. Start "
+            "the program with tfdist run, or unset all TFDIST variables."
+        )
+    return None
+
+
+def check_horovod(environ: Mapping[str, str] = os.environ) -> None:
+    """Refuses a worker that Horovod cannot join with the others of its run.
+
+    It would train alone, or wait for ever. A TF_CONFIG beside `mpirun` or `horovodrun` is not used
+    for training, so it may say what it likes, but for "evaluator": Horovod joins all processes.
+
+    Raises:
+      ClusterError: If several workers were started in another way, or an evaluator in this one.
+    """
+    has_tf_config = lists_tasks(environ.get("TF_CONFIG", ""))
+    rank = find_mpi_rank(environ)
+    if rank is not None and rank.size > 1:
+        found = find_cluster(environ) if has_tf_config else None
+        if found is not None and found[1].type == "evaluator":
+            raise ClusterError(
+                f"TF_CONFIG says {found[1].name}, which does not train, but {rank.launcher} made "
+                f"it rank {rank.rank} of {rank.size}, and Horovod trains on all of these. Start "
+                f"the evaluator without {rank.launcher}."
+            )
+        return
+    place, _ = _place_by_engine(
+        {name: environ[name] for name in environ if has_tf_config or name != "TF_CONFIG"}
+    )
+    place = place or read_instance(environ)
+    if place is not None and place.num_instances > 1:
+        raise ClusterError(
+            f"Horovod joins the processes that mpirun or horovodrun started, but {place.source} "
+            f"says that this is worker {place.index} of {place.num_instances}, over gRPC. Use "
+            "MultiWorkerStrategy or strategy_for_run(), or start the program with tfdist run "
+            "--engine horovod."
+        )
 
 
 def find_instance(environ: Mapping[str, str] = os.environ) -> Instance:
     """Finds this process among the training processes of the run.
 
-    What `tfdist run` said is believed if the engine (TF_CONFIG, `mpirun`, a Slurm step) agrees;
-    without it the engine alone says who this is, and each instance has one replica. Nobody's
-    process is on its own, and so is an evaluator: it is none of the instances.
+    What `tfdist run` said is believed if the engine (TF_CONFIG, `mpirun`, `horovodrun`, a Slurm
+    step) agrees; without it the engine alone says who this is, and each instance has one replica.
+    Nobody's process is on its own, and so is an evaluator: it is none of the instances.
 
     Args:
       environ: The environment variables.
@@ -180,7 +168,7 @@ def _place_by_engine(environ: Mapping[str, str]) -> tuple[Instance | None, bool]
             local_index=rank.local_rank,
             num_total_replicas=rank.size,
             replica_index_offset=rank.rank,
-            source="mpirun",
+            source=rank.launcher,
         ),
         True,
     )
@@ -219,7 +207,10 @@ def _check_agreement(told: Instance, place: Instance) -> None:
         (NUM_INSTANCES, told.num_instances, place.num_instances, "instances"),
         (INSTANCE_INDEX, told.index, place.index, "as this one's index"),
     ]
-    if place.source == "mpirun":  # The others' hosts may be several names of one machine.
+    if place.source in (
+        MPIRUN,
+        HOROVODRUN,
+    ):  # The others' hosts may be several names of one machine.
         index = (LOCAL_INSTANCE_INDEX, told.local_index, place.local_index, "as its local index")
         checked.append(index)
     for name, ours, theirs, what in checked:

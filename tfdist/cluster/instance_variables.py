@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tfdist.cluster.ranks import OF_HOROVODRUN
 from tfdist.cluster.tasks import ClusterError, listed, shown
 
 NUM_INSTANCES = "TFDIST_NUM_INSTANCES"
@@ -26,6 +27,7 @@ HAS_EVALUATOR = "TFDIST_HAS_EVALUATOR"
 OF_ONE_RUN = (
     *("TF_CONFIG", "TFDIST_NUM_", "TFDIST_INSTANCE_", "TFDIST_LOCAL_", "TFDIST_REPLICA_"),
     *("TFDIST_DEVICES_", "TFDIST_UNIFORM_", "TFDIST_RESTART_", "TFDIST_HAS_", "TFDIST_PROGRESS_"),
+    *OF_HOROVODRUN,
 )
 
 # These say where the instance is among the others: all of them, or none.
@@ -54,8 +56,8 @@ class Instance:
       replica_index_offset: The number of its first replica among all.
       devices_per_replica: Devices that one replica takes.
       is_uniform: Whether all instances have as many replicas as this one.
-      source: Who said so: "tfdist run", "mpirun", "Slurm" or "TF_CONFIG"; "" if nobody did, and
-        the process is on its own.
+      source: Who said so: "tfdist run", "mpirun", "horovodrun", "Slurm" or "TF_CONFIG"; "" if
+        nobody did, and the process is on its own.
     """
 
     index: int = 0

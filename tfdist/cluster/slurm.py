@@ -30,7 +30,7 @@ def find_slurm_step(environ: Mapping[str, str]) -> tuple[Cluster, Task] | None:
     Raises:
       ClusterError: If the variables contradict each other.
     """
-    if any(name not in environ for name in _STEP_VARIABLES):
+    if find_step_place(environ) is None:
         return None
     num_tasks = _integer(environ, "SLURM_STEP_NUM_TASKS")
     if num_tasks <= 1:
@@ -55,6 +55,16 @@ def find_slurm_step(environ: Mapping[str, str]) -> tuple[Cluster, Task] | None:
     )
     addresses = tuple(f"{nodes[node]}:{port + local_rank}" for node, local_rank in places)
     return Cluster(jobs={"worker": addresses}), Task(type="worker", index=rank)
+
+
+def find_step_place(environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """Returns a task's rank and the number of tasks as `srun` wrote them; None outside of a step.
+
+    Nothing is checked, and a step of one task counts too.
+    """
+    if any(name not in environ for name in _STEP_VARIABLES):
+        return None
+    return environ["SLURM_PROCID"], environ["SLURM_STEP_NUM_TASKS"]
 
 
 def first_port(*, job_id: int, step_id: int = 0) -> int:

@@ -48,6 +48,20 @@ def parse_tf_config(text: str) -> tuple[Cluster, Task]:
     return cluster, task
 
 
+def lists_tasks(text: str) -> bool:
+    """Whether the text of a TF_CONFIG has a "cluster"; one without may name a model_dir, say.
+
+    What cannot be read counts as having one, so that `parse_tf_config` says what is wrong.
+    """
+    if not text.strip():
+        return False
+    try:
+        config = json.loads(text)
+    except (RecursionError, ValueError):
+        return True
+    return not isinstance(config, dict) or "cluster" in config
+
+
 def format_tf_config(cluster: Cluster, task: Task) -> str:
     """Returns the TF_CONFIG that makes a process this task of this cluster, as JSON."""
     jobs = {job: list(addresses) for job, addresses in cluster.jobs.items()}

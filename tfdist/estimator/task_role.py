@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import ClusterError
+from tfdist.cluster.ranks import check_launcher
 from tfdist.cluster.tasks import listed
 
 
@@ -58,7 +59,8 @@ def find_role(strategy: Any, tf_config: Mapping[str, Any]) -> TaskRole:
       tf_config: What the environment variable TF_CONFIG holds; {} if it is not set.
 
     Raises:
-      ClusterError: If what is given contradicts itself.
+      ClusterError: If what is given contradicts itself, or nothing is given to one of several
+        processes that an unsupported launcher started.
     """
     cluster, task = getattr(strategy, "cluster", None), getattr(strategy, "task", None)
     if cluster is not None and task is not None:
@@ -114,6 +116,7 @@ def _role_alone(tf_config: Mapping[str, Any]) -> TaskRole:
             f'If "cluster" is not set in TF_CONFIG, task index must be 0. It is {task_id}: add the '
             '"cluster", or remove the task.'
         )
+    check_launcher()
     return TaskRole(
         cluster_spec=tf.train.ClusterSpec({}),
         task_type=task_type,

@@ -27,6 +27,7 @@ import psutil
 
 from tfdist.cluster.instance_variables import OF_ONE_RUN
 from tfdist.cluster.progress import ProgressFile, progress_environment
+from tfdist.cluster.ranks import OF_OTHER_LAUNCHERS
 from tfdist.launch.channel import (
     ADDRESSES_VARIABLE,
     BEAT_S,
@@ -50,7 +51,7 @@ _LEFTOVERS_GRACE_S = 2.0
 _CANNOT_START, _NOT_FOUND = 126, 127  # as shells have it
 # For the agent alone, and of another run, in which the launcher itself may be a worker.
 _NOT_FOR_WORKERS = ("TFDIST_AGENT_", *OF_ONE_RUN)
-_MPI = ("OMPI_", "PMIX_", "PRTE_", "ORTE_")
+_MPI = ("OMPI_", "PRTE_", "ORTE_", *OF_OTHER_LAUNCHERS)
 # Looking at all processes costs some milliseconds: only where something may be wrong.
 _QUIET_S = 2.0
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tfdist.cluster.ranks import OF_OTHER_LAUNCHERS
 from tfdist.cluster.tasks import listed, shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.hosts import THIS_MACHINE, parse_host_list, read_hostfile
@@ -27,6 +28,13 @@ _MADE_HERE = {
     _START_TIMEOUT: "use --start-timeout",
     "TFDIST_": "tfdist run makes it for each worker",
     "OMPI_COMM_WORLD_": "mpirun makes it for each worker",
+    **dict.fromkeys(
+        ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+        "Horovod's own launcher makes it for each of its processes",
+    ),
+    **dict.fromkeys(
+        OF_OTHER_LAUNCHERS, "another MPI's launcher makes it for each of its processes"
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""HorovodStrategy: workers started by mpirun, joined by Horovod's collectives over MPI."""
+"""HorovodStrategy: workers started by mpirun or horovodrun, joined by Horovod's collectives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import PeerWatch, find_mpi_rank
 from tfdist.cluster.endings import OneLineError
+from tfdist.cluster.environment import check_horovod
 from tfdist.cluster.progress import in_phase
+from tfdist.cluster.ranks import HOROVODRUN
 from tfdist.strategies.collectives import Collectives
 from tfdist.strategies.compression import Compression, find_half, from_copied, to_copied
 from tfdist.strategies.extended import WorkerExtended
@@ -39,7 +41,7 @@ class HorovodNotFoundError(OneLineError, ImportError):
 
 
 class HorovodCollectives:
-    """Horovod's collectives between all ranks of the MPI job.
+    """Horovod's collectives between all ranks of the job, over MPI or gloo.
 
     Ranks agree on tensors by their ops' names, which are the same because the graphs are.
     """
@@ -78,11 +80,11 @@ class HorovodCollectives:
 
 
 class HorovodStrategy(v1.distribute.Strategy):  # type: ignore[misc]
-    """Synchronous training on the processes of an MPI job, over Horovod.
+    """Synchronous training on the processes of an MPI job, or of `horovodrun`, over Horovod.
 
     The same semantics as `MultiWorkerStrategy`: started by `mpirun -np 2 python train.py`, without
-    TF_CONFIG. Worker 0 (rank 0) is the chief; only it saves checkpoints and summaries. Without
-    mpirun there is one worker.
+    TF_CONFIG, or by Horovod's own launcher (over gloo). Worker 0 (rank 0) is the chief; only it
+    saves checkpoints and summaries. A process on its own is the one worker.
 
     Args:
       device: Where gradients are computed; None is the GPU of this process's local rank, or a
@@ -97,6 +99,8 @@ class HorovodStrategy(v1.distribute.Strategy):  # type: ignore[misc]
 
     Raises:
       ValueError: If `compression` or `num_replicas` is something else.
+      ClusterError: If this is one of several workers that Horovod cannot join: TF_CONFIG, a Slurm
+        step or `tfdist run` without `--engine horovod` started them.
       HorovodNotFoundError: If Horovod or its MPI library cannot be loaded.
       DeviceError: If a device does not exist.
     """
@@ -128,7 +132,7 @@ class HorovodStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         return ""
 
     def watch_peers(self) -> PeerWatch:
-        """Returns a watch over nobody: mpirun ends all processes when one is lost."""
+        """Returns a watch over nobody: the launcher ends all processes when one is lost."""
         return PeerWatch()
 
     def update_config_proto(self, config_proto: v1.ConfigProto) -> v1.ConfigProto:
@@ -138,7 +142,10 @@ class HorovodStrategy(v1.distribute.Strategy):  # type: ignore[misc]
     def describe_reductions(self) -> str:
         """Says how gradients are reduced, and what Horovod and Open MPI are told."""
         messages = self.extended.describe_messages()
-        return f"Horovod, {messages}; {describe_settings(os.environ)}"
+        rank = find_mpi_rank()
+        over_gloo = rank is not None and rank.launcher == HOROVODRUN
+        settings = describe_settings(os.environ, over_mpi=not over_gloo)
+        return f"Horovod{' over gloo' if over_gloo else ''}, {messages}; {settings}"
 
 
 def load_horovod() -> ModuleType:
@@ -168,20 +175,32 @@ def initialize_horovod() -> ModuleType:
     """Imports and initialises Horovod; a second call changes nothing.
 
     Raises:
+      ClusterError: If this is one of several workers that were started in another way.
       HorovodNotFoundError: If it, or the MPI library that it was built with, is missing.
     """
+    check_horovod()
     hvd = load_horovod()
+    rank = find_mpi_rank()
+    over_gloo = rank is not None and rank.launcher == HOROVODRUN
+    if over_gloo and not hvd.gloo_built():
+        raise HorovodNotFoundError(
+            "horovodrun started this process, and the installed Horovod has no gloo. Start it with "
+            "mpirun, or build Horovod again with scripts/run.sh."
+        )
     if not hvd.is_initialized():
         with in_phase("waiting"):
             hvd.init()
-    rank = find_mpi_rank()
     if rank is not None:
         end_in_time(hvd)
     if rank is not None and rank.size != hvd.size():
-        raise HorovodNotFoundError(
-            f"mpirun started {rank.size} processes, but Horovod sees {hvd.size()}: it was built "
-            "for another MPI. Use the mpirun of this environment "
+        why = (
+            "HOROVOD_CONTROLLER is not gloo. Leave the HOROVOD variables to horovodrun --gloo."
+            if over_gloo
+            else "it was built for another MPI. Use the mpirun of this environment "
             f"({Path(sys.prefix, 'bin', 'mpirun')}), or build Horovod again."
+        )
+        raise HorovodNotFoundError(
+            f"{rank.launcher} started {rank.size} processes, but Horovod sees {hvd.size()}: {why}"
         )
     return hvd
 

@@ -45,8 +45,15 @@ def missing_settings(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in wanted.items() if name not in environ}
 
 
-def describe_settings(environ: Mapping[str, str]) -> str:
-    """Says what is set, with "(yours)" behind what the user has set otherwise."""
+def describe_settings(environ: Mapping[str, str], *, over_mpi: bool = True) -> str:
+    """Says what is set, with "(yours)" behind what the user has set otherwise.
+
+    Args:
+      environ: The environment variables.
+      over_mpi: Whether Horovod uses MPI, so that Open MPI's settings have an effect.
+    """
+    if not over_mpi:
+        return ", ".join(_say(name, environ[name]) for name in _ENGINE if "OMPI_" not in name)
     said = [_say(name, environ[name]) for name in _ENGINE]
     tuned = {name: value for name, value in environ.items() if name.startswith(_TUNED)}
     if tuned == _RULES:

@@ -24,6 +24,7 @@ from tfdist.cluster import (
     peers_of,
     wait_for_servers,
 )
+from tfdist.cluster.environment import find_engine
 from tfdist.cluster.progress import in_phase
 from tfdist.cluster.rendezvous_protocol import members_of
 from tfdist.cluster.rendezvous_sockets import port_taken_error
@@ -271,17 +272,15 @@ def start_server_of_run() -> None:
 
 def _resolve(resolver: Any) -> tuple[Cluster, Task] | None:
     """Finds the cluster: in the resolver, else in the environment."""
-    if resolver is None:
-        found = find_cluster()
-        rank = find_mpi_rank()
-        if found is None and rank is not None and rank.size > 1:
-            raise ClusterError(
-                f"MultiWorkerStrategy was started by mpirun with {rank.size} processes, and finds "
-                "no TF_CONFIG with their addresses. Use HorovodStrategy, or set TF_CONFIG for each."
-            )
-        return found
-    jobs = resolver.cluster_spec().as_dict()
+    jobs = {} if resolver is None else resolver.cluster_spec().as_dict()
     if not jobs:
+        rank = find_mpi_rank() if find_engine() == "horovod" else None
+        if rank is not None:
+            raise ClusterError(
+                f"MultiWorkerStrategy was started by {rank.launcher} with {rank.size} processes, "
+                "and finds no TF_CONFIG with their addresses. Use HorovodStrategy, or set "
+                "TF_CONFIG for each."
+            )
         return find_cluster()
     task = {"type": resolver.task_type, "index": resolver.task_id}
     return parse_tf_config(json.dumps({"cluster": jobs, "task": task}))

@@ -23,9 +23,9 @@ def strategy_for_run(
     """Makes the strategy that this process's start asks for.
 
     `MultiWorkerStrategy` where TF_CONFIG or a Slurm step lists the workers, else `HorovodStrategy`
-    where `mpirun` started several processes, else `LocalStrategy`: alone, and under an `mpirun` of
-    one process, which needs no Horovod. An evaluator task gets a `MultiWorkerStrategy`, whose one
-    worker it is.
+    where `mpirun` or `horovodrun` started several processes, else `LocalStrategy`: alone, and under
+    a launcher of one process, which needs no Horovod. An evaluator task gets a
+    `MultiWorkerStrategy`, whose one worker it is.
 
     Args:
       device: As in those strategies.
@@ -36,7 +36,7 @@ def strategy_for_run(
     Raises:
       ValueError: If `compression` or `num_replicas` is something else.
       ClusterError: If what the process was started with is malformed or contradicts itself.
-      HorovodNotFoundError: If `mpirun` started it, and Horovod or its MPI library is missing.
+      HorovodNotFoundError: If one of these started it, and Horovod or its library is missing.
       RendezvousError: If this worker's port is in use.
       DeviceError: If a device does not exist.
     """

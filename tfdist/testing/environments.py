@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfdist.cluster.instance_variables import OF_ONE_RUN
+from tfdist.cluster.ranks import OF_OTHER_LAUNCHERS
 from tfdist.cluster.tasks import Cluster, Task
 from tfdist.cluster.tf_config import format_tf_config
 
@@ -15,7 +16,7 @@ _DEFAULTS = {
     "PYTHONUNBUFFERED": "1",  # a killed script leaves its last line
 }
 # What tells a process that it is part of a run: the test's own process may be part of one.
-_MEMBERSHIP = (*OF_ONE_RUN, "SLURM_", "OMPI_COMM_WORLD_", "PMIX_", "PMI_")
+_MEMBERSHIP = (*OF_ONE_RUN, "SLURM_", "OMPI_COMM_WORLD_", *OF_OTHER_LAUNCHERS)
 
 
 def worker_environment(

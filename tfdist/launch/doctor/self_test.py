@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tfdist.cluster import Cluster, Task, format_tf_config
+from tfdist.cluster.instance_variables import OF_ONE_RUN
+from tfdist.cluster.ranks import OF_OTHER_LAUNCHERS
 from tfdist.launch.doctor.children import Ended, run_child, run_together
 from tfdist.launch.doctor.finding import Finding, broken, good
 from tfdist.launch.free_ports import ReservedPorts
@@ -85,7 +87,7 @@ def judge_trial(trial: Trial) -> Finding:
 
 def trial_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns what the workers inherit: not the run that the doctor's own shell may be part of."""
-    membership = ("TF_CONFIG", "TFDIST_", "SLURM_", "OMPI_COMM_WORLD_", "PMIX_", "PMI_")
+    membership = (*OF_ONE_RUN, "TFDIST_", "SLURM_", "OMPI_COMM_WORLD_", *OF_OTHER_LAUNCHERS)
     kept = {name: value for name, value in environ.items() if not name.startswith(membership)}
     defaults = {
         "TF_CPP_MIN_LOG_LEVEL": "2",

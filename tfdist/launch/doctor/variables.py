@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from tfdist.cluster import ClusterError, find_cluster, find_mpi_rank
 from tfdist.cluster.instance_variables import read_instance, read_restart_count, read_shape
+from tfdist.cluster.ranks import check_launcher
 from tfdist.launch.doctor.finding import Finding, absent, broken, good
 
 # A user may set these; all others are for tfdist's own processes.
@@ -57,12 +58,15 @@ def _judge_mpi(environ: Mapping[str, str]) -> list[Finding]:
     try:
         rank = find_mpi_rank(environ)
     except ClusterError as error:
-        return [
-            broken(_one_line(error), "Run: unset ${!OMPI_COMM_WORLD_@}"),
-        ]
-    if rank is None:
-        return []
-    return [good(f"mpirun started this as rank {rank.rank} of {rank.size}")]
+        kind = "HOROVOD_" if "HOROVOD_" in str(error) else "OMPI_COMM_WORLD_"
+        return [broken(_one_line(error), f"Run: unset ${{!{kind}@}}")]
+    if rank is not None:
+        return [good(f"{rank.launcher} started this as rank {rank.rank} of {rank.size}")]
+    try:
+        check_launcher(environ)
+    except ClusterError as error:
+        return [broken(_one_line(error), "Run: unset ${!PMI_@} ${!PMIX_@} ${!MV2_COMM_WORLD_@}")]
+    return []
 
 
 def _judge_ours(environ: Mapping[str, str]) -> list[Finding]:

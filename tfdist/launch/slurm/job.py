@@ -24,6 +24,7 @@ from tfdist.cluster.exit_codes import (
     SAVED_AND_STOPPED,
 )
 from tfdist.cluster.instance_variables import RESTART_COUNT
+from tfdist.cluster.ranks import OF_HOROVODRUN, OF_OTHER_LAUNCHERS
 from tfdist.cluster.rendezvous_sockets import connect
 from tfdist.launch.failure_box import Aftermath, failure_box
 from tfdist.launch.slurm.ending import (
@@ -49,7 +50,7 @@ _ANY_PORT = 6818  # slurmd's, unless its administrator says otherwise: then it i
 _NOT_FOR_WORKERS = (
     *("TF_CONFIG", "TFDIST_NUM_INSTANCES", "TFDIST_NUM_TOTAL_", "TFDIST_INSTANCE_"),
     *("TFDIST_LOCAL_", "TFDIST_REPLICA_", "TFDIST_PROGRESS_", "TFDIST_AGENT_"),
-    *("OMPI_COMM_WORLD_", "PMIX_"),
+    *("OMPI_COMM_WORLD_", *OF_HOROVODRUN, *OF_OTHER_LAUNCHERS),
 )
 
 

@@ -1,0 +1,117 @@
+"""Processes that Horovod's own launcher starts, without MPI: one run, on the loopback interface."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfdist.testing import engine_problem
+
+pytestmark = pytest.mark.skipif(
+    engine_problem("horovod") is not None, reason=str(engine_problem("horovod"))
+)
+
+_PROGRAM = """
+import json, sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+import tfdist.estimator as tfe
+from tfdist.cluster.environment import find_engine
+from tfdist.cluster.instances import find_instance, shard
+from tfdist.strategies import MultiWorkerStrategy, strategy_for_run
+
+folder, kind = Path(sys.argv[1]), sys.argv[2]
+strategy = MultiWorkerStrategy() if kind == "grpc" else strategy_for_run()
+
+def input_fn(input_context):
+    assert (input_context.num_input_pipelines, input_context.input_pipeline_id) == shard()
+    values = np.random.RandomState(input_context.input_pipeline_id).randn(16, 4)
+    return tf.data.Dataset.from_tensors(values.astype(np.float32)).repeat()
+
+def model_fn(features, mode):
+    weights = v1.get_variable("weights", [4, 1])
+    loss = tf.reduce_mean(tf.square(tf.matmul(features, weights) - 1.0))
+    optimizer = v1.train.GradientDescentOptimizer(0.1)
+    train_op = optimizer.minimize(loss, global_step=v1.train.get_global_step())
+    return tfe.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+class Keep(v1.train.SessionRunHook):
+    def begin(self):
+        [self.weights] = v1.trainable_variables()
+
+    def end(self, session):
+        np.save(folder / f"weights-{instance.index}.npy", session.run(self.weights))
+
+instance = find_instance()
+config = tfe.RunConfig(train_distribute=strategy)
+tfe.Estimator(model_fn, str(folder / "model"), config).train(input_fn, steps=10, hooks=[Keep()])
+(folder / f"rank-{instance.index}.json").write_text(json.dumps({
+    "strategy": type(strategy).__name__,
+    "engine": find_engine(),
+    "source": instance.source,
+    "num_instances": instance.num_instances,
+    "is_chief": config.is_chief,
+    "num_workers": config.num_worker_replicas,
+    "reductions": strategy.describe_reductions(),
+}))
+"""
+
+
+def _horovodrun(folder: Path, kind: str = "auto") -> "subprocess.CompletedProcess[str]":
+    program = folder / "program.py"
+    program.write_text(_PROGRAM)
+    launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "--gloo"]
+    where = ["-H", "localhost:2", "--network-interfaces", "lo"]
+    command = [sys.executable, str(program), str(folder), kind]
+    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*launcher, *where, *command], env=environ, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where two processes have trained."""
+    path = tmp_path_factory.mktemp("horovodrun")
+    ended = _horovodrun(path)
+    assert ended.returncode == 0, ended.stderr
+    return path
+
+
+def test_its_processes_train_together_and_end_with_equal_weights(folder: Path) -> None:
+    first, second = (np.load(folder / f"weights-{rank}.npy") for rank in (0, 1))
+    assert (first.shape, first.dtype) == ((4, 1), np.float32)
+    assert first.tobytes() == second.tobytes()
+
+
+def test_its_processes_are_the_workers_of_one_run(folder: Path) -> None:
+    said: list[dict[str, Any]] = [
+        json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)
+    ]
+    assert [one.pop("is_chief") for one in said] == [True, False]
+    expected = {
+        "strategy": "HorovodStrategy",
+        "engine": "horovod",
+        "source": "horovodrun",
+        "num_instances": 2,
+        "num_workers": 2,
+        "reductions": "Horovod over gloo, buckets of up to 1 MB, from 0.25 MB on alone; "
+        "HOROVOD_CYCLE_TIME=0.1, HOROVOD_FUSION_THRESHOLD=1048576",
+    }
+    assert said == [expected, expected]
+
+
+def test_over_grpc_its_processes_are_refused(tmp_path: Path) -> None:
+    ended = _horovodrun(tmp_path, "grpc")
+    assert ended.returncode != 0
+    assert "MultiWorkerStrategy was started by horovodrun with 2 processes" in ended.stderr
+    assert "Traceback" not in ended.stderr.split("ClusterError")[0]
