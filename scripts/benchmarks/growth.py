@@ -20,7 +20,7 @@ from turn_taking import (
     tf_configs,
 )
 
-from tfdist.launch.mpi import horovod_problem
+from tfdist.launch.machine.mpi import horovod_problem
 
 
 def measure(options: Options) -> Part:

@@ -22,7 +22,7 @@ from own_cost_figures import (
 from results import Options, Part
 from turn_taking import Contender, mpirun, program, running, tf_configs
 
-from tfdist.launch.mpi import horovod_problem
+from tfdist.launch.machine.mpi import horovod_problem
 
 TINY_STEPS = 1000  # about half a second
 MAX_START_ROUNDS = 10  # Each takes half a minute, and there is little spread.

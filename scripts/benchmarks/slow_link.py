@@ -23,7 +23,12 @@ from slow_link_figures import (
 )
 from turn_taking import Contender, Running, program, running
 
-from tfdist.launch.mpi import find_mpirun, horovod_problem, mpirun_environment, mpirun_options
+from tfdist.launch.machine.mpi import (
+    find_mpirun,
+    horovod_problem,
+    mpirun_environment,
+    mpirun_options,
+)
 
 COMPUTATION = "computation"
 FIRST_PORT = 4000

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfdist.launch.mpi import find_mpirun
+from tfdist.launch.machine.mpi import find_mpirun
 
 CONTENDERS = Path(__file__).parent / "contenders"
 START_TIMEOUT_S = 180.0

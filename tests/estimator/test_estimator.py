@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
-from tfdist.estimator.batch_sizes import replica_batch_size
+from tfdist.estimator.graph.replicas import replica_batch_size
 
 
 def _model_fn(features: Any, labels: Any, mode: str) -> Any:

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as v1
 import tfdist.estimator as tfe
 from tfdist.estimator.experimental import InMemoryEvaluatorHook
 from tfdist.estimator.inputs import numpy_input_fn
-from tfdist.strategies.sync_on_read import make_variable
+from tfdist.strategies.values.sync_on_read import make_variable
 
 Make = Callable[..., Any]
 

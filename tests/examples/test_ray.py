@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tfdist.testing.waiting import wait_until
+from tfdist.testing.run import wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ray" / "train.py"
 

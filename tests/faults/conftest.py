@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tfdist.testing.waiting import wait_until
+from tfdist.testing.run import wait_until
 
 TRAINING = Path(__file__).with_name("training.py")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"

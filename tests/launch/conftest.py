@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from tfdist.cluster.progress import Progress
 from tfdist.launch.plan import WorkerPlan
 from tfdist.launch.worker_state import WorkerState
-from tfdist.testing.waiting import wait_until
+from tfdist.process.progress_file import Progress
+from tfdist.testing.run import wait_until
 
 _LIMIT_S = 60.0
 _MARK = "TFDIST_TEST_RUN"

@@ -304,7 +304,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", start)
     for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve", "system"):
         monkeypatch.setattr(os, name, start)
-    monkeypatch.setitem(sys.modules, "tfdist.launch.run", SimpleNamespace(main=start))
+    monkeypatch.setitem(sys.modules, "tfdist.launch.run.command", SimpleNamespace(main=start))
 
 
 @pytest.fixture
@@ -389,7 +389,8 @@ def test_the_real_command_refuses_in_a_moment(words: str, tmp_path: Path) -> Non
 def test_a_program_with_a_wrong_tf_config_ends_in_a_moment(row: int) -> None:
     text, phrases = TF_CONFIGS[row]
     code = (
-        "from tfdist.cluster import endings, find_cluster; endings.install(); find_cluster()\n"
+        "from tfdist.process import endings; from tfdist.cluster import find_cluster\n"
+        "endings.install(); find_cluster()\n"
         "print('trained')"
     )
     used_s = children_s()

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tfdist.cluster import ClusterError, find_cluster, find_mpi_rank, parse_tf_config
 from tfdist.launch.errors import UsageError
-from tfdist.launch.hosts import parse_host_list, read_hostfile
-from tfdist.launch.run_options import parse_run_options
-from tfdist.launch.run_parser import run_parser
+from tfdist.launch.options.hosts import parse_host_list, read_hostfile
+from tfdist.launch.options.run_options import parse_run_options
+from tfdist.launch.options.run_parser import run_parser
 
 few = settings(
     derandomize=True,

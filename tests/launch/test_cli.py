@@ -14,7 +14,7 @@ import pytest
 from tfdist.cluster import ClusterError
 from tfdist.launch.cli import main
 from tfdist.launch.errors import UsageError
-from tfdist.launch.run_options import RunOptions
+from tfdist.launch.options.run_options import RunOptions
 
 Replace = Callable[[str, Callable[..., int]], None]
 
@@ -28,7 +28,8 @@ def replace_command(monkeypatch: pytest.MonkeyPatch) -> Replace:
             parser.add_argument("--deep", metavar="N")
 
         module = SimpleNamespace(main=main, add_arguments=add_arguments)
-        monkeypatch.setitem(sys.modules, f"tfdist.launch.{name}", module)
+        home = "run.command" if name == "run" else name
+        monkeypatch.setitem(sys.modules, f"tfdist.launch.{home}", module)
 
     return replace
 

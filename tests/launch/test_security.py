@@ -15,7 +15,7 @@ import pytest
 
 import tfdist.launch
 from tfdist.launch.channel import ADDRESSES_VARIABLE, LINE_LIMIT_BYTES, TOKEN_VARIABLE
-from tfdist.testing.waiting import wait_until
+from tfdist.testing.run import wait_until
 
 Launch = Callable[..., Any]
 
@@ -36,7 +36,7 @@ def waiting(launch: Launch) -> Iterator[Any]:
 
 
 def agent_environment(run: Any) -> dict[str, str]:
-    (agent,) = run.living("tfdist.launch.agent")
+    (agent,) = run.living("tfdist.launch.run.agent")
     return agent.environ()
 
 
@@ -80,7 +80,7 @@ def test_the_launcher_listens_on_loopback_alone_and_shows_its_token_to_nobody(wa
     assert len(token) >= 32
     for process in waiting.living():
         assert not any(token in word for word in process.cmdline())
-        is_agent = any("tfdist.launch.agent" in word for word in process.cmdline())
+        is_agent = any("tfdist.launch.run.agent" in word for word in process.cmdline())
         assert (token in process.environ().values()) == is_agent
     (waiting.folder / "go").touch()
     assert waiting.wait() == 0
@@ -127,7 +127,7 @@ def test_nobody_else_can_take_the_place_of_an_agent_that_has_not_come(
     launch: Launch, break_agents: Callable[[str], dict[str, str]]
 ) -> None:
     run = launch("ready()", num_instances=1, environ=break_agents("time.sleep(600)"))
-    assert wait_until(lambda: bool(run.living("tfdist.launch.agent")), 60.0)
+    assert wait_until(lambda: bool(run.living("tfdist.launch.run.agent")), 60.0)
     for said in (hello(), hello(token=""), hello(token=None)):
         assert knock(run, said) == b""
     run.signal(signal.SIGTERM)

@@ -8,8 +8,7 @@ import pytest
 import tensorflow.compat.v1 as v1
 
 from tfdist.monitoring import ThroughputHook
-from tfdist.monitoring.step_trace import StepShares, covered, shares_of
-from tfdist.monitoring.throughput import Throughput, describe, tags
+from tfdist.monitoring.throughput import StepShares, Throughput, covered, describe, shares_of, tags
 
 Train = Callable[..., Any]
 

@@ -110,7 +110,7 @@ def run_example() -> Callable[..., dict[str, Any]]:
 
         import tensorflow  # noqa: F401
 
-        from tfdist.cluster.endings import OneLineError
+        from tfdist.process.endings import OneLineError
 
         sys.argv = [path, *arguments]
         start_s = time.monotonic()

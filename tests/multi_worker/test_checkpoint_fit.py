@@ -12,7 +12,7 @@ def _train(engine: str, folder: str, units: int) -> str | None:
     import tensorflow.compat.v1 as v1
 
     import tfdist.estimator as tfe
-    from tfdist.cluster.endings import line_for
+    from tfdist.process.endings import line_for
     from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
 
     strategy = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}[engine]()

@@ -15,7 +15,7 @@ from tfdist.pipeline.schedule import (
     order_on_devices,
     training_ticks,
 )
-from tfdist.pipeline.timeline import TimedBox, Timeline
+from tfdist.pipeline.timeline.step_times import TimedBox, Timeline
 
 
 @pytest.fixture

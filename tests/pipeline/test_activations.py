@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.pipeline import Block, Options, PipelinedExecution, ShardedExecution, training_model
-from tfdist.pipeline.profile import timeline_of
+from tfdist.pipeline.compiled_calls import timeline_of
 from tfdist.pipeline.schedule import Schedule, activations_kept, training_ticks
 
 Quiet = Callable[..., Options]

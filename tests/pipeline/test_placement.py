@@ -23,7 +23,7 @@ from tfdist.pipeline import (
     inference_model,
     training_model,
 )
-from tfdist.pipeline.profile import timeline_of
+from tfdist.pipeline.compiled_calls import timeline_of
 
 Quiet = Callable[..., Options]
 

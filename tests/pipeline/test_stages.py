@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tfdist.pipeline.plan_limits import check_plan
 from tfdist.pipeline.stage_plan import (
     FoundBlock,
     PlannedStage,
+    check_plan,
     devices_per_replica,
     plan_stages,
     replica_devices,

@@ -11,8 +11,13 @@ import tfdist.estimator as tfe
 from tfdist.cluster import ClusterError
 from tfdist.cluster.instances import instance_environment
 from tfdist.strategies import DeviceError, LocalStrategy, MultiWorkerStrategy, strategy_for_run
-from tfdist.strategies.placement import own_gpu, place
-from tfdist.strategies.replica_count import ReplicaCount, _say_overridden, count_replicas
+from tfdist.strategies.placement import (
+    ReplicaCount,
+    _say_overridden,
+    count_replicas,
+    own_gpu,
+    place,
+)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tfdist.testing.waiting import wait_until
+from tfdist.testing.run import wait_until
 
 
 def _is_running(pid: int) -> bool:

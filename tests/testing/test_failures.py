@@ -18,7 +18,7 @@ from tfdist.testing import (
     WorkerTimeoutError,
     WorkerTracebackError,
 )
-from tfdist.testing.failures import Failure, failure_text, first_failure
+from tfdist.testing.failures import WorkerFailure, failure_text, first_failure
 
 
 class OwnError(Exception):
@@ -154,8 +154,8 @@ def test_the_first_failure_counts_not_the_ones_that_follow(fake_cluster: FakeClu
 
 def test_the_earliest_of_several_failures_is_the_first() -> None:
     failures = [
-        Failure(worker=0, time_s=7.0, error="UnavailableError: gone"),
-        Failure(worker=1, time_s=6.9, exit_code=-9),
+        WorkerFailure(worker=0, time_s=7.0, error="UnavailableError: gone"),
+        WorkerFailure(worker=1, time_s=6.9, exit_code=-9),
     ]
     first = first_failure(failures)
     assert first is failures[1]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.testing import engine_problem
-from tfdist.testing.waiting import wait_until
+from tfdist.testing.run import wait_until
 
 USERS_TEST = """
 import os, pathlib, time

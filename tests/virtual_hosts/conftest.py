@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.testing.waiting import wait_until
+from tfdist.testing.run import wait_until
 
 _FOLDER = Path(__file__).parent
 _REPOSITORY = _FOLDER.parents[1]

@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
-from tfdist.cluster.exit_codes import LOST_WORKER
-from tfdist.launch.mpi import find_mpirun, horovod_problem, mpirun_environment, mpirun_options
-from tfdist.testing.waiting import wait_until
+from tfdist.launch.machine.mpi import (
+    find_mpirun,
+    horovod_problem,
+    mpirun_environment,
+    mpirun_options,
+)
+from tfdist.process.exit_codes import LOST_WORKER
+from tfdist.testing.run import wait_until
 
 _SUBNET = "10.77.0.0/24"
 _PORT = 4000

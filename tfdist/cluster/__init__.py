@@ -1,13 +1,13 @@
-"""Who is in this run, and who am I: read and checked without TensorFlow."""
+"""The members of a run and this process's place among them, read and checked without TensorFlow."""
 
-from tfdist.cluster import endings
 from tfdist.cluster.environment import find_cluster
-from tfdist.cluster.peer_watch import PeerWatch, WorkerLostError, peers_of
 from tfdist.cluster.ranks import MpiRank, find_mpi_rank
-from tfdist.cluster.rendezvous import check_port, meet, wait_for_servers
-from tfdist.cluster.rendezvous_protocol import RendezvousError
+from tfdist.cluster.rendezvous.meeting import check_port, meet, wait_for_servers
+from tfdist.cluster.rendezvous.peer_watch import PeerWatch, WorkerLostError, peers_of
+from tfdist.cluster.rendezvous.protocol import RendezvousError
 from tfdist.cluster.tasks import Cluster, ClusterError, Task
 from tfdist.cluster.tf_config import format_tf_config, parse_tf_config
+from tfdist.process import endings
 
 endings.install()
 

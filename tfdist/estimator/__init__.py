@@ -5,7 +5,7 @@ Names, arguments, files and log lines are those of tf.estimator. Importing this 
 """
 
 from tfdist.cluster import WorkerLostError
-from tfdist.estimator import keras_version as _keras_version
+from tfdist.estimator.keras import version as _keras_version
 
 _keras_version.choose()
 
@@ -27,16 +27,15 @@ from tfdist.estimator.canned import (  # noqa: E402
     classifier_parse_example_spec,
     regressor_parse_example_spec,
 )
-from tfdist.estimator.checkpoint_fit import CheckpointMismatchError  # noqa: E402
 from tfdist.estimator.compat import enable_compat  # noqa: E402
-from tfdist.estimator.device_logging import DeviceLoggingTensorHook  # noqa: E402
 from tfdist.estimator.estimator import Estimator  # noqa: E402
-from tfdist.estimator.exporters import (  # noqa: E402
+from tfdist.estimator.evaluation.exporters import (  # noqa: E402
     BestExporter,
     Exporter,
     FinalExporter,
     LatestExporter,
 )
+from tfdist.estimator.graph.checkpoint_fit import CheckpointMismatchError  # noqa: E402
 from tfdist.estimator.heads import (  # noqa: E402
     BinaryClassHead,
     Head,
@@ -47,16 +46,10 @@ from tfdist.estimator.heads import (  # noqa: E402
     PoissonRegressionHead,
     RegressionHead,
 )
-from tfdist.estimator.keras_conversion import model_to_estimator  # noqa: E402
-from tfdist.estimator.model_check import ModelMismatchError  # noqa: E402
-from tfdist.estimator.pipelined import (  # noqa: E402
-    OptimizerFunctionOutput,
-    PipelineEstimatorSpec,
-)
-from tfdist.estimator.run_config import DeviceConfig, RunConfig  # noqa: E402
-from tfdist.estimator.session_hooks import (  # noqa: E402
+from tfdist.estimator.hooks import (  # noqa: E402
     CheckpointSaverHook,
     CheckpointSaverListener,
+    DeviceLoggingTensorHook,
     FeedFnHook,
     FinalOpsHook,
     GlobalStepWaiterHook,
@@ -73,10 +66,17 @@ from tfdist.estimator.session_hooks import (  # noqa: E402
     StopAtStepHook,
     SummarySaverHook,
 )
+from tfdist.estimator.keras.conversion import model_to_estimator  # noqa: E402
+from tfdist.estimator.pipelined import (  # noqa: E402
+    OptimizerFunctionOutput,
+    PipelineEstimatorSpec,
+)
+from tfdist.estimator.run_config import DeviceConfig, RunConfig  # noqa: E402
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys  # noqa: E402
 from tfdist.estimator.train_and_evaluate import train_and_evaluate  # noqa: E402
 from tfdist.estimator.train_spec import EvalSpec, TrainSpec  # noqa: E402
-from tfdist.estimator.warm_start import VocabInfo, WarmStartSettings  # noqa: E402
+from tfdist.estimator.training.checkpoints import VocabInfo, WarmStartSettings  # noqa: E402
+from tfdist.estimator.training.model_check import ModelMismatchError  # noqa: E402
 
 __all__ = [
     "BaselineClassifier",

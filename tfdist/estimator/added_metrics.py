@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tfdist.estimator.calls import argument_names, call_with
+from tfdist.estimator.arguments import argument_names, call_with
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.pipelined import PipelineEstimatorSpec
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys

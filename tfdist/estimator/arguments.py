@@ -1,29 +1,15 @@
-"""What the Estimator's methods are given: checked, before anything is built."""
+"""Checks of the Estimator's arguments, and calls of the user's functions."""
 
 from __future__ import annotations
 
-import os
-import tempfile
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.run_config import RunConfig
-
-
-def decide_model_dir(model_dir: Any, config: RunConfig) -> str:
-    """Takes the argument, else the config's folder, else a fresh one; ValueError if they differ."""
-    given = os.fspath(model_dir) if model_dir else None
-    if given and config.model_dir and given != config.model_dir:
-        raise ValueError(
-            "`model_dir` are set both in constructor and `RunConfig`, but with different values. "
-            f"In constructor: '{given}', in `RunConfig`: '{config.model_dir}'. Give one of them."
-        )
-    chosen = given or config.model_dir
-    if not chosen:
-        chosen = tempfile.mkdtemp()
-        v1.logging.warning("Using temporary folder as model directory: %s", chosen)
-    return str(chosen)
+_MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
 
 
 def check_positive(name: str, value: int | None) -> None:
@@ -52,3 +38,71 @@ def checked_listeners(listeners: Any) -> tuple[v1.train.CheckpointSaverListener,
                 f"saving_listeners must be a list of CheckpointSaverListener, given: {listener!r}"
             )
     return listeners
+
+
+def argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Names a callable's arguments; those that a partial has bound are left out."""
+    return tuple(parameter.name for parameter in _parameters(function))
+
+
+def check_model_fn(model_fn: Any, params: Any) -> None:
+    """Refuses a model_fn whose arguments the Estimator cannot fill.
+
+    One that takes neither features nor labels is a pipeline's; see `PipelineEstimatorSpec`.
+
+    Raises:
+      ValueError: Naming the argument.
+    """
+    if model_fn is None:
+        raise ValueError("model_fn must be provided to Estimator.")
+    if not callable(model_fn):
+        raise ValueError(f"model_fn must be callable, got {model_fn!r}.")
+    names = set(argument_names(model_fn))
+    if "features" not in names and "labels" in names:
+        raise ValueError(f"model_fn ({model_fn}) must include features argument.")
+    if params is not None and "params" not in names:
+        raise ValueError(
+            f"model_fn ({model_fn}) does not include params argument, but params ({params}) is "
+            "passed to Estimator."
+        )
+    # One after a * that has a default is the function's own affair.
+    own = {p.name for p in _parameters(model_fn) if p.kind is p.KEYWORD_ONLY and not _is_needed(p)}
+    unknown = sorted(names - set(_MODEL_FN_ARGUMENTS) - {"self"} - own)
+    if unknown:
+        raise ValueError(
+            f"model_fn ({model_fn}) has following not expected args: {unknown}. Allowed are "
+            f"{', '.join(_MODEL_FN_ARGUMENTS)}."
+        )
+
+
+def call_with(function: Callable[..., Any], offered: Mapping[str, Any], *args: Any) -> Any:
+    """Calls a function with those of the offered arguments that it names."""
+    names = argument_names(function)
+    return function(*args, **{k: v for k, v in offered.items() if k in names})
+
+
+def needed_arguments(function: Callable[..., Any]) -> set[str]:
+    """Names the arguments without which a function cannot be called."""
+    return {parameter.name for parameter in _parameters(function) if _is_needed(parameter)}
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Lists the parameters that have a name of their own, less those that a partial has bound."""
+    bound: set[str] = set()
+    skipped = 0
+    while isinstance(function, functools.partial):
+        bound |= set(function.keywords or {})
+        skipped += len(function.args)
+        function = function.func
+    # A decorator's own arguments count: it need not hand them on as they are.
+    every = inspect.signature(function, follow_wrapped=False).parameters.values()
+    named = [p for p in every if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    wrapped = getattr(function, "__wrapped__", None)
+    if callable(wrapped) and any(p.kind is p.VAR_KEYWORD for p in every):
+        names = {p.name for p in named}
+        named += [p for p in _parameters(wrapped) if p.name not in names]
+    return [p for p in named[skipped:] if p.name not in bound]
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty

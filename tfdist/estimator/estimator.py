@@ -12,24 +12,26 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
-from tfdist.estimator import checkpoints, evaluation, prediction, warm_start
 from tfdist.estimator.arguments import (
+    argument_names,
+    call_with,
+    check_model_fn,
     check_multiple,
     check_positive,
     checked_listeners,
-    decide_model_dir,
 )
-from tfdist.estimator.batch_sizes import BatchSizes, num_workers
-from tfdist.estimator.calls import argument_names, call_with, check_model_fn
-from tfdist.estimator.export import saved_model
-from tfdist.estimator.global_step import create_global_step
+from tfdist.estimator.evaluation import evaluate, predict, saved_model
+from tfdist.estimator.graph.global_step import create_global_step
+from tfdist.estimator.graph.replicas import BatchSizes, num_workers
 from tfdist.estimator.pipelined import PipelineEstimatorSpec
 from tfdist.estimator.private_keras import name_layers_from_the_start
-from tfdist.estimator.run_config import RunConfig, default_session_config
+from tfdist.estimator.run_config import RunConfig, decide_model_dir, default_session_config
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
 from tfdist.estimator.task_role import refuse_parameter_servers
-from tfdist.estimator.training import FoundCheckpoint, TrainCall
-from tfdist.estimator.training_together import train
+from tfdist.estimator.training import checkpoints
+from tfdist.estimator.training import checkpoints as warm_start
+from tfdist.estimator.training.loop import FoundCheckpoint, TrainCall
+from tfdist.estimator.training.peers import train
 
 _OVERRIDABLE = frozenset(
     {
@@ -91,7 +93,7 @@ class Estimator:
         self._batch_sizes = BatchSizes(
             train_batch_size, eval_batch_size, predict_batch_size, self._config, params
         )
-        self._warm_start = warm_start.settings_from(warm_start_from)
+        self._warm_start = warm_start.warm_start_settings(warm_start_from)
         if params is None and "params" in argument_names(model_fn):
             v1.logging.warning("Estimator's model_fn (%s) includes params argument, but params are "
                                "not passed to Estimator.", model_fn)  # fmt: skip
@@ -231,7 +233,7 @@ class Estimator:
         if path is None:
             v1.logging.info("Could not find trained model in model_dir: %s, running "
                             "initialization to evaluate.", self.model_dir)  # fmt: skip
-        return evaluation.evaluate(
+        return evaluate.evaluate(
             model_fn=self._in_mode(ModeKeys.EVAL),
             create_global_step=self._create_and_assert_global_step,
             input_fn=input_fn,
@@ -272,7 +274,7 @@ class Estimator:
         if path is None:
             v1.logging.info("Could not find trained model in model_dir: %s, running "
                             "initialization to predict.", self.model_dir)  # fmt: skip
-        yield from prediction.predict(
+        yield from predict.predict(
             model_fn=self._in_mode(ModeKeys.PREDICT),
             input_fn=input_fn,
             params=params,
@@ -474,7 +476,7 @@ class Estimator:
 
     def _warm_start_unless(self, has_checkpoint: bool) -> Callable[[], None]:
         settings = None if has_checkpoint else self._warm_start
-        return lambda: warm_start.apply(settings)
+        return lambda: warm_start.apply_warm_start(settings)
 
     def _find_checkpoint(self, needs_step: bool) -> FoundCheckpoint:
         """Looks for what to resume from; only worker 0 needs the folder."""

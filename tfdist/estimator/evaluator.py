@@ -10,17 +10,17 @@ from typing import Any
 
 import tensorflow.compat.v1 as v1
 
-from tfdist.cluster.progress import find_progress_file
-from tfdist.estimator import stop_signals
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.train_spec import EvalSpec
+from tfdist.estimator.training import stop_signals
+from tfdist.process.progress_file import find_progress_file
 
 _WARN_EVERY_S = 600
 _SHORTEST_WAIT_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class EvaluationResult:
     """What one evaluation gave.
 
     Attributes:
@@ -45,13 +45,13 @@ class Evaluator:
 
     def __init__(self, estimator: Estimator, eval_spec: EvalSpec, max_steps: int | None) -> None:
         self.eval_spec = eval_spec
-        self.last: Evaluation | None = None
+        self.last: EvaluationResult | None = None
         self._estimator = estimator
         self._max_steps = max_steps
         self._evaluated_path: str | None = None
         self._warned_at = 0.0
 
-    def evaluate(self) -> Evaluation | None:
+    def evaluate(self) -> EvaluationResult | None:
         """Evaluates; None, with a warning now and then, if there is no new checkpoint.
 
         Raises:
@@ -80,7 +80,7 @@ class Evaluator:
         exports = self._export(path, metrics, is_final)
         self._warned_at = 0.0
         self._evaluated_path = path
-        self.last = Evaluation(metrics=metrics, exports=exports, is_final=is_final)
+        self.last = EvaluationResult(metrics=metrics, exports=exports, is_final=is_final)
         return self.last
 
     def _export(self, path: str, metrics: dict[str, Any], is_final: bool) -> list[Any]:

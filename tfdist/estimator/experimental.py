@@ -1,8 +1,16 @@
 """`tf.estimator.experimental`: early stopping, evaluation inside training, and more."""
 
-from tfdist.estimator.checkpoint_step import make_stop_at_checkpoint_step_hook
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.estimator.arguments import call_with
 from tfdist.estimator.early_stopping import (
     make_early_stopping_hook,
+    make_stop_at_checkpoint_step_hook,
     stop_if_higher_hook,
     stop_if_lower_hook,
     stop_if_no_decrease_hook,
@@ -10,7 +18,6 @@ from tfdist.estimator.early_stopping import (
 )
 from tfdist.estimator.export.receivers import build_raw_supervised_input_receiver_fn
 from tfdist.estimator.in_memory_evaluator import InMemoryEvaluatorHook
-from tfdist.estimator.logit_fns import call_logit_fn
 
 __all__ = [
     "InMemoryEvaluatorHook",
@@ -23,3 +30,27 @@ __all__ = [
     "stop_if_no_decrease_hook",
     "stop_if_no_increase_hook",
 ]
+
+
+def call_logit_fn(
+    logit_fn: Callable[..., Any], features: Any, mode: str, params: Any, config: Any
+) -> Any:
+    """Calls a logit_fn with `features` and those of mode, params and config that it names.
+
+    Returns:
+      Its result: a tensor, or a dict of string to tensor.
+
+    Raises:
+      ValueError: If the result is something else.
+    """
+    offered = {"mode": mode, "params": params, "config": config}
+    logits = call_with(logit_fn, {"features": features, **offered})
+    is_dict = isinstance(logits, dict) and all(
+        isinstance(name, str) and isinstance(value, tf.Tensor) for name, value in logits.items()
+    )
+    if not (is_dict or isinstance(logits, tf.Tensor)):
+        raise ValueError(
+            "logit_fn should return a Tensor or a dictionary mapping strings to Tensors, got "
+            f"{logits!r}."
+        )
+    return logits

@@ -9,9 +9,9 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.estimator import Estimator
-from tfdist.estimator.evaluation import Evaluation, build_evaluation, run_evaluation
+from tfdist.estimator.evaluation.evaluate import Evaluation, build_evaluation, run_evaluation
 from tfdist.estimator.spec import ModeKeys, checked_hooks
-from tfdist.strategies.sync_on_read import variables_of
+from tfdist.strategies.values.sync_on_read import variables_of
 
 
 class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]

@@ -1,9 +1,11 @@
-"""How an Estimator runs: RunConfig and DeviceConfig."""
+"""RunConfig and DeviceConfig: how an Estimator runs, and which strategies it accepts."""
 
 from __future__ import annotations
 
 import copy
 import inspect
+import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
@@ -12,12 +14,18 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator import run_config_rules as rules
-from tfdist.estimator.stock_strategies import is_usable
 from tfdist.estimator.task_role import TaskType as TaskType
 from tfdist.estimator.task_role import device_filters, find_role
-from tfdist.strategies.replica_count import count_replicas
+from tfdist.strategies.placement import count_replicas
 
 _UNSET = object()
+
+_LOCAL = (
+    tf.distribute.MirroredStrategy,
+    tf.distribute.OneDeviceStrategy,
+    v1.distribute.MirroredStrategy,
+    v1.distribute.OneDeviceStrategy,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,3 +260,33 @@ _STRATEGIES = (
     "a strategy of tfdist.strategies (MultiWorkerStrategy or HorovodStrategy for several workers), "
     "or tf.distribute.MirroredStrategy"
 )
+
+
+def is_own(strategy: Any) -> bool:
+    """Says whether it is one of `tfdist.strategies`."""
+    return hasattr(getattr(strategy, "extended", None), "collectives")
+
+
+def is_usable(strategy: Any) -> bool:
+    """Says whether a RunConfig takes it: our own, and TensorFlow's for one machine."""
+    return is_own(strategy) or isinstance(strategy, _LOCAL) or is_default(strategy)
+
+
+def is_default(strategy: Any) -> bool:
+    """Says whether it is what `tf.distribute.get_strategy()` gives where there is none."""
+    return not tf.distribute.has_strategy() and strategy is tf.distribute.get_strategy()
+
+
+def decide_model_dir(model_dir: Any, config: RunConfig) -> str:
+    """Takes the argument, else the config's folder, else a fresh one; ValueError if they differ."""
+    given = os.fspath(model_dir) if model_dir else None
+    if given and config.model_dir and given != config.model_dir:
+        raise ValueError(
+            "`model_dir` are set both in constructor and `RunConfig`, but with different values. "
+            f"In constructor: '{given}', in `RunConfig`: '{config.model_dir}'. Give one of them."
+        )
+    chosen = given or config.model_dir
+    if not chosen:
+        chosen = tempfile.mkdtemp()
+        v1.logging.warning("Using temporary folder as model directory: %s", chosen)
+    return str(chosen)

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError, find_cluster
-from tfdist.estimator.calls import argument_names
+from tfdist.estimator.arguments import argument_names
 
 
 def read_tf_config() -> dict[str, Any]:

@@ -22,7 +22,7 @@ class ModeKeys:
     PREDICT = "infer"
 
 
-class _Fields(NamedTuple):
+class _SpecFields(NamedTuple):
     mode: str
     predictions: Any
     loss: Any
@@ -38,7 +38,7 @@ class _Fields(NamedTuple):
     eval_metrics: Any
 
 
-class EstimatorSpec(_Fields):
+class EstimatorSpec(_SpecFields):
     """The ops and objects that a model_fn hands to the Estimator; checked when made.
 
     Args:

@@ -12,11 +12,11 @@ from tfdist.cluster.instance_variables import is_evaluator_launched
 from tfdist.estimator.arguments import check_multiple
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluator import EvaluateAfterSave, Evaluator, evaluate_continuously
-from tfdist.estimator.lost_workers import lost_workers_named
-from tfdist.estimator.stop_signals import listening
 from tfdist.estimator.task_role import TaskType, refuse_parameter_servers
 from tfdist.estimator.train_spec import EvalSpec, TrainSpec
-from tfdist.strategies.text_exchange import TextExchange
+from tfdist.estimator.training.peers import lost_workers_named
+from tfdist.estimator.training.stop_signals import listening
+from tfdist.strategies.values.gather_text import TextExchange
 
 Results = tuple[dict[str, Any] | None, list[Any] | None]
 

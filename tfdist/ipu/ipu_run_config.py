@@ -6,7 +6,7 @@ from typing import Any
 
 from tfdist import estimator
 from tfdist.ipu.utils import IPUConfig
-from tfdist.strategies.replica_count import count_replicas
+from tfdist.strategies.placement import count_replicas
 
 
 class IPURunConfig(estimator.DeviceConfig):

@@ -1,1 +1,1 @@
-"""Starting a run: `tfdist run`, and files for the engines that start one. No TensorFlow."""
+"""The command `tfdist`: run, slurm, kubernetes and doctor. No TensorFlow."""

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from tfdist import __version__
-from tfdist.cluster.exit_codes import BAD_CONFIGURATION
 from tfdist.cluster.tasks import ClusterError, listed, shown
 from tfdist.launch.errors import UsageError
+from tfdist.process.exit_codes import BAD_CONFIGURATION
 
 _SUMMARIES = {
     "run": "start a training program as several workers, here or on other machines",
@@ -57,14 +57,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(name: str, words: Sequence[str]) -> int:
     # Imported here: nobody pays for the other commands.
     if name == "run":
-        from tfdist.launch.config_file import write_config
-        from tfdist.launch.run_options import parse_run_options
+        from tfdist.launch.options.config_file import write_config
+        from tfdist.launch.options.run_options import parse_run_options
 
         options = parse_run_options(words)
-        write_config(options)
-        code: int = importlib.import_module("tfdist.launch.run").main(options)
+        if options.export_config is not None:
+            write_config(
+                options.export_config, options.config, may_overwrite=options.overwrite_config
+            )
+        code: int = importlib.import_module("tfdist.launch.run.command").main(options)
         return code
-    from tfdist.launch.option_parser import OptionParser
+    from tfdist.launch.options.option_parser import OptionParser
 
     command = importlib.import_module(f"tfdist.launch.{name}")
     parser = OptionParser(prog=f"tfdist {name}", description=_sentence(_SUMMARIES[name]))
@@ -81,7 +84,7 @@ def _answer(words: Sequence[str]) -> int:
     if words and words[0].partition("=")[0] in ("--version", "--version-format"):
         print(_version(words))
         return 0
-    from tfdist.launch.option_parser import did_you_mean
+    from tfdist.launch.options.option_parser import did_you_mean
 
     allowed = f"Allowed are {listed(_SUMMARIES)}."
     if not words:
@@ -93,8 +96,7 @@ def _answer(words: Sequence[str]) -> int:
 
 
 def _version(words: Sequence[str]) -> str:
-    from tfdist.launch.option_parser import OptionParser
-    from tfdist.launch.option_values import one_of
+    from tfdist.launch.options.option_parser import OptionParser, one_of
 
     parser = OptionParser(prog="tfdist")
     parser.add_argument("--version", action="store_true")

@@ -1,14 +1,46 @@
-"""Which worker failed first, and how: what is told about it, and by whom."""
+"""The failure of a worker, and words for workers, exit codes and signals."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from tfdist.process.exit_codes import BAD_CONFIGURATION, LOST_WORKER, PORT_TAKEN, SAVED_AND_STOPPED
+
 FailureKind = Literal["exited", "signal", "stalled", "silent", "ended early"]
+
+_SIGNAL_MEANINGS = {
+    "SIGKILL": "killed, often: out of memory; see dmesg",
+    "SIGSEGV": "a forbidden memory access, in native code",
+    "SIGABRT": "aborted by native code, which usually prints why",
+    "SIGBUS": "a broken memory access, often: /dev/shm or a disk is full",
+    "SIGILL": "an instruction that this processor does not have",
+    "SIGFPE": "a forbidden calculation in native code, like a division by zero",
+    "SIGTERM": "somebody asked it to stop",
+    "SIGINT": "Ctrl-C",
+    "SIGHUP": "its terminal was closed",
+    "SIGQUIT": "Ctrl-\\",
+    "SIGXCPU": "the limit of processor time was reached: ulimit -t",
+    "SIGXFSZ": "the limit of the size of a file was reached: ulimit -f",
+}
+_CODE_MEANINGS = {
+    0: "as if all were well",
+    BAD_CONFIGURATION: "bad configuration",
+    126: "the command was found, but cannot be run",
+    127: "the command was not found",
+    LOST_WORKER: "it lost another worker",
+    PORT_TAKEN: "somebody else had taken its port",
+    **{code: f"it saved and stopped on {name}" for name, code in SAVED_AND_STOPPED.items()},
+}
+_SHELL_SIGNAL_OFFSET = 128  # a shell, or mpirun, reports a signal so
+
+_PREFIX = "worker "
+_MOST_LISTED = 8
+_MOST_RUNS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,3 +77,72 @@ class Failure:
     log_tail: Sequence[str]
     log_path: Path
     detail: str = ""
+
+
+def signal_name(number: int) -> str:
+    """Returns a signal's name, like "SIGKILL"; "signal 35" if it has none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"
+
+
+def signal_text(number: int) -> str:
+    """Returns a signal's name, its number and what it says: "signal SIGKILL (9): killed, …"."""
+    name = signal_name(number)
+    shown = name if name.startswith("signal ") else f"signal {name} ({number})"
+    meaning = _SIGNAL_MEANINGS.get(name)
+    return f"{shown}: {meaning}" if meaning else shown
+
+
+def exit_code_text(code: int) -> str:
+    """Returns an exit code and what it says: "127: the command was not found"."""
+    meaning = _CODE_MEANINGS.get(code)
+    if meaning is not None:
+        return f"{code}: {meaning}"
+    number = signal_of_code(code)
+    return str(code) if number is None else f"{code} = 128 + {number}, {signal_text(number)}"
+
+
+def signal_of_code(code: int) -> int | None:
+    """Returns the signal that a shell reports by this exit code, or None if it is none."""
+    number = code - _SHELL_SIGNAL_OFFSET
+    return number if number in signal.valid_signals() and code not in _CODE_MEANINGS else None
+
+
+def worker_tag(name: str) -> str:
+    """Returns the short name of a worker: "0" for "worker 0", "evaluator" for the evaluator."""
+    return name.removeprefix(_PREFIX)
+
+
+def names_text(workers: Sequence[int]) -> str:
+    """Returns "worker 1", "workers 1 and 2" or, for many, "workers 0-11,13-63"."""
+    if len(workers) > _MOST_LISTED:
+        return f"workers {numbers_text(workers)}"
+    *most, last = [str(worker) for worker in workers]
+    return f"workers {', '.join(most)} and {last}" if most else f"worker {last}"
+
+
+def joined_names(names: Iterable[str]) -> str:
+    """Returns names in a sentence: "workers 0 and 2 and the evaluator"."""
+    numbers, others = [], []
+    for name in names:
+        if name.startswith(_PREFIX):
+            numbers.append(int(worker_tag(name)))
+        else:
+            others.append(f"the {name}")
+    return " and ".join([*([names_text(numbers)] if numbers else []), *others])
+
+
+def numbers_text(numbers: Iterable[int]) -> str:
+    """Returns numbers in order, runs of them as ranges: "0-3,8"; many runs are shortened."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    if len(texts) > _MOST_RUNS:
+        texts = [*texts[:2], "...", texts[-1]]
+    return ",".join(texts)

@@ -1,4 +1,4 @@
-"""Watching a training: session hooks that tell others how it goes."""
+"""Session hooks that report on a training: CSV, Prometheus, and throughput."""
 
 from tfdist.monitoring.csv_metrics import CsvMetricsHook
 from tfdist.monitoring.prometheus import PrometheusHook

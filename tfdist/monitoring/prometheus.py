@@ -10,8 +10,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as v1
 
-from tfdist.monitoring.scalars import Chosen, ScalarsHook
-from tfdist.monitoring.worker_index import own_worker_index
+from tfdist.monitoring.scalars import Chosen, ScalarsHook, own_worker_index
 
 
 class PrometheusHook(ScalarsHook):

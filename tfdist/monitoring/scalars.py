@@ -1,4 +1,4 @@
-"""A hook that hands chosen scalars on every n steps; what becomes of them is for its heirs."""
+"""A hook that reads chosen scalars every n steps, for subclasses that report them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.step_counter import StepCounter, checked_interval, crosses
+from tfdist.cluster import find_cluster, find_mpi_rank
+from tfdist.estimator.graph.global_step import StepCounter, checked_interval, crosses
 
 Chosen = Mapping[str, Any] | Sequence[str]
 
@@ -107,3 +108,19 @@ def _tensor_of(graph: tf.Graph, name: str, summaries: Mapping[str, tf.Tensor]) -
             f"The graph has neither a scalar summary nor a tensor called {name!r}. Its scalar "
             f"summaries: {', '.join(sorted(summaries)) or 'none'}."
         ) from None
+
+
+def own_worker_index() -> int:
+    """Returns this process's index among the workers, from the environment; 0 if it is alone.
+
+    An evaluator is alone.
+
+    Raises:
+      ClusterError: If the environment contradicts itself.
+    """
+    found = find_cluster()
+    if found is not None:
+        cluster, task = found
+        return cluster.worker_index(task) if task in cluster.workers else 0
+    rank = find_mpi_rank()
+    return 0 if rank is None else rank.rank

@@ -1,4 +1,4 @@
-"""One model over several devices: blocks, stages, pipelined execution.
+"""Pipelined execution of one model over several devices: blocks, stages, schedules.
 
 A model that is too large for one device is cut into blocks, blocks form stages, each stage has a
 device, and micro-batches flow through the stages so that all devices work at once.
@@ -13,11 +13,15 @@ if TYPE_CHECKING:
     from tfdist.pipeline.blocks import Block, begin_block, remove_blocks
     from tfdist.pipeline.data_loader import DataLoader
     from tfdist.pipeline.devices import compute_devices, set_cpu_devices
-    from tfdist.pipeline.inference import InferenceModel, inference_model
+    from tfdist.pipeline.models import (
+        InferenceModel,
+        TrainingModel,
+        inference_model,
+        training_model,
+    )
     from tfdist.pipeline.options import Options
     from tfdist.pipeline.settings import Settings
     from tfdist.pipeline.stages import AutoStage, PipelinedExecution, ShardedExecution, Stage
-    from tfdist.pipeline.training import TrainingModel, training_model
 
 __all__ = [
     "AutoStage",
@@ -42,19 +46,19 @@ _HOMES = {
     "AutoStage": "tfdist.pipeline.stages",
     "Block": "tfdist.pipeline.blocks",
     "DataLoader": "tfdist.pipeline.data_loader",
-    "InferenceModel": "tfdist.pipeline.inference",
+    "InferenceModel": "tfdist.pipeline.models",
     "Options": "tfdist.pipeline.options",
     "PipelinedExecution": "tfdist.pipeline.stages",
     "Settings": "tfdist.pipeline.settings",
     "ShardedExecution": "tfdist.pipeline.stages",
     "Stage": "tfdist.pipeline.stages",
-    "TrainingModel": "tfdist.pipeline.training",
+    "TrainingModel": "tfdist.pipeline.models",
     "begin_block": "tfdist.pipeline.blocks",
     "compute_devices": "tfdist.pipeline.devices",
-    "inference_model": "tfdist.pipeline.inference",
+    "inference_model": "tfdist.pipeline.models",
     "remove_blocks": "tfdist.pipeline.blocks",
     "set_cpu_devices": "tfdist.pipeline.devices",
-    "training_model": "tfdist.pipeline.training",
+    "training_model": "tfdist.pipeline.models",
 }
 
 

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from tfdist.cluster.instance_variables import nearest_multiples
 from tfdist.cluster.tasks import listed
-from tfdist.pipeline.building_bar import building_bar
 from tfdist.pipeline.devices import compute_devices
+from tfdist.pipeline.graph.program import Apply, Program
+from tfdist.pipeline.graph.tracing import TracedModel, trace
 from tfdist.pipeline.options import Options
-from tfdist.pipeline.plan_limits import check_inference, check_plan
-from tfdist.pipeline.profile import profiled_call
-from tfdist.pipeline.program import Apply, Program
 from tfdist.pipeline.settings import Settings
-from tfdist.pipeline.stage_plan import PlannedStage
-from tfdist.pipeline.timeline_image import check_can_draw
-from tfdist.pipeline.tracing import TracedModel, trace
+from tfdist.pipeline.stage_plan import PlannedStage, check_inference, check_plan
+from tfdist.pipeline.timeline.files import write_timeline
+from tfdist.pipeline.timeline.image import check_can_draw
+from tfdist.pipeline.timeline.step_times import TimedBox, Timeline
 from tfdist.strategies.placement import HOST
 
 _PROFILED_CALLS = 2  # The first is slow, as its kernels are made; there may be no second one.
+
+_TOTAL = 100
 
 
 class CompiledCalls:
@@ -152,3 +166,57 @@ class CompiledCalls:
             update = None if self._make_update is None else self._make_update(traced)
             progress()
             return Program(traced, settings, devices, update)
+
+
+def profiled_call(program: Program, arguments: Sequence[Any], settings: Settings) -> list[Any]:
+    """Runs a call and writes its profile into the folder that the settings name.
+
+    Returns:
+      The call's outputs, flat.
+    """
+    assert settings.profile_dir is not None
+    with tf.profiler.experimental.Profile(settings.profile_dir):
+        outputs, times = program(arguments)
+    assert times is not None
+    timeline = timeline_of(program, times[-1], type(settings.execution_strategy).__name__)
+    paths = write_timeline(timeline, settings.profile_dir)
+    v1.logging.info("Profile of a call written: %s", ", ".join(str(path) for path in paths))
+    return outputs
+
+
+def timeline_of(program: Program, times: np.ndarray, title: str) -> Timeline:
+    """Makes a timeline of the times of one iteration, [replicas, boxes, 2] in seconds."""
+    boxes = [
+        TimedBox(
+            box=box,
+            device=program.devices[replica][box.stage].removeprefix("/device:"),
+            replica=replica,
+            start_s=float(start),
+            end_s=float(end),
+        )
+        for replica, of_replica in enumerate(times)
+        for box, (start, end) in zip(program.boxes, of_replica, strict=True)
+    ]
+    return Timeline(boxes, [stage.name for stage in program.traced.stages], title)
+
+
+@contextmanager
+def building_bar(*, shown: bool) -> Iterator[Callable[[float], None]]:
+    """Shows one bar on stderr, from 0 to 100, while the graph is built.
+
+    Yields:
+      A function that takes the share that is done, from 0 to 1.
+    """
+    columns = (
+        TextColumn("Graph compilation:"),
+        TaskProgressColumn(),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    # A notebook is no terminal, and rich's own bars there need a package more.
+    console = Console(stderr=True, force_jupyter=False, force_terminal=sys.stderr.isatty())
+    with Progress(*columns, console=console, disable=not shown) as progress:
+        task = progress.add_task("", total=_TOTAL)
+        yield lambda share: progress.update(task, completed=round(share * _TOTAL))
+        progress.update(task, completed=_TOTAL)

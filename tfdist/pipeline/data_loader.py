@@ -13,8 +13,7 @@ import tensorflow as tf
 from tfdist.cluster.environment import find_instance
 from tfdist.cluster.instance_variables import Instance
 from tfdist.pipeline.options import Options
-from tfdist.pipeline.sample_stream import count_samples, own_samples, read_batches
-from tfdist.pipeline.samples import Samples, find_samples
+from tfdist.pipeline.samples import Samples, count_samples, find_samples, own_samples, read_batches
 from tfdist.pipeline.settings import check_bool, check_count
 
 __all__ = ["DataLoader"]

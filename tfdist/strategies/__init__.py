@@ -1,14 +1,13 @@
-"""How workers agree: the strategies, and where things are in a worker.
+"""Distribution strategies, and the placement of variables and computations in a worker.
 
 Importing this package imports TensorFlow; Horovod is imported when a `HorovodStrategy` is made.
 """
 
-from tfdist.strategies.horovod import HorovodNotFoundError, HorovodStrategy
-from tfdist.strategies.instance_calls import execute_on_instances, synchronize
+from tfdist.strategies.horovod.strategy import HorovodNotFoundError, HorovodStrategy
 from tfdist.strategies.local import LocalStrategy
 from tfdist.strategies.multi_worker import MultiWorkerStrategy
 from tfdist.strategies.placement import DeviceError, Placement
-from tfdist.strategies.strategy_choice import join_run, strategy_for_run
+from tfdist.strategies.this_run import execute_on_instances, join_run, strategy_for_run, synchronize
 
 __all__ = [
     "DeviceError",

@@ -17,17 +17,6 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.strategies import leaving_first, sync_on_read
-from tfdist.strategies.buckets import describe_sizes
-from tfdist.strategies.collectives import (
-    Collectives,
-    Value,
-    add_replicas,
-    all_reduce,
-    broadcast,
-    sent_as,
-)
-from tfdist.strategies.executing_instances import executing_instances
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import (
     PerReplica,
@@ -37,7 +26,18 @@ from tfdist.strategies.private_tensorflow import (
     replica_in_sync_group,
     run_in_replica_threads,
 )
-from tfdist.strategies.sync_on_read import Aggregation, SyncOnReadVariable
+from tfdist.strategies.reductions import early_reduction
+from tfdist.strategies.reductions.buckets import describe_sizes
+from tfdist.strategies.reductions.collectives import (
+    Value,
+    add_replicas,
+    all_reduce,
+    broadcast,
+    sent_as,
+)
+from tfdist.strategies.reductions.engine import Collectives, executing_instances
+from tfdist.strategies.values import sync_on_read
+from tfdist.strategies.values.sync_on_read import Aggregation, SyncOnReadVariable
 
 
 @dataclass
@@ -272,8 +272,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         large = [i for i, value in enumerate(own) if self._leaves_alone(value)]
         gates: dict[int, list[tf.Operation]] = {}
         for i in large:
-            own[i], gates[i] = leaving_first.without_gates(own[i])
-        leaving_first.make_first([own[i] for i in large])
+            own[i], gates[i] = early_reduction.without_gates(own[i])
+        early_reduction.make_first([own[i] for i in large])
         reduced, num_buckets = all_reduce(
             self.collectives, own, mean=mean, name=name, names=names, half=half
         )

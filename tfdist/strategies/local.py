@@ -2,35 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import PeerWatch
 from tfdist.strategies.extended import WorkerExtended
-from tfdist.strategies.placement import place
-from tfdist.strategies.replica_count import count_replicas
-
-
-class NoCollectives:
-    """The collectives of a worker that is alone."""
-
-    num_workers = 1
-    worker_index = 0
-    max_bucket_bytes = alone_bytes = 1 << 20
-
-    def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
-        return list(tensors)
-
-    def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
-        return tensor
-
-    def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        return tensor
-
-    def among(self, instances: tuple[int, ...]) -> NoCollectives:
-        return self
+from tfdist.strategies.placement import count_replicas, place
+from tfdist.strategies.reductions.engine import NoCollectives
 
 
 class LocalStrategy(v1.distribute.Strategy):  # type: ignore[misc]

@@ -25,18 +25,15 @@ from tfdist.cluster import (
     wait_for_servers,
 )
 from tfdist.cluster.environment import find_engine
-from tfdist.cluster.progress import in_phase
-from tfdist.cluster.rendezvous_protocol import members_of
-from tfdist.cluster.rendezvous_sockets import port_taken_error
-from tfdist.strategies.collectives import Collectives
-from tfdist.strategies.compression import Compression, find_half
-from tfdist.strategies.executing_instances import executing_instances
+from tfdist.cluster.rendezvous.protocol import members_of
+from tfdist.cluster.rendezvous.sockets import port_taken_error
+from tfdist.process.progress_file import in_phase
 from tfdist.strategies.extended import WorkerExtended
-from tfdist.strategies.grpc_collectives import GrpcCollectives
-from tfdist.strategies.host_memory import keep_memory
-from tfdist.strategies.local import NoCollectives
-from tfdist.strategies.placement import HOST, DeviceError, own_gpu, place
-from tfdist.strategies.replica_count import count_replicas
+from tfdist.strategies.placement import HOST, DeviceError, count_replicas, own_gpu, place
+from tfdist.strategies.reductions.compression import Compression, find_half
+from tfdist.strategies.reductions.engine import Collectives, NoCollectives, executing_instances
+from tfdist.strategies.reductions.grpc_collectives import GrpcCollectives
+from tfdist.strategies.reductions.host_memory import keep_memory
 
 # Each worker asks each other one in every step: beyond these the ring has fewer messages.
 _MOST_TO_EXCHANGE_DIRECTLY = 8
@@ -71,8 +68,9 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
       start_timeout_s: How long to wait for the other workers at the start, in seconds; None takes
         the environment's TFDIST_START_TIMEOUT_S, or 300.
       compression: "fp16" or "bf16" sends float32 gradients to other workers in half precision, and
-        adds them in float32; `tfdist.strategies.compression` states the error, and for how many
-        workers it pays. Losses, metrics and initial values stay exact. None sends all as it is.
+        adds them in float32; `tfdist.strategies.reductions.compression` states the error, and for
+        how many workers it pays. Losses, metrics and initial values stay exact. None sends all as
+        it is.
 
     Raises:
       ValueError: If `compression` or `num_replicas` is something else.

@@ -1,4 +1,4 @@
-"""Which device computes, which one holds the variables, and how a session gets both.
+"""Devices of a worker: which computes, which holds the variables, and how many replicas there are.
 
 The *device* computes forward and backward; the *host* (always `CPU:0`) reduces gradients and,
 with `variables_on_host`, holds the variables and their slots. A machine without a GPU gets a
@@ -11,11 +11,15 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.cluster.endings import OneLineError
+from tfdist.cluster import ClusterError
+from tfdist.cluster.environment import find_launched_replicas
+from tfdist.cluster.rendezvous.meeting import print_to_stderr
+from tfdist.process.endings import OneLineError
 
 HOST = "/device:CPU:0"
 
@@ -237,3 +241,58 @@ def _split(device: str) -> tuple[str, int]:
             "'/device:CPU:1'."
         )
     return match["kind"].upper(), int(match["index"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaCount:
+    """The replicas of this worker.
+
+    Attributes:
+      number: How many there are.
+      devices_each: How many devices belong to each.
+    """
+
+    number: int = 1
+    devices_each: int = 1
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices this worker takes."""
+        return self.number * self.devices_each
+
+
+def count_replicas(asked: int | None) -> ReplicaCount:
+    """Decides how many replicas this worker has.
+
+    Where the launcher and the program disagree the launcher wins, and the first instance says so
+    in one line.
+
+    Args:
+      asked: What the program asks for in each worker; None leaves it to the launcher, or is 1.
+
+    Raises:
+      ValueError: If `asked` is not an integer of at least 1.
+      ClusterError: If the launcher's variables contradict each other, or the instances have
+        different numbers of replicas.
+    """
+    if asked is not None:
+        check_num_replicas(asked)
+    told = find_launched_replicas()
+    if told is None:
+        return ReplicaCount(number=asked or 1)
+    if not told.is_uniform:
+        raise ClusterError(
+            f"this instance has {told.num_local_replicas} of {told.num_total_replicas} replicas "
+            "and others have more or fewer: the mean over workers would weigh them wrongly. Give "
+            "every instance as many."
+        )
+    if asked not in (None, told.num_local_replicas) and told.index == 0:
+        _say_overridden(told.num_local_replicas)
+    return ReplicaCount(number=told.num_local_replicas, devices_each=told.devices_per_replica)
+
+
+@cache  # A program may give the number in several places.
+def _say_overridden(number: int) -> None:
+    print_to_stderr(
+        f"The number of replicas is overridden by tfdist run. The new value is {number}."
+    )

@@ -17,7 +17,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError, RendezvousError
-from tfdist.strategies.horovod import HorovodNotFoundError, HorovodStrategy
+from tfdist.strategies.horovod.strategy import HorovodNotFoundError, HorovodStrategy
 from tfdist.strategies.multi_worker import MultiWorkerStrategy
 from tfdist.strategies.placement import DeviceError
 

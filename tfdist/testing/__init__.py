@@ -1,4 +1,4 @@
-"""Testing distributed programs: real local workers for a function or a script.
+"""Tests of distributed programs: real local workers for a function or a script.
 
 With tfdist installed, pytest has the fixture `fake_cluster`. Names are imported when they are first
 used: pytest loads the plugin in this package in every project that has tfdist installed.
@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfdist.launch.free_ports import ReservedPorts
+    from tfdist.launch.machine.ports import ReservedPorts
     from tfdist.testing.engines import EngineMissingError, engine_problem
     from tfdist.testing.failures import WorkerFailedError, WorkerTimeoutError, WorkerTracebackError
     from tfdist.testing.fake_cluster import FakeCluster
@@ -31,7 +31,7 @@ _HOMES = {
     "CompletedWorker": "tfdist.testing.scripts",
     "EngineMissingError": "tfdist.testing.engines",
     "FakeCluster": "tfdist.testing.fake_cluster",
-    "ReservedPorts": "tfdist.launch.free_ports",
+    "ReservedPorts": "tfdist.launch.machine.ports",
     "ScriptRun": "tfdist.testing.scripts",
     "ScriptWorker": "tfdist.testing.scripts",
     "WorkerFailedError": "tfdist.testing.failures",

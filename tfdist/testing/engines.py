@@ -1,8 +1,25 @@
-"""The engines over which workers can be connected, and whether they work here."""
+"""Engines over which workers are connected, and the environment that each gives its workers."""
 
-from tfdist.launch.mpi import horovod_problem
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tfdist.cluster.instance_variables import OF_ONE_RUN
+from tfdist.cluster.ranks import OF_OTHER_LAUNCHERS
+from tfdist.cluster.tasks import Cluster, Task
+from tfdist.cluster.tf_config import format_tf_config
+from tfdist.launch.machine.mpi import horovod_problem
 
 _ENGINES = ("grpc", "horovod", "none")
+
+_DEFAULTS = {
+    "TF_CPP_MIN_LOG_LEVEL": "2",  # warnings and errors
+    "TF_USE_LEGACY_KERAS": "1",
+    "OMP_NUM_THREADS": "1",  # the workers share the cores
+    "PYTHONUNBUFFERED": "1",  # a killed script leaves its last line
+}
+# What tells a process that it is part of a run: the test's own process may be part of one.
+_MEMBERSHIP = (*OF_ONE_RUN, "SLURM_", "OMPI_COMM_WORLD_", *OF_OTHER_LAUNCHERS)
 
 
 class EngineMissingError(RuntimeError):
@@ -31,3 +48,29 @@ def check_request(engine: str, num_workers: int | None) -> int:
 def engine_problem(engine: str) -> str | None:
     """Returns why runs over this engine cannot be started here, or None if they can."""
     return horovod_problem() if engine == "horovod" else None
+
+
+def worker_environment(
+    environ: Mapping[str, str], additions: Mapping[str, str], temporary_folder: Path
+) -> dict[str, str]:
+    """Returns what every worker's environment starts with.
+
+    The test's own environment wins over our defaults, and the run's additions over all.
+
+    Args:
+      environ: The test's environment.
+      additions: What the test wants set in this run.
+      temporary_folder: Where workers put temporary files; removed with the run.
+    """
+    kept = {name: value for name, value in environ.items() if not name.startswith(_MEMBERSHIP)}
+    if "OMPI_COMM_WORLD_RANK" in environ:  # mpirun's settings for its ranks, not the user's
+        kept = {name: value for name, value in kept.items() if not name.startswith("OMPI_")}
+    return {**_DEFAULTS, **kept, "TMPDIR": os.fspath(temporary_folder), **additions}
+
+
+def tf_configs(ports: Sequence[int]) -> list[str]:
+    """Returns each worker's TF_CONFIG for a cluster of local workers on these ports."""
+    cluster = Cluster(jobs={"worker": tuple(f"127.0.0.1:{port}" for port in ports)})
+    return [
+        format_tf_config(cluster, Task(type="worker", index=index)) for index in range(len(ports))
+    ]

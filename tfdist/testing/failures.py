@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdist.launch.exit_statuses import signal_name
-from tfdist.launch.worker_names import names_text
+from tfdist.launch.failures import names_text, signal_name
 
 _TAIL_LINES = 30
 
@@ -56,7 +55,7 @@ class WorkerTracebackError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class WorkerFailure:
     """How a worker failed: with an exception, or by ending with an exit status."""
 
     worker: int
@@ -66,13 +65,13 @@ class Failure:
     traceback: str = ""
 
 
-def first_failure(failures: Sequence[Failure]) -> Failure | None:
+def first_failure(failures: Sequence[WorkerFailure]) -> WorkerFailure | None:
     """Returns the failure that came first, the cause of the others, or None without any."""
     return min(failures, key=lambda failure: failure.time_s, default=None)
 
 
 def failure_text(
-    failure: Failure,
+    failure: WorkerFailure,
     *,
     start_s: float,
     num_workers: int,

@@ -30,9 +30,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tfdist.launch.linux import die_with_parent
-from tfdist.testing.child_process import become_command, take_place
-from tfdist.testing.job import Job
+from tfdist.launch.machine.processes import die_with_parent
+from tfdist.testing.job import Job, become_command, take_place
 
 _REQUEST_LIMIT_S = 10.0
 

@@ -13,9 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from tfdist.launch.linux import die_with_parent
-from tfdist.testing.child_process import become_command, take_place
-from tfdist.testing.job import Job
+from tfdist.launch.machine.processes import die_with_parent
+from tfdist.testing.job import Job, become_command, take_place
 
 
 def main(job_path: str, socket_path: str) -> None:

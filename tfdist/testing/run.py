@@ -1,29 +1,40 @@
-"""The processes of one run: started by the engine, watched, and all stopped at its end."""
+"""The processes of one run: started, watched, and stopped; the error of a run that failed."""
 
+import contextlib
 import itertools
 import os
 import shutil
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tfdist.launch.free_ports import ReservedPorts
-from tfdist.launch.mpi import find_mpirun, mpirun_command, mpirun_environment
-from tfdist.launch.python_command import python_command
-from tfdist.testing.engines import check_request
-from tfdist.testing.environments import tf_configs, worker_environment
-from tfdist.testing.failures import WorkerFailedError, tail_text
-from tfdist.testing.job import Event, Job
+from tfdist.launch.machine.mpi import find_mpirun, mpirun_command, mpirun_environment
+from tfdist.launch.machine.ports import ReservedPorts
+from tfdist.launch.machine.processes import python_command
+from tfdist.testing.engines import check_request, tf_configs, worker_environment
+from tfdist.testing.failures import (
+    WorkerFailedError,
+    WorkerFailure,
+    WorkerTimeoutError,
+    failure_text,
+    tail_text,
+    timeout_text,
+)
+from tfdist.testing.job import Event, Job, read_text
 from tfdist.testing.server_process import ServerProcess
-from tfdist.testing.waiting import wait_until
+from tfdist.testing.worker_process import STACKS_SIGNAL
 
 _MPIRUN_GRACE_S = 5.0  # mpirun gives its ranks a second, and then tidies up
 _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 20.0
 _run_numbers = itertools.count()
+
+_STACKS_LIMIT_S = 1.0
+_END_LIMIT_S = 2.0
 
 
 class Run:
@@ -180,3 +191,56 @@ def start_run(
         run.close()
         raise
     return run
+
+
+def stop_after_failure(run: Run, failure: WorkerFailure, start_s: float) -> WorkerFailedError:
+    """Stops the run and returns the error about its first failure."""
+    stopped = [index for index, job in enumerate(run.workers) if not job.ended()]
+    # It ends by itself, and then mpirun, if there is one, begins to stop the others.
+    wait_until(lambda: run.end_of(run.workers[failure.worker]) is not None, _END_LIMIT_S)
+    run.stop()
+    outputs = [job.output() for job in run.workers]
+    message = failure_text(
+        failure,
+        start_s=start_s,
+        num_workers=len(run.workers),
+        stopped=[index for index in stopped if index != failure.worker],
+        output=outputs[failure.worker],
+        launcher_output=run.mpirun.output() if run.mpirun else "",
+    )
+    return WorkerFailedError(
+        message, worker=failure.worker, exit_code=failure.exit_code, output=outputs
+    )
+
+
+def stop_after_time(run: Run, late: Sequence[int], timeout_s: float) -> WorkerTimeoutError:
+    """Stops the run and returns the error about the workers that were late, and where they were."""
+    late_jobs = [run.workers[index] for index in late if run.workers[index].stacks_path.exists()]
+    for job in late_jobs:
+        start = job.started()
+        if start is not None and not job.ended():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(start.value, STACKS_SIGNAL)
+    wait_until(lambda: all(read_text(job.stacks_path) for job in late_jobs), _STACKS_LIMIT_S)
+    run.stop()
+    outputs = [job.output() for job in run.workers]
+    message = timeout_text(
+        timeout_s=timeout_s,
+        num_workers=len(run.workers),
+        late=late,
+        outputs=outputs,
+        stacks=[read_text(job.stacks_path) for job in run.workers],
+    )
+    return WorkerTimeoutError(message, late_workers=late, output=outputs)
+
+
+def wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:
+    """Waits until the condition holds, and returns whether it did within the limit."""
+    give_up_s = time.monotonic() + limit_s
+    pause_s = 0.002
+    while not is_so():
+        if time.monotonic() >= give_up_s:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(0.02, pause_s * 1.5)
+    return True

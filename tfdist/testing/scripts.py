@@ -5,11 +5,9 @@ import re
 from dataclasses import dataclass
 from types import TracebackType
 
-from tfdist.testing.failures import Failure, WorkerFailedError, first_failure, tail_text
+from tfdist.testing.failures import WorkerFailedError, WorkerFailure, first_failure, tail_text
 from tfdist.testing.job import Event, read_text
-from tfdist.testing.run import Run
-from tfdist.testing.run_errors import stop_after_failure, stop_after_time
-from tfdist.testing.waiting import wait_until
+from tfdist.testing.run import Run, stop_after_failure, stop_after_time, wait_until
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,10 +170,10 @@ class ScriptRun:
         """Stops the workers that still run."""
         self._run.stop()
 
-    def _failures(self) -> list[Failure]:
+    def _failures(self) -> list[WorkerFailure]:
         ends = [worker.ended() for worker in self.workers]
         return [
-            Failure(worker=index, time_s=end.time_s, exit_code=end.value)
+            WorkerFailure(worker=index, time_s=end.time_s, exit_code=end.value)
             for index, end in enumerate(ends)
             if end is not None and end.value != 0
         ]

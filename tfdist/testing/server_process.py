@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfdist.launch.python_command import python_command
+from tfdist.launch.machine.processes import python_command
 from tfdist.testing.job import Job, read_text
 
 _START_LIMIT_S = 60.0

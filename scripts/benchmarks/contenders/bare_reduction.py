@@ -144,7 +144,7 @@ def main() -> None:
     import tensorflow as tf
 
     if engine == "tuned-horovod":
-        from tfdist.strategies.horovod_settings import missing_settings
+        from tfdist.strategies.horovod.settings import missing_settings
 
         os.environ.update(missing_settings(os.environ))
     gradients = gradients_of(name)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tf_keras
 
-from tfdist.estimator.heads.keras_optimizers import graph_optimizer
+from tfdist.estimator.heads.train_op import graph_optimizer
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "Adadelta": {"rho": 0.8, "epsilon": 1e-6},

@@ -16,9 +16,9 @@ import pytest
 
 from tfdist.launch import kubernetes
 from tfdist.launch.kubernetes.checks import check
+from tfdist.launch.kubernetes.job_options import read_options
 from tfdist.launch.kubernetes.manifests import manifests
-from tfdist.launch.kubernetes.options import read_options
-from tfdist.launch.option_parser import OptionParser
+from tfdist.launch.options.option_parser import OptionParser
 
 Manifest = dict[str, Any]
 

@@ -10,7 +10,7 @@ import yaml
 
 from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes import main
-from tfdist.launch.option_parser import OptionParser
+from tfdist.launch.options.option_parser import OptionParser
 
 _WORDS = ["--name", "train", "--image", "train:1"]
 _COMMAND = ["--", "python", "train.py"]

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tfdist.cluster.exit_codes import BAD_CONFIGURATION
 from tfdist.launch.kubernetes.manifests import to_yaml
-from tfdist.launch.kubernetes.typed import checked
+from tfdist.launch.kubernetes.pods import checked
+from tfdist.process.exit_codes import BAD_CONFIGURATION
 
 Manifest = dict[str, Any]
 Make = Callable[..., list[Manifest]]

@@ -8,7 +8,7 @@ import pytest
 
 from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes import main
-from tfdist.launch.option_parser import OptionParser
+from tfdist.launch.options.option_parser import OptionParser
 
 _GOOD = ["--name", "train", "--image", "train:1"]
 _COMMAND = ["--", "python", "train.py"]

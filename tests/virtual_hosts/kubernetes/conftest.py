@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.launch.mpi import find_mpirun
+from tfdist.launch.machine.mpi import find_mpirun
 
 # Tests of two folders need these, and conftest.py cannot be imported by its name.
 _MANIFESTS = Path(__file__).parents[2] / "launch" / "kubernetes" / "conftest.py"

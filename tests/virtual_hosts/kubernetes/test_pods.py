@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tfdist.launch.mpi import horovod_problem
-from tfdist.testing.waiting import wait_until
+from tfdist.launch.machine.mpi import horovod_problem
+from tfdist.testing.run import wait_until
 
 _LIMIT_S = 120.0
 _START_LIMIT_S = 30.0

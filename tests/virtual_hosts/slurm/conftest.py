@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.testing.waiting import wait_until
+from tfdist.testing.run import wait_until
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 _START_LIMIT_S = 30.0

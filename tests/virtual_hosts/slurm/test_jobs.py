@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tfdist.launch.mpi import horovod_problem
-from tfdist.testing.waiting import wait_until
+from tfdist.launch.machine.mpi import horovod_problem
+from tfdist.testing.run import wait_until
 
 _LIMIT_S = 120.0
 # The others notice after 20 s of silence; Slurm's own 60 s (300 by default) are not waited for.

@@ -11,7 +11,7 @@ from tfdist.estimator.canned.dnn_linear_combined import (
     DNNLinearCombinedEstimator,
     DNNLinearCombinedRegressor,
 )
-from tfdist.estimator.canned.example_specs import (
+from tfdist.estimator.canned.feature_columns import (
     classifier_parse_example_spec,
     regressor_parse_example_spec,
 )

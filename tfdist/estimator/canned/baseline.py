@@ -7,10 +7,9 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.canned.optimizers import keras_optimizer_maker
-from tfdist.estimator.canned.tower import Logits, Tower, make_model_fn
+from tfdist.estimator.canned.tower import Logits, Tower, keras_optimizer_maker, make_model_fn
 from tfdist.estimator.estimator import Estimator
-from tfdist.estimator.heads import RegressionHead, arguments, binary_or_multi_class_head
+from tfdist.estimator.heads import RegressionHead, binary_or_multi_class_head, checks
 
 LEARNING_RATE = 0.3
 
@@ -92,7 +91,7 @@ class BaselineClassifier(Estimator):
         label_vocabulary: Any = None,
         optimizer: Any = "Ftrl",
         config: Any = None,
-        loss_reduction: str = arguments.MEAN,
+        loss_reduction: str = checks.MEAN,
     ) -> None:
         head = binary_or_multi_class_head(
             n_classes,
@@ -123,7 +122,7 @@ class BaselineRegressor(Estimator):
         weight_column: Any = None,
         optimizer: Any = "Ftrl",
         config: Any = None,
-        loss_reduction: str = arguments.MEAN,
+        loss_reduction: str = checks.MEAN,
     ) -> None:
         head = RegressionHead(
             label_dimension=label_dimension,

@@ -9,11 +9,10 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
 
-from tfdist.estimator.canned.columns import check_columns, warn_of_shared
-from tfdist.estimator.canned.optimizers import keras_optimizer_maker
-from tfdist.estimator.canned.tower import Logits, Tower, make_model_fn
+from tfdist.estimator.canned.feature_columns import check_columns, warn_of_shared
+from tfdist.estimator.canned.tower import Logits, Tower, keras_optimizer_maker, make_model_fn
 from tfdist.estimator.estimator import Estimator
-from tfdist.estimator.heads import RegressionHead, arguments, binary_or_multi_class_head
+from tfdist.estimator.heads import RegressionHead, binary_or_multi_class_head, checks
 from tfdist.estimator.spec import ModeKeys
 
 Activation = Callable[[tf.Tensor], tf.Tensor] | str | None
@@ -194,7 +193,7 @@ class DNNClassifier(DNNEstimator):
         dropout: float | None = None,
         config: Any = None,
         warm_start_from: Any = None,
-        loss_reduction: str = arguments.MEAN,
+        loss_reduction: str = checks.MEAN,
         batch_norm: bool = False,
     ) -> None:
         head = binary_or_multi_class_head(
@@ -239,7 +238,7 @@ class DNNRegressor(DNNEstimator):
         dropout: float | None = None,
         config: Any = None,
         warm_start_from: Any = None,
-        loss_reduction: str = arguments.MEAN,
+        loss_reduction: str = checks.MEAN,
         batch_norm: bool = False,
     ) -> None:
         head = RegressionHead(

@@ -11,10 +11,9 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.canned.dnn import Activation, dnn_tower, summarize_layer
 from tfdist.estimator.canned.linear import linear_tower
-from tfdist.estimator.canned.optimizers import MakeOptimizer
-from tfdist.estimator.canned.tower import Logits, Tower, make_model_fn
+from tfdist.estimator.canned.tower import Logits, MakeOptimizer, Tower, make_model_fn
 from tfdist.estimator.estimator import Estimator
-from tfdist.estimator.heads import RegressionHead, arguments, binary_or_multi_class_head
+from tfdist.estimator.heads import RegressionHead, binary_or_multi_class_head, checks
 
 DNN_LEARNING_RATE = 0.001
 
@@ -222,7 +221,7 @@ class DNNLinearCombinedClassifier(_Combined):
         label_vocabulary: Any = None,
         config: Any = None,
         warm_start_from: Any = None,
-        loss_reduction: str = arguments.MEAN,
+        loss_reduction: str = checks.MEAN,
         batch_norm: bool = False,
         linear_sparse_combiner: str = "sum",
     ) -> None:
@@ -275,7 +274,7 @@ class DNNLinearCombinedRegressor(_Combined):
         weight_column: Any = None,
         config: Any = None,
         warm_start_from: Any = None,
-        loss_reduction: str = arguments.MEAN,
+        loss_reduction: str = checks.MEAN,
         batch_norm: bool = False,
         linear_sparse_combiner: str = "sum",
     ) -> None:

@@ -10,11 +10,15 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
 
-from tfdist.estimator.canned.columns import check_columns, is_categorical, is_dense, scope_name
-from tfdist.estimator.canned.optimizers import keras_optimizer_maker
-from tfdist.estimator.canned.tower import Logits, Tower, make_model_fn
+from tfdist.estimator.canned.feature_columns import (
+    check_columns,
+    is_categorical,
+    is_dense,
+    scope_name,
+)
+from tfdist.estimator.canned.tower import Logits, Tower, keras_optimizer_maker, make_model_fn
 from tfdist.estimator.estimator import Estimator
-from tfdist.estimator.heads import RegressionHead, arguments, binary_or_multi_class_head
+from tfdist.estimator.heads import RegressionHead, binary_or_multi_class_head, checks
 
 LEARNING_RATE = 0.2
 
@@ -225,7 +229,7 @@ class LinearClassifier(LinearEstimator):
         optimizer: Any = "Ftrl",
         config: Any = None,
         warm_start_from: Any = None,
-        loss_reduction: str = arguments.MEAN,
+        loss_reduction: str = checks.MEAN,
         sparse_combiner: str = "sum",
     ) -> None:
         head = binary_or_multi_class_head(
@@ -264,7 +268,7 @@ class LinearRegressor(LinearEstimator):
         optimizer: Any = "Ftrl",
         config: Any = None,
         warm_start_from: Any = None,
-        loss_reduction: str = arguments.MEAN,
+        loss_reduction: str = checks.MEAN,
         sparse_combiner: str = "sum",
     ) -> None:
         head = RegressionHead(

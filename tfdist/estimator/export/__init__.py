@@ -1,7 +1,4 @@
-"""What a model_fn and a receiver function hand over for exporting.
-
-This package's `saved_model` writes the export; the Estimator calls it.
-"""
+"""Receivers, outputs and signatures of exported models."""
 
 from tfdist.estimator.export.outputs import (
     ClassificationOutput,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.batches import make_input
+from tfdist.estimator.inputs.batches import make_input
 
 # The names that single tensors get in a signature.
 _FEATURE = "feature"

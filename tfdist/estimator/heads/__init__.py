@@ -1,9 +1,11 @@
 """Heads: from a model's logits to loss, metrics, predictions and export outputs."""
 
-from tfdist.estimator.heads.binary_class import BinaryClassHead
-from tfdist.estimator.heads.choice import binary_or_multi_class_head
+from tfdist.estimator.heads.classification import (
+    BinaryClassHead,
+    MultiClassHead,
+    binary_or_multi_class_head,
+)
 from tfdist.estimator.heads.head import Head
-from tfdist.estimator.heads.multi_class import MultiClassHead
 from tfdist.estimator.heads.multi_head import MultiHead
 from tfdist.estimator.heads.multi_label import MultiLabelHead
 from tfdist.estimator.heads.regression import (

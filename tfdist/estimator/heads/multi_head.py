@@ -10,14 +10,14 @@ import tensorflow.compat.v1 as v1
 from tf_keras.metrics import Mean
 
 from tfdist.estimator.export.outputs import PredictOutput
-from tfdist.estimator.heads.head import Head, Metrics
-from tfdist.estimator.heads.keras_optimizers import forget_dependent_variables
-from tfdist.estimator.heads.single_head import (
+from tfdist.estimator.heads.head import (
     REGULARIZATION_LOSS,
+    Head,
+    Metrics,
     add_regularization,
     write_loss,
 )
-from tfdist.estimator.heads.train_op import build_train_op
+from tfdist.estimator.heads.train_op import build_train_op, forget_dependent_variables
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 
 _DEFAULT = v1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY

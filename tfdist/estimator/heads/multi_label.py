@@ -9,16 +9,16 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from tf_keras.metrics import AUC, Mean
 
-from tfdist.estimator.heads import arguments, classes, shapes
-from tfdist.estimator.heads.measures import (
+from tfdist.estimator.heads import checks, classification
+from tfdist.estimator.heads.classification import classification_outputs
+from tfdist.estimator.heads.eval_metrics import (
     AucOfPrecisionAndRecall,
     Measure,
     Scored,
     average_loss,
     measures_at_thresholds,
 )
-from tfdist.estimator.heads.multi_class import classification_outputs
-from tfdist.estimator.heads.single_head import SingleHead
+from tfdist.estimator.heads.head import SingleHead
 
 
 class MultiLabelHead(SingleHead):
@@ -50,7 +50,7 @@ class MultiLabelHead(SingleHead):
         weight_column: Any = None,
         thresholds: Iterable[float] | None = None,
         label_vocabulary: Sequence[str] | None = None,
-        loss_reduction: str = arguments.MEAN,
+        loss_reduction: str = checks.MEAN,
         loss_fn: Callable[..., Any] | None = None,
         classes_for_class_based_metrics: Sequence[int] | Sequence[str] | None = None,
         name: str | None = None,
@@ -61,7 +61,7 @@ class MultiLabelHead(SingleHead):
                 f"{n_classes}. BinaryClassHead is for one class."
             )
         _check_vocabulary(label_vocabulary, n_classes)
-        self._thresholds = arguments.checked_thresholds(thresholds)
+        self._thresholds = checks.checked_thresholds(thresholds)
         self._label_vocabulary = label_vocabulary
         self._measured_classes = _class_ids(
             classes_for_class_based_metrics, n_classes, label_vocabulary
@@ -77,14 +77,14 @@ class MultiLabelHead(SingleHead):
 
     def predictions(self, logits: Any, keys: Sequence[str] | None = None) -> dict[str, Any]:
         n_classes = self.logits_dimension
-        logits = shapes.checked_logits(logits, n_classes)
+        logits = checks.checked_logits(logits, n_classes)
         with v1.name_scope("predictions", values=(logits,)):
             predictions = {
                 "logits": logits,
                 "probabilities": tf.sigmoid(logits, name="probabilities"),
-                "classes": classes.all_names(logits, n_classes, self._label_vocabulary),
+                "classes": classification.all_names(logits, n_classes, self._label_vocabulary),
             }
-            return classes.chosen(predictions, keys)
+            return classification.chosen(predictions, keys)
 
     def _read_labels(self, labels: Any, logits: tf.Tensor) -> tf.Tensor:
         n_classes = self.logits_dimension
@@ -92,17 +92,17 @@ class MultiLabelHead(SingleHead):
             labels = self._indicators(labels)
         elif labels is not None and not isinstance(labels, tf.RaggedTensor):
             rule = "labels must be an integer indicator Tensor with values in [0, 1]"
-            labels = shapes.checked_range(tf.convert_to_tensor(labels), 2, rule)
-        return shapes.checked_labels(labels, logits, n_classes)
+            labels = checks.checked_range(tf.convert_to_tensor(labels), 2, rule)
+        return checks.checked_labels(labels, logits, n_classes)
 
     def _indicators(self, labels: tf.SparseTensor) -> tf.Tensor:
         """Turns the classes of each example into 0 and 1 for each class, int64."""
         n_classes = self.logits_dimension
         if labels.dtype == tf.string and self._label_vocabulary is not None:
-            ids = classes.ids_of_words(labels.values, self._label_vocabulary)
+            ids = classification.ids_of_words(labels.values, self._label_vocabulary)
         elif labels.dtype.is_integer:
             rule = f"labels must be an integer SparseTensor with values in [0, {n_classes})"
-            ids = shapes.checked_range(labels.values, n_classes, rule)
+            ids = checks.checked_range(labels.values, n_classes, rule)
         else:
             raise ValueError(
                 f"Labels dtype should be integer. Instead got {labels.dtype}. Strings need a "

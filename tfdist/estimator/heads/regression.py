@@ -10,9 +10,9 @@ import tensorflow.compat.v1 as v1
 from tf_keras.metrics import Mean
 
 from tfdist.estimator.export.outputs import PredictOutput, RegressionOutput
-from tfdist.estimator.heads import arguments, shapes
-from tfdist.estimator.heads.measures import Measure, average_loss
-from tfdist.estimator.heads.single_head import SingleHead
+from tfdist.estimator.heads import checks
+from tfdist.estimator.heads.eval_metrics import Measure, average_loss
+from tfdist.estimator.heads.head import SingleHead
 
 
 class RegressionHead(SingleHead):
@@ -38,7 +38,7 @@ class RegressionHead(SingleHead):
         self,
         label_dimension: int = 1,
         weight_column: Any = None,
-        loss_reduction: str = arguments.MEAN,
+        loss_reduction: str = checks.MEAN,
         loss_fn: Callable[..., Any] | None = None,
         inverse_link_fn: Callable[[Any], Any] | None = None,
         name: str | None = None,
@@ -56,14 +56,14 @@ class RegressionHead(SingleHead):
         )
 
     def predictions(self, logits: Any) -> dict[str, Any]:  # type: ignore[override]
-        logits = shapes.checked_logits(logits, self.logits_dimension)
+        logits = checks.checked_logits(logits, self.logits_dimension)
         with v1.name_scope("predictions", values=(logits,)):
             if self._inverse_link_fn is None:
                 return {"predictions": logits}
             return {"predictions": self._inverse_link_fn(logits), "logits": logits}
 
     def _read_labels(self, labels: Any, logits: tf.Tensor) -> tf.Tensor:
-        labels = shapes.checked_labels(labels, logits, self.logits_dimension)
+        labels = checks.checked_labels(labels, logits, self.logits_dimension)
         return tf.cast(labels, tf.float32)
 
     def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
@@ -100,7 +100,7 @@ class PoissonRegressionHead(RegressionHead):
         self,
         label_dimension: int = 1,
         weight_column: Any = None,
-        loss_reduction: str = arguments.MEAN,
+        loss_reduction: str = checks.MEAN,
         compute_full_loss: bool = True,
         name: str | None = None,
     ) -> None:
@@ -132,7 +132,7 @@ class LogisticRegressionHead(RegressionHead):
     def __init__(
         self,
         weight_column: Any = None,
-        loss_reduction: str = arguments.MEAN,
+        loss_reduction: str = checks.MEAN,
         name: str | None = None,
     ) -> None:
         super().__init__(
@@ -143,5 +143,5 @@ class LogisticRegressionHead(RegressionHead):
         )
 
     def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-        labels = shapes.checked_range(labels, 2, "Labels must be in range [0, 1]")
+        labels = checks.checked_range(labels, 2, "Labels must be in range [0, 1]")
         return tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)

@@ -1,6 +1,5 @@
-"""Input functions over data in memory: `tf.compat.v1.estimator.inputs`."""
+"""Input functions over data in memory, and the batches of an input function."""
 
-from tfdist.estimator.inputs.numpy_input import numpy_input_fn
-from tfdist.estimator.inputs.pandas_input import pandas_input_fn
+from tfdist.estimator.inputs.in_memory import numpy_input_fn, pandas_input_fn
 
 __all__ = ["numpy_input_fn", "pandas_input_fn"]

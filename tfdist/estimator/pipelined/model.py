@@ -8,17 +8,14 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.pipelined.needs import need_devices
-from tfdist.estimator.pipelined.spec import PipelineEstimatorSpec
+from tfdist.estimator.pipelined.spec import PipelineEstimatorSpec, need_devices
 from tfdist.estimator.pipelined.template import Template, call_stages, make_template
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
-from tfdist.pipeline.cutting import Stage, make_stages
-from tfdist.pipeline.execution import Replica, walk
-from tfdist.pipeline.gradients import add_gradients
+from tfdist.pipeline.graph.cutting import StageFunctions, make_stages
+from tfdist.pipeline.graph.execution import Replica, Weights, walk
+from tfdist.pipeline.graph.gradients import add_gradients, scaled
 from tfdist.pipeline.schedule import training_ticks
-from tfdist.pipeline.sums import scaled
-from tfdist.pipeline.weights import Weights
 from tfdist.strategies.placement import HOST, Placement, place
 
 
@@ -186,7 +183,7 @@ def _scaled_in_place(gradient: Any, factor: float) -> Any:
         return scaled(gradient, factor)
 
 
-def _given(template: Template, stages: Sequence[Stage]) -> dict[str, tf.Tensor]:
+def _given(template: Template, stages: Sequence[StageFunctions]) -> dict[str, tf.Tensor]:
     """Handles and the like, which the pipeline takes from the graph around it as they are."""
     known = {t.name for t in template.traced.arguments}
     return {

@@ -15,8 +15,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.pipelined.spec import OptimizerFunctionOutput, PipelineEstimatorSpec
-from tfdist.pipeline.regions import line_of
-from tfdist.pipeline.traced import Traced, by_handle
+from tfdist.pipeline.graph.op_stages import Traced, by_handle, line_of
 
 # Named by what they read, so any stage may have them for itself.
 _READS = frozenset({"ReadVariableOp", "Const", "VarHandleOp"})

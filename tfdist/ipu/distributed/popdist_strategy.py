@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfdist.ipu.devices import device_for
 from tfdist.strategies import strategy_for_run
-from tfdist.strategies.strategy_choice import RunStrategy
+from tfdist.strategies.this_run import RunStrategy
 
 
 def PopDistStrategy(

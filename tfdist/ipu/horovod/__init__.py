@@ -5,8 +5,8 @@ line that says what is missing.
 """
 
 from tfdist.ipu.horovod import ipu_horovod_strategy, popdist_strategy
-from tfdist.strategies.horovod import initialize_horovod as _initialize
-from tfdist.strategies.horovod import load_horovod as _load
+from tfdist.strategies.horovod.strategy import initialize_horovod as _initialize
+from tfdist.strategies.horovod.strategy import load_horovod as _load
 
 _hvd = _load()
 

@@ -1,4 +1,4 @@
-"""`tfdist doctor`: what works on this machine, what does not, and the mend."""
+"""`tfdist doctor`: checks of the installation and of this machine, each with a fix."""
 
 from tfdist.launch.doctor.command import add_arguments, main
 

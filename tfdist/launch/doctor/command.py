@@ -14,24 +14,40 @@ from contextlib import nullcontext
 
 from rich.console import Console
 
-from tfdist.launch.doctor.devices import judge_devices, look_at_machine
-from tfdist.launch.doctor.finding import Finding, absent
-from tfdist.launch.doctor.folders import judge_folders, look_at_folders
-from tfdist.launch.doctor.horovod import HorovodBuild, judge_horovod, look_at_horovod
-from tfdist.launch.doctor.network import Network, judge_network, look_at_network
-from tfdist.launch.doctor.open_mpi import OpenMpi, judge_open_mpi, look_at_open_mpi
-from tfdist.launch.doctor.optional import judge_optional, look_at_optional
+from tfdist.launch.doctor.machine_checks import (
+    Network,
+    judge_devices,
+    judge_folders,
+    judge_network,
+    look_at_folders,
+    look_at_machine,
+    look_at_network,
+)
+from tfdist.launch.doctor.mpi_engine import (
+    HorovodBuild,
+    OpenMpi,
+    judge_horovod,
+    judge_open_mpi,
+    look_at_horovod,
+    look_at_open_mpi,
+)
+from tfdist.launch.doctor.probes import ENGINES, Survey, ask_tensorflow, judge_trial, try_workers
 from tfdist.launch.doctor.report import (
+    Finding,
     Group,
+    absent,
     is_healthy,
     print_group,
     print_json,
     print_verdict,
 )
-from tfdist.launch.doctor.self_test import ENGINES, judge_trial, try_workers
-from tfdist.launch.doctor.survey import Survey, ask_tensorflow
 from tfdist.launch.doctor.variables import judge_variables
-from tfdist.launch.doctor.versions import judge_versions, look_at_versions
+from tfdist.launch.doctor.versions import (
+    judge_optional,
+    judge_versions,
+    look_at_optional,
+    look_at_versions,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tfdist.cluster import ClusterError, find_cluster, find_mpi_rank
 from tfdist.cluster.instance_variables import read_instance, read_restart_count, read_shape
 from tfdist.cluster.ranks import check_launcher
-from tfdist.launch.doctor.finding import Finding, absent, broken, good
+from tfdist.launch.doctor.report import Finding, absent, broken, good
 
 # A user may set these; all others are for tfdist's own processes.
 _FOR_USERS = ("TFDIST_START_TIMEOUT_S", "TFDIST_CACHE_DIR")

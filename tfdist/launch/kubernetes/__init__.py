@@ -1,6 +1,6 @@
 """`tfdist kubernetes`: manifests of a run, for kubectl."""
 
-from tfdist.launch.kubernetes.arguments import add_arguments
 from tfdist.launch.kubernetes.command import main
+from tfdist.launch.kubernetes.job_parser import add_arguments
 
 __all__ = ["add_arguments", "main"]

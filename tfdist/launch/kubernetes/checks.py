@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
-from tfdist.launch.kubernetes.option_values import LONGEST_LABEL
-from tfdist.launch.kubernetes.options import JobOptions
+from tfdist.launch.kubernetes.job_options import LONGEST_LABEL, JobOptions
 
 _SET_BY_MANIFEST = (
     r"TF_CONFIG|TFDIST_\w*|JOB_COMPLETION_INDEX|POD_NAMESPACE|OMPI_MCA_(orte|plm)_\w*"

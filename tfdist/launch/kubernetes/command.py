@@ -1,14 +1,17 @@
-"""`tfdist kubernetes`: writes the manifests of a run, and submits them if asked to."""
+"""`tfdist kubernetes`: writes the manifests of a run, and submits them with kubectl."""
 
 from __future__ import annotations
 
 import argparse
+import shutil
+import subprocess
 import sys
 
 from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes.checks import check, notices
-from tfdist.launch.kubernetes.kubectl import find_kubectl, submit
-from tfdist.launch.kubernetes.options import Delivery, JobOptions, read_options
+from tfdist.launch.kubernetes.job_options import Delivery, JobOptions, read_options
+
+_REQUEST_TIMEOUT_S = 60
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -73,3 +76,28 @@ def _say_what_next(options: JobOptions) -> None:
 
 def _say(text: str) -> None:
     print(f"tfdist kubernetes: {text}", file=sys.stderr)
+
+
+def find_kubectl() -> str:
+    """Returns the path of kubectl.
+
+    Raises:
+      UsageError: If there is none on PATH.
+    """
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        raise UsageError(
+            "there is no kubectl on PATH, which --apply and --create need. Install it, or leave "
+            "them out and submit what is printed yourself."
+        )
+    return kubectl
+
+
+def submit(kubectl: str, delivery: Delivery, text: str) -> int:
+    """Runs kubectl with the manifests on its stdin, and returns its exit code."""
+    assert delivery.verb is not None
+    command = [
+        *(kubectl, delivery.verb, "--filename=-", f"--request-timeout={_REQUEST_TIMEOUT_S}s"),
+        *([f"--dry-run={delivery.dry_run}"] if delivery.dry_run else []),
+    ]
+    return subprocess.run(command, input=text.encode(), check=False).returncode

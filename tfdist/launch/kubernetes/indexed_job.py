@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfdist.cluster.exit_codes import BAD_CONFIGURATION
-from tfdist.launch.kubernetes.options import JobOptions
+from tfdist.launch.kubernetes.job_options import JobOptions
 from tfdist.launch.kubernetes.pods import (
+    GRPC_PORT,
+    addresses,
+    checked,
+    evaluator_variables,
     metadata,
     pod_template,
     program_container,
     queued_metadata,
     run_labels,
-)
-from tfdist.launch.kubernetes.typed import checked
-from tfdist.launch.kubernetes.variables import (
-    GRPC_PORT,
-    addresses,
-    evaluator_variables,
     worker_variables,
 )
+from tfdist.process.exit_codes import BAD_CONFIGURATION
 
 
 def indexed_job(options: JobOptions) -> list[dict[str, Any]]:

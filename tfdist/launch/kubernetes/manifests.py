@@ -1,4 +1,4 @@
-"""All manifests of a run, and their text."""
+"""All manifests of a run and their text; the TFJob and the network policy among them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,78 @@ from typing import Any
 import yaml
 
 from tfdist.launch.kubernetes.indexed_job import indexed_job
+from tfdist.launch.kubernetes.job_options import JobOptions
 from tfdist.launch.kubernetes.mpi_job import mpi_job
-from tfdist.launch.kubernetes.network_policy import network_policy
-from tfdist.launch.kubernetes.options import JobOptions
-from tfdist.launch.kubernetes.tf_job import tf_job
+from tfdist.launch.kubernetes.pods import (
+    checked,
+    metadata,
+    pod_template,
+    program_container,
+    program_variables,
+    queued_metadata,
+    replica_variables,
+    run_labels,
+)
 from tfdist.launch.kubernetes.train_job import train_job
+
+
+def tf_job(options: JobOptions) -> list[dict[str, Any]]:
+    """Returns the manifest. Worker 0 is the chief, so that the operator knows when all is done."""
+    counts = {"Chief": 1, "Worker": options.num_instances - 1, "Evaluator": options.has_evaluator}
+    deadline = options.active_deadline_s
+    return [
+        {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": "TFJob",
+            "metadata": queued_metadata(options),
+            "spec": {
+                "runPolicy": {
+                    "backoffLimit": options.max_restarts,
+                    # Whoever still runs when the chief has ended or failed is stopped.
+                    "cleanPodPolicy": "Running",
+                    **({"activeDeadlineSeconds": deadline} if deadline else {}),
+                },
+                "tfReplicaSpecs": {
+                    role: _replicas(options, role, int(count))
+                    for role, count in counts.items()
+                    if count
+                },
+            },
+        }
+    ]
+
+
+def _replicas(options: JobOptions, role: str, count: int) -> dict[str, Any]:
+    trains = role != "Evaluator"
+    start = {"name": "TFDIST_START_TIMEOUT_S", "value": str(options.start_timeout_s)}
+    env = [*([start, *replica_variables(options)] if trains else []), *program_variables(options)]
+    # The operator finds container and port by their names.
+    container = program_container(options, name="tensorflow", env=env, port="tfjob-port")
+    template = checked(
+        "IoK8sApiCoreV1PodTemplateSpec", pod_template(options, container, restart=None)
+    )
+    return {
+        "replicas": count,
+        # "ExitCode" starts a pod again if its exit code is 128 or more, as ours are meant.
+        "restartPolicy": "ExitCode" if options.max_restarts else "Never",
+        "template": template,
+    }
+
+
+def network_policy(options: JobOptions) -> dict[str, Any]:
+    """Returns the manifest: only pods of this run may connect to pods of this run."""
+    pods = {"matchLabels": run_labels(options)}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(options),
+        "spec": {
+            "podSelector": pods,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": pods}]}],
+        },
+    }
+
 
 _MAKERS = {"job": indexed_job, "tfjob": tf_job, "mpijob": mpi_job, "trainjob": train_job}
 

@@ -1,15 +1,26 @@
-"""Pods: their container, its resources, and the rights that they have and have not."""
+"""Pods of a run: containers, resources, rights, and environment variables.
+
+Kubernetes replaces $(NAME) in a value by the variable NAME, if that stands before it in the list;
+that is how one TF_CONFIG serves all pods of a Job. A doubled $ stands for one that is meant.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
-from tfdist.launch.kubernetes.options import JobOptions
-from tfdist.launch.kubernetes.variables import GRPC_PORT, escaped
+from kubeflow_trainer_api import models
+
+from tfdist.cluster.instance_variables import DEVICES_PER_REPLICA, NUM_LOCAL_REPLICAS
+from tfdist.launch.kubernetes.job_options import JobOptions
 
 _GPU = "nvidia.com/gpu"
 _SHARED_MEMORY = "shared-memory"
+
+GRPC_PORT = 2222
+_INDEX = "JOB_COMPLETION_INDEX"
+_NAMESPACE = "POD_NAMESPACE"
 
 
 def metadata(options: JobOptions, name: str | None = None) -> dict[str, Any]:
@@ -186,3 +197,107 @@ def _mounts(options: JobOptions) -> dict[str, Any]:
         ),
     ]
     return {"volumeMounts": mounts} if mounts else {}
+
+
+def escaped(text: str) -> str:
+    """Returns the text in which Kubernetes replaces nothing: it arrives as it is written here."""
+    return text.replace("$", "$$")
+
+
+def addresses(options: JobOptions, hostnames: Sequence[str], service: str) -> list[str]:
+    """Returns where the pods of these hostnames listen, by the names the service gives them."""
+    namespace = options.namespace or f"$({_NAMESPACE})"
+    return [f"{hostname}.{service}.{namespace}.svc:{GRPC_PORT}" for hostname in hostnames]
+
+
+def worker_variables(options: JobOptions, workers: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the variables of a training pod whose index in its Job is its index as a worker."""
+    # The Job's controller would add this one itself, but last, when TF_CONFIG cannot use it.
+    annotation = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    index = _from_field(_INDEX, annotation)
+    config = _tf_config(workers, "worker", f"$({_INDEX})")
+    # An index as a number: no quotes around what Kubernetes replaces.
+    config = config.replace(f'"$({_INDEX})"', f"$({_INDEX})")
+    return [
+        index,
+        *_namespace_variables(options),
+        {"name": "TF_CONFIG", "value": config},
+        {"name": "TFDIST_START_TIMEOUT_S", "value": str(options.start_timeout_s)},
+        *replica_variables(options),
+        *program_variables(options),
+    ]
+
+
+def evaluator_variables(options: JobOptions, workers: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the variables of the pod that evaluates."""
+    return [
+        *_namespace_variables(options),
+        {"name": "TF_CONFIG", "value": _tf_config(workers, "evaluator", 0)},
+        *program_variables(options),
+    ]
+
+
+def replica_variables(options: JobOptions) -> list[dict[str, Any]]:
+    """Returns what each training pod is told about its replicas."""
+    return [
+        {"name": NUM_LOCAL_REPLICAS, "value": str(options.replicas_per_instance)},
+        {"name": DEVICES_PER_REPLICA, "value": str(options.devices_per_replica)},
+    ]
+
+
+def program_variables(options: JobOptions) -> list[dict[str, Any]]:
+    """Returns the variables that the user has asked for."""
+    return [
+        *({"name": name, "value": escaped(value)} for name, value in options.env),
+        *(
+            {
+                "name": one.name,
+                "valueFrom": {"secretKeyRef": {"name": one.secret, "key": one.key}},
+            }
+            for one in options.secret_env
+        ),
+    ]
+
+
+def _namespace_variables(options: JobOptions) -> list[dict[str, Any]]:
+    return [] if options.namespace else [_from_field(_NAMESPACE, "metadata.namespace")]
+
+
+def _from_field(name: str, path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _tf_config(workers: Sequence[str], task_type: str, index: int | str) -> str:
+    return json.dumps(
+        {"cluster": {"worker": list(workers)}, "task": {"type": task_type, "index": index}}
+    )
+
+
+def checked(model: str, document: dict[str, Any]) -> dict[str, Any]:
+    """Returns the document, after the model of that name has read all of it.
+
+    The models refuse a wrong type, but pass over a field that they do not know. So what they have
+    read is compared with what there was.
+
+    Args:
+      model: The name of a class in `kubeflow_trainer_api.models`.
+      document: A manifest, or the part of one that the class describes.
+
+    Raises:
+      ValueError: If the model does not know a field, or its value is of another type.
+    """
+    unlike = _first_difference(document, getattr(models, model).from_dict(document).to_dict())
+    if unlike is not None:
+        raise ValueError(f"{model} has no such field or value: {unlike}")
+    return document
+
+
+def _first_difference(written: Any, read: Any, place: str = "") -> str | None:
+    if isinstance(written, dict) and isinstance(read, dict):
+        names = [*written, *(read.keys() - written.keys())]
+        pairs = [(written.get(name), read.get(name), f"{place}.{name}") for name in names]
+    elif isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
+        pairs = [(*pair, f"{place}[{i}]") for i, pair in enumerate(zip(written, read, strict=True))]
+    else:
+        return None if written == read else f"{place} = {written!r}"
+    return next(filter(None, (_first_difference(*pair) for pair in pairs)), None)

@@ -9,23 +9,25 @@ from __future__ import annotations
 from typing import Any
 
 from tfdist.launch.kubernetes.indexed_job import failure_policy
-from tfdist.launch.kubernetes.mpi_commands import (
+from tfdist.launch.kubernetes.job_options import JobOptions
+from tfdist.launch.kubernetes.mpi_job import (
     key_folder,
     launcher_variables,
     mpirun_command,
     sshd_command,
     sshd_probe,
 )
-from tfdist.launch.kubernetes.options import JobOptions
 from tfdist.launch.kubernetes.pods import (
+    addresses,
+    checked,
+    evaluator_variables,
     metadata,
     pod_template,
     program_container,
     queued_metadata,
     tool_container,
+    worker_variables,
 )
-from tfdist.launch.kubernetes.typed import checked
-from tfdist.launch.kubernetes.variables import addresses, evaluator_variables, worker_variables
 
 _GROUP = "trainer.kubeflow.org"
 _VERSION = f"{_GROUP}/v1alpha1"

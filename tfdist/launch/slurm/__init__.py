@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tfdist.launch.slurm.arguments import add_arguments
+from tfdist.launch.slurm.slurm_parser import add_arguments
 
 __all__ = ["add_arguments", "main"]
 
@@ -16,10 +16,9 @@ def main(arguments: argparse.Namespace) -> int:
       UsageError: If something is wrong; nothing was submitted.
     """
     from tfdist.launch.errors import UsageError
-    from tfdist.launch.mpi import find_mpirun, horovod_problem
-    from tfdist.launch.slurm.options import slurm_options
-    from tfdist.launch.slurm.script import batch_script
-    from tfdist.launch.slurm.submission import submit
+    from tfdist.launch.machine.mpi import find_mpirun, horovod_problem
+    from tfdist.launch.slurm.script import batch_script, submit
+    from tfdist.launch.slurm.slurm_options import slurm_options
 
     options = slurm_options(arguments)
     problem = horovod_problem() if options.engine == "horovod" else None

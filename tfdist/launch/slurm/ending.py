@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from tfdist.cluster.exit_codes import LOST_WORKER, SAVED_AND_STOPPED
 from tfdist.launch.failures import Failure, FailureKind
-from tfdist.launch.log_tail import log_tail
-from tfdist.launch.slurm.records import JobFiles, Record
+from tfdist.launch.screen.failure_box import log_tail
+from tfdist.launch.slurm.worker import JobFiles, Record
+from tfdist.process.exit_codes import LOST_WORKER, SAVED_AND_STOPPED
 
 _STOP_CODES = tuple(SAVED_AND_STOPPED.values())
 _SILENT = 124  # as `tfdist run` has it

@@ -17,16 +17,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tfdist.cluster.exit_codes import (
-    BAD_CONFIGURATION,
-    LOST_WORKER,
-    PORT_TAKEN,
-    SAVED_AND_STOPPED,
-)
 from tfdist.cluster.instance_variables import RESTART_COUNT
 from tfdist.cluster.ranks import OF_HOROVODRUN, OF_OTHER_LAUNCHERS
-from tfdist.cluster.rendezvous_sockets import connect
-from tfdist.launch.failure_box import Aftermath, failure_box
+from tfdist.cluster.rendezvous.sockets import connect
+from tfdist.launch.screen.failure_box import Aftermath, failure_box
 from tfdist.launch.slurm.ending import (
     Ending,
     ending,
@@ -35,7 +29,8 @@ from tfdist.launch.slurm.ending import (
     is_node_lost,
     stopped_after,
 )
-from tfdist.launch.slurm.records import JobFiles, Record
+from tfdist.launch.slurm.worker import JobFiles, Record
+from tfdist.process.exit_codes import BAD_CONFIGURATION, LOST_WORKER, PORT_TAKEN, SAVED_AND_STOPPED
 
 _LOOK_EVERY_S = 0.5
 # Another node's files are not seen at once in a shared folder.

@@ -1,4 +1,8 @@
-"""What `srun`, or `mpirun` in a job, starts for each worker: it runs the worker's command.
+"""The worker of a Slurm job: runs the worker's command, and leaves a log and a record.
+
+Both lie beside the job's own log, in a folder that all nodes share:
+<log folder>/<job name>-<job id>-<worker>.log, and .end. Slurm itself tells only the exit code of
+the whole step: where one worker left with 7, and the others were then stopped, that is 143.
 
 It keeps what the command prints in the worker's own log and records how the command ended. Signals
 reach the command directly: Slurm sends them to all processes of a task, Open MPI to the rank's
@@ -8,24 +12,93 @@ would otherwise kill the others, which may still be saving.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
-from tfdist.cluster.exit_codes import SAVED_AND_STOPPED
-from tfdist.launch.linux import die_with_parent
-from tfdist.launch.slurm.records import Record, find_job_files
+from tfdist.launch.machine.processes import die_with_parent
+from tfdist.process.exit_codes import SAVED_AND_STOPPED
+
+_PREFIX_VARIABLE = "TFDIST_SLURM_FILES"
 
 _NOT_OURS = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCONT),
     *(signal.SIGUSR1, signal.SIGUSR2),
 )
 _CANNOT_START = 127  # as a shell has it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One worker of the job.
+
+    Attributes:
+      host: The node that it runs on.
+      pid: Its process; None if it could not be started.
+      started_s: When it started, in seconds since 1970.
+      ended_s: When it ended; None while it runs, or if nobody was left to tell.
+      code: Its exit code, or minus the number of the signal that ended it.
+    """
+
+    host: str
+    pid: int | None
+    started_s: float
+    ended_s: float | None = None
+    code: int | None = None
+
+
+@dataclass(frozen=True)
+class JobFiles:
+    """The files of a job's workers.
+
+    Attributes:
+      prefix: What all their paths begin with.
+    """
+
+    prefix: str
+
+    def log_path(self, worker: int) -> Path:
+        """Where all that the worker prints is kept."""
+        return Path(f"{self.prefix}-{worker}.log")
+
+    def write(self, worker: int, record: Record) -> None:
+        """Writes a worker's record, so that a reader sees a whole one or none."""
+        draft = Path(f"{self._record_path(worker)}.draft")
+        draft.write_text(json.dumps(asdict(record)))
+        draft.replace(self._record_path(worker))
+
+    def read(self, num_workers: int) -> dict[int, Record]:
+        """Returns the records that there are, by the workers' numbers."""
+        found = {}
+        for worker in range(num_workers):
+            with contextlib.suppress(FileNotFoundError):
+                found[worker] = Record(**json.loads(self._record_path(worker).read_text()))
+        return found
+
+    def remove(self, num_workers: int) -> None:
+        """Removes the records; the logs stay."""
+        for worker in range(num_workers):
+            self._record_path(worker).unlink(missing_ok=True)
+
+    def environment(self) -> dict[str, str]:
+        """Returns the variable by which the workers find their files."""
+        return {_PREFIX_VARIABLE: self.prefix}
+
+    def _record_path(self, worker: int) -> Path:
+        return Path(f"{self.prefix}-{worker}.end")
+
+
+def find_job_files(environ: Mapping[str, str] = os.environ) -> JobFiles:
+    """Returns the files of the job that this process is a worker of."""
+    return JobFiles(environ[_PREFIX_VARIABLE])
 
 
 def main(command: Sequence[str]) -> int:

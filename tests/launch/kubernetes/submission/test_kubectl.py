@@ -10,7 +10,7 @@ import pytest
 
 from tfdist.launch.kubernetes import main
 from tfdist.launch.kubernetes.manifests import to_yaml
-from tfdist.launch.option_parser import OptionParser
+from tfdist.launch.options.option_parser import OptionParser
 
 Submitted = tuple[int, str, str]
 Submit = Callable[..., Submitted]

@@ -1,0 +1,138 @@
+"""What workers say before the start reads back, strangers' bytes do not; refusals name all."""
+
+import pytest
+
+from tfdist.cluster import Cluster
+from tfdist.cluster.rendezvous.protocol import (
+    Hello,
+    Member,
+    Reply,
+    encode,
+    members_of,
+    missing_error,
+    name_missing,
+    parse_hello,
+    parse_reply,
+    refusal,
+    waiting_line,
+)
+
+
+def members(count: int) -> tuple[Member, ...]:
+    return tuple(Member(name=f"worker {i}", address=f"gpu{i}:3737") for i in range(count))
+
+
+def test_a_hello_and_a_reply_read_back_equal() -> None:
+    hello = Hello(members=members(3), index=2, process="p")
+    assert parse_hello(encode(hello)) == hello
+    for reply in (
+        Reply(event="wait", missing="worker 1 (a:1)", waited_s=1.5, limit_s=300.0),
+        Reply(event="go"),
+        Reply(event="end", error="two\nlines"),
+    ):
+        assert parse_reply(encode(reply)) == reply
+        assert encode(reply).count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"GET / HTTP/1.1\r",
+        b"\x16\x03\x01\xff\xfe",
+        b"{}",
+        b"[]",
+        b"null",
+        b'{"protocol": "tfdist-rendezvous"}',
+        b'{"protocol": "tfdist-rendezvous", "version": 1, "members": [], "index": 0}',
+        b'{"protocol": "tfdist-rendezvous", "version": 1, "members": [1], "index": 0}',
+        b'{"protocol": "tfdist-rendezvous", "version": 1, "members": 1, "index": Infinity}',
+        encode(Hello(members=members(2), index=1, process="p")).replace(b"tfdist", b"other"),
+        b"[" * 100_000,
+    ],
+)
+def test_strangers_bytes_are_recognised(line: bytes) -> None:
+    assert parse_hello(line) is None
+    assert parse_reply(line) is None
+
+
+def test_members_are_the_training_workers_with_the_chief_first() -> None:
+    jobs = {"worker": ("b:1",), "ps": ("c:1",), "chief": ("a:1",), "evaluator": ("d:1",)}
+    assert [str(member) for member in members_of(Cluster(jobs=jobs))] == [
+        "chief (a:1)",
+        "worker 0 (b:1)",
+    ]
+
+
+def test_a_worker_of_the_same_cluster_is_welcome() -> None:
+    assert refusal(Hello(members=members(2), index=1, process="p"), members(2), present={0}) is None
+
+
+def test_another_cluster_is_refused_with_both_lists() -> None:
+    assert refusal(Hello(members=members(3), index=1, process="p"), members(2), present={0}) == (
+        "worker 1 was started with another cluster: it lists [gpu0:3737, gpu1:3737, gpu2:3737], "
+        "worker 0 lists [gpu0:3737, gpu1:3737].\nGive all workers the same TF_CONFIG cluster."
+    )
+
+
+def test_long_lists_are_shown_where_they_differ() -> None:
+    other = (*members(7), Member(name="worker 7", address="cpu7:3737"))
+    message = refusal(Hello(members=other, index=1, process="p"), members(8), present={0})
+    assert message is not None
+    assert "it lists 8 workers, among them worker 7 (cpu7:3737)" in message
+    assert "worker 0 lists 8 workers, among them worker 7 (gpu7:3737)" in message
+    shorter = refusal(Hello(members=members(7), index=1, process="p"), members(8), present={0})
+    assert shorter is not None
+    assert "lists 7 workers, worker 0 lists 8 workers, among them worker 7" in shorter
+
+
+def test_a_second_process_of_one_task_is_refused() -> None:
+    for index in (0, 1):
+        message = refusal(
+            Hello(members=members(2), index=index, process="p"), members(2), present={0, 1}
+        )
+        assert message is not None
+        assert f"Two processes were started as worker {index} (gpu{index}:3737)" in message
+
+
+def test_another_version_is_refused() -> None:
+    message = refusal(
+        Hello(members=members(2), index=1, process="p", version=9), members(2), present={0}
+    )
+    assert message is not None
+    assert "worker 1 (gpu1:3737) has another version of tfdist" in message
+    assert "version 9" in message
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, ""),
+        (1, "worker 0 (gpu0:3737)"),
+        (2, "worker 0 (gpu0:3737) and worker 1 (gpu1:3737)"),
+        (3, "worker 0 (gpu0:3737), worker 1 (gpu1:3737) and worker 2 (gpu2:3737)"),
+    ],
+)
+def test_missing_workers_are_named(count: int, text: str) -> None:
+    assert name_missing(members(count)) == text
+
+
+def test_many_missing_workers_are_counted() -> None:
+    assert name_missing(members(100)).endswith("worker 3 (gpu3:3737) and 96 more")
+
+
+def test_waiting_is_told_with_its_limit() -> None:
+    assert waiting_line("worker 2 (a:1)", 10.04, 300) == (
+        "Waiting for worker 2 (a:1), 10 s of 300 s ..."
+    )
+    assert waiting_line("worker 0 (a:1)", 0.52, 2.5, "no answer") == (
+        "Waiting for worker 0 (a:1): no answer, 0.5 s of 2.5 s ..."
+    )
+
+
+def test_giving_up_names_who_is_missing_and_the_mend() -> None:
+    message = missing_error("worker 2 (a:1)", 300, "nothing listens there")
+    assert message.startswith(
+        "worker 2 (a:1) did not come within 300 s (nothing listens there).\nStart every worker"
+    )
+    assert "TFDIST_START_TIMEOUT_S" in message

@@ -1,0 +1,262 @@
+"""What an input_fn may take and return, and what is known of its end."""
+
+import functools
+from collections import namedtuple
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.inputs.batches import Input, call_input_fn, make_input
+
+pytestmark = pytest.mark.usefixtures("graph")
+
+Named = namedtuple("Named", ["first", "second"])
+
+
+def _read(given: Input) -> list[Any]:
+    """Reads (features, labels, has_more) to the end; what is None stays so."""
+    return _read_with_start(given)[1]
+
+
+def _read_with_start(given: Input) -> tuple[float | None, list[Any]]:
+    """Reads is_enough, as it must be before the first batch, then all batches."""
+    known = {i: x for i, x in enumerate(given.next_batch()) if x is not None}
+    is_enough, rows = None, []
+    with v1.train.SingularMonitoredSession(hooks=given.hooks) as session:
+        if given.is_enough is not None:
+            is_enough = float(session.run(given.is_enough))
+        while not session.should_stop():
+            values = session.run(known)
+            rows.append(tuple(values.get(i) for i in range(3)))
+    return is_enough, rows
+
+
+# Arguments of an input_fn.
+
+CONTEXT = tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1)
+ALL = {"mode": "train", "params": {"a": 1}, "config": "config", "input_context": CONTEXT}
+
+
+def _call(input_fn: Callable[..., Any], **changed: Any) -> Any:
+    return call_input_fn(input_fn, **{**ALL, **changed})
+
+
+def test_an_input_fn_gets_the_arguments_that_it_names() -> None:
+    assert _call(lambda: "none") == "none"
+    assert _call(lambda params: params) == {"a": 1}
+    assert _call(lambda config, mode: (config, mode)) == ("config", "train")
+    assert _call(lambda input_context: input_context) is CONTEXT
+    assert _call(lambda mode, params, config, input_context: 4) == 4
+
+
+def test_a_bound_method_and_a_callable_object_get_them_too() -> None:
+    class Reader:
+        def read(self, params: Any) -> Any:
+            return params
+
+        def __call__(self, mode: str) -> str:
+            return mode
+
+    assert _call(Reader().read) == {"a": 1}
+    assert _call(Reader()) == "train"
+
+
+def test_arguments_that_a_partial_has_bound_are_left_alone() -> None:
+    def input_fn(path: str, batch_size: int, mode: str, params: Any = None) -> Any:
+        return path, batch_size, mode, params
+
+    bound = functools.partial(input_fn, "path", batch_size=3, params="own")
+    assert _call(bound) == ("path", 3, "train", "own")
+
+
+def test_without_a_strategy_an_optional_input_context_keeps_its_default() -> None:
+    assert _call(lambda input_context="own": input_context, input_context=None) == "own"
+    assert _call(lambda input_context: input_context, input_context=None) is None
+
+
+def test_an_input_fn_runs_on_the_host() -> None:
+    with tf.device("/device:CPU:1"):
+        assert _call(lambda: tf.constant(1.0)).device == "/device:CPU:0"
+
+
+# What it may return.
+
+
+def test_a_dataset_of_pairs_gives_features_and_labels() -> None:
+    dataset = tf.data.Dataset.from_tensor_slices(([1, 2], [3, 4]))
+    assert _read(make_input(dataset)) == [(1, 3, None), (2, 4, None)]
+
+
+def test_a_dataset_of_tensors_gives_features_alone() -> None:
+    assert _read(make_input(tf.data.Dataset.range(2))) == [(0, None, None), (1, None, None)]
+
+
+def test_a_dataset_of_dicts_gives_features_alone() -> None:
+    dataset = tf.data.Dataset.from_tensor_slices({"a": [1, 2], "b": [3, 4]})
+    assert [row[0] for row in _read(make_input(dataset))] == [{"a": 1, "b": 3}, {"a": 2, "b": 4}]
+
+
+def test_a_dataset_of_one_tuple_gives_features_alone() -> None:
+    dataset = tf.data.Dataset.from_tensor_slices(([1, 2],))
+    assert _read(make_input(dataset)) == [(1, None, None), (2, None, None)]
+
+
+def test_features_and_labels_may_be_nested() -> None:
+    element = ({"a": {"b": [1]}, "c": ([2], [3])}, {"d": [4]})
+    rows = _read(make_input(tf.data.Dataset.from_tensor_slices(element)))
+    assert rows == [({"a": {"b": 1}, "c": (2, 3)}, {"d": 4}, None)]
+
+
+def test_a_named_tuple_of_two_is_a_pair_too() -> None:
+    dataset = tf.data.Dataset.from_tensor_slices(Named([1], [2]))
+    assert _read(make_input(dataset)) == [(1, 2, None)]
+
+
+def test_a_list_of_two_tensors_is_a_pair() -> None:
+    features, labels = tf.constant(1), tf.constant(2)
+    assert make_input([features, labels]).next_batch() == (features, labels, None)
+
+
+def test_what_a_users_own_iterator_gets_has_an_end() -> None:
+    dataset = tf.data.Dataset.from_tensor_slices(({"a": [1]}, [2]))
+    features, labels = v1.data.make_one_shot_iterator(dataset).get_next()
+    given = make_input((features, labels))
+    assert given.next_batch() == (features, labels, None)
+    assert not given.is_endless
+
+
+def test_what_a_queue_gives_has_an_end() -> None:
+    features = v1.train.batch([v1.train.limit_epochs(tf.constant(1.0), 2)], 1)
+    assert not make_input(features).is_endless
+
+
+def test_a_v1_dataset_is_a_dataset() -> None:
+    dataset = v1.data.Dataset.from_tensor_slices(([1], [2]))
+    assert _read(make_input(dataset)) == [(1, 2, None)]
+
+
+def test_a_dataset_of_triples_is_refused() -> None:
+    dataset = tf.data.Dataset.from_tensor_slices(([1], [2], [3]))
+    with pytest.raises(
+        ValueError, match=r"\(features, labels\) as a len 2 tuple.*tuple of 3.*dict"
+    ):
+        make_input(dataset)
+
+
+def test_tensors_are_an_input_without_an_end() -> None:
+    features, labels = tf.constant(1), tf.constant(2)
+    given = make_input((features, labels))
+    assert given.next_batch() == (features, labels, None)
+    assert given.is_endless
+
+
+def test_tensors_alone_are_features() -> None:
+    features = {"a": tf.constant(1)}
+    assert make_input(features).next_batch() == (features, None, None)
+
+
+def test_three_tensors_are_refused() -> None:
+    with pytest.raises(ValueError, match="len 2 tuple, got a tuple of 3"):
+        make_input([tf.constant(1)] * 3)
+
+
+def test_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="input_fn returned None"):
+        make_input(None)
+
+
+def test_where_a_dataset_is_needed_tensors_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"must return a tf.data.Dataset, got dict\. Wrap"):
+        make_input({"a": tf.constant(1)}, needs_dataset=True)
+
+
+# The look-ahead.
+
+
+def _end_is_seen(dataset: tf.data.Dataset, distance: int, *, count: int) -> list[Any]:
+    """Reads `count` batches with a look-ahead, checks what it says, returns the rest."""
+    is_enough, rows = _read_with_start(make_input(dataset, look_ahead=distance))
+    assert is_enough == float(count >= distance)
+    assert [row[2] for row in rows] == [float(count - 1 - i >= distance) for i in range(count)]
+    return [row[:2] for row in rows]
+
+
+@pytest.mark.parametrize("distance", [1, 2, 4])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5, 9])
+def test_has_more_says_whether_as_many_batches_follow(distance: int, count: int) -> None:
+    rows = _end_is_seen(tf.data.Dataset.range(count), distance, count=count)
+    assert rows == [(i, None) for i in range(count)]
+
+
+def test_the_end_of_pairs_with_dicts_and_strings_is_seen() -> None:
+    words = np.array(["a", "b", "c"])
+    dataset = tf.data.Dataset.from_tensor_slices(({"word": words, "n": [1, 2, 3]}, [4, 5, 6]))
+    rows = _end_is_seen(dataset, 2, count=3)
+    assert rows == [
+        ({"word": b"a", "n": 1}, 4),
+        ({"word": b"b", "n": 2}, 5),
+        ({"word": b"c", "n": 3}, 6),
+    ]
+
+
+def test_the_end_of_a_dataset_with_a_smaller_last_batch_is_seen() -> None:
+    rows = _end_is_seen(tf.data.Dataset.range(5).batch(2), 1, count=3)
+    assert [row[0].tolist() for row in rows] == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("shape", [None, [None, None], [None, 2]])
+def test_the_end_of_tensors_of_unknown_shape_is_seen(shape: Any) -> None:
+    def generate() -> Any:
+        for i in range(1, 4):
+            yield np.full([i, 2], i, np.float32)
+
+    signature = tf.TensorSpec(shape, tf.float32)
+    dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
+    given = make_input(dataset, look_ahead=2)
+    assert given.next_batch()[0].shape.rank == (None if shape is None else 2)
+    rows = _end_is_seen(dataset, 2, count=3)
+    assert [row[0].shape for row in rows] == [(1, 2), (2, 2), (3, 2)]
+
+
+def test_static_shapes_survive_the_look_ahead() -> None:
+    dataset = tf.data.Dataset.from_tensor_slices((np.ones([4, 7]), [1, 2, 3, 4])).batch(
+        2, drop_remainder=True
+    )
+    features, labels, has_more = make_input(dataset, look_ahead=1).next_batch()
+    assert has_more is not None
+    assert (features.shape, labels.shape, has_more.shape) == ((2, 7), (2,), ())
+
+
+def test_the_end_of_sparse_tensors_is_seen() -> None:
+    sparse = tf.sparse.from_dense(np.diag([1.0, 2.0, 3.0]))
+    dataset = tf.data.Dataset.from_tensor_slices(sparse).batch(1)
+    rows = _end_is_seen(dataset, 2, count=3)
+    assert [row[0].values.tolist() for row in rows] == [[1.0], [2.0], [3.0]]
+
+
+def test_the_end_of_ragged_tensors_is_seen() -> None:
+    ragged = tf.RaggedTensor.from_row_lengths([1, 2, 3], [1, 0, 2])
+    dataset = tf.data.Dataset.from_tensor_slices(ragged).batch(1)
+    rows = _end_is_seen(dataset, 1, count=3)
+    assert [row[0].to_list() for row in rows] == [[[1]], [[]], [[2, 3]]]
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        ([1, 2],),
+        Named([1, 2], [3, 4]),
+        (([1, 2], [3, 4]), [5, 6]),
+        {"a": [True, False]},
+        ([1, 2], None),
+    ],
+    ids=["one_tuple", "named_tuple", "nested", "booleans", "none"],
+)
+def test_the_end_is_seen_whatever_the_structure(element: Any) -> None:
+    with_look_ahead = _end_is_seen(tf.data.Dataset.from_tensor_slices(element), 1, count=2)
+    without = _read(make_input(tf.data.Dataset.from_tensor_slices(element)))
+    assert with_look_ahead == [row[:2] for row in without]

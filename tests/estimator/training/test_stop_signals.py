@@ -1,0 +1,284 @@
+"""SIGTERM and SIGUSR1 to a training alone: it finishes its step, saves and leaves."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tfdist.estimator as tfe
+from tfdist.estimator.training import stop_signals
+from tfdist.estimator.training.stop_signals import StopOrder, describe, order_in, overdue, wishes_of
+
+Make = Callable[..., Any]
+TERM, USR1 = signal.SIGTERM, signal.SIGUSR1
+
+
+def send(*signals: int) -> None:
+    for number in signals:
+        os.kill(os.getpid(), number)
+
+
+class SignalAfter(tfe.SessionRunHook):  # type: ignore[misc,name-defined]
+    """Sends signals to this process after some session calls."""
+
+    def __init__(self, calls: int, *signals: int) -> None:
+        self.calls = calls
+        self.signals = signals
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.calls -= 1
+        if self.calls == 0:
+            send(*self.signals)
+
+
+@pytest.fixture
+def make(dense: Make, tmp_path: Path) -> Make:
+    """Makes an Estimator whose model_dir is tmp_path / "model"."""
+
+    def make(**config: Any) -> tfe.Estimator:
+        return tfe.Estimator(dense(), tmp_path / "model", tfe.RunConfig(**config))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("signals", "loop", "code", "step"),
+    [
+        ([TERM], 1, 143, 2),
+        ([USR1], 1, 138, 2),
+        ([TERM, TERM, USR1], 1, 143, 2),
+        ([USR1], 3, 138, 6),
+    ],
+)
+def test_a_signal_ends_training_after_the_step_with_a_checkpoint(
+    make: Make,
+    numbers: Make,
+    saved_steps: Make,
+    logged: list[str],
+    tmp_path: Path,
+    signals: list[int],
+    loop: int,
+    code: int,
+    step: int,
+) -> None:
+    estimator = make(device=tfe.DeviceConfig(iterations_per_loop=loop))
+    with pytest.raises(SystemExit) as ended:
+        estimator.train(numbers(), hooks=[SignalAfter(2, *signals)])
+    assert ended.value.code == code
+    assert saved_steps(tmp_path / "model") == [0, step]
+    name = signal.Signals(signals[0]).name
+    assert f"Stopped by {name} after step {step}; its checkpoint is saved." in logged
+    assert [signal.getsignal(n) for n in (TERM, USR1)] == [signal.SIG_DFL, signal.SIG_DFL]
+    estimator.train(numbers(), steps=3)  # goes on from there
+    assert saved_steps(tmp_path / "model") == [0, step, step + 3]
+
+
+def test_a_signal_in_the_last_save_lets_it_finish_and_then_leaves(
+    make: Make, numbers: Make, saved_steps: Make, tmp_path: Path
+) -> None:
+    class Signal(tfe.CheckpointSaverListener):  # type: ignore[misc,name-defined]
+        def before_save(self, session: Any, global_step_value: int) -> None:
+            if global_step_value == 3:
+                send(TERM)
+
+    with pytest.raises(SystemExit) as ended:
+        make().train(numbers(), steps=3, saving_listeners=[Signal()])
+    assert ended.value.code == 143
+    assert saved_steps(tmp_path / "model") == [0, 3]
+
+
+@pytest.mark.parametrize("moment", ["input_fn", "first save"])
+def test_a_signal_before_the_first_step_ends_at_once(
+    make: Make, numbers: Make, tmp_path: Path, moment: str
+) -> None:
+    class Signal(tfe.CheckpointSaverListener):  # type: ignore[misc,name-defined]
+        saved = ""
+
+        def before_save(self, session: Any, global_step_value: int) -> None:
+            send(USR1)
+
+        def after_save(self, session: Any, global_step_value: int) -> None:
+            raise AssertionError("goes on")
+
+    def input_fn() -> Any:
+        if moment == "input_fn":
+            send(USR1)
+            raise AssertionError("goes on")
+        return numbers()()
+
+    with pytest.raises(SystemExit) as ended:
+        make().train(input_fn, saving_listeners=[Signal()])
+    assert ended.value.code == 138
+    state = tmp_path / "model" / "checkpoint"
+    assert state.exists() == (moment == "first save")  # that checkpoint is whole
+
+
+def test_a_stopped_training_is_neither_evaluated_nor_exported(
+    make: Make, numbers: Make, tmp_path: Path
+) -> None:
+    evaluations: list[int] = []
+
+    def eval_input_fn() -> Any:
+        evaluations.append(1)
+        return numbers(batches=1)()
+
+    with pytest.raises(SystemExit) as ended:
+        tfe.train_and_evaluate(
+            make(),
+            tfe.TrainSpec(numbers(), max_steps=100, hooks=[SignalAfter(2, TERM)]),
+            tfe.EvalSpec(eval_input_fn, steps=1),
+        )
+    assert ended.value.code == 143
+    assert not evaluations
+
+
+def test_a_signal_ends_an_evaluation_between_two_parts_of_training(
+    make: Make, numbers: Make, saved_steps: Make, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        tfe.train_and_evaluate(
+            make(save_checkpoints_steps=5),
+            tfe.TrainSpec(numbers(), max_steps=100),
+            tfe.EvalSpec(numbers(), steps=None, hooks=[SignalAfter(3, TERM)], throttle_secs=0),
+        )
+    assert ended.value.code == 143
+    assert saved_steps(tmp_path / "model") == [0, 5]
+
+
+def test_a_signal_ends_an_evaluator(
+    make: Make, numbers: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "TF_CONFIG",
+        '{"cluster": {"chief": ["localhost:3737"]}, "task": {"type": "evaluator", "index": 0}}',
+    )
+    timer = threading.Timer(0.3, send, [TERM])
+    timer.start()
+    with pytest.raises(SystemExit) as ended:  # while it waits for a checkpoint
+        tfe.train_and_evaluate(
+            make(),
+            tfe.TrainSpec(numbers(), max_steps=100),
+            tfe.EvalSpec(numbers(), start_delay_secs=0, throttle_secs=60),
+        )
+    timer.join()
+    assert ended.value.code == 143
+
+
+@pytest.fixture
+def own_handler() -> Iterator[list[int]]:
+    """A program's own handler of SIGTERM, and what it got."""
+    got: list[int] = []
+    before = signal.signal(TERM, lambda number, frame: got.append(number))
+    yield got
+    signal.signal(TERM, before)
+
+
+def test_a_handler_of_the_programs_own_is_left_alone(
+    make: Make, numbers: Make, own_handler: list[int]
+) -> None:
+    estimator = make()
+    estimator.train(numbers(), steps=4, hooks=[SignalAfter(2, TERM)])
+    assert own_handler == [TERM]
+    assert estimator.get_variable_value("global_step") == 4
+
+
+def test_training_outside_the_main_thread_leaves_signals_alone(make: Make, numbers: Make) -> None:
+    seen: list[Any] = []
+
+    class Look(tfe.SessionRunHook):  # type: ignore[misc,name-defined]
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            seen.append(signal.getsignal(TERM))
+
+    thread = threading.Thread(
+        target=make().train, args=[numbers()], kwargs={"hooks": [Look()], "steps": 1}
+    )
+    thread.start()
+    thread.join()
+    assert seen == [signal.SIG_DFL]
+    assert stop_signals.current() is None
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ([None, None], None),
+        ([None, TERM], StopOrder(number=TERM, receivers=1, receiver=1)),
+        ([USR1, None], StopOrder(number=USR1, receivers=1, receiver=0)),
+        ([USR1, TERM], StopOrder(number=TERM, receivers=2, receiver=1)),
+    ],
+)
+def test_workers_agree_on_a_signal(own: list[Any], expected: StopOrder | None) -> None:
+    sums = [sum(column) for column in zip(*map(wishes_of, own, range(2)), strict=True)]
+    assert order_in(sums) == expected
+
+
+@pytest.mark.parametrize(
+    ("order", "num_workers", "saves", "line"),
+    [
+        (
+            StopOrder(number=TERM),
+            1,
+            True,
+            "Stopped by SIGTERM after step 7; its checkpoint is saved.",
+        ),
+        (
+            StopOrder(number=USR1, receiver=2),
+            3,
+            True,
+            "Stopped by SIGUSR1 to worker 2 after step 7; its checkpoint is saved.",
+        ),
+        (
+            StopOrder(number=TERM, receivers=2, receiver=3),
+            3,
+            False,
+            "Stopped by SIGTERM to 2 of 3 workers after step 7; no checkpoint is saved, as the "
+            "RunConfig asks for none.",
+        ),
+    ],
+)
+def test_one_line_says_who_asked_and_what_is_saved(
+    order: StopOrder, num_workers: int, saves: bool, line: str
+) -> None:
+    assert describe(order, step=7, num_workers=num_workers, saves=saves) == line
+
+
+@pytest.mark.parametrize(
+    ("number", "has_to_finish", "waited_s", "in_call_s", "expected"),
+    [
+        (TERM, False, 1.0, None, None),
+        (TERM, False, 3.0, None, "SIGTERM while waiting for another worker: this worker ends now."),
+        (
+            signal.SIGINT,
+            False,
+            3.0,
+            None,
+            "Interrupted while waiting for another worker: this worker ends now.",
+        ),
+        (TERM, True, 100.0, None, None),  # it saves, or its hooks work
+        (TERM, True, 100.0, 24.0, None),  # calls have taken 15 s before
+        (
+            TERM,
+            True,
+            100.0,
+            26.0,
+            "SIGTERM: a session call does not end (after 26 s; does another worker hang?). This "
+            "worker ends now; steps since the last checkpoint are lost.",
+        ),
+        (USR1, True, 100.0, 90.0, None),  # another worker may evaluate
+    ],
+)
+def test_a_worker_that_hangs_ends_in_time(
+    number: int, has_to_finish: bool, waited_s: float, in_call_s: float | None, expected: str | None
+) -> None:
+    line = overdue(
+        number,
+        waited_s=waited_s,
+        has_to_finish=has_to_finish,
+        in_call_s=in_call_s,
+        longest_call_s=15.0,
+    )
+    assert line == expected

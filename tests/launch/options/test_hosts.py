@@ -1,0 +1,85 @@
+"""Lists of hosts and hostfiles are read as poprun and Open MPI read them."""
+
+from pathlib import Path
+
+import pytest
+
+from tfdist.launch.errors import UsageError
+from tfdist.launch.options.hosts import (
+    is_this_machine,
+    parse_host_list,
+    place_instances,
+    read_hostfile,
+)
+
+
+def described(text: str) -> list[tuple[str, int | None]]:
+    return [(host.name, host.slots) for host in parse_host_list(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a,b", [("a", None), ("b", None)]),
+        ("n[0-2,4]", [("n0", None), ("n1", None), ("n2", None), ("n4", None)]),
+        ("n[08-10]-ib:2", [("n08-ib", 2), ("n09-ib", 2), ("n10-ib", 2)]),
+        ("a:2, b.example.org:4", [("a", 2), ("b.example.org", 4)]),
+        ("10.0.0.1,10.0.0.2", [("10.0.0.1", None), ("10.0.0.2", None)]),
+        ("[fe80::1]:2,[fe80::2]:3", [("fe80::1", 2), ("fe80::2", 3)]),
+        ("[fe80::1]", [("fe80::1", None)]),
+        ("r[1-2]n[1-2]", [("r1n1", None), ("r1n2", None), ("r2n1", None), ("r2n2", None)]),
+    ],
+)
+def test_lists_of_hosts(text: str, expected: list[tuple[str, int | None]]) -> None:
+    assert described(text) == expected
+
+
+def test_a_hostfile_has_a_host_a_line_with_comments(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# the cluster\na slots=2  # left\n\nb slots=1\nn[0-1]:3\n")
+    found = [(host.name, host.slots) for host in read_hostfile(str(file))]
+    assert found == [("a", 2), ("b", 1), ("n0", 3), ("n1", 3)]
+
+
+def test_a_hostfiles_mistake_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("a slots=2\nb slot=2\n")
+    with pytest.raises(UsageError, match="line 2") as caught:
+        read_hostfile(str(file))
+    assert 'Did you mean "slots"?' in str(caught.value)
+
+
+def placed(text: str, num_instances: int) -> list[str]:
+    return [host.name for host in place_instances(parse_host_list(text), num_instances)]
+
+
+def test_without_slots_instances_are_dealt_out_in_turn() -> None:
+    assert placed("a,b", 5) == ["a", "b", "a", "b", "a"]
+    assert placed("a,b,c", 2) == ["a", "b"]
+
+
+def test_with_slots_one_host_after_another_is_filled() -> None:
+    assert placed("a:2,b:3", 4) == ["a", "a", "b", "b"]
+
+
+def test_many_slots_cost_nothing() -> None:
+    assert placed("n[0-9999]:99999", 2) == ["n0", "n0"]
+
+
+def test_too_few_slots_are_refused_with_their_sum() -> None:
+    with pytest.raises(UsageError) as caught:
+        placed("a:2,b:1", 4)
+    assert "3 slots (a:2, b:1), and --num-instances is 4" in str(caught.value)
+
+
+def test_only_a_single_loopback_host_is_this_machine() -> None:
+    assert is_this_machine(parse_host_list("localhost:4"))
+    assert is_this_machine(parse_host_list("127.0.0.1"))
+    assert not is_this_machine(parse_host_list("gpu1"))
+    assert not is_this_machine(parse_host_list("a,b"))
+
+
+def test_a_list_is_not_expanded_without_end() -> None:
+    with pytest.raises(UsageError, match="more than 100000 names"):
+        parse_host_list("n" + "[0-999]" * 5)
+    assert len(parse_host_list("n[0-299]r[0-9]")) == 3000

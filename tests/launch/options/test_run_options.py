@@ -1,0 +1,262 @@
+"""`tfdist run`'s options mean what poprun's mean, and each line of help is true."""
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tfdist.launch.errors import UsageError
+from tfdist.launch.options.hosts import Host
+from tfdist.launch.options.option_parser import OptionParser
+from tfdist.launch.options.run_options import RunOptions, parse_run_options
+from tfdist.launch.options.run_rules import total_replicas
+from tfdist.launch.options.shared_options import (
+    MEANINGLESS,
+    add_command_argument,
+    add_failure_arguments,
+    add_size_arguments,
+    add_worker_arguments,
+)
+
+ENVIRON = {"PATH": "/usr/bin:/bin"}
+
+
+def parsed(*words: str, **environ: str) -> RunOptions:
+    return parse_run_options([*words, "sleep", "1"], {**ENVIRON, **environ})
+
+
+def refusal(words: Sequence[str], **environ: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        parse_run_options(words, {**ENVIRON, **environ})
+    return str(caught.value)
+
+
+def test_without_options_there_is_one_worker_on_this_machine() -> None:
+    options = parsed()
+    assert replace(options, config={}) == RunOptions(command=("sleep", "1"))
+    assert options.is_on_this_machine
+    assert not options.uses_mpirun
+    assert options.replicas_per_instance == 1
+    assert options.notices == ()
+
+
+def test_every_option_reaches_the_run(tmp_path: Path) -> None:
+    words = (
+        "--engine horovod --num-instances 4 --num-replicas=8 --devices-per-replica 2 --evaluator "
+        "-H a:3,b:1 --host-subnet 10.1.0.0/16 --bind numa --threads 3 -xA=1=2 --env HOME "
+        f"--log-dir {tmp_path}/logs --show 0 --show 2,evaluator --tag-output no --color always "
+        "--progress plain --print-topology 0 -v -v --grace 0 --start-timeout 9.5 "
+        "--stall-timeout 60 --max-restarts 2 --dry-run --mpi-local-args=--report-bindings "
+        "--num-ilds 2"
+    ).split()
+    words += ["--mpi-global-args", "mca x 'a b'", "--instance-mpi-local-args", "3:-x Y"]
+    options = parsed(*words, HOME="/h")
+    assert replace(options, config={}) == RunOptions(
+        command=("sleep", "1"),
+        engine="horovod",
+        num_instances=4,
+        num_replicas=8,
+        devices_per_replica=2,
+        evaluator=True,
+        hosts=(Host(name="a", slots=3), Host(name="b", slots=1)),
+        host_subnet="10.1.0.0/16",
+        bind="numa",
+        threads=3,
+        environment={"A": "1=2", "HOME": "/h"},
+        log_dir=tmp_path / "logs",
+        show=(0, 2, 4),
+        tag_output=False,
+        color="always",
+        progress="plain",
+        print_topology=False,
+        verbosity=2,
+        grace_s=0.0,
+        start_timeout_s=9.5,
+        stall_timeout_s=60.0,
+        max_restarts=2,
+        dry_run=True,
+        mpi_global_args=("mca", "x", "a b"),
+        mpi_local_args=("--report-bindings",),
+        instance_mpi_local_args={3: ("-x", "Y")},
+        num_ilds=2,
+    )
+    assert options.uses_mpirun
+    assert options.replicas_per_instance == 2
+
+
+@pytest.mark.parametrize(
+    ("instances", "replicas", "expected"), [(1, None, 1), (3, None, 3), (2, 8, 8), (1, 5, 5)]
+)
+def test_replicas_are_divided_evenly(instances: int, replicas: int | None, expected: int) -> None:
+    assert total_replicas(instances, replicas) == expected
+
+
+@pytest.mark.parametrize(
+    ("instances", "replicas", "near"),
+    [
+        (4, 10, "--num-replicas 8 or 12, or --num-instances 2 or 5."),
+        (4, 3, "--num-replicas 4, or --num-instances 3."),
+        (3, 7, "--num-replicas 6 or 9, or --num-instances 1 or 7."),
+    ],
+)
+def test_uneven_replicas_are_refused_with_the_nearest_that_work(
+    instances: int, replicas: int, near: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        total_replicas(instances, replicas)
+    assert f"--num-replicas is {replicas} and --num-instances is {instances}" in str(caught.value)
+    assert near in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--", "sleep", "--num-instances", "9"], ("sleep", "--num-instances", "9")),
+        (["sleep", "--", "-v"], ("sleep", "--", "-v")),
+        (["--num-instances", "2", "sleep", "-v"], ("sleep", "-v")),
+        (["-v", "-m", "json.tool", "--x"], (sys.executable, "-m", "json.tool", "--x")),
+        (["--", "-m", "json", "-v"], (sys.executable, "-m", "json", "-v")),
+        (["train.py", "--show", "1"], (sys.executable, "train.py", "--show", "1")),
+        (["--", "./tool", "a b"], ("./tool", "a b")),
+    ],
+)
+def test_options_end_at_the_first_word_that_is_none(
+    words: list[str], expected: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "tool").touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    options = parse_run_options(words, ENVIRON)
+    assert options.command == expected
+    assert options.show is None
+
+
+@pytest.mark.parametrize("word", ["yes", "1", "true", "TRUE", "Yes"])
+def test_booleans_are_read_as_poprun_reads_them(word: str) -> None:
+    assert parsed("--evaluator=no", "--evaluator=" + word).evaluator
+    assert not parsed("--print-topology", "No").print_topology
+
+
+@pytest.mark.parametrize(
+    ("words", "level"), [("-v", 1), ("--verbose", 1), ("-vv", 2), ("--vv", 2), ("-vvvv", 2)]
+)
+def test_verbosity_is_spelled_as_in_poprun(words: str, level: int) -> None:
+    assert parsed(words).verbosity == level
+
+
+def test_popruns_names_for_our_options_are_accepted() -> None:
+    options = parsed("--ipus-per-replica=4", "--only-output-from-instance", "0", "--numa-aware=1")
+    assert (options.devices_per_replica, options.show, options.bind) == (4, (0,), "numa")
+    assert options.notices == ()
+
+
+@pytest.mark.parametrize("name", MEANINGLESS)
+def test_an_option_without_a_meaning_is_accepted_with_one_line(name: str) -> None:
+    (notice,) = parsed(name, "x").notices
+    assert notice.startswith(f"{name} is ignored: ")
+    assert "\n" not in notice
+
+
+@pytest.mark.parametrize(
+    ("words", "notice"),
+    [
+        ("--offline-mode yes", "--offline-mode yes is taken as --dry-run yes"),
+        ("--host-subnet 10.0.0.0/8", "--host-subnet is ignored: no other hosts are given"),
+        ("--port 4000", "--port is ignored: workers on this machine"),
+        ("--port 4000 -H a,b --engine horovod --num-instances 2", "--port is ignored: Horovod"),
+        ("--mpi-global-args x", "--mpi-global-args is ignored"),
+        ("--instance-mpi-local-args 0:x", "--instance-mpi-local-args is ignored"),
+        ("--allow-run-as-root yes", "--allow-run-as-root is ignored"),
+        ("--host a,b,c --num-instances 2", "c gets no instance: --num-instances is 2"),
+    ],
+)
+def test_what_has_no_effect_is_said_in_one_line(words: str, notice: str) -> None:
+    notices = parsed(*words.split()).notices
+    assert len(notices) == 1
+    assert notice in notices[0]
+
+
+def test_offline_mode_starts_nothing() -> None:
+    assert parsed("--offline-mode", "yes").dry_run
+    assert not parsed("--offline-mode", "no").dry_run
+
+
+def test_a_tf_config_around_the_launcher_is_not_used_silently() -> None:
+    assert "TF_CONFIG" in parsed(TF_CONFIG='{"cluster": {}}').notices[0]
+
+
+def test_no_color_is_respected_unless_colors_are_asked_for() -> None:
+    assert parsed(NO_COLOR="1").color == "never"
+    assert parsed(NO_COLOR="").color == "auto"
+    assert parsed("--color", "always", NO_COLOR="1").color == "always"
+
+
+def test_the_environments_start_timeout_is_the_default() -> None:
+    assert parsed(TFDIST_START_TIMEOUT_S="7").start_timeout_s == 7.0
+    assert parsed("--start-timeout", "8", TFDIST_START_TIMEOUT_S="7").start_timeout_s == 8.0
+    assert "TFDIST_START_TIMEOUT_S" in refusal(["sleep"], TFDIST_START_TIMEOUT_S="soon")
+
+
+def test_a_variables_value_is_taken_from_here_and_never_shown() -> None:
+    options = parsed("-x", "TOKEN", TOKEN="hush")
+    assert options.environment == {"TOKEN": "hush"}
+    assert options.config["env"] == ["TOKEN"]
+    assert "hush" not in refusal(["-x", "1OKEN=hush", "sleep"])
+
+
+def test_names_of_options_cannot_be_shortened() -> None:
+    message = refusal(["--num-inst", "2", "sleep"])
+    assert 'unknown option "--num-inst". Did you mean "--num-instances"?' in message
+
+
+@pytest.mark.parametrize("name", ["--log-dir", "--hostfile", "--num-instances", "--bind"])
+def test_an_option_is_not_taken_for_anothers_value(name: str) -> None:
+    message = refusal([name, "--show", "0", "sleep"])
+    assert f'{name} needs a value, got the option "--show"' in message
+
+
+def test_a_file_that_python_cannot_find_is_refused_before_the_start(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    assert f'Did you mean "{tmp_path}/train.py"?' in refusal(["python3", f"{tmp_path}/trian.py"])
+
+
+def test_help_explains_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_run_options(["--num-instances", "2", "--help"], ENVIRON)
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    words = " ".join(text.split())
+    for name in RunOptions.__dataclass_fields__.keys() - {"notices", "config", "command"}:
+        option = name.removesuffix("_s").replace("_", "-").replace("verbosity", "verbose")
+        assert f"--{option.removesuffix('s') if option == 'hosts' else option}" in words or (
+            option == "environment" and "--env" in words
+        )
+    for default in ("(default: grpc)", "(default: 1)", "(default: 30)", "or 300)", "(default: 0)"):
+        assert default in words
+    assert "examples:" in text
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_groups_of_options_can_be_added_to_another_command() -> None:
+    parser = OptionParser(prog="tfdist other")
+    add_command_argument(parser)
+    add_size_arguments(parser)
+    add_worker_arguments(parser)
+    add_failure_arguments(parser)
+    parser.add_argument("--partition", metavar="NAME")
+    words = ["--partition", "gpu", "--num-instances=2", "-x", "A=1", "--", "train.py", "-v"]
+    arguments = parser.parse(words)
+    assert (arguments.partition, arguments.num_instances, arguments.engine) == ("gpu", 2, "grpc")
+    assert arguments.command == ["train.py", "-v"]
+    assert arguments.env == ["A=1"]
+    assert arguments.stall_timeout == math.inf
+    assert arguments.num_replicas is None
+    assert parser.parse([]).command == []
+
+
+def test_a_command_without_a_program_takes_options_only() -> None:
+    with pytest.raises(UsageError, match='"now" is no option'):
+        OptionParser(prog="tfdist other").parse(["now"])

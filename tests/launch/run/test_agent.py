@@ -1,0 +1,281 @@
+"""An agent, with a launcher that the test plays."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.launch.channel import ADDRESSES_VARIABLE, CHUNK_BYTES, LINE_LIMIT_BYTES, TOKEN_VARIABLE
+from tfdist.launch.machine.processes import python_command
+from tfdist.launch.run.agent import worker_environment
+from tfdist.testing.run import wait_until
+
+
+def test_a_worker_inherits_the_agents_environment_and_gets_its_own() -> None:
+    found = worker_environment({"A": "1", "B": "2"}, {"B": "3", "C": "4"}, is_rank=False)
+    assert found == {"A": "1", "B": "3", "C": "4"}
+
+
+def test_a_worker_does_not_inherit_what_is_the_agents_or_another_runs() -> None:
+    inherited = {
+        "TFDIST_AGENT_TOKEN": "t",
+        "TFDIST_AGENT_LAUNCHERS": "127.0.0.1:1",
+        "TF_CONFIG": "{}",
+        "TFDIST_NUM_INSTANCES": "9",
+        "TFDIST_INSTANCE_INDEX": "8",
+        "TFDIST_PROGRESS_FILE": "/tmp/p",
+        "TFDIST_RESTART_COUNT": "7",
+        "HOROVOD_RANK": "6",
+        "HOROVOD_SIZE": "9",
+        "HOROVOD_LOCAL_RANK": "6",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "a",
+    }
+    kept = {"TFDIST_OTHER": "kept", "HOROVOD_CYCLE_TIME": "5"}
+    assert worker_environment({**inherited, **kept}, {}, is_rank=True) == kept
+
+
+def test_only_ranks_get_mpiruns_variables() -> None:
+    inherited = {
+        "OMPI_COMM_WORLD_RANK": "0",
+        "PMIX_RANK": "0",
+        "PMI_SIZE": "2",
+        "OPAL_PREFIX": "/x",
+    }
+    assert worker_environment(inherited, {}, is_rank=True) == inherited
+    assert worker_environment(inherited, {}, is_rank=False) == {"OPAL_PREFIX": "/x"}
+
+
+def test_a_chunk_of_output_always_fits_into_a_line() -> None:
+    for character in ("\x00", "\ufffd", "\N{GRINNING FACE}"):
+        text = character * (CHUNK_BYTES // (1 if character != "\N{GRINNING FACE}" else 4))
+        said = json.dumps({"kind": "output", "stream": "out", "text": text})
+        assert len(said) < LINE_LIMIT_BYTES
+
+
+class Launcher:
+    """The test's end of the connection to an agent."""
+
+    def __init__(self, connection: socket.socket, agent: subprocess.Popen[str]) -> None:
+        self._connection = connection
+        self._lines = connection.makefile("r", encoding="utf-8")
+        self.agent = agent
+        self.heard: list[Mapping[str, Any]] = []
+
+    def say(self, kind: str, **facts: Any) -> None:
+        self._connection.sendall(json.dumps({"kind": kind, **facts}).encode() + b"\n")
+
+    def start(self, *command: str, **facts: Any) -> None:
+        self.say(
+            "start",
+            **{
+                "command": command,
+                "environment": {"MINE": "1"},
+                "cwd": os.getcwd(),
+                "cores": None,
+                "share": None,
+                "is_rank": False,
+                "grace_s": 30.0,
+                **facts,
+            },
+        )
+
+    def hear(self, kind: str) -> Mapping[str, Any]:
+        """Returns the next message of this kind."""
+        for line in self._lines:
+            self.heard.append(json.loads(line))
+            if self.heard[-1]["kind"] == kind:
+                return self.heard[-1]
+        raise AssertionError(f"no {kind!r} in {self.heard}")
+
+    def hear_output(self, text: str) -> None:
+        """Listens until the worker has printed this."""
+        while text not in self.output():
+            self.hear("output")
+
+    def output(self, stream: str = "out") -> str:
+        """Returns what the worker has printed, as far as it was heard."""
+        return "".join(
+            message["text"]
+            for message in self.heard
+            if message["kind"] == "output" and message["stream"] == stream
+        )
+
+    def leave(self) -> None:
+        """Closes the connection without a word."""
+        self._lines.close()
+        self._connection.close()
+
+
+def start_agent(addresses: str, index: str = "3") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        python_command("tfdist.launch.run.agent", index),
+        env={**os.environ, ADDRESSES_VARIABLE: addresses, TOKEN_VARIABLE: "the token"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.fixture
+def launcher() -> Iterator[Launcher]:
+    """An agent that has come; it must end without a word of its own."""
+    # The first of the launcher's addresses does not answer.
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        ports = (nobody.getsockname()[1], server.getsockname()[1])
+        agent = start_agent(",".join(f"127.0.0.1:{port}" for port in ports))
+        server.settimeout(60.0)
+        connection, _ = server.accept()
+    connection.settimeout(60.0)
+    found = Launcher(connection, agent)
+    assert found.hear("hello").items() >= {"token": "the token", "index": 3}.items()
+    try:
+        yield found
+        found.leave()
+        assert agent.wait(30) == 0
+        assert agent.stdout is not None
+        assert agent.stdout.read() == ""
+    finally:
+        found.leave()
+        agent.kill()
+        agent.communicate()
+
+
+def test_an_agent_tells_how_its_worker_goes_and_ends(launcher: Launcher) -> None:
+    launcher.start("sh", "-c", "echo $MINE; echo oops >&2; exit 7")
+    assert launcher.hear("started")["pid"] > 0
+    assert launcher.hear("ended")["code"] == 7
+    assert launcher.hear("gone")["was_killed"] is False
+    assert (launcher.output("out"), launcher.output("err")) == ("1\n", "oops\n")
+    launcher.say("bye")
+
+
+def test_an_agent_starts_its_worker_in_the_launchers_folder(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    launcher.start("pwd", cwd=str(tmp_path))
+    launcher.hear("gone")
+    assert launcher.output() == f"{tmp_path}\n"
+
+
+def test_an_agent_names_the_folder_that_is_not_there(launcher: Launcher, tmp_path: Path) -> None:
+    launcher.start("pwd", cwd=str(tmp_path / "elsewhere"))
+    assert launcher.hear("ended")["code"] == 127
+    said = launcher.output("err")
+    assert said == f"cannot start pwd: No such file or directory: {tmp_path}/elsewhere\n"
+
+
+def test_an_agent_binds_its_worker_to_its_cores(launcher: Launcher) -> None:
+    core = min(os.sched_getaffinity(0))
+    code = "import os; print(os.sched_getaffinity(0))"
+    launcher.start(sys.executable, "-c", code, cores=[core])
+    launcher.hear("gone")
+    assert launcher.output() == f"{{{core}}}\n"
+
+
+def test_an_agent_works_out_its_workers_share_of_its_machine(launcher: Launcher) -> None:
+    share = {"num_workers": 1, "index": 0, "bind": "cores", "threads": 3, "num_devices": 1}
+    code = "import os; print(os.environ['OMP_NUM_THREADS'], len(os.sched_getaffinity(0)))"
+    launcher.start(sys.executable, "-c", code, share=share)
+    launcher.hear("gone")
+    assert launcher.output() == f"3 {len(os.sched_getaffinity(0))}\n"
+
+
+TRAPS = "trap 'echo {0}' {0}; echo ready; while :; do sleep 0.05; done"
+
+
+def test_an_agent_passes_signals_on(launcher: Launcher) -> None:
+    launcher.start("sh", "-c", TRAPS.format("USR1"))
+    launcher.hear_output("ready")
+    launcher.say("signal", number=int(signal.SIGUSR1))
+    launcher.hear_output("USR1")
+    launcher.say("stop", grace_s=30.0)
+    assert launcher.hear("ended")["code"] == -signal.SIGTERM
+    assert launcher.hear("gone")["was_killed"] is False
+
+
+def test_an_agent_kills_what_does_not_heed_term(launcher: Launcher) -> None:
+    launcher.start("sh", "-c", TRAPS.format("TERM"))
+    launcher.hear_output("ready")
+    launcher.say("stop", grace_s=30.0)
+    launcher.hear_output("TERM")
+    launcher.say("stop", grace_s=0.0)
+    assert launcher.hear("ended")["code"] == -signal.SIGKILL
+    assert launcher.hear("gone")["was_killed"] is True
+
+
+def test_an_agent_ends_its_worker_when_its_launcher_has_gone(launcher: Launcher) -> None:
+    launcher.start("sh", "-c", TRAPS.format("TERM"), grace_s=0.5)
+    worker = launcher.hear("started")["pid"]
+    launcher.hear_output("ready")
+    launcher.leave()
+    assert launcher.agent.wait(30) == 0
+    assert not _is_alive(worker)
+
+
+def test_an_agent_that_is_asked_to_stop_stops_its_worker(launcher: Launcher) -> None:
+    launcher.start("sh", "-c", "echo ready; exec sleep 600")
+    launcher.hear_output("ready")
+    launcher.agent.send_signal(signal.SIGTERM)
+    assert launcher.hear("ended")["code"] == -signal.SIGTERM
+    launcher.say("bye")
+
+
+def test_an_agents_worker_ends_with_it(launcher: Launcher) -> None:
+    launcher.start("sh", "-c", "echo ready; exec sleep 600")
+    worker = launcher.hear("started")["pid"]
+    launcher.hear_output("ready")
+    launcher.agent.kill()
+    assert wait_until(lambda: not _is_alive(worker), 20.0)
+    launcher.agent.wait()
+    launcher.agent.returncode = 0  # as the fixture wants it
+
+
+def test_an_agent_that_is_not_needed_leaves(launcher: Launcher) -> None:
+    launcher.say("bye")
+    assert launcher.agent.wait(30) == 0
+
+
+def test_an_agent_tells_when_its_worker_is_stopped(launcher: Launcher) -> None:
+    code = (
+        "import os, signal; from tfdist.process.progress_file import find_progress_file\n"
+        "find_progress_file().write(phase='training', step=4)\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)"
+    )
+    launcher.start(sys.executable, "-c", code)
+    state = launcher.hear("state")
+    while not state["is_stopped"]:
+        if state["quiet_s"] is not None:
+            assert state["quiet_s"] < 3.0 or state["is_stopped"]
+        state = launcher.hear("state")
+    assert state["progress"]["step"] == 4
+    assert state["quiet_s"] >= 2.0
+    launcher.say("stop", grace_s=0.0)
+    launcher.hear("gone")
+
+
+def test_an_agent_that_finds_no_launcher_says_so() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        agent = start_agent(address)
+        said, _ = agent.communicate(timeout=60)
+    assert agent.returncode == 1
+    assert said.startswith("agent of worker 3, ")
+    assert f"the launcher cannot be reached from here ({address}: " in said
+    assert said.count("\n") == 1
+
+
+def _is_alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False

@@ -1,0 +1,412 @@
+"""`tfdist run` with real processes: what workers get, who is blamed, what is told."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tfdist.launch.machine.mpi import horovod_problem
+
+Launch = Callable[..., Any]
+BreakAgents = Callable[[str], dict[str, str]]
+
+needs_horovod = pytest.mark.skipif(horovod_problem() is not None, reason=str(horovod_problem()))
+
+# Workers that are as far as they can come without each other; one that is stopped saves.
+SAVE_ON_TERM = """
+    def save():
+        time.sleep(0.3)
+        (here / f"saved-{index}").touch()
+        sys.exit(143)
+
+    on(signal.SIGTERM, save)
+    """
+REPORT = """
+    from tfdist.process.progress_file import find_progress_file
+    report = find_progress_file()
+    """
+
+
+def boxed(err: str) -> str:
+    """Returns the box at the end, without its borders, its words one blank apart."""
+    begin = err.find("╭" if "╭" in err else "+-")
+    assert begin >= 0, err
+    return " ".join(err[begin:].replace("│", " ").replace("|", " ").split())
+
+
+def test_each_worker_learns_its_place_and_what_it_prints_is_kept_whole(launch: Launch) -> None:
+    run = launch(
+        """
+        import json
+        print(json.dumps(dict(os.environ)))
+        print(json.dumps([os.getcwd(), sys.stdin.read(), sorted(os.sched_getaffinity(0))]))
+        print("to stderr", file=sys.stderr)
+        """,
+        "--num-replicas",
+        "4",
+        "--env",
+        "MINE=a b",
+        environ={"TF_CONFIG": "another run's", "TFDIST_NUM_INSTANCES": "7", "INHERITED": "yes"},
+    )
+    assert run.wait() == 0
+    for index in range(2):
+        lines = run.log(f"worker-{index}").splitlines()
+        environment = json.loads(lines[0])
+        tf_config = json.loads(environment["TF_CONFIG"])
+        assert tf_config["task"] == {"type": "worker", "index": index}
+        assert len(set(tf_config["cluster"]["worker"])) == 2
+        assert environment["TFDIST_INSTANCE_INDEX"] == str(index)
+        assert environment["TFDIST_NUM_INSTANCES"] == "2"
+        assert environment["TFDIST_NUM_LOCAL_REPLICAS"] == "2"
+        assert environment["TFDIST_RESTART_COUNT"] == "0"
+        assert (environment["MINE"], environment["INHERITED"]) == ("a b", "yes")
+        assert "TFDIST_PROGRESS_FILE" in environment
+        assert not any(name.startswith(("TFDIST_AGENT", "OMPI_")) for name in environment)
+        folder, stdin, cores = json.loads(lines[1])
+        assert Path(folder) == run.folder
+        assert stdin == ""
+        assert set(cores) <= os.sched_getaffinity(0)
+        assert "to stderr" in lines
+        assert f"[{index}] to stderr" in run.err
+    assert "TF_CONFIG of this environment" in run.err
+
+
+def test_a_flood_of_output_is_kept_whole_to_its_last_byte(launch: Launch) -> None:
+    run = launch(
+        """
+        print(*(f"line {number}" for number in range(100_000)), sep="\\n")
+        os.write(1, "half a character: ä".encode()[:-1])
+        """,
+        num_instances=1,
+    )
+    assert run.wait() == 0
+    lines = run.log("worker-0").splitlines()
+    assert lines[:-1] == [f"line {number}" for number in range(100_000)]
+    assert lines[-1] == "half a character: \N{REPLACEMENT CHARACTER}"
+    assert "[0] line 99999\n" in run.out
+    assert "[0] half a character" in run.out
+
+
+def test_the_worker_that_exits_3_is_blamed_and_the_other_may_save(launch: Launch) -> None:
+    run = launch(
+        SAVE_ON_TERM
+        + """
+    ready()
+    if index == 1:
+        wait_for("ready-0")
+        print("my last words", flush=True)
+        sys.exit(3)
+    time.sleep(600)
+    """
+    )
+    assert run.wait() == 3
+    box = boxed(run.err)
+    assert "worker 1 failed first" in box
+    assert "exit code 3" in box
+    assert "my last words" in box
+    assert "worker 0 was then stopped (TERM) and did not have to be killed" in box
+    assert "logs/worker-1.log" in box
+    assert (run.folder / "saved-0").exists()
+
+
+def test_a_python_exception_is_in_the_box(launch: Launch) -> None:
+    run = launch("if index == 1:\n    raise ValueError('bad thing')\ntime.sleep(600)")
+    assert run.wait() == 1
+    assert "worker 1 failed first" in boxed(run.err)
+    assert "error ValueError: bad thing" in boxed(run.err)
+
+
+def test_a_survivor_is_not_blamed_though_it_leaves_first(launch: Launch) -> None:
+    run = launch(
+        """
+        if index == 0:
+            (here / "left").touch()
+            sys.exit(200)
+        wait_for("left")
+        time.sleep(0.5)
+        sys.exit(5)
+        """
+    )
+    assert run.wait() == 5
+    assert "worker 1 failed first" in boxed(run.err)
+
+
+def test_a_worker_that_left_too_early_is_blamed(launch: Launch) -> None:
+    run = launch(
+        """
+        if index == 1:
+            (here / "left").touch()
+            sys.exit(0)
+        wait_for("left")
+        time.sleep(0.5)
+        sys.exit(200)
+        """
+    )
+    assert run.wait() == 1
+    assert "worker 1 failed first" in boxed(run.err)
+    assert "exit code 0, but too early: worker 0 still needed it" in boxed(run.err)
+
+
+def test_a_stopped_worker_is_named_after_the_stall_timeout(launch: Launch) -> None:
+    run = launch(
+        REPORT
+        + """
+    report.write(phase="training", step=7, in_step=True)
+    if index == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)
+    """,
+        "--stall-timeout",
+        "4",
+    )
+    assert run.wait() == 124
+    box = boxed(run.err)
+    assert "worker 1 failed first" in box
+    assert "stopped (SIGSTOP)" in box
+    assert "step 7" in box
+
+
+def test_a_worker_that_sleeps_between_steps_is_named_though_another_is_quiet_longer(
+    launch: Launch,
+) -> None:
+    run = launch(
+        REPORT
+        + """
+    if index == 1:
+        wait_for("ready-0")
+        time.sleep(0.5)
+    report.write(phase="training", step=7, in_step=index == 0)
+    ready()
+    time.sleep(600)
+    """,
+        "--stall-timeout",
+        "2.5",
+    )
+    assert run.wait() == 124
+    assert "worker 1 failed first" in boxed(run.err)
+    assert "between two steps, in its own Python code" in boxed(run.err)
+
+
+def test_what_is_not_shown_is_kept_and_a_failure_is_shown_whoever_fails(launch: Launch) -> None:
+    run = launch(
+        """
+        print("words of", index, flush=True)
+        ready()
+        wait_for(f"ready-{1 - index}")
+        if index == 1:
+            sys.exit(4)
+        time.sleep(600)
+        """,
+        "--show",
+        "0",
+    )
+    assert run.wait() == 4
+    assert "[0] words of 0" in run.out
+    assert "words of 1" not in run.out
+    assert run.log("worker-1") == "words of 1\n"
+    assert "worker 1 failed first" in boxed(run.err)
+    assert "words of 1" in boxed(run.err)
+
+
+def test_the_run_ends_when_nobody_reads_its_output_any_more(launch: Launch) -> None:
+    run = launch(
+        """
+        while True:
+            print("again", flush=True)
+            time.sleep(0.01)
+        """,
+        "--grace",
+        "5",
+    )
+    assert run.process.stdout.readline().endswith("again\n")
+    run.process.stdout.close()
+    assert run.process.wait(60) == 141
+    assert "Traceback" not in run.process.stderr.read()
+    assert run.is_nothing_left()
+
+
+def test_an_evaluator_runs_beside_the_workers(launch: Launch) -> None:
+    run = launch(
+        "print(os.environ.get('TF_CONFIG'), os.environ.get('TFDIST_INSTANCE_INDEX'), flush=True)",
+        "--evaluator",
+        num_instances=1,
+    )
+    assert run.wait() == 0
+    text, _, index = run.log("evaluator").strip().rpartition(" ")
+    assert json.loads(text)["task"] == {"type": "evaluator", "index": 0}
+    assert index == "None"
+    assert "[evaluator] {" in run.out
+
+
+def test_a_dry_run_starts_and_writes_nothing(launch: Launch) -> None:
+    run = launch("(here / 'started').touch()", "--dry-run", environ={"PASSWORD": "hunter2"})
+    assert run.wait() == 0
+    assert os.listdir(run.folder) == ["program.py"]
+    assert run.out.count("program.py") == 2
+    assert "TF_CONFIG=" in run.out
+    assert run.err == ""
+
+
+def test_a_dry_run_whose_output_nobody_reads_says_nothing_of_it(launch: Launch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    run = launch("", "--dry-run", stdout=writer)
+    os.close(writer)
+    assert run.wait() == 141
+    assert run.err == ""
+
+
+def test_verbose_shows_commands_environments_and_where_the_logs_are(launch: Launch) -> None:
+    run = launch("", "-v", "--env", "MINE=1", "--env", "MY_TOKEN=t0p", num_instances=1)
+    assert run.wait() == 0
+    assert "MINE=1" in run.err
+    assert "program.py" in run.err
+    assert "logs are in logs" in run.err
+    assert "t0p" not in run.err
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "problem"),
+    [
+        ("#!/no/such/interpreter\n", 127, "No such file or directory"),
+        ("\x7fELF of another machine", 126, "Exec format error"),
+    ],
+)
+def test_a_command_that_cannot_be_started_is_never_tried_again(
+    launch: Launch, tmp_path: Path, script: str, code: int, problem: str
+) -> None:
+    program = tmp_path / "program"
+    program.write_text(script)
+    program.chmod(0o755)
+    run = launch([str(program)], "--max-restarts", "2", num_instances=1)
+    assert run.wait() == code
+    assert "not started" in boxed(run.err)
+    assert f"cannot start {program}: {problem}" in run.log("worker-0")
+    assert "restart 1" not in run.err
+
+
+def test_agents_that_do_not_come_are_waited_for_only_so_long(
+    launch: Launch, break_agents: BreakAgents
+) -> None:
+    run = launch(
+        "ready()",
+        "--start-timeout",
+        "1",
+        environ=break_agents("time.sleep(600)"),
+    )
+    assert run.wait() == 1
+    assert "worker 0 (localhost), worker 1 (localhost) did not start within 1 s" in run.err
+    assert "Traceback" not in run.err
+    assert run.is_nothing_left()
+    assert not (run.folder / "ready-0").exists()
+
+
+def test_an_agent_that_cannot_run_is_told_with_what_it_printed(
+    launch: Launch, break_agents: BreakAgents
+) -> None:
+    action = "print('no such library', flush=True); os._exit(5)"
+    run = launch("ready()", num_instances=1, environ=break_agents(action))
+    assert run.wait() == 1
+    assert "the agent of worker 0 ended with exit code 5" in run.err
+    assert "no such library" in run.err
+
+
+def test_a_start_that_hangs_can_be_stopped(
+    launch: Launch, break_agents: BreakAgents, tmp_path: Path
+) -> None:
+    action = f"open({str(tmp_path / 'run-0' / 'hangs')!r}, 'w'); time.sleep(600)"
+    run = launch("ready()", num_instances=1, environ=break_agents(action))
+    run.wait_for("hangs")
+    run.signal(signal.SIGTERM)
+    assert run.wait(30) == 143
+    assert "stopped before worker 0" in run.err
+    assert run.is_nothing_left()
+
+
+def test_a_full_disk_under_the_logs_does_not_end_the_run(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "run-0" / "logs").mkdir(parents=True)
+    (tmp_path / "run-0" / "logs" / "worker-0.log").symlink_to("/dev/full")
+    run = launch("for _ in range(3):\n    print('words', flush=True); time.sleep(0.1)")
+    assert run.wait() == 0
+    assert run.err.count("No space left on device") == 1
+    assert run.out.count("[0] words") == 3
+    assert run.log("worker-1") == "words\n" * 3
+
+
+def test_logs_that_cannot_be_written_are_told_without_a_traceback(
+    launch: Launch, tmp_path: Path
+) -> None:
+    (tmp_path / "run-0" / "logs" / "start.log").mkdir(parents=True)
+    run = launch("ready()", num_instances=1)
+    assert run.wait() == 1
+    assert "could not be started" in run.err
+    assert "start.log" in run.err
+    assert "Traceback" not in run.err
+
+
+def test_what_a_worker_leaves_behind_is_ended_with_it(launch: Launch) -> None:
+    run = launch(
+        """
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+        subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 600 & (setsid sleep 600 &) ; wait"])
+        """,
+        num_instances=1,
+    )
+    assert run.wait() == 0
+    assert run.is_nothing_left(limit_s=5.0)
+
+
+@needs_horovod
+def test_horovods_ranks_get_mpis_variables_and_no_tf_config(launch: Launch) -> None:
+    run = launch(
+        """
+        names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "TFDIST_INSTANCE_INDEX")
+        print(*(os.environ.get(name) for name in names), "TF_CONFIG" in os.environ, flush=True)
+        """,
+        "--engine",
+        "horovod",
+        "--evaluator",
+    )
+    assert run.wait() == 0, run.err
+    assert [run.log(f"worker-{index}").split() for index in range(2)] == [
+        ["0", "2", "0", "False"],
+        ["1", "2", "1", "False"],
+    ]
+    assert run.log("evaluator").split() == ["None", "None", "None", "True"]
+
+
+@needs_horovod
+def test_a_horovod_rank_that_fails_is_blamed_and_nothing_is_left(launch: Launch) -> None:
+    run = launch(
+        SAVE_ON_TERM
+        + """
+    ready()
+    wait_for(f"ready-{1 - index}")
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    if index == 1:
+        sys.exit(3)
+    time.sleep(600)
+    """,
+        "--engine",
+        "horovod",
+    )
+    assert run.wait() == 3
+    assert "worker 1 failed first" in boxed(run.err)
+    assert (run.folder / "saved-0").exists()
+    assert run.is_nothing_left()
+    assert "mpirun" not in run.err
+
+
+def test_processes_that_were_there_before_the_launcher_are_left_alone(launch: Launch) -> None:
+    run = launch(
+        "",
+        num_instances=1,
+        before=["sh", "-c", 'sleep 600 >/dev/null 2>&1 & echo $! > before; exec "$@"', "sh"],
+    )
+    assert run.wait() == 0
+    assert psutil.Process(int((run.folder / "before").read_text())).name() == "sleep"

@@ -1,0 +1,110 @@
+"""Each worker's log is whole, and a log that cannot be written does not end the run."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tfdist.launch.errors import UsageError
+from tfdist.launch.options.hosts import Host
+from tfdist.launch.plan import Plan
+from tfdist.launch.run.run_logs import RunLogs, default_log_dir, make_log_dir
+from tfdist.launch.worker_state import WorkerState
+
+MakeWorker = Callable[..., WorkerState]
+
+
+@pytest.fixture
+def plan(make_worker: MakeWorker) -> Plan:
+    """Two workers whose logs are in the test's folder."""
+    workers = (make_worker().plan, make_worker().plan)
+    return Plan(engine="grpc", hosts=(Host(name="localhost"),), workers=workers)
+
+
+@contextmanager
+def logs_of(plan: Plan) -> Iterator[tuple[RunLogs, list[str]]]:
+    said: list[str] = []
+    logs = RunLogs(plan, said.append)
+    try:
+        yield logs, said
+    finally:
+        logs.close()
+
+
+def test_what_a_worker_prints_can_be_read_at_once(plan: Plan) -> None:
+    with logs_of(plan) as (logs, said):
+        logs.write(1, "no newline yet: ä")
+        assert plan.workers[1].log_path.read_text(encoding="utf-8") == "no newline yet: ä"
+        assert plan.workers[0].log_path.read_text() == ""
+    assert said == []
+
+
+def test_a_log_of_an_earlier_start_is_continued(plan: Plan) -> None:
+    for text in ("one\n", "two\n"):
+        with logs_of(plan) as (logs, _):
+            logs.write(0, text)
+    assert plan.workers[0].log_path.read_text() == "one\ntwo\n"
+
+
+def test_a_full_disk_is_said_once_and_the_other_logs_go_on(plan: Plan) -> None:
+    plan.workers[0].log_path.symlink_to("/dev/full")
+    with logs_of(plan) as (logs, said):
+        for _ in range(3):
+            logs.write(0, "lost\n")
+            logs.write(1, "kept\n")
+    assert plan.workers[1].log_path.read_text() == "kept\n" * 3
+    assert len(said) == 1
+    assert "worker-0.log ends here: No space left on device" in said[0]
+
+
+def test_a_log_that_cannot_be_opened_is_said_once(plan: Plan) -> None:
+    plan.workers[0].log_path.mkdir()
+    with logs_of(plan) as (logs, said):
+        logs.write(0, "lost\n")
+        logs.write(1, "kept\n")
+    assert plan.workers[1].log_path.read_text() == "kept\n"
+    assert len(said) == 1
+    assert "cannot be written: Is a directory" in said[0]
+
+
+def test_logs_are_closed_once_though_closing_is_asked_for_twice(plan: Plan) -> None:
+    with logs_of(plan) as (logs, _):
+        logs.close()
+        logs.write(0, "too late\n")
+    assert plan.workers[0].log_path.read_text() == ""
+
+
+def test_the_default_folder_is_named_after_the_time() -> None:
+    folder = default_log_dir(datetime(2026, 3, 4, 5, 6, 7))
+    assert folder == Path("tfdist-logs/2026-03-04_05-06-07")
+
+
+def test_two_runs_in_one_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    wanted = tmp_path / "logs" / "2026-03-04_05-06-07"
+    made = [make_log_dir(wanted, must_be_new=True) for _ in range(3)]
+    assert [folder.name for folder in made] == [wanted.name, f"{wanted.name}.2", f"{wanted.name}.3"]
+    assert all(folder.is_dir() for folder in made)
+
+
+def test_a_folder_that_the_user_names_may_be_there(tmp_path: Path) -> None:
+    assert make_log_dir(tmp_path, must_be_new=False) == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("must_be_new", [False, True])
+def test_a_folder_below_a_file_is_refused(tmp_path: Path, must_be_new: bool) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError) as caught:
+        make_log_dir(tmp_path / "file" / "logs", must_be_new=must_be_new)
+    assert "Not a directory" in str(caught.value)
+    assert "--log-dir" in str(caught.value)
+
+
+def test_a_file_in_the_place_of_the_users_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "logs").touch()
+    with pytest.raises(UsageError, match="File exists"):
+        make_log_dir(tmp_path / "logs", must_be_new=False)
+    assert os.listdir(tmp_path) == ["logs"]

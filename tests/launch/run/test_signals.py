@@ -1,0 +1,240 @@
+"""Signals end a run cleanly, and nothing is left of it whoever is killed."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tfdist.launch.machine.mpi import horovod_problem
+from tfdist.testing.run import wait_until
+
+Launch = Callable[..., Any]
+
+needs_horovod = pytest.mark.skipif(horovod_problem() is not None, reason=str(horovod_problem()))
+
+SAVE_ON_TERM = """
+    def save():
+        time.sleep(0.3)
+        (here / f"saved-{index}").touch()
+        sys.exit(143)
+
+    on(signal.SIGTERM, save)
+    ready()
+    time.sleep(600)
+    """
+IGNORE_TERM = """
+    on(signal.SIGTERM, (here / f"asked-{index}").touch)
+    ready()
+    while True:
+        time.sleep(600)
+    """
+# Children of all sorts: in the worker's process group, in a session of its own, one whose parent
+# has ended, and all of them deaf to TERM.
+WITH_CHILDREN = """
+    deaf = "trap '' TERM HUP INT; while :; do sleep 600; done"
+    subprocess.Popen(["sh", "-c", deaf])
+    subprocess.Popen(["sh", "-c", deaf], start_new_session=True)
+    subprocess.run(["sh", "-c", f"setsid sh -c \\"{deaf}\\" >/dev/null 2>&1 </dev/null &"])
+    ready()
+    while True:
+        time.sleep(600)
+    """
+
+
+def saved(run: Any) -> list[bool]:
+    return [(run.folder / f"saved-{index}").exists() for index in range(2)]
+
+
+def test_term_lets_the_workers_save_and_leave(launch: Launch) -> None:
+    run = launch(SAVE_ON_TERM, "--max-restarts", "1")
+    run.wait_until_ready(0, 1)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 143
+    assert saved(run) == [True, True]
+    assert "restart" not in run.err
+    assert "SIGTERM: the workers save and leave, within 30 s" in run.err
+    assert "stopped by SIGTERM" in run.err
+    assert "killed" not in run.err
+    assert "failed first" not in run.err
+
+
+def test_a_worker_that_ignores_term_is_killed_after_the_grace_period(launch: Launch) -> None:
+    run = launch(
+        """
+        if index == 0:
+            on(signal.SIGTERM, lambda: sys.exit(143))
+        else:
+            on(signal.SIGTERM, lambda: None)
+        ready()
+        while True:
+            time.sleep(600)
+        """,
+        "--grace",
+        "1",
+    )
+    run.wait_until_ready(0, 1)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 143
+    assert "worker 1 had to be killed" in run.err
+    assert run.is_nothing_left()
+
+
+def test_usr1_reaches_the_workers(launch: Launch) -> None:
+    run = launch("on(signal.SIGUSR1, lambda: sys.exit(138))\nready()\ntime.sleep(600)")
+    run.wait_until_ready(0, 1)
+    run.signal(signal.SIGUSR1)
+    assert run.wait() == 138
+    assert "SIGUSR1: the workers save, and stop" in run.err
+    assert "failed first" not in run.err
+
+
+def test_programs_that_do_not_know_usr1_are_stopped_by_it(launch: Launch) -> None:
+    run = launch("ready()\ntime.sleep(600)", "--max-restarts", "1")
+    run.wait_until_ready(0, 1)
+    run.signal(signal.SIGUSR1)
+    assert run.wait() == 138
+    assert "failed first" not in run.err
+    assert "restart" not in run.err
+
+
+def test_ctrl_c_once_is_a_clean_stop(launch: Launch) -> None:
+    run = launch(
+        "    on(signal.SIGINT, (here / f'interrupted-{index}').touch)" + SAVE_ON_TERM,
+        start_new_session=True,
+    )
+    run.wait_until_ready(0, 1)
+    os.killpg(run.process.pid, signal.SIGINT)  # as terminals do
+    assert run.wait() == 130
+    assert saved(run) == [True, True]
+    assert "Ctrl-C again kills them" in run.err
+    assert not (run.folder / "interrupted-0").exists()
+    assert "Traceback" not in run.err
+
+
+def test_ctrl_c_after_a_failure_does_not_hide_it(launch: Launch) -> None:
+    run = launch(
+        """
+        def save():
+            (here / "asked-0").touch()
+            wait_for("go")
+            sys.exit(143)
+
+        on(signal.SIGTERM, save)
+        ready()
+        wait_for(f"ready-{1 - index}")
+        if index == 1:
+            sys.exit(3)
+        time.sleep(600)
+        """,
+        "--max-restarts",
+        "3",
+    )
+    run.wait_for("asked-0")
+    run.signal(signal.SIGINT)
+    (run.folder / "go").touch()
+    assert run.wait() == 3
+    assert "worker 1 failed first" in run.err
+    assert "restart 1" not in run.err
+
+
+def test_ctrl_c_twice_is_a_hard_stop(launch: Launch) -> None:
+    run = launch(IGNORE_TERM, "--grace", "120")
+    run.wait_until_ready(0, 1)
+    run.signal(signal.SIGINT)
+    run.wait_for("asked-0", "asked-1")
+
+    asked_s = (run.folder / "asked-0").stat().st_mtime
+    # Who presses the keys again has seen that once was not enough.
+    assert wait_until(lambda: time.time() > asked_s + 0.5, 30.0)
+    run.signal(signal.SIGINT)
+    assert run.wait(30) == 130
+    assert "had to be killed" in run.err
+    assert run.is_nothing_left()
+
+
+def test_a_signal_that_comes_twice_at_once_is_one(launch: Launch) -> None:
+    # Programs that start others often pass on what the whole process group gets anyway.
+    run = launch(SAVE_ON_TERM)
+    run.wait_until_ready(0, 1)
+    for _ in range(200):
+        run.signal(signal.SIGTERM)
+    assert run.wait() == 143
+    assert saved(run) == [True, True]
+
+
+def test_a_stopped_worker_is_stopped_for_good(launch: Launch) -> None:
+    run = launch(
+        "ready()\nif index == 1:\n    os.kill(os.getpid(), signal.SIGSTOP)\ntime.sleep(600)",
+        "--grace",
+        "60",
+    )
+    run.wait_until_ready(0, 1)
+    run.signal(signal.SIGTERM)
+    assert run.wait(30) == 143
+
+
+@pytest.mark.parametrize("engine", ["grpc", pytest.param("horovod", marks=needs_horovod)])
+def test_nothing_is_left_when_the_launcher_is_killed(launch: Launch, engine: str) -> None:
+    run = launch(WITH_CHILDREN, "--engine", engine, "--grace", "1")
+    run.wait_until_ready(0, 1)
+    assert len(run.living("sh", "trap")) == 6
+    run.process.kill()
+    assert run.is_nothing_left()
+
+
+def test_workers_may_save_when_the_launcher_is_killed(launch: Launch) -> None:
+    run = launch(SAVE_ON_TERM)
+    run.wait_until_ready(0, 1)
+    run.process.kill()
+    assert run.is_nothing_left()
+    assert saved(run) == [True, True]
+
+
+@pytest.mark.parametrize("engine", ["grpc", pytest.param("horovod", marks=needs_horovod)])
+def test_nothing_is_left_when_an_agent_is_killed(launch: Launch, engine: str) -> None:
+    run = launch(WITH_CHILDREN, "--engine", engine, "--grace", "1")
+    run.wait_until_ready(0, 1)
+    agent = next(
+        process
+        for process in run.living("tfdist.launch.run.agent")
+        if process.cmdline()[-1] == "1" and "mpirun" not in process.cmdline()[0]
+    )
+    agent.kill()
+    assert run.wait() == 124
+    assert "worker 1 failed first" in run.err
+    assert "the process that kept it is gone" in " ".join(run.err.split())
+    assert run.is_nothing_left()
+
+
+@needs_horovod
+def test_nothing_is_left_when_mpirun_is_killed(launch: Launch) -> None:
+    run = launch(WITH_CHILDREN, "--engine", "horovod", "--grace", "1")
+    run.wait_until_ready(0, 1)
+    mpirun = next(p for p in run.living("tfdist.launch.run.agent") if "mpirun" in p.cmdline()[0])
+    mpirun.kill()
+    assert run.wait() == 124
+    assert "mpirun" in run.err
+    assert run.is_nothing_left()
+
+
+def test_nothing_is_left_when_a_worker_fails_and_another_ignores_term(launch: Launch) -> None:
+    run = launch(
+        WITH_CHILDREN.replace(
+            "ready()\n",
+            """ready()
+    on(signal.SIGTERM, lambda: None)
+    wait_for(f"ready-{1 - index}")
+    if index == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+""",
+        ),
+        "--grace",
+        "1",
+    )
+    assert run.wait() == 137
+    assert "worker 1 failed first" in run.err
+    assert "worker 0 was then stopped (TERM) and had to be killed" in run.err
+    assert run.is_nothing_left()

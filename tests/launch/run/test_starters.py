@@ -1,0 +1,134 @@
+"""Agents are started directly on this machine, else by one mpirun; no secret is in a command."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.launch.machine.cores_and_gpus import Machine
+from tfdist.launch.options.hosts import Host
+from tfdist.launch.options.run_options import RunOptions
+from tfdist.launch.plan import make_plan
+from tfdist.launch.run import starters
+from tfdist.launch.run.starters import Starter, starters_of
+
+MPIRUN = "/opt/mpi/bin/mpirun"
+ENVIRON = {"PATH": "/usr/bin", "HOME": "/root", "PASSWORD": "hunter2"}
+Started = Callable[..., list[Starter]]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    """Returns what starts the agents of a run with these options."""
+    monkeypatch.setattr(starters, "find_mpirun", lambda: MPIRUN)
+
+    def started(num_instances: int, **options: Any) -> list[Starter]:
+        chosen = RunOptions(
+            command=("python", "train.py", "--secret=x"),
+            num_instances=num_instances,
+            num_replicas=num_instances,
+            environment={"API_KEY": "k123"},
+            **options,
+        )
+        plan = make_plan(
+            chosen,
+            machine=Machine(cores=(0,), numa_nodes=((0,),)),
+            ports=tuple(range(20001, 20009)),
+            log_dir=Path("logs"),
+            environ=ENVIRON,
+        )
+        return starters_of(plan, chosen, ENVIRON)
+
+    return started
+
+
+def contexts(starter: Starter) -> list[list[str]]:
+    """Splits mpirun's command at its colons."""
+    found: list[list[str]] = [[]]
+    for word in starter.command:
+        if word == ":":
+            found.append([])
+        else:
+            found[-1].append(word)
+    return found
+
+
+def follows(words: list[str], name: str) -> list[str]:
+    """Returns what stands behind each of these words."""
+    return [words[place + 1] for place, word in enumerate(words) if word == name]
+
+
+def test_agents_on_this_machine_are_started_each_by_itself(started: Started) -> None:
+    found = started(2)
+    assert [starter.workers for starter in found] == [(0,), (1,)]
+    assert [starter.name for starter in found] == ["the agent of worker 0", "the agent of worker 1"]
+    assert [starter.command[-1] for starter in found] == ["0", "1"]
+    assert all(starter.command[0] == sys.executable for starter in found)
+    assert all(starter.environment == {} for starter in found)
+
+
+def test_horovod_agents_are_ranks_of_one_mpirun(started: Started) -> None:
+    (starter,) = started(3, engine="horovod")
+    assert (starter.name, starter.workers) == ("mpirun", (0, 1, 2))
+    found = contexts(starter)
+    assert found[0][0] == MPIRUN
+    assert [words[-1] for words in found] == ["0", "1", "2"]
+    assert [follows(words, "-np") for words in found] == [["1"]] * 3
+    assert [follows(words, "-H") for words in found] == [["localhost"]] * 3
+
+
+def test_workers_on_other_hosts_are_started_by_mpirun_whatever_connects_them(
+    started: Started,
+) -> None:
+    hosts = (Host(name="a"), Host(name="b"))
+    for engine in ("grpc", "horovod"):
+        (starter,) = started(3, engine=engine, hosts=hosts)
+        assert [follows(words, "-H") for words in contexts(starter)] == [["a"], ["b"], ["a"]]
+
+
+def test_the_evaluator_is_started_here(started: Started) -> None:
+    mpirun, evaluator = started(2, engine="horovod", evaluator=True)
+    assert mpirun.workers == (0, 1)
+    assert evaluator.workers == (2,)
+    assert evaluator.command[0] == sys.executable
+
+
+def test_mpirun_waits_longer_than_the_agents_before_it_kills(started: Started) -> None:
+    (starter,) = started(2, engine="horovod", grace_s=10.0)
+    assert int(follows(list(starter.command), "odls_base_sigkill_timeout")[0]) > 10
+
+
+def test_mpirun_uses_the_network_that_the_user_names(started: Started) -> None:
+    hosts = (Host(name="a"), Host(name="b"))
+    (starter,) = started(2, engine="horovod", hosts=hosts, host_subnet="10.0.0.0/24")
+    assert follows(list(starter.command), "btl_tcp_if_include") == ["10.0.0.0/24"]
+    assert follows(list(starter.command), "oob_tcp_if_include") == ["10.0.0.0/24"]
+
+
+def test_the_users_mpirun_options_stand_where_they_belong(started: Started) -> None:
+    (starter,) = started(
+        2,
+        engine="horovod",
+        mpi_global_args=("--report-bindings",),
+        mpi_local_args=("-x", "A"),
+        instance_mpi_local_args={1: ("-x", "B")},
+    )
+    assert starter.command[:2] == (MPIRUN, "--report-bindings")
+    first, second = contexts(starter)
+    assert "A" in follows(first, "-x") and "A" in follows(second, "-x")
+    assert "B" not in follows(first, "-x") and "B" in follows(second, "-x")
+
+
+def test_only_names_of_variables_are_in_mpiruns_command(started: Started) -> None:
+    (starter,) = started(2, engine="horovod", hosts=(Host(name="a"), Host(name="b")))
+    exported = follows(list(starter.command), "-x")
+    assert {"PATH", "TFDIST_AGENT_TOKEN", "TFDIST_AGENT_LAUNCHERS"} == set(exported)
+    words = " ".join(starter.command)
+    assert not any(secret in words for secret in ("hunter2", "k123", "--secret", "="))
+
+
+def test_a_variable_that_is_not_set_is_not_exported(started: Started) -> None:
+    (starter,) = started(2, engine="horovod")
+    assert "LD_LIBRARY_PATH" not in starter.command

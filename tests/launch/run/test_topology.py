@@ -1,0 +1,205 @@
+"""The table of hosts, instances and replicas, and what is said below it."""
+
+from pathlib import Path
+
+from tfdist.launch.machine.cores_and_gpus import Share
+from tfdist.launch.options.hosts import Host
+from tfdist.launch.plan import Plan, WorkerPlan
+from tfdist.launch.run.description import topology_table, topology_text
+
+
+def make_plan(
+    *,
+    hosts: tuple[str, ...] = ("localhost",),
+    instances: int = 1,
+    replicas: int = 1,
+    num_ilds: int | None = None,
+    evaluator: bool = False,
+    cores: int = 0,
+    environment: dict[str, str] | None = None,
+    unused_hosts: tuple[str, ...] = (),
+) -> Plan:
+    """Returns a plan with so many instances a host, and replicas an instance."""
+    names = [f"worker {index}" for index in range(instances * len(hosts))]
+    workers = [
+        WorkerPlan(
+            index=index,
+            name=name,
+            host=hosts[index // instances if index < len(names) else 0],
+            replicas=range(index * replicas, (index + 1) * replicas)
+            if index < len(names)
+            else range(0),
+            devices_per_replica=2,
+            cores=tuple(range(index % instances * cores, (index % instances + 1) * cores)) or None,
+            command=("python", "train.py"),
+            environment=environment or {},
+            log_path=Path(f"worker-{index}.txt"),
+        )
+        for index, name in enumerate([*names, "evaluator"] if evaluator else names)
+    ]
+    return Plan(
+        engine="grpc",
+        hosts=tuple(Host(name=name) for name in hosts + unused_hosts),
+        workers=tuple(workers),
+        num_ilds=num_ilds,
+    )
+
+
+SIXTEEN_REPLICAS = """\
+ ===========================================================================================
+|                                      tfdist topology                                      |
+|===========================================================================================|
+| hosts     |                                   localhost                                   |
+|-----------|-------------------------------------------------------------------------------|
+| ILDs      |                                       0                                       |
+|-----------|-------------------------------------------------------------------------------|
+| instances |                                       0                                       |
+|-----------|-------------------------------------------------------------------------------|
+| replicas  | 0  | 1  | 2  | 3  | 4  | 5  | 6  | 7  | 8  | 9  | 10 | 11 | 12 | 13 | 14 | 15 |
+ -------------------------------------------------------------------------------------------"""
+
+
+def test_16_replicas_in_one_instance_have_the_original_shape() -> None:
+    assert topology_table(make_plan(replicas=16, num_ilds=1), 100) == SIXTEEN_REPLICAS
+
+
+def test_an_instance_spans_its_replicas_and_a_host_its_instances() -> None:
+    table = topology_table(make_plan(hosts=("node1", "node2"), instances=2, replicas=2), 80)
+    assert table.splitlines() == [
+        " ===========================================",
+        "|              tfdist topology              |",
+        "|===========================================|",
+        "| hosts     |     node1     |     node2     |",
+        "|-----------|-------------------------------|",
+        "| instances |   0   |   1   |   2   |   3   |",
+        "|-----------|-------------------------------|",
+        "| replicas  | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |",
+        " -------------------------------------------",
+    ]
+
+
+def test_one_worker_has_a_table_as_wide_as_its_title() -> None:
+    assert topology_table(make_plan(hosts=("a",)), 80).splitlines() == [
+        " =================",
+        "| tfdist topology |",
+        "|=================|",
+        "| hosts     |  a  |",
+        "|-----------|-----|",
+        "| instances |  0  |",
+        "|-----------|-----|",
+        "| replicas  |  0  |",
+        " -----------------",
+    ]
+
+
+def test_link_domains_are_a_row_only_if_they_were_given() -> None:
+    plan = make_plan(instances=2, replicas=2, num_ilds=2)
+    assert "| ILDs      |   0   |   1   |" in topology_table(plan, 80)
+    assert "ILDs" not in topology_table(make_plan(instances=2, replicas=2), 80)
+
+
+def test_64_workers_on_8_hosts_are_ranges_at_80_columns() -> None:
+    hosts = tuple(f"node{number}" for number in range(8))
+    assert topology_table(make_plan(hosts=hosts, instances=8), 80).splitlines()[3:] == [
+        "| hosts     | node0 | node1 | node2 | node3 | node4 | node5 | node6 | node7 |",
+        "|-----------|---------------------------------------------------------------|",
+        "| instances |  0-7  |  8-15 | 16-23 | 24-31 | 32-39 | 40-47 | 48-55 | 56-63 |",
+        "|-----------|---------------------------------------------------------------|",
+        "| replicas  |  0-7  |  8-15 | 16-23 | 24-31 | 32-39 | 40-47 | 48-55 | 56-63 |",
+        " ---------------------------------------------------------------------------",
+    ]
+
+
+def test_hosts_that_do_not_fit_are_counted() -> None:
+    hosts = tuple(f"node-{number:03}.cluster.example.com" for number in range(100))
+    assert topology_table(make_plan(hosts=hosts, instances=2), 60).splitlines()[3:] == [
+        "| hosts     | node-000 | node-001 | 97 more  | node-099 |",
+        "|-----------|-------------------------------------------|",
+        "| instances |   0-1    |   2-3    |   ...    | 198-199  |",
+        "|-----------|-------------------------------------------|",
+        "| replicas  |   0-1    |   2-3    |   ...    | 198-199  |",
+        " -------------------------------------------------------",
+    ]
+
+
+def test_a_very_narrow_terminal_gets_one_column() -> None:
+    hosts = tuple(f"10.0.0.{number}" for number in range(3))
+    table = topology_table(make_plan(hosts=hosts, instances=5, num_ilds=1), 40)
+    assert "| hosts     | 3 hosts |" in table
+    assert "| instances |   0-14  |" in table
+    assert "| ILDs      |    0    |" in table
+
+
+def test_many_replicas_of_an_instance_are_a_range() -> None:
+    table = topology_table(make_plan(instances=2, replicas=64), 80)
+    assert "| instances |   0    |   1    |" in table
+    assert "| replicas  |  0-63  | 64-127 |" in table
+
+
+def test_no_line_is_wider_than_the_terminal_and_all_end_together() -> None:
+    for num_hosts, instances, replicas in ((1, 1, 1), (1, 64, 1), (8, 8, 2), (64, 1, 4), (3, 5, 7)):
+        hosts = tuple(f"10.0.0.{number}" for number in range(num_hosts))
+        plan = make_plan(hosts=hosts, instances=instances, replicas=replicas)
+        for width in range(40, 200, 7):
+            lines = topology_table(plan, width).splitlines()
+            assert max(map(len, lines)) <= width
+            assert {len(line) for line in lines[1:-1]} == {len(lines[1])}
+
+
+def test_instances_dealt_out_to_the_hosts_in_turn_stand_below_their_host() -> None:
+    plan = make_plan(hosts=("node1", "node2"), instances=2)
+    workers = [plan.workers[number] for number in (0, 2, 1, 3)]
+    dealt = tuple(
+        WorkerPlan(**{**vars(worker), "index": index, "replicas": range(index, index + 1)})
+        for index, worker in enumerate(workers)
+    )
+    table = topology_table(Plan(engine="grpc", hosts=plan.hosts, workers=dealt), 80)
+    assert "| node1 | node2 |" in table
+    assert "| 0 | 2 | 1 | 3 |" in table
+
+
+def test_evaluator_devices_cores_and_threads_are_said_below_the_table() -> None:
+    plan = make_plan(
+        hosts=("node1", "node2"),
+        instances=2,
+        evaluator=True,
+        cores=2,
+        environment={"OMP_NUM_THREADS": "2"},
+        unused_hosts=("node3",),
+    )
+    assert topology_text(plan, 80).splitlines()[9:] == [
+        "no worker on: node3",
+        "evaluator on: node1",
+        "devices per replica: 2",
+        "cores: 0-1 for workers 0 and 2 and the evaluator, 2-3 for workers 1 and 3",
+        "threads: 2 for each worker",
+    ]
+
+
+def test_cores_of_many_workers_are_counted() -> None:
+    assert "\ncores: 2 for each worker" in topology_text(make_plan(instances=16, cores=2), 80)
+
+
+def test_unbound_workers_are_said_to_be() -> None:
+    assert topology_text(make_plan(instances=2), 80).endswith("\ncores: not bound")
+
+
+def test_on_other_hosts_the_agents_find_the_cores() -> None:
+    plan = make_plan(hosts=("node1", "node2"), instances=2)
+    share = Share(num_workers=2, index=0, bind="cores", threads=None, num_devices=1)
+    workers = tuple(WorkerPlan(**{**vars(worker), "share": share}) for worker in plan.workers)
+    text = topology_text(Plan(engine="grpc", hosts=plan.hosts, workers=workers), 80)
+    assert text.splitlines()[-2:] == [
+        "cores: 1/2 of its host's for each worker",
+        "threads: as many as cores",
+    ]
+
+
+def test_gpus_are_said_if_they_are_divided() -> None:
+    plan = make_plan(instances=2)
+    workers = tuple(
+        WorkerPlan(**{**vars(worker), "environment": {"CUDA_VISIBLE_DEVICES": str(worker.index)}})
+        for worker in plan.workers
+    )
+    text = topology_text(Plan(engine="grpc", hosts=plan.hosts, workers=workers), 80)
+    assert text.endswith("\nGPUs: 0 for worker 0, 1 for worker 1")

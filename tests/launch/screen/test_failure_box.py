@@ -1,0 +1,239 @@
+"""The box at the end of a run that failed."""
+
+import signal
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tfdist.launch.failures import (
+    Failure,
+    exit_code_text,
+    joined_names,
+    names_text,
+    numbers_text,
+    signal_text,
+)
+from tfdist.launch.screen.failure_box import (
+    Aftermath,
+    advice,
+    exception_line,
+    failure_box,
+    how_text,
+    log_tail,
+    others_text,
+)
+from tfdist.process.exit_codes import LOST_WORKER, PORT_TAKEN
+
+TRACEBACK = (
+    "Traceback (most recent call last):",
+    '  File "train.py", line 17, in <module>',
+    "    raise ValueError(text)",
+    "          ^^^^^^^^^^^^^^^^",
+    "ValueError: 17 is too many",
+)
+
+
+def failed(**changes: Any) -> Failure:
+    known: dict[str, Any] = {
+        "name": "worker 1",
+        "index": 1,
+        "host": "node2",
+        "pid": 4711,
+        "kind": "exited",
+        "code": 3,
+        "after_s": 12.34,
+        "at": datetime(2026, 11, 3, 12, 4, 31),
+        "step": 412,
+        "log_tail": (),
+        "log_path": Path("logs/worker-1.txt"),
+    }
+    return Failure(**known | changes)
+
+
+THREE = Aftermath(num_workers=3, stopped=("worker 0", "worker 2"), restarts=1, max_restarts=3)
+
+BOX = """\
+╭──────────────────────────── worker 1 failed first ────────────────────────────╮
+│ where     node2, process 4711                                                 │
+│ when      2026-11-03 12:04:31, 12.3 s after the start                         │
+│ how       exit code 3                                                         │
+│ error     ValueError: 17 is too many                                          │
+│ step      412                                                                 │
+│ others    workers 0 and 2 were then stopped (TERM); none had to be killed     │
+│ restarts  1 of 3 were used                                                    │
+│ log       logs/worker-1.txt                                                   │
+│                                                                               │
+│ its last 6 lines                                                              │
+│ step 412: loss = 0.3                                                          │
+│ Traceback (most recent call last):                                            │
+│   File "train.py", line 17, in <module>                                       │
+│     raise ValueError(text)                                                    │
+│           ^^^^^^^^^^^^^^^^                                                    │
+│ ValueError: 17 is too many                                                    │
+╰───────────────────────────────────────────────────────────────────────────────╯"""
+
+
+def test_the_box_says_who_where_when_how_and_what_became_of_the_others() -> None:
+    failure = failed(log_tail=("step 412: loss = 0.3", *TRACEBACK))
+    assert failure_box(failure, THREE, width=81) == BOX
+
+
+def test_without_unicode_the_box_is_ascii() -> None:
+    assert failure_box(failed(), THREE, width=80, is_unicode=False).isascii()
+
+
+def test_the_exception_is_red_and_without_colours_there_are_no_escape_sequences() -> None:
+    failure = failed(log_tail=TRACEBACK)
+    shown = failure_box(failure, THREE, width=80, is_colored=True)
+    assert shown.count("\x1b[1;31mValueError: 17 is too many") == 2
+    assert "\x1b" not in failure_box(failure, THREE, width=80)
+
+
+def test_no_line_is_wider_than_the_terminal_or_than_100() -> None:
+    failure = failed(log_tail=("x" * 500, "a b " * 100, "日本語" * 40), detail="why " * 40)
+    for width in (30, 40, 80, 100, 300):
+        lines = failure_box(failure, THREE, width=width).splitlines()
+        box = [line for line in lines if line[0] in "╭│╰" and "日" not in line]
+        assert {len(line) for line in box} == {min(width, 100)}
+
+
+def test_a_path_that_does_not_fit_stays_whole_below_the_box() -> None:
+    path = Path("/") / "/".join(["folder"] * 12) / "worker-1.txt"
+    lines = failure_box(failed(log_path=path), THREE, width=60).splitlines()
+    assert lines[-1] == f"log of worker 1: {path}"
+    assert lines[-2].startswith("╰")
+
+
+def test_only_the_last_20_lines_are_shown_harmless_and_without_a_bars_states() -> None:
+    tail = [f"line {number}" for number in range(50)]
+    tail += ["\r 1%|\r 50%|\r\x1b[32m100%|\x1b[0m\x1b[2J", "[markup] stays", "", ""]
+    shown = failure_box(failed(log_tail=tail), THREE, width=80)
+    assert "its last 20 lines" in shown
+    assert "line 32 " in shown and "line 31 " not in shown
+    assert "│ 100%| " in shown and "50%" not in shown
+    assert "│ [markup] stays " in shown
+
+
+def test_a_run_of_one_worker_has_no_first_and_no_others() -> None:
+    shown = failure_box(failed(name="worker 0"), Aftermath(num_workers=1), width=80)
+    assert " worker 0 failed ─" in shown
+    assert "others" not in shown
+    assert "With --max-restarts N the run is started again from its last" in shown
+
+
+def test_a_worker_that_never_started_has_no_process() -> None:
+    assert "node2, not started" in failure_box(failed(pid=None), THREE, width=80)
+
+
+def test_what_became_of_the_others() -> None:
+    one = ("worker 0",)
+    three = ("worker 0", "worker 2", "evaluator")
+    expected = {
+        ((), ()): "none of them ran any more",
+        (one, ()): "worker 0 was then stopped (TERM) and did not have to be killed",
+        (one, one): "worker 0 was then stopped (TERM) and had to be killed",
+        (three, ()): "workers 0 and 2 and the evaluator were then stopped (TERM); none had to be "
+        "killed",
+        (three, ("worker 2",)): "workers 0 and 2 and the evaluator were then stopped (TERM); "
+        "worker 2 had to be killed",
+        (three, three): "workers 0 and 2 and the evaluator were then stopped (TERM); all of them "
+        "had to be killed",
+    }
+    for (stopped, killed), text in expected.items():
+        assert others_text(Aftermath(num_workers=4, stopped=stopped, killed=killed)) == text
+
+
+def test_how_a_worker_failed_is_said_in_words() -> None:
+    killed = "signal SIGKILL (9): killed, often: out of memory; see dmesg"
+    codes = {
+        3: "exit code 3",
+        2: "exit code 2: bad configuration",
+        127: "exit code 127: the command was not found",
+        LOST_WORKER: "exit code 200: it lost another worker",
+        143: "exit code 143: it saved and stopped on SIGTERM",
+        137: f"exit code 137 = 128 + 9, {killed}",
+    }
+    assert {code: how_text(failed(code=code)) for code in codes} == codes
+    signals = {
+        9: killed,
+        11: "signal SIGSEGV (11): a forbidden memory access, in native code",
+        40: "signal 40",
+    }
+    assert {code: how_text(failed(kind="signal", code=code)) for code in signals} == signals
+    details = {
+        ("stalled", "made no step for 60 s"): "stalled: made no step for 60 s",
+        ("silent", "does not answer since 12:04"): "silent: does not answer since 12:04",
+        ("ended early", "worker 0 needed it"): "exit code 0, but too early: worker 0 needed it",
+    }
+    for (kind, detail), text in details.items():
+        assert how_text(failed(kind=kind, code=None, detail=detail)) == text
+
+
+def test_every_signal_and_every_code_has_a_text() -> None:
+    for number in signal.valid_signals():
+        assert str(int(number)) in signal_text(number)
+    for code in range(256):
+        assert exit_code_text(code).startswith(str(code))
+
+
+def test_there_is_one_hint_for_each_kind_of_failure() -> None:
+    expected = {
+        failed(kind="signal", code=9): "memory ran out",
+        failed(code=137): "memory ran out",
+        failed(code=1, log_tail=("MemoryError",)): "Memory ran out",
+        failed(code=1, log_tail=("x RESOURCE_EXHAUSTED: OOM",)): "smaller batches",
+        failed(code=1, log_tail=("OSError: [Errno 28] No space left on device",)): "Free space",
+        failed(code=1, log_tail=("Address already in use",)): "port was taken",
+        failed(code=PORT_TAKEN): "port was taken",
+        failed(code=2): "never tried again",
+        failed(code=127): "on PATH",
+        failed(code=126): "executable",
+        failed(code=1, log_tail=("ModuleNotFoundError: No module named 'x'",)): "install",
+        failed(code=LOST_WORKER): "network",
+        failed(kind="signal", code=11): "PYTHONFAULTHANDLER=1",
+        failed(kind="signal", code=15): "Somebody else ended it",
+        failed(kind="stalled", code=None, detail="stopped (SIGSTOP)"): "kill -STOP",
+        failed(kind="stalled", code=None): "--stall-timeout",
+        failed(kind="silent", code=None): "Check that node2 runs",
+        failed(kind="ended early", code=0): "equally many steps",
+    }
+    for failure, part in expected.items():
+        assert part in advice(failure), failure
+    assert advice(failed(code=1)) == ""
+
+
+def test_the_exception_is_the_last_tracebacks_last_line() -> None:
+    during = ("", "During handling of the above exception, another exception occurred:", "")
+    second = (*TRACEBACK[:-1], "pkg.errors.OwnError")
+    assert exception_line((*TRACEBACK, *during, *second, "later: noise")) == "pkg.errors.OwnError"
+    assert exception_line(TRACEBACK[1:]) == "ValueError: 17 is too many"  # its head is cut off
+    assert exception_line(("Error: no traceback",)) is None
+    assert exception_line(()) is None
+
+
+def test_an_exception_in_the_log_of_a_stalled_worker_is_not_its_error() -> None:
+    failure = failed(kind="stalled", code=None, log_tail=TRACEBACK)
+    assert "error" not in failure_box(failure, THREE, width=80)
+
+
+def test_the_end_of_a_log_is_read_whatever_is_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "worker-0.txt"
+    assert log_tail(path) == ()
+    path.write_bytes(b"")
+    assert log_tail(path) == ()
+    path.write_bytes(b"\n\none\xff\r\n\x1b[31mtwo\x1b[0m\n\nthree\n\n")
+    assert log_tail(path) == ("one\ufffd", "two", "", "three")
+    path.write_bytes(b"x" * 200_000 + b"\n" + b"0123456789\n" * 100_000)
+    lines = log_tail(path)
+    assert set(lines) == {"0123456789"} and len(lines) > 1_000
+    path.write_bytes(b"x" * 200_000)
+    assert log_tail(path) == ("x" * 65_536,)
+
+
+def test_workers_are_named_in_a_sentence() -> None:
+    assert names_text([1]) == "worker 1"
+    assert names_text([0, 1, 2]) == "workers 0, 1 and 2"
+    assert names_text([*range(12), *range(13, 64)]) == "workers 0-11,13-63"
+    assert joined_names(["evaluator"]) == "the evaluator"
+    assert numbers_text([0, 1, 2, 5]) == "0-2,5"
+    assert numbers_text(range(0, 64, 8)) == "0,8,...,56"

@@ -1,0 +1,202 @@
+"""What the workers print, on the screen: tags, colours, progress bars, and harmful characters."""
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tfdist.launch.options.option_parser import ColorMode
+from tfdist.launch.screen.ansi import is_colored, last_state, strip_escapes, worker_colors
+from tfdist.launch.screen.output import PendingLine, Screen, shown_line, split_lines
+from tfdist.launch.screen.terminal import Terminal
+
+TAGS = {0: "0", 1: "1", 2: "evaluator"}
+
+
+@contextmanager
+def screen(**options: object) -> Iterator[tuple[Screen, Callable[[], tuple[str, str]]]]:
+    """Yields a screen, and what closes it and returns what went to stdout and to stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    terminal = Terminal(out, err, {})
+
+    def close() -> tuple[str, str]:
+        terminal.close()
+        return out.getvalue(), err.getvalue()
+
+    options = {"tags": TAGS, "environ": {}, **options}
+    try:
+        yield Screen(terminal, **options), close  # type: ignore[arg-type]
+    finally:
+        terminal.close()
+
+
+def test_lines_are_tagged_and_go_where_the_worker_printed_them() -> None:
+    with screen() as (shown, close):
+        shown.write(0, "out", "one\ntwo\n", 0.0)
+        shown.write(1, "err", "three\n", 0.0)
+        shown.write(2, "out", "four\n", 0.0)
+        shown.say("from the launcher")
+        assert close() == (
+            "        [0] one\n        [0] two\n[evaluator] four\n",
+            "        [1] three\nfrom the launcher\n",
+        )
+
+
+def test_without_tags_lines_are_as_they_were() -> None:
+    with screen(is_tagged=False) as (shown, close):
+        shown.write(0, "out", "  one \n", 0.0)
+        assert close() == ("  one\n", "")
+
+
+def test_only_the_workers_that_are_asked_for_are_shown() -> None:
+    with screen(shown={1}) as (shown, close):
+        for worker in TAGS:
+            shown.write(worker, "out", f"of {worker}\n", 0.0)
+        assert close() == ("        [1] of 1\n", "")
+
+
+def test_a_line_that_comes_in_pieces_is_shown_once_it_is_whole() -> None:
+    with screen(tags={0: "0", 1: "1"}) as (shown, close):
+        shown.write(0, "out", "be", 0.0)
+        shown.write(1, "out", "other\n", 0.0)
+        shown.write(0, "err", "error\n", 0.0)
+        shown.write(0, "out", "fore\nrest", 0.0)
+        assert close() == ("[1] other\n[0] before\n", "[0] error\n")
+
+
+def test_what_has_no_end_is_shown_when_its_worker_has_ended() -> None:
+    with screen(tags={0: "0"}) as (shown, close):
+        shown.write(0, "out", "last words", 0.0)
+        shown.flush(0)
+        shown.flush(0)
+        assert close() == ("[0] last words\n", "")
+
+
+def test_each_worker_has_its_colour_and_text_keeps_its_own() -> None:
+    with screen(color="always", environ={"TERM": "xterm-256color"}) as (shown, close):
+        shown.write(0, "out", "\x1b[31mred\x1b[2J\n", 0.0)
+        shown.write(1, "out", "plain\n", 0.0)
+        assert close()[0] == (
+            "\x1b[38;5;33m        [0]\x1b[0m \x1b[31mred\x1b[0m\n"
+            "\x1b[38;5;208m        [1]\x1b[0m plain\n"
+        )
+
+
+def test_without_colours_the_text_has_none_either() -> None:
+    with screen(tags={0: "0"}, color="never") as (shown, close):
+        shown.write(0, "out", "\x1b[31mred\x1b[0m\n", 0.0)
+        assert close()[0] == "[0] red\n"
+
+
+COLORED: tuple[tuple[ColorMode, bool, dict[str, str], bool], ...] = (
+    ("auto", True, {}, True),
+    ("auto", False, {}, False),
+    ("auto", True, {"NO_COLOR": "1"}, False),
+    ("auto", True, {"NO_COLOR": ""}, True),
+    ("auto", False, {"FORCE_COLOR": "1"}, True),
+    ("auto", True, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ("auto", True, {"TERM": "dumb"}, False),
+    ("always", False, {"NO_COLOR": "1"}, True),
+    ("never", True, {"FORCE_COLOR": "1"}, False),
+)
+
+
+def test_the_option_counts_before_the_variables_and_these_before_the_terminal() -> None:
+    for mode, is_terminal, environ, expected in COLORED:
+        found = is_colored(mode, is_terminal=is_terminal, environ=environ)
+        assert found is expected, (mode, is_terminal, environ)
+
+
+@pytest.mark.parametrize("environ", [{"TERM": "xterm-256color"}, {"TERM": "linux"}])
+def test_more_than_8_workers_have_different_colours(environ: dict[str, str]) -> None:
+    colors = worker_colors(environ)
+    assert len(colors) == len(set(colors)) >= 8
+    assert not {"31", "91", "30", "37", "97"} & set(colors)  # errors' own, and invisible ones
+
+
+def test_a_progress_bar_becomes_one_line() -> None:
+    bar = "".join(f"\r{percent:3}%|{'#' * percent}" for percent in range(0, 101, 10))
+    lines, pending = split_lines(PendingLine(), f"{bar}\nnext\n", 0.0)
+    assert lines == [f"100%|{'#' * 100}", "next"]
+    assert pending.text == ""
+
+
+def test_a_long_lasting_progress_bar_is_shown_every_10_seconds() -> None:
+    pending, shown = PendingLine(shown_s=100.0), []
+    for second in range(100, 126):
+        lines, pending = split_lines(pending, f"\r{second - 100} of 25", float(second))
+        shown += lines
+    lines, pending = split_lines(pending, "\n", 126.0)
+    assert shown + lines == ["10 of 25", "20 of 25", "25 of 25"]
+
+
+def test_windows_line_ends_are_line_ends() -> None:
+    lines, pending = split_lines(PendingLine(), "one\r", 0.0)
+    assert lines == []
+    assert split_lines(pending, "\ntwo\r\n", 0.0)[0] == ["one", "two"]
+
+
+def test_a_line_without_end_does_not_fill_the_memory() -> None:
+    pending = PendingLine()
+    for _ in range(100):
+        _, pending = split_lines(pending, "x" * 10_000, 0.0)
+    assert len(pending.text) < 100_000
+
+
+def test_long_lines_are_cut_and_it_is_said() -> None:
+    line = shown_line("x" * 5_000, keep_colors=True)
+    assert line == "x" * 1_000 + " … (cut here; the log has all)"
+    colored = "\x1b[31m" + "x" * 1_000 + "\x1b[0m"
+    assert shown_line(colored, keep_colors=True) == colored
+
+
+def test_lines_that_only_move_the_cursor_are_left_out_and_empty_ones_are_not() -> None:
+    assert shown_line("\x1b[A", keep_colors=True) is None
+    assert shown_line("", keep_colors=True) == ""
+
+
+HARMFUL = (
+    "\x1b[2J",  # clears the screen
+    "\x1b[10;20H",  # moves the cursor
+    "\x1b[?1049h",  # switches to the other screen
+    "\x1b]0;title\x07",
+    "\x1b]8;;http://example.com\x1b\\",
+    "\x1bP+q544e\x1b\\",
+    "\x1bc",  # resets the terminal
+    "\x1b(0",  # switches to line-drawing characters
+    "\x1b7",
+    "\x9b2J",
+    "\x0e\x07\x08\x0b\x0c\x00\x7f\x85",
+    "\u202e\u2066",  # turns the direction of writing around
+    "\x1b\x1b[K",
+)
+
+
+def test_nothing_but_text_and_colours_reaches_the_terminal() -> None:
+    for harmful in HARMFUL:
+        for keep_colors in (True, False):
+            shown = strip_escapes(f"a{harmful}b\tc", keep_colors=keep_colors)
+            assert shown == "ab\tc", repr(harmful)
+
+
+def test_colours_are_kept_if_asked_for_and_end_with_the_line() -> None:
+    line = "\x1b[1;38;5;208mbold\x1b[K"
+    assert strip_escapes(line, keep_colors=True) == "\x1b[1;38;5;208mbold\x1b[0m"
+    assert strip_escapes(line) == "bold"
+
+
+def test_random_bytes_are_harmless() -> None:
+    every = bytes(range(256)) * 3
+    for shift in range(256):
+        text = (every[shift:] + every[: shift * 7 % 251]).decode(errors="replace")
+        for line in text.split("\n"):
+            assert all(c.isprintable() or c == "\t" for c in strip_escapes(last_state(line)))
+
+
+def test_10000_lines_are_all_shown() -> None:
+    line = "\x1b[32mINFO\x1b[0m:tensorflow:loss = 0.3, step = 400 (1.234 sec)\n"
+    with screen(color="always") as (shown, close):
+        for _ in range(100):
+            shown.write(0, "out", line * 100, 0.0)
+        assert close()[0].count("\n") == 10_000

@@ -1,0 +1,299 @@
+"""The one line about the whole run: what it says, and when it is drawn."""
+
+import io
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+
+from tfdist.launch.options.option_parser import ProgressMode
+from tfdist.launch.screen.ansi import strip_escapes
+from tfdist.launch.screen.progress_line import ProgressLine, progress_text
+from tfdist.launch.screen.terminal import Terminal
+from tfdist.launch.screen.worker_status import Pace
+from tfdist.launch.worker_state import Condition, Sighting
+from tfdist.process.progress_file import Progress
+from tfdist.testing.run import wait_until
+
+
+def worker(
+    index: int,
+    step: int,
+    *,
+    phase: str = "training",
+    in_step: bool = True,
+    waits_for_input: bool = False,
+    condition: Condition = "running",
+    total: int = 1000,
+    loss: float = 0.0312,
+    examples: float | None = None,
+) -> Sighting:
+    progress = Progress(
+        phase=phase,
+        step=step,
+        in_step=in_step,
+        waits_for_input=waits_for_input,
+        total_steps=total,
+        loss=loss,
+        examples=step * 32.0 if examples is None else examples,
+    )
+    return Sighting(name=f"worker {index}", progress=progress, condition=condition)
+
+
+def evaluator(step: int) -> Sighting:
+    progress = Progress(phase="evaluating", step=step, examples=1e9, loss=7.0)
+    return Sighting(name="evaluator", progress=progress, is_evaluator=True)
+
+
+def run_to(step: int, num_workers: int = 2) -> Pace:
+    """Returns the pace of a run that makes ten steps a second, and has just made this one."""
+    pace = Pace()
+    for number in range(step - 20, step + 1):
+        workers = {index: worker(index, number) for index in range(num_workers)}
+        pace = pace.after(number / 10, workers)
+    return pace
+
+
+def text(
+    pace: Pace, now_s: float, workers: Mapping[int, Sighting], width: int = 200, **options: bool
+) -> str:
+    return strip_escapes(
+        progress_text(now_s, pace.after(now_s, workers), workers, width, **options)
+    )
+
+
+def test_the_line_says_all_that_is_known() -> None:
+    workers = {0: worker(0, 412), 1: worker(1, 412), 2: evaluator(400)}
+    assert text(run_to(412), 41.2, workers) == (
+        "step 412/1000  41 %  loss 0.03120  640 samples/s  ETA 0:59  "
+        "[0 training 412] [1 training 412] [evaluator evaluating 400]"
+    )
+
+
+def test_a_narrow_line_leaves_out_the_less_important() -> None:
+    workers = {0: worker(0, 412), 1: worker(1, 412), 2: evaluator(400)}
+    numbers = "step 412/1000  41 %  loss 0.03120  640 samples/s  ETA 0:59"
+    for width, expected in {
+        100: f"{numbers}  2 training, 1 evaluating",
+        80: numbers,
+        40: "step 412/1000  41 %  ETA 0:59",
+        20: "step 412  41 %",
+    }.items():
+        assert text(run_to(412), 41.2, workers, width) == expected
+
+
+def test_no_line_is_wider_than_asked_for() -> None:
+    workers = {0: worker(0, 412), 1: worker(1, 412, condition="stopped"), 2: evaluator(400)}
+    for width in range(20, 200):
+        line = text(run_to(412), 52.0, workers, width, has_bar=True)
+        assert len(line) <= max(width, len("step 412  worker 1 stopped"))
+        assert "1 stopped" in line
+
+
+def test_a_bar_fills_the_room_that_is_left() -> None:
+    workers = {0: worker(0, 500)}
+    line = text(run_to(500, 1), 50.0, workers, 200, has_bar=True)
+    assert f"step 500/1000  {'━' * 30}  50 %  " in line
+    drawn = progress_text(50.0, run_to(500, 1), workers, 200, has_bar=True)
+    assert f"\x1b[32m{'━' * 15}\x1b[0m" in drawn
+
+
+def test_64_workers_are_counted_and_those_in_trouble_are_named() -> None:
+    workers = {index: worker(index, 412) for index in range(64)}
+    workers[3] = worker(3, 412, phase="saving")
+    assert text(run_to(412, 64), 41.2, workers).endswith("  63 training, 1 saving")
+    workers[7] = worker(7, 412, condition="stopped")
+    workers[9] = worker(9, 412, condition="silent")
+    assert text(run_to(412, 64), 41.2, workers).endswith(
+        "  61 training, 1 saving, worker 7 stopped, worker 9 silent"
+    )
+
+
+def test_many_workers_in_the_same_trouble_are_a_range() -> None:
+    workers = {index: worker(index, 412) for index in range(64)}
+    workers |= {index: worker(index, 412, condition="silent") for index in range(16, 32)}
+    assert text(run_to(412, 64), 41.2, workers).endswith("  48 training, workers 16-31 silent")
+
+
+def test_a_stopped_worker_is_visible_and_the_others_wait_for_it() -> None:
+    workers = {0: worker(0, 412), 1: worker(1, 412, condition="stopped")}
+    line = text(run_to(412), 53.2, workers)
+    assert line.endswith("  [0 waiting 412] [1 stopped 412]")
+    assert "ETA" not in line  # nobody knows
+
+
+def test_who_is_outside_a_step_keeps_the_others_waiting() -> None:
+    workers = {0: worker(0, 412), 1: worker(1, 412, in_step=False)}
+    assert text(run_to(412), 53.2, workers).endswith("  [0 waiting 412] [1 no step for 12 s]")
+
+
+def test_who_waits_for_its_input_in_a_step_keeps_the_others_waiting() -> None:
+    workers = {0: worker(0, 412, waits_for_input=True), 1: worker(1, 412)}
+    assert text(run_to(412), 53.2, workers).endswith("  [0 no input for 12 s] [1 waiting 412]")
+
+
+def test_if_all_are_in_a_step_all_are_late() -> None:
+    workers = {0: worker(0, 412), 1: worker(1, 412)}
+    assert text(run_to(412), 53.2, workers).endswith("  [0 no step for 12 s] [1 no step for 12 s]")
+
+
+def test_a_worker_that_is_two_steps_behind_is_visible() -> None:
+    workers = {0: worker(0, 412), 1: worker(1, 410), 2: worker(2, 411)}
+    line = text(run_to(412), 41.2, workers)
+    assert line.endswith("  [0 training 412] [1 behind 410] [2 training 411]")
+
+
+def test_the_evaluators_steps_are_its_own() -> None:
+    own = Progress(phase="training", step=3, total_steps=9, examples=1e9)
+    workers = {
+        0: worker(0, 412),
+        1: Sighting(name="evaluator", progress=own, is_evaluator=True),
+    }
+    assert text(run_to(412, 1), 41.2, workers).endswith(
+        "  320 samples/s  ETA 0:59  [0 training 412] [evaluator training 3]"
+    )
+
+
+def test_slow_steps_are_not_late() -> None:
+    pace = Pace()
+    for number in range(5):
+        pace = pace.after(number * 30.0, {0: worker(0, number)})
+    assert "training" in text(pace, 180.0, {0: worker(0, 4)})
+    assert "no step for 95 s" in text(pace, 215.0, {0: worker(0, 4)})
+
+
+def test_saving_for_long_is_not_late() -> None:
+    workers = {0: worker(0, 412, phase="saving")}
+    pace = run_to(412, 1).after(41.3, workers)
+    assert text(pace, 99.0, workers).endswith("[0 saving 412]")
+    # It has just begun to train again.
+    assert text(pace, 99.1, {0: worker(0, 412)}).endswith("[0 training 412]")
+
+
+def test_before_the_first_step_the_line_says_what_the_workers_do() -> None:
+    running = Sighting(name="worker 0")
+    waiting = worker(1, -1, phase="waiting", total=-1, loss=math.nan, examples=0.0)
+    assert text(Pace(), 5.0, {0: running}) == "[0 running]"
+    assert text(Pace(), 5.0, {0: running, 1: waiting}) == "no step yet  [0 running] [1 waiting]"
+
+
+def test_a_program_that_tells_nothing_gets_no_plain_lines() -> None:
+    with drawn() as (line, err):
+        line.update(0.0, {0: Sighting(name="worker 0")})
+        line.close(20.0)
+    assert err.getvalue() == ""
+
+
+def test_without_a_known_end_there_is_no_percentage() -> None:
+    pace = Pace().after(0.0, {0: worker(0, 2)})
+    line = text(pace, 1.0, {0: worker(0, 4, total=-1)})
+    assert line == "step 4  loss 0.03120  64 samples/s  [0 training 4]"
+
+
+def test_without_a_count_of_examples_steps_are_counted() -> None:
+    pace = Pace().after(0.0, {0: worker(0, 2, examples=0.0)})
+    assert "  2 steps/s  " in text(pace, 1.0, {0: worker(0, 4, examples=0.0)})
+
+
+def test_the_speed_is_that_of_the_last_half_minute() -> None:
+    pace = Pace()
+    for second in range(100):  # ten times faster in the second half
+        step = second if second < 50 else 50 + 10 * (second - 50)
+        pace = pace.after(float(second), {0: worker(0, step)})
+    assert pace.steps_per_s(99.0) == pytest.approx(10)
+    assert pace.examples_per_s(99.0) == pytest.approx(320)
+    # It makes no further step.
+    assert pace.steps_per_s(160.0) < 4
+
+
+def test_after_a_restart_the_speed_is_measured_anew() -> None:
+    pace = run_to(412)
+    for number in range(3):
+        restarted = {0: worker(0, 400 + number, examples=16.0 * number)}
+        pace = pace.after(60.0 + number, restarted)
+    assert pace.examples_per_s(62.0) == pytest.approx(16)
+
+
+def test_two_looks_at_the_same_time_are_one() -> None:
+    pace = Pace().after(1.0, {0: worker(0, 1)}).after(1.0, {0: worker(0, 2)})
+    assert "samples/s" not in text(pace, 1.0, {0: worker(0, 3)})
+
+
+def test_the_end_is_told_in_minutes_hours_or_days() -> None:
+    ends = {0.1: "ETA 0:59", 10.0: "ETA 1:38:00", 1_000.0: "ETA 6 d 19 h"}
+    for seconds_a_step, expected in ends.items():
+        pace = Pace()
+        for number in range(400, 413):
+            pace = pace.after(number * seconds_a_step, {0: worker(0, number)})
+        assert expected in text(pace, 412 * seconds_a_step, {0: worker(0, 412)})
+
+
+def test_the_loss_has_four_digits() -> None:
+    shown = {2.3: "2.300", 0.0312: "0.03120", 1234.5: "1234", 1e-7: "1.000e-07", math.inf: "inf"}
+    for loss, expected in shown.items():
+        assert f"  loss {expected}  " in text(Pace(), 1.0, {0: worker(0, 1, loss=loss)})
+
+
+@contextmanager
+def drawn(mode: ProgressMode = "auto") -> Iterator[tuple[ProgressLine, io.StringIO]]:
+    err = io.StringIO()
+    terminal = Terminal(None, err, {})
+    try:
+        yield ProgressLine(terminal, mode=mode, environ={}), err
+    finally:
+        terminal.close()
+
+
+def test_a_file_gets_a_plain_line_every_10_seconds_and_only_news() -> None:
+    with drawn() as (line, err):
+        for tenth in range(0, 400):
+            now_s = tenth / 10
+            step = min(tenth, 250)  # after 25 s nothing more happens
+            line.update(now_s, {0: worker(0, step, total=-1, loss=math.nan)})
+        line.close(40.0)
+    # At 30 s the step is news, at 40 s that it has been the last one for long.
+    assert [part.split("  ")[0] for part in err.getvalue().splitlines()] == [
+        "tfdist: step 0",
+        "tfdist: step 100",
+        "tfdist: step 200",
+        "tfdist: step 250",
+        "tfdist: step 250",
+    ]
+    assert err.getvalue().splitlines()[-1].endswith("  [0 no step for 15 s]")
+    assert "\x1b" not in err.getvalue()
+
+
+def test_none_says_nothing() -> None:
+    with drawn(mode="none") as (line, err):
+        line.update(0.0, {0: worker(0, 1)})
+        line.close(1.0)
+    assert err.getvalue() == ""
+
+
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("mode", "environ", "is_live"),
+    [
+        ("auto", {}, True),
+        ("auto", {"CI": "true"}, False),
+        ("bar", {"CI": "true"}, True),
+        ("plain", {}, False),
+    ],
+)
+def test_a_terminal_gets_one_line_that_is_drawn_again_in_its_place(
+    mode: ProgressMode, environ: dict[str, str], is_live: bool
+) -> None:
+    err = Tty()
+    terminal = Terminal(None, err, environ)
+    line = ProgressLine(terminal, mode=mode, environ=environ)
+    line.update(0.0, {0: worker(0, 1)})
+    assert not is_live or wait_until(lambda: "step 1/1000" in err.getvalue(), 10.0)
+    line.close(1.0)
+    terminal.close()
+    assert ("\r\x1b[J" in err.getvalue()) is is_live
+    assert err.getvalue().count("\n") == 1  # what stays at the end

@@ -1,0 +1,243 @@
+"""The launcher's stdout and stderr: a status line below the lines, slow and vanished readers."""
+
+import fcntl
+import io
+import os
+import re
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+import pytest
+
+from tfdist.launch.screen.terminal import Terminal, TerminalClosedError
+from tfdist.testing.run import wait_until
+
+LIMIT_S = 10.0
+
+
+class Tty:
+    """A terminal in which somebody watches."""
+
+    def __init__(self, columns: int = 80) -> None:
+        self.master, slave = os.openpty()
+        self.file: TextIO = os.fdopen(slave, "w", encoding="utf-8")
+        self.resize(columns)
+        self.raw = ""
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def resize(self, columns: int) -> None:
+        size = struct.pack("HHHH", 24, columns, 0, 0)
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, size)
+
+    def lines(self) -> list[str]:
+        """Returns what is to be seen, as far as we draw: line feeds, returns and erasing."""
+        lines, column = [""], 0
+        for part in re.findall(r"\x1b\[J|\x1b\[\d+A|\r|\n|[^\x1b\r\n]+", self.raw):
+            if part == "\n":
+                lines.append("")
+            elif part == "\r":
+                column = 0
+            elif part == "\x1b[J":
+                lines[-1] = lines[-1][:column]
+            elif part.startswith("\x1b["):
+                del lines[-int(part[2:-1]) :]
+                lines[-1] = ""
+            else:
+                lines[-1] = lines[-1][:column] + part
+                column = len(lines[-1])
+        return lines
+
+    def close(self) -> None:
+        self.file.close()
+        self._thread.join()
+        os.close(self.master)
+
+    def _read(self) -> None:
+        while True:
+            try:
+                self.raw += os.read(self.master, 65_536).decode()
+            except OSError:  # the other end was closed
+                return
+
+
+@pytest.fixture
+def tty() -> Iterator[Tty]:
+    tty = Tty()
+    yield tty
+    tty.close()
+
+
+@pytest.fixture
+def make_terminal() -> Iterator[Callable[..., Terminal]]:
+    terminals = []
+
+    def make(out: TextIO | None, err: TextIO | None, **environ: str) -> Terminal:
+        terminals.append(Terminal(out, err, {"TERM": "xterm", **environ}))
+        return terminals[-1]
+
+    yield make
+    for terminal in terminals:
+        terminal.close(LIMIT_S)
+
+
+def test_the_status_stays_below_the_lines(tty: Tty, make_terminal: Callable[..., Terminal]) -> None:
+    terminal = make_terminal(tty.file, tty.file)
+    for number in range(50):
+        terminal.show_status(f"step {number}")
+        terminal.write("out" if number % 2 else "err", f"line {number}\n")
+    lines = [f"line {number}" for number in range(50)]
+    assert wait_until(lambda: tty.lines() == [*lines, "step 49"], LIMIT_S)
+    terminal.close(LIMIT_S)
+    assert wait_until(lambda: tty.lines() == [*lines, ""], LIMIT_S)
+
+
+def test_a_status_as_wide_as_the_terminal_is_cut(
+    tty: Tty, make_terminal: Callable[..., Terminal]
+) -> None:
+    tty.resize(10)
+    terminal = make_terminal(tty.file, tty.file)
+    terminal.show_status("\x1b[1m0123456789abc\x1b[0m")
+    assert wait_until(lambda: tty.lines() == ["012345678"], LIMIT_S)
+
+
+def test_a_status_that_a_resize_has_broken_in_two_is_removed_whole(
+    tty: Tty, make_terminal: Callable[..., Terminal]
+) -> None:
+    terminal = make_terminal(tty.file, tty.file)
+    terminal.show_status("x" * 70)
+    assert wait_until(lambda: "x" * 70 in tty.raw, LIMIT_S)
+    tty.resize(30)
+    terminal.write("out", "line\n")
+    assert wait_until(lambda: "\r\x1b[2A\x1b[Jline\r\n" in tty.raw, LIMIT_S)
+    assert terminal.width == 30
+
+
+@pytest.mark.parametrize("environ", [{"TERM": "dumb"}])
+def test_a_terminal_that_cannot_go_back_gets_no_status(
+    tty: Tty, make_terminal: Callable[..., Terminal], environ: dict[str, str]
+) -> None:
+    terminal = make_terminal(tty.file, tty.file, **environ)
+    assert not terminal.is_live
+    terminal.show_status("step 1")
+    terminal.write("out", "line\n")
+    terminal.close(LIMIT_S)
+    assert wait_until(lambda: tty.lines() == ["line", ""], LIMIT_S)
+
+
+def test_a_file_gets_no_status(make_terminal: Callable[..., Terminal]) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    terminal = make_terminal(out, err)
+    terminal.show_status("step 1")
+    terminal.write("out", "line\n")
+    terminal.close(LIMIT_S)
+    assert (out.getvalue(), err.getvalue()) == ("line\n", "")
+
+
+def test_a_missing_stream_swallows_what_is_written(make_terminal: Callable[..., Terminal]) -> None:
+    terminal = make_terminal(None, None)
+    terminal.write("out", "line\n")
+    terminal.close(LIMIT_S)
+    assert terminal.width == 80
+
+
+def test_characters_that_the_stream_does_not_know_are_replaced(
+    make_terminal: Callable[..., Terminal],
+) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    terminal = make_terminal(out, None)
+    assert terminal.encodes("+-|", "out") and not terminal.encodes("╭", "out")
+    terminal.write("out", "50 € \udcff\n")
+    terminal.close(LIMIT_S)
+    out.flush()
+    assert out.buffer.getvalue() == b"50 ? ?\n"  # type: ignore[attr-defined]
+
+
+def test_a_closed_stdout_is_told_once_and_stderr_goes_on(
+    make_terminal: Callable[..., Terminal],
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    err = io.StringIO()
+    with os.fdopen(writer, "w") as out:
+        terminal = make_terminal(out, err)
+
+        def is_told() -> bool:
+            try:
+                terminal.write("out", "line\n")
+            except TerminalClosedError as error:
+                assert error.stream == "out"
+                return True
+            return False
+
+        assert wait_until(is_told, LIMIT_S)
+        terminal.write("out", "nobody hears this\n")
+        terminal.write("err", "the end\n")
+        terminal.close(LIMIT_S)
+    assert err.getvalue() == "the end\n"
+
+
+def test_a_reader_who_takes_nothing_holds_nobody_up_and_misses_only_what_may_be_missed(
+    make_terminal: Callable[..., Terminal],
+) -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as file, os.fdopen(reader) as source:
+        terminal = make_terminal(file, file)
+        line = "x" * 999 + "\n"
+        for _ in range(10_000):  # would block if it waited for the reader
+            terminal.write("out", line, is_droppable=True)
+        terminal.write("err", "the failure box\n")
+        taken: list[str] = []
+        thread = threading.Thread(target=lambda: taken.extend(source))
+        thread.start()
+        terminal.close(LIMIT_S)
+        file.close()
+        thread.join()
+    notes = [re.match(r"tfdist: (\d+) lines are in the logs only", text) for text in taken]
+    missing = sum(int(note[1]) for note in notes if note)
+    assert missing > 1_000
+    assert taken.count(line) == 10_000 - missing
+    assert notes[-2] and taken[-1] == "the failure box\n"
+
+
+def test_a_reader_who_never_comes_is_given_up(make_terminal: Callable[..., Terminal]) -> None:
+    code = (
+        "import sys\n"
+        "from tfdist.launch.screen.terminal import Terminal\n"
+        "terminal = Terminal(sys.stdout, sys.stderr)\n"
+        "terminal.write('out', 'x' * 1_000_000 + '\\n')\n"
+        "terminal.close(0.2)\n"
+        "terminal.write('err', 'lost')\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.wait(LIMIT_S) == 0  # nobody has read anything
+        assert process.stderr is not None and process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_pipe_that_somebody_made_non_blocking_loses_nothing(
+    make_terminal: Callable[..., Terminal],
+) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    text = "0123456789\n" * 100_000
+    with os.fdopen(writer, "w") as file, os.fdopen(reader) as source:
+        terminal = make_terminal(file, None)
+        terminal.write("out", text)
+        taken: list[str] = []
+        thread = threading.Thread(target=lambda: taken.append(source.read()))
+        thread.start()
+        terminal.close(LIMIT_S)
+        file.close()
+        thread.join()
+    assert taken == [text]

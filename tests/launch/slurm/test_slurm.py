@@ -1,0 +1,371 @@
+"""`tfdist slurm`: options, the batch script, and how the end of a job is read."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tfdist.launch.cli import main
+from tfdist.launch.options.option_parser import OptionParser
+from tfdist.launch.slurm import add_arguments
+from tfdist.launch.slurm.ending import (
+    Ending,
+    ending,
+    failure_of,
+    is_hopeless,
+    is_node_lost,
+    stopped_after,
+)
+from tfdist.launch.slurm.script import batch_script
+from tfdist.launch.slurm.slurm_options import SlurmOptions, slurm_options
+from tfdist.launch.slurm.slurm_parser import time_limit_s
+from tfdist.launch.slurm.worker import JobFiles, Record
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_with_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("")
+
+
+def options(*words: str) -> SlurmOptions:
+    parser = OptionParser(prog="tfdist slurm")
+    add_arguments(parser)
+    return slurm_options(parser.parse([*words, "--", "python", "train.py"]))
+
+
+def record(host: str, code: int | None = None, *, ended_s: float | None = None) -> Record:
+    return Record(host=host, pid=1, started_s=100.0, ended_s=ended_s, code=code)
+
+
+def test_the_workers_of_a_job_do_not_get_the_variables_of_the_run_it_was_submitted_from() -> None:
+    of_a_run = ("TF_CONFIG", "TFDIST_NUM_INSTANCES", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK")
+    of_a_run += ("HOROVOD_CONTROLLER", "PMI_SIZE", "PMIX_RANK", "MV2_COMM_WORLD_SIZE")
+    of_the_job = {"SLURM_JOB_NAME": "j", "SLURM_JOB_ID": "1", "SLURM_PROCID": "0"}
+    code = "import os; open('names', 'w').write(' '.join(os.environ))"
+    worker = [sys.executable, "-m", "tfdist.launch.slurm.worker", sys.executable, "-c", code]
+    job = [sys.executable, "-m", "tfdist.launch.slurm.job", "--num-workers=1", "--log-dir=."]
+    environ = {**os.environ, **dict.fromkeys(of_a_run, "1"), **of_the_job}
+    subprocess.run([*job, "--", *worker], env=environ, check=True, timeout=60)
+    names = set(Path("names").read_text().split())
+    assert names >= of_the_job.keys()
+    assert not names & set(of_a_run)
+
+
+# --- the script ---------------------------------------------------------------------------------
+
+
+def test_the_script_of_a_grpc_job() -> None:
+    words = ("--nodes=3", "--tasks-per-node=2", "--cpus-per-task=4", "--time=02:00:00")
+    job = options(*words, "--partition=gpu", "--requeue", "--max-restarts=2", "-x", "LR=0.1")
+    assert (
+        batch_script(job, environ={})
+        == f"""\
+#!/bin/bash
+# Written by `tfdist slurm`. The log folder must be there when the job starts.
+#SBATCH --job-name=train
+#SBATCH --nodes=3
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=4
+#SBATCH --time=02:00:00
+#SBATCH --partition=gpu
+#SBATCH --output=logs/%x-%j.log
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@120
+#SBATCH --export=ALL
+#SBATCH --requeue
+
+export LR=0.1
+export OMP_NUM_THREADS=4
+export OPENBLAS_NUM_THREADS=4
+export PYTHONUNBUFFERED=1
+export TFDIST_DEVICES_PER_REPLICA=1
+export TFDIST_NUM_LOCAL_REPLICAS=1
+export TF_NUM_INTRAOP_THREADS=4
+python={sys.executable}
+
+# Starts the workers, passes signals on to them, and ends as the one that failed first.
+exec "$python" -m tfdist.launch.slurm.job \\
+    --num-workers=6 --log-dir=logs --grace=30 --max-restarts=2 --requeue -- \\
+    srun --nodes=3 --ntasks-per-node=2 --cpus-per-task=4 --distribution=block \\
+    --kill-on-bad-exit=1 \\
+    "$python" -m tfdist.launch.slurm.worker \\
+    python train.py
+"""
+    )
+
+
+def test_the_script_of_a_horovod_job_starts_mpirun_with_as_many_ranks_on_each_node() -> None:
+    job = options("--engine=horovod", "--nodes=2", "--tasks-per-node=4", "--gpus-per-task=1")
+    script = batch_script(job, mpirun="/opt/bin/mpirun", environ={})
+    words = script.replace("\\\n", " ").split()
+    assert "srun" not in words
+    start = words[words.index("/opt/bin/mpirun") :]
+    for expected in (["--map-by", "ppr:4:node", "-np", "8"], ["--bind-to", "none"]):
+        place = start.index(expected[0])
+        assert start[place : place + len(expected)] == expected
+    # To its one daemon a node Slurm would give the GPUs of one task.
+    assert "#SBATCH --gpus-per-node=4\n" in script
+    assert "per-task" not in script
+
+
+def test_every_word_and_value_reaches_the_worker_as_it_was_given(tmp_path: Path) -> None:
+    values = ["a b", "it's", '"$HOME"', "`id`", "$(id)", "*", "\\", "two\nlines\n#SBATCH --uid=0"]
+    parser = OptionParser(prog="tfdist slurm")
+    add_arguments(parser)
+    given = ["-x", f"VALUE={values[-1]}", "--", "python", "train.py", *values]
+    script = batch_script(slurm_options(parser.parse(given)), environ={})
+    directives = script.partition("\n\n")[0].splitlines()
+    assert [line for line in directives if "uid" in line] == []
+    # The shell's own reading of the script: only the program is another.
+    show = "import os, sys; print(repr(sys.argv[1:]), repr(os.environ['VALUE']))"
+    script = script.replace(f"python={sys.executable}", f"python=({sys.executable} -c {show!r})")
+    script = script.replace('"$python" -m', '"${python[@]}" -m')
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    words = done.stdout.strip()
+    assert words.endswith(f"{['python', 'train.py', *values]!r}"[1:] + f" {values[-1]!r}")
+
+
+def test_a_variable_without_a_value_is_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "secret")
+    script = batch_script(options("--env", "TOKEN"))
+    assert "secret" not in script
+    assert "#SBATCH --export=ALL" in script
+
+
+def test_own_options_of_sbatch_become_lines_of_their_own() -> None:
+    script = batch_script(options("--sbatch-args=--exclusive --constraint=v100|a100"), environ={})
+    assert "#SBATCH --exclusive\n#SBATCH --constraint=v100|a100\n" in script
+
+
+@pytest.mark.parametrize(
+    ("words", "places"),
+    [
+        ([], (1, 1)),
+        (["--nodes=3"], (3, 1)),
+        (["--tasks-per-node=2"], (1, 2)),
+        (["--num-instances=4"], (4, 1)),
+        (["--num-instances=4", "--nodes=2"], (2, 2)),
+        (["--num-instances=4", "--tasks-per-node=4"], (1, 4)),
+        (["--num-instances=6", "--nodes=2", "--tasks-per-node=3"], (2, 3)),
+    ],
+)
+def test_what_is_left_out_of_the_places_follows(
+    words: Sequence[str], places: tuple[int, int]
+) -> None:
+    found = options(*words)
+    assert (found.nodes, found.tasks_per_node) == places
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "train.py"], "train"),
+        (["train.py", "--epochs", "3"], "train"),
+        (["-m", "json.tool"], "json.tool"),
+        (["sh", "-c", "x"], "sh"),
+    ],
+)
+def test_a_job_is_called_after_its_program(command: Sequence[str], name: str) -> None:
+    parser = OptionParser(prog="tfdist slurm")
+    add_arguments(parser)
+    assert slurm_options(parser.parse(["--", *command])).job_name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 5400),
+        ("90:30", 5430),
+        ("02:30:00", 9000),
+        ("1-12", 129600),
+        ("1-12:30", 131400),
+        ("1-12:30:15", 131415),
+        ("0", 0),
+        ("", 0),
+        ("1h", 0),
+        ("-5", 0),
+        ("1:2:3:4", 0),
+    ],
+)
+def test_times_are_read_as_slurm_does(text: str, seconds: int) -> None:
+    assert time_limit_s(text) == seconds
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+RUN = ["--", "python", "train.py"]
+BAD_INPUT = [
+    (["--nodes=3"], ["no command", "python train.py"]),
+    (["--time=1h", *RUN], ['"1h"', "HOURS:MINUTES:SECONDS", "02:30:00"]),
+    (["--time=0", *RUN], ['"0"', "above 0"]),
+    (["--time=2", *RUN], ["--time 2", "--save-before-end 120", "Raise"]),
+    (["--job-name=a b", *RUN], ["--job-name", '"a b"', "train-1"]),
+    (["--partition=gpu;rm", *RUN], ["--partition", '"gpu;rm"']),
+    (["--account=", *RUN], ["--account", '""']),
+    (["--qos=a\nb", *RUN], ["--qos", '"a\\nb"']),
+    (["--mem=16GB", *RUN], ["--mem", '"16GB"', "16G"]),
+    (["--log-dir=my logs", *RUN], ["--log-dir", '"my logs"', "logs"]),
+    (["--log-dir=%j", *RUN], ["--log-dir", '"%j"']),
+    (["--log-dir=train.py", *RUN], ["--log-dir", "train.py", "not a folder"]),
+    (["--nodes=0", *RUN], ["--nodes", '"0"', "from 1"]),
+    (["--tasks-per-node=65", *RUN], ["--tasks-per-node is 65", "at most 64", "more nodes"]),
+    (["--num-instances=5", "--nodes=2", *RUN], ["is 5", "--nodes is 2", "4 or 6"]),
+    (["--num-instances=5", "--tasks-per-node=2", *RUN], ["--tasks-per-node is 2", "4 or 6"]),
+    (
+        ["--num-instances=5", "--nodes=2", "--tasks-per-node=2", *RUN],
+        ["is 5", "make 4", "Leave one"],
+    ),
+    (["--nodes=2", "--num-replicas=3", *RUN], ["--num-replicas is 3", "2 or 4"]),
+    (["--num-replicas=2", "--gpus-per-task=1", *RUN], ["--gpus-per-task is 1", "task 2"]),
+    (["--cpus-per-task=2", "--threads=4", *RUN], ["--threads is 4", "--cpus-per-task 4"]),
+    (["--evaluator", *RUN], ["--evaluator", "Leave it out", "worker 0"]),
+    (["--sbatch-args=--nodes=4", *RUN], ["--nodes", "sets itself", "use --nodes"]),
+    (["--sbatch-args=--comment='a b'", *RUN], ['"--comment=a b"', "--exclusive"]),
+    (["--sbatch-args=rm -rf", *RUN], ['"rm"', "options of sbatch"]),
+    (["--save-before-end=x", *RUN], ["--save-before-end", '"x"']),
+    (["-x", "1A=2", *RUN], ['"1A"', "NAME=VALUE"]),
+    (["-x", "TF_CONFIG={}", *RUN], ["TF_CONFIG", "Remove it"]),
+    (["--nodse=3", *RUN], ['"--nodse"', '"--nodes"']),
+    (["--", "python", "trian.py"], ['"trian.py"', '"train.py"']),
+]
+
+
+@pytest.mark.parametrize(("argv", "phrases"), BAD_INPUT)
+def test_bad_input_is_refused_in_two_lines_with_the_mend(
+    argv: Sequence[str], phrases: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["slurm", "--dry-run", *argv]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("tfdist slurm: error: ")
+    assert captured.err.count("\n") <= 2
+    assert [phrase for phrase in phrases if phrase not in captured.err] == [], captured.err
+    assert not Path("logs").exists()
+
+
+def test_without_sbatch_the_user_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert main(["slurm", *RUN]) == 2
+    assert "no sbatch on PATH" in capsys.readouterr().err
+
+
+# --- how a job has ended ------------------------------------------------------------------------
+
+
+def test_the_first_that_failed_by_itself_is_to_blame() -> None:
+    records = {
+        0: record("a", -signal.SIGTERM, ended_s=105.0),
+        1: record("b", 200, ended_s=103.0),
+        2: record("c", 7, ended_s=104.0),
+    }
+    assert ending(records, 143) == Ending(exit_code=7, worker=2)
+    assert stopped_after(ending(records, 143), records) == {"worker 0": False}
+
+
+def test_a_signal_becomes_the_exit_code_that_a_shell_makes_of_it() -> None:
+    records = {0: record("a", -signal.SIGKILL, ended_s=103.0), 1: record("b", 200, ended_s=104.0)}
+    assert ending(records, 137) == Ending(exit_code=137, worker=0, kind="signal")
+
+
+def test_a_worker_that_was_lost_is_to_blame_though_nothing_is_known_of_its_end() -> None:
+    records = {0: record("a", 200, ended_s=103.0), 1: record("b")}
+    end = ending(records, 137)
+    assert (end.exit_code, end.worker, end.kind) == (124, 1, "silent")
+
+
+@pytest.mark.parametrize(("code", "step_code"), [(200, 200), (-signal.SIGTERM, 205)])
+def test_a_worker_on_a_node_that_does_not_answer_is_to_blame_whatever_it_says(
+    code: int, step_code: int
+) -> None:
+    records = {worker: record("a", code, ended_s=103.0 + worker) for worker in range(3)}
+    assert is_node_lost(records, step_code)
+    end = ending(records, step_code, unreachable=[2])
+    assert (end.exit_code, end.worker, end.kind) == (124, 2, "silent")
+
+
+def test_one_that_left_too_early_is_to_blame_if_another_lost_it() -> None:
+    records = {0: record("a", 200, ended_s=103.0), 1: record("b", 0, ended_s=102.0)}
+    assert ending(records, 200) == Ending(
+        exit_code=1, worker=1, kind="ended early", detail="worker 0 still needed it"
+    )
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 0), (138, 138), (143, 143)])
+def test_workers_that_saved_and_stopped_are_not_to_blame(code: int, expected: int) -> None:
+    records = {worker: record("a", code, ended_s=103.0) for worker in range(2)}
+    assert ending(records, 0) == Ending(exit_code=expected)
+
+
+def test_without_records_the_exit_code_is_that_of_srun() -> None:
+    assert ending({}, 1) == Ending(exit_code=1)
+
+
+def test_what_mpirun_stopped_since_it_lost_a_node_is_not_to_blame() -> None:
+    records = {worker: record("a", -signal.SIGTERM, ended_s=103.0) for worker in range(2)}
+    assert ending(records, 205) == Ending(exit_code=200)
+
+
+def test_a_job_is_hopeless_when_one_is_lost_and_all_others_have_left() -> None:
+    records = {0: record("a", 200, ended_s=103.0), 1: record("b")}
+    assert not is_hopeless(records, now_s=106.0, grace_s=30.0)
+    assert is_hopeless(records, now_s=109.0, grace_s=30.0)
+
+
+def test_a_job_is_hopeless_when_the_grace_is_over() -> None:
+    records = {0: record("a", 7, ended_s=103.0), 1: record("b")}
+    assert not is_hopeless(records, now_s=132.0, grace_s=30.0)
+    assert is_hopeless(records, now_s=134.0, grace_s=30.0)
+    assert not is_hopeless({0: record("a")}, now_s=1e6, grace_s=30.0)
+
+
+def test_what_is_told_about_a_failure_comes_from_its_record_and_its_log(tmp_path: Path) -> None:
+    files = JobFiles(str(tmp_path / "train-7"))
+    files.log_path(0).write_text("one\ntwo\n")
+    files.write(0, record("a", 7, ended_s=103.0))
+    records = files.read(2)
+    failure = failure_of(ending(records, 7), records, files)
+    assert failure is not None
+    assert (failure.name, failure.host, failure.after_s) == ("worker 0", "a", 3.0)
+    assert tuple(failure.log_tail) == ("one", "two")
+    assert failure.log_path == Path("train-7-0.log")
+    files.remove(2)
+    assert [path.name for path in tmp_path.glob("train-7*")] == ["train-7-0.log"]
+
+
+# --- the process beside each worker -------------------------------------------------------------
+
+
+def test_a_worker_that_saved_and_stopped_does_not_make_slurm_kill_the_others(
+    tmp_path: Path,
+) -> None:
+    files = JobFiles(str(tmp_path / "train-7"))
+    for code, expected in ((138, 0), (7, 7)):
+        process = _start_worker(files, f"print('hello'); raise SystemExit({code})")
+        assert process.wait(20) == expected
+        assert files.read(1)[0].code == code
+    assert files.log_path(0).read_text() == "hello\nhello\n"
+
+
+def test_a_command_that_cannot_be_started_is_on_record(tmp_path: Path) -> None:
+    files = JobFiles(str(tmp_path / "train-7"))
+    process = _start_worker(files, command=["./no-such-program"])
+    assert process.wait(20) == 127
+    assert "cannot start ./no-such-program: No such file" in files.log_path(0).read_text()
+
+
+def _start_worker(
+    files: JobFiles, code: str = "", command: Sequence[str] = ()
+) -> "subprocess.Popen[bytes]":
+    words = [sys.executable, "-m", "tfdist.launch.slurm.worker"]
+    environ = {**os.environ, **files.environment(), "SLURM_PROCID": "0", "PYTHONPATH": _ROOT}
+    return subprocess.Popen([*words, *(command or [sys.executable, "-c", code])], env=environ)
+
+
+_ROOT = str(Path(__file__).parents[3])

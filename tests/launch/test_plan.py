@@ -1,0 +1,197 @@
+"""From the options to who runs where, with which environment."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.cluster.instance_variables import read_instance
+from tfdist.cluster.tf_config import parse_tf_config
+from tfdist.launch.errors import UsageError
+from tfdist.launch.machine.cores_and_gpus import Machine
+from tfdist.launch.options.hosts import Host
+from tfdist.launch.options.run_options import RunOptions
+from tfdist.launch.plan import Plan, make_plan, num_local_ports
+
+MACHINE = Machine(cores=(0, 1, 2, 3), numa_nodes=((0, 1, 2, 3),))
+PORTS = (20001, 20002, 20003, 20004)
+
+
+def planned(
+    *, environ: Mapping[str, str] | None = None, restart_count: int = 0, **options: Any
+) -> Plan:
+    return make_plan(
+        RunOptions(command=("python", "train.py"), **{"num_replicas": 2, **options}),
+        machine=MACHINE,
+        ports=PORTS,
+        log_dir=Path("logs"),
+        environ=environ or {},
+        restart_count=restart_count,
+    )
+
+
+def hosts(*names: str, slots: int | None = None) -> tuple[Host, ...]:
+    return tuple(Host(name=name, slots=slots) for name in names)
+
+
+def addresses(plan: Plan) -> list[str]:
+    return json.loads(plan.workers[0].environment["TF_CONFIG"])["cluster"]["worker"]
+
+
+def test_each_worker_gets_its_own_tf_config() -> None:
+    plan = planned(num_instances=2)
+    assert len(plan.workers) == 2
+    for index, worker in enumerate(plan.workers):
+        cluster, task = parse_tf_config(worker.environment["TF_CONFIG"])
+        assert cluster.jobs == {"worker": ("127.0.0.1:20001", "127.0.0.1:20002")}
+        assert (task.type, task.index) == ("worker", index)
+
+
+def test_each_worker_has_its_name_command_and_log() -> None:
+    worker = planned(num_instances=2).workers[1]
+    assert (worker.index, worker.name, worker.host) == (1, "worker 1", "localhost")
+    assert worker.command == ("python", "train.py")
+    assert worker.log_path == Path("logs/worker-1.log")
+
+
+def test_replicas_are_dealt_out_evenly() -> None:
+    plan = planned(num_instances=2, num_replicas=6, devices_per_replica=2)
+    assert [worker.replicas for worker in plan.workers] == [range(0, 3), range(3, 6)]
+    instance = read_instance(plan.workers[1].environment)
+    assert instance is not None
+    assert (instance.num_total_replicas, instance.num_local_replicas) == (6, 3)
+    assert (instance.replica_index_offset, instance.devices_per_replica) == (3, 2)
+
+
+def test_workers_are_told_how_often_the_run_was_started_before() -> None:
+    assert planned().workers[0].environment["TFDIST_RESTART_COUNT"] == "0"
+    assert planned(restart_count=2).workers[0].environment["TFDIST_RESTART_COUNT"] == "2"
+
+
+def test_workers_are_told_how_long_they_may_wait_for_each_other() -> None:
+    environment = planned(start_timeout_s=12.5).workers[0].environment
+    assert environment["TFDIST_START_TIMEOUT_S"] == "12.5"
+
+
+def test_workers_over_horovod_get_no_tf_config() -> None:
+    plan = planned(engine="horovod", num_instances=2)
+    assert plan.engine == "horovod"
+    for index, worker in enumerate(plan.workers):
+        assert "TF_CONFIG" not in worker.environment
+        assert worker.environment["TFDIST_INSTANCE_INDEX"] == str(index)
+
+
+def test_local_workers_are_bound_to_cores_of_their_own() -> None:
+    first, second = planned(num_instances=2).workers
+    assert (first.cores, second.cores) == ((0, 1), (2, 3))
+    assert first.environment["OMP_NUM_THREADS"] == "2"
+    assert first.share is None
+
+
+def test_workers_elsewhere_take_their_share_of_their_own_machine() -> None:
+    plan = planned(num_instances=4, num_replicas=4, hosts=hosts("a", "b"))
+    assert [worker.cores for worker in plan.workers] == [None] * 4
+    assert "OMP_NUM_THREADS" not in plan.workers[0].environment
+    shares = [worker.share for worker in plan.workers]
+    assert [share and (share.index, share.num_workers) for share in shares] == [
+        (0, 2),
+        (0, 2),
+        (1, 2),
+        (1, 2),
+    ]
+
+
+def test_hosts_without_slots_get_workers_in_turn() -> None:
+    plan = planned(num_instances=3, num_replicas=3, hosts=hosts("a", "b"))
+    assert [worker.host for worker in plan.workers] == ["a", "b", "a"]
+    locals_ = [worker.environment["TFDIST_LOCAL_INSTANCE_INDEX"] for worker in plan.workers]
+    assert locals_ == ["0", "0", "1"]
+    assert addresses(plan) == ["a:3737", "b:3737", "a:3738"]
+
+
+def test_hosts_with_slots_are_filled_one_after_another() -> None:
+    plan = planned(num_instances=3, num_replicas=3, hosts=hosts("a", "b", slots=2))
+    assert [worker.host for worker in plan.workers] == ["a", "a", "b"]
+    assert addresses(plan) == ["a:3737", "a:3738", "b:3737"]
+
+
+def test_too_few_slots_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"2 slots.*--num-instances is 3"):
+        planned(num_instances=3, num_replicas=3, hosts=hosts("a", "b", slots=1))
+
+
+def test_the_first_port_on_other_hosts_may_be_chosen() -> None:
+    plan = planned(num_instances=2, hosts=hosts("a", slots=2), port=5000)
+    assert addresses(plan) == ["a:5000", "a:5001"]
+
+
+def test_an_ipv6_host_stands_in_brackets() -> None:
+    plan = planned(num_instances=2, hosts=hosts("fe80::1", "fe80::2"))
+    assert addresses(plan) == ["[fe80::1]:3737", "[fe80::2]:3737"]
+
+
+def test_the_evaluator_is_a_process_more_and_no_instance() -> None:
+    plan = planned(num_instances=2, evaluator=True)
+    evaluator = plan.workers[2]
+    assert (evaluator.index, evaluator.name) == (2, "evaluator")
+    assert evaluator.replicas == range(0)
+    assert evaluator.log_path == Path("logs/evaluator.log")
+    cluster, task = parse_tf_config(evaluator.environment["TF_CONFIG"])
+    assert (task.type, task.index) == ("evaluator", 0)
+    assert cluster.jobs["evaluator"] == ("127.0.0.1:20003",)
+    assert not any(name.startswith("TFDIST_") for name in evaluator.environment)
+    assert evaluator.environment["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+def test_training_workers_know_that_there_is_an_evaluator() -> None:
+    for engine in ("grpc", "horovod"):
+        plan = planned(num_instances=2, evaluator=True, engine=engine)
+        assert plan.workers[0].environment["TFDIST_HAS_EVALUATOR"] == "1"
+    assert "TFDIST_HAS_EVALUATOR" not in planned(num_instances=2).workers[0].environment
+
+
+def test_the_evaluator_runs_here_though_the_training_runs_elsewhere() -> None:
+    plan = planned(num_instances=2, hosts=hosts("a", "b"), evaluator=True)
+    assert plan.workers[2].host == "localhost"
+
+
+def test_the_evaluator_of_a_horovod_run_learns_its_part_from_tf_config() -> None:
+    plan = planned(num_instances=2, engine="horovod", evaluator=True)
+    _, task = parse_tf_config(plan.workers[2].environment["TF_CONFIG"])
+    assert task.type == "evaluator"
+
+
+def test_what_the_user_sets_for_the_workers_reaches_all_of_them() -> None:
+    plan = planned(num_instances=2, evaluator=True, environment={"A": "1"})
+    assert [worker.environment["A"] for worker in plan.workers] == ["1"] * 3
+
+
+def test_the_users_variables_win_over_ours() -> None:
+    mine = {"PYTHONUNBUFFERED": "", "OMP_NUM_THREADS": "9"}
+    environment = planned(num_instances=2, environment=mine).workers[0].environment
+    assert mine.items() <= environment.items()
+    assert environment["TF_NUM_INTRAOP_THREADS"] == "2"
+
+
+def test_threads_that_the_launchers_environment_sets_are_not_set_again() -> None:
+    environment = planned(environ={"OMP_NUM_THREADS": "7"}).workers[0].environment
+    assert "OMP_NUM_THREADS" not in environment  # inherited
+
+
+def test_output_is_not_held_back_in_a_buffer() -> None:
+    assert planned().workers[0].environment["PYTHONUNBUFFERED"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({"num_instances": 2}, 2),
+        ({"num_instances": 2, "evaluator": True}, 3),
+        ({"num_instances": 2, "hosts": hosts("a", "b")}, 0),
+        ({"num_instances": 2, "hosts": hosts("a", "b"), "evaluator": True}, 0),
+    ],
+)
+def test_each_local_process_takes_a_free_port(options: dict[str, Any], count: int) -> None:
+    assert num_local_ports(RunOptions(command=("true",), **options)) == count

@@ -1,0 +1,122 @@
+"""How a program ends whose error nobody catches."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.process.progress_file import ProgressFile, progress_environment
+
+ROOT = str(Path(__file__).parents[2])
+ERRORS = """
+import os, signal, sys
+sys.path.insert(0, {root!r})
+from tfdist.cluster import ClusterError, WorkerLostError; from tfdist.process import endings
+from tfdist.process.exit_codes import BAD_CONFIGURATION
+from tfdist.cluster.rendezvous.protocol import (
+    AbsentWorkerError, PortTakenError, RendezvousError
+)
+{before}
+endings.install()
+endings.install()
+{code}
+"""
+
+
+@pytest.fixture
+def end(tmp_path: Path) -> Callable[..., Any]:
+    """Runs a program that installs the hook after `before`, then runs `code`."""
+
+    def end(
+        code: str, *, before: str = "", env: dict[str, str] | None = None, options: Any = ()
+    ) -> subprocess.CompletedProcess[str]:
+        program = tmp_path / "program.py"
+        program.write_text(ERRORS.format(root=ROOT, before=before, code=code))
+        outside = {k: v for k, v in os.environ.items() if not k.startswith(("TFDIST_", "OMPI_"))}
+        return subprocess.run(
+            [sys.executable, *options, str(program)],
+            env={**outside, **(env or {})},
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=30,
+        )
+
+    return end
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        ("ClusterError", 2),
+        ("RendezvousError", 2),
+        ("AbsentWorkerError", 200),
+        ("PortTakenError", 201),
+        ("WorkerLostError", 200),
+    ],
+)
+def test_an_error_for_the_user_is_one_line_with_its_exit_code(
+    end: Any, error: str, exit_code: int
+) -> None:
+    ended = end(f"raise {error}('what, and the mend')")
+    assert (ended.returncode, ended.stderr) == (exit_code, f"{error}: what, and the mend\n")
+
+
+def test_any_other_error_is_pythons_traceback_and_1(end: Any) -> None:
+    ended = end("raise ValueError('of the user')")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("Traceback") and ended.stderr.endswith("of the user\n")
+
+
+@pytest.mark.parametrize(
+    ("env", "returncode"),
+    [
+        ({}, -signal.SIGINT),
+        ({"TFDIST_INSTANCE_INDEX": "0"}, 130),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, 130),
+        ({"HOROVOD_RANK": "0"}, 130),
+    ],
+)
+def test_ctrl_c_has_no_stack(end: Any, env: dict[str, str], returncode: int) -> None:
+    # By hand the process dies of the signal, so that a shell's loop ends, too.
+    ended = end("raise KeyboardInterrupt", env=env)
+    assert (ended.returncode, ended.stderr) == (returncode, "Interrupted.\n")
+
+
+@pytest.mark.parametrize(("error", "exit_code"), [("ClusterError", 2), ("ValueError", 1)])
+def test_a_hook_of_the_users_own_gets_every_error(end: Any, error: str, exit_code: int) -> None:
+    ended = end(
+        f"raise {error}('x')", before="sys.excepthook = lambda *e: print('own', e[0].__name__)"
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (exit_code, f"own {error}\n", "")
+
+
+def test_what_is_registered_for_the_exit_still_runs(end: Any) -> None:
+    ended = end("import atexit; atexit.register(print, 'cleaned up'); raise ClusterError('x')")
+    assert (ended.returncode, ended.stdout) == (2, "cleaned up\n")
+
+
+def test_an_interactive_session_goes_on(end: Any) -> None:
+    ended = end("raise ClusterError('x')", options=["-i"])
+    assert ended.returncode == 0  # at the end of its input
+    assert "ClusterError: x\n" in ended.stderr and "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "code", ["endings.tell_when_leaving(); sys.exit(3)", "raise ValueError('of the user')"]
+)
+def test_the_launcher_is_told_before_anything_else_that_this_process_leaves(
+    end: Any, tmp_path: Path, code: str
+) -> None:
+    path = tmp_path / "progress"
+    show = "import atexit; from pathlib import Path; from tfdist.process.progress_file import *;"
+    show += f"atexit.register(lambda: print(ProgressFile(Path({str(path)!r})).read().phase))\n"
+    ended = end(show + code, env=progress_environment(path))
+    assert ended.stdout == "leaving\n"
+    progress = ProgressFile(path).read()
+    assert progress is not None and progress.phase == "leaving"

@@ -1,0 +1,126 @@
+"""What Horovod and Open MPI are told, and what of it stays the user's."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from tfdist.launch.machine.mpi import find_mpirun, mpirun_command, mpirun_environment
+from tfdist.strategies.horovod.settings import describe_settings, missing_settings
+from tfdist.strategies.reductions.buckets import describe_sizes
+from tfdist.testing import engine_problem
+
+RULES = str(files("tfdist.strategies.horovod") / "open_mpi_rules.txt")
+DEFAULTS = {
+    "HOROVOD_CYCLE_TIME": "0.1",
+    "HOROVOD_FUSION_THRESHOLD": "1048576",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_btl_tcp_flags": "send",
+    "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
+    "OMPI_MCA_coll_tuned_dynamic_rules_filename": RULES,
+}
+SAID = (
+    "HOROVOD_CYCLE_TIME=0.1, HOROVOD_FUSION_THRESHOLD=1048576, mpi_yield_when_idle=1, "
+    "btl_tcp_flags=send"
+)
+
+
+def test_what_the_user_has_not_set_is_set_and_said() -> None:
+    assert missing_settings({"PATH": "/bin"}) == DEFAULTS
+    assert missing_settings(DEFAULTS) == {}
+    assert describe_settings(DEFAULTS) == f"{SAID}, coll_tuned rings from 1 MB on"
+
+
+def test_what_the_user_has_set_is_kept_and_named() -> None:
+    own = {"HOROVOD_CYCLE_TIME": "5", "OMPI_MCA_mpi_yield_when_idle": "0"}
+    missing = missing_settings(own)
+    assert not missing.keys() & own.keys()
+    assert missing.keys() | own.keys() == DEFAULTS.keys()
+    assert describe_settings({**own, **missing}) == (
+        "HOROVOD_CYCLE_TIME=5 (yours), HOROVOD_FUSION_THRESHOLD=1048576, "
+        "mpi_yield_when_idle=0 (yours), btl_tcp_flags=send, coll_tuned rings from 1 MB on"
+    )
+
+
+def test_nothing_of_open_mpi_is_said_where_horovod_does_not_use_it() -> None:
+    said = describe_settings({**DEFAULTS, "HOROVOD_CYCLE_TIME": "5"}, over_mpi=False)
+    assert said == "HOROVOD_CYCLE_TIME=5 (yours), HOROVOD_FUSION_THRESHOLD=1048576"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("use_dynamic_rules", "0"), ("use_dynamic_rules", "1"), ("allreduce_algorithm", "3")],
+)
+def test_no_rules_are_put_beside_the_users_own_choice_of_algorithms(name: str, value: str) -> None:
+    own = {f"OMPI_MCA_coll_tuned_{name}": value}
+    missing = missing_settings(own)
+    assert not [added for added in missing if "coll_tuned" in added]
+    expected = f"{SAID}, coll_tuned_{name}={value} (yours)"
+    assert describe_settings({**own, **missing}) == expected
+
+
+def test_sizes_are_said_in_mb() -> None:
+    said = describe_sizes(max_bytes=1 << 20, alone_bytes=256 << 10)
+    assert said == "buckets of up to 1 MB, from 0.25 MB on alone"
+
+
+def test_the_rules_are_complete() -> None:
+    """Open MPI takes a file that it cannot read for none, and says nothing."""
+    text = "".join(line.split("#")[0] + "\n" for line in Path(RULES).read_text().splitlines())
+    numbers = [int(word) for word in text.split()]
+    assert numbers[:4] == [1, 2, 1, 2]  # One collective: all-reduce; one size of groups: from 2 on.
+    num_rules, rules = numbers[4], numbers[5:]
+    assert [rules[4 * i : 4 * i + 4] for i in range(num_rules)] == [
+        [0, 0, 0, 0],  # As Open MPI decides.
+        [1 << 20, 4, 0, 0],  # Rings.
+    ]
+    assert len(rules) == 4 * num_rules
+
+
+_REDUCE = """
+import os, time
+from tfdist.strategies import HorovodStrategy
+strategy = HorovodStrategy(device="/device:CPU:0")
+import numpy as np, tensorflow as tf
+hvd = strategy.extended.collectives._hvd
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    own = np.arange(1 << 20, dtype=np.float32) % 1000 * (hvd.rank() + 1)
+    total = session.run(strategy.extended.collectives.sum([tf.constant(own)], "sum")[0])
+assert np.array_equal(total, np.arange(1 << 20) % 1000 * 3), total
+# At once: mpirun would mix the parts of two ranks' lines.
+os.write(1, f"rank {hvd.rank()}: {strategy.describe_reductions()}\\n".encode())
+"""
+
+
+@pytest.mark.skipif(engine_problem("horovod") is not None, reason=str(engine_problem("horovod")))
+@pytest.mark.parametrize("transports", ["^tcp,ofi", "tcp,self"])  # Shared memory; TCP.
+def test_open_mpi_takes_the_settings_without_a_word_and_the_users_stay(
+    transports: str, tmp_path: Path
+) -> None:
+    mpirun = find_mpirun()
+    assert mpirun is not None
+    script = tmp_path / "reduce.py"
+    script.write_text(_REDUCE)
+    environ = mpirun_environment(mpirun, {**os.environ, "TMPDIR": str(tmp_path)})
+    command = list(mpirun_command(mpirun, 2, [sys.executable, str(script)]))
+    command[command.index("^tcp,ofi")] = transports
+    own = {"HOROVOD_CYCLE_TIME": "1", "OMPI_MCA_btl_tcp_if_include": "lo"}
+    ended = subprocess.run(
+        command,
+        env={**environ, **own, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr
+    said = SAID.replace("CYCLE_TIME=0.1", "CYCLE_TIME=1 (yours)")
+    for rank in (0, 1):
+        line = f"rank {rank}: Horovod, buckets of up to 1 MB, from 0.25 MB on alone; {said}, "
+        assert f"{line}coll_tuned rings from 1 MB on\n" in ended.stdout
+    of_tensorflow = re.compile(r"\.cc:\d+\]|absl::|^To enable the following instructions")
+    lines = ended.stderr.splitlines()
+    assert [line for line in lines if not of_tensorflow.search(line)] == []

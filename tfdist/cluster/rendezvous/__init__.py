@@ -1,0 +1,1 @@
+"""The rendezvous: workers find each other before TensorFlow starts, and notice lost peers."""

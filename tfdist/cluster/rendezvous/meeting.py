@@ -1,0 +1,207 @@
+"""The workers find each other before TensorFlow, which would wait for ever for a missing one.
+
+`meet` brings all workers together on the ports that TensorFlow will use; `wait_for_servers`
+checks afterwards that TensorFlow's servers can be reached there. Both say whom they wait for.
+"""
+
+import contextlib
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+
+from tfdist.cluster.rendezvous.chief import Gathering
+from tfdist.cluster.rendezvous.protocol import (
+    AbsentWorkerError,
+    Hello,
+    Member,
+    Reply,
+    encode,
+    ending_error,
+    members_of,
+    missing_error,
+    name_missing,
+    parse_reply,
+    unreachable_error,
+    waiting_line,
+)
+from tfdist.cluster.rendezvous.sockets import (
+    POLL_S,
+    Patience,
+    connect,
+    listening,
+    why_not_connected,
+)
+from tfdist.cluster.tasks import Cluster, Task
+
+# The chief knows more than the others, so its last word should come before their own.
+_GRACE_S = 1.0
+_RETRY_S = 0.2
+
+
+def print_to_stderr(line: str) -> None:
+    """Prints one line for the user at once."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def meet(
+    cluster: Cluster,
+    task: Task,
+    *,
+    timeout_s: float = 300.0,
+    report_every_s: float = 5.0,
+    say: Callable[[str], None] = print_to_stderr,
+) -> None:
+    """Waits until all workers of the cluster have started with the same cluster.
+
+    Every worker must call it, before TensorFlow's server takes the port; ps and evaluator tasks
+    must not. If one does not come, the others say whom they wait for and raise after the limit.
+    Afterwards all ports are free again. Ctrl-C works at every moment, except that the system's
+    look-up of an unknown host name finishes first.
+
+    Args:
+      cluster: The cluster; all workers must have been given the same one.
+      task: This process's task, one of `cluster.workers`.
+      timeout_s: How long to wait for the others, counted from this process's call.
+      report_every_s: How often to say who is missing.
+      say: Takes a line for the user.
+
+    Raises:
+      RendezvousError: If this worker's port is in use, a worker is missing after the limit, a
+        worker was started with another cluster, or two processes were started as one task.
+      ClusterError: If the task is not a worker of the cluster.
+    """
+    index = cluster.worker_index(task)
+    members = members_of(cluster)
+    patience = Patience(timeout_s, report_every_s)
+    # Only the chief is called on, but a port in use is to be found here by every worker.
+    with listening(members[index]) as listeners:
+        if index == 0:
+            Gathering(members, listeners, patience, say).run()
+        else:
+            _join(members, index, patience, say)
+    if patience.has_reported:
+        say(f"All {len(members)} workers are here.")
+
+
+def check_port(cluster: Cluster, task: Task) -> None:
+    """Refuses a port that is in use, without waiting for anybody.
+
+    Raises:
+      RendezvousError: If this worker's port is in use or may not be used.
+      ClusterError: If the task is not a worker of the cluster.
+    """
+    with listening(members_of(cluster)[cluster.worker_index(task)]):
+        pass
+
+
+def wait_for_servers(
+    cluster: Cluster,
+    task: Task,
+    *,
+    timeout_s: float = 300.0,
+    report_every_s: float = 5.0,
+    say: Callable[[str], None] = print_to_stderr,
+) -> None:
+    """Waits until the TensorFlow server of every other worker accepts connections.
+
+    Called after `meet` and after this worker's own server was started.
+
+    Args:
+      cluster: The cluster.
+      task: This process's task, one of `cluster.workers`.
+      timeout_s: How long to wait.
+      report_every_s: How often to say whose server does not answer.
+      say: Takes a line for the user.
+
+    Raises:
+      RendezvousError: If a server cannot be reached within the limit.
+      ClusterError: If the task is not a worker of the cluster.
+    """
+    own = members_of(cluster)[cluster.worker_index(task)]
+    waiting = [member for member in members_of(cluster) if member != own]
+    patience = Patience(timeout_s, report_every_s)
+    while True:
+        problem, unreachable = "", []
+        for member in waiting:
+            try:
+                connect(member.address).close()
+            except OSError as error:
+                unreachable.append(member)
+                problem = problem or why_not_connected(error)
+        if not unreachable:
+            return
+        waiting = unreachable
+        missing = name_missing(waiting)
+        if patience.is_over():
+            raise AbsentWorkerError(unreachable_error(missing, patience.limit_s, problem))
+        if patience.report_is_due():
+            server = f"the TensorFlow server of {missing}"
+            say(waiting_line(server, patience.waited_s, patience.limit_s, problem))
+        time.sleep(_RETRY_S)
+
+
+def _join(
+    members: Sequence[Member], index: int, patience: Patience, say: Callable[[str], None]
+) -> None:
+    """Returns when the chief says go, however often the connection to it must be made."""
+    chief = str(members[0])
+    hello = Hello(members=tuple(members), index=index, process=uuid.uuid4().hex)
+    while True:
+        try:
+            with connect(members[0].address) as connection:
+                problem = _follow(connection, hello, patience, say)
+        except OSError as error:
+            problem = why_not_connected(error)
+        if not problem:
+            return
+        if patience.is_over():
+            raise AbsentWorkerError(missing_error(chief, patience.limit_s, problem))
+        if patience.report_is_due():
+            say(waiting_line(chief, patience.waited_s, patience.limit_s, problem))
+        time.sleep(_RETRY_S)
+
+
+def _follow(
+    connection: socket.socket, hello: Hello, patience: Patience, say: Callable[[str], None]
+) -> str:
+    """Says hello and listens to the chief: "" after its go, else why there is no go."""
+    connection.sendall(encode(hello))
+    connection.settimeout(POLL_S)
+    received, heard, heard_at = b"", None, 0.0
+    while True:
+        with contextlib.suppress(TimeoutError):
+            data = connection.recv(1 << 16)
+            if not data:
+                return "it went away" if heard else "it closed the connection"
+            received += data
+        *lines, received = received.split(b"\n")
+        for line in lines:
+            reply = parse_reply(line)
+            if reply is None:
+                return "another program answers there"
+            if reply.event == "go":
+                return ""
+            if reply.event == "end":
+                raise ending_error(reply)
+            heard, heard_at = reply, time.monotonic()
+        if heard is None and patience.is_over():
+            return "it does not answer"
+        if heard and patience.is_over(_GRACE_S):
+            raise AbsentWorkerError(missing_error(heard.missing, patience.limit_s))
+        if patience.report_is_due():
+            silent_s = time.monotonic() - heard_at
+            say(_line_while_connected(str(hello.members[0]), heard, silent_s, patience))
+
+
+def _line_while_connected(
+    chief: str, heard: Reply | None, silent_s: float, patience: Patience
+) -> str:
+    if heard is None:
+        return waiting_line(chief, patience.waited_s, patience.limit_s, "it does not answer")
+    # Of the two limits, this process's and the chief's, the one that ends the waiting first.
+    chief_waited_s = heard.waited_s + silent_s
+    if heard.limit_s - chief_waited_s < patience.limit_s - patience.waited_s:
+        return waiting_line(heard.missing, chief_waited_s, heard.limit_s)
+    return waiting_line(heard.missing, patience.waited_s, patience.limit_s)

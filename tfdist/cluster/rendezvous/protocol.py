@@ -1,0 +1,228 @@
+"""What workers say to each other before the start, and what the user reads about it. No sockets.
+
+Every other worker connects to the chief and sends one line, its `Hello`. The chief answers with
+lines, each a `Reply`: "wait" whenever somebody comes or leaves, then "go" to all, or "end".
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from tfdist.cluster.tasks import Cluster
+from tfdist.process.endings import OneLineError
+from tfdist.process.exit_codes import LOST_WORKER, PORT_TAKEN
+
+PROTOCOL = "tfdist-rendezvous"
+VERSION = 1
+HELLO_MAX_BYTES = 1 << 20  # a hello lists the cluster: some 40 bytes for each worker
+_MOST_NAMED = 4
+
+
+class RendezvousError(OneLineError, RuntimeError):
+    """The workers cannot start together; the message is one or two lines for the user."""
+
+
+class AbsentWorkerError(RendezvousError):
+    """Another worker did not come in time, or went away again before the start."""
+
+    exit_code: ClassVar[int] = LOST_WORKER
+
+
+class PortTakenError(RendezvousError):
+    """This worker's port is in use."""
+
+    exit_code: ClassVar[int] = PORT_TAKEN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A worker as messages name it, for example worker 2 (localhost:3739)."""
+
+    name: str
+    address: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.address})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """The first words of a worker.
+
+    Attributes:
+      members: The workers it knows of.
+      index: Which of them it is.
+      process: Tells two processes apart that say they are the same worker.
+      version: The version of these words.
+    """
+
+    members: tuple[Member, ...]
+    index: int
+    process: str
+    version: int = VERSION
+
+    @property
+    def sender(self) -> Member:
+        """The worker that speaks, in its own words."""
+        return self.members[self.index]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """A line from the chief.
+
+    Attributes:
+      event: "wait" (not all are here), "go" (all are), or "end" (there will be no start).
+      missing: With "wait": who is not here yet, ready to be read.
+      waited_s: With "wait": how long the chief has waited.
+      limit_s: With "wait": how long it waits at most.
+      error: With "end": the message for the user.
+      is_absence: With "end": whether a worker did not come.
+    """
+
+    event: str
+    missing: str = ""
+    waited_s: float = 0.0
+    limit_s: float = 0.0
+    error: str = ""
+    is_absence: bool = False
+
+
+def members_of(cluster: Cluster) -> tuple[Member, ...]:
+    """Returns the training workers of the cluster in worker order."""
+    return tuple(Member(name=task.name, address=cluster.address(task)) for task in cluster.workers)
+
+
+def encode(words: Hello | Reply) -> bytes:
+    """Returns the line that `parse_hello` or `parse_reply` reads."""
+    line = {"protocol": PROTOCOL, "version": VERSION, **asdict(words)}
+    return json.dumps(line).encode() + b"\n"
+
+
+def parse_hello(line: bytes) -> Hello | None:
+    """Returns what a worker says, or None if these are somebody else's bytes."""
+    words = _parse(line)
+    try:
+        members = tuple(
+            Member(name=str(one["name"]), address=str(one["address"])) for one in words["members"]
+        )
+        index, version = int(words["index"]), int(words["version"])
+        process = str(words["process"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+    if not 0 <= index < len(members):
+        return None
+    return Hello(members=members, index=index, process=process, version=version)
+
+
+def parse_reply(line: bytes) -> Reply | None:
+    """Returns what the chief says, or None if these are somebody else's bytes."""
+    words = _parse(line)
+    try:
+        return Reply(
+            event=str(words["event"]),
+            missing=str(words["missing"]),
+            waited_s=float(words["waited_s"]),
+            limit_s=float(words["limit_s"]),
+            error=str(words["error"]),
+            is_absence=bool(words["is_absence"]),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def ending_error(reply: Reply) -> RendezvousError:
+    """Returns the error that a reply "end" means, for the chief and for who reads it."""
+    return AbsentWorkerError(reply.error) if reply.is_absence else RendezvousError(reply.error)
+
+
+def refusal(hello: Hello, members: Sequence[Member], present: Collection[int]) -> str | None:
+    """Says why the run cannot start with this worker, or None if it is welcome.
+
+    Args:
+      hello: What the worker says.
+      members: The workers that the chief knows of, itself first.
+      present: Indices of the workers that are here already.
+    """
+    sender, chief = hello.sender, members[0]
+    if hello.version != VERSION:
+        return (
+            f"{sender} has another version of tfdist: it speaks version {hello.version} of the "
+            f"start-up protocol, {chief.name} version {VERSION}. Install one version everywhere."
+        )
+    if hello.members != tuple(members):
+        theirs, ours = _difference(hello.members, members)
+        return (
+            f"{sender.name} was started with another cluster: it lists {theirs}, "
+            f"{chief.name} lists {ours}.\nGive all workers the same TF_CONFIG cluster."
+        )
+    if hello.index in present:
+        return (
+            f"Two processes were started as {sender}. Start each task once: "
+            "give every process a task of its own in TF_CONFIG."
+        )
+    return None
+
+
+def name_missing(missing: Sequence[Member]) -> str:
+    """Returns the missing workers by name and address, shortened where there are many."""
+    named = [str(member) for member in missing[:_MOST_NAMED]]
+    if len(missing) > _MOST_NAMED:
+        return f"{', '.join(named)} and {len(missing) - _MOST_NAMED} more"
+    return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
+
+
+def waiting_line(missing: str, waited_s: float, limit_s: float, problem: str = "") -> str:
+    """Returns the line that tells the user whom this process waits for."""
+    why = f": {problem}" if problem else ""
+    return f"Waiting for {missing}{why}, {_seconds(waited_s)} s of {_seconds(limit_s)} s ..."
+
+
+def missing_error(missing: str, limit_s: float, problem: str = "") -> str:
+    """Returns the message with which a process gives up waiting."""
+    why = f" ({problem})" if problem else ""
+    return (
+        f"{missing} did not come within {_seconds(limit_s)} s{why}.\nStart every worker of the "
+        "cluster, check its address and the firewall, or wait longer with TFDIST_START_TIMEOUT_S."
+    )
+
+
+def unreachable_error(missing: str, limit_s: float, problem: str) -> str:
+    """Returns the message for servers that do not answer though their workers did."""
+    return (
+        f"{missing} met us, but the TensorFlow server there cannot be reached: {problem} for "
+        f"{_seconds(limit_s)} s.\nDid that worker end, or is there a firewall between the hosts?"
+    )
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        words = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return words if isinstance(words, dict) and words.get("protocol") == PROTOCOL else {}
+
+
+def _difference(theirs: Sequence[Member], ours: Sequence[Member]) -> tuple[str, str]:
+    """Shows both lists whole where they are short, else their lengths and where they differ."""
+    if max(len(theirs), len(ours)) <= _MOST_NAMED and _addresses(theirs) != _addresses(ours):
+        return _addresses(theirs), _addresses(ours)
+    place = next(
+        (i for i, (one, other) in enumerate(zip(theirs, ours, strict=False)) if one != other),
+        min(len(theirs), len(ours)),
+    )
+    return _one_of(theirs, place), _one_of(ours, place)
+
+
+def _addresses(members: Sequence[Member]) -> str:
+    return f"[{', '.join(member.address for member in members)}]"
+
+
+def _one_of(members: Sequence[Member], place: int) -> str:
+    count = f"{len(members)} worker{'s' if len(members) > 1 else ''}"
+    return f"{count}, among them {members[place]}" if place < len(members) else count
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f}" if seconds >= 10 else f"{round(seconds, 1):g}"

@@ -1,0 +1,1 @@
+"""Use of a checkpoint: evaluation, prediction, exporters, and SavedModels."""

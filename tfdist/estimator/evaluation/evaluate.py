@@ -1,0 +1,286 @@
+"""Estimator.evaluate: metrics over an input, in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.evaluation.eval_events import write_results
+from tfdist.estimator.graph import sessions
+from tfdist.estimator.graph.checkpoint_fit import checked
+from tfdist.estimator.graph.replicas import each_replica, evaluation_strategy
+from tfdist.estimator.graph.step import next_batches
+from tfdist.estimator.inputs.batches import call_input_fn, make_input
+from tfdist.estimator.run_config import RunConfig
+from tfdist.estimator.spec import EstimatorSpec, ModeKeys, is_keras_metric
+from tfdist.process.progress_file import in_phase
+from tfdist.strategies.placement import HOST, place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The graph of an evaluation, built once; it may be run several times.
+
+    Attributes:
+      graph: Where it was built.
+      scaffold: The model's, with a local_init_op for the metrics.
+      input_hooks: Hooks that initialise the input, and give all replicas the same variables.
+      model_hooks: The spec's evaluation_hooks.
+      values: The metrics' values by name, with "loss" and "global_step".
+      updates: Feeds the metrics with a batch; one op for each replica.
+      has_more: 1.0 while there is a batch for each replica; None if not known.
+      is_enough: Whether there is one for each at the start.
+      session_config: What the session runs on.
+    """
+
+    graph: tf.Graph
+    scaffold: v1.train.Scaffold
+    input_hooks: Sequence[v1.train.SessionRunHook]
+    model_hooks: Sequence[v1.train.SessionRunHook]
+    values: dict[str, Any]
+    updates: Sequence[tf.Operation]
+    has_more: tf.Tensor | None
+    is_enough: tf.Tensor | None
+    session_config: v1.ConfigProto
+
+
+def evaluate(
+    *,
+    model_fn: Callable[[Any, Any], EstimatorSpec],
+    create_global_step: Callable[[tf.Graph], tf.Variable],
+    input_fn: Callable[..., Any],
+    params: dict[str, Any],
+    config: RunConfig,
+    steps: int | None,
+    hooks: Sequence[v1.train.SessionRunHook],
+    checkpoint_path: str | None,
+    events_dir: str,
+    warm_start: Callable[[], None],
+) -> dict[str, Any]:
+    """Evaluates a checkpoint; without one, the freshly initialised model.
+
+    Runs in this process alone, on its devices, whatever the strategy for training is. Of several
+    replicas each takes batches of its own; the metrics are those of all batches.
+
+    Returns:
+      Metrics by name, as numpy values, with "loss" (mean over the batches) and "global_step".
+    """
+    evaluation = build_evaluation(
+        model_fn=model_fn,
+        create_global_step=create_global_step,
+        input_fn=input_fn,
+        params=params,
+        config=config,
+        warm_start=warm_start if checkpoint_path is None else lambda: None,
+    )
+    return run_evaluation(
+        evaluation,
+        master=config.evaluation_master,
+        steps=steps,
+        hooks=hooks,
+        checkpoint_path=checkpoint_path,
+        events_dir=events_dir,
+    )
+
+
+def build_evaluation(
+    *,
+    model_fn: Callable[[Any, Any], EstimatorSpec],
+    create_global_step: Callable[[tf.Graph], tf.Variable],
+    input_fn: Callable[..., Any],
+    params: dict[str, Any],
+    config: RunConfig,
+    warm_start: Callable[[], None],
+) -> Evaluation:
+    """Builds what `evaluate` runs, in a graph of its own."""
+    strategy = evaluation_strategy(config)
+    with tf.Graph().as_default() as graph, ExitStack() as stack:
+        v1.set_random_seed(config.tf_random_seed)
+        placement = place(config.device.device)
+        if strategy is not None:
+            placement = strategy.extended.placement
+            stack.enter_context(strategy.scope())
+        global_step = create_global_step(graph)
+        result = call_input_fn(
+            input_fn, mode=ModeKeys.EVAL, params=params, config=config, input_context=None
+        )
+        replicas = placement.num_replicas
+        inputs = make_input(
+            result,
+            needs_dataset=replicas > 1,
+            look_ahead=replicas if replicas > 1 else None,
+        )
+        batches = next_batches(inputs, replicas)
+
+        def build(replica: int) -> tuple[EstimatorSpec, dict[str, Any], tf.Operation]:
+            features, labels, _ = batches[replica]
+            spec = model_fn(features, labels)
+            with tf.device(None):
+                metrics = _with_loss(metrics_of(spec), spec.loss)
+            updates = (op for _, update in metrics.values() for op in tf.nest.flatten(update))
+            return spec, metrics, tf.group(*updates)
+
+        specs, all_metrics, updates = zip(*each_replica(strategy, placement)(build), strict=True)
+        warm_start()
+        values = {name: value for name, (value, _) in all_metrics[0].items()}
+        share = None if strategy is None else strategy.extended.broadcast_variables()
+        stack.close()  # Savers are built outside the strategy's scope.
+        return Evaluation(
+            graph=graph,
+            scaffold=_scaffold(specs[0]),
+            input_hooks=[*inputs.hooks, *([] if share is None else [_RunFirst(share)])],
+            model_hooks=specs[0].evaluation_hooks,
+            values={**values, "global_step": global_step},
+            updates=updates,
+            has_more=batches[-1][2],
+            is_enough=inputs.is_enough,
+            session_config=sessions.configured(placement, config),
+        )
+
+
+def run_evaluation(
+    evaluation: Evaluation,
+    *,
+    master: str,
+    steps: int | None,
+    hooks: Sequence[v1.train.SessionRunHook],
+    events_dir: str,
+    checkpoint_path: str | None = None,
+    init_fn: Callable[[v1.Session], None] | None = None,
+) -> dict[str, Any]:
+    """Opens a session, feeds the metrics, and writes the results for TensorBoard.
+
+    Args:
+      evaluation: What to run.
+      master: The session's target.
+      steps: Batches to evaluate; None is all of the input.
+      hooks: The user's hooks.
+      events_dir: Folder of the event file.
+      checkpoint_path: Where variables come from.
+      init_fn: Sets variables after their initialisation, given a session; not with a checkpoint.
+
+    Returns:
+      The results, as numpy values.
+    """
+    scaffold = evaluation.scaffold
+    if init_fn is not None:
+        scaffold = v1.train.Scaffold(
+            init_fn=lambda _, session: init_fn(session), copy_from_scaffold=scaffold
+        )
+    final = v1.train.FinalOpsHook(evaluation.values)
+    stop = _StopAfter(steps)
+    started = time.time()
+    v1.logging.info(
+        "Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime())
+    )
+    with evaluation.graph.as_default(), in_phase("evaluating"):
+        with v1.train.SingularMonitoredSession(
+            hooks=[*evaluation.input_hooks, *hooks, *evaluation.model_hooks, stop, final],
+            scaffold=checked(scaffold, checkpoint_path),
+            master=master,
+            config=evaluation.session_config,
+            checkpoint_filename_with_path=checkpoint_path,
+        ) as session:
+            _run_updates(session, evaluation.updates, evaluation.has_more, evaluation.is_enough)
+        v1.logging.info("Inference Time : %0.5fs", time.time() - started)
+        v1.logging.info(
+            "Finished evaluation at %s", time.strftime("%Y-%m-%d-%H:%M:%S", time.localtime())
+        )
+        results: dict[str, Any] = final.final_ops_values
+        write_results(events_dir, results, checkpoint_path)
+        return results
+
+
+def _run_updates(
+    session: v1.train.SingularMonitoredSession,
+    updates: Sequence[tf.Operation],
+    has_more: tf.Tensor | None,
+    is_enough: tf.Tensor | None,
+) -> None:
+    """Feeds the metrics until the input ends, or a hook stops.
+
+    Several replicas run in step while there is a batch for each; of the last batches, too few for
+    all, the first replica takes one after the other.
+    """
+    suffices = is_enough is None or session.run_step_fn(
+        lambda step_context: step_context.session.run(is_enough)
+    )
+    while not session.should_stop():
+        if has_more is None or not suffices:
+            session.run(updates[0])
+        else:
+            _, suffices = session.run([updates, has_more])
+
+
+class _RunFirst(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Runs an op once, before the first step."""
+
+    def __init__(self, op: tf.Operation) -> None:
+        self._op = op
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        session.run(self._op)
+
+
+def metrics_of(spec: EstimatorSpec) -> dict[str, Any]:
+    """Returns the spec's metrics; those of `eval_metrics` are built here, on the host."""
+    if spec.eval_metrics is None:
+        return dict(spec.eval_metric_ops)
+    if spec.eval_metric_ops:
+        raise ValueError("EstimatorSpec cannot contain both eval_metric_ops and eval_metrics.")
+    function, tensors = spec.eval_metrics
+    with tf.device(HOST):
+        if isinstance(tensors, dict):
+            metrics = function(**{name: tf.identity(t) for name, t in tensors.items()})
+        else:
+            metrics = function(*(tf.identity(t) for t in tensors))
+    if not isinstance(metrics, dict):
+        raise TypeError(
+            f"The function of eval_metrics must return a dict of metrics, got {metrics!r}."
+        )
+    checked: dict[str, Any] = EstimatorSpec(
+        ModeKeys.EVAL, loss=spec.loss, eval_metric_ops=metrics
+    ).eval_metric_ops
+    return checked
+
+
+def _with_loss(metrics: dict[str, Any], loss: tf.Tensor) -> dict[str, Any]:
+    for name in ("loss", "global_step"):
+        if name in metrics:
+            raise ValueError(f"Metric with name {name!r} is not allowed: the Estimator adds it.")
+    assert not any(is_keras_metric(m) for m in metrics.values())
+    metrics = {**metrics, "loss": v1.metrics.mean(loss, name="mean_loss")}
+    return dict(sorted(metrics.items()))  # The order in which results are given and written.
+
+
+def _scaffold(spec: EstimatorSpec) -> v1.train.Scaffold:
+    """Runs the spec's own local_init_op beside the default one."""
+    own = spec.scaffold.local_init_op
+    if own is None:
+        return spec.scaffold
+    default = v1.train.Scaffold.default_local_init_op()
+    return v1.train.Scaffold(local_init_op=tf.group(own, default), copy_from_scaffold=spec.scaffold)
+
+
+class _StopAfter(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Stops after a number of steps and logs about ten times on the way."""
+
+    def __init__(self, steps: int | None) -> None:
+        self._steps = steps
+        self._done = 0
+        self._every = max(1, round(steps / 10)) if steps else 0
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self._done += 1
+        if self._steps is None:
+            return
+        if self._done % self._every == 0 or self._done == self._steps:
+            v1.logging.info("Evaluation [%d/%d]", self._done, self._steps)
+        if self._done >= self._steps:
+            run_context.request_stop()

@@ -1,0 +1,251 @@
+"""Exporters: when train_and_evaluate exports a model, and which exports it keeps."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.arguments import argument_names
+from tfdist.estimator.evaluation.eval_events import results_in
+from tfdist.estimator.evaluation.saved_model import delete_all_but_newest
+
+Result = dict[str, Any]
+
+
+class Exporter(ABC):
+    """Exports a model after an evaluation, or decides not to; an entry of `EvalSpec.exporters`."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The folder, below model_dir/export, that gets the exports; not empty."""
+
+    @abstractmethod
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str | None,
+        eval_result: Result,
+        is_the_final_export: bool,
+    ) -> Any:
+        """Exports a checkpoint that has just been evaluated.
+
+        Args:
+          estimator: The Estimator.
+          export_path: model_dir/export/<name>.
+          checkpoint_path: Which checkpoint was evaluated.
+          eval_result: What `evaluate` returned.
+          is_the_final_export: Whether training has ended; never true without max_steps.
+
+        Returns:
+          The export's path; None if nothing was exported.
+        """
+
+
+class _SavedModelExporter(Exporter):
+    """What the exporters below have in common: what they write.
+
+    Args:
+      name: See `Exporter`.
+      serving_input_receiver_fn: As in `Estimator.export_saved_model`.
+      assets_extra: As in `Estimator.export_saved_model`.
+      as_text: As in `Estimator.export_saved_model`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        serving_input_receiver_fn: Callable[[], Any] | None,
+        assets_extra: dict[str, Any] | None = None,
+        as_text: bool = False,
+    ) -> None:
+        self._name = name
+        self._serving_input_receiver_fn = serving_input_receiver_fn
+        self._assets_extra = assets_extra
+        self._as_text = as_text
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def _export(self, estimator: Any, export_path: str, checkpoint_path: str | None) -> Any:
+        return estimator.export_saved_model(
+            export_path,
+            self._serving_input_receiver_fn,
+            assets_extra=self._assets_extra,
+            as_text=self._as_text,
+            checkpoint_path=checkpoint_path,
+        )
+
+
+class FinalExporter(_SavedModelExporter):
+    """Exports once, at the end of training, which only max_steps tells."""
+
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str | None,
+        eval_result: Result,
+        is_the_final_export: bool,
+    ) -> Any:
+        if not is_the_final_export:
+            return None
+        v1.logging.info("Performing the final export in the end of training.")
+        return self._export(estimator, export_path, checkpoint_path)
+
+
+class LatestExporter(_SavedModelExporter):
+    """Exports after every evaluation.
+
+    Args:
+      name: See `Exporter`.
+      serving_input_receiver_fn: As in `Estimator.export_saved_model`.
+      assets_extra: As in `Estimator.export_saved_model`.
+      as_text: As in `Estimator.export_saved_model`.
+      exports_to_keep: Older exports are deleted; None keeps all.
+
+    Raises:
+      ValueError: If exports_to_keep is below 1.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        serving_input_receiver_fn: Callable[[], Any] | None,
+        assets_extra: dict[str, Any] | None = None,
+        as_text: bool = False,
+        exports_to_keep: int | None = 5,
+    ) -> None:
+        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text)
+        self._exports_to_keep = _checked_number(exports_to_keep)
+
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str | None,
+        eval_result: Result,
+        is_the_final_export: bool,
+    ) -> Any:
+        path = self._export(estimator, export_path, checkpoint_path)
+        delete_all_but_newest(export_path, self._exports_to_keep)
+        return path
+
+
+def _loss_smaller(best_eval_result: Result, current_eval_result: Result) -> bool:
+    """Says whether the current loss is smaller than the best one."""
+    for name, result in (
+        ("best_eval_result", best_eval_result),
+        ("current_eval_result", current_eval_result),
+    ):
+        if not result or "loss" not in result:
+            raise ValueError(
+                f"{name} cannot be empty or no loss is found in it: {result}. Give a compare_fn "
+                "that needs no loss."
+            )
+    return bool(best_eval_result["loss"] > current_eval_result["loss"])
+
+
+class BestExporter(_SavedModelExporter):
+    """Exports after an evaluation that is better than that of the last export.
+
+    The first call exports in any case, and its result is the one to beat from then on.
+
+    Args:
+      name: See `Exporter`.
+      serving_input_receiver_fn: As in `Estimator.export_saved_model`.
+      event_file_pattern: Event files below model_dir, from which the best earlier result is read
+        at the first call for a model_dir; None does not read any.
+      compare_fn: From `best_eval_result` and `current_eval_result`, both name to number, to
+        whether the current one is better; by default the one with the smaller loss.
+      assets_extra: As in `Estimator.export_saved_model`.
+      as_text: As in `Estimator.export_saved_model`.
+      exports_to_keep: Older exports are deleted; None keeps all.
+
+    Raises:
+      ValueError: If compare_fn takes other arguments, or exports_to_keep is below 1.
+    """
+
+    def __init__(
+        self,
+        name: str = "best_exporter",
+        serving_input_receiver_fn: Callable[[], Any] | None = None,
+        event_file_pattern: str | None = "eval/*.tfevents.*",
+        compare_fn: Callable[..., Any] = _loss_smaller,
+        assets_extra: dict[str, Any] | None = None,
+        as_text: bool = False,
+        exports_to_keep: int | None = 5,
+    ) -> None:
+        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text)
+        self._is_better = _checked_compare_fn(compare_fn)
+        self._event_file_pattern = event_file_pattern
+        self._exports_to_keep = _checked_number(exports_to_keep)
+        self._model_dir: str | None = None
+        self._best: Result | None = None
+        self._has_exported = False
+
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str | None,
+        eval_result: Result,
+        is_the_final_export: bool,
+    ) -> Any:
+        if self._event_file_pattern and self._model_dir != estimator.model_dir:
+            v1.logging.info("Loading best metric from event files.")
+            self._model_dir = estimator.model_dir
+            pattern = os.path.join(estimator.model_dir, self._event_file_pattern)
+            self._best = _best_in_events(pattern, self._is_better)
+        if (
+            self._has_exported
+            and self._best is not None
+            and not self._is_better(best_eval_result=self._best, current_eval_result=eval_result)
+        ):
+            return None
+        v1.logging.info("Performing best model export.")
+        self._best = eval_result
+        path = self._export(estimator, export_path, checkpoint_path)
+        delete_all_but_newest(export_path, self._exports_to_keep)
+        self._has_exported = True
+        return path
+
+
+def _best_in_events(pattern: str, is_better: Callable[..., Any]) -> Result | None:
+    """Returns the best of all evaluations that event files tell of, None if there are none."""
+    best: Result | None = None
+    for _, result in results_in(pattern):
+        if best is None or is_better(best, result):
+            best = result
+    return best
+
+
+def _checked_compare_fn(compare_fn: Any) -> Callable[..., Any]:
+    if compare_fn is None:
+        raise ValueError("`compare_fn` must not be None.")
+    names = set(argument_names(compare_fn))
+    needed = {"best_eval_result", "current_eval_result"}
+    for name in sorted(needed - names):
+        raise ValueError(f"compare_fn ({compare_fn}) must include {name} argument.")
+    unknown = sorted(names - needed)
+    if unknown:
+        raise ValueError(
+            f"compare_fn ({compare_fn}) has following not expected args: {unknown}. Allowed are "
+            "best_eval_result and current_eval_result."
+        )
+    checked: Callable[..., Any] = compare_fn
+    return checked
+
+
+def _checked_number(exports_to_keep: int | None) -> int | None:
+    if exports_to_keep is not None and exports_to_keep <= 0:
+        raise ValueError(
+            f"`exports_to_keep`, if provided, must be a positive number, got {exports_to_keep}."
+        )
+    return exports_to_keep

@@ -1,0 +1,111 @@
+"""Estimator.predict: a model's outputs over an input, one example at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.graph import sessions
+from tfdist.estimator.graph.checkpoint_fit import checked
+from tfdist.estimator.inputs.batches import call_input_fn, make_input
+from tfdist.estimator.run_config import RunConfig
+from tfdist.estimator.spec import EstimatorSpec, ModeKeys
+from tfdist.strategies.placement import place
+
+
+def predict(
+    *,
+    model_fn: Callable[[Any, Any], EstimatorSpec],
+    input_fn: Callable[..., Any],
+    params: dict[str, Any],
+    config: RunConfig,
+    predict_keys: Sequence[str] | None,
+    hooks: Sequence[v1.train.SessionRunHook],
+    checkpoint_path: str | None,
+    yield_single_examples: bool,
+    warm_start: Callable[[], None],
+    create_global_step: Callable[[tf.Graph], Any],
+    num_predictions: int | None,
+) -> Iterator[Any]:
+    """Yields predictions in the input's order, until it ends or there are enough.
+
+    The graph is the thread's default only while a value is being computed, so that two of these
+    can be read in turn.
+    """
+    graph = tf.Graph()
+    with graph.as_default():
+        v1.set_random_seed(config.tf_random_seed)
+        placement = place(config.device.device)
+        create_global_step(graph)
+        result = call_input_fn(
+            input_fn, mode=ModeKeys.PREDICT, params=params, config=config, input_context=None
+        )
+        inputs = make_input(result)
+        if inputs.is_endless:
+            v1.logging.warning(
+                "Input graph does not use tf.data.Dataset or contain a QueueRunner. That means "
+                "predict yields forever. This is probably a mistake."
+            )
+        features, _, _ = inputs.next_batch()
+        with placement.on_device():
+            spec = model_fn(features, None)
+        if checkpoint_path is None:
+            warm_start()
+        predictions = select(spec.predictions, predict_keys)
+        session = v1.train.SingularMonitoredSession(
+            hooks=[*inputs.hooks, *hooks, *spec.prediction_hooks],
+            scaffold=checked(spec.scaffold, checkpoint_path),
+            master=config.master,
+            config=sessions.configured(placement, config),
+            checkpoint_filename_with_path=checkpoint_path,
+        )
+    yielded = 0
+    try:
+        while not session.should_stop():
+            try:
+                with graph.as_default():
+                    batch = session.run(predictions)
+            except (tf.errors.OutOfRangeError, StopIteration):
+                break
+            for prediction in split_batch(batch) if yield_single_examples else [batch]:
+                if yielded == num_predictions:
+                    break
+                yield prediction
+                yielded += 1
+            if yielded == num_predictions:
+                break
+    except BaseException as error:  # GeneratorExit too: then hooks do not see an `end`.
+        with graph.as_default():
+            session.__exit__(type(error), error, error.__traceback__)
+        raise
+    with graph.as_default():
+        session.close()
+
+
+def select(predictions: Any, keys: Sequence[str] | None) -> Any:
+    """Keeps the asked keys of a dict of predictions; ValueError if that cannot be done."""
+    if not keys:
+        return predictions
+    if not isinstance(predictions, dict):
+        raise ValueError("predict_keys argument is not valid in case of non-dict predictions.")
+    kept = {key: value for key, value in predictions.items() if key in keys}
+    if not kept:
+        raise ValueError(
+            f"Expected to run at least one output from {list(predictions)}, provided {list(keys)}."
+        )
+    return kept
+
+
+def split_batch(batch: Any) -> Iterator[Any]:
+    """Splits a batch of predictions into examples along the first dimension."""
+    if not isinstance(batch, dict):
+        yield from batch
+        return
+    sizes = {key: value.shape[0] for key, value in batch.items()}
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"Batch length of predictions should be same. Got {sizes}.")
+    for i in range(next(iter(sizes.values()))):
+        yield {key: value[i] for key, value in batch.items()}

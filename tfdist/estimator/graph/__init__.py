@@ -1,0 +1,1 @@
+"""The graph and session of a step: replicas, model_fn, host_call, and the global step."""

@@ -1,0 +1,200 @@
+"""The comparison of a model's variables with the checkpoint that they are to be restored from.
+
+TensorFlow compares names and dtypes, but gives a variable whatever shape the checkpoint has: a
+changed layer would go on training with the old one. So everything that a saver restores is read
+from the graph that it has built, under the names that it uses, and compared beforehand.
+
+    RestoreV2(path, names, slices) -> (Identity | Reshape)* -> AssignVariableOp(variable, value)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+
+from tfdist.process.endings import OneLineError
+
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # Key of object-based checkpoints; no public name.
+
+
+class CheckpointMismatchError(OneLineError, ValueError):
+    """A checkpoint does not have what the model restores from it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """One value of a model or a checkpoint.
+
+    Attributes:
+      dtype: Its type.
+      shape: Its shape, of all slices together; in a model it need not be known.
+      is_reshaped: Whether the model takes any shape with as many elements.
+    """
+
+    dtype: tf.DType
+    shape: tf.TensorShape
+    is_reshaped: bool = False
+
+    def __str__(self) -> str:
+        shape = "of any shape" if self.shape.rank is None else str(self.shape.as_list())
+        return f"{self.dtype.name} {shape}"
+
+    def accepts(self, saved: Value) -> bool:
+        if self.is_reshaped and self.shape.is_fully_defined():
+            has_shape = self.shape.num_elements() == saved.shape.num_elements()
+        else:
+            has_shape = self.shape.is_compatible_with(saved.shape)
+        return has_shape and self.dtype == saved.dtype
+
+
+def difference(wanted: Mapping[str, Value], saved: Mapping[str, Value]) -> str | None:
+    """Says what a checkpoint lacks of what a model wants; None if nothing."""
+    differing = [
+        name
+        for name, value in wanted.items()
+        if name not in saved or not value.accepts(saved[name])
+    ]
+    if not differing:
+        return None
+    first = differing[0]
+    if first in saved:
+        what = f"{first} is {saved[first]} in the checkpoint and {wanted[first]} in the model"
+    else:
+        what = f"{first} ({wanted[first]} in the model) is not in the checkpoint"
+    return f"{what} (variables that differ: {len(differing)} of {len(wanted)})"
+
+
+def mismatch(saver: v1.train.Saver, checkpoint: str) -> str | None:
+    """Compares what a saver will restore with a checkpoint.
+
+    Args:
+      saver: A built saver of the current graph. Only what it restores counts.
+      checkpoint: The checkpoint's path.
+
+    Returns:
+      One line for the user; None if all of it can be restored, and for a checkpoint that cannot be
+      read, which restoring it will report.
+    """
+    if saver.saver_def is None:  # It has nothing to restore.
+        return None
+    path = v1.get_default_graph().get_tensor_by_name(saver.saver_def.filename_tensor_name)
+    restores = [op for op in path.consumers() if op.type == "RestoreV2"]
+    what = _difference(restores, checkpoint)
+    return what and (
+        f"Checkpoint {checkpoint} does not fit the model: {what}. Use another model_dir, or the "
+        "model that wrote the checkpoint."
+    )
+
+
+def check(saver: v1.train.Saver, checkpoint: str) -> None:
+    """Refuses to restore a checkpoint that does not fit; see `mismatch`."""
+    text = mismatch(saver, checkpoint)
+    if text is not None:
+        raise CheckpointMismatchError(text)
+
+
+def check_initial_values(checkpoint: str) -> None:
+    """Refuses a checkpoint from which variables of the current graph cannot get their first values.
+
+    TensorFlow has compared names and shapes when it built the initializers, but not the dtypes.
+    """
+    restores = [
+        op
+        for op in v1.get_default_graph().get_operations()
+        if op.type == "RestoreV2"
+        and tf.get_static_value(op.inputs[0]) == tf.compat.as_bytes(checkpoint)
+    ]
+    what = _difference(restores, checkpoint)
+    if what is not None:
+        raise CheckpointMismatchError(
+            f"Checkpoint {checkpoint} does not fit the model that starts from it: {what}. Name in "
+            "vars_to_warm_start only variables that fit."
+        )
+
+
+def _difference(restores: Sequence[tf.Operation], checkpoint: str) -> str | None:
+    try:
+        reader = tf.train.load_checkpoint(checkpoint)
+        dtypes = reader.get_variable_to_dtype_map()
+        shapes = reader.get_variable_to_shape_map()
+    except tf.errors.OpError:
+        return None
+    saved = {
+        name: Value(dtype=tf.as_dtype(dtypes[name]), shape=tf.TensorShape(shape))
+        for name, shape in shapes.items()
+    }
+    wanted = {name: value for op in restores for name, value in _restored(op)}
+    if _OBJECT_GRAPH in saved and not v1.get_default_graph().finalized:
+        # A saver that misses names looks for them in the graph of objects, and adds operations.
+        keys = _keys_by_name(reader.get_tensor(_OBJECT_GRAPH))
+        saved = {name: saved[key] for name, key in keys.items() if key in saved} | saved
+    return difference(wanted, saved)
+
+
+def _restored(op: tf.Operation) -> Iterator[tuple[str, Value]]:
+    """Lists what an op of type RestoreV2 reads, by name."""
+    names, slices = (tf.get_static_value(tensor) for tensor in op.inputs[1:])
+    for output, name, whole in zip(op.outputs, names, slices, strict=True):
+        shape, is_reshaped = _assigned_shape(output)
+        if whole:  # A partition: "20 30 0,10:0,30", the shape of all, then where this one is.
+            shape = tf.TensorShape([int(size) for size in whole.decode().split()[:-1]])
+        value = Value(dtype=output.dtype, shape=shape, is_reshaped=is_reshaped)
+        yield name.decode(), value
+
+
+def _assigned_shape(restored: tf.Tensor) -> tuple[tf.TensorShape, bool]:
+    """Returns the shape of the variable that gets a restored tensor, and whether by a Reshape."""
+    for op in restored.consumers():
+        if op.type in ("Identity", "Reshape"):
+            shape, is_reshaped = _assigned_shape(op.outputs[0])
+            return shape, is_reshaped or op.type == "Reshape"
+        if op.type == "AssignVariableOp" and op.inputs[0].op.type == "VarHandleOp":
+            return tf.TensorShape(op.inputs[0].op.get_attr("shape")), False
+        if op.type == "Assign":
+            return op.inputs[0].shape, False
+    return tf.TensorShape(None), False  # A table's or the like, which has what size it needs.
+
+
+def _keys_by_name(object_graph: bytes) -> dict[str, str]:
+    """Returns the keys of an object-based checkpoint's variables by the variables' names."""
+    graph = TrackableObjectGraph.FromString(object_graph)
+    attributes = (attribute for node in graph.nodes for attribute in node.attributes)
+    return {attribute.full_name: attribute.checkpoint_key for attribute in attributes}
+
+
+def checked(scaffold: v1.train.Scaffold, checkpoint: str | None) -> Any:
+    """Returns a scaffold that refuses a checkpoint which does not fit; None is no checkpoint."""
+    if checkpoint is None:
+        return scaffold
+    return CheckedScaffold(scaffold, lambda saver: check(saver, checkpoint))
+
+
+class CheckedScaffold:
+    """A scaffold whose model is checked when it is complete, before a session is opened.
+
+    Takes a scaffold's part for TensorFlow's sessions; other objects keep theirs, and see it
+    finalized.
+
+    Args:
+      scaffold: The model's.
+      check: Called with the built saver, in the model's graph.
+    """
+
+    def __init__(
+        self, scaffold: v1.train.Scaffold, check: Callable[[v1.train.Saver], None]
+    ) -> None:
+        self._scaffold = scaffold
+        self._check = check
+
+    def finalize(self) -> CheckedScaffold:
+        self._scaffold.finalize()
+        self._check(self._scaffold.saver)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scaffold, name)

@@ -1,0 +1,203 @@
+"""The global step: its increment, its value after each session call, and stopping at one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+_WRITES = frozenset(
+    {
+        "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp",
+        "Assign", "AssignAdd", "AssignSub",
+    }
+)  # fmt: skip
+
+
+def create_global_step() -> tf.Variable:
+    """Makes the int64 variable that counts steps, on the host.
+
+    Every method of the Estimator calls this before the user's functions run.
+    """
+    return v1.train.create_global_step()
+
+
+def is_incremented(graph: tf.Graph, global_step: tf.Variable) -> bool:
+    """Says whether some op of the graph, or of a function in it, changes the global step.
+
+    Its initialisation does not count.
+    """
+    handle = global_step.handle if hasattr(global_step, "handle") else global_step.op.outputs[0]
+    for operation in handle.consumers():
+        if operation.type in _WRITES and operation.name != global_step.initializer.name:
+            return True
+        position = [t is handle for t in operation.inputs].index(True)
+        for function in _functions_of(operation):
+            if _writes_argument(graph, function, position - _offset(operation)):
+                return True
+    # A loop's or branch's body that is being built captures the handle.
+    current = v1.get_default_graph()
+    if current is not graph:
+        for outer, inner in getattr(current, "captures", []):
+            if outer is handle and any(c.type in _WRITES for c in inner.consumers()):
+                return True
+    return False
+
+
+def increment(global_step: tf.Variable, after: list[Any]) -> tf.Operation:
+    """Adds one to the global step once the given ops have run, on the host."""
+    with tf.control_dependencies(after), tf.device("/device:CPU:0"):
+        return v1.assign_add(global_step, tf.constant(1, global_step.dtype)).op
+
+
+def _functions_of(operation: tf.Operation) -> list[str]:
+    names = []
+    for attribute in operation.node_def.attr.values():
+        if attribute.HasField("func"):
+            names.append(attribute.func.name)
+        names.extend(function.name for function in attribute.list.func)
+    return names
+
+
+def _offset(operation: tf.Operation) -> int:
+    # The first input of a branch is its condition, which the branch's function does not get.
+    return 1 if operation.type in ("If", "StatelessIf", "Case", "StatelessCase") else 0
+
+
+def _writes_argument(graph: tf.Graph, name: str, position: int) -> bool:
+    """Looks into a function for an assignment to its argument at `position`."""
+    library = {f.signature.name: f for f in graph.as_graph_def().library.function}
+    if name not in library:
+        return False
+    function = library[name]
+    argument = function.signature.input_arg[position].name
+    return any(
+        node.op in _WRITES and node.input and node.input[0].split(":")[0] == argument
+        for node in function.node_def
+    )
+
+
+class StepCounter:
+    """Counts a session's global step; every session call adds as many steps as the first one did.
+
+    Use it from a session hook: `begin` while the graph is built, `start` when the session is there,
+    and `count` after each call.
+
+    Attributes:
+      step: The global step after the calls counted so far.
+    """
+
+    def __init__(self) -> None:
+        self.step = 0
+        self._steps_per_call: int | None = None
+
+    def begin(self) -> None:
+        self._global_step = v1.train.get_global_step()
+        if self._global_step is None:
+            raise RuntimeError(
+                "This graph has no global step, which the hook needs. Call "
+                "tf.compat.v1.train.create_global_step() first."
+            )
+
+    def start(self, session: v1.Session) -> None:
+        self.step = int(session.run(self._global_step))
+        self._steps_per_call = None
+
+    def may_cross(self, interval_steps: int) -> bool:
+        """Says whether the coming call reaches a multiple of the interval, as far as is known."""
+        if self._steps_per_call is None:
+            return True
+        return crosses(self.step, self.step + self._steps_per_call, interval_steps)
+
+    def count(self, session: v1.Session) -> int:
+        """Counts a call and returns how many steps it made."""
+        if self._steps_per_call is None:
+            self._steps_per_call = int(session.run(self._global_step)) - self.step
+        self.step += self._steps_per_call
+        return self._steps_per_call
+
+
+def crosses(before: int, after: int, interval_steps: int) -> bool:
+    """Says whether a multiple of the interval lies in (before, after]."""
+    return after // interval_steps > before // interval_steps
+
+
+def checked_interval(every_n_steps: Any) -> int:
+    """Returns the interval; ValueError unless it is an integer of at least 1."""
+    is_integer = isinstance(every_n_steps, int) and not isinstance(every_n_steps, bool)
+    if not is_integer or every_n_steps < 1:
+        raise ValueError(f"every_n_steps must be an integer of at least 1, got {every_n_steps!r}.")
+    return int(every_n_steps)
+
+
+class LastStep(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Reads the global step at the end of a training.
+
+    Attributes:
+      step: That step; -1 before.
+    """
+
+    step = -1
+
+    def begin(self) -> None:
+        self._global_step = v1.train.get_global_step()
+
+    def end(self, session: Any) -> None:
+        self.step = int(session.run(self._global_step))
+
+
+class StopAtStep(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Stops after a number of steps, or at a global step; equal on all workers.
+
+    Args:
+      num_steps: Steps from where the session starts; None if `last_step` says.
+      last_step: The global step to stop at, or the first one beyond it.
+      steps_per_call: Steps in one session call.
+    """
+
+    def __init__(self, num_steps: int | None, last_step: int | None, steps_per_call: int) -> None:
+        self._num_steps = num_steps
+        self._last_step = last_step
+        self._steps_per_call = steps_per_call
+
+    def begin(self) -> None:
+        self._global_step = v1.train.get_global_step()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        if self._num_steps is not None:
+            self._last_step = int(session.run(self._global_step)) + self._num_steps
+
+    def before_run(self, run_context: Any) -> v1.train.SessionRunArgs:
+        return v1.train.SessionRunArgs(self._global_step)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        # Fetched beside the steps, the value may be the one before or after them.
+        at_most = int(run_values.results) + self._steps_per_call
+        if (
+            self._last_step is not None
+            and at_most >= self._last_step
+            and int(run_context.session.run(self._global_step)) >= self._last_step
+        ):
+            run_context.request_stop()
+
+
+def told_of_the_loop(hook: v1.train.SessionRunHook, steps_per_call: int) -> v1.train.SessionRunHook:
+    """Tells one of TensorFlow's own hooks how many steps a session call makes.
+
+    Args:
+      hook: A user's hook. A CheckpointSaverHook or StepCounterHook is told so itself.
+      steps_per_call: Steps in one session call.
+
+    Returns:
+      The hook, or in place of TensorFlow's StopAtStepHook, which would stop a call too late where
+      a call ends exactly at its step, a `StopAtStep`. Heirs of that class stay as they are.
+    """
+    if steps_per_call == 1:
+        return hook
+    if type(hook) is v1.train.StopAtStepHook:
+        # No public way to read them.
+        return StopAtStep(hook._num_steps, hook._last_step, steps_per_call)
+    if hasattr(hook, "_set_steps_per_run"):
+        hook._set_steps_per_run(steps_per_call)  # No public way to say so.
+    return hook

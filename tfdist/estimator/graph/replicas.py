@@ -1,0 +1,240 @@
+"""Replicas of the model in this worker: their number, calls of model_fn, and batch sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.cluster import ClusterError
+from tfdist.estimator.arguments import argument_names
+from tfdist.estimator.run_config import RunConfig, is_default, is_own
+from tfdist.estimator.spec import ModeKeys
+from tfdist.strategies import LocalStrategy
+from tfdist.strategies.placement import Placement
+
+Result = TypeVar("Result")
+EachReplica = Callable[[Callable[[int], Any]], list[Any]]
+
+
+def training_strategy(config: RunConfig) -> Any:
+    """Returns the strategy that trains; None for one replica in one process.
+
+    A stock strategy for the devices of one machine (`tf.distribute.MirroredStrategy`) becomes a
+    `LocalStrategy` with as many replicas: those share their variables.
+    """
+    given = config.train_distribute
+    if given is None or is_default(given):
+        return _local_strategy(config.device.num_replicas, config)
+    if not is_own(given):
+        return _from_stock(given, config)
+    asked, has = config.device.num_replicas, len(given.extended.worker_devices)
+    if asked not in (1, has):
+        raise ValueError(
+            f"DeviceConfig has num_replicas={asked}, but {type(given).__name__} has {has}. Give "
+            f"the number to the strategy: {type(given).__name__}(num_replicas={asked})."
+        )
+    return given
+
+
+def evaluation_strategy(config: RunConfig) -> Any:
+    """Returns the strategy that evaluates, in this process alone; None for one replica."""
+    given = config.eval_distribute
+    if given is not None and not is_own(given) and not is_default(given):
+        return _from_stock(given, config)
+    return _local_strategy(num_local_replicas(config, given), config)
+
+
+def num_local_replicas(config: RunConfig, strategy: Any) -> int:
+    """Returns how many replicas this worker has under a strategy of the config, or without."""
+    if strategy is None:
+        strategy = config.train_distribute
+    if strategy is None or is_default(strategy):
+        return int(config.device.num_replicas)
+    return len(strategy.extended.worker_devices)
+
+
+def _local_strategy(num_replicas: int, config: RunConfig) -> LocalStrategy | None:
+    if num_replicas == 1:
+        return None
+    device = config.device
+    return LocalStrategy(num_replicas, device.device, device.variables_on_host)
+
+
+def _from_stock(strategy: Any, config: RunConfig) -> LocalStrategy:
+    if config.num_worker_replicas > 1:
+        raise ClusterError(
+            f"{type(strategy).__name__} is for one machine, and the cluster has "
+            f"{config.num_worker_replicas} workers. Use tfdist.strategies.MultiWorkerStrategy("
+            f"num_replicas={len(strategy.extended.worker_devices)})."
+        )
+    names = [tf.DeviceSpec.from_string(name) for name in strategy.extended.worker_devices]
+    kind, first = names[0].device_type, names[0].device_index
+    expected = [(kind, first + i) for i in range(len(names))]
+    if [(name.device_type, name.device_index) for name in names] != expected:
+        raise ValueError(
+            f"{type(strategy).__name__} has the devices {[n.to_string() for n in names]}: they "
+            "must be of one kind and follow one another, such as GPU:0, GPU:1."
+        )
+    # Stock strategies compute on CPU:0 where there is no GPU; the device here is the one after it.
+    device = f"/device:{kind}:{first}" if kind != "CPU" else f"/device:CPU:{first + 1}"
+    own = LocalStrategy(len(names), device, config.device.variables_on_host)
+    v1.logging.info(
+        "%s runs as LocalStrategy: %d replica(s) on %s, which share their variables.",
+        type(strategy).__name__,
+        len(own.extended.worker_devices),
+        ", ".join(own.extended.worker_devices),
+    )
+    return own
+
+
+def each_replica(strategy: Any, placement: Placement) -> EachReplica:
+    """Returns a function that calls another one in each replica of this worker.
+
+    The other one gets the replica's number in this worker, from 0, and runs on its device in
+    replica context. Of the summaries that it makes, those of the first replica are kept; each
+    replica finds its own losses, and those made before, in the LOSSES collection.
+
+    Args:
+      strategy: A tfdist strategy; None is one replica without any.
+      placement: Where the device is, without a strategy.
+    """
+
+    def without_strategy(function: Callable[[int], Result]) -> list[Result]:
+        with placement.on_device():
+            return [function(0)]
+
+    def with_strategy(function: Callable[[int], Result]) -> list[Result]:
+        extended = strategy.extended
+        graph = v1.get_default_graph()
+        losses = graph.get_collection_ref(v1.GraphKeys.LOSSES)
+        before, hidden = list(losses), []
+
+        results: dict[int, Result] = {}
+
+        def in_replica() -> None:
+            replica = extended.replica_in_worker()
+            if replica > 0:
+                hidden.extend(losses[len(before) :])
+                losses[:] = before
+            results[replica] = function(replica)
+
+        extended.call_for_each_replica(in_replica)
+        losses[:] = [*before, *hidden, *losses[len(before) :]]
+        _keep_summaries_of_the_first(graph, placement.num_replicas)
+        return [results[replica] for replica in sorted(results)]
+
+    return without_strategy if strategy is None else with_strategy
+
+
+def _keep_summaries_of_the_first(graph: tf.Graph, num_replicas: int) -> None:
+    scope = graph.get_name_scope()
+    others = tuple(f"{scope}/replica_{r}/".lstrip("/") for r in range(1, num_replicas))
+    summaries = graph.get_collection_ref(v1.GraphKeys.SUMMARIES)
+    summaries[:] = [s for s in summaries if not s.name.startswith(others)]
+
+
+class BatchSizes:
+    """The Estimator's train_batch_size, eval_batch_size and predict_batch_size.
+
+    A global batch is what all replicas of all workers read in one step; a replica reads
+    `size / (num_workers * num_replicas)`. Predicting counts one worker, and so does evaluating
+    unless an eval_distribute has more.
+
+    Args:
+      train: Global batch size of training, or None.
+      evaluate: Of evaluating.
+      predict: Of predicting.
+      config: The Estimator's.
+      params: What the Estimator got, or None.
+
+    Raises:
+      ValueError: If a size is not positive or does not split, or params already has one.
+    """
+
+    def __init__(
+        self,
+        train: int | None,
+        evaluate: int | None,
+        predict: int | None,
+        config: RunConfig,
+        params: Any,
+    ) -> None:
+        strategies = (config.train_distribute, config.eval_distribute, None)
+        modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
+        names = ("train_batch_size", "eval_batch_size", "predict_batch_size")
+        self._of_replica = {
+            mode: replica_batch_size(
+                name, size, num_workers(strategy), num_local_replicas(config, strategy)
+            )
+            for mode, name, size, strategy in zip(
+                modes, names, (train, evaluate, predict), strategies, strict=True
+            )
+            if size is not None
+        }
+        if self._of_replica:
+            _check_params(params)
+
+    def add_to(self, params: Any, mode: str, input_fn: Callable[..., Any] | None = None) -> Any:
+        """Returns params with the replica's batch size as "batch_size", if the mode has one.
+
+        Args:
+          params: A copy of the Estimator's params.
+          mode: One of `ModeKeys`.
+          input_fn: Must take params then; None is not checked.
+
+        Raises:
+          ValueError: If the input_fn cannot receive it.
+        """
+        if mode not in self._of_replica:
+            return params
+        if input_fn is not None and "params" not in argument_names(input_fn):
+            raise ValueError(
+                f"input_fn must have params argument to receive params['batch_size'], and "
+                f"{input_fn} has none. Write def input_fn(params)."
+            )
+        return {**params, "batch_size": self._of_replica[mode]}
+
+
+def replica_batch_size(name: str, size: int, num_workers: int, num_replicas: int) -> int:
+    """Splits a global batch size over all replicas; ValueError if it does not split evenly.
+
+    Args:
+      name: What messages call it.
+      size: The global batch size.
+      num_workers: How many workers share it.
+      num_replicas: Replicas in each worker.
+    """
+    if size < 1:
+        raise ValueError(f"{name} (got {size}) must be positive.")
+    shares = num_workers * num_replicas
+    if size % shares:
+        below = size - size % shares
+        nearest = f"{below} and {below + shares}" if below else f"{shares}"
+        raise ValueError(
+            f"{name} (got {size}) must be divisible by num_workers * num_replicas "
+            f"({num_workers} * {num_replicas}). Nearest: {nearest}."
+        )
+    return size // shares
+
+
+def num_workers(strategy: Any) -> int:
+    """Returns how many workers a strategy has; one without, and for one machine's."""
+    collectives = getattr(getattr(strategy, "extended", None), "collectives", None)
+    return 1 if collectives is None else int(collectives.num_workers)
+
+
+def _check_params(params: Any) -> None:
+    if params is None:
+        return
+    if not isinstance(params, dict):
+        raise ValueError(
+            f"`params` is expected to be of type `dict` with a batch size argument, got {params!r}."
+        )
+    if "batch_size" in params:
+        raise ValueError(
+            "batch_size cannot be passed in params when a batch size argument is passed. "
+            f"Remove params['batch_size'], which is {params['batch_size']!r}."
+        )

@@ -1,0 +1,304 @@
+"""Heads for examples of one class: of two classes, or of three or more; names of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+from tf_keras.metrics import AUC, Accuracy, Mean, Precision, Recall
+
+from tfdist.estimator.export.outputs import ClassificationOutput, PredictOutput, RegressionOutput
+from tfdist.estimator.heads import checks
+from tfdist.estimator.heads.eval_metrics import (
+    AucOfPrecisionAndRecall,
+    MajorityAccuracy,
+    Measure,
+    Scored,
+    average_loss,
+    measures_at_thresholds,
+)
+from tfdist.estimator.heads.head import SingleHead
+
+Vocabulary = Sequence[str] | None
+
+
+class BinaryClassHead(SingleHead):
+    """Sigmoid cross entropy of one logit an example, [D0, D1, ... DN, 1].
+
+    Args:
+      weight_column: Name of a feature or numeric column with weights [D0, D1, ... DN] or
+        [D0, D1, ... DN, 1], by which losses are multiplied.
+      thresholds: Numbers in (0, 1); accuracy, precision and recall are measured at each.
+      label_vocabulary: List or tuple of the two labels' strings. None: labels are numbers in
+        [0, 1].
+      loss_reduction: One of `tf.losses.Reduction`.
+      loss_fn: From (labels, logits) or (labels, logits, features), labels float32 in [0, 1], to
+        losses [D0, D1, ... DN, 1].
+      name: Suffix of metrics and summaries.
+
+    Raises:
+      ValueError: If an argument is not usable.
+    """
+
+    def __init__(
+        self,
+        weight_column: Any = None,
+        thresholds: Iterable[float] | None = None,
+        label_vocabulary: Sequence[str] | None = None,
+        loss_reduction: str = checks.MEAN,
+        loss_fn: Callable[..., Any] | None = None,
+        name: str | None = None,
+    ) -> None:
+        checks.check_vocabulary(label_vocabulary)
+        self._thresholds = checks.checked_thresholds(thresholds)
+        self._label_vocabulary = label_vocabulary
+        super().__init__(
+            logits_dimension=1,
+            loss_dimension=1,
+            weight_column=weight_column,
+            loss_reduction=loss_reduction,
+            loss_fn=loss_fn,
+            name=name,
+        )
+
+    def predictions(self, logits: Any, keys: Sequence[str] | None = None) -> dict[str, Any]:
+        logits = checks.checked_logits(logits, 1)
+        with v1.name_scope("predictions", values=(logits,)):
+            both = tf.concat([tf.zeros_like(logits), logits], -1, name="two_class_logits")
+            predictions = {
+                "logits": logits,
+                "logistic": tf.sigmoid(logits, name="logistic"),
+                **predictions_of_one_class(both, 2, self._label_vocabulary),
+            }
+            return chosen(predictions, keys)
+
+    def _read_labels(self, labels: Any, logits: tf.Tensor) -> tf.Tensor:
+        labels = checks.checked_labels(labels, logits, 1)
+        if self._label_vocabulary is not None:
+            labels = ids_of_words(labels, self._label_vocabulary)
+        elif labels.dtype == tf.string:
+            raise ValueError("Labels are strings: give label_vocabulary, or labels in [0, 1].")
+        return checks.checked_range(tf.cast(labels, tf.float32), 2)
+
+    def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        return tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+
+    def _measures(self) -> list[Measure]:
+        def by_class(batch: Scored) -> tuple[Any, ...]:
+            return batch.labels, batch.predictions["class_ids"]
+
+        def by_score(batch: Scored) -> tuple[Any, ...]:
+            return batch.labels, batch.predictions["logistic"]
+
+        return [
+            average_loss(),
+            Measure("accuracy", Accuracy, by_class),
+            Measure("precision", Precision, by_class),
+            Measure("recall", Recall, by_class),
+            Measure("prediction/mean", Mean, lambda batch: (batch.predictions["logistic"],)),
+            Measure("label/mean", Mean, lambda batch: (batch.labels,)),
+            Measure("accuracy_baseline", MajorityAccuracy, lambda batch: (batch.labels,)),
+            Measure("auc", AUC, by_score),
+            Measure("auc_precision_recall", AucOfPrecisionAndRecall, by_score),
+            *measures_at_thresholds(self._thresholds, by_score),
+        ]
+
+    def _export_outputs(self, predictions: dict[str, tf.Tensor]) -> dict[str, Any]:
+        return {
+            **classification_outputs(predictions, predictions["all_classes"]),
+            "regression": RegressionOutput(predictions["logistic"]),
+        }
+
+
+class MultiClassHead(SingleHead):
+    """Softmax cross entropy of n_classes logits an example, [D0, D1, ... DN, n_classes].
+
+    Args:
+      n_classes: Number of classes, above 2; an int, or an int tensor of the model's graph.
+      weight_column: Name of a feature or numeric column with weights [D0, D1, ... DN] or
+        [D0, D1, ... DN, 1], by which losses are multiplied.
+      label_vocabulary: List or tuple of the n_classes labels' strings. None: labels are ids from 0.
+      loss_reduction: One of `tf.losses.Reduction`.
+      loss_fn: From (labels, logits) or (labels, logits, features), labels integer ids, to losses
+        [D0, D1, ... DN, 1].
+      name: Suffix of metrics and summaries.
+
+    Raises:
+      ValueError: If an argument is not usable.
+    """
+
+    def __init__(
+        self,
+        n_classes: Any,
+        weight_column: Any = None,
+        label_vocabulary: Sequence[str] | None = None,
+        loss_reduction: str = checks.MEAN,
+        loss_fn: Callable[..., Any] | None = None,
+        name: str | None = None,
+    ) -> None:
+        if n_classes is None:
+            raise ValueError("n_classes cannot be None. Give the number of classes, above 2.")
+        number = tf.get_static_value(n_classes)  # None: known when the graph runs.
+        checks.check_vocabulary(label_vocabulary, number)
+        if number is not None and number <= 2:
+            raise ValueError(f"n_classes must be > 2: {number}. BinaryClassHead is for 2.")
+        self._label_vocabulary = label_vocabulary
+        super().__init__(
+            logits_dimension=n_classes,
+            loss_dimension=1,
+            weight_column=weight_column,
+            loss_reduction=loss_reduction,
+            loss_fn=loss_fn,
+            name=name,
+        )
+
+    def predictions(self, logits: Any, keys: Sequence[str] | None = None) -> dict[str, Any]:
+        n_classes = self.logits_dimension
+        logits = checks.checked_logits(logits, n_classes)
+        with v1.name_scope("predictions", values=(logits,)):
+            predictions = {
+                "logits": logits,
+                **predictions_of_one_class(logits, n_classes, self._label_vocabulary),
+            }
+            return chosen(predictions, keys)
+
+    def _read_labels(self, labels: Any, logits: tf.Tensor) -> tf.Tensor:
+        labels = checks.checked_labels(labels, logits, 1)
+        if self._label_vocabulary is None:
+            if not labels.dtype.is_integer:
+                raise ValueError(
+                    f"Labels dtype should be integer. Instead got {labels.dtype}. Strings need a "
+                    "label_vocabulary."
+                )
+        else:
+            if labels.dtype != tf.string:
+                raise ValueError(
+                    "Labels dtype should be string if there is a vocabulary. Instead got "
+                    f"{labels.dtype}"
+                )
+            labels = ids_of_words(labels, self._label_vocabulary)
+        return checks.checked_range(labels, self.logits_dimension)
+
+    def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        ids = tf.squeeze(labels, -1)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=ids, logits=logits)
+        return tf.expand_dims(losses, -1)
+
+    def _measures(self) -> list[Measure]:
+        return [
+            average_loss(),
+            Measure(
+                "accuracy", Accuracy, lambda batch: (batch.labels, batch.predictions["class_ids"])
+            ),
+        ]
+
+    def _export_outputs(self, predictions: dict[str, tf.Tensor]) -> dict[str, Any]:
+        return classification_outputs(predictions, predictions["all_classes"])
+
+
+def classification_outputs(predictions: dict[str, tf.Tensor], names: tf.Tensor) -> dict[str, Any]:
+    """Returns the export outputs of a classifier: all classes' probabilities, and predictions.
+
+    Args:
+      predictions: With "probabilities" [batch, n_classes].
+      names: Strings [batch, n_classes].
+    """
+    output = ClassificationOutput(scores=predictions["probabilities"], classes=names)
+    return {
+        v1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY: output,
+        "classification": output,
+        "predict": PredictOutput(predictions),
+    }
+
+
+def binary_or_multi_class_head(
+    n_classes: Any,
+    weight_column: Any,
+    label_vocabulary: Sequence[str] | None,
+    loss_reduction: str,
+) -> BinaryClassHead | MultiClassHead:
+    """Makes the head that suits the number of classes; for the canned classifiers."""
+    if n_classes == 2:
+        return BinaryClassHead(
+            weight_column=weight_column,
+            label_vocabulary=label_vocabulary,
+            loss_reduction=loss_reduction,
+        )
+    return MultiClassHead(
+        n_classes,
+        weight_column=weight_column,
+        label_vocabulary=label_vocabulary,
+        loss_reduction=loss_reduction,
+    )
+
+
+def ids_of_words(words: Any, vocabulary: Sequence[str]) -> Any:
+    """Returns the int64 id of each word, -1 for one that the vocabulary lacks.
+
+    Args:
+      words: String tensor, dense or sparse; TypeError for other dtypes.
+      vocabulary: Word of each id.
+    """
+    with tf.init_scope():  # A table made inside a loop of steps would never be initialised.
+        keys = tf.constant(list(vocabulary), tf.string)
+        ids = tf.range(len(vocabulary), dtype=tf.int64)
+        table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, ids), -1)
+    return table.lookup(words)
+
+
+def names_of_ids(ids: tf.Tensor, vocabulary: Vocabulary) -> tf.Tensor:
+    """Returns the string of each int64 id."""
+    if vocabulary:
+        return tf.gather(tf.constant(list(vocabulary), tf.string), ids)
+    return tf.strings.as_string(ids, name="str_classes")
+
+
+def all_ids(logits: tf.Tensor, n_classes: Any) -> tf.Tensor:
+    """Returns the int32 ids of all classes, once an example: [batch, n_classes]."""
+    return tf.tile(tf.range(n_classes)[tf.newaxis], [tf.shape(logits)[0], 1])
+
+
+def all_names(logits: tf.Tensor, n_classes: Any, vocabulary: Vocabulary) -> tf.Tensor:
+    """Returns the names of all classes, once an example: [batch, n_classes]."""
+    if vocabulary:
+        names = tf.constant(list(vocabulary), tf.string)
+    else:
+        names = tf.strings.as_string(tf.range(n_classes))
+    return tf.tile(names[tf.newaxis], [tf.shape(logits)[0], 1])
+
+
+def predictions_of_one_class(
+    logits: tf.Tensor, n_classes: Any, vocabulary: Vocabulary
+) -> dict[str, tf.Tensor]:
+    """Predicts one class an example.
+
+    Args:
+      logits: [D0, D1, ... DN, n_classes].
+      n_classes: int or int tensor.
+      vocabulary: Word of each class, or None.
+
+    Returns:
+      "probabilities" like logits, "class_ids" (int64) and "classes" [D0, D1, ... DN, 1],
+      "all_class_ids" and "all_classes" [D0, n_classes].
+    """
+    class_ids = tf.expand_dims(tf.argmax(logits, axis=-1, name="class_ids"), -1)
+    return {
+        "probabilities": tf.nn.softmax(logits, name="probabilities"),
+        "class_ids": class_ids,
+        "classes": names_of_ids(class_ids, vocabulary),
+        "all_class_ids": all_ids(logits, n_classes),
+        "all_classes": all_names(logits, n_classes, vocabulary),
+    }
+
+
+def chosen(predictions: dict[str, Any], keys: Sequence[str] | None) -> dict[str, Any]:
+    """Keeps the predictions that are asked for; None and nothing ask for all."""
+    for key in keys or ():
+        if key not in predictions:
+            raise ValueError(
+                f"Prediction key must be in PredictionKeys, given: {key}. Valid prediction keys "
+                f"include {list(predictions)}."
+            )
+    return {k: v for k, v in predictions.items() if not keys or k in keys}

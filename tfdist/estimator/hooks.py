@@ -1,0 +1,203 @@
+"""Session hooks: TensorFlow's under the names of tf.estimator, and a hook that logs on the device.
+
+They are TensorFlow's own classes: a hook written for `tf.compat.v1.train` is one here.
+
+`tf.compat.v1.train.LoggingTensorHook` fetches tensors, which is not possible inside a loop of
+steps. Here an op in the step hands them to the hook, on the host.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.graph.step import RUN_WITH_EACH_STEP
+from tfdist.strategies.placement import HOST
+
+CheckpointSaverHook = v1.train.CheckpointSaverHook
+CheckpointSaverListener = v1.train.CheckpointSaverListener
+FeedFnHook = v1.train.FeedFnHook
+FinalOpsHook = v1.train.FinalOpsHook
+GlobalStepWaiterHook = v1.train.GlobalStepWaiterHook
+LoggingTensorHook = v1.train.LoggingTensorHook
+NanLossDuringTrainingError = v1.train.NanLossDuringTrainingError
+NanTensorHook = v1.train.NanTensorHook
+ProfilerHook = v1.train.ProfilerHook
+SecondOrStepTimer = v1.train.SecondOrStepTimer
+SessionRunArgs = v1.train.SessionRunArgs
+SessionRunContext = v1.train.SessionRunContext
+SessionRunHook = v1.train.SessionRunHook
+SessionRunValues = v1.train.SessionRunValues
+StepCounterHook = v1.train.StepCounterHook
+StopAtStepHook = v1.train.StopAtStepHook
+SummarySaverHook = v1.train.SummarySaverHook
+
+
+class DeviceLoggingTensorHook(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Logs tensors every n session calls, every n seconds, or at the end.
+
+    Call `log` once in model_fn, and give the hook to `training_hooks` (or to the hooks of another
+    method). A line reads "name = value, name2 = value2 (x.xxx sec)". The tensors cross to the host
+    in every step. Of several replicas in a worker, the first one's are logged.
+
+    Args:
+      every_n_iter: Session calls between two lines; the first call is logged.
+      every_n_secs: Seconds between two lines.
+      at_end: Whether to log at the end of the session.
+      formatter: From a dict of names and values to the line; None is as above.
+      logging_mode: `LoggingMode.LAST`, or `LoggingMode.ALL` for arrays [values, ...].
+
+    Raises:
+      ValueError: If both intervals are given, or none and not `at_end`.
+    """
+
+    class LoggingMode(enum.Enum):
+        """What to log of the values since the last time: the last one, or all, stacked."""
+
+        LAST = "LAST"
+        ALL = "ALL"
+
+    def __init__(
+        self,
+        every_n_iter: int | None = None,
+        every_n_secs: float | None = None,
+        at_end: bool = False,
+        formatter: Callable[[dict[str, Any]], str] | None = None,
+        logging_mode: LoggingMode = LoggingMode.LAST,
+    ) -> None:
+        if every_n_iter is not None and every_n_secs is not None:
+            raise ValueError("Cannot provide both every_n_iter and every_n_secs. Give one of them.")
+        has_interval = every_n_iter is not None or every_n_secs is not None
+        if not (has_interval or at_end):
+            raise ValueError("Either every_n_iter, every_n_secs or at_end should be provided.")
+        self._timer = (
+            v1.train.SecondOrStepTimer(every_secs=every_n_secs, every_steps=every_n_iter)
+            if has_interval
+            else None
+        )
+        self._at_end = at_end
+        self._formatter = formatter
+        self._mode = logging_mode
+        self._graph: tf.Graph | None = None
+        self._op: tf.Operation | None = None
+        self._names: list[str] = []
+        self._received: list[list[Any]] = []
+        self._calls = 0
+
+    def log(self, tensors: Any) -> tf.Operation:
+        """Chooses what is logged; to be called once in a model.
+
+        Args:
+          tensors: A tensor, a list of tensors, or a dict of name to tensor.
+
+        Returns:
+          The op that hands the values over. A training step runs it, and so does a session that
+          has the hook; only inside a loop of the user's own it must be made a control dependency.
+
+        Raises:
+          TypeError: For anything but tensors.
+          RuntimeError: If it has been called before in this graph.
+        """
+        named = _by_name(tensors)
+        if not _is_first_replica():
+            return tf.no_op()
+        graph = _outermost_graph()
+        if self._graph is graph:
+            raise RuntimeError(
+                "Cannot use this hook object's log function more than once. Give all tensors in "
+                "one list or dict, or make another hook."
+            )
+        self._graph = graph
+        self._names = list(named)
+        with tf.device(HOST):
+            handed = tf.numpy_function(self._receive, list(named.values()), [])
+        # Without outputs it is an operation, or in some versions a list of none.
+        self._op = handed if isinstance(handed, tf.Operation) else tf.group(handed)
+        v1.add_to_collection(RUN_WITH_EACH_STEP, self._op)
+        return self._op
+
+    def begin(self) -> None:
+        if self._graph is not _outermost_graph():
+            raise RuntimeError(
+                "This logging hook has no tensors in this graph. Did you forget to call the log "
+                "function? Call it in model_fn."
+            )
+        self._received = []
+        self._calls = 0
+        if self._timer is not None:
+            self._timer.reset()
+
+    def before_run(self, run_context: Any) -> v1.train.SessionRunArgs | None:
+        is_fetchable = self._op is not None and self._op.graph is self._graph
+        return v1.train.SessionRunArgs(self._op) if is_fetchable else None
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if self._timer is not None and self._timer.should_trigger_for_step(self._calls):
+            elapsed_s, _ = self._timer.update_last_triggered_step(self._calls)
+            self._log_received(elapsed_s)
+        self._calls += 1
+
+    def end(self, session: Any) -> None:
+        if self._at_end:
+            elapsed_s = None
+            if self._timer is not None:
+                elapsed_s, _ = self._timer.update_last_triggered_step(self._calls)
+            self._log_received(elapsed_s)
+
+    def _receive(self, *values: Any) -> None:
+        if self._mode == self.LoggingMode.LAST:
+            self._received.clear()
+        self._received.append(list(values))
+
+    def _log_received(self, elapsed_s: float | None) -> None:
+        if not self._received:
+            return
+        if self._mode == self.LoggingMode.LAST:
+            values = self._received[-1]
+        else:
+            values = [_stacked(column) for column in zip(*self._received, strict=True)]
+            self._received = []
+        named = dict(zip(self._names, values, strict=True))
+        with np.printoptions(suppress=True):
+            if self._formatter is not None:
+                v1.logging.info("%s", self._formatter(named))
+                return
+            line = ", ".join(f"{name} = {value}" for name, value in named.items())
+        v1.logging.info("%s", line if elapsed_s is None else f"{line} ({elapsed_s:.3f} sec)")
+
+
+def _by_name(tensors: Any) -> dict[str, tf.Tensor]:
+    if isinstance(tensors, dict):
+        named = list(tensors.items())
+    else:
+        listed = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
+        named = [(getattr(tensor, "name", ""), tensor) for tensor in listed]
+    for _, tensor in named:
+        if not isinstance(tensor, (tf.Tensor, tf.Variable)):
+            raise TypeError(f"Expected `tf.Tensor`, got {type(tensor)}. Log tensors of the model.")
+    return {name: tf.convert_to_tensor(tensor) for name, tensor in named}
+
+
+def _outermost_graph() -> tf.Graph:
+    graph = v1.get_default_graph()
+    while getattr(graph, "outer_graph", None) is not None:
+        graph = graph.outer_graph
+    return graph
+
+
+def _is_first_replica() -> bool:
+    if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
+        return True
+    extended = tf.distribute.get_strategy().extended
+    return not hasattr(extended, "replica_in_worker") or extended.replica_in_worker() == 0
+
+
+def _stacked(column: tuple[Any, ...]) -> Any:
+    """Stacks values of one shape; others, of a smaller last batch say, stay a list."""
+    shapes = {np.shape(value) for value in column}
+    return np.stack(column) if len(shapes) == 1 else list(column)

@@ -1,0 +1,188 @@
+"""From an input_fn to the tensors of one step, and what is known of the steps to come.
+
+Everything here runs on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.arguments import argument_names, call_with, needed_arguments
+
+# features, labels, has_more (see `Input`)
+Batch = tuple[Any, Any, "tf.Tensor | None"]
+
+_Dataset = (tf.data.Dataset, v1.data.Dataset)
+
+
+@dataclass(kw_only=True)
+class Input:
+    """What an input_fn gave.
+
+    Attributes:
+      next_batch: Makes the ops that fetch (features, labels, has_more) of one step; labels is None
+        if there are none. has_more is a float32 scalar, 1.0 while enough input is left for the
+        next session call; None where that is not known.
+      hooks: Hooks that initialise the input.
+      is_endless: Whether the input gives no sign of its end (plain tensors).
+      is_enough: Beside has_more: a float32 scalar to be run once, after `hooks` have initialised
+        the input and before the first batch: 1.0 if there is enough for the first session call.
+    """
+
+    next_batch: Callable[[], tuple[Any, Any, tf.Tensor | None]]
+    hooks: list[v1.train.SessionRunHook] = field(default_factory=list)
+    is_endless: bool = False
+    is_enough: tf.Tensor | None = None
+
+
+def call_input_fn(
+    input_fn: Callable[..., Any],
+    *,
+    mode: str,
+    params: dict[str, Any],
+    config: Any,
+    input_context: tf.distribute.InputContext | None,
+) -> Any:
+    """Calls an input_fn on the host with those of mode, params, config, input_context it names."""
+    offered = {"mode": mode, "config": config}
+    if "params" in argument_names(input_fn):
+        offered["params"] = params
+    # Outside a strategy an input_fn with an optional input_context keeps its default.
+    if input_context is not None or "input_context" in needed_arguments(input_fn):
+        offered["input_context"] = input_context
+    if input_context is not None and "input_context" in argument_names(input_fn):
+        v1.logging.info("The `input_fn` accepts an `input_context` which will be given by "
+                        "DistributionStrategy")  # fmt: skip
+    with tf.device("/device:CPU:0"):
+        return call_with(input_fn, offered)
+
+
+def make_input(result: Any, *, needs_dataset: bool = False, look_ahead: int | None = None) -> Input:
+    """Prepares what an input_fn returned.
+
+    Args:
+      result: A dataset of features or (features, labels), or such tensors themselves.
+      needs_dataset: Whether plain tensors are refused.
+      look_ahead: Where workers must agree on the end of the input, how many batches one session
+        call takes: has_more then says whether as many are left.
+
+    Raises:
+      ValueError: If it is neither, or a tuple of another length than two.
+    """
+    if isinstance(result, _Dataset):
+        return _from_dataset(result, look_ahead)
+    if needs_dataset:
+        raise ValueError(
+            f"input_fn must return a tf.data.Dataset, got {type(result).__name__}. Wrap tensors "
+            "with tf.data.Dataset.from_tensors(...).repeat()."
+        )
+    if result is None:
+        raise ValueError(
+            "input_fn returned None. It must return a tf.data.Dataset, or features and labels."
+        )
+    features, labels = split(result)
+    is_endless = not (_has_queues() or _is_read_from_a_dataset(features))
+    return Input(next_batch=lambda: (features, labels, None), is_endless=is_endless)
+
+
+def split(element: Any) -> tuple[Any, Any]:
+    """Splits a dataset's element, or what an input_fn returned, into features and labels."""
+    if isinstance(element, (list, tuple)):
+        if len(element) == 1:
+            return element[0], None
+        if len(element) != 2:
+            raise ValueError(
+                "input_fn should return (features, labels) as a len 2 tuple, got a tuple of "
+                f"{len(element)}. Put several features into a dict."
+            )
+        return element[0], element[1]
+    return element, None
+
+
+def _from_dataset(dataset: tf.data.Dataset, look_ahead: int | None) -> Input:
+    spec = dataset.element_spec
+    split(spec)  # Refuses a bad one before anything is built on it.
+    with tf.device("/device:CPU:0"):
+        if look_ahead is not None:
+            dataset = _with_look_ahead(dataset, look_ahead)
+        iterator = v1.data.make_initializable_iterator(dataset)
+        is_enough = None if look_ahead is None else iterator.get_next()[1]
+
+    def next_batch() -> tuple[Any, Any, tf.Tensor | None]:
+        with tf.device("/device:CPU:0"):
+            element = iterator.get_next()
+            has_more = None
+            if look_ahead is not None:
+                parts, has_more = element
+                element = tf.nest.pack_sequence_as(spec, parts, expand_composites=True)
+        features, labels = split(element)
+        return features, labels, has_more
+
+    hooks = [_InitializeIterator(iterator)]
+    return Input(next_batch=next_batch, hooks=hooks, is_enough=is_enough)
+
+
+def _with_look_ahead(dataset: tf.data.Dataset, distance: int) -> tf.data.Dataset:
+    """Pairs each element with 1.0 if at least `distance` more follow it, else 0.0.
+
+    A filler goes first, with 1.0 if there are at least `distance` elements at all. Elements wait
+    in the scan's state until the one `distance` further on has been read; `distance` fillers after
+    the last one push the rest out. An element comes out as the flat tuple of its tensors: a
+    filler need not be a valid sparse or ragged tensor, as nobody packs one.
+    """
+    specs = tf.nest.flatten(dataset.element_spec, expand_composites=True)
+    filler = tuple(_filler(spec) for spec in specs)
+    one, zero = tf.constant(1.0), tf.constant(0.0)
+
+    # AutoGraph would take a third of a second at the start, to convert nothing.
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def as_real(*element: Any) -> Any:
+        return _tensors_of(element), one
+
+    elements = dataset.map(as_real)
+    fillers = tf.data.Dataset.from_tensors((filler, zero)).repeat(distance)
+    waiting = (filler,) * distance
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def shift(state: Any, entry: Any) -> Any:
+        element, is_real = entry
+        return (*state[1:], element), (state[0], is_real)
+
+    # The first `distance` to come out are the fillers that the scan began with; the last of them
+    # comes with the word on the element numbered `distance`.
+    return elements.concatenate(fillers).scan(waiting, shift).skip(distance - 1)
+
+
+def _tensors_of(element: Any) -> tuple[tf.Tensor, ...]:
+    parts = tf.nest.flatten(element, expand_composites=True)
+    return tuple(part for part in parts if part is not None)
+
+
+def _filler(spec: tf.TensorSpec) -> tf.Tensor:
+    shape = [] if spec.shape.rank is None else [d or 0 for d in spec.shape]
+    return tf.zeros(shape, spec.dtype)
+
+
+def _is_read_from_a_dataset(features: Any) -> bool:
+    """Whether the user has made an iterator of a dataset and given what it gets."""
+    tensors = [x for x in tf.nest.flatten(features) if isinstance(x, tf.Tensor)]
+    return any(tensor.op.type == "IteratorGetNext" for tensor in tensors)
+
+
+def _has_queues() -> bool:
+    return bool(v1.get_collection(v1.GraphKeys.QUEUE_RUNNERS))
+
+
+class _InitializeIterator(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Initialises a dataset's iterator whenever a session has been created."""
+
+    def __init__(self, iterator: Any) -> None:
+        self._initializer = iterator.initializer
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        session.run(self._initializer)

@@ -1,0 +1,209 @@
+"""numpy_input_fn and pandas_input_fn: batches of data in memory.
+
+pandas is loaded when pandas_input_fn is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tfdist.estimator.inputs.feeding import Array, check_shuffle, next_batch
+
+_ALONE = "__direct_np_input__"
+_TARGET = "__target_key__"
+
+
+def numpy_input_fn(
+    x: Any,
+    y: Any = None,
+    batch_size: int = 128,
+    num_epochs: int | None = 1,
+    shuffle: bool | None = None,
+    queue_capacity: int = 1000,
+    num_threads: int = 1,
+) -> Callable[[], Any]:
+    """Makes an input_fn that feeds numpy arrays to one process, not to several workers.
+
+    Args:
+      x: An array [rows, ...], or a dict of such arrays.
+      y: Labels: an array, a dict of arrays, or None.
+      batch_size: Rows in a batch. Batches cross the ends of epochs; the last one may be smaller.
+      num_epochs: How often each row comes; None is without end.
+      shuffle: True or False; there is no default.
+      queue_capacity: Rows that wait in the queue. A quarter of it is what shuffling mixes.
+      num_threads: Threads that fill the queue, each with all epochs.
+
+    Returns:
+      A function of nothing that returns features, or (features, labels): tensors for arrays, and
+      dicts of tensors for dicts. It raises ValueError for empty or unequally long data and for keys
+      that x and y share, and TypeError if x is neither array nor dict.
+
+    Raises:
+      ValueError: If `shuffle` is neither True nor False.
+    """
+    check_shuffle(shuffle)
+
+    def input_fn() -> Any:
+        features = _columns(x)
+        labels = _label_columns(y, features)
+        _check_lengths(features, labels, y)
+        tensors = next_batch(
+            {**features, **labels},
+            batch_size=batch_size,
+            num_epochs=num_epochs,
+            shuffle=bool(shuffle),
+            capacity=queue_capacity,
+            min_after_dequeue=int(queue_capacity / 4),
+            num_threads=num_threads,
+        )
+        by_name = dict(zip([*features, *labels], tensors, strict=True))
+        own = {name: by_name[name] for name in features} if isinstance(x, dict) else tensors[0]
+        if y is None:
+            return own
+        if isinstance(y, dict):
+            return own, {name: by_name[name] for name in labels}
+        return own, tensors[-1]
+
+    return input_fn
+
+
+def _columns(x: Any) -> dict[str, Array]:
+    if isinstance(x, dict):
+        if not x:
+            raise ValueError("x cannot be an empty dict. Give at least one array.")
+        return dict(sorted(x.items()))
+    if isinstance(x, np.ndarray):
+        if x.size == 0:
+            raise ValueError(f"x cannot be an empty array, got one of shape {x.shape}.")
+        return {_ALONE: x}
+    raise TypeError(f"x must be a dict or array; got {type(x).__name__}.")
+
+
+def _label_columns(y: Any, features: dict[str, Array]) -> dict[str, Array]:
+    if y is None:
+        return {}
+    if isinstance(y, dict):
+        if not y:
+            raise ValueError("y cannot be empty dict, use None instead.")
+        shared = sorted(features.keys() & y.keys())
+        if shared:
+            raise ValueError(
+                f"{len(shared)} duplicate keys are found in both x and y: {shared}. Rename them in "
+                "one of the two."
+            )
+        return dict(sorted(y.items()))
+    name = _TARGET
+    while name in features:
+        name += "_n"
+    return {name: y}
+
+
+def _check_lengths(features: dict[str, Array], labels: dict[str, Array], y: Any) -> None:
+    if len({column.shape[0] for column in (*features.values(), *labels.values())}) == 1:
+        return
+    of_x = {name: column.shape for name, column in features.items()}
+    of_y = {name: column.shape for name, column in labels.items()}
+    raise ValueError(
+        "Length of tensors in x and y is mismatched: all need the same first dimension. Shapes in "
+        f"x: {of_x}. Shapes in y: {of_y if isinstance(y, dict) else list(of_y.values())}."
+    )
+
+
+def pandas_input_fn(
+    x: Any,
+    y: Any = None,
+    batch_size: int = 128,
+    num_epochs: int | None = 1,
+    shuffle: bool | None = None,
+    queue_capacity: int | None = 1000,
+    num_threads: int = 1,
+    target_column: str = "target",
+) -> Callable[[], Any]:
+    """Makes an input_fn that feeds a DataFrame to one process, not to several workers.
+
+    Args:
+      x: A DataFrame; copied.
+      y: Labels: a Series or DataFrame with x's index, or None.
+      batch_size: Rows in a batch. Batches cross the ends of epochs; the last one may be smaller.
+      num_epochs: How often each row comes; None is without end.
+      shuffle: True or False; there is no default.
+      queue_capacity: Rows that wait in the queue; None is as many as x has, with shuffling four
+        times as many.
+      num_threads: Threads that fill the queue, each with all epochs.
+      target_column: A name for y that x does not have.
+
+    Returns:
+      A function of nothing that returns features, or (features, labels). Features are a dict of
+      column name to tensor [batch]; labels are such a dict for a DataFrame, else a tensor [batch].
+
+    Raises:
+      TypeError: If pandas is not installed, or `target_column` is no string.
+      ValueError: If `shuffle` is neither True nor False, x has a column called `target_column`, or
+        the indexes differ.
+    """
+    pandas = _load_pandas()
+    check_shuffle(shuffle)
+    if not isinstance(target_column, str):
+        raise TypeError(f"target_column must be a string type, got {target_column!r}.")
+    if y is not None:
+        _check_labels(x, y, target_column)
+    names, has_label_names = list(x.columns), isinstance(y, pandas.DataFrame)
+    columns = {f"feature {i}": _array(x[name]) for i, name in enumerate(names)}
+    label_names = list(y.columns) if has_label_names else [target_column]
+    if y is not None:
+        parts = [y[name] for name in label_names] if has_label_names else [y]
+        columns.update({f"label {i}": _array(part) for i, part in enumerate(parts)})
+    if queue_capacity is None:
+        queue_capacity = 4 * len(x) if shuffle else len(x)
+    capacity = queue_capacity
+
+    def input_fn() -> Any:
+        tensors = next_batch(
+            columns,
+            batch_size=batch_size,
+            num_epochs=num_epochs,
+            shuffle=bool(shuffle),
+            capacity=capacity,
+            min_after_dequeue=int(max(capacity / 4, 1)),
+            num_threads=num_threads,
+        )
+        features = dict(zip(names, tensors[: len(names)], strict=True))
+        labels = tensors[len(names) :]
+        if y is None:
+            return features
+        if has_label_names:
+            return features, dict(zip(label_names, labels, strict=True))
+        return features, labels[0]
+
+    return input_fn
+
+
+def _load_pandas() -> ModuleType:
+    try:
+        return importlib.import_module("pandas")
+    except ImportError as error:
+        raise TypeError(
+            "pandas_input_fn should not be called without pandas installed. Run: pip install pandas"
+        ) from error
+
+
+def _check_labels(x: Any, y: Any, target_column: str) -> None:
+    if target_column in x:
+        raise ValueError(
+            f"Cannot use name {target_column} for target column: DataFrame already has a column "
+            f"with that name: {list(x.columns)}. Give another target_column."
+        )
+    if not np.array_equal(x.index, y.index):
+        raise ValueError(
+            f"Index for x and y are mismatched. Index for x: {x.index}. Index for y: {y.index}."
+        )
+
+
+def _array(column: Any) -> Array:
+    """Copies a column; text of any of pandas' types comes as objects, TensorFlow's strings."""
+    return np.array(column.to_numpy())

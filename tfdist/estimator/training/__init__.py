@@ -1,0 +1,1 @@
+"""Training: the loop, other workers, stop signals, checkpoints, and progress reports."""

@@ -1,0 +1,164 @@
+"""Checks before the first step: equal models on all workers, and variables that train."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.process.endings import OneLineError
+
+# Whatever else uses a variable may change it: an assignment, an optimizer's op, a loop's body.
+_READS = frozenset(
+    {
+        "DisableCopyOnRead", "Identity", "ReadVariableOp", "ResourceGather", "ResourceGatherNd",
+        "VarIsInitializedOp", "VariableShape",
+    }
+)  # fmt: skip
+
+
+class ModelMismatchError(OneLineError, RuntimeError):
+    """The workers' models differ; every worker gets this error."""
+
+
+def describe_model(
+    variables: Sequence[Any],
+    reductions: Sequence[str],
+    combined_with: Mapping[str, Sequence[str]],
+    steps_per_call: int,
+    num_replicas: int,
+) -> str:
+    """Describes what must be equal on all workers.
+
+    Args:
+      variables: The graph's global variables, in the order of their creation: in that order the
+        workers exchange their values.
+      reductions: One text for each value that the training graph reduces, in that order, too.
+      combined_with: Of each trainable variable what the forward pass combines it with.
+      steps_per_call: Steps in one session call.
+      num_replicas: Replicas in this worker.
+    """
+    return json.dumps(
+        {
+            "variables": {v.op.name: f"{v.dtype.name} {v.shape}" for v in variables},
+            "reductions": list(reductions),
+            "combined_with": {name: list(others) for name, others in combined_with.items()},
+            "steps_per_call": steps_per_call,
+            "num_replicas": num_replicas,
+        }
+    )
+
+
+def check_models(models: Sequence[str]) -> None:
+    """Compares every worker's model with worker 0's.
+
+    Args:
+      models: Texts of `describe_model`, in worker order.
+
+    Raises:
+      ModelMismatchError: Naming the worker and the first variable that differs.
+    """
+    first = json.loads(models[0])
+    for worker, text in enumerate(models[1:], start=1):
+        other = json.loads(text)
+        difference = _difference(first, other, worker)
+        if difference:
+            raise ModelMismatchError(
+                f"The workers' models differ: {difference}. "
+                "Start all workers with the same program and arguments."
+            )
+        difference = _other_order(first, other, worker)
+        if difference:
+            raise ModelMismatchError(
+                f"The workers' models differ: {difference}. Create the variables in the same order "
+                "on every worker: iterate over sorted(names), for example, where model_fn iterates "
+                "over a set."
+            )
+
+
+def _difference(first: dict[str, Any], other: dict[str, Any], worker: int) -> str | None:
+    mine, theirs = first["variables"], other["variables"]
+    for name in mine:
+        if name not in theirs:
+            return f"variable {name} ({mine[name]}) exists on worker 0 but not on worker {worker}"
+        if mine[name] != theirs[name]:
+            return (
+                f"variable {name} is {mine[name]} on worker 0 and {theirs[name]} on worker {worker}"
+            )
+    for name in theirs:
+        if name not in mine:
+            return f"variable {name} ({theirs[name]}) exists on worker {worker} but not on worker 0"
+    for key, name in (
+        ("steps_per_call", "iterations_per_loop"),
+        ("num_replicas", "the number of replicas"),
+    ):
+        if first[key] != other[key]:
+            return f"{name} is {first[key]} on worker 0 and {other[key]} on worker {worker}"
+    if sorted(first["reductions"]) != sorted(other["reductions"]):
+        return (
+            f"worker 0 reduces {len(first['reductions'])} values and worker {worker} "
+            f"{len(other['reductions'])}, or of other shapes or compression"
+        )
+    return None
+
+
+def _other_order(first: dict[str, Any], other: dict[str, Any], worker: int) -> str | None:
+    """Finds values that the workers would pair although they belong to different variables."""
+    for what, key in (("variable", "variables"), ("reduction", "reductions")):
+        for number, (mine, theirs) in enumerate(zip(first[key], other[key], strict=True), start=1):
+            if mine != theirs:
+                return f"{what} {number} is {mine} on worker 0 and {theirs} on worker {worker}"
+    for name, mine in first["combined_with"].items():
+        theirs = other["combined_with"].get(name, mine)
+        if mine != theirs:
+            return (
+                f"variable {name} is combined with {_listed(mine)} on worker 0 and with "
+                f"{_listed(theirs)} on worker {worker}"
+            )
+    return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [*names[:3], *(["..."] if len(names) > 3 else [])]
+    return ", ".join(shown) if shown else "nothing"
+
+
+def warn_if_nothing_is_learnt(train_op: tf.Operation) -> None:
+    """Warns if a step changes none of the graph's trainable variables.
+
+    Args:
+      train_op: What each step runs.
+    """
+    variables = v1.trainable_variables()
+    if not variables:
+        return
+    run = _runs_with(train_op)
+    if any(_is_changed(variable, run) for variable in variables):
+        return
+    v1.logging.warning(
+        "train_op changes none of the %d trainable variables, unless a hook does. Optimizers of "
+        "Keras 3, and the newer ones of tf_keras, change nothing in a graph: use those of "
+        "tf_keras.optimizers.legacy or tf.compat.v1.train.",
+        len(variables),
+    )
+
+
+def _is_changed(variable: Any, run: set[tf.Operation]) -> bool:
+    handle = variable.handle if hasattr(variable, "handle") else variable.op.outputs[0]
+    return any(op in run and op.type not in _READS for op in handle.consumers())
+
+
+def _runs_with(op: tf.Operation) -> set[tf.Operation]:
+    """Lists what runs whenever an op does."""
+    found: set[tf.Operation] = set()
+    waiting = [op]
+    while waiting:
+        current = waiting.pop()
+        if current not in found:
+            found.add(current)
+            waiting += [tensor.op for tensor in current.inputs]
+            waiting += current.control_inputs
+    return found

@@ -1,0 +1,328 @@
+"""SIGTERM and SIGUSR1 while training: finish the step, save, leave; all workers together."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, NoReturn
+
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.graph.sessions import CallTimes
+from tfdist.process.endings import end_now
+from tfdist.process.exit_codes import SAVED_AND_STOPPED
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+# How long the main thread may take to come back to Python where there is nothing to finish.
+_GRACE_S = 2.0
+# How much longer than any before it a session call may take once SIGTERM has come. Less than the
+# 30 s that Kubernetes and `tfdist run` leave until SIGKILL.
+_STEP_GRACE_S = 10.0
+
+_LOOK_EVERY_S = 0.1
+
+Handler = Callable[[int, FrameType | None], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopOrder:
+    """A signal that all workers follow.
+
+    Attributes:
+      number: The signal; SIGTERM if some workers got that and others SIGUSR1.
+      receivers: How many workers got one.
+      receiver: The index of the worker that got it, where it was one.
+    """
+
+    number: int
+    receivers: int = 1
+    receiver: int = 0
+
+
+NUM_WISHES = 3
+
+
+def wishes_of(number: int | None, worker_index: int) -> list[float]:
+    """Returns what a worker adds to the sums of a step: SIGTERMs, SIGUSR1s, receivers' indices."""
+    if number is None:
+        return [0.0] * NUM_WISHES
+    return [float(number == one) for one in STOP_SIGNALS] + [float(worker_index)]
+
+
+def order_in(sums: Sequence[float]) -> StopOrder | None:
+    """Returns what the sums over all workers' wishes mean."""
+    terms, usrs, indices = (round(float(x)) for x in sums)
+    if not terms + usrs:
+        return None
+    number = signal.SIGTERM if terms else signal.SIGUSR1
+    return StopOrder(number=number, receivers=terms + usrs, receiver=indices)
+
+
+def describe(order: StopOrder, *, step: int, num_workers: int, saves: bool) -> str:
+    """Says in one line who asked for the end of the training and where it has ended."""
+    who = ""
+    if num_workers > 1 and order.receivers == 1:
+        who = f" to worker {order.receiver}"
+    elif num_workers > 1:
+        who = f" to {order.receivers} of {num_workers} workers"
+    saved = (
+        "its checkpoint is saved"
+        if saves
+        else "no checkpoint is saved, as the RunConfig asks for none"
+    )
+    return f"Stopped by {signal.Signals(order.number).name}{who} after step {step}; {saved}."
+
+
+class StopSignals:
+    """What the signals of this process mean at the moment.
+
+    At first they end the process at once. While training they are noted, and the training's hooks
+    do what they ask for. Ctrl-C raises KeyboardInterrupt as always, also where TensorFlow waits.
+
+    Attributes:
+      own: The stop signal that this process got; None so far.
+      order: The one that all workers follow; None so far.
+      calls: The training's session calls.
+      is_saving: Whether a checkpoint is being written, which is finished first.
+    """
+
+    def __init__(self) -> None:
+        self.own: int | None = None
+        self.order: StopOrder | None = None
+        self.calls = CallTimes()
+        self.is_saving = False
+        self._notes_only = False
+        self._handled: set[int] = set()
+        self._interrupt: Any = signal.getsignal(signal.SIGINT)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.own is not None or self.order is not None
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """In the `with` block stop signals are noted; they end the process where it is left."""
+        with self._noting(True):
+            self.leave_if_asked()
+            yield
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """In the `with` block, inside of `noted`, they end the process at once again."""
+        with self._noting(False):
+            yield
+
+    def leave_if_asked(self) -> None:
+        """Ends the process if it was asked to."""
+        if self.is_stopping:
+            self._leave("Stopped by {name}.")
+
+    def leave_unless_noted(self) -> None:
+        """Ends the process if it was asked to and is not to finish its training."""
+        if not self._notes_only:
+            self.leave_if_asked()
+
+    def leave_after_training(
+        self, *, step: int, num_workers: int, worker_index: int, saves: bool
+    ) -> None:
+        """Ends the process, once all has been done that is done at the end of a training."""
+        order = self.order
+        if order is None and self.own is not None:  # At the very end: nobody else knows of it.
+            order = StopOrder(number=self.own, receiver=worker_index)
+        if order is not None:
+            self.order = order
+            self._leave(describe(order, step=step, num_workers=num_workers, saves=saves))
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Is Python's handler of the signals."""
+        self._handled.add(number)
+        if number == signal.SIGINT:
+            self._interrupt(number, frame)
+            return
+        self.own = self.own or number
+        if not self.is_saving:
+            self.leave_unless_noted()
+
+    def watch(self, number: int, since_s: float) -> bool:
+        """Ends the process, from another thread, if the main thread takes too long.
+
+        Args:
+          number: A signal that has come.
+          since_s: When.
+
+        Returns:
+          Whether it has to be watched further.
+        """
+        is_handled = number in self._handled
+        if is_handled and (number == signal.SIGINT or not self._notes_only):
+            self._handled.discard(number)
+            return False
+        line = overdue(
+            number,
+            waited_s=time.monotonic() - since_s,
+            has_to_finish=number != signal.SIGINT and (self._notes_only or self.is_saving),
+            in_call_s=self.calls.lasting_s(since_s),
+            longest_call_s=self.calls.longest_s,
+        )
+        if line is not None:
+            end_now(line, _exit_code(number))
+        return True
+
+    @contextmanager
+    def _noting(self, notes_only: bool) -> Iterator[None]:
+        before = self._notes_only
+        self._notes_only = notes_only
+        try:
+            yield
+        finally:
+            self._notes_only = before
+
+    def _leave(self, line: str) -> NoReturn:
+        number = self.order.number if self.order is not None else self.own
+        assert number is not None
+        v1.logging.info(line.format(name=signal.Signals(number).name))
+        raise SystemExit(_exit_code(number))
+
+
+def overdue(
+    number: int,
+    *,
+    waited_s: float,
+    has_to_finish: bool,
+    in_call_s: float | None,
+    longest_call_s: float,
+) -> str | None:
+    """Decides whether a process that does not react to a signal must end now.
+
+    Args:
+      number: The signal.
+      waited_s: Seconds since it came.
+      has_to_finish: Whether it lets the training finish its step and save.
+      in_call_s: How long it has waited inside the present session call; None outside of one.
+      longest_call_s: The longest session call so far.
+
+    Returns:
+      The process's last words, or None if it may go on.
+    """
+    name = signal.Signals(number).name
+    if not has_to_finish:
+        if waited_s <= _GRACE_S:
+            return None
+        what = "Interrupted" if number == signal.SIGINT else name
+        return f"{what} while waiting for another worker: this worker ends now."
+    # SIGUSR1 comes long before the end, and whoever waits may wait for a worker that evaluates.
+    if number != signal.SIGTERM or in_call_s is None or in_call_s <= longest_call_s + _STEP_GRACE_S:
+        return None
+    return (
+        f"SIGTERM: a session call does not end (after {in_call_s:.0f} s; does another "
+        "worker hang?). This worker ends now; steps since the last checkpoint are lost."
+    )
+
+
+def _exit_code(number: int) -> int:
+    name = signal.Signals(number).name
+    return SAVED_AND_STOPPED.get(name, 128 + number)
+
+
+_current: StopSignals | None = None  # Signals belong to the process.
+
+
+@contextmanager
+def listening() -> Iterator[StopSignals]:
+    """Gives the signals their meaning while the `with` block runs, where the program has not.
+
+    In the main thread only, and only those signals that would kill the process. Inside of another
+    such block it is that one's.
+    """
+    global _current
+    if threading.current_thread() is not threading.main_thread():
+        yield StopSignals()
+        return
+    if _current is not None:
+        yield _current
+        return
+    signals = StopSignals()
+    numbers = [n for n in STOP_SIGNALS if signal.getsignal(n) is signal.SIG_DFL]
+    if callable(signal.getsignal(signal.SIGINT)):
+        numbers.append(signal.SIGINT)
+    _current = signals
+    try:
+        with watched_signals(numbers, signals.handle, signals.watch):
+            yield signals
+    finally:
+        _current = None
+
+
+def current() -> StopSignals | None:
+    """Returns what the main thread's `listening` block listens to; None outside of one."""
+    return _current
+
+
+class StopOnSignal(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Stops a training alone after the step in which a signal came."""
+
+    def __init__(self, signals: StopSignals) -> None:
+        self._signals = signals
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if self._signals.own is not None:
+            run_context.request_stop()
+
+
+@contextmanager
+def watched_signals(
+    numbers: Sequence[int], handle: Handler, watch: Callable[[int, float], bool]
+) -> Iterator[None]:
+    """Handles signals, and watches over those that the main thread cannot handle.
+
+    Python runs a handler only when the main thread is back in Python; a collective that waits for
+    a lost worker never comes back. A second thread is told by the operating system at once.
+
+    Args:
+      numbers: The signals. Outside the main thread nothing is done.
+      handle: Python's handler for all of them.
+      watch: Called in the second thread several times a second after a signal, with its number
+        and the time of its arrival (`time.monotonic()`), until it returns False: there is nothing
+        to watch any more. It may end the process.
+    """
+    if threading.current_thread() is not threading.main_thread() or not numbers:
+        yield
+        return
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    watcher = threading.Thread(
+        target=_watch, args=(read_end, frozenset(numbers), watch), daemon=True
+    )
+    previous = {number: signal.signal(number, handle) for number in numbers}
+    old_fd = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    watcher.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(old_fd)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        os.close(write_end)  # Ends the watcher.
+        watcher.join()
+        os.close(read_end)
+
+
+def _watch(read_end: int, numbers: frozenset[int], watch: Callable[[int, float], bool]) -> None:
+    arrived_s: dict[int, float] = {}
+    while True:
+        ready, _, _ = select.select([read_end], [], [], _LOOK_EVERY_S if arrived_s else None)
+        if ready:
+            received = os.read(read_end, 64)
+            if not received:
+                return
+            for number in numbers.intersection(received):
+                arrived_s.setdefault(number, time.monotonic())
+        arrived_s = {n: since_s for n, since_s in arrived_s.items() if watch(n, since_s)}

@@ -1,0 +1,75 @@
+"""`tf.compat.v1.estimator`: where it differs from `tf.estimator`; other names are the same objects.
+
+The older Estimator still has `export_savedmodel`. The older canned estimators take v1 optimizers
+and add the losses of a batch, where the newer ones take the mean.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tfdist.estimator as v2
+from tfdist.estimator.keras import conversion
+from tfdist.estimator.run_config import RunConfig
+from tfdist.estimator.v1 import experimental
+from tfdist.estimator.v1.baseline import BaselineClassifier, BaselineEstimator, BaselineRegressor
+from tfdist.estimator.v1.dnn import DNNClassifier, DNNEstimator, DNNRegressor
+from tfdist.estimator.v1.dnn_linear_combined import (
+    DNNLinearCombinedClassifier,
+    DNNLinearCombinedEstimator,
+    DNNLinearCombinedRegressor,
+)
+from tfdist.estimator.v1.estimator import Estimator
+from tfdist.estimator.v1.linear import LinearClassifier, LinearEstimator, LinearRegressor
+
+__all__ = [
+    "BaselineClassifier",
+    "BaselineEstimator",
+    "BaselineRegressor",
+    "DNNClassifier",
+    "DNNEstimator",
+    "DNNLinearCombinedClassifier",
+    "DNNLinearCombinedEstimator",
+    "DNNLinearCombinedRegressor",
+    "DNNRegressor",
+    "Estimator",
+    "LinearClassifier",
+    "LinearEstimator",
+    "LinearRegressor",
+    "experimental",
+    "model_to_estimator",
+]
+
+
+def model_to_estimator(
+    keras_model: Any = None,
+    keras_model_path: Any = None,
+    custom_objects: dict[str, Any] | None = None,
+    model_dir: Any = None,
+    config: RunConfig | None = None,
+    checkpoint_format: str | None = "saver",
+    metric_names_map: dict[str, str] | None = None,
+    export_outputs: dict[str, Any] | None = None,
+) -> v2.Estimator:
+    """Does what `tfdist.estimator.model_to_estimator` does, saving variables by name by default."""
+    return conversion.convert(
+        Estimator,
+        keras_model=keras_model,
+        keras_model_path=keras_model_path,
+        custom_objects=custom_objects,
+        model_dir=model_dir,
+        config=config,
+        checkpoint_format=checkpoint_format,
+        metric_names_map=metric_names_map,
+        export_outputs=export_outputs,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return getattr(v2, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *v2.__all__})

@@ -1,0 +1,1 @@
+"""Resources of a machine: cores, GPUs, ports, MPI, and processes."""

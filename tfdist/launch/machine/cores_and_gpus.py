@@ -1,0 +1,128 @@
+"""Processor cores and GPUs of a machine, and one worker's share of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_NUMA_NODES = Path("/sys/devices/system/node")
+_NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
+
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+_GPUS = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the workers of one machine share.
+
+    Attributes:
+      cores: The processor cores that they may use.
+      numa_nodes: The same cores by memory that is near to them, one tuple a node.
+      gpus: The names that CUDA_VISIBLE_DEVICES may list.
+    """
+
+    cores: tuple[int, ...]
+    numa_nodes: tuple[tuple[int, ...], ...]
+    gpus: tuple[str, ...] = ()
+
+
+def look_at_machine(environ: Mapping[str, str] = os.environ) -> Machine:
+    """Returns what this process may use of this machine."""
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    return Machine(cores=cores, numa_nodes=_numa_nodes(cores), gpus=_gpus(environ))
+
+
+def _numa_nodes(cores: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    nodes = []
+    for path in sorted(_NUMA_NODES.glob("node[0-9]*/cpulist")):
+        own = _read_cpu_list(path.read_text())
+        nodes.append(tuple(core for core in cores if core in own))
+    return tuple(node for node in nodes if node) or (cores,)
+
+
+def _read_cpu_list(text: str) -> set[int]:
+    """Reads "0-3,8": what Linux calls a list of processors."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first:
+            found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
+    count = len(list(_NVIDIA_GPUS.glob("*"))) if _NVIDIA_GPUS.is_dir() else 0
+    if "CUDA_VISIBLE_DEVICES" not in environ:
+        return tuple(str(number) for number in range(count))
+    names = [name.strip() for name in environ["CUDA_VISIBLE_DEVICES"].split(",")]
+    # CUDA reads the list up to the first name that is none.
+    valid = []
+    for name in names:
+        if not re.fullmatch(r"[0-9]+|(GPU|MIG)-.+", name):
+            break
+        valid.append(name)
+    return tuple(valid) if count else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """Which part of its machine a worker gets.
+
+    Attributes:
+      num_workers: How many workers share the machine.
+      index: Which of them it is, from 0.
+      bind: "cores" divides the cores and binds each worker to its own, "numa" binds the workers in
+        turn to the cores of one memory node each, "none" binds none.
+      threads: How many threads compute in it; None: as many as it has cores.
+      num_devices: How many GPUs it wants.
+    """
+
+    num_workers: int
+    index: int
+    bind: str
+    threads: int | None
+    num_devices: int
+
+
+def bound_cores(share: Share, machine: Machine) -> tuple[int, ...] | None:
+    """Returns the cores that the worker is bound to; None binds it to none.
+
+    With fewer cores than workers none is bound: the kernel shares them out better than we could.
+    """
+    if share.bind == "numa":
+        return machine.numa_nodes[share.index % len(machine.numa_nodes)]
+    if share.bind == "none" or len(machine.cores) < share.num_workers:
+        return None
+    return tuple(_part(machine.cores, share.num_workers, share.index))
+
+
+def share_environment(share: Share, machine: Machine, environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that keep the worker to its share.
+
+    A number of threads that the user has set is left alone; the GPUs are taken from those that
+    the user has left visible. Where there are fewer GPUs than wanted, workers share them, and none
+    takes all of a GPU's memory.
+    """
+    threads = share.threads or max(1, len(machine.cores) // share.num_workers)
+    wanted = _THREADS if share.threads is None else ()
+    found = {name: str(threads) for name in _THREADS if not (name in wanted and environ.get(name))}
+    if machine.gpus:
+        first = share.index * share.num_devices
+        if share.num_workers * share.num_devices <= len(machine.gpus):
+            own = machine.gpus[first : first + share.num_devices]
+        else:
+            places = range(first, first + share.num_devices)
+            own = tuple(dict.fromkeys(machine.gpus[one % len(machine.gpus)] for one in places))
+            found["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+        found[_GPUS] = ",".join(own)
+    return found
+
+
+def _part(things: Sequence[int], num_parts: int, index: int) -> Sequence[int]:
+    """Returns one of so many parts, neighbours, as large as any other or larger by one."""
+    first, last = (len(things) * place // num_parts for place in (index, index + 1))
+    return things[first:last]

@@ -1,0 +1,228 @@
+"""Rules between the options of `tfdist run`, and between them and the machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from argparse import ArgumentTypeError
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tfdist.cluster.ranks import OF_OTHER_LAUNCHERS
+from tfdist.cluster.tasks import listed, shown
+from tfdist.launch.errors import UsageError
+from tfdist.launch.options.hosts import THIS_MACHINE, Host, parse_host_list, read_hostfile
+from tfdist.launch.options.option_parser import seconds
+
+_LAST_PORT = 65535
+_START_TIMEOUT = "TFDIST_START_TIMEOUT_S"
+# Variables that the launcher or mpirun makes for each worker, and what to use instead.
+_MADE_HERE = {
+    "TF_CONFIG": "tfdist run makes it for each worker",
+    _START_TIMEOUT: "use --start-timeout",
+    "TFDIST_": "tfdist run makes it for each worker",
+    "OMPI_COMM_WORLD_": "mpirun makes it for each worker",
+    **dict.fromkeys(
+        ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+        "Horovod's own launcher makes it for each of its processes",
+    ),
+    **dict.fromkeys(
+        OF_OTHER_LAUNCHERS, "another MPI's launcher makes it for each of its processes"
+    ),
+}
+
+
+def dry_run(dry_run: bool | None, offline_mode: bool | None) -> tuple[bool, list[str]]:
+    """Returns whether nothing is to be started, and notices."""
+    if offline_mode is None:
+        return bool(dry_run), []
+    if dry_run is not None and dry_run != offline_mode:
+        raise UsageError(
+            f"--offline-mode is {_word(offline_mode)} and --dry-run is {_word(dry_run)}, but they "
+            "mean the same. Leave --offline-mode out."
+        )
+    notice = (
+        f"--offline-mode {_word(offline_mode)} is taken as --dry-run {_word(offline_mode)}: "
+        "nothing is compiled ahead here"
+    )
+    return offline_mode, [notice]
+
+
+def binding(bind: str | None, numa_aware: bool | None) -> str | None:
+    """Returns --bind, or what --numa-aware means; None if neither is given."""
+    if numa_aware is None:
+        return bind
+    if bind is not None and (bind == "numa") != numa_aware:
+        raise UsageError(
+            f"--numa-aware is {_word(numa_aware)} and --bind is {bind}, which contradict each "
+            "other. Leave --numa-aware out: --bind numa is the same."
+        )
+    return "numa" if numa_aware else bind
+
+
+def hosts(lists: Sequence[str] | None, hostfile: str | None) -> tuple[Host, ...]:
+    """Returns the machines: those listed, those in the file, or this one."""
+    if lists is not None and hostfile is not None:
+        raise UsageError(
+            f"got both --host {shown(','.join(lists))} and --hostfile {shown(hostfile)}, and one "
+            "of them is allowed. Leave one out."
+        )
+    if lists is not None:
+        return parse_host_list(",".join(lists))
+    return (THIS_MACHINE,) if hostfile is None else read_hostfile(hostfile)
+
+
+def environment(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of --env, those without a value with the one they have here."""
+    variables: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        for made, mend in _MADE_HERE.items():
+            if name == made or (made.endswith("_") and name.startswith(made)):
+                raise UsageError(
+                    f"--env sets {name}, which is not for users to set: {mend}. Remove it."
+                )
+        if not equals and name not in environ:
+            raise UsageError(
+                f"--env {name} has no value, and {name} is not set here. Write --env {name}=VALUE, "
+                "or set it first."
+            )
+        variables[name] = value if equals else environ[name]
+    return variables
+
+
+def shown_workers(
+    lists: Sequence[str] | None, num_instances: int, has_evaluator: bool
+) -> tuple[int, ...] | None:
+    """Returns the indices of the workers to show; the evaluator's is `num_instances`."""
+    if lists is None:
+        return None
+    allowed = [str(index) for index in range(num_instances)]
+    numbers = dict(zip(allowed, range(num_instances), strict=True))
+    if has_evaluator:
+        allowed.append("evaluator")
+        numbers |= {"evaluator": num_instances, str(num_instances): num_instances}
+    chosen: set[int] = set()
+    for word in ",".join(lists).split(","):
+        if word not in numbers:
+            raise UsageError(
+                f"--show is {word}, allowed here: {listed(allowed)}. Show one of these, or "
+                f"{'add --evaluator' if word == 'evaluator' else 'raise --num-instances'}."
+            )
+        chosen.add(numbers[word])
+    return tuple(sorted(chosen))
+
+
+def start_timeout(environ: Mapping[str, str]) -> float:
+    """Returns the limit that the environment sets for the workers' meeting, or 300 s."""
+    text = environ.get(_START_TIMEOUT, "300")
+    try:
+        return seconds(text)
+    except ArgumentTypeError as error:
+        raise UsageError(f"{_START_TIMEOUT} of the environment: {error}") from None
+
+
+def split_words(texts: Sequence[str]) -> tuple[str, ...]:
+    """Splits texts into words as a shell does, without one."""
+    return tuple(word for text in texts for word in shlex.split(text))
+
+
+def instance_words(texts: Sequence[str], num_instances: int) -> dict[int, tuple[str, ...]]:
+    """Reads INDEX:"words" of each text."""
+    found: dict[int, tuple[str, ...]] = {}
+    for text in texts:
+        index, _, words = text.partition(":")
+        if int(index) >= num_instances:
+            indices = [str(one) for one in range(num_instances)]
+            raise UsageError(
+                f"--instance-mpi-local-args names instance {index}, but there are only "
+                f"{listed(indices)}. Mend the index, or raise --num-instances."
+            )
+        found[int(index)] = (*found.get(int(index), ()), *split_words([words]))
+    return found
+
+
+def check_log_dir(folder: Path) -> None:
+    """Refuses a folder that cannot be made or written to."""
+    there = folder
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    if not os.path.isdir(there):
+        raise UsageError(
+            f"--log-dir {shown(str(folder))} cannot be made: {shown(str(there))} is not a folder. "
+            "Name a folder."
+        )
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(
+            f"--log-dir {shown(str(folder))} cannot be used: you may not write to "
+            f"{shown(str(there))}. Name a folder that you may write to."
+        )
+
+
+def check_port(port: int, num_instances: int) -> None:
+    """Refuses a first port after which there are too few."""
+    if port + num_instances - 1 > _LAST_PORT:
+        raise UsageError(
+            f"--port is {port}, but {num_instances} instances need ports up to "
+            f"{port + num_instances - 1}, and the last is {_LAST_PORT}. "
+            f"Use at most {_LAST_PORT - num_instances + 1}."
+        )
+
+
+def check_root(allow_run_as_root: bool | None) -> None:
+    """Refuses what mpirun would refuse."""
+    if allow_run_as_root is False and os.geteuid() == 0:
+        raise UsageError(
+            "--allow-run-as-root is no, but you are root, and mpirun starts the workers. "
+            "Set it to yes, or run as another user."
+        )
+
+
+def idle_host_notices(hosts: Sequence[Host], used: Sequence[Host]) -> list[str]:
+    """Names the hosts that no instance is on."""
+    names = {host.name for host in used}
+    idle = [host.name for host in hosts if host.name not in names]
+    if not idle:
+        return []
+    return [f"{listed(idle)} gets no instance: --num-instances is {len(used)}"]
+
+
+def environment_notices(environ: Mapping[str, str]) -> list[str]:
+    """Names what this environment says about a run, and the workers are told otherwise."""
+    if environ.get("TF_CONFIG", "").strip():
+        return ["TF_CONFIG of this environment is not used: each worker gets its own"]
+    return []
+
+
+def _word(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def total_replicas(num_instances: int, num_replicas: int | None) -> int:
+    """Returns how many copies of the model the run has: one per instance unless told otherwise.
+
+    Raises:
+      UsageError: If they cannot be divided evenly between the instances.
+    """
+    if num_replicas is None:
+        return num_instances
+    if num_replicas % num_instances:
+        raise UsageError(
+            f"--num-replicas is {num_replicas} and --num-instances is {num_instances}, and "
+            "instances get equally many replicas each.\n"
+            f"The nearest that work: --num-replicas {_near_multiples(num_replicas, num_instances)},"
+            f" or --num-instances {_near_divisors(num_replicas, num_instances)}."
+        )
+    return num_replicas
+
+
+def _near_multiples(number: int, of: int) -> str:
+    below = number // of * of
+    return f"{below} or {below + of}" if below else f"{of}"
+
+
+def _near_divisors(of: int, number: int) -> str:
+    divisors = [one for one in range(1, of + 1) if of % one == 0]
+    below = [one for one in divisors if one < number][-1:]
+    above = [one for one in divisors if one > number][:1]
+    return " or ".join(str(one) for one in below + above)

@@ -1,0 +1,1 @@
+"""`tfdist run`: description, start, supervision and end of the workers."""

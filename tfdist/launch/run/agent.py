@@ -1,0 +1,308 @@
+"""The process between launcher and worker, on the worker's machine.
+
+It starts the worker as the launcher tells it, sends on what the worker prints and how far it is,
+passes signals on, and ends when nothing of the worker is left. When the launcher is gone or silent,
+it stops the worker by itself: with TERM, then KILL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from tfdist.cluster.instance_variables import OF_ONE_RUN
+from tfdist.cluster.ranks import OF_OTHER_LAUNCHERS
+from tfdist.launch.channel import (
+    ADDRESSES_VARIABLE,
+    BEAT_S,
+    CHUNK_BYTES,
+    LINE_LIMIT_BYTES,
+    SILENCE_S,
+    TOKEN_VARIABLE,
+    Channel,
+)
+from tfdist.launch.machine.cores_and_gpus import (
+    Share,
+    bound_cores,
+    look_at_machine,
+    share_environment,
+)
+from tfdist.launch.machine.descendants import descendants, end_all, send
+from tfdist.launch.machine.processes import adopt_orphans, die_with_parent
+from tfdist.process.progress_file import ProgressFile, progress_environment
+
+_CONNECT_LIMIT_S = 10.0  # for each of the launcher's addresses
+# What the worker's last processes have written is there soon after their end; somebody outside may
+# hold the pipe open.
+_DRAIN_LIMIT_S = 2.0
+# Processes that a worker left behind when it ended by itself.
+_LEFTOVERS_GRACE_S = 2.0
+_CANNOT_START, _NOT_FOUND = 126, 127  # as shells have it
+# For the agent alone, and of another run, in which the launcher itself may be a worker.
+_NOT_FOR_WORKERS = ("TFDIST_AGENT_", *OF_ONE_RUN)
+_MPI = ("OMPI_", "PRTE_", "ORTE_", *OF_OTHER_LAUNCHERS)
+# Looking at all processes costs some milliseconds: only where something may be wrong.
+_QUIET_S = 2.0
+
+
+class Agent:
+    """One worker's keeper.
+
+    Args:
+      channel: To the launcher.
+      start: The launcher's message "start".
+      progress_path: Where the worker's training writes how far it is.
+    """
+
+    def __init__(self, channel: Channel, start: Mapping[str, Any], progress_path: Path) -> None:
+        self._channel = channel
+        self._start = start
+        self._progress = ProgressFile(progress_path)
+        self._environment = {
+            **worker_environment(os.environ, start["environment"], is_rank=start["is_rank"]),
+            **progress_environment(progress_path),
+        }
+        self._grace_s = float(start["grace_s"])
+        self._kill_at_s = float("inf")
+        self._is_stopping = asyncio.Event()
+        self._worker: subprocess.Popen[bytes] | None = None
+
+    async def keep(self) -> None:
+        """Starts the worker and stays until nothing of it is left and the launcher says bye."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._stop, self._grace_s)
+        loop.add_signal_handler(signal.SIGUSR1, self._pass_on, signal.SIGUSR1)
+        obeying = asyncio.create_task(self._obey())
+        try:
+            self._worker = self._start_worker()
+        except OSError as error:
+            program, missing = self._start["command"][0], error.filename
+            where = "" if missing in (None, program) else f": {missing}"  # the folder to start in
+            what = f"cannot start {program}: {error.strerror or error}{where}\n"
+            self._channel.say("output", stream="err", text=what)
+            code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_START
+            self._channel.say("ended", code=code, ago_s=0.0)
+            self._channel.say("gone", was_killed=False)
+        else:
+            self._channel.say("started", pid=self._worker.pid)
+            self._channel.say("gone", was_killed=await self._see_it_end(self._worker))
+        await obeying
+
+    async def _see_it_end(self, worker: subprocess.Popen[bytes]) -> bool:
+        """Returns, when nothing of the worker is left, whether anything had to be killed."""
+        reporting = asyncio.create_task(self._report())
+        killing = asyncio.create_task(self._kill_in_time(worker.pid))
+        assert worker.stdout is not None and worker.stderr is not None
+        pumps = asyncio.gather(self._pump(worker.stdout, "out"), self._pump(worker.stderr, "err"))
+        # asyncio's own processes are over only when nobody holds their pipes any more.
+        code = await asyncio.get_running_loop().run_in_executor(None, worker.wait)
+        ended_s = time.monotonic()
+        was_killed = time.monotonic() >= self._kill_at_s
+        # Before its end is told, what it has written must be.
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.shield(pumps), BEAT_S)
+        self._say_state(is_stopped=False)
+        self._channel.say("ended", code=code, ago_s=time.monotonic() - ended_s)
+        killing.cancel()
+        if self._kill_at_s == float("inf"):
+            send(signal.SIGTERM, descendants())
+            self._kill_at_s = time.monotonic() + _LEFTOVERS_GRACE_S
+        else:  # those in its process group know already, and may need the time that is left
+            send(signal.SIGTERM, [one for one in descendants() if _group(one) != worker.pid])
+        await end_all(lambda: self._kill_at_s)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(pumps, _DRAIN_LIMIT_S)
+        reporting.cancel()
+        return was_killed
+
+    def _start_worker(self) -> subprocess.Popen[bytes]:
+        agent, cores, environment = os.getpid(), self._start["cores"], self._environment
+        if self._start["share"] is not None:
+            share, machine = Share(**self._start["share"]), look_at_machine()
+            cores = bound_cores(share, machine)
+            environment = {**share_environment(share, machine, os.environ), **environment}
+
+        def take_place() -> None:
+            die_with_parent(agent)
+            if cores is not None:
+                os.sched_setaffinity(0, cores)
+
+        return subprocess.Popen(
+            self._start["command"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self._start["cwd"],
+            env=environment,
+            start_new_session=True,
+            preexec_fn=take_place,
+        )
+
+    async def _pump(self, pipe: IO[bytes], stream: str) -> None:
+        source = asyncio.StreamReader()
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(source), pipe
+        )
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        while chunk := await source.read(CHUNK_BYTES):
+            self._channel.say("output", stream=stream, text=decoder.decode(chunk))
+            await self._channel.flush()  # a launcher that cannot keep up slows the worker down
+        if cut := decoder.decode(b"", final=True):
+            self._channel.say("output", stream=stream, text=cut)
+
+    async def _report(self) -> None:
+        looked_at_s, is_stopped = time.monotonic(), False
+        while True:
+            quiet_s = self._quiet_s()
+            if quiet_s is not None and quiet_s < _QUIET_S:
+                is_stopped = False
+            elif time.monotonic() - looked_at_s >= _QUIET_S:
+                looked_at_s, is_stopped = time.monotonic(), self._is_stopped()
+            # That it is quiet is never told before it was looked at.
+            self._say_state(is_stopped=is_stopped)
+            await asyncio.sleep(BEAT_S)
+
+    def _quiet_s(self) -> float | None:
+        progress = self._progress.read()
+        return None if progress is None else time.monotonic() - progress.time_s
+
+    def _say_state(self, *, is_stopped: bool) -> None:
+        progress = self._progress.read()
+        quiet_s = time.monotonic() - progress.time_s if progress is not None else None
+        told = asdict(progress) if progress is not None else None
+        self._channel.say("state", is_stopped=is_stopped, progress=told, quiet_s=quiet_s)
+
+    def _is_stopped(self) -> bool:
+        """Whether a process of the worker was stopped (SIGSTOP, Ctrl-Z)."""
+        for process in descendants(awaited=[self._worker.pid] if self._worker else ()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.status() == psutil.STATUS_STOPPED:
+                    return True
+        return False
+
+    async def _obey(self) -> None:
+        """Does as the launcher says, until it says bye; stops the worker when it is gone."""
+        while True:
+            try:
+                message = await self._channel.hear(SILENCE_S)
+            except TimeoutError:
+                message = None
+            if message is None:
+                self._channel.close()
+                self._stop(self._grace_s)
+                return
+            if message["kind"] == "bye":
+                self._stop(0.0)  # what is left of it, if anything is
+                return
+            if message["kind"] == "signal":
+                self._pass_on(message["number"])
+            elif message["kind"] == "stop":
+                self._stop(float(message["grace_s"]))
+
+    def _stop(self, grace_s: float) -> None:
+        if self._kill_at_s == float("inf"):
+            self._pass_on(signal.SIGTERM)
+            self._pass_on(signal.SIGCONT)  # a stopped process hears nothing else
+        self._kill_at_s = min(self._kill_at_s, time.monotonic() + grace_s)
+        self._is_stopping.set()
+
+    async def _kill_in_time(self, worker: int) -> None:
+        await self._is_stopping.wait()
+        await end_all(lambda: self._kill_at_s, awaited=[worker])
+
+    def _pass_on(self, number: int) -> None:
+        """Sends a signal to the worker and what it started in its process group."""
+        if self._worker is not None and self._worker.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._worker.pid, number)
+
+
+def _group(process: psutil.Process) -> int | None:
+    with contextlib.suppress(ProcessLookupError):
+        return os.getpgid(process.pid)
+    return None
+
+
+def worker_environment(
+    inherited: Mapping[str, str], additions: Mapping[str, str], *, is_rank: bool
+) -> dict[str, str]:
+    """Returns a worker's environment.
+
+    Args:
+      inherited: This agent's own.
+      additions: What the launcher sets.
+      is_rank: Whether the worker is a rank of the MPI job that this agent was started in. If not,
+        mpirun's variables are not for it.
+    """
+    left_out = _NOT_FOR_WORKERS if is_rank else _NOT_FOR_WORKERS + _MPI
+    kept = {name: value for name, value in inherited.items() if not name.startswith(left_out)}
+    return {**kept, **additions}
+
+
+async def _connect(addresses: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connects to the first of the launcher's addresses ("host:port,host:port") that answers."""
+    problems = []
+    for address in addresses.split(","):
+        host, _, port = address.rpartition(":")
+        opening = asyncio.open_connection(host.strip("[]"), int(port), limit=LINE_LIMIT_BYTES)
+        try:
+            return await asyncio.wait_for(opening, _CONNECT_LIMIT_S)
+        except (OSError, asyncio.TimeoutError) as error:
+            problems.append(f"{address}: {error or 'no answer'}")
+    raise ConnectionError(f"the launcher cannot be reached from here ({'; '.join(problems)})")
+
+
+async def _run(index: int) -> None:
+    reader, writer = await _connect(os.environ[ADDRESSES_VARIABLE])
+    channel = Channel(reader, writer)
+    channel.say(
+        "hello",
+        token=os.environ[TOKEN_VARIABLE],
+        index=index,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+    )
+    while True:
+        try:
+            message = await channel.hear(SILENCE_S)
+        except TimeoutError:
+            return
+        if message is None or message["kind"] == "bye":
+            return
+        if message["kind"] == "start":
+            break
+    folder = Path(tempfile.mkdtemp(prefix="tfdist-"))
+    try:
+        await Agent(channel, message, folder / "progress").keep()
+    finally:
+        with contextlib.suppress(asyncio.TimeoutError):  # a launcher that is stopped takes nothing
+            await asyncio.wait_for(channel.flush(), _DRAIN_LIMIT_S)
+        channel.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main(index: str = "") -> None:
+    """Keeps the worker with this index; without one, that of this process's MPI rank."""
+    adopt_orphans()
+    number = int(index or os.environ["OMPI_COMM_WORLD_RANK"])
+    try:
+        asyncio.run(_run(number))
+    except ConnectionError as error:
+        print(f"agent of worker {number}, {socket.gethostname()}: {error}", file=sys.stderr)
+        sys.exit(1)

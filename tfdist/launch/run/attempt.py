@@ -1,0 +1,307 @@
+"""One start of all workers of a run: their agents, what they say, and the end of all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tfdist.launch.channel import (
+    ADDRESSES_VARIABLE,
+    BEAT_S,
+    LINE_LIMIT_BYTES,
+    SILENCE_S,
+    TOKEN_VARIABLE,
+    Channel,
+)
+from tfdist.launch.errors import StartError
+from tfdist.launch.machine.descendants import end_all
+from tfdist.launch.plan import Plan
+from tfdist.launch.run.starters import Starter
+from tfdist.launch.screen.terminal import Stream
+from tfdist.launch.worker_state import WorkerState
+from tfdist.process.progress_file import Progress
+
+# Agents kill what is theirs at the end of the grace period; then they have this long to say so.
+_AFTER_KILL_S = 5.0
+# mpirun tidies up for a moment after its last rank.
+_STARTER_END_S = 5.0
+
+
+class Attempt:
+    """All workers, from the start of the first agent to the end of the last process.
+
+    Args:
+      plan: Which workers there are.
+      starters: The commands that start their agents.
+      listen_on: The address to listen on: loopback, or "0.0.0.0" for all.
+      own_hosts: Names and addresses by which agents reach this machine, best first.
+      grace_s: Seconds between TERM and KILL.
+      start_timeout_s: How long the agents may take to come, in seconds.
+      folder: Where what the starters themselves print is kept.
+      on_output: Gets the worker's index, "out" or "err", and text as it was printed.
+
+    Attributes:
+      workers: What is known of each, in order of their index.
+      changed: Set whenever something about them has changed.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        starters: Sequence[Starter],
+        *,
+        listen_on: str,
+        own_hosts: Sequence[str],
+        grace_s: float,
+        start_timeout_s: float,
+        folder: Path,
+        on_output: Callable[[int, Stream, str], None],
+    ) -> None:
+        self.workers = [WorkerState(plan=worker) for worker in plan.workers]
+        self.changed = asyncio.Event()
+        self._plan = plan
+        self._starters = starters
+        self._listen_on = listen_on
+        self._own_hosts = own_hosts
+        self._grace_s = grace_s
+        self._start_timeout_s = start_timeout_s
+        self._starter_log = folder / "start.log"
+        self._on_output = on_output
+        self._token = secrets.token_hex(16)
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._processes: list[asyncio.subprocess.Process] = []
+        self._is_given_up = False
+        self._sent: set[int] = set()
+        # Whoever runs the launcher may have children of its own.
+        self._spared = psutil.Process().children(recursive=True)
+
+    async def start(self) -> None:
+        """Starts all workers, once the agent of each is there.
+
+        Raises:
+          StartError: If an agent does not come, or the workers are stopped before all have.
+        """
+        try:
+            await self._start_agents()
+        except OSError as error:
+            raise StartError(str(error)) from None
+        self._keep(self._beat())
+        await self._wait_for_agents()
+        now_s = time.monotonic()
+        for worker in self.workers:
+            assert worker.channel is not None
+            worker.started_s = worker.heard_s = now_s
+            worker.channel.say("start", **self._start_message(worker))
+
+    async def _start_agents(self) -> None:
+        # asyncio's own task for a connection that is open at the end would print a traceback.
+        self._server = await asyncio.start_server(
+            lambda reader, writer: self._keep(self._receive(reader, writer)),
+            self._listen_on,
+            0,
+            limit=LINE_LIMIT_BYTES,
+        )
+        port = self._server.sockets[0].getsockname()[1]
+        way_back = {
+            ADDRESSES_VARIABLE: ",".join(f"{host}:{port}" for host in self._own_hosts),
+            TOKEN_VARIABLE: self._token,
+        }
+        with self._starter_log.open("ab") as log:
+            for starter in self._starters:
+                self._processes.append(
+                    await asyncio.create_subprocess_exec(
+                        *starter.command,
+                        stdin=asyncio.subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        env={**os.environ, **starter.environment, **way_back},
+                        start_new_session=True,  # Ctrl-C is the launcher's alone
+                    )
+                )
+
+    def signal(self, number: int) -> None:
+        """Sends a signal, which asks to stop, to every worker that runs."""
+        self._sent.add(number)
+        for worker in self._reachable():
+            worker.channel.say("signal", number=number)
+
+    def ask_to_stop(self, grace_s: float) -> None:
+        """Has every worker stopped: TERM, and KILL after the grace period."""
+        self._is_given_up = True
+        for worker in self._reachable():
+            worker.channel.say("stop", grace_s=grace_s)
+
+    async def wait_until_gone(self, kill_at_s: Callable[[], float]) -> None:
+        """Waits until nothing of any worker is left, as far as their agents can tell.
+
+        Args:
+          kill_at_s: When they kill what is theirs, on the clock of `time.monotonic`.
+        """
+        while any(not _is_silent(worker) for worker in self._reachable()):
+            if time.monotonic() > kill_at_s() + _AFTER_KILL_S:
+                return
+            await self.wait_for_change()
+
+    async def wait_for_change(self) -> None:
+        """Waits until something has changed, or some time has passed."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.changed.wait(), BEAT_S)
+        self.changed.clear()
+        for process, starter in zip(self._processes, self._starters, strict=False):
+            if process.returncode is not None:
+                for index in starter.workers:
+                    worker = self.workers[index]
+                    if worker.orphaned_s is None and not worker.is_over:
+                        worker.orphaned_s = time.monotonic()
+
+    async def close(self) -> None:
+        """Ends everything that still runs, whatever state it is in."""
+        for worker in self.workers:
+            if worker.channel is not None:
+                worker.channel.say("bye")
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(worker.channel.flush(), BEAT_S)
+        give_up_s = time.monotonic() + (_STARTER_END_S if self._all_over() else 0.0)
+        while any(one.returncode is None for one in self._processes):
+            if time.monotonic() > give_up_s:
+                break
+            await asyncio.sleep(0.02)
+        awaited = {one.pid for one in self._processes if one.returncode is None}
+        await end_all(lambda: 0.0, spared=self._spared, awaited=awaited)
+        for process in self._processes:
+            await process.wait()
+        for task in self._tasks:
+            task.cancel()
+        for worker in self.workers:
+            if worker.channel is not None:
+                worker.channel.close()
+        if self._server is not None:
+            self._server.close()
+
+    def starter_output(self) -> str:
+        """Returns what the starters themselves have printed."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._starter_log.read_text(errors="replace")
+        return ""
+
+    def _all_over(self) -> bool:
+        return all(worker.is_gone for worker in self.workers)
+
+    def _reachable(self) -> list[Any]:
+        return [w for w in self.workers if w.channel is not None and not w.is_over]
+
+    def _keep(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _beat(self) -> None:
+        while True:
+            for worker in self._reachable():
+                worker.channel.say("alive")
+            await asyncio.sleep(SILENCE_S / 8)
+
+    async def _wait_for_agents(self) -> None:
+        give_up_s = time.monotonic() + self._start_timeout_s
+        while missing := [worker for worker in self.workers if worker.channel is None]:
+            names = ", ".join(f"{w.plan.name} ({w.plan.host})" for w in missing)
+            if self._is_given_up:
+                raise StartError(f"they were stopped before {names} had started")
+            for starter, process in zip(self._starters, self._processes, strict=True):
+                if process.returncode is not None and any(
+                    self.workers[index].channel is None for index in starter.workers
+                ):
+                    raise StartError(
+                        f"{starter.name} ended with exit code {process.returncode} before {names} "
+                        f"had started.\n{_tail(self.starter_output())}"
+                    )
+            if time.monotonic() > give_up_s:
+                raise StartError(
+                    f"{names} did not start within {self._start_timeout_s:g} s. Check that "
+                    "the hosts can be reached and run the same Python at the same path.\n"
+                    f"{_tail(self.starter_output())}"
+                )
+            await self.wait_for_change()
+
+    def _start_message(self, worker: WorkerState) -> dict[str, Any]:
+        plan = worker.plan
+        return {
+            "command": plan.command,
+            "environment": dict(plan.environment),
+            "cwd": os.getcwd(),
+            "cores": plan.cores,
+            "share": asdict(plan.share) if plan.share is not None else None,
+            "is_rank": self._plan.engine == "horovod" and len(plan.replicas) > 0,
+            "grace_s": self._grace_s,
+        }
+
+    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        channel = Channel(reader, writer)
+        with contextlib.suppress(TimeoutError), contextlib.closing(channel):
+            await self._listen(channel)
+
+    async def _listen(self, channel: Channel) -> None:
+        """Hears what an agent says until it has gone."""
+        hello = await channel.hear(SILENCE_S)
+        worker = self._greeted(hello)
+        if hello is None or worker is None:
+            return
+        worker.channel, worker.heard_s = channel, time.monotonic()
+        worker.host = str(hello.get("host", worker.plan.host))
+        self.changed.set()
+        while message := await channel.hear():
+            worker.heard_s = time.monotonic()
+            self._note(worker, message)
+            if message["kind"] != "state":
+                self.changed.set()
+        if not worker.is_gone:
+            worker.is_lost, worker.lost_s = True, time.monotonic()
+        self.changed.set()
+
+    def _greeted(self, hello: Mapping[str, Any] | None) -> WorkerState | None:
+        """Returns the worker that the agent keeps; None for anybody else who connects."""
+        if hello is None or hello["kind"] != "hello":
+            return None
+        token = str(hello.get("token")).encode(errors="replace")  # JSON may hold half characters
+        if not hmac.compare_digest(token, self._token.encode()):
+            return None
+        index = hello.get("index")
+        free = [one for one in self.workers if one.plan.index == index and one.channel is None]
+        return free[0] if free else None
+
+    def _note(self, worker: WorkerState, message: Mapping[str, Any]) -> None:
+        kind, now_s = message["kind"], time.monotonic()
+        if kind == "output":
+            self._on_output(worker.plan.index, message["stream"], message["text"])
+        elif kind == "state":
+            progress = message["progress"]
+            worker.progress = Progress(**progress) if progress is not None else None
+            worker.quiet_s, worker.is_stopped = message["quiet_s"], message["is_stopped"]
+        elif kind == "started":
+            worker.pid = message["pid"]
+        elif kind == "ended":
+            code = message["code"]
+            # A program that knows nothing of our signal has stopped, as it was asked to.
+            worker.code = 128 - code if -code in self._sent else code
+            worker.ended_s = now_s - message["ago_s"]
+        elif kind == "gone":
+            worker.is_gone, worker.was_killed = True, message["was_killed"]
+
+
+def _is_silent(worker: WorkerState) -> bool:
+    return worker.heard_s is not None and time.monotonic() - worker.heard_s > SILENCE_S
+
+
+def _tail(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-15:])

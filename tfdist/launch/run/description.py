@@ -1,0 +1,238 @@
+"""The description of a run before it starts: topology, commands, and environments."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from tfdist.launch.failures import joined_names, numbers_text
+from tfdist.launch.options.run_options import RunOptions
+from tfdist.launch.plan import Plan, WorkerPlan
+from tfdist.launch.run.starters import starters_of
+
+_TITLE = "tfdist topology"
+_HOST_WIDTHS = (253, 24, 12)  # how long a host's name may be, from as long as there are
+_MOST_LISTED = 8  # workers whose cores are told one by one
+_THREADS_VARIABLE = "OMP_NUM_THREADS"
+_GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+_SECRET_VARIABLE = re.compile("TOKEN|SECRET|PASSWORD|KEY|CREDENTIAL", re.IGNORECASE)
+_SECRET_OPTION = re.compile(
+    r"(?:--?|.*[-_])(?:token|secret|passwd|password|credentials?|(?:api|access|secret|private)[-_]?key)",
+    re.IGNORECASE,
+)
+_HIDDEN = "***"
+
+
+def notices(options: RunOptions) -> Iterator[str]:
+    """Yields a line for each thing that was given and means nothing here."""
+    for notice in options.notices:
+        yield f"tfdist: {notice}"
+
+
+def description(
+    options: RunOptions, plan: Plan, *, verbosity: int, width: int = 100
+) -> Iterator[str]:
+    """Yields the topology and, if asked for, the commands and environments."""
+    if options.print_topology:
+        yield topology_text(plan, width)
+    if verbosity > 0:
+        if options.uses_mpirun:
+            mpirun = starters_of(plan, options, os.environ)[0]
+            yield "# the agents that start the workers are started by"
+            yield command_text(mpirun.command)
+        yield from command_lines(plan)
+
+
+def topology_text(plan: Plan, width: int) -> str:
+    """Returns the table of the run, and below it what else is to know before the start.
+
+    Args:
+      plan: The run.
+      width: How many columns the terminal has.
+    """
+    return "\n".join([topology_table(plan, width), *_notes(plan)])
+
+
+def topology_table(plan: Plan, width: int) -> str:
+    """Returns the table: a column a replica, below its instance and its host.
+
+    Where that is wider than the terminal a column is an instance, else a host, with the numbers
+    as ranges; hosts that do not fit even so are counted; and at last there is one column for all.
+    """
+    instances = [worker for worker in plan.workers if worker.replicas]
+    by_host = [[w for w in instances if w.host == host.name] for host in plan.hosts]
+    by_host = [workers for workers in by_host if workers]
+    levels = [
+        [_column(plan, [w], [replica]) for host in by_host for w in host for replica in w.replicas],
+        [_column(plan, [w], w.replicas) for host in by_host for w in host],
+        [_column(plan, host, [r for w in host for r in w.replicas]) for host in by_host],
+    ]
+    for columns, host_width in itertools.product(levels, _HOST_WIDTHS):
+        lines = _drawn(columns, host_width)
+        if len(lines[1]) <= width:
+            return "\n".join(lines)
+    columns = levels[-1]
+    for num_first in range(len(columns) - 2, 0, -1):
+        left_out = dict.fromkeys(columns[0], "...")
+        left_out["hosts"] = f"{len(columns) - 1 - num_first} more"
+        lines = _drawn([*columns[:num_first], left_out, columns[-1]], _HOST_WIDTHS[-1])
+        if len(lines[1]) <= width:
+            return "\n".join(lines)
+    whole = _column(plan, instances, [r for worker in instances for r in worker.replicas])
+    whole["hosts"] = f"{len(by_host)} hosts" if len(by_host) > 1 else whole["hosts"]
+    return "\n".join(_drawn([whole], _HOST_WIDTHS[-1]))
+
+
+def _column(plan: Plan, workers: Sequence[WorkerPlan], replicas: Iterable[int]) -> dict[str, str]:
+    """Returns the text of each row in a column."""
+    column = {"hosts": workers[0].host}
+    if plan.num_ilds is not None:
+        total = sum(len(worker.replicas) for worker in plan.workers)
+        replicas = list(replicas)
+        column["ILDs"] = numbers_text(replica * plan.num_ilds // total for replica in replicas)
+    column["instances"] = numbers_text(worker.index for worker in workers)
+    column["replicas"] = numbers_text(replicas)
+    return column
+
+
+def _drawn(columns: Sequence[Mapping[str, str]], host_width: int) -> list[str]:
+    """Returns the lines of the table; neighbours with equal texts share a cell."""
+    rows: dict[str, list[tuple[str, int]]] = {}  # each cell's text, and how many columns it spans
+    for row in columns[0]:
+        groups = itertools.groupby(column[row] for column in columns)
+        rows[row] = [(text, len(list(group))) for text, group in groups]
+    rows["hosts"] = [(_shortened(text, host_width), span) for text, span in rows["hosts"]]
+
+    label = max(map(len, rows)) + 2
+    # The narrowest columns in which every text fits, with a space on both sides.
+    column_width = max(
+        math.ceil((len(text) + 3) / span) - 1 for cells in rows.values() for text, span in cells
+    )
+    column_width = max(column_width, math.ceil((len(_TITLE) + 2 - label) / len(columns)) - 1)
+    body = len(columns) * (column_width + 1) - 1
+    width = label + 1 + body
+    lines = [f" {'=' * width}", f"|{_TITLE.center(width)}|", f"|{'=' * width}|"]
+    for row, cells in rows.items():
+        texts = [text.center(span * (column_width + 1) - 1) for text, span in cells]
+        lines.append("|".join(["", f" {row}".ljust(label), *texts, ""]))
+        lines.append(f"|{'-' * label}|{'-' * body}|")
+    return [*lines[:-1], f" {'-' * width}"]
+
+
+def _shortened(name: str, width: int) -> str:
+    """Returns a host's name without its domain, and at last without its beginning."""
+    if len(name) <= width:
+        return name
+    machine = name.split(".")[0]
+    if len(machine) <= width and not machine.isdigit():  # not an address
+        return machine
+    return f"...{(name if machine.isdigit() else machine)[3 - width :]}"
+
+
+def _notes(plan: Plan) -> list[str]:
+    instances = [worker for worker in plan.workers if worker.replicas]
+    used = {worker.host for worker in plan.workers}
+    unused = [host.name for host in plan.hosts if host.name not in used]
+    notes = [f"no worker on: {', '.join(unused)}"] if unused else []
+    notes += [f"{w.name} on: {w.host}" for w in plan.workers if not w.replicas]
+    notes.append(f"devices per replica: {plan.workers[0].devices_per_replica}")
+    cores = {w.name: _cores_text(w) for w in plan.workers}
+    if len(set(cores.values())) > 1 and len(cores) > _MOST_LISTED:
+        cores = {w.name: str(len(w.cores)) if w.cores else _cores_text(w) for w in plan.workers}
+    for title, texts in {
+        "cores": cores,
+        "threads": {w.name: _threads_text(w) for w in plan.workers},
+        "GPUs": {w.name: w.environment.get(_GPUS_VARIABLE, "") for w in instances},
+    }.items():
+        if any(texts.values()):
+            notes.append(f"{title}: {_for_each({k: v or 'not set' for k, v in texts.items()})}")
+    return notes
+
+
+def _cores_text(worker: WorkerPlan) -> str:
+    if worker.cores is not None:
+        return numbers_text(worker.cores)
+    if worker.share is None or worker.share.bind == "none":
+        return "not bound"
+    if worker.share.bind == "numa":
+        return "those of one memory node of its host"
+    num_workers = worker.share.num_workers
+    return "all of its host" if num_workers == 1 else f"1/{num_workers} of its host's"
+
+
+def _threads_text(worker: WorkerPlan) -> str:
+    if worker.share is None:
+        return worker.environment.get(_THREADS_VARIABLE, "")
+    return str(worker.share.threads or "as many as cores")
+
+
+def _for_each(texts: Mapping[str, str]) -> str:
+    """Returns each text once, with the workers that it is for."""
+    workers: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        workers.setdefault(text, []).append(name)
+    if len(workers) > 1:
+        return ", ".join(f"{text} for {joined_names(names)}" for text, names in workers.items())
+    text = next(iter(workers))
+    return f"{text} for each worker" if len(texts) > 1 and text[0].isdigit() else text
+
+
+def command_lines(plan: Plan) -> list[str]:
+    """Returns lines that can be pasted into terminals to start each worker by hand.
+
+    What several workers have in common is exported once. Values of variables and options whose
+    names say that they are secret are hidden.
+    """
+    alone = [w for w in plan.workers if not w.replicas]
+    instances = [w for w in plan.workers if w.replicas]
+    shared: dict[str, str] = {}
+    if len(instances) > 1:
+        first, *others = [w.environment for w in instances]
+        shared = {
+            name: value
+            for name, value in first.items()
+            if all(other.get(name) == value for other in others)
+        }
+    lines: list[str] = []
+    # Those with nothing in common come first: what is exported below is not for them.
+    for workers, exported in ((alone, {}), (instances, shared)):
+        if exported:
+            names = joined_names(worker.name for worker in workers)
+            lines += [f"# {names}", f"export {_assignments(exported)}"]
+        for worker in workers:
+            own = {k: v for k, v in worker.environment.items() if k not in exported}
+            lines.append(f"# {worker.name} on {worker.host}, log: {worker.log_path}")
+            lines.append(f"{_assignments(own)} {command_text(worker.command)}".lstrip())
+    if any(_HIDDEN in line for line in lines):
+        lines.append(f"# {_HIDDEN} stands for a secret")
+    return lines
+
+
+def command_text(command: Sequence[str]) -> str:
+    """Returns a command as it is typed into a shell, the values of secret options hidden."""
+    shown: list[str] = []
+    for word in command:
+        name, equals, _ = word.partition("=")
+        if shown and shown[-1].startswith("-") and _SECRET_OPTION.fullmatch(shown[-1]):
+            shown.append(_HIDDEN)
+        elif equals and _SECRET_OPTION.fullmatch(name):
+            shown.append(f"{name}={_HIDDEN}")
+        else:
+            shown.append(word)
+    return " ".join(_quoted(word) for word in shown)
+
+
+def _assignments(variables: Mapping[str, str]) -> str:
+    return " ".join(
+        f"{name}={_HIDDEN if _SECRET_VARIABLE.search(name) else shlex.quote(value)}"
+        for name, value in sorted(variables.items())
+    )
+
+
+def _quoted(word: str) -> str:
+    return word if word.endswith(_HIDDEN) else shlex.quote(word)

@@ -1,0 +1,90 @@
+"""The commands that start the agents: directly on this machine, or through mpirun."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tfdist.launch.channel import ADDRESSES_VARIABLE, TOKEN_VARIABLE
+from tfdist.launch.machine.mpi import find_mpirun, mpirun_environment, mpirun_options
+from tfdist.launch.machine.processes import python_command
+from tfdist.launch.options.run_options import RunOptions
+from tfdist.launch.plan import Plan, WorkerPlan
+
+_AGENT = "tfdist.launch.run.agent"
+# What programs on another machine are found with, and the way back to the launcher. Only their
+# names stand in the command: other users of a machine can read commands.
+_EXPORTED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", ADDRESSES_VARIABLE, TOKEN_VARIABLE)
+# Agents stop their workers in the grace period; mpirun must leave them that time, and then some.
+_MPIRUN_PATIENCE_S = 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Starter:
+    """A command that starts one agent or several.
+
+    Attributes:
+      name: What messages call it: "mpirun", or "the agent of worker 1".
+      workers: The indices of the workers whose agents it starts.
+      command: The command.
+      environment: What is set for it, on top of the inherited environment.
+    """
+
+    name: str
+    workers: tuple[int, ...]
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def starters_of(plan: Plan, options: RunOptions, environ: Mapping[str, str]) -> list[Starter]:
+    """Returns the commands that start the agents of all workers.
+
+    Workers on other machines are started by mpirun whatever connects them; an evaluator is
+    started here.
+    """
+    if not options.uses_mpirun:
+        return [_direct(worker) for worker in plan.workers]
+    instances = [worker for worker in plan.workers if worker.replicas]
+    others = [_direct(worker) for worker in plan.workers if not worker.replicas]
+    return [_mpirun(instances, options, environ), *others]
+
+
+def _direct(worker: WorkerPlan) -> Starter:
+    return Starter(
+        name=f"the agent of {worker.name}",
+        workers=(worker.index,),
+        command=tuple(python_command(_AGENT, str(worker.index))),
+    )
+
+
+def _mpirun(
+    instances: Sequence[WorkerPlan], options: RunOptions, environ: Mapping[str, str]
+) -> Starter:
+    mpirun = find_mpirun()
+    assert mpirun is not None  # was checked
+    words = [
+        *(mpirun, *options.mpi_global_args),
+        *mpirun_options(
+            mpirun,
+            is_local=options.is_on_this_machine,
+            subnet=options.host_subnet,
+            kill_after_s=options.grace_s + _MPIRUN_PATIENCE_S,
+        ),
+    ]
+    for worker in instances:
+        if worker.index > 0:
+            words.append(":")
+        words += ["-np", "1", "-H", worker.host]
+        words += [word for name in _EXPORTED for word in ("-x", name) if _is_set(name, environ)]
+        words += [*options.mpi_local_args, *options.instance_mpi_local_args.get(worker.index, ())]
+        words += python_command(_AGENT, str(worker.index))
+    return Starter(
+        name="mpirun",
+        workers=tuple(worker.index for worker in instances),
+        command=tuple(words),
+        environment=mpirun_environment(mpirun, environ),
+    )
+
+
+def _is_set(name: str, environ: Mapping[str, str]) -> bool:
+    return name in environ or name in (ADDRESSES_VARIABLE, TOKEN_VARIABLE)

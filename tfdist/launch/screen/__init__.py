@@ -1,0 +1,1 @@
+"""Terminal output of a run: progress line, workers' output, and failure box."""

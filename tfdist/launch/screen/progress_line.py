@@ -1,0 +1,212 @@
+"""One line about the whole run: how far it is, how fast it goes, and how each worker is."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from tfdist.launch.failures import joined_names, worker_tag
+from tfdist.launch.options.option_parser import ColorMode, ProgressMode
+from tfdist.launch.screen.ansi import BOLD, YELLOW, is_colored, paint, strip_escapes
+from tfdist.launch.screen.terminal import Terminal
+from tfdist.launch.screen.worker_status import (
+    Pace,
+    Standing,
+    run_step,
+    training_progress,
+    worker_standings,
+)
+from tfdist.launch.worker_state import Sighting
+
+_MOST_CELLS = 8
+_PLAIN_INTERVAL_S = 10.0
+_PLAIN_WIDTH = 200
+_BAR_WIDTHS = (10, 30)
+_GREEN, _GRAY = "32", "90"
+_PREFIX = "tfdist: "
+
+
+class ProgressLine:
+    """Draws the line on stderr: again and again in its place, or now and then as a plain line.
+
+    Args:
+      terminal: Where it is drawn.
+      mode: "bar" draws it in its place on a terminal; so does "auto", unless the variable CI is
+        set; "plain" never does; "none" is silent.
+      color: When it has colours.
+      environ: Where variables are looked up.
+    """
+
+    def __init__(
+        self,
+        terminal: Terminal,
+        *,
+        mode: ProgressMode = "auto",
+        color: ColorMode = "auto",
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._terminal = terminal
+        self._is_silent = mode == "none"
+        wants_bar = mode == "bar" or (mode == "auto" and not environ.get("CI"))
+        self._is_live = terminal.is_live and wants_bar
+        self._is_colored = is_colored(
+            color, is_terminal=terminal.is_terminal("err"), environ=environ
+        )
+        self._has_bar = terminal.encodes("━")
+        self._pace = Pace()
+        self._workers: Mapping[int, Sighting] = {}
+        self._said: tuple[float, object] = (-math.inf, None)
+
+    def update(self, now_s: float, workers: Mapping[int, Sighting]) -> None:
+        """Draws what there is to say about the workers, by index; twice a second is often enough.
+
+        Raises:
+          TerminalClosedError: If nobody reads any more. See `Terminal.write`.
+        """
+        if self._is_silent:
+            return
+        self._pace = self._pace.after(now_s, workers)
+        self._workers = dict(workers)
+        if self._is_live:
+            width = self._terminal.width - 1  # in the last column the cursor would wrap
+            text = progress_text(now_s, self._pace, workers, width, has_bar=self._has_bar)
+            self._terminal.show_status(text if self._is_colored else strip_escapes(text))
+        elif now_s - self._said[0] >= _PLAIN_INTERVAL_S:
+            self._say(now_s)
+
+    def close(self, now_s: float) -> None:
+        """Takes the line away, and leaves how the run stands as a plain line."""
+        if self._is_silent:
+            return
+        self._terminal.show_status("")
+        self._say(now_s)
+
+    def _say(self, now_s: float) -> None:
+        if all(worker.progress is None for worker in self._workers.values()):
+            return
+        standings = worker_standings(now_s, self._pace, self._workers)
+        # What grows by itself, like how long a worker has been late, is no news.
+        news = [(standing.word, standing.step) for standing in standings]
+        if news != self._said[1]:
+            self._said = (now_s, news)
+            width = self._terminal.width if self._is_live else _PLAIN_WIDTH
+            text = progress_text(now_s, self._pace, self._workers, width - len(_PREFIX))
+            text = text if self._is_colored else strip_escapes(text)
+            self._terminal.write("err", f"{_PREFIX}{text}\n")
+
+
+def progress_text(
+    now_s: float,
+    pace: Pace,
+    workers: Mapping[int, Sighting],
+    width: int,
+    *,
+    has_bar: bool = False,
+) -> str:
+    """Returns the line, with colours; the less important is left out of a narrow one.
+
+    Args:
+      now_s: The time, by the clock of `Pace`.
+      pace: What was seen until now.
+      workers: How they are, by index.
+      width: How many columns the line may have.
+      has_bar: Whether to draw a bar if there is room.
+    """
+    progresses = training_progress(workers)
+    step = run_step(workers)
+    total = max((progress.total_steps for progress in progresses), default=-1)
+    loss = next((p.loss for p in progresses if not math.isnan(p.loss)), math.nan)
+    standings = worker_standings(now_s, pace, workers)
+    is_measured = step >= 0 and total > 0
+    is_well = not any(standing.is_trouble for standing in standings)  # else nobody knows the end
+    steps_per_s = pace.steps_per_s(now_s)
+    no_step = "no step yet" if progresses else ""
+    short_step = paint(f"step {step}", BOLD) if step >= 0 else no_step
+    fields = {
+        "step": paint(f"step {step}/{total}", BOLD) if is_measured else short_step,
+        "bar": "",
+        "percent": f"{100 * min(step, total) // total} %" if is_measured else "",
+        "loss": "" if math.isnan(loss) else f"loss {_loss_text(loss)}",
+        "speed": _speed_text(now_s, pace),
+        "eta": _eta_text((total - step) / steps_per_s) if is_measured and is_well else "",
+        "workers": _cells(standings) if len(workers) <= _MOST_CELLS else _counts(standings),
+    }
+    for shorter in (
+        {},
+        {"workers": _counts(standings)},
+        {"workers": _troubles(standings)},
+        {"speed": ""},
+        {"loss": ""},
+        {"step": short_step},
+        {"eta": ""},
+        {"percent": ""},
+    ):
+        fields |= shorter
+        room = width - _length("  ".join(filter(None, fields.values())))
+        if room >= 0:
+            break
+    if has_bar and is_measured and room - 2 >= _BAR_WIDTHS[0]:
+        fields["bar"] = _bar(min(1.0, step / total), min(room - 2, _BAR_WIDTHS[1]))
+    return "  ".join(filter(None, fields.values()))
+
+
+def _cells(standings: Sequence[Standing]) -> str:
+    cells = []
+    for standing in standings:
+        step = f" {standing.step}" if standing.step >= 0 and not standing.late_s else ""
+        cell = f"[{worker_tag(standing.name)} {standing}{step}]"
+        cells.append(paint(cell, YELLOW if standing.is_trouble else None))
+    return " ".join(cells)
+
+
+def _counts(standings: Sequence[Standing]) -> str:
+    counts = Counter(standing.word for standing in standings if not standing.is_trouble)
+    texts = [f"{count} {word}" for word, count in counts.most_common()]
+    return ", ".join([*texts, *filter(None, [_troubles(standings)])])
+
+
+def _troubles(standings: Sequence[Standing]) -> str:
+    groups: dict[str, list[Standing]] = {}
+    for standing in standings:
+        if standing.is_trouble:
+            groups.setdefault(standing.word, []).append(standing)
+    texts = []
+    for group in groups.values():
+        longest = max(group, key=lambda standing: standing.late_s)
+        texts.append(f"{joined_names(standing.name for standing in group)} {longest}")
+    return ", ".join(paint(text, YELLOW) for text in texts)
+
+
+def _bar(fraction: float, width: int) -> str:
+    done = math.floor(fraction * width)
+    return paint("━" * done, _GREEN) + paint("━" * (width - done), _GRAY)
+
+
+def _loss_text(loss: float) -> str:
+    return f"{loss:#.4g}".removesuffix(".")
+
+
+def _speed_text(now_s: float, pace: Pace) -> str:
+    for rate, unit in (
+        (pace.examples_per_s(now_s), "samples/s"),
+        (pace.steps_per_s(now_s), "steps/s"),
+    ):
+        if rate > 0:
+            return f"{rate:.0f} {unit}" if rate >= 100 else f"{rate:.3g} {unit}"
+    return ""
+
+
+def _eta_text(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return ""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours >= 48:
+        return f"ETA {hours // 24} d {hours % 24} h"
+    return f"ETA {hours}:{minute:02}:{second:02}" if hours else f"ETA {minute}:{second:02}"
+
+
+def _length(text: str) -> int:
+    return len(strip_escapes(text))

@@ -1,0 +1,184 @@
+"""The status of each worker in words, and the throughput of the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tfdist.launch.worker_state import Sighting
+from tfdist.process.progress_file import Progress
+
+_WINDOW_S = 30.0
+_FEWEST_MOMENTS = 5  # steps may take longer than the window
+_LATE_S = 10.0
+_LATE_STEPS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How a worker is, in words.
+
+    Attributes:
+      name: What messages call it.
+      word: "training", "stopped", "no step", …
+      late_s: For how long it has made no step; 0 if that is nothing special.
+      step: Its step; -1 if not known.
+      is_trouble: Whether somebody should look at it.
+    """
+
+    name: str
+    word: str
+    late_s: int = 0
+    step: int = -1
+    is_trouble: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.word} for {self.late_s} s" if self.late_s else self.word
+
+
+def worker_standings(
+    now_s: float, pace: Pace, workers: Mapping[int, Sighting]
+) -> tuple[Standing, ...]:
+    """Returns how each worker is; where several make no step, who keeps the others waiting."""
+    late = pace.late(now_s, workers)
+    is_held_up = any(w.condition in ("stopped", "silent") for w in workers.values()) or any(
+        _holds_up(_progress(workers[index])) for index in late
+    )
+    furthest = run_step(workers)
+    standings = []
+    for index, worker in workers.items():
+        progress = _progress(worker)
+        # What tells nothing may be any program.
+        word = progress.phase if worker.progress is not None else "running"
+        late_s, is_trouble = 0, False
+        if worker.condition != "running":
+            word, is_trouble = worker.condition, worker.condition != "ended"
+        elif index in late and is_held_up and not _holds_up(progress):
+            word = "waiting"
+        elif index in late:
+            word = "no input" if progress.waits_for_input else "no step"
+            late_s, is_trouble = int(late[index]), True
+        elif word == "training" and not worker.is_evaluator and 0 <= progress.step < furthest - 1:
+            word, is_trouble = "behind", True
+        standings.append(
+            Standing(
+                name=worker.name,
+                word=word,
+                late_s=late_s,
+                step=progress.step,
+                is_trouble=is_trouble,
+            )
+        )
+    return tuple(standings)
+
+
+def _holds_up(progress: Progress) -> bool:
+    """Returns whether the others wait for this one: in a step each waits for all others."""
+    return not progress.in_step or progress.waits_for_input
+
+
+def _progress(worker: Sighting) -> Progress:
+    return worker.progress or Progress()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """When the run was first seen to have come so far."""
+
+    time_s: float
+    step: int
+    examples: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """What is remembered of a run.
+
+    Attributes:
+      moments: Its last steps, oldest first.
+      standing: Each worker's phase and step, and since when they have been the same.
+    """
+
+    moments: tuple[Moment, ...] = ()
+    standing: Mapping[int, tuple[str, int, float]] = field(default_factory=dict)
+
+    def after(self, now_s: float, workers: Mapping[int, Sighting]) -> Pace:
+        """Returns what is to be remembered after seeing the workers, by index, at this time."""
+        standing = {}
+        for index, worker in workers.items():
+            if worker.progress is not None:
+                phase, step = worker.progress.phase, worker.progress.step
+                before = self.standing.get(index, ("", -1, now_s))
+                standing[index] = before if before[:2] == (phase, step) else (phase, step, now_s)
+        return Pace(moments=self._moments_after(now_s, workers), standing=standing)
+
+    def steps_per_s(self, now_s: float) -> float:
+        """Returns how many steps the run makes; NaN before that is known."""
+        moments = self.moments
+        return self._per_s(now_s, moments[-1].step - moments[0].step if moments else 0)
+
+    def examples_per_s(self, now_s: float) -> float:
+        """Returns how many examples all workers together take in; NaN before that is known."""
+        moments = self.moments
+        return self._per_s(now_s, moments[-1].examples - moments[0].examples if moments else 0.0)
+
+    def late(self, now_s: float, workers: Mapping[int, Sighting]) -> dict[int, float]:
+        """Returns the workers that train but make no step, and for how many seconds."""
+        limit_s = max(_LATE_S, _LATE_STEPS * self._usual_s())
+        return {
+            index: now_s - since_s
+            for index, (phase, _, since_s) in self.standing.items()
+            if phase == "training"
+            and workers[index].condition == "running"
+            and not workers[index].is_evaluator
+            and now_s - since_s >= limit_s
+        }
+
+    def _moments_after(self, now_s: float, workers: Mapping[int, Sighting]) -> tuple[Moment, ...]:
+        moment = Moment(
+            time_s=now_s,
+            step=run_step(workers),
+            examples=sum(progress.examples for progress in training_progress(workers)),
+        )
+        if moment.step < 0:
+            return self.moments
+        if not self.moments:
+            return (moment,)
+        last = self.moments[-1]
+        if moment.step < last.step or moment.examples < last.examples:
+            return (moment,)  # the workers were started again
+        if moment.step == last.step or now_s <= last.time_s:
+            return self.moments
+        kept = [*self.moments, moment]
+        while len(kept) > _FEWEST_MOMENTS and kept[0].time_s < now_s - _WINDOW_S:
+            kept.pop(0)
+        return tuple(kept)
+
+    def _per_s(self, now_s: float, number: float) -> float:
+        if len(self.moments) < 2:
+            return math.nan
+        first_s, last_s = self.moments[0].time_s, self.moments[-1].time_s
+        # The next step is on its way; once it is overdue the run is slower than it was.
+        until_s = last_s if now_s - last_s <= _LATE_STEPS * self._usual_s() else now_s
+        return number / (until_s - first_s)
+
+    def _usual_s(self) -> float:
+        """Returns the time between two moments; 0 before that is known."""
+        if len(self.moments) < 2:
+            return 0.0
+        return (self.moments[-1].time_s - self.moments[0].time_s) / (len(self.moments) - 1)
+
+
+def training_progress(workers: Mapping[int, Sighting]) -> list[Progress]:
+    """Returns what those that train have written, in the order of the workers."""
+    return [
+        worker.progress
+        for worker in workers.values()
+        if worker.progress is not None and not worker.is_evaluator
+    ]
+
+
+def run_step(workers: Mapping[int, Sighting]) -> int:
+    """Returns the step of the run; -1 if not known."""
+    return max((progress.step for progress in training_progress(workers)), default=-1)

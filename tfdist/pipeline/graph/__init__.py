@@ -1,0 +1,1 @@
+"""The graph of a pipelined step: traced, cut into stages, differentiated, executed."""

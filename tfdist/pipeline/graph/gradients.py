@@ -1,0 +1,178 @@
+"""Gradients of each stage, taken in the graph of the forward pass, and sums of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.pipeline.graph.op_stages import Slice, Traced, line_of
+from tfdist.strategies.private_tensorflow import replace_input
+
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+_BEHIND_CALL = "behind_call"  # What the identities' names begin with.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradients:
+    """A stage's gradients in the traced graph.
+
+    Attributes:
+      arriving: Placeholder for the gradient of each tensor that the stage hands on, by its name.
+      of_inputs: (input, its gradient) for what earlier stages have computed.
+      of_handles: Gradient of each trained variable that the stage uses, by its handle's name.
+      operations: Names of the operations that compute them.
+    """
+
+    arriving: Mapping[str, tf.Tensor]
+    of_inputs: tuple[tuple[tf.Tensor, tf.Tensor], ...]
+    of_handles: Mapping[str, Any]
+    operations: frozenset[str]
+
+
+def add_gradients(traced: Traced) -> tuple[Gradients | None, ...]:
+    """Adds each stage's gradients to the graph, from the last stage to the first.
+
+    Must be called while the graph is under construction. Without a loss there are none.
+
+    Raises:
+      ValueError: If an operation that is needed is outside all blocks.
+    """
+    if traced.loss is not None:
+        _add_identities(traced)
+        traced = with_added(traced)
+    forward = traced.slice_forward()
+    results: list[Gradients | None] = [None] * len(forward)
+    if traced.loss is None:
+        return tuple(results)
+    has_gradient: set[str] = set()
+    for stage in reversed(range(len(forward))):
+        handed_on = traced.handed_on([one.inputs for one in forward], stage)
+        found = _gradients_of_stage(
+            traced, stage, forward[stage], [t for t in handed_on if t.name in has_gradient]
+        )
+        if found is not None:
+            has_gradient.update(tensor.name for tensor, _ in found.of_inputs)
+        results[stage] = found
+    return tuple(results)
+
+
+def with_added(traced: Traced, gradients: Sequence[Gradients | None] = ()) -> Traced:
+    """Gives the operations that `add_gradients` has added their stages.
+
+    A stage's forward may need some of those that compute gradients: the gradient of a loop lets
+    it fill lists that are made among them.
+    """
+    stage_of = dict(traced.stage_of)
+    for op in traced.graph.get_operations():
+        if op.name not in stage_of and op.name.startswith(_BEHIND_CALL):
+            stage_of[op.name] = stage_of[op.inputs[0].op.name]
+    for stage, own in enumerate(gradients):
+        stage_of.update(dict.fromkeys(own.operations if own else (), stage))
+    return replace(traced, stage_of=stage_of)
+
+
+def _add_identities(traced: Traced) -> None:
+    """Puts an identity behind each call of a function whose results another stage uses.
+
+    `tf.gradients` goes on through a call where it is told to stop, but it stops at an identity.
+    """
+    for op in traced.graph.get_operations():
+        home = traced.stage_of.get(op.name)
+        if home is None or op.type not in _CALLS:
+            continue
+        for tensor in op.outputs:
+            elsewhere = [
+                user
+                for user in tensor.consumers()
+                if traced.stage_of.get(user.name) not in (None, home)
+            ]
+            if elsewhere:
+                behind = tf.identity(tensor, name=_BEHIND_CALL)
+                for user in elsewhere:
+                    replace_input(user, tensor, behind)
+
+
+def _gradients_of_stage(
+    traced: Traced, stage: int, forward: Slice, handed_on: Sequence[tf.Tensor]
+) -> Gradients | None:
+    arriving = {
+        tensor.name: v1.placeholder(tensor.dtype, tensor.shape, name="arriving")
+        for tensor in handed_on
+    }
+    ys, grad_ys = list(handed_on), list(arriving.values())
+    if traced.loss is not None and traced.home(traced.loss) == stage:
+        ys.append(traced.loss)
+        grad_ys.append(tf.ones_like(traced.loss))
+    inputs = [
+        tensor
+        for tensor in forward.inputs
+        if not traced.is_given(tensor.op) and _has_gradient(tensor)
+    ]
+    handles = _trained_handles(traced, forward)
+    if not ys or not (inputs or handles):
+        return None
+    before = {op.name for op in traced.graph.get_operations()}
+    found = tf.gradients(
+        ys, [*inputs, *handles.values()], grad_ys, stop_gradients=inputs, name="backward"
+    )
+    added = frozenset(op.name for op in traced.graph.get_operations() if op.name not in before)
+    of_inputs = zip(inputs, found, strict=False)
+    of_handles = zip(handles, found[len(inputs) :], strict=True)
+    return Gradients(
+        arriving=arriving,
+        of_inputs=tuple((t, tf.convert_to_tensor(g)) for t, g in of_inputs if g is not None),
+        of_handles={name: g for name, g in of_handles if g is not None},
+        operations=added,
+    )
+
+
+def _has_gradient(tensor: tf.Tensor) -> bool:
+    """Says whether a tensor that a stage takes from another one can have a gradient."""
+    if tensor.dtype == tf.variant:
+        raise ValueError(
+            f"a list of tensors (a tf.TensorArray, or rows of different lengths) goes from one "
+            f"stage to another: what {tensor.op.type} gives at {line_of(tensor.op)}. In training "
+            "stages hand on tensors only. Stack it in the block that makes it."
+        )
+    return bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
+
+
+def _trained_handles(traced: Traced, forward: Slice) -> dict[str, tf.Tensor]:
+    """Handles of the trainable variables that a stage uses."""
+    handles = {}
+    for op in forward.operations:
+        handles.update({t.name: t for t in op.inputs if t.dtype == tf.resource})
+    for tensor in forward.inputs:
+        if tensor.op.type == "ReadVariableOp":
+            handles[tensor.op.inputs[0].name] = tensor.op.inputs[0]
+    return {name: handle for name, handle in handles.items() if name in traced.trained}
+
+
+def added(parts: Sequence[Any]) -> Any:
+    """Adds up tensors and `tf.IndexedSlices` of one shape; several slices stay slices."""
+    dense = [part for part in parts if not isinstance(part, tf.IndexedSlices)]
+    sparse = [part for part in parts if isinstance(part, tf.IndexedSlices)]
+    if not sparse:
+        return dense[0] if len(dense) == 1 else tf.add_n(dense)
+    rows = tf.concat([part.values for part in sparse], 0)
+    indices = tf.concat([part.indices for part in sparse], 0)
+    if not dense:
+        return tf.IndexedSlices(rows, indices, sparse[0].dense_shape)
+    return tf.tensor_scatter_nd_add(added(dense), indices[:, None], rows)
+
+
+def scaled(gradient: Any, factor: float) -> Any:
+    """Multiplies a tensor or `tf.IndexedSlices` by a number."""
+    if factor == 1.0:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            gradient.values * tf.cast(factor, gradient.values.dtype),
+            gradient.indices,
+            gradient.dense_shape,
+        )
+    return gradient * tf.cast(factor, gradient.dtype)

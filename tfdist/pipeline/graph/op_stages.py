@@ -1,0 +1,337 @@
+"""A traced forward pass: its graph, the stage of each operation, and what a stage needs."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.cluster.tasks import listed
+from tfdist.pipeline.stage_plan import PlannedStage
+
+# Operations that compute nothing: they may stand outside all blocks.
+_PASSIVE = frozenset(
+    {
+        "Placeholder",
+        "PlaceholderWithDefault",
+        "Const",
+        "VarHandleOp",
+        "ReadVariableOp",
+        "Identity",
+        "IdentityN",
+        "NoOp",
+        # Keras brings what a model is called with to the model's type, before any layer.
+        "Cast",
+    }
+)
+_READING = frozenset(
+    {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"}
+)
+_WRITING = ("Assign", "ResourceScatter", "ResourceApply", "ResourceSparseApply")
+# An attribute with the positions of the handles that a function only reads.
+_READ_ONLY = "_read_only_resource_inputs"
+_STARTS_NOTHING = frozenset({"Placeholder", "VarHandleOp", *_READING})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced:
+    """A forward pass in a graph, with what is known about it.
+
+    Attributes:
+      graph: The graph.
+      arguments: The placeholders of one micro-batch.
+      outputs: What the forward pass returned, flat; the loss is not among them.
+      loss: Scalar to be minimised; None in inference.
+      stage_of: Stage of each operation by its name; see `stages_of_operations`.
+      stage_names: The stages' names.
+      trained: The trainable variable behind each handle, by the handle's name.
+      written: Names of the handles of variables that the forward pass may change.
+      effects: Operations that have to run although nobody uses what they give.
+      refuse_outside: Makes the error for an operation that is needed and in no stage.
+    """
+
+    graph: tf.Graph
+    arguments: tuple[tf.Tensor, ...]
+    outputs: tuple[tf.Tensor, ...]
+    loss: tf.Tensor | None
+    stage_of: Mapping[str, int | None]
+    stage_names: tuple[str, ...]
+    trained: Mapping[str, tf.Variable]
+    written: frozenset[str]
+    effects: tuple[tf.Operation, ...]
+    refuse_outside: Callable[[tf.Operation], Exception]
+
+    def results(self) -> list[tf.Tensor]:
+        return [*self.outputs, *([] if self.loss is None else [self.loss])]
+
+    def home(self, tensor: tf.Tensor, default: int = 0) -> int:
+        """The stage that computes a tensor; the default one has what any stage may have."""
+        self.check_block(tensor.op)
+        home = self.stage_of[tensor.op.name]
+        return default if home is None else home
+
+    def check_block(self, op: tf.Operation) -> None:
+        """Refuses an operation that is in no stage."""
+        if op.name not in self.stage_of:
+            raise self.refuse_outside(op)
+
+    def is_in_forward(self, stage: int, op: tf.Operation) -> bool:
+        """Says whether an operation may be computed in a stage's forward."""
+        self.check_block(op)
+        home = self.stage_of[op.name]
+        return (home is None or home == stage) and not self.is_given(op)
+
+    def is_given(self, op: tf.Operation) -> bool:
+        """Says whether what an operation gives comes from outside of all stages.
+
+        Arguments and handles do, and what is read of a variable that the forward pass does not
+        change: it is read once for all micro-batches.
+        """
+        if op.type in ("Placeholder", "VarHandleOp") or any(op is t.op for t in self.arguments):
+            return True
+        return op.type == "ReadVariableOp" and op.inputs[0].name not in self.written
+
+    def slice_forward(self, kept: Sequence[Sequence[tf.Tensor]] = ()) -> list[Slice]:
+        """Finds out what each stage's forward has to compute, from the last stage to the first.
+
+        Args:
+          kept: What each stage's backward takes of the forward pass.
+        """
+        wanted: list[list[Any]] = [[] for _ in self.stage_names]
+        for tensor in self.results():
+            wanted[self.home(tensor)].append(tensor)
+        for op in self.effects:
+            self.check_block(op)
+            wanted[self.stage_of[op.name] or 0].append(op)
+        for stage, tensors in enumerate(kept):
+            for tensor in tensors:
+                wanted[self.home(tensor, stage)].append(tensor)
+        slices: list[Slice] = []
+        for stage in reversed(range(len(wanted))):
+            found = slice_graph(wanted[stage], partial(self.is_in_forward, stage))
+            for tensor in found.inputs:
+                if not self.is_given(tensor.op):
+                    wanted[self.home(tensor)].append(tensor)
+            slices.insert(0, found)
+        return slices
+
+    def handed_on(self, needed: Sequence[Sequence[tf.Tensor]], stage: int) -> list[tf.Tensor]:
+        """What a stage computes and later ones use, of what each stage needs."""
+        found = {
+            tensor.name: tensor
+            for of_later in needed[stage + 1 :]
+            for tensor in of_later
+            if not self.is_given(tensor.op) and self.stage_of[tensor.op.name] == stage
+        }
+        return list(found.values())
+
+
+def by_handle(graph: Any, variables: Iterable[tf.Variable]) -> dict[str, tf.Variable]:
+    """Gives variables by the names of their handles in a graph, less those it does not have.
+
+    A function's graph, and a loop's body, know a handle from outside by a placeholder.
+    """
+    inside = {id(outer): placeholder for outer, placeholder in getattr(graph, "captures", ())}
+    handles = ((inside.get(id(v.handle), v.handle), v) for v in variables)
+    return {h.name: v for h, v in handles if getattr(h, "graph", None) is graph}
+
+
+def is_stateful(op: tf.Operation) -> bool:
+    """Says whether an operation may give something else, or change something, the next time."""
+    return bool(op.op_def.is_stateful)
+
+
+def has_effect(op: tf.Operation) -> bool:
+    """Says whether an operation has to run even if nobody uses what it gives."""
+    is_random = "seed" in op.node_def.attr
+    return is_stateful(op) and op.type not in _STARTS_NOTHING and not is_random
+
+
+def written_handles(operations: Iterable[tf.Operation], trained: Collection[str]) -> frozenset[str]:
+    """Names the handles of the variables that a forward pass may change.
+
+    Args:
+      operations: The forward pass.
+      trained: Names of the handles of trainable variables. An operation that is not known is taken
+        to read these, and to change others.
+    """
+    return frozenset(
+        tensor.name
+        for op in operations
+        for position, tensor in enumerate(op.inputs)
+        if tensor.dtype == tf.resource
+        and _writes(op, position, is_trainable=tensor.name in trained)
+    )
+
+
+def _writes(op: tf.Operation, position: int, *, is_trainable: bool) -> bool:
+    if _READ_ONLY in op.node_def.attr:  # A loop, a condition or a function.
+        return position not in op.node_def.attr[_READ_ONLY].list.i
+    if op.type.startswith(_WRITING):
+        return True
+    return not (is_trainable or op.type in _READING)
+
+
+def refuse_changes_in_two_stages(
+    operations: Iterable[tf.Operation],
+    stage_of: Mapping[str, int | None],
+    written: Collection[str],
+) -> None:
+    """Refuses a variable that one stage changes and another one uses.
+
+    While a stage does a micro-batch, those behind it do earlier ones: they would see a value that
+    depends on the schedule.
+
+    Args:
+      operations: The forward pass.
+      stage_of: The stage of each operation, by the operation's name.
+      written: Names of the handles of variables that the forward pass changes.
+
+    Raises:
+      ValueError: If there is one.
+    """
+    users: dict[str, dict[int, tf.Operation]] = {}
+    for op in operations:
+        stage = stage_of.get(op.name)
+        for tensor in op.inputs:
+            if tensor.name in written and stage is not None:
+                users.setdefault(tensor.name, {}).setdefault(stage, op)
+    for by_stage in users.values():
+        if len(by_stage) > 1:
+            lines = listed(f"stage {stage} at {line_of(op)}" for stage, op in by_stage.items())
+            raise ValueError(
+                f"a variable that the forward pass changes is used in {len(by_stage)} stages: "
+                f"{lines}. Keep it in one stage, or run with ShardedExecution."
+            )
+
+
+def effects_of(operations: Sequence[tf.Operation]) -> tuple[tf.Operation, ...]:
+    """Returns the operations that a tf.function would run although nobody uses what they give."""
+    return tuple(op for op in operations if has_effect(op))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """What has to be computed for some tensors.
+
+    Attributes:
+      operations: In no particular order.
+      inputs: What they take from elsewhere, in the order of first use.
+    """
+
+    operations: tuple[tf.Operation, ...]
+    inputs: tuple[tf.Tensor, ...]
+
+
+def slice_graph(
+    targets: Iterable[tf.Tensor | tf.Operation], is_inside: Callable[[tf.Operation], bool]
+) -> Slice:
+    """Walks from targets to what they need or have to wait for, as far as operations are inside.
+
+    Args:
+      targets: Tensors, and operations that have to run.
+      is_inside: Whether an operation is part of the slice. A target operation always is.
+
+    Returns:
+      The operations inside, and the tensors of those outside that they use.
+    """
+    operations: dict[str, tf.Operation] = {}
+    inputs: dict[str, tf.Tensor] = {}
+    waiting: list[tf.Operation] = []
+
+    def take(op: tf.Operation) -> None:
+        if op.name not in operations:
+            operations[op.name] = op
+            waiting.append(op)
+
+    def need(tensor: tf.Tensor) -> None:
+        if is_inside(tensor.op):
+            take(tensor.op)
+        else:
+            inputs.setdefault(tensor.name, tensor)
+
+    for target in targets:
+        if isinstance(target, tf.Operation):
+            take(target)
+        else:
+            need(target)
+    while waiting:
+        op = waiting.pop()
+        for tensor in op.inputs:
+            need(tensor)
+        for first in op.control_inputs:
+            if is_inside(first):
+                take(first)
+    return Slice(operations=tuple(operations.values()), inputs=tuple(inputs.values()))
+
+
+def stages_of_operations(
+    operations: Sequence[tf.Operation],
+    block_of: Mapping[str, str | None],
+    stages: Sequence[PlannedStage],
+) -> dict[str, int | None]:
+    """Gives every operation its stage, by the operation's name.
+
+    Operations that compute nothing follow what they use; None stands for those that use nothing of
+    a stage, which any stage may have for itself. Operations outside all blocks are left out.
+
+    Args:
+      operations: The forward pass, in the order of its making.
+      block_of: The block of each operation by its name; None is outside all blocks.
+      stages: The stages.
+
+    Raises:
+      ValueError: If a stage uses what a later one computes.
+    """
+    number = {name: index for index, stage in enumerate(stages) for name in stage.blocks}
+    result: dict[str, int | None] = {}
+    for op in operations:
+        block = block_of.get(op.name)
+        used = [result[t.op.name] for t in op.inputs if t.op.name in result]
+        latest = max((stage for stage in used if stage is not None), default=None)
+        if block is not None and not (op.type == "Const" or op.type == "Placeholder"):
+            stage = number[block]
+            if latest is not None and latest > stage:
+                raise ValueError(
+                    f"block {block!r} in stage {stage} uses {op.type} inputs that stage {latest} "
+                    f"({stages[latest].name}) computes, after it. A stage uses what it computes "
+                    f"itself or what stages before it do: put the code at {line_of(op)} into a "
+                    "later block."
+                )
+            result[op.name] = stage
+        elif block is not None or op.type in _PASSIVE:
+            result[op.name] = latest
+    return result
+
+
+def refuse_outside_blocks(op: tf.Operation, blocks: Collection[str]) -> ValueError:
+    """Makes the error for an operation of the forward pass that is in no block."""
+    return ValueError(
+        f"{op.type} at {line_of(op)} is outside all blocks. The blocks are {', '.join(blocks)}: "
+        "put it into one of them, or into a new one that a stage lists."
+    )
+
+
+def line_of(op: tf.Operation) -> str:
+    """Returns "file.py:12: code" of the user's line that has made an operation."""
+    theirs = tuple(
+        f"{Path(sys.modules[name].__file__ or '').parent}{os.sep}"
+        for name in _NOT_THE_USERS
+        if name in sys.modules
+    )
+    frames = [one for one in op.traceback if not one.filename.startswith((*theirs, "<"))]
+    if not frames:
+        return f"operation {op.name!r}"
+    frame = frames[-1]
+    code = linecache.getline(frame.filename, frame.lineno).strip()
+    return f"{Path(frame.filename).name}:{frame.lineno}: `{code or op.name}`"
+
+
+_NOT_THE_USERS = ("tensorflow", "keras", "tf_keras", "tfdist")

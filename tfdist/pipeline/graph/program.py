@@ -1,0 +1,201 @@
+"""One compiled call of a pipelined model: the whole schedule in one tf.function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.pipeline.graph.execution import Replica, Values, Walked, Weights, walk
+from tfdist.pipeline.graph.gradients import added, scaled
+from tfdist.pipeline.graph.tracing import TracedModel
+from tfdist.pipeline.schedule import Box, inference_ticks, training_ticks
+from tfdist.pipeline.settings import Settings
+from tfdist.pipeline.stage_plan import replica_devices
+from tfdist.strategies.placement import HOST
+
+# Updates the weights: takes each gradient with its variable.
+Apply = Callable[[list[tuple[Any, tf.Variable]]], None]
+
+
+class Program:
+    """What one call runs, for one shape of input.
+
+    Attributes:
+      traced: The model, cut into stages.
+      boxes: The boxes of one replica in one iteration, in the order of their times.
+      devices: Name of each stage's device, for each replica.
+    """
+
+    def __init__(
+        self,
+        traced: TracedModel,
+        settings: Settings,
+        compute_devices: Sequence[str],
+        apply: Apply | None,
+    ) -> None:
+        """Builds the graph of the calls.
+
+        Args:
+          traced: The model.
+          settings: How it runs.
+          compute_devices: Names of this process's devices.
+          apply: Updates the weights; None in inference.
+        """
+        self.traced = traced
+        self.boxes: list[Box] = []
+        self.devices = [
+            tuple(compute_devices[index] for index in replica_devices(traced.stages, replica))
+            for replica in range(settings.replication_factor)
+        ]
+        self._settings = settings
+        self._apply = apply
+        schedule, num_stages = settings.execution_strategy.schedule, len(traced.stages)
+        # In inference the iterations are micro-batches of one pipeline.
+        self._iterations = 1 if apply is None else settings.device_iterations
+        self._count = settings.micro_batches_per_replica // self._iterations
+        ticks = inference_ticks if apply is None else training_ticks
+        self._ticks = ticks(schedule, num_stages, self._count)
+        specs = [self._spec_of_call(tensor) for tensor in traced.arguments]
+        self._call = tf.function(self._run, autograph=False).get_concrete_function(*specs)
+
+    def __call__(self, arguments: Sequence[Any]) -> tuple[list[tf.Tensor], np.ndarray | None]:
+        """Runs one call.
+
+        Args:
+          arguments: The model's arguments, flat, for all micro-batches of the call one after the
+            other: [micro-batches * batch, ...].
+
+        Returns:
+          (outputs, times): the outputs that the output mode asks for, flat; and float64
+          [iterations, replicas, boxes, 2], the start and end of each box in seconds since the
+          epoch, or None without profiling.
+        """
+        outputs, times = self._call(*arguments)
+        return list(outputs), None if times is None else times.numpy()
+
+    def _spec_of_call(self, argument: tf.Tensor) -> tf.TensorSpec:
+        batch, *rest = argument.shape.as_list()
+        total = batch * self._settings.micro_batches_per_call
+        return tf.TensorSpec([total, *rest], argument.dtype)
+
+    def _run(self, *arguments: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor | None]:
+        with tf.device(HOST):
+            split = [
+                tf.reshape(one, [self._iterations, -1, *known.shape.as_list()])
+                for one, known in zip(arguments, self.traced.arguments, strict=True)
+            ]
+        if self._iterations == 1:
+            outputs, times = self._iteration([one[0] for one in split])
+            outputs = [one[None] for one in outputs]
+            times = None if times is None else times[None]
+        else:
+            outputs, times = self._loop(split)
+        return [self._combined(one) for one in outputs], times
+
+    def _loop(self, split: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor | None]:
+        """Runs one iteration after the other, each with the weights of the one before."""
+        has_times = self._settings.profile_dir is not None
+        kept = [tf.TensorArray(t.dtype, self._iterations) for t in self.traced.outputs]
+        times = tf.TensorArray(tf.float64, self._iterations)
+
+        def body(i: tf.Tensor, kept: list[Any], times: Any) -> Any:
+            outputs, marks = self._iteration([one[i] for one in split])
+            kept = [array.write(i, one) for array, one in zip(kept, outputs, strict=True)]
+            return i + 1, kept, times if marks is None else times.write(i, marks)
+
+        with tf.device(HOST):
+            _, kept, times = tf.while_loop(
+                lambda i, *_: i < self._iterations,
+                body,
+                (tf.constant(0), kept, times),
+                parallel_iterations=1,
+                maximum_iterations=self._iterations,
+            )
+            return [one.stack() for one in kept], times.stack() if has_times else None
+
+    def _iteration(
+        self, arguments: Sequence[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], tf.Tensor | None]:
+        """Lays one run of the pipeline, and the update behind it, into the graph.
+
+        Args:
+          arguments: [micro-batches * replicas, batch, ...] each.
+
+        Returns:
+          The outputs, [micro-batches asked for, ...] each, and the times, [replicas, boxes, 2].
+        """
+        replicas = self._settings.replication_factor
+        with tf.device(HOST):
+            singles = [tf.unstack(one) for one in arguments]
+        names = [tensor.name for tensor in self.traced.arguments]
+        micro_batches: list[Values] = [
+            dict(zip(names, values, strict=True)) for values in zip(*singles, strict=True)
+        ]
+        walked = walk(
+            self.traced.cut_stages,
+            self._ticks,
+            [
+                Replica(devices=self.devices[r], micro_batches=micro_batches[r::replicas])
+                for r in range(replicas)
+            ],
+            weights=Weights(lambda handle: self.traced.captured[handle.name]),
+            captured=self.traced.captured,
+            outputs=self.traced.outputs,
+            one_at_a_time=self._settings.execution_strategy.schedule == "sequential",
+            with_marks=self._settings.profile_dir is not None,
+        )
+        if self._apply is not None:
+            self._apply(self._gradients(walked))
+        self.boxes = walked[0].boxes
+        with tf.device(HOST):
+            marks = [one.marks for one in walked if one.marks is not None]
+            return self._picked(walked), tf.stack(marks) if marks else None
+
+    def _gradients(self, walked: Sequence[Walked]) -> list[tuple[Any, tf.Variable]]:
+        """Combines the gradients of all micro-batches and replicas, on the variables' devices."""
+        is_mean = self._settings.accumulation_reduction == "mean"
+        scale = 1.0 / (self._count * len(walked)) if is_mean else 1.0
+        result = []
+        for name, variable in self.traced.trained.items():
+            parts = [one.gradients[name] for one in walked if name in one.gradients]
+            if parts:
+                with tf.device(variable.device):
+                    result.append((scaled(added(parts), scale), variable))
+        return result
+
+    def _picked(self, walked: Sequence[Walked]) -> list[tf.Tensor]:
+        """Stacks the outputs of the micro-batches that may be asked for: the replicas' in turn."""
+        in_turn = [
+            one for of_all in zip(*(w.outputs for w in walked), strict=True) for one in of_all
+        ]
+        mode = self._mode
+        if mode == "final":
+            in_turn = in_turn[-len(walked) :]
+        columns = zip(*in_turn, strict=True)
+        return [tf.add_n(one)[None] if mode == "sum" else tf.stack(one) for one in columns]
+
+    @property
+    def _mode(self) -> str:
+        return self._settings.output_mode_for(training=self._apply is not None)
+
+    def _combined(self, output: tf.Tensor) -> tf.Tensor:
+        """From [iterations, micro-batches, ...] to what the user gets."""
+        with tf.device(HOST):
+            if self._mode == "sum":
+                return tf.reduce_sum(output, [0, 1])
+            if self._mode == "final":
+                output = output[-1:]
+            if self._mode == "every_n":
+                every = self._settings.every
+                assert every is not None
+                replicas = self._settings.replication_factor
+                rest = output.shape.as_list()[2:]
+                output = tf.reshape(output, [-1, replicas, *rest])[every - 1 :: every]
+            one_by_one = tf.reshape(output, [-1, *output.shape.as_list()[2:]])
+            if one_by_one.shape.rank > 1:  # [micro-batches, batch, ...] -> [samples, ...]
+                return tf.reshape(one_by_one, [-1, *one_by_one.shape.as_list()[2:]])
+            is_single = self._mode == "final" and one_by_one.shape[0] == 1
+            return one_by_one[0] if is_single else one_by_one

@@ -1,0 +1,222 @@
+"""Traces a model's forward pass once, and finds the stages in it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.pipeline.blocks import BlockRecord, recording
+from tfdist.pipeline.graph.cutting import StageFunctions, make_stages
+from tfdist.pipeline.graph.gradients import add_gradients
+from tfdist.pipeline.graph.op_stages import (
+    Traced,
+    by_handle,
+    effects_of,
+    refuse_changes_in_two_stages,
+    refuse_outside_blocks,
+    stages_of_operations,
+    written_handles,
+)
+from tfdist.pipeline.stage_plan import FoundBlock, PlannedStage, plan_stages
+from tfdist.pipeline.stages import AutoStage, ExecutionStrategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedModel:
+    """A model traced for one shape of micro-batch, and cut into stages.
+
+    Attributes:
+      stages: The stages as planned.
+      cut_stages: The stages' functions.
+      arguments: The placeholders of one micro-batch, flat.
+      outputs: The traced tensors that the model returned, flat; in training the loss is the last.
+      structure: What the model returned, with the traced tensors in it.
+      trained: The trainable variable behind each handle, by the handle's name in the trace.
+      captured: The value from outside of each tensor that the trace takes, by its name in the
+        trace: handles and constants.
+      trace: Holds the graph; kept since the functions' parts refer to it.
+    """
+
+    stages: tuple[PlannedStage, ...]
+    cut_stages: tuple[StageFunctions, ...]
+    arguments: tuple[tf.Tensor, ...]
+    outputs: tuple[tf.Tensor, ...]
+    structure: Any
+    trained: Mapping[str, tf.Variable]
+    captured: Mapping[str, tf.Tensor]
+    trace: Any
+
+
+def trace(
+    model: Callable[..., Any],
+    specs: Sequence[Any],
+    strategy: ExecutionStrategy,
+    *,
+    training: bool,
+    recomputation: bool,
+    place_variables: Callable[[int], str],
+    check: Callable[[Sequence[PlannedStage]], None],
+    progress: Callable[[], None] = lambda: None,
+) -> TracedModel:
+    """Traces a model and cuts it into stages.
+
+    Args:
+      model: Called with the arguments, and with `training` if it takes that.
+      specs: The arguments of one micro-batch, with a `tf.TensorSpec` for each tensor.
+      strategy: The stages asked for.
+      training: Whether the model returns a loss, and gradients are wanted.
+      recomputation: As for `cutting.make_stages`.
+      place_variables: From the index of a stage's device to the device of variables that the
+        model makes while it is traced, inside a block of that stage.
+      check: Called with the planned stages before they are cut; raises if they won't do.
+      progress: Called after the trace and after each stage.
+
+    Raises:
+      TypeError: If a model for training returns no loss.
+      ValueError: If the blocks and the stages do not fit, or an operation is in no block.
+    """
+    call = _with_training(model, training)
+    record = BlockRecord(v1.get_default_graph())
+    found: dict[str, Any] = {}
+
+    def begin(args: Any) -> None:
+        record.restart(v1.get_default_graph())
+        found["arguments"] = tuple(tf.nest.flatten(args))
+
+    def finish(returned: Any, trained: Sequence[tf.Variable]) -> Any:
+        with record.noting_refusals():
+            return cut(returned, trained)
+
+    def cut(returned: Any, trained: Sequence[tf.Variable]) -> Any:
+        graph = v1.get_default_graph()
+        outputs = tuple(tf.convert_to_tensor(one) for one in tf.nest.flatten(returned))
+        loss = _loss_of(returned, outputs) if training else None
+        stages = plan_stages(strategy, record.found)
+        check(stages)
+        operations = graph.get_operations()
+        trained_handles = by_handle(graph, trained)
+        traced = Traced(
+            graph=graph,
+            arguments=found["arguments"],
+            outputs=outputs if loss is None else outputs[:-1],
+            loss=loss,
+            stage_of=stages_of_operations(operations, record.blocks_of(operations), stages),
+            stage_names=tuple(stage.name for stage in stages),
+            trained=trained_handles,
+            written=written_handles(operations, trained_handles),
+            effects=effects_of(operations),
+            refuse_outside=lambda op: refuse_outside_blocks(
+                op, [block.name for block in record.found]
+            ),
+        )
+        if strategy.schedule != "sequential":
+            refuse_changes_in_two_stages(operations, traced.stage_of, traced.written)
+        found.update(
+            stages=stages,
+            traced=traced,
+            gradients=add_gradients(traced),
+            structure=tf.nest.pack_sequence_as(returned, outputs),
+            outputs=outputs,
+        )
+        return outputs
+
+    begin, finish = map(tf.autograph.experimental.do_not_convert, (begin, finish))
+
+    def forward(*args: Any) -> Any:
+        begin(args)
+        # Only to learn which variables are trained; the gradients are taken stage by stage.
+        with tf.GradientTape() as tape:
+            returned = call(*args)
+        return finish(returned, tape.watched_variables())
+
+    try:
+        with recording(record), _variables_where_blocks_are(record, strategy, place_variables):
+            concrete = tf.function(forward).get_concrete_function(*specs)
+    except Exception:
+        if record.refusal is not None:  # What TensorFlow raises in its place shows our own code.
+            raise record.refusal from None
+        raise
+    progress()
+    # The trace knows handles and constants by placeholders behind those of the arguments.
+    taken = concrete.inputs[len(found["arguments"]) :]
+    return TracedModel(
+        stages=found["stages"],
+        cut_stages=make_stages(
+            found["traced"], found["gradients"], recomputation=recomputation, progress=progress
+        ),
+        arguments=found["arguments"],
+        outputs=found["outputs"],
+        structure=found["structure"],
+        trained=found["traced"].trained,
+        captured={t.name: one for t, one in zip(taken, concrete.captured_inputs, strict=True)},
+        trace=concrete,
+    )
+
+
+def _with_training(model: Callable[..., Any], training: bool) -> Callable[..., Any]:
+    """Lets a model that has an argument `training` know."""
+    call = getattr(model, "call", model)
+    try:
+        takes = "training" in inspect.signature(call).parameters
+    except (TypeError, ValueError):
+        takes = False
+    if not takes:
+        return model
+    return lambda *args: model(*args, training=training)
+
+
+def _loss_of(returned: Any, outputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    is_last = isinstance(returned, (list, tuple)) and not tf.nest.is_nested(returned[-1])
+    if not (is_last or not tf.nest.is_nested(returned)):
+        raise TypeError(
+            f"a model for training returns its loss last, as in `return outputs, loss`; this one "
+            f"returned {type(returned).__name__}."
+        )
+    loss = outputs[-1]
+    if loss.shape.rank != 0 or not loss.dtype.is_floating:
+        raise ValueError(
+            f"the loss, which is what the model returns last, must be a scalar of floating type, "
+            f"got shape {loss.shape} of {loss.dtype.name}. Return tf.reduce_mean(loss)."
+        )
+    return loss
+
+
+@contextmanager
+def _variables_where_blocks_are(
+    record: BlockRecord, strategy: ExecutionStrategy, place: Callable[[int], str]
+) -> Iterator[None]:
+    """Makes variables on the device of the block in which they are made."""
+
+    def create(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        device = device_of_block(strategy, record.current, record.found)
+        if device is None:
+            return next_creator(**kwargs)
+        with tf.device(place(device)):
+            return next_creator(**kwargs)
+
+    with tf.variable_creator_scope(create):
+        yield
+
+
+def device_of_block(
+    strategy: ExecutionStrategy, block: FoundBlock | None, found: Sequence[FoundBlock]
+) -> int | None:
+    """Returns the device of a block before all blocks are known; None where it can't be said."""
+    if block is None:
+        return None
+    if isinstance(strategy.stages, AutoStage):
+        if strategy.stages is AutoStage.SAME_AS_DEVICE or block.device is not None:
+            return block.device
+        return list(found).index(block)
+    for number, stage in enumerate(strategy.stages):
+        if block.name in stage.block_names:
+            if stage.device_index is not None:
+                return stage.device_index
+            return number if block.device is None else block.device
+    return None

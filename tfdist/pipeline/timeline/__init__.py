@@ -1,0 +1,1 @@
+"""Timelines of a pipelined step, as text, picture and trace. No TensorFlow."""

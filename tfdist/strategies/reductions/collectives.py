@@ -1,0 +1,193 @@
+"""What an engine (gRPC, Horovod) brings, and the reductions that are built from it.
+
+Every function here adds ops to the current graph, on the host. Each is a collective: every worker
+must build and run the same ones, or the others wait.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import tensorflow as tf
+
+from tfdist.strategies.placement import HOST
+from tfdist.strategies.reductions.buckets import Gradient, pack
+from tfdist.strategies.reductions.compression import gather_halves, sum_of_halves
+from tfdist.strategies.reductions.engine import Collectives
+
+Value: TypeAlias = "tf.Tensor | tf.IndexedSlices"
+
+# Sums are made in these; half-precision gradients of many workers can overflow in their sum.
+_SUMMED_AS = {
+    tf.float16: tf.float32,
+    tf.bfloat16: tf.float32,
+    tf.float32: tf.float32,
+    tf.float64: tf.float64,
+    tf.int8: tf.int32,
+    tf.uint8: tf.int32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+    tf.int32: tf.int32,
+    tf.uint32: tf.int64,
+    tf.int64: tf.int64,
+    tf.bool: tf.int32,
+}
+
+
+def all_reduce(
+    collectives: Collectives,
+    values: Sequence[Value],
+    *,
+    mean: bool,
+    name: str,
+    names: Sequence[str] = (),
+    half: tf.DType | None = None,
+) -> tuple[list[Value], int]:
+    """Combines each value over all workers; every worker gets the same result.
+
+    Args:
+      collectives: The engine.
+      values: Tensors or `tf.IndexedSlices`. Shapes and dtypes agree between workers, but slices
+        may have different numbers of rows. float16 and bfloat16 are summed in float32 and cast
+        back.
+      mean: Whether the sum is divided by the number of workers.
+      name: Prefix of the ops' names.
+      names: What each value belongs to. Workers pair values of the same name; without names, those
+        of the same place among the values.
+      half: What float32 values travel as (see `compression`); None sends them as they are.
+
+    Returns:
+      (one value per input, of the same kind and dtype, on the host; number of buckets used for
+      the dense ones).
+
+    Raises:
+      TypeError: If a dtype cannot be summed.
+    """
+    with tf.device(HOST), tf.name_scope(name):
+        dense = [i for i, value in enumerate(values) if not isinstance(value, tf.IndexedSlices)]
+        sent = [_sendable(values[i]) for i in dense]
+        dtypes = [sent_as(values[i].dtype, half) for i in dense]
+        buckets = pack(
+            [_describe(t, dtype) for t, dtype in zip(sent, dtypes, strict=True)],
+            max_bytes=collectives.max_bucket_bytes,
+            alone_bytes=collectives.alone_bytes,
+        )
+        reduced: list[Value] = list(values)
+        divisor = collectives.num_workers if mean else 1
+        for number, bucket in enumerate(buckets):
+            members, dtype = [sent[i] for i in bucket], dtypes[bucket[0]]
+            bucket_name = f"bucket_{number}"
+            if names:
+                bucket_name = _bucket_name([names[dense[i]] for i in bucket])
+            if dtype == members[0].dtype:
+                sums = collectives.sum(members, bucket_name)
+            else:
+                sums = sum_of_halves(collectives, members, dtype, bucket_name)
+            for i, total in zip(bucket, sums, strict=True):
+                original = values[dense[i]]
+                total.set_shape(original.shape)
+                reduced[dense[i]] = _finish(total, original.dtype, divisor)
+        for i, value in enumerate(values):
+            if isinstance(value, tf.IndexedSlices):
+                slices_name = names[i] if names else f"slices_{i}"
+                reduced[i] = _reduce_slices(collectives, value, divisor, half, slices_name)
+        return reduced, len(buckets)
+
+
+def _bucket_name(names: Sequence[str]) -> str:
+    """Returns a name that only a bucket of the same values in the same order has."""
+    if len(names) == 1:
+        return names[0]
+    return f"{names[0]}_and_{len(names) - 1}_more_{zlib.crc32(' '.join(names).encode()):08x}"
+
+
+def add_replicas(parts: Sequence[Value], *, mean: bool) -> Value:
+    """Combines what the replicas of one worker have of a value, on the host.
+
+    Args:
+      parts: One value, or one for each replica, of equal kind and dtype. float16 and bfloat16 are
+        summed in float32.
+      mean: Whether the sum is divided by the number of replicas.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    with tf.device(HOST), tf.name_scope("add_replicas"):
+        if isinstance(parts[0], tf.IndexedSlices):
+            rows = tf.concat([_sendable(part.values) for part in parts], axis=0)
+            indices = tf.concat([part.indices for part in parts], axis=0)
+            values = _finish(rows, parts[0].dtype, len(parts) if mean else 1)
+            return tf.IndexedSlices(values, indices, parts[0].dense_shape)
+        total = tf.add_n([_sendable(part) for part in parts])
+        return _finish(total, parts[0].dtype, len(parts) if mean else 1)
+
+
+def sent_as(dtype: tf.DType, half: tf.DType | None) -> tf.DType:
+    """Returns the dtype in which values of one dtype travel.
+
+    Args:
+      dtype: The values' own.
+      half: What float32 travels as; None is float32.
+    """
+    return half if half is not None and dtype == tf.float32 else _SUMMED_AS.get(dtype, dtype)
+
+
+def _reduce_slices(
+    collectives: Collectives,
+    slices: tf.IndexedSlices,
+    divisor: int,
+    half: tf.DType | None,
+    name: str,
+) -> tf.IndexedSlices:
+    """Gathers all workers' rows: the sum of sparse gradients is their concatenation."""
+    rows, dtype = _sendable(slices.values), sent_as(slices.values.dtype, half)
+    if dtype == rows.dtype:
+        rows = collectives.gather(rows, f"{name}_values")
+    else:
+        rows = gather_halves(collectives, rows, dtype, f"{name}_values")
+    indices = collectives.gather(tf.identity(slices.indices), f"{name}_indices")
+    rows.set_shape(tf.TensorShape([None]).concatenate(slices.values.shape[1:]))
+    indices.set_shape([None])
+    return tf.IndexedSlices(
+        _finish(rows, slices.values.dtype, divisor), indices, slices.dense_shape
+    )
+
+
+def broadcast(collectives: Collectives, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+    """Gives every worker the value that `tensor` has on worker 0.
+
+    Raises:
+      TypeError: If the dtype cannot be sent (strings, complex numbers).
+      ValueError: If the shape is not fully known: the receivers must know it beforehand.
+    """
+    if not tensor.shape.is_fully_defined():
+        raise ValueError(
+            f"{name}: the shape {tensor.shape} of this initial value is not fully known, and a "
+            "value sent to other workers must have one. Give the variable a static shape."
+        )
+    with tf.device(HOST):
+        received = collectives.broadcast(_sendable(tensor), name)
+        return tf.cast(received, tensor.dtype)
+
+
+def _sendable(tensor: tf.Tensor) -> tf.Tensor:
+    """Brings a tensor to the host, in a dtype that every engine can add."""
+    dtype = _SUMMED_AS.get(tensor.dtype)
+    if dtype is None:
+        raise TypeError(
+            f"cannot combine {tensor.name} over workers: its dtype is {tensor.dtype.name}, and "
+            f"allowed are {', '.join(d.name for d in _SUMMED_AS)}. Cast it first."
+        )
+    return tf.identity(tensor) if dtype == tensor.dtype else tf.cast(tensor, dtype)
+
+
+def _describe(tensor: tf.Tensor, dtype: tf.DType) -> Gradient:
+    elements = tensor.shape.num_elements() or 0
+    return Gradient(dtype=dtype.name, num_bytes=elements * dtype.size)
+
+
+def _finish(total: tf.Tensor, dtype: tf.DType, divisor: int) -> tf.Tensor:
+    if divisor > 1:
+        total = tf.cast(total / tf.cast(divisor, total.dtype), total.dtype)
+    return total if total.dtype == dtype else tf.cast(total, dtype)

@@ -1,0 +1,193 @@
+"""What gRPC brings: TensorFlow's collectives between servers, and how to do without their ring."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdist.strategies.reductions.buckets import Sum, group, results_behind
+from tfdist.strategies.reductions.compression import from_copied, to_copied
+from tfdist.strategies.reductions.direct_exchange import Collective, DirectExchange
+from tfdist.strategies.reductions.early_reduction import is_outside
+from tfdist.strategies.reductions.engine import Collectives, NoCollectives
+
+# A message costs about as much as copying 1 MB into a bucket and out again.
+_MAX_BUCKET_BYTES = 1 << 20
+_ALONE_BYTES = 512 << 10
+
+_ALL_WORKERS = 1  # The key of the group of them all.
+# The keys of this process's collectives. A server remembers them, so none is used twice.
+_keys: set[int] = set()
+# How many collectives have had a name.
+_counts: Counter[str] = Counter()
+
+
+class GrpcCollectives:
+    """TensorFlow's ring collectives between the servers of a cluster.
+
+    Each collective has a key that is made from its name, with its name scope: workers may build
+    their collectives in different orders. The same name in a later graph has another key.
+    """
+
+    max_bucket_bytes = _MAX_BUCKET_BYTES
+    alone_bytes = _ALONE_BYTES
+
+    def __init__(self, num_workers: int, worker_index: int, group_key: int = _ALL_WORKERS) -> None:
+        self.num_workers = num_workers
+        self.worker_index = worker_index
+        self._group_key = group_key
+        # Those of the graph that is being built, while somebody asks for them.
+        self._noted: list[Collective] | None = None
+
+    def note_collectives(self) -> None:
+        """Keeps in mind which collectives are made from now on."""
+        self._noted = []
+
+    @property
+    def can_exchange_directly(self) -> bool:
+        """Whether collectives are noted, and all are outside functions, loops and branches."""
+        return bool(self._noted) and all(is_outside(one.result.op) for one in self._noted or [])
+
+    def exchange_directly(
+        self, hosts: Sequence[str], needed: Sequence[tf.Tensor | tf.Operation] = ()
+    ) -> None:
+        """Lets workers talk directly, not around the ring, in place of the noted collectives.
+
+        Sessions of their graph must see all workers. Nothing is changed if a collective is inside a
+        function, a loop or a branch.
+
+        Args:
+          hosts: Full names of the workers' host devices, in the workers' order.
+          needed: What is always run together: small sums behind it share a message.
+        """
+        noted = (self._noted or []) if self.can_exchange_directly else []
+        self._noted = None
+        exchange = DirectExchange(hosts=tuple(hosts), index=self.worker_index)
+        together = _sums_together(noted, needed)
+        for numbers in together:
+            exchange.take_over_together([noted[number] for number in numbers])
+        for number in sorted(set(range(len(noted))).difference(*together)):
+            exchange.take_over(noted[number])
+
+    def _note(self, kind: str, tensor: tf.Tensor, result: tf.Tensor, key: int) -> tf.Tensor:
+        if self._noted is None:
+            return result
+        result = tf.identity(result)
+        self._noted.append(Collective(kind=kind, tensor=tensor, result=result, key=str(key)))
+        return result
+
+    def among(self, instances: tuple[int, ...]) -> Collectives:
+        if len(instances) == 1:
+            return NoCollectives()
+        index = instances.index(self.worker_index)
+        return GrpcCollectives(len(instances), index, _group_key(instances))
+
+    def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+        if len(tensors) == 1:
+            return [self._reduce(tensors[0], name)]
+        flat = tf.concat([tf.reshape(t, [-1]) for t in tensors], axis=0)
+        parts = tf.split(self._reduce(flat, name), [tf.size(t) for t in tensors])
+        return [tf.reshape(part, tf.shape(t)) for part, t in zip(parts, tensors, strict=True)]
+
+    def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
+        """Sums blocks of zeros in which each worker has filled in its own rows.
+
+        TensorFlow's own gather needs equal sizes, and crashes on empty ones. Adding zeros is exact.
+        """
+        if same_rows and tensor.shape.num_elements():
+            return self._gather_same_rows(tensor, name)
+        own_rows = tf.shape(tensor)[0]
+        places = tf.one_hot(self.worker_index, self.num_workers, dtype=tf.int32)
+        rows, _ = self._ring_sum(places * own_rows, f"{name}_rows")
+        before = tf.reduce_sum(rows[: self.worker_index])
+        after = tf.reduce_sum(rows[self.worker_index + 1 :])
+        inner = [[0, 0]] * (tensor.shape.rank - 1)
+        padded = tf.pad(tensor, [[before, after], *inner])
+        # What is noted is the gather, and not the two sums that it is made of.
+        return self._note("gather", tensor, *self._ring_sum(padded, name))
+
+    def _gather_same_rows(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        key = _new_key(self._group_key, name)
+        rows, *inner = tensor.shape.as_list()
+        gathered = tf.raw_ops.CollectiveGather(
+            input=to_copied(tensor),
+            group_size=self.num_workers,
+            group_key=self._group_key,
+            instance_key=key,
+            shape=[self.num_workers * rows, *inner],
+            communication_hint="ring",
+            name=name,
+        )
+        return self._note("gather", tensor, from_copied(gathered, tensor.dtype), key)
+
+    def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        key = _new_key(self._group_key, name)
+        arguments = dict(
+            group_size=self.num_workers,
+            group_key=self._group_key,
+            instance_key=key,
+            shape=tensor.shape,
+            communication_hint="ring",
+            name=name,
+        )
+        if self.worker_index > 0:
+            result = tf.raw_ops.CollectiveBcastRecv(T=tensor.dtype, **arguments)
+        else:
+            result = tf.raw_ops.CollectiveBcastSend(input=tensor, **arguments)
+        return self._note("broadcast", tensor, result, key)
+
+    def _reduce(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        return self._note("sum", tensor, *self._ring_sum(tensor, name))
+
+    def _ring_sum(self, tensor: tf.Tensor, name: str) -> tuple[tf.Tensor, int]:
+        """Returns the sum, and its key."""
+        key = _new_key(self._group_key, name)
+        total = tf.raw_ops.CollectiveReduce(
+            input=tensor,
+            group_size=self.num_workers,
+            group_key=self._group_key,
+            instance_key=key,
+            merge_op="Add",
+            final_op="Id",
+            subdiv_offsets=[0],
+            communication_hint="ring",
+            name=name,
+        )
+        return total, key
+
+
+def _new_key(group_key: int, name: str) -> int:
+    """Returns a key for a collective that is about to be added to the current graph."""
+    full_name = f"{group_key} {tf.compat.v1.get_default_graph().unique_name(name, False)}"
+    _counts[full_name] += 1
+    key = zlib.crc32(f"{full_name} {_counts[full_name]}".encode()) & 0x7FFFFFFF
+    while key in _keys:
+        key = (key + 1) & 0x7FFFFFFF
+    _keys.add(key)
+    return key
+
+
+def _sums_together(
+    noted: Sequence[Collective], needed: Sequence[tf.Tensor | tf.Operation]
+) -> list[list[int]]:
+    """Returns the numbers of the sums that share a message."""
+    if not (noted and needed):
+        return []
+    results, tensors = [one.result for one in noted], [one.tensor for one in noted]
+    behind = results_behind(noted[0].result.graph, results, [*needed, *tensors])
+    always = frozenset().union(*behind[: len(needed)])
+    sums = {}
+    for number, (one, needs) in enumerate(zip(noted, behind[len(needed) :], strict=True)):
+        elements, dtype = one.tensor.shape.num_elements(), one.tensor.dtype
+        if one.kind == "sum" and number in always and elements is not None:
+            num_bytes = elements * dtype.size
+            sums[number] = Sum(dtype=dtype.name, num_bytes=num_bytes, needs=needs)
+    return group(sums)
+
+
+def _group_key(instances: tuple[int, ...]) -> int:
+    """Returns a group's key: the same in each member, another one for each group, below 2^31."""
+    return zlib.crc32(repr(instances).encode()) % (2**31 - 2) + 2

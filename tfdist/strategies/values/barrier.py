@@ -1,0 +1,180 @@
+"""Instances wait for each other, outside of any training graph."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.cluster import Cluster, PeerWatch, Task, WorkerLostError, find_cluster, meet
+from tfdist.cluster.rendezvous.meeting import print_to_stderr
+from tfdist.cluster.rendezvous.protocol import (
+    AbsentWorkerError,
+    Member,
+    members_of,
+    name_missing,
+    waiting_line,
+)
+from tfdist.cluster.rendezvous.sockets import Patience
+from tfdist.strategies.placement import HOST
+from tfdist.strategies.reductions.engine import Collectives
+
+_POLL_S = 0.05
+_REPORT_EVERY_S = 30.0
+_RPC_LIMIT_S = 5.0
+_NO_ANSWER = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError, tf.errors.AbortedError)
+
+# How many times each group has met; all of its members count alike.
+_numbers: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(lambda: itertools.count(1))
+
+
+def meet_over_grpc(
+    instances: tuple[int, ...], timeout_s: float, has_server: Callable[[Cluster, Task], bool]
+) -> None:
+    """Returns when all these workers of the cluster have called it as often as this one.
+
+    Before TensorFlow's servers are started it is the rendezvous on their ports. Afterwards each
+    worker signs a list on the first one's server, and looks at it until all have signed.
+
+    Args:
+      instances: The workers' indices.
+      timeout_s: How long to wait for the others, in seconds.
+      has_server: Says whether TensorFlow's server of a worker has been started.
+
+    Raises:
+      RendezvousError: If a worker is missing after the limit.
+      WorkerLostError: If the process of another worker has ended.
+    """
+    found = find_cluster()
+    assert found is not None
+    cluster, task = found
+    if not has_server(cluster, task):
+        meet(cluster, task, timeout_s=timeout_s, report_every_s=_REPORT_EVERY_S)
+        return
+    own = instances.index(cluster.worker_index(task))
+    members = [members_of(cluster)[index] for index in instances]
+    number = next(_numbers[instances])
+    with (
+        _SignedList(cluster, instances) as signed,
+        PeerWatch(*members[:own], *members[own + 1 :]) as watch,
+    ):
+        somebody_is_lost = threading.Event()
+        watch.start(somebody_is_lost.set)
+        patience = Patience(timeout_s, _REPORT_EVERY_S)
+        while late := signed.sign_and_list_late(own, 2 * number - 1):
+            _wait_for([members[index] for index in late], patience, somebody_is_lost)
+        # The first one's server must stay until everybody has seen all signatures.
+        patience = Patience(_RPC_LIMIT_S, _RPC_LIMIT_S)
+        while signed.sign_and_list_late(own, 2 * number) and own == 0 and not patience.is_over():
+            time.sleep(_POLL_S)
+
+
+def meet_over_horovod(collectives: Collectives, timeout_s: float) -> None:
+    """Returns when all these ranks of the MPI job have called it as often as this one.
+
+    Raises:
+      RendezvousError: If somebody is missing after the limit. Horovod's own warning on rank 0 says
+        who, from a minute of waiting on.
+      WorkerLostError: If another rank has ended Horovod.
+    """
+    errors: list[Exception] = []
+
+    def reduce() -> None:
+        try:
+            with tf.Graph().as_default(), tf.device(HOST):
+                [total] = collectives.sum([tf.constant(1)], "synchronize")
+                with v1.Session() as session:
+                    session.run(total)
+        except Exception as error:
+            errors.append(error)
+
+    # An operation of Horovod's cannot be interrupted, but its thread can be left behind.
+    thread = threading.Thread(target=reduce, daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if thread.is_alive():
+        raise _absent(f"some of the {collectives.num_workers} instances", timeout_s)
+    if errors and isinstance(errors[0], tf.errors.OpError):
+        why = errors[0].message.split(". ")[0]
+        raise WorkerLostError(
+            f"Lost another instance in synchronize(): {why}. See its output for the cause."
+        ) from errors[0]
+    if errors:
+        raise errors[0]
+
+
+class _SignedList:
+    """A list on the server of the first of some workers: the number that each has signed with."""
+
+    def __init__(self, cluster: Cluster, instances: tuple[int, ...]) -> None:
+        first = cluster.workers[instances[0]]
+        device = f"/job:{first.type}/task:{first.index}"
+        name = f"tfdist_signed_list_{zlib.crc32(repr(instances).encode())}"
+        with tf.Graph().as_default() as graph, tf.device(f"{device}/device:CPU:0"):
+            table = tf.raw_ops.MutableHashTableV2(
+                shared_name=name, key_dtype=tf.int64, value_dtype=tf.int64
+            )
+            self._own = v1.placeholder(tf.int64, [1])
+            self._number = v1.placeholder(tf.int64, [1])
+            sign = tf.raw_ops.LookupTableInsertV2(
+                table_handle=table, keys=self._own, values=self._number
+            )
+            with tf.control_dependencies([sign]):
+                self._numbers = tf.raw_ops.LookupTableFindV2(
+                    table_handle=table,
+                    keys=tf.range(len(instances), dtype=tf.int64),
+                    default_value=tf.constant(0, tf.int64),
+                )
+        config = v1.ConfigProto(
+            device_filters=[device], operation_timeout_in_ms=int(1000 * _RPC_LIMIT_S)
+        )
+        self._session = v1.Session(f"grpc://{cluster.address(first)}", graph, config)
+
+    def sign_and_list_late(self, own: int, number: int) -> list[int]:
+        """Signs with a number, and returns the places of those who have not got to it yet.
+
+        While the server does not answer, that is the first one.
+        """
+        try:
+            numbers = self._session.run(self._numbers, {self._own: [own], self._number: [number]})
+        except _NO_ANSWER:
+            return [0]
+        return [place for place, signed in enumerate(numbers) if signed < number]
+
+    def __enter__(self) -> _SignedList:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._session.close()
+
+
+def _wait_for(
+    late: Sequence[Member], patience: Patience, somebody_is_lost: threading.Event
+) -> None:
+    """Waits a moment, if there is still reason to."""
+    missing = name_missing(late)
+    if patience.is_over():
+        raise _absent(missing, patience.limit_s)
+    if patience.report_is_due():
+        print_to_stderr(waiting_line(missing, patience.waited_s, patience.limit_s))
+    if somebody_is_lost.wait(_POLL_S):
+        raise _absent(missing, patience.waited_s)
+
+
+def _absent(missing: str, limit_s: float) -> AbsentWorkerError:
+    return AbsentWorkerError(
+        f"{missing} did not call synchronize() within {limit_s:g} s. Every instance must call it "
+        "as often as the others; give it a larger timeout_s if they need longer."
+    )
