@@ -50,6 +50,20 @@ def test_every_step_is_counted_once(dense: Make, train: Train, way: str) -> None
     assert train(dense(way=way)).get_variable_value("global_step") == 5
 
 
+@pytest.mark.parametrize("way", ["host_call", "counted", "uncounted"])
+@pytest.mark.parametrize("reshape", [False, True])
+def test_a_saver_made_in_model_fn_does_not_count_as_counting(
+    dense: Make, train: Train, way: str, reshape: bool
+) -> None:
+    plain = dense(way=way)
+
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        spec = plain(features, labels, mode)
+        return spec._replace(scaffold=v1.train.Scaffold(saver=v1.train.Saver(reshape=reshape)))
+
+    assert train(model_fn).get_variable_value("global_step") == 5
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 def test_host_call_gives_the_weights_of_minimize(
     dense: Make, train: Train, weights: Make, optimizer: str

@@ -26,12 +26,14 @@ def create_global_step() -> tf.Variable:
 def is_incremented(graph: tf.Graph, global_step: tf.Variable) -> bool:
     """Says whether some op of the graph, or of a function in it, changes the global step.
 
-    Its initialisation does not count.
+    Its initialisation does not count, and a saver's restoring neither.
     """
     handle = global_step.handle if hasattr(global_step, "handle") else global_step.op.outputs[0]
     for operation in handle.consumers():
-        if operation.type in _WRITES and operation.name != global_step.initializer.name:
-            return True
+        if operation.type in _WRITES:
+            if operation.name != global_step.initializer.name and not _is_restored(operation):
+                return True
+            continue
         position = [t is handle for t in operation.inputs].index(True)
         for function in _functions_of(operation):
             if _writes_argument(graph, function, position - _offset(operation)):
@@ -49,6 +51,14 @@ def increment(global_step: tf.Variable, after: list[Any]) -> tf.Operation:
     """Adds one to the global step once the given ops have run, on the host."""
     with tf.control_dependencies(after), tf.device("/device:CPU:0"):
         return v1.assign_add(global_step, tf.constant(1, global_step.dtype)).op
+
+
+def _is_restored(assignment: tf.Operation) -> bool:
+    """Says whether an assignment's value comes from a checkpoint."""
+    source = assignment.inputs[1].op
+    while source.type in ("Identity", "Reshape"):
+        source = source.inputs[0].op
+    return bool(source.type == "RestoreV2")
 
 
 def _functions_of(operation: tf.Operation) -> list[str]:
