@@ -12,5 +12,6 @@ check ruff format --check .
 check ruff check .
 check mypy
 check lint-imports
+check python scripts/check_words.py
 # Two processes, which take whole files in turn; `-n 0` as an argument has one do all.
 check python -m pytest -n 2 "$@"
