@@ -1,12 +1,21 @@
-"""The README's programs do what it says, and its links and those of docs/ lead somewhere."""
+"""The programs of README and docs/ do what these pages say, and the links lead somewhere."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-SMALLEST, MOVED, TEST = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def _program(page: str) -> str:
+    """Returns the only Python program of a page."""
+    [program] = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    return str(program)
+
+
+SMALLEST = _program("README.md")
+MOVED = _program("docs/moving-from-tf-estimator.md")
+TEST = _program("docs/testing.md")
 
 
 def test_the_smallest_program_trains_on_two_workers_and_alone(
@@ -41,7 +50,7 @@ def test_the_test_that_uses_the_fake_cluster_passes(fake_cluster: Any) -> None:
 
 def test_every_link_to_a_file_or_a_heading_leads_there() -> None:
     broken = []
-    for page in (ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")):
         for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
             name, _, heading = link.partition("#")
             target = page.parent / name if name else page

@@ -142,7 +142,7 @@ def fault_table(request: pytest.FixtureRequest) -> Iterator[list[tuple[str, ...]
             "fault",
             "when",
             "who",
-            "told",
+            "report",
             "exit code",
             "all ended after",
             "last checkpoint",
