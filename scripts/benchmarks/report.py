@@ -1,4 +1,4 @@
-"""The benchmark's document: what was found becomes Markdown. Pure."""
+"""The benchmark's two pages as Markdown: ten figures with the pictures, and the full record."""
 
 from __future__ import annotations
 
@@ -13,6 +13,51 @@ from results import Ratio, Table
 
 WIDTH = 100
 SHORT_NOTE = 80  # Longer ones stand below the table.
+# The figures of the page: part, name of the ratio, and what it means to a user.
+KEY_FIGURES = (
+    (
+        "steps",
+        "CNN, Horovod: step time against ideal",
+        "CNN, 1.4 MB of gradients, Horovod: step over ideal",
+    ),
+    ("steps", "CNN, gRPC: step time against ideal", "CNN, gRPC: step over ideal"),
+    (
+        "steps",
+        "MLP, Horovod: step time against ideal",
+        "MLP, 33 MB of gradients, Horovod: step over ideal",
+    ),
+    ("steps", "MLP, gRPC: step time against ideal", "MLP, gRPC: step over ideal"),
+    (
+        "steps",
+        "CNN, Horovod: times as fast as Horovod, DistributedGradientTape",
+        "CNN, Horovod: times as fast as Horovod's own DistributedGradientTape",
+    ),
+    (
+        "steps",
+        "MLP, Horovod: times as fast as PyTorch DDP, gloo",
+        "MLP, Horovod: times as fast as PyTorch DDP over gloo",
+    ),
+    (
+        "steps",
+        "CNN, Horovod: times as fast as tf.estimator 2.15, MultiWorkerMirroredStrategy",
+        "CNN, Horovod: times as fast as tf.estimator 2.15",
+    ),
+    (
+        "slow-link",
+        "MLP, Horovod, 200 Mbit/s: step time against max(computation, communication)",
+        "MLP, Horovod, link of 200 Mbit/s: step over the longer of computation and communication",
+    ),
+    (
+        "own-cost",
+        "CNN: Estimator loop against session.run, same graph",
+        "CNN, one worker: Estimator.train over a bare session loop",
+    ),
+    (
+        "own-cost",
+        "Start-up, tfdist, one worker: seconds beyond the least program with TensorFlow",
+        "Start-up of one worker: seconds beyond the least TensorFlow program",
+    ),
+)
 _NUMBER = re.compile(r"[-+]?[\d.,]+( ?(%|ms|s|MB|GB/s))?")
 
 
@@ -29,15 +74,33 @@ class Picture:
     text: str
 
 
-def document(records: Mapping[str, Record], pictures: Mapping[str, Sequence[Picture]]) -> str:
-    """Returns the whole document.
+def page(
+    records: Mapping[str, Record], pictures: Mapping[str, Sequence[Picture]], appendix: str
+) -> str:
+    """Returns the page: the key figures, then the pictures.
 
     Args:
       records: By the name of their part, in the order in which they are shown.
       pictures: Of each part, by the same name.
+      appendix: The appendix, as the page refers to it.
     """
-    sections = [introduction.TEXT, _targets(records)]
-    sections += [_section(record, pictures.get(name, ())) for name, record in records.items()]
+    sections = [introduction.PAGE.replace("APPENDIX", appendix), _key_figures(records)]
+    for name, record in records.items():
+        shown = [f"![{picture.text}]({picture.path})" for picture in pictures.get(name, ())]
+        if shown:
+            sections.append("\n\n".join([f"## {record.part.title}", *shown]))
+    return "\n".join(section.strip() + "\n" for section in sections if section)
+
+
+def document(records: Mapping[str, Record], page: str) -> str:
+    """Returns the appendix: everything that was found.
+
+    Args:
+      records: By the name of their part, in the order in which they are shown.
+      page: The page, as the appendix refers to it.
+    """
+    sections = [introduction.APPENDIX.replace("PAGE", page), _targets(records)]
+    sections += [_section(record) for record in records.values()]
     sections.append(_machines(records))
     return "\n".join(section.strip() + "\n" for section in sections if section)
 
@@ -104,6 +167,23 @@ def outcome(ratio: Ratio) -> str:
     return f"missed by {short:.3g}{share}"
 
 
+def _key_figures(records: Mapping[str, Record]) -> str:
+    """Returns the section with those key figures that were measured."""
+    found = {
+        (name, ratio.name): ratio for name, one in records.items() for ratio in one.part.ratios
+    }
+    rows = []
+    for part, name, meaning in KEY_FIGURES:
+        if (part, name) in found:
+            ratio = found[part, name]
+            rows.append((meaning, f"{ratio.value:.2f}", asked(ratio)))
+    if not rows:
+        return ""
+    return "## Key figures\n\n" + markdown_table(
+        Table(title="", header=("figure", "value", "target"), rows=tuple(rows))
+    )
+
+
 def _targets(records: Mapping[str, Record]) -> str:
     """Returns the section about everything that has a target: a table for each part."""
     by_part = [
@@ -127,14 +207,13 @@ def _ratios(ratios: Sequence[Ratio], title: str) -> str:
     return f"{table}\n{chr(10).join(points)}".strip()
 
 
-def _section(record: Record, pictures: Sequence[Picture]) -> str:
+def _section(record: Record) -> str:
     part = record.part
     told = [one for one in part.ratios if one.target is None]
     paragraphs = [
         f"## {part.title}",
         _wrap(part.about),
         _wrap(_measured(record)),
-        *(f"![{picture.text}]({picture.path})" for picture in pictures),
         *(markdown_table(table) for table in part.tables),
     ]
     if told:

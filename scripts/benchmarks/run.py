@@ -1,5 +1,8 @@
 """Measures how fast tfdist is against its bounds and its peers, and writes docs/benchmarks.md.
 
+The full record goes to docs/benchmarks-appendix.md.
+
+
     python scripts/benchmarks/run.py [--only steps,growth] [--models cnn,mlp] [--rounds 20]
 
 Needs two cores that nobody else uses. Each part is written to the JSON file as soon as it is
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DOCS = Path(__file__).parents[2] / "docs"
+RESULTS = Path(__file__).parent / "results"
 CONTENDERS = Path(__file__).parent / "contenders"
 
 # In the order of the document. A part's module has `measure(options) -> Part`.
@@ -77,7 +81,9 @@ def read_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="numbers of workers, for growth (default: 1,2,3,4)",
     )
     parser.add_argument("--output", type=Path, default=DOCS / "benchmarks.md", metavar="FILE.md")
-    parser.add_argument("--json", type=Path, default=DOCS / "benchmarks.json", metavar="FILE.json")
+    parser.add_argument(
+        "--json", type=Path, default=RESULTS / "benchmarks.json", metavar="FILE.json"
+    )
     parser.add_argument("--plots", type=Path, default=DOCS, metavar="FOLDER", help="for pictures")
     parser.add_argument(
         "--from-json",
@@ -219,7 +225,7 @@ def measure_part(name: str, options: Options) -> Record:
 
 
 def publish(records: dict[str, Record], arguments: argparse.Namespace, console: Console) -> None:
-    """Writes the pictures and the document, of everything that was ever measured."""
+    """Writes the pictures, the page and its appendix, of everything that was ever measured."""
     import plots
     import report
 
@@ -230,8 +236,11 @@ def publish(records: dict[str, Record], arguments: argparse.Namespace, console: 
             report.Picture(path=os.path.relpath(path, arguments.output.parent), text=text)
             for path, text in drawn
         ]
-    arguments.output.write_text(report.document(ordered, pictures), encoding="utf-8")
-    console.print(f"Written: {arguments.output}", markup=False, soft_wrap=True)
+    output: Path = arguments.output
+    appendix = output.with_stem(f"{output.stem}-appendix")
+    output.write_text(report.page(ordered, pictures, appendix.name), encoding="utf-8")
+    appendix.write_text(report.document(ordered, output.name), encoding="utf-8")
+    console.print(f"Written: {output}, {appendix.name}", markup=False, soft_wrap=True)
 
 
 def _line(error: Exception) -> str:

@@ -125,7 +125,7 @@ def ratios(model: str, title: str, seconds: Times) -> Iterator[Ratio]:
             least = TIMES_AS_FAST[engine]
             note = f"the ideal itself would be {bound:.2f} times as fast"
             if bound < least:
-                note += ", so nobody can reach the target"
+                note += ", so no library can reach the target"
             yield ratio_of(
                 seconds[peer],
                 seconds[ours],

@@ -5,6 +5,7 @@ import machine
 import pytest
 import record
 import report
+import run
 from record import Record, RecordError
 from report import Picture
 from results import Part, Ratio, Table, quartiles, ratio_of
@@ -96,10 +97,29 @@ def test_a_row_of_another_width_is_refused() -> None:
         Table(title="times", header=("a", "b"), rows=(("1",),))
 
 
-def test_the_document_has_targets_reasons_tables_peers_and_the_machine() -> None:
+def test_the_page_has_the_key_figures_that_were_measured_and_the_pictures() -> None:
     pictures = {"steps": [Picture(path="benchmarks-steps.png", text="Bars")]}
-    text = report.document({"steps": RECORD}, pictures)
-    assert text.startswith("# Benchmarks\n")
+    key = replace(REACHED, name="CNN, Horovod: step time against ideal", value=1.339)
+    record_ = replace(RECORD, part=replace(PART, ratios=(key, MISSED)))
+    text = report.page({"steps": record_}, pictures, "all.md")
+    assert text.startswith("# Benchmarks\n") and "[its appendix](all.md)" in text
+    [row] = [line for line in text.splitlines() if line.startswith("| CNN")]
+    assert row.split("|")[2].strip() == "1.34" and "at most 1.18" in row
+    assert "\n![Bars](benchmarks-steps.png)\n" in text
+    assert "python scripts/benchmarks/run.py" in text
+
+
+def test_every_key_figure_is_one_that_was_measured() -> None:
+    records = record.read_records(run.RESULTS / "benchmarks.json")
+    names = {(part, one.name) for part, found in records.items() for one in found.part.ratios}
+    assert [key for key in report.KEY_FIGURES if key[:2] not in names] == []
+    assert len(report.KEY_FIGURES) == 10
+
+
+def test_the_appendix_has_targets_reasons_tables_peers_and_the_machine() -> None:
+    text = report.document({"steps": RECORD}, "page.md")
+    assert text.startswith("# Appendix: the benchmark record\n")
+    assert "[the benchmarks](page.md)" in text
     assert "\n1 of 2 targets are reached.\n" in text
     rows = [line for line in text.splitlines() if line.startswith("| CNN")]
     assert [" ".join(row.split()) for row in rows] == [
@@ -108,18 +128,16 @@ def test_the_document_has_targets_reasons_tables_peers_and_the_machine() -> None
         "| missed by 0.155 (10.0%) | The copies take 0.4 ms. |",
     ]
     assert "\n| growth of 4 workers |  2.500 | 2.400 to 2.600 |\n" in text
-    assert "\n![Bars](benchmarks-steps.png)\n" in text
     assert "Left out:\n\n- PyTorch DDP: not installed. Install it.\n" in text
     measured = "Measured on 2026-01-31 12:00 UTC, 20 rounds, while other processes took 0.04 of 2"
     assert measured in text
     assert "| a fast one |" in text
-    assert "python scripts/benchmarks/run.py" in text
     assert "\n\n\n" not in text and text.endswith("|\n")
 
 
 def test_a_long_note_stands_below_its_table() -> None:
     part = replace(PART, ratios=(REACHED, replace(MISSED, note="Why. " * 20)))
-    text = report.document({"steps": replace(RECORD, part=part)}, {})
+    text = report.document({"steps": replace(RECORD, part=part)}, "page.md")
     assert " see below |\n" in text
     assert "\n- CNN, gRPC: against ideal: Why. Why. " in text
 
@@ -131,7 +149,7 @@ def test_parts_from_different_machines_have_a_table_each() -> None:
         machine={"CPU": "a slow one"},
         models=("cnn",),
     )
-    text = report.document({"steps": RECORD, "growth": other}, {})
+    text = report.document({"steps": RECORD, "growth": other}, "page.md")
     assert "**Step times**\n" in text and "**Growth**\n" in text
     assert "| a fast one |" in text and "| a slow one |" in text
     assert "only the model(s) cnn" in text

@@ -123,7 +123,7 @@ def test_a_part_that_fails_is_told_of_and_the_others_go_on(
     assert "About own-cost" in out and "Left out: A peer: not here. Fetch it." in out
     (options,) = measures.asked
     assert options.rounds == 3 and options.models == ("mlp",) and options.cores == (3, 4)
-    assert "## About own-cost" in (tmp_path / "b.md").read_text()
+    assert "## About own-cost" in (tmp_path / "b-appendix.md").read_text()
 
 
 def test_parts_that_are_not_measured_are_kept(measures: Measures, tmp_path: Path) -> None:
@@ -133,9 +133,9 @@ def test_parts_that_are_not_measured_are_kept(measures: Measures, tmp_path: Path
     record.write_records(tmp_path / "b.json", {"growth": kept})
     assert run.main(["--only=own-cost", *files(tmp_path)]) == 0
     assert set(record.read_records(tmp_path / "b.json")) == {"growth", "own-cost"}
-    text = (tmp_path / "b.md").read_text()
+    text = (tmp_path / "b-appendix.md").read_text()
     assert text.index("## About own-cost") < text.index(f"## {growth.title}")
-    assert "](benchmarks-growth.png)" in text
+    assert "](benchmarks-growth.png)" in (tmp_path / "b.md").read_text()
     assert 0 < (tmp_path / "benchmarks-growth.png").stat().st_size < 80_000
 
 
@@ -157,8 +157,10 @@ def test_ctrl_c_ends_with_a_line(
 
 def test_the_document_is_made_again_without_measuring(measures: Measures, tmp_path: Path) -> None:
     assert run.main(["--only=own-cost", *files(tmp_path)]) == 0
-    text = (tmp_path / "b.md").read_text()
-    (tmp_path / "b.md").unlink()
+    pages = [tmp_path / "b.md", tmp_path / "b-appendix.md"]
+    texts = [page.read_text() for page in pages]
+    for page in pages:
+        page.unlink()
     assert run.main([f"--from-json={tmp_path / 'b.json'}", *files(tmp_path)]) == 0
-    assert (tmp_path / "b.md").read_text() == text
+    assert [page.read_text() for page in pages] == texts
     assert len(measures.asked) == 1
