@@ -3,7 +3,7 @@
     .venv/bin/python scripts/build_horovod.py
 
 Progress goes to standard error. Exit code 0: Horovod is installed and works. Exit code 3: it cannot
-be had here; nothing is installed then, and standard output has one line, the reason and the mend.
+be had here; nothing is installed then, and standard output has one line, the reason and the fix.
 """
 
 import importlib.util
@@ -256,7 +256,7 @@ def build_wheel(build: Build, scratch: Path) -> Path:
     if run_with_progress([*command, f"horovod=={build.horovod}"], environ, log) != 0:
         error = find_error(log.read_text(errors="replace"))
         raise CannotBuildError(
-            f"Horovod {build.horovod} can't be built: {error[:300]!r}. Mend that; log: {log}"
+            f"Horovod {build.horovod} can't be built: {error[:300]!r}. Fix that; log: {log}"
         )
     (wheel,) = wheels.glob("*.whl")
     return wheel
@@ -284,13 +284,13 @@ def install(wheel: Path) -> None:
     pip("uninstall", "--yes", "horovod")
     last = (result.stderr.strip() or "MPI or gloo is missing from it").splitlines()[-1]
     raise CannotBuildError(
-        f"Horovod was built but does not work: {last[:300]!r}. Mend that; "
+        f"Horovod was built but does not work: {last[:300]!r}. Fix that; "
         f"log: {Path(sys.prefix, 'horovod-build.log')}"
     )
 
 
 def keep(wheel: Path, folder: Path) -> None:
-    """Puts a wheel into the cache, whole or not at all, whoever else does the same."""
+    """Puts a wheel into the cache, atomically: other processes may do the same."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as nearby:

@@ -4,7 +4,7 @@
 
 It is the folder tensorflow-2.15 inside this environment; only tests use it. Progress goes to
 standard error. Exit code 0: it is there and works. Exit code 3: it cannot be had here, and standard
-output has one line, the reason and the mend.
+output has one line, the reason and the fix.
 """
 
 import glob
@@ -90,13 +90,13 @@ def run(*command: str) -> str:
     if result.returncode != 0:
         raise CannotBeHadError(
             f"TensorFlow {TENSORFLOW_VERSION} can't be installed: "
-            f"{find_error(result.stdout + result.stderr)!r}. Mend that."
+            f"{find_error(result.stdout + result.stderr)!r}. Fix that."
         )
     return result.stdout
 
 
 def install(with_python: str, folder: Path) -> None:
-    """Makes the environment anew and looks whether TensorFlow works there."""
+    """Makes a new environment and checks that TensorFlow works there."""
     run(with_python, "-m", "venv", "--clear", str(folder))
     python = str(folder / "bin" / "python")
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]

@@ -52,7 +52,7 @@ install_packages() {
     # Without isolation: pip would build the package with an unpinned setuptools.
     "${pip[@]}" --quiet pip setuptools wheel &&
         "${pip[@]}" --no-build-isolation --editable "$root[$extras]" ||
-        fail "pip could not install the packages, for the reason above. Mend it and run this again."
+        fail "pip could not install the packages, for the reason above. Fix it and run this again."
     mkdir -p "$state"
     echo "$key" >"$state/$kind"
 }

@@ -203,7 +203,7 @@ class Network(tf_keras.Model):
 
 
 class NetworkWithLoss(tf.Module):
-    """What is trained: logits and, as the last value, the loss."""
+    """The trained function: returns the logits and, as the last value, the loss."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()

