@@ -1,0 +1,29 @@
+"""Hooks of the documentation site: its first page, and links to files that are not part of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[2]
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the README as the first page."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = readme.replace("](docs/", "](")
+    files.append(File.generated(config, "index.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Replaces links to files outside of docs/, such as examples, by their text."""
+
+    def without_outside(match: re.Match[str]) -> str:
+        return match[1] if match[2].startswith("../") else match[0]
+
+    return _LINK.sub(without_outside, markdown)
