@@ -1,4 +1,6 @@
-"""What chaos.py runs: digits, momentum and batch norm, each step over all of a worker's images.
+"""The training that chaos.py disturbs: digits, momentum and batch norm.
+
+Each step is over all images of a worker.
 
 A step depends on nothing but the weights before it, so a run that was interrupted must end with the
 weights of one that was not.

@@ -1,4 +1,4 @@
-"""What growth was found: the tables, the ratios and the fitted formula. Pure."""
+"""The results of growth: the tables, the ratios and the fitted formula. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tfdist costs by itself: its loop, its start-up, its memory, and input from a generator."""
+"""The cost of tfdist itself: its loop, its start-up, its memory, and input from a generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tfdist costs by itself: loop, start-up, memory and input, as tables and ratios. Pure."""
+"""The cost of tfdist itself: loop, start-up, memory and input, as tables and ratios. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Times = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What was measured.
+    """The measured times and sizes.
 
     Attributes:
       loops: Seconds a step, by model and loop.

@@ -25,7 +25,7 @@ class Network(tf.Module):  # type: ignore[misc]
     """Dense layers, each in a block of its own; the last block has the classes and the loss too.
 
     The first layer has more inputs than the others: it has no gradient to hand back, and the blocks
-    shall take about the same time.
+    should take about the same time.
     """
 
     def __init__(self, width: int, num_blocks: int) -> None:

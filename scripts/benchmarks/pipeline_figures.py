@@ -1,4 +1,4 @@
-"""What the pipeline benchmark asks: ratios of times, each with its target and what is possible."""
+"""The figures of the pipeline benchmark: ratios of times, each with its target and bound."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Figure:
 
 
 def figures(micro_batches: int, stage_times: Sequence[float]) -> list[Figure]:
-    """Lists what is asked, then what is worth knowing beside it.
+    """Lists the ratios with a target, then the others.
 
     Args:
       micro_batches: Of one weight update.

@@ -187,7 +187,7 @@ def _colour(name: str) -> str:
 
 
 def _save(figure: Any, path: Path) -> Path:
-    """Writes a picture of few colours: a quarter of the size, and nobody sees it."""
+    """Writes a picture of few colours: a quarter of the size, without a visible difference."""
     figure.tight_layout()
     whole = io.BytesIO()
     figure.savefig(whole, format="png", dpi=DPI)

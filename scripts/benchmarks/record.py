@@ -1,4 +1,4 @@
-"""What is kept of a part of the benchmark: what it found, when, and on which machine."""
+"""Records of a part of the benchmark: its results, the date, and the machine."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def read_records(path: Path) -> dict[str, Record]:
     Raises:
       RecordError: If the file can't be read, or holds something else.
     """
-    mend = "Name a file that this benchmark wrote, or move it away."
+    fix = "Name a file that this benchmark wrote, or move it away."
     try:
         parts = json.loads(path.read_text(encoding="utf-8"))["parts"]
         return {name: _record(found) for name, found in parts.items()}
     except OSError as error:
-        raise RecordError(f"{path} can't be read: {error.strerror}. {mend}") from None
+        raise RecordError(f"{path} can't be read: {error.strerror}. {fix}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
-        raise RecordError(f"{path} holds no parts of a benchmark ({why}). {mend}") from None
+        raise RecordError(f"{path} holds no parts of a benchmark ({why}). {fix}") from None
 
 
 def _record(found: dict[str, Any]) -> Record:

@@ -1,4 +1,4 @@
-"""What the parts of the benchmark find: ratios of times, tables, and a part made of them."""
+"""Results of the parts of the benchmark: ratios of times, tables, and a part made of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is asked of every part.
+    """The options of every part.
 
     Attributes:
       rounds: How many turns of each contender count.
@@ -37,7 +37,7 @@ class Ratio:
       low: The lower quartile.
       high: The upper quartile.
       target: The worst value that will do; None if it is only reported.
-      at_most: Whether the value shall be at most, else at least, the target.
+      at_most: Whether the target is the largest allowed value, else the smallest.
       aim: What would be better still.
       note: How it is made, its bound, why it is missed.
     """
@@ -60,7 +60,7 @@ class Ratio:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """What is printed and written.
+    """A table that is printed and written.
 
     Attributes:
       title: Stands above it.
@@ -85,7 +85,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What one part of the benchmark found.
+    """The results of one part of the benchmark.
 
     Attributes:
       name: "steps", "slow-link", "own-cost" or "growth".
@@ -93,7 +93,7 @@ class Part:
       about: Two to five sentences: what was measured and how, with units.
       tables: In the order in which they are shown.
       ratios: Likewise.
-      missing: Peers that were left out, each with the reason and the mend.
+      missing: Peers that were left out, each with the reason and the fix.
       data: Raw times, as JSON has them.
     """
 

@@ -5,7 +5,7 @@ The full record goes to docs/benchmarks-appendix.md.
 
     python scripts/benchmarks/run.py [--only steps,growth] [--models cnn,mlp] [--rounds 20]
 
-Needs two cores that nobody else uses. Each part is written to the JSON file as soon as it is
+Needs two idle cores. Each part is written to the JSON file as soon as it is
 measured; parts that are not measured stay in it as they are. The document and the pictures are
 made of the whole file. The exit code is 1 if a part failed, 2 after a wrong call.
 """
@@ -141,7 +141,7 @@ def _worker_counts(text: str) -> tuple[int, ...]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints and writes; says how it went as an exit code."""
     arguments = read_arguments(argv)
-    # Only now: these take a second, and a wrong call shall not.
+    # Only now: these take a second, and a wrong call should be quick.
     from record import RecordError, read_records
     from rich.console import Console
 
@@ -172,7 +172,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 def measure_parts(
     records: dict[str, Record], arguments: argparse.Namespace, console: Console
 ) -> int:
-    """Measures what is asked; a part that fails is told of, and the others go on.
+    """Measures the chosen parts; a part that fails is reported, and the others go on.
 
     Returns:
       1 if a part failed, else 0.

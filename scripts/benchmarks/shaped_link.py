@@ -30,7 +30,7 @@ QUEUE = "100ms"
 
 
 class LinkError(RuntimeError):
-    """A link cannot be made or shaped here; the message is one line with the mend."""
+    """A link cannot be made or shaped here; the message is one line with the fix."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class Link:
 
 
 def why_impossible() -> str | None:
-    """Says in one line why there can be no link here, with the mend; None if there can."""
+    """Says in one line why there can be no link here, with the fix; None if there can."""
     if os.geteuid() != 0:
         return "network namespaces need root. Run this as root."
     missing = [name for name in ("ip", "tc", "nsenter", "unshare") if shutil.which(name) is None]

@@ -1,4 +1,4 @@
-"""What a slow link was found to cost: the tables and the ratios. Pure."""
+"""The cost of a slow link: the tables and the ratios. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIN_STEPS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What one engine did with one model over a link of one rate, in seconds, one a round.
+    """The times of one engine and model over a link of one rate, in seconds, one a round.
 
     Attributes:
       model: A key of GRADIENT_BYTES.

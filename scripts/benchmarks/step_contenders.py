@@ -1,4 +1,4 @@
-"""Who takes part in the benchmark of step times: the bounds, tfdist, and the peers."""
+"""The contenders of the benchmark of step times: the bounds, tfdist, and the peers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OLD_PYTHON = Path(sys.prefix, "tensorflow-2.15", "bin", "python")
 def make_contenders(work: str) -> Iterator[Contender]:
     """Yields all contenders for a model, in the order of their turns.
 
-    Start each before the next one is asked for: its ports are free now, not for ever.
+    Start each before the next one is asked for: its ports may be taken later.
     """
     yield Contender(name=IDEAL, commands=_each("plain.py", work))
     yield _over_grpc(BARE["gRPC"], _each("bare_reduction.py", work, "grpc"))
@@ -42,7 +42,7 @@ def make_contenders(work: str) -> Iterator[Contender]:
 
 
 def why_missing(name: str) -> str | None:
-    """Says in one line why a contender cannot be started, with the mend; None if it can."""
+    """Says in one line why a contender cannot be started, with the fix; None if it can."""
     if name in (BARE["Horovod"], OURS["Horovod"], HOROVOD_TAPE) and not _is_installed("horovod"):
         return f"{name}: Horovod is not installed. Build it with scripts/build_horovod.py."
     if name == TORCH_DDP and not _is_installed("torch"):

@@ -1,4 +1,4 @@
-"""What step times were found: the tables and the ratios, with what is asked of each. Pure."""
+"""The step times: the tables and the ratios, with the target of each. Pure."""
 
 from __future__ import annotations
 

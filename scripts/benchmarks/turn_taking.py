@@ -34,7 +34,7 @@ class ContenderError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """What to start.
+    """A contender to start.
 
     Attributes:
       name: For tables.
@@ -51,7 +51,7 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """What one turn took.
+    """The times of one turn.
 
     Attributes:
       seconds: A step's, of the slowest worker.
@@ -65,7 +65,7 @@ class Turn:
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns ports of loopback that nobody listens at now."""
+    """Returns ports of loopback that are free now."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))

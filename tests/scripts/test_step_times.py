@@ -64,7 +64,7 @@ def test_a_peer_stands_beside_what_the_ideal_itself_would_have(part: Part) -> No
     assert tape.note == "the ideal itself would be 1.65 times as fast"
     ddp = ratio(part, f"CNN, Horovod: times as fast as {DDP}")
     assert ddp.value == pytest.approx(4.8 / 4.4) and not ddp.is_reached()
-    assert ddp.note.endswith("1.20 times as fast, so nobody can reach the target")
+    assert ddp.note.endswith("1.20 times as fast, so no library can reach the target")
     over_grpc = ratio(part, f"CNN, gRPC: times as fast as {TAPE}")
     assert over_grpc.value == pytest.approx(1.1) and over_grpc.target == 1.1
 

@@ -25,7 +25,7 @@ PACK_BYTES = 4 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Gradients:
-    """What a step reduces.
+    """The tensors that a step reduces.
 
     Attributes:
       sizes: Elements (float32) of each dense gradient, the last layer's first.
@@ -133,7 +133,7 @@ def reduce_over_horovod(gradients: Gradients) -> Any:
     dense, slices = make_tensors(gradients.sizes, gradients.slices)
     results = list(hvd.grouped_allreduce(dense, op=hvd.Sum))
     results += [hvd.allgather(part) for pair in slices for part in pair]
-    # An element of each is fetched: TensorFlow leaves out a reduction whose result nobody uses.
+    # An element of each is fetched: TensorFlow leaves out a reduction whose result is not used.
     return tf.add_n([tf.cast(tf.reshape(result, [-1])[0], tf.float32) for result in results])
 
 

@@ -1,4 +1,4 @@
-"""What tfdist trains in the contenders: a model_fn with host_call, and a hook that takes turns."""
+"""The model_fn with host_call of contenders that use tfdist, and a hook that takes turns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Built:
       loss: Scalar.
       variables: Those to train.
       optimizer: Of v1.
-      updates: Ops that every step runs beside it.
+      updates: Further ops that every step runs.
     """
 
     loss: tf.Tensor

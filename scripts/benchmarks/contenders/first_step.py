@@ -4,7 +4,7 @@ python first_step.py WORK plain|none|grpc
 
 "plain" is the least program that does a step: TensorFlow, Keras 2, the model, a session. The others
 are the Estimator, alone or as a worker of TF_CONFIG. The time is `time.monotonic()`, the same clock
-for all processes of a machine: whoever started this one knows when.
+for all processes of a machine: the process that started this one knows when.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""tfdist: an Estimator with host_call, over gRPC, over Horovod, or alone.
+"""`tfdist`: an Estimator with host_call, over gRPC, over Horovod, or alone.
 
 python host_call.py WORK WORKER_INDEX grpc|horovod|none
 """

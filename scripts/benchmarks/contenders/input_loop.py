@@ -1,8 +1,8 @@
-"""tfdist alone, on input of several kinds: samples of the CNN's, 64 in a batch.
+"""`tfdist` alone, on input of several kinds: samples of the CNN's, 64 in a batch.
 
 python input_loop.py KIND CORES
 
-KIND is "one-batch" (the same one, again and again), "memory" (arrays, shuffled and batched anew in
+KIND is "one-batch" (the same one, again and again), "memory" (arrays, shuffled and batched again in
 each epoch), "generator" (a Python generator of one sample at a time, shuffled, kept and batched as
 in the multi-worker MNIST example) or "endless-generator" (the generator does not end: every step
 waits for its 64 samples). CORES is "one" or "all" of the benchmark's.

@@ -22,7 +22,7 @@ def main() -> None:
     from mirrored_strategy import make_strategy
 
     class TakeTurns(tf.keras.callbacks.Callback):  # type: ignore[misc]
-        # Else Keras would turn each step's loss into a number for it, which nobody needs here.
+        # Else Keras would turn each step's loss into a number for it, which is not needed here.
         _supports_tf_logs = True
 
         def on_train_begin(self, logs: Any = None) -> None:
@@ -30,7 +30,7 @@ def main() -> None:
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             if not self.turns.goes_on():
-                os._exit(0)  # Nobody is in a step now; the end of `fit` waits for everybody.
+                os._exit(0)  # No worker is in a step now; the end of `fit` waits for all.
 
     strategy = make_strategy()
     with strategy.scope():

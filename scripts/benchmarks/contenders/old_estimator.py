@@ -1,4 +1,4 @@
-"""tf.estimator's own way, in TensorFlow 2.15: MultiWorkerMirroredStrategy as train_distribute.
+"""Training with tf.estimator itself, in TensorFlow 2.15, by MultiWorkerMirroredStrategy.
 
 python old_estimator.py WORK WORKER_INDEX, with TF_CONFIG and the Python of TensorFlow 2.15
 """
@@ -44,7 +44,7 @@ def main() -> None:
 
         def after_run(self, run_context: Any, run_values: Any) -> None:
             if not self.turns.goes_on():
-                os._exit(0)  # Nobody is in a step now. At a normal end they wait for each other.
+                os._exit(0)  # No worker is in a step. At a normal end they wait for each other.
 
     config = tf.estimator.RunConfig(train_distribute=strategy)
     # In the folder of this run, which the benchmark removes.

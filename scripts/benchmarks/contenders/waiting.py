@@ -1,4 +1,4 @@
-"""tfdist with a computation that only waits: what is left of a step is the reduction.
+"""`tfdist` with a computation that only waits: what is left of a step is the reduction.
 
 python waiting.py WAIT_MS BYTES:STEPS[,BYTES:STEPS...] WORKER_INDEX grpc|horovod
 

@@ -1,4 +1,4 @@
-"""What the contenders train: sizes, batches and optimizers, without any framework."""
+"""The contenders' models: sizes, batches and optimizers, without any framework."""
 
 from __future__ import annotations
 
