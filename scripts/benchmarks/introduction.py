@@ -23,8 +23,8 @@ pip install -e ".[benchmark]"
 APPENDIX = """\
 # Appendix: the benchmark record
 
-All figures behind [the benchmarks](PAGE). This page is written by one command; no figure in it is
-written by hand.
+The figures behind [the benchmarks](PAGE); `scripts/benchmarks/results/benchmarks.json` has every
+single time and ratio. This page is written by one command; no figure in it is written by hand.
 
 ## How it is measured
 

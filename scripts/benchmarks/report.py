@@ -185,7 +185,7 @@ def _key_figures(records: Mapping[str, Record]) -> str:
 
 
 def _targets(records: Mapping[str, Record]) -> str:
-    """Returns the section about everything that has a target: a table for each part."""
+    """Returns the section about the targets: a table for each part with those that were missed."""
     by_part = [
         (one.part.title, [ratio for ratio in one.part.ratios if ratio.target is not None])
         for one in records.values()
@@ -194,7 +194,10 @@ def _targets(records: Mapping[str, Record]) -> str:
     if not outcomes:
         return ""
     summary = f"{sum(map(bool, outcomes))} of {len(outcomes)} targets are reached."
-    tables = [_ratios(ratios, title) for title, ratios in by_part if ratios]
+    if not all(outcomes):
+        summary += " The others:"
+    missed = [(title, [one for one in ratios if not one.is_reached()]) for title, ratios in by_part]
+    tables = [_ratios(ratios, title) for title, ratios in missed if ratios]
     return "\n\n".join(["## Targets", summary, *tables])
 
 
@@ -209,15 +212,12 @@ def _ratios(ratios: Sequence[Ratio], title: str) -> str:
 
 def _section(record: Record) -> str:
     part = record.part
-    told = [one for one in part.ratios if one.target is None]
     paragraphs = [
         f"## {part.title}",
         _wrap(part.about),
         _wrap(_measured(record)),
         *(markdown_table(table) for table in part.tables),
     ]
-    if told:
-        paragraphs.append(_ratios(told, "Ratios"))
     if part.missing:
         points = "\n".join(_wrap(f"- {one}", "  ") for one in part.missing)
         paragraphs.append(f"Left out:\n\n{points}")

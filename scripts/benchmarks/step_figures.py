@@ -40,7 +40,9 @@ ABOUT = (
     "bytes by the same engine with its own settings: over gRPC in packs of at most 4 MB (a larger "
     "gradient is one pack), over Horovod in one group; gradients in slices are gathered. "
     "The peers have the same layers, optimizers and batches and are started as their documentation "
-    "says; \"times as fast\" is the peer's step time over tfdist's."
+    "says; \"times as fast\" is the peer's step time over tfdist's. "
+    "CPU ms is the processor time of a step in the worker that took most, peak MB the most memory "
+    "that a worker had; a sum is calculated, so it has neither."
 )
 
 
@@ -153,10 +155,6 @@ def times_table(turns: Turns, title: str) -> Table:
         title=title,
         header=("contender", "ms a step", "quartiles", "least", "x ideal", "CPU ms", "peak MB"),
         rows=tuple(rows),
-        note=(
-            "CPU ms: processor time of a step in the worker that took most. Peak MB: the most "
-            "memory that a worker had. A sum is calculated, so it has neither."
-        ),
     )
 
 
