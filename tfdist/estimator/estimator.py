@@ -6,6 +6,7 @@ import copy
 import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -30,7 +31,8 @@ from tfdist.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
 from tfdist.estimator.task_role import refuse_parameter_servers
 from tfdist.estimator.training import checkpoints
 from tfdist.estimator.training import checkpoints as warm_start
-from tfdist.estimator.training.loop import FoundCheckpoint, TrainCall
+from tfdist.estimator.training.loop import FoundCheckpoint, TrainCall, saves_checkpoints
+from tfdist.estimator.training.model_dir_lock import locked
 from tfdist.estimator.training.peers import train
 
 _OVERRIDABLE = frozenset(
@@ -175,6 +177,7 @@ class Estimator:
           WorkerLostError: If another worker went away.
           ModelMismatchError: If the workers' models differ.
           CheckpointMismatchError: If the model differs from that of model_dir's checkpoint.
+          ModelDirInUseError: If another process trains in the same model_dir.
         """
         self._check_role()
         check_positive("steps", steps)
@@ -185,23 +188,24 @@ class Estimator:
         checked = checked_hooks(hooks, _HOOKS_RULE)
         listeners = checked_listeners(saving_listeners)
         params = self._batch_sizes.add_to(self.params, ModeKeys.TRAIN, input_fn)
-        train(
-            TrainCall(
-                model_fn=self._in_mode(ModeKeys.TRAIN),
-                create_global_step=self._create_and_assert_global_step,
-                input_fn=input_fn,
-                params=params,
-                config=self._config_of_session(),
-                model_dir=self.model_dir,
-                hooks=checked,
-                steps=steps,
-                max_steps=max_steps,
-                listeners=listeners,
-                warm_start=self._warm_start_unless(False),
-                found=self._find_checkpoint(max_steps is not None),
-                pipeline=self._pipeline(ModeKeys.TRAIN),
+        with self._lock_of_chief(checked) as lock_listeners:
+            train(
+                TrainCall(
+                    model_fn=self._in_mode(ModeKeys.TRAIN),
+                    create_global_step=self._create_and_assert_global_step,
+                    input_fn=input_fn,
+                    params=params,
+                    config=self._config_of_session(),
+                    model_dir=self.model_dir,
+                    hooks=checked,
+                    steps=steps,
+                    max_steps=max_steps,
+                    listeners=(*lock_listeners, *listeners),
+                    warm_start=self._warm_start_unless(False),
+                    found=self._find_checkpoint(max_steps is not None),
+                    pipeline=self._pipeline(ModeKeys.TRAIN),
+                )
             )
-        )
         return self
 
     def evaluate(
@@ -486,6 +490,14 @@ class Estimator:
         latest = checkpoints.latest(self.model_dir)
         step = checkpoints.step_of(latest) if latest and needs_step else 0
         return FoundCheckpoint(path=latest, step=step)
+
+    def _lock_of_chief(
+        self, hooks: Sequence[v1.train.SessionRunHook]
+    ) -> AbstractContextManager[Sequence[v1.train.CheckpointSaverListener]]:
+        """Locks model_dir for a chief that saves, and gives its saver's listeners."""
+        has_saver = any(isinstance(hook, v1.train.CheckpointSaverHook) for hook in hooks)
+        saves = has_saver or saves_checkpoints(self._config)
+        return locked(self.model_dir) if self._config.is_chief and saves else nullcontext(())
 
     def _check_role(self) -> None:
         """Refuses to train in a task, or a cluster, that does not train."""

@@ -59,13 +59,23 @@ def _required(model_dir: str) -> str:
     return path
 
 
+def is_remote(path: str) -> bool:
+    """Whether TensorFlow alone can reach a path: one like gs://bucket/model."""
+    return "://" in path
+
+
 def require_writable(model_dir: str) -> None:
     """Refuses a model_dir that cannot be written, before anything is trained.
+
+    A remote one is made, and nothing is tried: the first checkpoint comes soon.
 
     Raises:
       ModelDirError: One line that names the folder and the cause.
       OSError: If the disk is full.
     """
+    if is_remote(model_dir):
+        tf.io.gfile.makedirs(model_dir)
+        return
     try:
         os.makedirs(model_dir, exist_ok=True)
         probe = os.path.join(model_dir, f".write-test-{os.getpid()}")
