@@ -29,6 +29,10 @@ _PATHS = os.environ.get("PYTHONPATH", "").split(os.pathsep)
 if _QUICK_START not in _PATHS:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_QUICK_START, *_PATHS]))
 
+# The same arithmetic on every machine. Where TensorFlow uses oneDNN by itself, a product's order of
+# addition depends on the shapes, so that numbers that should agree to 6 decimals may miss by 1e-6.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
 _SET_BY_IMPORTS = {  # of TensorFlow, and of tfdist.estimator
     "ENABLE_RUNTIME_UPTIME_TELEMETRY",
     "HDF5_PLUGIN_PATH",
