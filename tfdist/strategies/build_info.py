@@ -1,4 +1,4 @@
-"""What TensorFlow and Horovod are here, as a line of JSON: what `tfdist doctor` asks a child."""
+"""Versions and features of TensorFlow and Horovod as a line of JSON, for `tfdist doctor`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main(*wanted: str) -> None:
     """Prints the answer on the last line of standard output.
 
     Args:
-      *wanted: "horovod" if Horovod is to be loaded, too.
+      *wanted: "horovod" loads Horovod as well.
     """
     answer = describe_tensorflow()
     if "horovod" in wanted:
@@ -31,9 +31,8 @@ def describe_tensorflow() -> dict[str, Any]:
     details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
     return {
         "tensorflow": tf.__version__,
-        # TensorFlow's Keras 2 does not say.
+        # TensorFlow's Keras 2 has no `__version__`.
         "keras": getattr(tf.keras, "__version__", None) or metadata.version("tf-keras"),
-        "has_cuda": tf.test.is_built_with_cuda(),
         "gpus": [one.get("device_name", "GPU") for one in details],
     }
 
@@ -57,7 +56,7 @@ def describe_horovod() -> dict[str, Any]:
 
 
 def describe_libmpi() -> dict[str, str]:
-    """Returns which MPI library is loaded in this process, and what it says of itself."""
+    """Returns the path of the MPI library in this process, and its own name and version."""
     with open("/proc/self/maps") as maps:
         paths = [line.split(maxsplit=5)[5].strip() for line in maps if "/libmpi.so" in line]
     if not paths:

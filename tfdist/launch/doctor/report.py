@@ -1,4 +1,4 @@
-"""Findings of `tfdist doctor`, and their lines on a terminal, in a file, or as JSON."""
+"""Findings of the checks, and their lines on a terminal, in a file or as JSON."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import json
 import shlex
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
-State = Literal["good", "broken", "absent"]
-
 _MARKS = {"good": "✓", "broken": "✗", "absent": "-"}
 _ASCII_MARKS = {"good": "ok", "broken": "NO", "absent": "- "}
-_STYLES = {"good": "green", "broken": "bold red", "absent": "dim"}
+_STYLES = {"good": "", "broken": "bold red", "absent": "dim"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was looked at.
+    """One line of the report.
 
     Attributes:
-      state: "good"; "broken" if something needed does not work; "absent" for what is missing or
-        worth knowing, and not needed.
-      text: What was found, in one line.
-      mend: What to do about it, an exact command where there is one; always there if broken.
+      state: "good"; "broken" if something needed does not work; "absent" for what is not needed.
+      text: The result, in one line.
+      fix: What to do, an exact command where there is one. Never empty if `state` is "broken".
     """
 
-    state: State
+    state: Literal["good", "broken", "absent"]
     text: str
-    mend: str = ""
+    fix: str = ""
+
+
+Groups = Mapping[str, Sequence[Finding]]  # The findings of each check, by its heading.
 
 
 def good(text: str) -> Finding:
@@ -41,63 +41,40 @@ def good(text: str) -> Finding:
     return Finding(state="good", text=text)
 
 
-def broken(text: str, mend: str) -> Finding:
-    """Returns a line that makes the doctor's exit code 1."""
-    return Finding(state="broken", text=text, mend=mend)
+def broken(text: str, fix: str) -> Finding:
+    """Returns a line that makes the exit code 1."""
+    return Finding(state="broken", text=text, fix=fix)
 
 
-def absent(text: str, mend: str = "") -> Finding:
+def absent(text: str, fix: str = "") -> Finding:
     """Returns a line about something that is not needed."""
-    return Finding(state="absent", text=text, mend=mend)
-
-
-def missing(text: str, mend: str, *, is_needed: bool) -> Finding:
-    """Returns a line that is a failure only if what is missing is needed."""
-    return broken(text, mend) if is_needed else absent(text, mend)
+    return Finding(state="absent", text=text, fix=fix)
 
 
 def pip_install(*requirements: str) -> str:
-    """Returns the command that installs these for this Python."""
+    """Returns the command that installs packages for this Python."""
     return "Run: " + shlex.join([sys.executable, "-m", "pip", "install", *requirements])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """Lines that belong together.
-
-    Attributes:
-      name: Their heading.
-      findings: The lines.
-    """
-
-    name: str
-    findings: Sequence[Finding]
+def num_broken(groups: Groups) -> int:
+    """Returns how many things that are needed are broken; 0 on a healthy machine."""
+    return sum(one.state == "broken" for findings in groups.values() for one in findings)
 
 
-def is_healthy(groups: Sequence[Group]) -> bool:
-    """Says whether nothing that is needed is broken."""
-    return not any(one.state == "broken" for group in groups for one in group.findings)
-
-
-def print_group(group: Group, console: Console) -> None:
+def print_group(name: str, findings: Sequence[Finding], console: Console) -> None:
     """Prints a heading and its lines."""
-    console.print(Text(group.name, style="bold"))
-    for finding in group.findings:
-        for line in lines_of(finding, console.encoding, _width(console)):
-            console.print(Text(line, style=_style(finding)), soft_wrap=True)
+    console.print(Text(name, style="bold"))
+    width = console.width if console.is_terminal else None
+    for finding in findings:
+        for line in lines_of(finding, console.encoding, width):
+            console.print(Text(line, style=_STYLES[finding.state]), soft_wrap=True)
 
 
 def lines_of(finding: Finding, encoding: str, width: int | None) -> list[str]:
-    """Returns a finding as the lines to print.
-
-    Args:
-      finding: What was found.
-      encoding: That of the output; one without a tick gets "ok" in its place.
-      width: The terminal's; None breaks no line.
-    """
+    """Returns a finding as lines of at most `width` columns; None breaks no line."""
     mark = _marks(encoding)[finding.state]
-    text = f"{finding.text.rstrip('.')}. {finding.mend}" if finding.mend else finding.text
-    # What others wrote may hold anything: an error of the system's, a path.
+    text = f"{finding.text.rstrip('.')}. {finding.fix}" if finding.fix else finding.text
+    # Messages of other programs, and paths, may contain any character.
     text = " ".join(text.encode(encoding, "backslashreplace").decode(encoding).split())
     if width is None:
         return [f"  {mark} {text}"]
@@ -111,27 +88,23 @@ def lines_of(finding: Finding, encoding: str, width: int | None) -> list[str]:
     )
 
 
-def print_verdict(groups: Sequence[Group], seconds: float, console: Console) -> None:
-    """Prints the last line: whether all is well."""
-    num_broken = sum(one.state == "broken" for group in groups for one in group.findings)
-    if num_broken == 0:
-        text = f"All that is needed works ({seconds:.0f} s)."
-        console.print(Text(text, style="bold green"), soft_wrap=True)
-        return
-    is_or_are = "thing that is needed is" if num_broken == 1 else "things that are needed are"
-    text = f"{num_broken} {is_or_are} broken ({seconds:.0f} s): see the lines with "
-    mark = _marks(console.encoding)["broken"]
-    console.print(Text(f"{text}{mark}.", style="bold red"), soft_wrap=True)
+def print_verdict(groups: Groups, seconds: float, console: Console) -> None:
+    """Prints the last line: whether everything needed works."""
+    text, number = f"All that is needed works ({seconds:.0f} s).", num_broken(groups)
+    if number:
+        things = "thing that is needed is" if number == 1 else "things that are needed are"
+        mark = _marks(console.encoding)["broken"]
+        text = f"{number} {things} broken ({seconds:.0f} s): see the lines with {mark}."
+    console.print(Text(text, style="bold red" if number else "bold green"), soft_wrap=True)
 
 
-def print_json(groups: Sequence[Group], seconds: float, target: TextIO) -> None:
-    """Prints all as one JSON object."""
-    findings = [{"group": group.name, **asdict(one)} for group in groups for one in group.findings]
-    answer = {
-        "healthy": is_healthy(groups),
-        "seconds": round(seconds, 1),
-        "findings": findings,
-    }
+def print_json(groups: Groups, seconds: float, target: TextIO) -> None:
+    """Prints all findings as one JSON object."""
+    lines = [
+        {"group": name, **asdict(one)} for name, findings in groups.items() for one in findings
+    ]
+    healthy = num_broken(groups) == 0
+    answer = {"healthy": healthy, "seconds": round(seconds, 1), "findings": lines}
     target.write(json.dumps(answer, indent=2) + "\n")
     target.flush()
 
@@ -142,11 +115,3 @@ def _marks(encoding: str) -> dict[str, str]:
     except (LookupError, UnicodeEncodeError):
         return _ASCII_MARKS
     return _MARKS
-
-
-def _style(finding: Finding) -> str:
-    return _STYLES[finding.state] if finding.state != "good" else ""
-
-
-def _width(console: Console) -> int | None:
-    return console.width if console.is_terminal else None

@@ -1,0 +1,201 @@
+"""Installed packages: versions of Python, TensorFlow and Keras, and what is optional."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib import metadata
+
+from packaging.requirements import Requirement
+
+import tfdist
+from tfdist.launch.doctor.children import Children, Ended
+from tfdist.launch.doctor.report import Finding, absent, broken, good, pip_install
+from tfdist.launch.machine.processes import python_command
+
+_IMPORT_LIMIT_S = 120.0  # TensorFlow is a gigabyte: a cold disk and a busy machine take long.
+_FIRST_PYTHON, _LAST_PYTHON = (3, 10), (3, 13)
+_FIRST_TENSORFLOW = (2, 16)
+_OFTEN_WRONG = ("protobuf", "numpy", "grpcio")
+_OPTIONAL_COMMANDS = {
+    "Slurm": ("sbatch", "srun", "scontrol"),
+    "Kubernetes": ("kubectl",),
+    "runs on other hosts": ("ssh",),
+}
+_DEVELOPERS_EXTRAS = ("test",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorFlowFacts:
+    """What a child process that imports TensorFlow and Horovod prints."""
+
+    problem: str = ""  # Why TensorFlow cannot be imported.
+    tensorflow: str | None = None
+    keras: str | None = None  # The version of `tf.keras` in a tfdist program.
+    gpus: tuple[str, ...] = ()  # The names of those that TensorFlow sees.
+    horovod: str | None = None  # None if it is not installed.
+    horovod_problem: str = ""  # Why Horovod cannot be loaded.
+    has_mpi: bool = False  # Whether Horovod was built with MPI.
+    has_gloo: bool = False
+    has_nccl: bool = False
+    libmpi: str | None = None  # The MPI library that Horovod loads.
+    mpi: str | None = None  # That library's own name and version.
+
+
+def ask_tensorflow(children: Children, *, with_horovod: bool) -> TensorFlowFacts:
+    """Imports TensorFlow in a child process, since the launcher does not import it."""
+    words = ["horovod"] if with_horovod else []
+    command = python_command("tfdist.strategies.build_info", *words)
+    # Importing tfdist.estimator chooses Keras 2 unless the user has chosen.
+    environ = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
+    return read_tensorflow_facts(children.run(command, environ, limit_s=_IMPORT_LIMIT_S))
+
+
+def read_tensorflow_facts(ended: Ended) -> TensorFlowFacts:
+    """Reads the last line of the child's output, or why there is none."""
+    if ended.exit_code is None:
+        return TensorFlowFacts(problem=f"it was not done after {ended.seconds:.0f} s")
+    if ended.exit_code != 0:
+        return TensorFlowFacts(problem=ended.last_line)
+    answer = json.loads(ended.stdout.splitlines()[-1])
+    names = {field.name for field in fields(TensorFlowFacts)}
+    known = {name: value for name, value in answer.items() if name in names}
+    return TensorFlowFacts(**{**known, "gpus": tuple(known["gpus"])})
+
+
+def check_versions(facts: TensorFlowFacts) -> Iterator[Finding]:
+    """Yields which versions are installed, and which do not fit each other."""
+    wanted = [one for one in _requirements("tensorflow") if _applies(one)]
+    names = ("tensorflow", "tf-keras", *_OFTEN_WRONG, *(one.name for one in wanted))
+    versions = {name: installed_version(name) for name in names}
+    return judge_versions({"python": platform.python_version(), **versions}, wanted, facts)
+
+
+def judge_versions(
+    versions: Mapping[str, str | None], wanted: Sequence[Requirement], facts: TensorFlowFacts
+) -> Iterator[Finding]:
+    """Like `check_versions`, for the versions of "python" and of packages, None if not there."""
+    text = f"Python {versions['python']} ({sys.executable})"
+    if _FIRST_PYTHON <= _major_minor(versions["python"]) <= _LAST_PYTHON:
+        yield good(text)
+    else:
+        fix = "Make a virtual environment with one of those: python3.13 -m venv .venv"
+        yield broken(f"{text}: tfdist is made for 3.10 to 3.13", fix)
+    yield good(f"tfdist {tfdist.__version__}")
+    yield _judge_tensorflow(versions["tensorflow"], facts)
+    tensorflow = facts.tensorflow or versions["tensorflow"]
+    if tensorflow is None:
+        return
+    yield _judge_tf_keras(tensorflow, versions["tf-keras"])
+    if facts.keras is not None:
+        yield _judge_keras(facts.keras)
+    unmet = [one for one in wanted if not _is_met(one, versions[one.name])]
+    for one in unmet:
+        version, asked = versions[one.name], f"{one.name}{one.specifier}"
+        what = f"{one.name} {version} is installed" if version else f"{one.name} is not installed"
+        yield broken(f"{what}, TensorFlow asks for {asked}", pip_install(asked))
+    if wanted and not unmet:
+        shown = "".join(f"{name} {versions[name]}, " for name in _OFTEN_WRONG)
+        yield good(f"the {len(wanted)} packages that TensorFlow asks for fit: {shown}...")
+
+
+def check_optional() -> Iterator[Finding]:
+    """Yields which optional commands and extras are installed."""
+    names = [name for commands in _OPTIONAL_COMMANDS.values() for name in commands]
+    wanted = [one for one in _requirements("tfdist") if not _applies(one)]
+    missing = [one for one in wanted if installed_version(one.name) is None]
+    extras = metadata.metadata("tfdist").get_all("Provides-Extra") if wanted else None
+    return judge_optional(
+        {name: shutil.which(name) for name in names},
+        {
+            extra: [one.name for one in missing if _applies(one, extra)]
+            for extra in extras or ()
+            if extra not in _DEVELOPERS_EXTRAS
+        },
+    )
+
+
+def judge_optional(
+    commands: Mapping[str, str | None], extras: Mapping[str, Sequence[str]]
+) -> Iterator[Finding]:
+    """Like `check_optional`, for each command's path and each extra's missing packages."""
+    for what, names in _OPTIONAL_COMMANDS.items():
+        if missing := [name for name in names if commands[name] is None]:
+            yield absent(f"{what}: no {', '.join(missing)} on PATH")
+        else:
+            yield good(f"{what}: {', '.join(str(commands[name]) for name in names)}")
+    for extra, packages in extras.items():
+        if packages:
+            text = f"the extra {extra}: not installed ({', '.join(packages)})"
+            yield absent(text, pip_install(f"tfdist[{extra}]"))
+        else:
+            yield good(f"the extra {extra}: installed")
+
+
+def installed_version(name: str) -> str | None:
+    """Returns the version of an installed package, or None."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _judge_tensorflow(installed: str | None, facts: TensorFlowFacts) -> Finding:
+    imported = facts.tensorflow
+    if imported is None and installed is None:
+        text = "TensorFlow is not installed for this Python"
+        return broken(text, pip_install("tensorflow", "tf-keras"))
+    if imported is None:
+        text = f"TensorFlow {installed} cannot be imported: {facts.problem}"
+        return broken(text, pip_install("--force-reinstall", f"tensorflow=={installed}"))
+    if _major_minor(imported) < _FIRST_TENSORFLOW:
+        text = f"TensorFlow {imported} is older than 2.16"
+        return broken(text, pip_install("--upgrade", "tensorflow", "tf-keras"))
+    return good(f"TensorFlow {imported}")
+
+
+def _judge_tf_keras(tensorflow: str, tf_keras: str | None) -> Finding:
+    major, minor = _major_minor(tensorflow)
+    fix = pip_install(f"tf-keras=={major}.{minor}.*")
+    if tf_keras is None:
+        return broken("tf-keras, which is Keras 2, is not installed", fix)
+    if _major_minor(tf_keras) != (major, minor):
+        return broken(f"tf-keras {tf_keras} does not fit TensorFlow {tensorflow}", fix)
+    return good(f"tf-keras {tf_keras} fits TensorFlow")
+
+
+def _judge_keras(version: str) -> Finding:
+    if _major_minor(version) < (3, 0):
+        return good(f"tf.keras is Keras 2 ({version}): its layers build graphs")
+    return absent(
+        f"tf.keras is Keras {version}, since TF_USE_LEGACY_KERAS is set so: tf.compat.v1.layers "
+        "and feature columns do not work with it",
+        "For Keras 2 run: unset TF_USE_LEGACY_KERAS",
+    )
+
+
+def _requirements(package: str) -> list[Requirement]:
+    try:
+        return [Requirement(text) for text in metadata.requires(package) or []]
+    except metadata.PackageNotFoundError:
+        return []  # Not installed; tfdist may run from its source folder.
+
+
+def _applies(requirement: Requirement, extra: str = "") -> bool:
+    """Returns whether a requirement applies to this Python and machine, with this extra."""
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def _is_met(requirement: Requirement, version: str | None) -> bool:
+    return version is not None and requirement.specifier.contains(version, prereleases=True)
+
+
+def _major_minor(version: str | None) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", version or "")
+    return (int(found[1]), int(found[2])) if found else (0, 0)
