@@ -16,7 +16,7 @@ _SUMMARIES = {
     "run": "start a training program as several workers, here or on other machines",
     "slurm": "write a Slurm batch script for a run, and submit it",
     "kubernetes": "write Kubernetes manifests for a run",
-    "doctor": "check this installation and this machine, and say how to mend what is wrong",
+    "doctor": "check this installation and this machine, and suggest fixes",
 }
 _FORMATS = ("text", "json")
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it

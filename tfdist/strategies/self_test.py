@@ -1,10 +1,10 @@
-"""One worker of a run that only shows that workers can be joined here.
+"""One worker of a run that tests whether workers can be joined on this machine.
 
     tfdist run --num-instances 2 -- python -m tfdist.strategies.self_test grpc
     mpirun -np 2 python -m tfdist.strategies.self_test horovod
 
-Each worker pulls one weight towards a target of its own, in a single step; joined, they land on
-the targets' mean.
+Each worker has its own target and trains one weight in a single step. Workers that are joined end
+with the mean of the targets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tfdist.strategies.horovod.strategy import HorovodNotFoundError, HorovodStra
 from tfdist.strategies.multi_worker import MultiWorkerStrategy
 from tfdist.strategies.placement import DeviceError
 
-# Nobody waits longer for it, whoever started it and is gone.
+# The worker ends by itself if the process that started it is gone.
 _LIMIT_S = 120.0
 
 
