@@ -123,13 +123,13 @@ def test_batch_norm_and_regularization_count(tmp_path: Path) -> None:
     )
     estimator.train(input_fn, steps=5)
     after = estimator.evaluate(input_fn, steps=4)
+    # Processors with and without AVX-512 were up to 7.4e-5 apart after 5 steps.
     assert _rounded(after) == pytest.approx(
-        {"loss": 2.038458, "m2": 1.966768, "mae": 1.165205, "global_step": 5},
-        abs=5e-5,  # Processors with and without AVX-512 were 1.4e-5 apart after 5 steps.
+        {"loss": 2.038458, "m2": 1.966768, "mae": 1.165205, "global_step": 5}, abs=2e-4
     )
-    assert estimator.get_variable_value("bn/moving_mean").sum() == pytest.approx(0.48948, abs=1e-5)
+    assert estimator.get_variable_value("bn/moving_mean").sum() == pytest.approx(0.48948, abs=2e-4)
     moments = estimator.get_variable_value("training/Adam/out/kernel/m")
-    assert moments.sum() == pytest.approx(2.71286, abs=1e-4)
+    assert moments.sum() == pytest.approx(2.71286, abs=2e-4)
 
 
 @pytest.mark.parametrize("as_tuples", [False, True])
