@@ -33,10 +33,14 @@ from tensorflow.python.distribute.values import PerReplica
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 __all__ = [
+    "ColumnVariables",
     "PerReplica",
     "ResourceVariable",
+    "TransformedFeatures",
     "ValueContext",
+    "is_dense_column",
     "is_loss_scaled_by_optimizer",
+    "is_v2_column",
     "loss_scaled_by_optimizer",
     "make_distributed_dataset",
     "make_distributed_dataset_from_function",
@@ -46,6 +50,21 @@ __all__ = [
     "run_independently",
     "saver_of_checkpoint",
 ]
+
+# Where a layer over feature columns keeps the columns' variables, and what it has made of a batch's
+# features. Keras' DenseFeatures uses both; its counterpart for linear models was tf.estimator's.
+ColumnVariables = tf.__internal__.feature_column.StateManager
+TransformedFeatures = tf.__internal__.feature_column.FeatureTransformationCache
+
+
+def is_dense_column(column: Any) -> bool:
+    """Says whether a feature column gives a dense tensor of numbers."""
+    return isinstance(column, tf.__internal__.feature_column.DenseColumn)
+
+
+def is_v2_column(column: Any) -> bool:
+    """Says whether a feature column is one of `tf.feature_column`, not of TensorFlow 1."""
+    return bool(getattr(column, "_is_v2_column", False))
 
 
 @contextmanager

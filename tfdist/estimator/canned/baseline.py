@@ -7,31 +7,36 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.canned.tower import Logits, Tower, keras_optimizer_maker, make_model_fn
-from tfdist.estimator.estimator import Estimator
-from tfdist.estimator.heads import RegressionHead, binary_or_multi_class_head, checks
+from tfdist.estimator.canned.layers import Layers
+from tfdist.estimator.canned.tower import CannedEstimator, Tower
+from tfdist.estimator.heads import RegressionHead, checks
+from tfdist.estimator.heads import binary_or_multi_class_head as classifier_head
 
-LEARNING_RATE = 0.3
 
-
-def baseline_logits(features: dict[str, Any], units: int, weight_column: Any) -> Logits:
-    """Builds logits that are the variable baseline/bias, float32 [units], for every example.
+def baseline_tower(optimizer: Any, weight_column: Any = None) -> Tower:
+    """Returns a bias, the variable baseline/bias, float32 [units], for every example.
 
     Args:
-      features: Batches by name; only their size is used, which must be the same for all.
-      units: Logits of an example.
-      weight_column: Name or numeric column of a feature that is no part of the batch.
+      optimizer: As in `Tower`.
+      weight_column: Name or numeric column of a feature that is no part of the batch. Of the other
+        features only the size of the batch is used, which must be the same for all.
 
-    Raises:
-      TypeError: If weight_column is neither.
+    Returns:
+      A tower whose `build` raises TypeError if weight_column is neither.
     """
-    weight_key = _key_of(weight_column)
-    # Before the checks: its initialisation must not wait for a batch.
-    bias = v1.get_variable("baseline/bias", [units], initializer=v1.zeros_initializer())
-    sizes = [v1.shape(value)[0] for key, value in features.items() if key != weight_key]
-    checks = [v1.debugging.assert_equal(sizes[0], size) for size in sizes[1:]]
-    with tf.control_dependencies(checks):
-        return Logits(values=bias * tf.ones([sizes[0], units]), variables=[bias])
+
+    def build(layers: Layers, features: dict[str, Any], mode: str, units: int) -> tf.Tensor:
+        weight_key = _key_of(weight_column)
+        with v1.variable_scope("baseline"):
+            # Before the checks: its initialisation must not wait for a batch.
+            bias = v1.get_variable("bias", [units], initializer=v1.zeros_initializer())
+            layers.variables.append(bias)
+            sizes = [v1.shape(value)[0] for key, value in features.items() if key != weight_key]
+            checks = [v1.debugging.assert_equal(sizes[0], size) for size in sizes[1:]]
+            with tf.control_dependencies(checks):
+                return tf.multiply(bias, tf.ones([sizes[0], units]))  # [batch, units]
+
+    return Tower("baseline", build, optimizer, 0.3)
 
 
 def _key_of(weight_column: Any) -> str | None:
@@ -45,15 +50,7 @@ def _key_of(weight_column: Any) -> str | None:
     return str(weight_column.key)
 
 
-def _model_fn(head: Any, optimizer: Any, weight_column: Any = None) -> Any:
-    def build(features: dict[str, Any], mode: str, units: int) -> Logits:
-        return baseline_logits(features, units, weight_column)
-
-    maker = keras_optimizer_maker(optimizer, LEARNING_RATE)
-    return make_model_fn(head, [Tower(build=build, make_optimizer=maker)])
-
-
-class BaselineEstimator(Estimator):
+class BaselineEstimator(CannedEstimator):
     """One number for each logit, whatever the features are, with a head of the user's.
 
     Args:
@@ -67,19 +64,17 @@ class BaselineEstimator(Estimator):
     def __init__(
         self, head: Any, model_dir: Any = None, optimizer: Any = "Ftrl", config: Any = None
     ) -> None:
-        super().__init__(_model_fn(head, optimizer), model_dir=model_dir, config=config)
+        super().__init__(head, [baseline_tower(optimizer)], model_dir, config)
 
 
-class BaselineClassifier(Estimator):
+class BaselineClassifier(CannedEstimator):
     """Learns how frequent each class is.
 
     Args:
-      model_dir: Folder of checkpoints and event files.
+      model_dir: As in `BaselineEstimator`, and so are the arguments that are not listed here.
       n_classes: Number of classes; labels are integers below it unless there is a vocabulary.
       weight_column: Name of a feature, or numeric column, that weighs each example's loss.
       label_vocabulary: The labels, if they are strings.
-      optimizer: As in `BaselineEstimator`.
-      config: A `RunConfig`.
       loss_reduction: A `tf.losses.Reduction` other than NONE.
     """
 
@@ -93,25 +88,17 @@ class BaselineClassifier(Estimator):
         config: Any = None,
         loss_reduction: str = checks.MEAN,
     ) -> None:
-        head = binary_or_multi_class_head(
-            n_classes,
-            weight_column=weight_column,
-            label_vocabulary=label_vocabulary,
-            loss_reduction=loss_reduction,
-        )
-        model_fn = _model_fn(head, optimizer, weight_column)
-        super().__init__(model_fn, model_dir=model_dir, config=config)
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
+        super().__init__(head, [baseline_tower(optimizer, weight_column)], model_dir, config)
 
 
-class BaselineRegressor(Estimator):
+class BaselineRegressor(CannedEstimator):
     """Learns the mean of the labels.
 
     Args:
-      model_dir: Folder of checkpoints and event files.
+      model_dir: As in `BaselineEstimator`, and so are the arguments that are not listed here.
       label_dimension: Numbers to predict for an example.
       weight_column: Name of a feature, or numeric column, that weighs each example's loss.
-      optimizer: As in `BaselineEstimator`.
-      config: A `RunConfig`.
       loss_reduction: A `tf.losses.Reduction` other than NONE.
     """
 
@@ -124,10 +111,5 @@ class BaselineRegressor(Estimator):
         config: Any = None,
         loss_reduction: str = checks.MEAN,
     ) -> None:
-        head = RegressionHead(
-            label_dimension=label_dimension,
-            weight_column=weight_column,
-            loss_reduction=loss_reduction,
-        )
-        model_fn = _model_fn(head, optimizer, weight_column)
-        super().__init__(model_fn, model_dir=model_dir, config=config)
+        head = RegressionHead(label_dimension, weight_column, loss_reduction)
+        super().__init__(head, [baseline_tower(optimizer, weight_column)], model_dir, config)

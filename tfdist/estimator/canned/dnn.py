@@ -2,127 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-import tensorflow.compat.v1 as v1
-import tf_keras
 
-from tfdist.estimator.canned.feature_columns import check_columns, warn_of_shared
-from tfdist.estimator.canned.tower import Logits, Tower, keras_optimizer_maker, make_model_fn
-from tfdist.estimator.estimator import Estimator
-from tfdist.estimator.heads import RegressionHead, binary_or_multi_class_head, checks
+from tfdist.estimator.canned.layers import Activation, Layers, summarize_layer
+from tfdist.estimator.canned.tower import CannedEstimator, Tower
+from tfdist.estimator.heads import RegressionHead, checks
+from tfdist.estimator.heads import binary_or_multi_class_head as classifier_head
 from tfdist.estimator.spec import ModeKeys
 
-Activation = Callable[[tf.Tensor], tf.Tensor] | str | None
+
+@dataclass(frozen=True)
+class Network:
+    """The hidden layers of a network.
+
+    Attributes:
+      hidden_units: Size of each; None is no layer.
+      activation_fn: None is the identity.
+      dropout: The part of each hidden layer's values that training drops; None drops none.
+      batch_norm: Whether batch normalization follows each.
+    """
+
+    hidden_units: Sequence[int] | None
+    activation_fn: Activation
+    dropout: float | None
+    batch_norm: bool
 
 
-def dnn_logits(
-    features: dict[str, Any],
-    mode: str,
-    units: int,
-    hidden_units: Sequence[int],
-    feature_columns: Sequence[Any],
-    activation_fn: Activation,
-    dropout: float | None,
-    batch_norm: bool,
-) -> Logits:
-    """Builds a network with the summaries of its layers.
+def dnn_tower(
+    network: Network,
+    feature_columns: Any,
+    optimizer: Any,
+    rate: float | None,
+    is_part: bool = False,
+) -> Tower:
+    """Returns a network with the summaries of its layers.
 
     Variables: dnn/hiddenlayer_<i>/{kernel,bias}, dnn/logits/{kernel,bias}, those of embeddings in
     dnn/input_from_feature_columns/input_layer/<column>/, and of batch normalization in
     dnn/hiddenlayer_<i>/batchnorm_<i>/.
 
     Args:
-      features: Batches by name.
-      mode: Dropout and batch normalization train in TRAIN only.
-      units: Logits of an example.
-      hidden_units: Size of each hidden layer.
-      feature_columns: Dense columns of `tf.feature_column`.
-      activation_fn: Of the hidden layers; None is the identity.
-      dropout: The part of each hidden layer's values that training drops; None drops none.
-      batch_norm: Whether batch normalization follows each hidden layer.
+      network: The layers. Dropout and batch normalization train in TRAIN only.
+      feature_columns: Dense columns.
+      optimizer: As in `Tower`.
+      rate: The `learning_rate` of `Tower`.
+      is_part: As in `Tower`; a part must have hidden layers.
     """
-    layers = tf_keras.layers
-    is_training = mode == ModeKeys.TRAIN
-    used: list[Any] = []
+    columns = tuple(feature_columns or ())
 
-    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        used.append(layer)
-        return layer(*args, **kwargs)
-
-    columns = check_columns(feature_columns)
-    # With the slash the scope is "dnn" even if the graph has one of that name already.
-    with tf.name_scope("dnn/"):
-        name = "input_from_feature_columns/input_layer"
-        net = call(layers.DenseFeatures(columns, name=name), features, training=is_training)
-        for i, size in enumerate(hidden_units):
+    def build(layers: Layers, features: dict[str, Any], mode: str, units: int) -> tf.Tensor:
+        if is_part and not network.hidden_units:
+            raise ValueError(
+                "dnn_hidden_units must be defined when dnn_feature_columns is specified. Give the "
+                "size of each hidden layer, such as [64, 32]."
+            )
+        is_training = mode == ModeKeys.TRAIN
+        net = layers.input(features, columns, is_training)  # [batch, numbers of all columns]
+        for i, size in enumerate(network.hidden_units or ()):
             name = f"hiddenlayer_{i}"
-            net = call(_dense(size, activation_fn, name), net)
-            if dropout is not None and is_training:
-                net = call(layers.Dropout(dropout), net, training=True)
-            if batch_norm:
-                # Not Keras' own momentum of 0.99: that of tf.estimator.
-                norm = layers.BatchNormalization(momentum=0.999, name=f"{name}/batchnorm_{i}")
-                net = call(norm, net, training=is_training)
-            summarize_layer(net, name)
-        values = call(_dense(units, None, "logits"), net)
-        summarize_layer(values, "logits")
-    if is_training:
-        warn_of_shared(columns)
-    return Logits(
-        values=values,
-        variables=[variable for layer in used for variable in layer.trainable_variables],
-        updates=[update for layer in used for update in layer.updates],
-    )
+            net = layers.dense(net, size, network.activation_fn, name)  # [batch, size]
+            if network.dropout is not None and is_training:
+                net = layers.dropout(net, network.dropout)
+            if network.batch_norm:
+                net = layers.batch_norm(net, f"{name}/batchnorm_{i}", is_training)
+            summarize_layer(net, layers.tag(name))
+        logits = layers.dense(net, units, None, "logits")  # [batch, units]
+        summarize_layer(logits, layers.tag("logits"))
+        return logits
+
+    return Tower("dnn", build, optimizer, rate, is_part)
 
 
-def _dense(size: int, activation_fn: Activation, name: str) -> Any:
-    return tf_keras.layers.Dense(
-        size,
-        activation=activation_fn,
-        kernel_initializer=v1.glorot_uniform_initializer(),
-        name=name,
-    )
-
-
-def summarize_layer(values: tf.Tensor, tag: str) -> None:
-    """Writes '<tag>/fraction_of_zero_values' and the histogram '<tag>/activation'."""
-    v1.summary.scalar(f"{tag}/fraction_of_zero_values", tf.math.zero_fraction(values))
-    v1.summary.histogram(f"{tag}/activation", values)
-
-
-def dnn_tower(
-    hidden_units: Sequence[int],
-    feature_columns: Sequence[Any],
-    optimizer: Any,
-    activation_fn: Activation,
-    dropout: float | None,
-    batch_norm: bool,
-    learning_rate: float | None = None,
-) -> Tower:
-    """Returns a network with its optimizer.
-
-    Args:
-      hidden_units: As in `dnn_logits`.
-      feature_columns: As in `dnn_logits`.
-      optimizer: As in `keras_optimizer_maker`.
-      activation_fn: As in `dnn_logits`.
-      dropout: As in `dnn_logits`.
-      batch_norm: As in `dnn_logits`.
-      learning_rate: For an optimizer given by name; None is Keras' default.
-    """
-
-    def build(features: dict[str, Any], mode: str, units: int) -> Logits:
-        return dnn_logits(
-            features, mode, units, hidden_units, feature_columns, activation_fn, dropout, batch_norm
-        )
-
-    return Tower(build=build, make_optimizer=keras_optimizer_maker(optimizer, learning_rate))
-
-
-class DNNEstimator(Estimator):
+class DNNEstimator(CannedEstimator):
     """A deep network with a head of the user's.
 
     Args:
@@ -153,23 +108,12 @@ class DNNEstimator(Estimator):
         warm_start_from: Any = None,
         batch_norm: bool = False,
     ) -> None:
-        tower = dnn_tower(
-            hidden_units,
-            tuple(feature_columns or ()),
-            optimizer,
-            activation_fn,
-            dropout,
-            batch_norm,
-        )
-        super().__init__(
-            make_model_fn(head, [tower]),
-            model_dir=model_dir,
-            config=config,
-            warm_start_from=warm_start_from,
-        )
+        network = Network(hidden_units, activation_fn, dropout, batch_norm)
+        tower = dnn_tower(network, feature_columns, optimizer, None)
+        super().__init__(head, [tower], model_dir, config, warm_start_from)
 
 
-class DNNClassifier(DNNEstimator):
+class DNNClassifier(CannedEstimator):
     """A deep network that tells two or more classes apart; softmax or sigmoid cross entropy.
 
     Args:
@@ -196,27 +140,13 @@ class DNNClassifier(DNNEstimator):
         loss_reduction: str = checks.MEAN,
         batch_norm: bool = False,
     ) -> None:
-        head = binary_or_multi_class_head(
-            n_classes,
-            weight_column=weight_column,
-            label_vocabulary=label_vocabulary,
-            loss_reduction=loss_reduction,
-        )
-        super().__init__(
-            head,
-            hidden_units,
-            feature_columns,
-            model_dir=model_dir,
-            optimizer=optimizer,
-            activation_fn=activation_fn,
-            dropout=dropout,
-            config=config,
-            warm_start_from=warm_start_from,
-            batch_norm=batch_norm,
-        )
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
+        network = Network(hidden_units, activation_fn, dropout, batch_norm)
+        tower = dnn_tower(network, feature_columns, optimizer, None)
+        super().__init__(head, [tower], model_dir, config, warm_start_from)
 
 
-class DNNRegressor(DNNEstimator):
+class DNNRegressor(CannedEstimator):
     """A deep network of numbers; squared error.
 
     Args:
@@ -241,20 +171,7 @@ class DNNRegressor(DNNEstimator):
         loss_reduction: str = checks.MEAN,
         batch_norm: bool = False,
     ) -> None:
-        head = RegressionHead(
-            label_dimension=label_dimension,
-            weight_column=weight_column,
-            loss_reduction=loss_reduction,
-        )
-        super().__init__(
-            head,
-            hidden_units,
-            feature_columns,
-            model_dir=model_dir,
-            optimizer=optimizer,
-            activation_fn=activation_fn,
-            dropout=dropout,
-            config=config,
-            warm_start_from=warm_start_from,
-            batch_norm=batch_norm,
-        )
+        head = RegressionHead(label_dimension, weight_column, loss_reduction)
+        network = Network(hidden_units, activation_fn, dropout, batch_norm)
+        tower = dnn_tower(network, feature_columns, optimizer, None)
+        super().__init__(head, [tower], model_dir, config, warm_start_from)

@@ -1,77 +1,11 @@
-"""Feature columns of canned estimators: checks, and specs to parse examples with."""
+"""Specs for `tf.io.parse_example`: features, label and weight."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
-import tensorflow.compat.v1 as v1
-
-_columns = tf.__internal__.feature_column
-
-
-def are_of_v2(feature_columns: Iterable[Any]) -> bool:
-    """Says whether all are columns of `tf.feature_column`, not of TensorFlow 1."""
-    return all(getattr(column, "_is_v2_column", False) for column in feature_columns)
-
-
-def check_columns(feature_columns: Iterable[Any]) -> list[Any]:
-    """Returns the columns sorted by name, the order in which a layer uses them.
-
-    Raises:
-      ValueError: If there are none, one is no feature column of `tf.feature_column`, or two have
-        one name.
-    """
-    columns = list(feature_columns)
-    for column in columns:
-        if not are_of_v2([column]):
-            raise ValueError(
-                "Received a feature column from TensorFlow v1, but this is a TensorFlow v2 "
-                f"Estimator: {column!r}. Make it with tf.feature_column."
-            )
-    if not columns:
-        raise ValueError("feature_columns must not be empty. Give at least one.")
-    by_name: dict[str, Any] = {}
-    for column in columns:
-        if column.name in by_name:
-            raise ValueError(
-                f"Duplicate feature column name found for columns: {column} and "
-                f"{by_name[column.name]}. Leave one out, or rename its feature."
-            )
-        by_name[column.name] = column
-    return [by_name[name] for name in sorted(by_name)]
-
-
-def warn_of_shared(columns: Iterable[Any]) -> None:
-    """Says which embeddings no tower trains: shared ones belong to no layer.
-
-    So it was in tf.estimator, whose checkpoints have no slots for them.
-    """
-    creators = (getattr(column, "shared_embedding_column_creator", None) for column in columns)
-    names = {creator.embedding_weights.op.name for creator in creators if creator is not None}
-    if names:
-        v1.logging.warning(
-            "%s is not trained, as in tf.estimator: it belongs to no layer of this model. Use "
-            "tf.feature_column.embedding_column for embeddings that learn.",
-            ", ".join(sorted(names)),
-        )
-
-
-def is_categorical(column: Any) -> bool:
-    """Says whether a column gives ids, which a linear model has one weight each for."""
-    return hasattr(column, "num_buckets") and hasattr(column, "get_sparse_tensors")
-
-
-def is_dense(column: Any) -> bool:
-    """Says whether a column gives a dense tensor of numbers."""
-    return isinstance(column, _columns.DenseColumn)
-
-
-def scope_name(column: Any) -> str:
-    """Returns the part of a variable's name that stands for the column."""
-    return re.sub(r"[^A-Za-z0-9_.\-]", "_", column.name)
 
 
 def classifier_parse_example_spec(

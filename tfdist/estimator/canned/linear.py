@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
 
-from tfdist.estimator.canned.feature_columns import (
-    check_columns,
-    is_categorical,
-    is_dense,
-    scope_name,
+from tfdist.estimator.canned.layers import Layers, check_columns, summarize_layer
+from tfdist.estimator.canned.tower import CannedEstimator, Tower
+from tfdist.estimator.heads import RegressionHead, checks
+from tfdist.estimator.heads import binary_or_multi_class_head as classifier_head
+from tfdist.strategies.private_tensorflow import (
+    ColumnVariables,
+    TransformedFeatures,
+    is_dense_column,
+    is_v2_column,
 )
-from tfdist.estimator.canned.tower import Logits, Tower, keras_optimizer_maker, make_model_fn
-from tfdist.estimator.estimator import Estimator
-from tfdist.estimator.heads import RegressionHead, binary_or_multi_class_head, checks
-
-LEARNING_RATE = 0.2
 
 
 class LinearLayer(tf_keras.layers.Layer):  # type: ignore[misc]
-    """Logits [batch_size, units]: the bias and, for each column, its values times its weights.
+    """The bias and, for each column, its values times its weights, added: [batch, units].
 
     The variables are `<name>/<column>/weights`, float32 [ids or numbers, units], and
-    `<name>/bias_weights`, float32 [units]; all start at zero.
+    `<name>/bias_weights`, float32 [units]; all start at zero. A partitioned variable scope may
+    divide them.
 
     Args:
       feature_columns: Dense and categorical columns.
       units: Logits of an example.
       sparse_combiner: How the weights of an example's ids are combined: "sum", "mean" or "sqrtn".
-      name: Where the variables are.
+      name: First part of the variables' names.
     """
 
     def __init__(
@@ -42,38 +43,33 @@ class LinearLayer(tf_keras.layers.Layer):  # type: ignore[misc]
         super().__init__(name=name)
         self._columns = check_columns(feature_columns)
         for column in self._columns:
-            if not is_dense(column) and not is_categorical(column):
+            if not is_dense_column(column) and not _is_categorical(column):
                 raise ValueError(
                     "Items of feature_columns must be either a DenseColumn or CategoricalColumn. "
                     f"Given: {column}"
                 )
         self._units = units
         self._sparse_combiner = sparse_combiner
-        self._state = tf.__internal__.feature_column.StateManager(self, trainable=True)
+        self._state = ColumnVariables(self, trainable=True)
         self.bias: Any = None
 
     def build(self, _: Any) -> None:
         """Makes the variables, named by variable scopes as in tf.estimator's checkpoints."""
         with v1.variable_scope(self.name, auxiliary_name_scope=False):
             for column in self._columns:
-                with v1.variable_scope(scope_name(column), auxiliary_name_scope=False):
+                with v1.variable_scope(_scope_name(column), auxiliary_name_scope=False):
                     column.create_state(self._state)
-                    is_ids = is_categorical(column)
+                    is_ids = _is_categorical(column)
                     rows = column.num_buckets if is_ids else column.variable_shape.num_elements()
+                    shape = (rows, self._units)
                     self._state.create_variable(
-                        column,
-                        name="weights",
-                        dtype=tf.float32,
-                        shape=(rows, self._units),
-                        initializer=v1.zeros_initializer(),
-                        trainable=True,
+                        column, "weights", shape, tf.float32, initializer=v1.zeros_initializer()
                     )
             self.bias = self.add_weight(
-                name="bias_weights",
-                dtype=tf.float32,
-                shape=[self._units],
-                initializer=v1.zeros_initializer(),
-                trainable=True,
+                "bias_weights",
+                [self._units],
+                tf.float32,
+                v1.zeros_initializer(),
                 use_resource=True,
                 getter=v1.get_variable,
             )
@@ -82,17 +78,19 @@ class LinearLayer(tf_keras.layers.Layer):  # type: ignore[misc]
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def call(self, features: dict[str, Any]) -> tf.Tensor:
         """Returns the logits of a batch."""
-        cache = tf.__internal__.feature_column.FeatureTransformationCache(features)
-        sums = []
-        for column in self._columns:
-            with tf.name_scope(scope_name(column)):
-                sums.append(self._weighted_sum(column, cache))
-        total = tf.add_n(sums, name="weighted_sum_no_bias")
-        return tf.nn.bias_add(total, self.bias, name="weighted_sum")
+        cache = TransformedFeatures(features)
+        # tf.estimator's layer was in two models of the same name: so the ops' names begin there.
+        with tf.name_scope(self.name), tf.name_scope(self.name):
+            sums = []
+            for column in self._columns:
+                with tf.name_scope(_scope_name(column)):
+                    sums.append(self._weighted_sum(column, cache))
+            total = tf.add_n(sums, name="weighted_sum_no_bias")  # [batch, units]
+            return tf.nn.bias_add(total, self.bias, name="weighted_sum")
 
     def _weighted_sum(self, column: Any, cache: Any) -> tf.Tensor:
-        weights = self._state.get_variable(column, "weights")
-        if not is_categorical(column):
+        weights = self._state.get_variable(column, "weights")  # [ids or numbers, units]
+        if not _is_categorical(column):
             dense = column.get_dense_tensor(cache, self._state)
             rows = tf.reshape(dense, [v1.shape(dense)[0], column.variable_shape.num_elements()])
             return tf.matmul(rows, weights, name="weighted_sum")
@@ -107,71 +105,87 @@ class LinearLayer(tf_keras.layers.Layer):  # type: ignore[misc]
 
 
 def _ids_in_rows(values: tf.SparseTensor) -> tf.SparseTensor:
-    """Reshapes to [batch_size, ids of an example]."""
+    """Reshapes to [batch, ids of an example]."""
     return tf.sparse.reshape(values, [v1.shape(values)[0], -1])
 
 
-def linear_logits(
-    features: dict[str, Any],
-    units: int,
-    feature_columns: Sequence[Any],
-    sparse_combiner: str,
-    name: str = "linear/linear_model",
-) -> Logits:
-    """Builds a linear model and its summaries 'bias' and 'fraction_of_zero_weights'.
+def _is_categorical(column: Any) -> bool:
+    """Says whether a column gives ids, which a linear model has one weight each for."""
+    return hasattr(column, "num_buckets") and hasattr(column, "get_sparse_tensors")
+
+
+def _scope_name(column: Any) -> str:
+    """Returns the part of a variable's name that stands for the column."""
+    return re.sub(r"[^A-Za-z0-9_.\-]", "_", column.name)
+
+
+def linear_tower(
+    feature_columns: Any, optimizer: Any, sparse_combiner: str, is_part: bool = False
+) -> Tower:
+    """Returns a linear model with the summaries 'bias' and 'fraction_of_zero_weights'.
 
     Args:
-      features: Batches by name.
-      units: Logits of an example.
-      feature_columns: Dense and categorical columns of `tf.feature_column`.
+      feature_columns: Dense and categorical columns.
+      optimizer: As in `Tower`; None is Ftrl, whose rate falls with the number of columns.
       sparse_combiner: "sum", "mean" or "sqrtn".
-      name: Where the variables are.
+      is_part: As in `Tower`; a part has summaries of its logits, too.
     """
-    layer = LinearLayer(feature_columns, units, sparse_combiner, name)
-    values = layer(features)
-    summarize_weights([layer.bias], [x for x in layer.variables if x is not layer.bias])
-    return Logits(values=values, variables=layer.trainable_variables)
+    columns = tuple(feature_columns or ())
+
+    def build(layers: Layers, features: dict[str, Any], mode: str, units: int) -> tf.Tensor:
+        if layers.takes_v1_columns and not all(map(is_v2_column, columns)):
+            made: dict[Any, Any] = {}
+            logits = v1.feature_column.linear_model(
+                features, columns, units, sparse_combiner, cols_to_vars=made
+            )
+            _summarize_weights(made.pop("bias"), made.values())
+        else:
+            layer = LinearLayer(columns, units, sparse_combiner, layers.linear_name)
+            logits = layers.call(layer, features)
+            _summarize_weights(layer.bias, layer.variables)
+        if is_part:
+            summarize_layer(logits, "linear")
+        return logits  # [batch, units]
+
+    falling = 1.0 / math.sqrt(max(len(columns), 1))
+    if is_part:
+        rate = min(0.005, falling)
+    elif optimizer is None:
+        optimizer, rate = "Ftrl", min(0.2, falling)
+    else:
+        rate = 0.2
+    return Tower("linear", build, optimizer, rate, is_part)
 
 
-def summarize_weights(bias: Sequence[Any], weights: Sequence[Any]) -> None:
+def _summarize_weights(bias: Any, variables: Iterable[Any]) -> None:
     """Writes 'bias' (a scalar if it is one number) and 'fraction_of_zero_weights'.
 
     Args:
-      bias: The bias, in one or several parts.
-      weights: All other variables.
+      bias: The bias, perhaps in parts.
+      variables: All weights, perhaps in parts; the bias may be among them.
     """
-    if len(bias) == 1 and bias[0].shape.num_elements() == 1:
-        v1.summary.scalar("bias", bias[0][0])
+    parts = _parts(bias)
+    weights = [x for variable in variables for x in _parts(variable) if not _is_in(x, parts)]
+    if len(parts) == 1 and parts[0].shape.num_elements() == 1:
+        v1.summary.scalar("bias", parts[0][0])
     else:
-        v1.summary.histogram("bias", tf.concat([tf.convert_to_tensor(x) for x in bias], 0))
+        v1.summary.histogram("bias", tf.concat([tf.convert_to_tensor(x) for x in parts], 0))
     with tf.name_scope("zero_fraction"):
         zeros = [tf.reduce_sum(tf.cast(tf.equal(x, 0.0), tf.float32)) for x in weights]
         fraction = tf.add_n(zeros) / float(sum(x.shape.num_elements() for x in weights))
     v1.summary.scalar("fraction_of_zero_weights", fraction)
 
 
-def linear_tower(
-    feature_columns: Sequence[Any],
-    optimizer: Any,
-    sparse_combiner: str,
-    learning_rate: float,
-) -> Tower:
-    """Returns a linear model with its optimizer.
-
-    Args:
-      feature_columns: Dense and categorical columns of `tf.feature_column`.
-      optimizer: As in `keras_optimizer_maker`.
-      sparse_combiner: "sum", "mean" or "sqrtn".
-      learning_rate: For an optimizer given by name.
-    """
-
-    def build(features: dict[str, Any], mode: str, units: int) -> Logits:
-        return linear_logits(features, units, feature_columns, sparse_combiner)
-
-    return Tower(build=build, make_optimizer=keras_optimizer_maker(optimizer, learning_rate))
+def _parts(variable: Any) -> list[Any]:
+    """Lists the parts of a variable that a partitioner may have divided."""
+    return [variable] if isinstance(variable, tf.Variable) else list(variable)
 
 
-class LinearEstimator(Estimator):
+def _is_in(variable: tf.Variable, variables: Sequence[tf.Variable]) -> bool:
+    return any(variable is other for other in variables)  # `==` would build an op.
+
+
+class LinearEstimator(CannedEstimator):
     """A linear model with a head of the user's.
 
     Args:
@@ -196,19 +210,11 @@ class LinearEstimator(Estimator):
         sparse_combiner: str = "sum",
         warm_start_from: Any = None,
     ) -> None:
-        columns = tuple(feature_columns or ())
-        rate = LEARNING_RATE
-        if optimizer is None:
-            optimizer, rate = "Ftrl", min(rate, 1.0 / math.sqrt(max(len(columns), 1)))
-        super().__init__(
-            make_model_fn(head, [linear_tower(columns, optimizer, sparse_combiner, rate)]),
-            model_dir=model_dir,
-            config=config,
-            warm_start_from=warm_start_from,
-        )
+        tower = linear_tower(feature_columns, optimizer, sparse_combiner)
+        super().__init__(head, [tower], model_dir, config, warm_start_from)
 
 
-class LinearClassifier(LinearEstimator):
+class LinearClassifier(CannedEstimator):
     """A linear model that tells two or more classes apart; softmax or sigmoid cross entropy.
 
     Args:
@@ -232,24 +238,12 @@ class LinearClassifier(LinearEstimator):
         loss_reduction: str = checks.MEAN,
         sparse_combiner: str = "sum",
     ) -> None:
-        head = binary_or_multi_class_head(
-            n_classes,
-            weight_column=weight_column,
-            label_vocabulary=label_vocabulary,
-            loss_reduction=loss_reduction,
-        )
-        super().__init__(
-            head,
-            feature_columns,
-            model_dir=model_dir,
-            optimizer=optimizer,
-            config=config,
-            sparse_combiner=sparse_combiner,
-            warm_start_from=warm_start_from,
-        )
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
+        tower = linear_tower(feature_columns, optimizer, sparse_combiner)
+        super().__init__(head, [tower], model_dir, config, warm_start_from)
 
 
-class LinearRegressor(LinearEstimator):
+class LinearRegressor(CannedEstimator):
     """A linear model of numbers; squared error.
 
     Args:
@@ -271,17 +265,6 @@ class LinearRegressor(LinearEstimator):
         loss_reduction: str = checks.MEAN,
         sparse_combiner: str = "sum",
     ) -> None:
-        head = RegressionHead(
-            label_dimension=label_dimension,
-            weight_column=weight_column,
-            loss_reduction=loss_reduction,
-        )
-        super().__init__(
-            head,
-            feature_columns,
-            model_dir=model_dir,
-            optimizer=optimizer,
-            config=config,
-            sparse_combiner=sparse_combiner,
-            warm_start_from=warm_start_from,
-        )
+        head = RegressionHead(label_dimension, weight_column, loss_reduction)
+        tower = linear_tower(feature_columns, optimizer, sparse_combiner)
+        super().__init__(head, [tower], model_dir, config, warm_start_from)

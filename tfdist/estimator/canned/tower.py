@@ -3,6 +3,14 @@
 A tower is one way from features to logits (a linear model, a deep network, a bias). The logits of
 all towers are added; the head makes loss, metrics and predictions of the sum.
 
+    features --> dnn tower ----+
+         |                     +--> logits --> head --> loss, metrics, predictions
+         +-----> linear tower -+                          |
+                                        an optimizer for each tower's variables
+
+A tower serves both generations: it is built from `Layers` here, from `ScopedLayers` in
+`tfdist.estimator.canned.v1`. Heads, optimizers and defaults are the generation's, too.
+
 Keras 2 optimizers of the older kind (`tf.keras.optimizers.legacy`) build v1 graphs, and their slots
 have the names that tf.estimator's checkpoints hold. Newer ones are rebuilt as their older
 namesakes; v1 optimizers are used as they are.
@@ -18,6 +26,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
 
+from tfdist.estimator.canned.layers import Layers
+from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.heads import checks
 from tfdist.estimator.heads.train_op import graph_optimizer
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
@@ -41,55 +51,86 @@ _V1_CLASSES: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Logits:
-    """What a tower built in the current graph.
-
-    Attributes:
-      values: float32 [batch_size, logits_dimension].
-      variables: What the tower's optimizer changes.
-      updates: Ops to run with each step, as batch normalization has; None if such a tower never
-        has any.
-    """
-
-    values: tf.Tensor
-    variables: list[tf.Variable]
-    updates: list[tf.Operation] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Tower:
     """One way from features to logits, with its optimizer.
 
     Attributes:
-      build: From (features, mode, logits_dimension) to `Logits`.
-      make_optimizer: Gives the optimizer for the current graph.
+      name: "dnn", "linear" or "baseline": the first part of its variables' names.
+      build: From (layers, features, mode, logits_dimension) to float32 [batch, logits_dimension].
+      optimizer: An optimizer, its name, or a function that returns one.
+      learning_rate: For an optimizer given by name; None is the optimizer's default.
+      is_part: Whether it is a part of a model with a linear and a deep part.
     """
 
-    build: Callable[[dict[str, Any], str, int], Logits]
-    make_optimizer: MakeOptimizer
+    name: str
+    build: Callable[[Any, dict[str, Any], str, int], tf.Tensor]
+    optimizer: Any
+    learning_rate: float | None = None
+    is_part: bool = False
+
+    def optimizer_maker(self, maker: Callable[[Any, float | None], MakeOptimizer]) -> MakeOptimizer:
+        """Returns a function that gives the optimizer for a new graph, or raises ValueError.
+
+        Args:
+          maker: `keras_optimizer_maker` or `v1_optimizer_maker`.
+        """
+        make = maker(self.optimizer, self.learning_rate)
+
+        def make_checked() -> Any:
+            optimizer = make()
+            if self.is_part and isinstance(optimizer, v1.train.SyncReplicasOptimizer):
+                raise ValueError(
+                    "SyncReplicasOptimizer does not support multi optimizers case. Therefore, it "
+                    "is not supported in DNNLinearCombined model. Use a DNN or a Linear model with "
+                    "it."
+                )
+            return optimizer
+
+        return make_checked
 
 
-def make_model_fn(head: Any, towers: Sequence[Tower]) -> Callable[..., EstimatorSpec]:
-    """Returns the model_fn of a canned estimator.
+class CannedEstimator(Estimator):
+    """An Estimator whose model is towers and a head.
 
     Args:
       head: A head of `tfdist.estimator`, or an object with its `create_estimator_spec`.
       towers: At least one. The first one's optimizer increments the global step.
+      model_dir: As in `Estimator`.
+      config: As in `Estimator`.
+      warm_start_from: As in `Estimator`.
     """
+
+    def __init__(
+        self,
+        head: Any,
+        towers: Sequence[Tower],
+        model_dir: Any,
+        config: Any,
+        warm_start_from: Any = None,
+    ) -> None:
+        model_fn = _make_model_fn(head, towers)
+        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
+
+
+def _make_model_fn(head: Any, towers: Sequence[Tower]) -> Callable[..., EstimatorSpec]:
+    makers = [tower.optimizer_maker(keras_optimizer_maker) for tower in towers]
 
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
         check_features(features)
-        built = [tower.build(features, mode, head.logits_dimension) for tower in towers]
-        logits = built[0].values
-        for other in built[1:]:
-            logits = logits + other.values
+        built, parts = [], []
+        for tower in towers:
+            layers = Layers()
+            with layers.scope(tower.name):
+                parts.append(tower.build(layers, features, mode, head.logits_dimension))
+            built.append(layers)
         how: dict[str, Any] = {}
         if mode == ModeKeys.TRAIN:
-            pairs = [(t.make_optimizer(), x) for t, x in zip(towers, built, strict=True)]
-            how = _how_to_train(pairs, _is_mean(head))
+            optimizers = [make() for make in makers]
+            is_mean = getattr(head, "loss_reduction", checks.MEAN) != checks.SUM
+            how = _how_to_train(list(zip(optimizers, built, strict=True)), is_mean)
         spec: EstimatorSpec = head.create_estimator_spec(
-            features=features, mode=mode, labels=labels, logits=logits, **how
+            features=features, mode=mode, labels=labels, logits=total(parts), **how
         )
         return spec
 
@@ -109,7 +150,12 @@ def check_features(features: Any) -> None:
         )
 
 
-def _how_to_train(pairs: list[tuple[Any, Logits]], loss_is_mean: bool) -> dict[str, Any]:
+def total(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Adds the logits of all towers, float32 [batch, logits_dimension]."""
+    return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+
+def _how_to_train(pairs: list[tuple[Any, Layers]], loss_is_mean: bool) -> dict[str, Any]:
     """Returns the arguments of `create_estimator_spec` that say how to train.
 
     Args:
@@ -118,36 +164,28 @@ def _how_to_train(pairs: list[tuple[Any, Logits]], loss_is_mean: bool) -> dict[s
         averaged.
     """
     global_step = v1.train.get_or_create_global_step()
-    first, logits = pairs[0]
+    first, layers = pairs[0]
     if not is_v1(first):
         first.iterations = global_step
     if len(pairs) == 1:
-        how = {"optimizer": first, "trainable_variables": logits.variables}
-        return how if logits.updates is None else {**how, "update_ops": logits.updates}
+        how = {"optimizer": first, "trainable_variables": layers.variables}
+        return {**how, "update_ops": layers.updates} if layers.updates else how
 
     def train_op_fn(loss: tf.Tensor) -> tf.Operation:
+        workers = tf.distribute.get_strategy().num_replicas_in_sync
+        share = loss / workers if loss_is_mean and workers > 1 else loss
         ops: list[Any] = []
-        for i, (optimizer, logits) in enumerate(pairs):
+        for i, (optimizer, layers) in enumerate(pairs):
             if is_v1(optimizer):
                 # It divides a mean loss by the number of workers itself.
                 step = global_step if i == 0 else None
-                ops.append(optimizer.minimize(loss, global_step=step, var_list=logits.variables))
+                ops.append(optimizer.minimize(loss, global_step=step, var_list=layers.variables))
             else:
-                share = _share_of_worker(loss) if loss_is_mean else loss
-                ops += optimizer.get_updates(share, logits.variables)
-            ops += logits.updates or ()
+                ops += optimizer.get_updates(share, layers.variables)
+            ops += layers.updates
         return tf.group(*ops)
 
     return {"train_op_fn": train_op_fn}
-
-
-def _is_mean(head: Any) -> bool:
-    return bool(getattr(head, "loss_reduction", checks.MEAN) != checks.SUM)
-
-
-def _share_of_worker(loss: tf.Tensor) -> tf.Tensor:
-    workers = tf.distribute.get_strategy().num_replicas_in_sync
-    return loss / workers if workers > 1 else loss
 
 
 def keras_optimizer_maker(optimizer: Any, learning_rate: float | None = None) -> MakeOptimizer:
@@ -175,7 +213,7 @@ def keras_optimizer_maker(optimizer: Any, learning_rate: float | None = None) ->
     return make
 
 
-def v1_optimizer_maker(optimizer: Any, learning_rate: float) -> MakeOptimizer:
+def v1_optimizer_maker(optimizer: Any, learning_rate: float | None) -> MakeOptimizer:
     """Does what `keras_optimizer_maker` does, with v1 optimizers only."""
 
     def make() -> Any:

@@ -208,15 +208,7 @@ class SingleHead(Head):
         regularization_losses: Sequence[Any] | None = None,
     ) -> Any:
         with v1.name_scope("losses", values=(logits, labels)):
-            logits = checks.checked_logits(logits, self.logits_dimension)
-            _, losses, weights = self._losses_and_weights(labels, logits, features)
-            # It also tells a v1 optimizer whether to divide by the number of workers.
-            loss = v1.losses.compute_weighted_loss(
-                losses if weights is None else losses * weights,
-                loss_collection=None,
-                reduction=_V1_REDUCTIONS[self._loss_reduction],
-            )
-            return add_regularization(loss, regularization_losses)
+            return self._reduced_loss(labels, logits, features, regularization_losses)
 
     def metrics(self, regularization_losses: Sequence[Any] | None = None) -> Metrics:
         with v1.name_scope("metrics"):
@@ -292,6 +284,24 @@ class SingleHead(Head):
             )
         write_loss(loss, regularization_losses, self._summary_key)
         return EstimatorSpec(ModeKeys.TRAIN, predictions=predictions, loss=loss, train_op=train_op)
+
+    def _reduced_loss(
+        self,
+        labels: Any,
+        logits: Any,
+        features: Any,
+        regularization_losses: Sequence[Any] | None,
+    ) -> tf.Tensor:
+        """Does what `loss` does, in the current name scope."""
+        logits = checks.checked_logits(logits, self.logits_dimension)
+        _, losses, weights = self._losses_and_weights(labels, logits, features)
+        # It also tells a v1 optimizer whether to divide by the number of workers.
+        loss = v1.losses.compute_weighted_loss(
+            losses if weights is None else losses * weights,
+            loss_collection=None,
+            reduction=_V1_REDUCTIONS[self._loss_reduction],
+        )
+        return add_regularization(loss, regularization_losses)
 
     def _losses_and_weights(
         self, labels: Any, logits: tf.Tensor, features: Any

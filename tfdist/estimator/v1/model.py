@@ -1,11 +1,15 @@
 """Common parts of the model_fns of tf.compat.v1.estimator: heads, partitions, logits, training.
 
-They use v1 optimizers. Variables are made with `get_variable` in partitioned scopes, and the
-optimizer works inside the model's scope: both are in the slots' names in old checkpoints.
+Optimizers are those of `tf.compat.v1.train`, variables are made in scopes that may be partitioned,
+and ops are where tf.estimator had them.
+
+Variables are made with `get_variable` in scopes that may be partitioned: both are in the names of
+old checkpoints, which have `<variable>/part_0`, and decide where optimizers put their slots.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,135 +17,87 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
 
-from tfdist.estimator.canned.dnn import Activation, summarize_layer
-from tfdist.estimator.canned.feature_columns import are_of_v2, check_columns
-from tfdist.estimator.canned.linear import LinearLayer, summarize_weights
-from tfdist.estimator.canned.tower import MakeOptimizer
-from tfdist.estimator.heads import BinaryClassHead, MultiClassHead, RegressionHead, checks
-from tfdist.estimator.heads.checks import checked_weights
+from tfdist.estimator.canned.dnn import Network, dnn_tower
+from tfdist.estimator.canned.layers import BATCH_NORM_MOMENTUM, Activation, Layers, check_columns
+from tfdist.estimator.canned.linear import linear_tower
+from tfdist.estimator.canned.tower import Tower, check_features, total, v1_optimizer_maker
+from tfdist.estimator.heads.v1_heads import scope_of_next_head
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
+from tfdist.estimator.v1.estimator import Estimator
+from tfdist.strategies.private_tensorflow import is_v2_column
 
-_Reduction = v1.losses.Reduction
-SUM = _Reduction.SUM
+Minimize = Callable[[tf.Tensor], tf.Operation]
 
-SLICE_BYTES = 64 << 20
+_SLICE_BYTES = 64 << 20
 
 
-class V1Head:
-    """A head that also writes the summary 'average_loss', as those of v1 did beside a summed loss.
+class CannedV1Estimator(Estimator):
+    """A v1 Estimator whose model is towers and a head.
 
     Args:
-      head: A classifier's or regressor's.
-      weight_column: The head's.
+      head: As in `tfdist.estimator.canned.tower.CannedEstimator`, and so are the arguments that are
+        not listed here.
+      input_partitioner: Divides embeddings and linear weights; None leaves them whole.
     """
 
-    def __init__(self, head: Any, weight_column: Any) -> None:
-        self._head = head
-        self._weight_column = weight_column
-        self.logits_dimension = head.logits_dimension
-        self.loss_reduction = head.loss_reduction
-
-    def create_estimator_spec(
-        self, features: Any, mode: str, logits: Any, labels: Any, train_op_fn: Any
-    ) -> EstimatorSpec:
-        """Does what the head does; `train_op_fn` gets the loss."""
-
-        def with_summary(loss: tf.Tensor) -> Any:
-            if self.loss_reduction == checks.SUM:
-                with v1.name_scope(""):
-                    v1.summary.scalar("average_loss", loss / self._sum_of_weights(features, logits))
-            return train_op_fn(loss)
-
-        spec: EstimatorSpec = self._head.create_estimator_spec(
-            features=features, mode=mode, logits=logits, labels=labels, train_op_fn=with_summary
-        )
-        return spec
-
-    def _sum_of_weights(self, features: Any, logits: tf.Tensor) -> tf.Tensor:
-        is_regression = isinstance(self._head, RegressionHead)
-        losses = tf.ones_like(logits if is_regression else logits[..., :1])
-        if self._weight_column is None:
-            return tf.reduce_sum(losses)
-        return tf.reduce_sum(losses * checked_weights(features, self._weight_column, logits))
+    def __init__(
+        self,
+        head: Any,
+        towers: Sequence[Tower],
+        model_dir: Any,
+        config: Any,
+        warm_start_from: Any = None,
+        input_partitioner: Any = None,
+    ) -> None:
+        model_fn = _make_model_fn(head, towers, input_partitioner)
+        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-class _BinaryHead(BinaryClassHead):
-    """Measures the area under the precision-recall curve as v1 did, by trapezoids."""
+def _make_model_fn(
+    head: Any, towers: Sequence[Tower], input_partitioner: Any
+) -> Callable[..., EstimatorSpec]:
+    makers = [tower.optimizer_maker(v1_optimizer_maker) for tower in towers]
 
-    def create_estimator_spec(
-        self, features: Any, mode: str, logits: Any, labels: Any = None, *rest: Any, **more: Any
-    ) -> EstimatorSpec:
-        spec = super().create_estimator_spec(features, mode, logits, labels, *rest, **more)
-        if mode != ModeKeys.EVAL:
+    def minimize_by_all(loss: tf.Tensor) -> tf.Operation:
+        return makers[0]().minimize(loss, global_step=v1.train.get_global_step())
+
+    def minimize_by_parts(loss: tf.Tensor) -> tf.Operation:
+        steps = []
+        for tower, make in zip(towers, makers, strict=True):
+            own = v1.get_collection(v1.GraphKeys.TRAINABLE_VARIABLES, scope=f"{tower.name}/")
+            steps.append(make().minimize(loss, var_list=own))
+        with tf.control_dependencies(steps):
+            return v1.assign_add(v1.train.get_global_step(), 1).op
+
+    def model_fn(features: Any, labels: Any, mode: str, config: Any) -> EstimatorSpec:
+        def logits_of(tower: Tower) -> tf.Tensor:
+            return tower.build(layers, features, mode, head.logits_dimension)
+
+        def create_spec(logits: tf.Tensor, minimize: Minimize) -> EstimatorSpec:
+            train_op_fn = _train_with_updates(minimize, scope_of_next_head())
+            spec: EstimatorSpec = head.create_estimator_spec(
+                features=features, mode=mode, labels=labels, logits=logits, train_op_fn=train_op_fn
+            )
             return spec
-        numbers, _, weights = self._losses_and_weights(labels, logits, features)
-        area = v1.metrics.auc(numbers, spec.predictions["logistic"], weights, curve="PR")
-        return spec._replace(eval_metric_ops={**spec.eval_metric_ops, "auc_precision_recall": area})
+
+        check_features(features)
+        divide_input = input_partitioner or _partitioner(config, min_slice_size=_SLICE_BYTES)
+        layers = ScopedLayers(_partitioner(config), divide_input)
+        if not towers[0].is_part:
+            # The head and the optimizer work inside the model's scope: it is in the slots' names.
+            with layers.scope(towers[0].name):
+                return create_spec(logits_of(towers[0]), minimize_by_all)
+        parts = []
+        for tower in towers:
+            with layers.scope(tower.name):
+                parts.append(logits_of(tower))
+        return create_spec(total(parts), minimize_by_parts)
+
+    return model_fn
 
 
-def classifier_head(
-    n_classes: int, weight_column: Any, label_vocabulary: Any, loss_reduction: str
-) -> V1Head:
-    """Makes the head of a v1 classifier."""
-    common = {
-        "weight_column": weight_column,
-        "label_vocabulary": label_vocabulary,
-        "loss_reduction": _as_v2(loss_reduction, weight_column),
-    }
-    head = _BinaryHead(**common) if n_classes == 2 else MultiClassHead(n_classes, **common)
-    return V1Head(head, weight_column)
-
-
-def regressor_head(label_dimension: int, weight_column: Any, loss_reduction: str) -> V1Head:
-    """Makes the head of a v1 regressor."""
-    head = RegressionHead(
-        label_dimension=label_dimension,
-        weight_column=weight_column,
-        loss_reduction=_as_v2(loss_reduction, weight_column),
-    )
-    return V1Head(head, weight_column)
-
-
-def _as_v2(loss_reduction: str, weight_column: Any) -> str:
-    """Translates a `tf.compat.v1.losses.Reduction`; without weights all means are one.
-
-    Raises:
-      ValueError: If there is no v2 reduction like it.
-    """
-    if loss_reduction == SUM:
-        return str(checks.SUM)
-    if loss_reduction == _Reduction.SUM_OVER_BATCH_SIZE:
-        return str(checks.MEAN)
-    if loss_reduction in _Reduction.all() and loss_reduction != _Reduction.NONE:
-        if weight_column is None:
-            return str(checks.MEAN)
-        raise ValueError(
-            f"loss_reduction {loss_reduction} divides by the weights, which heads cannot do. Use "
-            "Reduction.SUM or Reduction.SUM_OVER_BATCH_SIZE, or leave weight_column out."
-        )
-    raise ValueError(
-        f"Invalid loss_reduction: {loss_reduction}. Use tf.compat.v1.losses.Reduction.SUM or "
-        "SUM_OVER_BATCH_SIZE."
-    )
-
-
-def partitioner(config: Any, min_slice_bytes: int | None = None) -> Any:
-    """Returns what divides variables over parameter servers; here always into one part.
-
-    Args:
-      config: The RunConfig.
-      min_slice_bytes: The smallest part; None is TensorFlow's default.
-    """
-    count = getattr(config, "num_ps_replicas", 0) or 0
-    if min_slice_bytes is None:
-        return v1.min_max_variable_partitioner(max_partitions=count)
-    return v1.min_max_variable_partitioner(max_partitions=count, min_slice_size=min_slice_bytes)
-
-
-def train_together_with_updates(minimize: Callable[[tf.Tensor], Any]) -> Callable[..., Any]:
-    """Returns a train_op_fn that trains in the scope 'head' and runs the graph's update ops."""
-    with v1.name_scope(None, "head") as scope:
-        pass
+def _train_with_updates(minimize: Minimize, scope: str) -> Minimize:
+    """Returns a train_op_fn that works in this name scope and runs the graph's update ops too."""
 
     def train_op_fn(loss: tf.Tensor) -> tf.Operation:
         with v1.name_scope(scope):
@@ -150,22 +106,66 @@ def train_together_with_updates(minimize: Callable[[tf.Tensor], Any]) -> Callabl
     return train_op_fn
 
 
-def create_spec(
-    head: Any, features: Any, labels: Any, mode: str, logits: tf.Tensor, maker: MakeOptimizer
-) -> EstimatorSpec:
-    """Trains all trainable variables of the graph with one optimizer."""
+def _partitioner(config: Any, **options: Any) -> Any:
+    """Returns what divides variables over parameter servers; here always into one part."""
+    count = getattr(config, "num_ps_replicas", 0) or 0
+    return v1.min_max_variable_partitioner(max_partitions=count, **options)
 
-    def minimize(loss: tf.Tensor) -> Any:
-        return maker().minimize(loss, global_step=v1.train.get_global_step())
 
-    spec: EstimatorSpec = head.create_estimator_spec(
-        features=features,
-        mode=mode,
-        labels=labels,
-        logits=logits,
-        train_op_fn=train_together_with_updates(minimize),
-    )
-    return spec
+class ScopedLayers(Layers):
+    """The layers of one tower, made in the current variable scope.
+
+    Args:
+      partitioner: Divides the network's variables.
+      input_partitioner: Divides embeddings and linear weights.
+    """
+
+    takes_v1_columns = True
+    linear_name = "linear_model"
+
+    def __init__(self, partitioner: Any, input_partitioner: Any) -> None:
+        super().__init__()
+        self._partitioner = partitioner
+        self._input_partitioner = input_partitioner
+
+    def scope(self, tower: str) -> contextlib.AbstractContextManager[Any]:
+        if tower == "baseline":
+            return contextlib.nullcontext()
+        is_dnn = tower == "dnn"
+        partitioner = self._partitioner if is_dnn else self._input_partitioner
+        return v1.variable_scope(tower, partitioner=partitioner)
+
+    def tag(self, layer: str) -> str:
+        # The name scope is in the tag already: tf.estimator's tags begin with "dnn/dnn/".
+        return f"{v1.get_variable_scope().name}/{layer}".lstrip("/")
+
+    def input(
+        self, features: dict[str, Any], feature_columns: Sequence[Any], is_training: bool
+    ) -> tf.Tensor:
+        scope = v1.variable_scope("input_from_feature_columns", partitioner=self._input_partitioner)
+        with scope:
+            if not all(map(is_v2_column, feature_columns)):
+                return v1.feature_column.input_layer(features, feature_columns)
+            columns = check_columns(feature_columns)
+            layer = v1.keras.layers.DenseFeatures(columns, name="input_layer")
+            return layer(features, training=is_training)
+
+    def dense(self, values: tf.Tensor, size: int, activation_fn: Activation, name: str) -> Any:
+        with v1.variable_scope(name):
+            kernel = v1.get_variable(
+                "kernel", [values.shape[-1], size], initializer=v1.glorot_uniform_initializer()
+            )
+            bias = v1.get_variable("bias", [size], initializer=v1.zeros_initializer())
+            sums = tf.nn.bias_add(tf.matmul(values, kernel), tf.convert_to_tensor(bias))
+            return tf_keras.activations.get(activation_fn)(sums)
+
+    def dropout(self, values: tf.Tensor, rate: float) -> tf.Tensor:
+        return tf.nn.dropout(values, rate=rate)
+
+    def batch_norm(self, values: tf.Tensor, name: str, is_training: bool) -> tf.Tensor:
+        """Normalizes as in `Layers`; its updates are in the graph's UPDATE_OPS."""
+        layer = v1.layers.BatchNormalization(momentum=BATCH_NORM_MOMENTUM, name=name)
+        return layer(values, training=is_training)
 
 
 def dnn_logit_fn_builder(
@@ -194,44 +194,13 @@ def dnn_logit_fn_builder(
     """
     if not isinstance(units, int):
         raise ValueError(f"units must be an int. Given type: {type(units)}")
+    network = Network(hidden_units, activation_fn, dropout, batch_norm)
+    tower = dnn_tower(network, feature_columns, optimizer=None, rate=None)
 
     def dnn_logit_fn(features: Any, mode: str) -> tf.Tensor:
-        is_training = mode == ModeKeys.TRAIN
-        with v1.variable_scope("input_from_feature_columns", partitioner=input_layer_partitioner):
-            net = _input_layer(features, feature_columns)
-        for i, size in enumerate(hidden_units):
-            with v1.variable_scope(f"hiddenlayer_{i}") as scope:
-                net = _dense(net, size, activation_fn)
-                if dropout is not None and is_training:
-                    net = tf.nn.dropout(net, rate=dropout)
-                if batch_norm:
-                    norm = v1.layers.BatchNormalization(momentum=0.999, name=f"batchnorm_{i}")
-                    net = norm(net, training=is_training)
-            summarize_layer(net, scope.name)
-        with v1.variable_scope("logits") as scope:
-            logits = _dense(net, units, None)
-        summarize_layer(logits, scope.name)
-        return logits
+        return tower.build(ScopedLayers(None, input_layer_partitioner), features, mode, units)
 
     return dnn_logit_fn
-
-
-def _input_layer(features: Any, feature_columns: Sequence[Any]) -> tf.Tensor:
-    if not are_of_v2(feature_columns):
-        return v1.feature_column.input_layer(features, feature_columns)
-    return v1.keras.layers.DenseFeatures(check_columns(feature_columns), name="input_layer")(
-        features
-    )
-
-
-def _dense(values: tf.Tensor, units: int, activation_fn: Activation) -> tf.Tensor:
-    """A dense layer with the variables kernel and bias of the current scope."""
-    kernel = v1.get_variable(
-        "kernel", [values.shape[-1], units], initializer=v1.glorot_uniform_initializer()
-    )
-    bias = v1.get_variable("bias", [units], initializer=v1.zeros_initializer())
-    sums = tf.nn.bias_add(tf.matmul(values, kernel), tf.convert_to_tensor(bias))
-    return tf_keras.activations.get(activation_fn)(sums)
 
 
 def linear_logit_fn_builder(
@@ -244,27 +213,9 @@ def linear_logit_fn_builder(
       feature_columns: Dense and categorical columns.
       sparse_combiner: How the weights of an example's ids are combined: "sum", "mean" or "sqrtn".
     """
+    tower = linear_tower(feature_columns, None, sparse_combiner)
 
     def linear_logit_fn(features: Any) -> tf.Tensor:
-        if not are_of_v2(feature_columns):
-            made: dict[Any, Any] = {}
-            logits = v1.feature_column.linear_model(
-                features, feature_columns, units, sparse_combiner, cols_to_vars=made
-            )
-            bias = made.pop("bias")
-            summarize_weights(bias, [part for parts in made.values() for part in parts])
-            return logits
-        layer = LinearLayer(feature_columns, units, sparse_combiner, "linear_model")
-        logits = layer(features)
-        bias = _parts(layer.bias)
-        own = {id(part) for part in bias}
-        weights = [part for variable in layer.variables for part in _parts(variable)]
-        summarize_weights(bias, [part for part in weights if id(part) not in own])
-        return logits
+        return tower.build(ScopedLayers(None, None), features, ModeKeys.PREDICT, units)
 
     return linear_logit_fn
-
-
-def _parts(variable: Any) -> list[Any]:
-    """Lists the parts of a variable that a partitioner may have divided."""
-    return [variable] if isinstance(variable, tf.Variable) else list(variable)

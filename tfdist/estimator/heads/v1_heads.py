@@ -1,0 +1,121 @@
+"""The heads of tf.compat.v1.estimator's models: other names of tensors, reductions and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.heads import checks
+from tfdist.estimator.heads.checks import checked_weights
+from tfdist.estimator.heads.classification import BinaryClassHead, MultiClassHead
+from tfdist.estimator.heads.head import SingleHead
+from tfdist.estimator.heads.regression import RegressionHead
+from tfdist.estimator.spec import EstimatorSpec, ModeKeys
+
+_Reduction = v1.losses.Reduction
+SUM = _Reduction.SUM
+
+
+def scope_of_next_head() -> str:
+    """Returns the name scope that a head without a name opens next."""
+    return f"{v1.get_default_graph().unique_name('head', mark_as_used=False)}/"
+
+
+class _V1Head(SingleHead):
+    """A head with the tensors' names of v1, and the summary 'average_loss' beside a summed loss."""
+
+    def loss(
+        self,
+        labels: Any,
+        logits: Any,
+        features: Any = None,
+        mode: str | None = None,
+        regularization_losses: Sequence[Any] | None = None,
+    ) -> Any:
+        # Without a scope of its own: the loss is head/weighted_loss/Sum.
+        return self._reduced_loss(labels, logits, features, regularization_losses)
+
+    def create_estimator_spec(
+        self, features: Any, mode: str, logits: Any, *rest: Any, **more: Any
+    ) -> EstimatorSpec:
+        scope = scope_of_next_head()
+        spec = super().create_estimator_spec(features, mode, logits, *rest, **more)
+        if mode == ModeKeys.TRAIN and self.loss_reduction == checks.SUM:
+            with v1.name_scope(scope):
+                average = spec.loss / self._sum_of_weights(features, logits)
+            with v1.name_scope(""):
+                v1.summary.scalar("average_loss", average)
+        return spec
+
+    def _sum_of_weights(self, features: Any, logits: tf.Tensor) -> tf.Tensor:
+        losses = tf.ones_like(logits[..., : self._loss_dimension])  # [batch, losses of an example]
+        weights = checked_weights(
+            features, self._weight_column, logits, is_per_logit=self._may_weigh_logits
+        )
+        return tf.reduce_sum(losses if weights is None else losses * weights)
+
+
+class _BinaryHead(_V1Head, BinaryClassHead):
+    """Measures the area under the precision-recall curve as v1 did, by trapezoids."""
+
+    def create_estimator_spec(
+        self, features: Any, mode: str, logits: Any, labels: Any = None, *rest: Any, **more: Any
+    ) -> EstimatorSpec:
+        spec = super().create_estimator_spec(features, mode, logits, labels, *rest, **more)
+        if mode != ModeKeys.EVAL:
+            return spec
+        numbers, _, weights = self._losses_and_weights(labels, logits, features)
+        area = v1.metrics.auc(numbers, spec.predictions["logistic"], weights, curve="PR")
+        return spec._replace(eval_metric_ops={**spec.eval_metric_ops, "auc_precision_recall": area})
+
+
+class _MultiClassHead(_V1Head, MultiClassHead):
+    _lists_classes_first = True
+
+
+class _RegressionHead(_V1Head, RegressionHead):
+    pass
+
+
+def classifier_head(
+    n_classes: int, weight_column: Any, label_vocabulary: Any, loss_reduction: str
+) -> SingleHead:
+    """Makes the head of a v1 classifier."""
+    common = {
+        "weight_column": weight_column,
+        "label_vocabulary": label_vocabulary,
+        "loss_reduction": _as_v2(loss_reduction, weight_column),
+    }
+    return _BinaryHead(**common) if n_classes == 2 else _MultiClassHead(n_classes, **common)
+
+
+def regressor_head(label_dimension: int, weight_column: Any, loss_reduction: str) -> SingleHead:
+    """Makes the head of a v1 regressor."""
+    reduction = _as_v2(loss_reduction, weight_column)
+    return _RegressionHead(label_dimension, weight_column, reduction)
+
+
+def _as_v2(loss_reduction: str, weight_column: Any) -> str:
+    """Translates a `tf.compat.v1.losses.Reduction`; without weights all means are one.
+
+    Raises:
+      ValueError: If there is no v2 reduction like it.
+    """
+    if loss_reduction == SUM:
+        return str(checks.SUM)
+    if loss_reduction == _Reduction.SUM_OVER_BATCH_SIZE:
+        return str(checks.MEAN)
+    if loss_reduction in _Reduction.all() and loss_reduction != _Reduction.NONE:
+        if weight_column is None:
+            return str(checks.MEAN)
+        raise ValueError(
+            f"loss_reduction {loss_reduction} divides by the weights, which heads cannot do. Use "
+            "Reduction.SUM or Reduction.SUM_OVER_BATCH_SIZE, or leave weight_column out."
+        )
+    raise ValueError(
+        f"Invalid loss_reduction: {loss_reduction}. Use tf.compat.v1.losses.Reduction.SUM or "
+        "SUM_OVER_BATCH_SIZE."
+    )
