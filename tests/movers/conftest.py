@@ -20,6 +20,7 @@ LIMIT_S = 120.0
 # The imports of programs, and what takes their place there: all that differs.
 OLD_NAMES = {
     "import tfdist.estimator as tfe": "import tensorflow.estimator as tfe",
+    "from tfdist.estimator import v1 as tfe1": "tfe1 = tf.compat.v1.estimator",
     "from tfdist.estimator import model_to_estimator": (
         "from tensorflow.keras.estimator import model_to_estimator"
     ),

@@ -112,7 +112,7 @@ def checked_labels(labels: Any, logits: tf.Tensor, dimension: Any) -> tf.Tensor:
         f"labels shape must be [D0, D1, ... DN, {dimension}]. Suggested Fix: check the head's "
         "number of classes, and the shape of labels."
     )
-    with v1.name_scope("labels", values=(labels, logits)):
+    with v1.name_scope("labels", values=(labels, logits)) as scope:
         labels = tf.convert_to_tensor(labels)
         if _lacks_last_dimension(labels, logits):
             labels = tf.expand_dims(labels, -1)
@@ -125,9 +125,8 @@ def checked_labels(labels: Any, logits: tf.Tensor, dimension: Any) -> tf.Tensor:
                 "means ids, not one-hot vectors."
             )
         expected = tf.concat([tf.shape(logits)[:-1], [dimension]], 0)
-        return _require_shape(
-            labels, expected, rule, expected_labels_shape=expected, labels_shape=tf.shape(labels)
-        )
+        shown = {"expected_labels_shape": expected, "labels_shape": tf.shape(labels)}
+        return _require_shape(labels, expected, rule, name=scope, **shown)
 
 
 def checked_weights(
@@ -155,16 +154,16 @@ def checked_weights(
             "weights shape must be [D0, D1, ... DN], [D0, D1, ... DN, 1] or "
             "[D0, D1, ... DN, logits_dimension]"
         )
-    with v1.name_scope("weights", values=(logits,)):
+    with v1.name_scope("weights", values=(logits,)) as scope:
         weights = _look_up(features, weight_column)
         shape = tf.shape(logits)
         shown = {"logits_shape": shape, "weights_shape": tf.shape(weights)}
         if _lacks_last_dimension(weights, logits):
             weights = _require_shape(weights, shape[:-1], rule, **shown)
-            return tf.expand_dims(weights, -1)
+            return tf.expand_dims(weights, -1, name=scope)
         one_each = tf.concat([shape[:-1], [1]], 0)
         also = shape if is_per_logit else None
-        return _require_shape(weights, one_each, rule, also=also, **shown)
+        return _require_shape(weights, one_each, rule, also=also, name=scope, **shown)
 
 
 def checked_losses(losses: Any, logits: tf.Tensor, dimension: Any) -> tf.Tensor:
@@ -253,7 +252,13 @@ def _with_rank_2(tensor: tf.Tensor, noun: str, rule: str) -> tf.Tensor:
 
 
 def _require_shape(
-    tensor: tf.Tensor, expected: Any, rule: str, *, also: Any = None, **shown: Any
+    tensor: tf.Tensor,
+    expected: Any,
+    rule: str,
+    *,
+    also: Any = None,
+    name: str | None = None,
+    **shown: Any,
 ) -> tf.Tensor:
     """Returns the tensor; refuses it unless its shape is `expected`, or `also`.
 
@@ -262,6 +267,7 @@ def _require_shape(
       expected: int32 vector.
       rule: What the error says.
       also: int32 vector that is allowed too, or None.
+      name: Of the tensor that is returned in a graph.
       **shown: Shapes that the error shows, by name.
     """
     allowed = [expected] if also is None else [expected, also]
@@ -273,10 +279,10 @@ def _require_shape(
         return tensor
     fits = tf.reduce_any([_are_equal(found, shape) for shape in allowed])
     data = [rule]
-    for name, shape in shown.items():
-        data += [f"{name}: ", shape]
+    for what, shape in shown.items():
+        data += [f"{what}: ", shape]
     with tf.control_dependencies([tf.debugging.Assert(fits, data)]):
-        return tf.identity(tensor)
+        return tf.identity(tensor, name=name)
 
 
 def _are_equal(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:

@@ -129,6 +129,9 @@ class MultiClassHead(SingleHead):
       ValueError: If an argument is not usable.
     """
 
+    # Whether the list of all classes comes first, as in v1: the ops' names are numbered in turn.
+    _lists_classes_first = False
+
     def __init__(
         self,
         n_classes: Any,
@@ -160,7 +163,12 @@ class MultiClassHead(SingleHead):
         with v1.name_scope("predictions", values=(logits,)):
             predictions = {
                 "logits": logits,
-                **predictions_of_one_class(logits, n_classes, self._label_vocabulary),
+                **predictions_of_one_class(
+                    logits,
+                    n_classes,
+                    self._label_vocabulary,
+                    lists_classes_first=self._lists_classes_first,
+                ),
             }
             return chosen(predictions, keys)
 
@@ -251,13 +259,15 @@ def ids_of_words(words: Any, vocabulary: Sequence[str]) -> Any:
 def names_of_ids(ids: tf.Tensor, vocabulary: Vocabulary) -> tf.Tensor:
     """Returns the string of each int64 id."""
     if vocabulary:
-        return tf.gather(tf.constant(list(vocabulary), tf.string), ids)
+        words = tf.constant(list(vocabulary), tf.string)
+        # The name is that of tf.estimator, which looks the ids up in a table.
+        return tf.gather(words, ids, name="hash_table_Lookup/LookupTableFindV2")
     return tf.strings.as_string(ids, name="str_classes")
 
 
 def all_ids(logits: tf.Tensor, n_classes: Any) -> tf.Tensor:
     """Returns the int32 ids of all classes, once an example: [batch, n_classes]."""
-    return tf.tile(tf.range(n_classes)[tf.newaxis], [tf.shape(logits)[0], 1])
+    return tf.tile(tf.expand_dims(tf.range(n_classes), 0), [tf.shape(logits)[0], 1])
 
 
 def all_names(logits: tf.Tensor, n_classes: Any, vocabulary: Vocabulary) -> tf.Tensor:
@@ -266,11 +276,15 @@ def all_names(logits: tf.Tensor, n_classes: Any, vocabulary: Vocabulary) -> tf.T
         names = tf.constant(list(vocabulary), tf.string)
     else:
         names = tf.strings.as_string(tf.range(n_classes))
-    return tf.tile(names[tf.newaxis], [tf.shape(logits)[0], 1])
+    return tf.tile(tf.expand_dims(names, 0), [tf.shape(logits)[0], 1])
 
 
 def predictions_of_one_class(
-    logits: tf.Tensor, n_classes: Any, vocabulary: Vocabulary
+    logits: tf.Tensor,
+    n_classes: Any,
+    vocabulary: Vocabulary,
+    *,
+    lists_classes_first: bool = False,
 ) -> dict[str, tf.Tensor]:
     """Predicts one class an example.
 
@@ -278,18 +292,26 @@ def predictions_of_one_class(
       logits: [D0, D1, ... DN, n_classes].
       n_classes: int or int tensor.
       vocabulary: Word of each class, or None.
+      lists_classes_first: Whether the ops of "all_class_ids" and "all_classes" are made first.
 
     Returns:
       "probabilities" like logits, "class_ids" (int64) and "classes" [D0, D1, ... DN, 1],
       "all_class_ids" and "all_classes" [D0, n_classes].
     """
+
+    def list_classes() -> dict[str, tf.Tensor]:
+        return {
+            "all_class_ids": all_ids(logits, n_classes),
+            "all_classes": all_names(logits, n_classes, vocabulary),
+        }
+
+    listed = list_classes() if lists_classes_first else {}
     class_ids = tf.expand_dims(tf.argmax(logits, axis=-1, name="class_ids"), -1)
     return {
         "probabilities": tf.nn.softmax(logits, name="probabilities"),
         "class_ids": class_ids,
         "classes": names_of_ids(class_ids, vocabulary),
-        "all_class_ids": all_ids(logits, n_classes),
-        "all_classes": all_names(logits, n_classes, vocabulary),
+        **(listed or list_classes()),
     }
 
 
