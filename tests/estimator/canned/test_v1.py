@@ -112,6 +112,36 @@ def test_the_mean_loss_is_summarized_beside_the_sum(
     assert {"linear/bias", "linear/fraction_of_zero_weights"} <= set(events)
 
 
+def test_each_number_of_an_example_may_have_a_weight(
+    columns: Any, features: Any, labels: Any, read_events: Any, tmp_path: Path
+) -> None:
+    two = np.concatenate([labels["number"], -2 * labels["number"]], axis=1)
+    weights = np.concatenate([features["weight"], 3 * features["weight"]], axis=1)
+    batch = ({**features, "weight": weights}, two)
+    estimator = tfe1.LinearRegressor(
+        [columns["age"]], tmp_path, label_dimension=2, weight_column="weight"
+    )
+    estimator.train(lambda: tf.data.Dataset.from_tensors(batch), steps=1)
+    # All predictions are zero at first.
+    expected = np.sum(weights * two**2) / np.sum(weights)
+    assert read_events(tmp_path)["average_loss"][0][1] == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_bias_is_not_among_the_weights_that_are_summarized(
+    columns: Any, batches: Any, labels: Any, read_events: Any, tmp_path: Path
+) -> None:
+    estimator = tfe1.LinearRegressor(
+        [columns["age"], columns["word"]],
+        tmp_path,
+        config=tfe.RunConfig(save_summary_steps=1),
+        partitioner=v1.variable_axis_size_partitioner(8),  # Two words in each part.
+    )
+    estimator.train(batches(labels["number"]), steps=2)
+    found = [value for _, value in read_events(tmp_path)["linear/fraction_of_zero_weights"]]
+    # Of one age's and four words' weights that of "a" stays zero: its label is zero.
+    assert found == pytest.approx([1.0, 0.2])
+
+
 def test_columns_of_tensorflow_1_are_taken(columns: Any, batches: Any, labels: Any) -> None:
     with tf.Graph().as_default():
         shared = v1.feature_column.shared_embedding_columns([columns["word"]], 2)
