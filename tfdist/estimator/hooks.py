@@ -17,6 +17,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.graph.step import RUN_WITH_EACH_STEP
+from tfdist.estimator.run_config import is_own
 from tfdist.strategies.placement import HOST
 
 CheckpointSaverHook = v1.train.CheckpointSaverHook
@@ -193,8 +194,8 @@ def _outermost_graph() -> tf.Graph:
 def _is_first_replica() -> bool:
     if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
         return True
-    extended = tf.distribute.get_strategy().extended
-    return not hasattr(extended, "replica_in_worker") or extended.replica_in_worker() == 0
+    strategy = tf.distribute.get_strategy()
+    return not is_own(strategy) or strategy.extended.replica_in_worker() == 0
 
 
 def _stacked(column: tuple[Any, ...]) -> Any:

@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeGuard
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -16,7 +16,9 @@ import tensorflow.compat.v1 as v1
 from tfdist.estimator import run_config_rules as rules
 from tfdist.estimator.task_role import TaskType as TaskType
 from tfdist.estimator.task_role import device_filters, find_role
+from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.placement import count_replicas
+from tfdist.strategies.worker_strategy import WorkerStrategy
 
 _UNSET = object()
 
@@ -262,9 +264,9 @@ _STRATEGIES = (
 )
 
 
-def is_own(strategy: Any) -> bool:
-    """Says whether it is one of `tfdist.strategies`."""
-    return hasattr(getattr(strategy, "extended", None), "collectives")
+def is_own(strategy: Any) -> TypeGuard[WorkerStrategy]:
+    """Returns whether a strategy is one of `tfdist.strategies`."""
+    return isinstance(strategy, BaseStrategy)
 
 
 def is_usable(strategy: Any) -> bool:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import tensorflow.compat.v1 as v1
-
-from tfdist.cluster import PeerWatch
-from tfdist.strategies.extended import WorkerExtended
-from tfdist.strategies.placement import count_replicas, place
+from tfdist.strategies.base import BaseStrategy
+from tfdist.strategies.placement import count_replicas
 from tfdist.strategies.reductions.engine import NoCollectives
 
 
-class LocalStrategy(v1.distribute.Strategy):  # type: ignore[misc]
+class LocalStrategy(BaseStrategy):
     """Synchronous training of several replicas in this process, each on its own device.
 
     The replicas share one set of variables. Each computes the gradients of its own batch on its
@@ -36,24 +33,9 @@ class LocalStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         device: str | None = None,
         variables_on_host: bool = True,
     ) -> None:
-        replicas = count_replicas(num_replicas)
-        placement = place(
-            device,
+        super().__init__(
+            NoCollectives(),
+            replicas=count_replicas(num_replicas),
+            device=device,
             variables_on_host=variables_on_host,
-            num_replicas=replicas.number,
-            devices_per_replica=replicas.devices_each,
         )
-        super().__init__(WorkerExtended(self, placement, NoCollectives()))
-
-    @property
-    def master(self) -> str:
-        """The target for a session: this process itself."""
-        return ""
-
-    def watch_peers(self) -> PeerWatch:
-        """Returns a watch over nobody."""
-        return PeerWatch()
-
-    def update_config_proto(self, config_proto: v1.ConfigProto) -> v1.ConfigProto:
-        """Returns a copy of a session's config with what this strategy needs."""
-        return self.extended.placement.configure(config_proto)

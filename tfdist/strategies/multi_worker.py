@@ -28,8 +28,8 @@ from tfdist.cluster.environment import find_engine
 from tfdist.cluster.rendezvous.protocol import members_of
 from tfdist.cluster.rendezvous.sockets import port_taken_error
 from tfdist.process.progress_file import in_phase
-from tfdist.strategies.extended import WorkerExtended
-from tfdist.strategies.placement import HOST, DeviceError, count_replicas, own_gpu, place
+from tfdist.strategies.base import BaseStrategy
+from tfdist.strategies.placement import HOST, DeviceError, count_replicas
 from tfdist.strategies.reductions.compression import Compression, find_half
 from tfdist.strategies.reductions.engine import Collectives, NoCollectives, executing_instances
 from tfdist.strategies.reductions.grpc_collectives import GrpcCollectives
@@ -47,7 +47,7 @@ _NUM_CPUS: dict[str, int] = {}
 _STRATEGIES: WeakValueDictionary[str, MultiWorkerStrategy] = WeakValueDictionary()
 
 
-class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
+class MultiWorkerStrategy(BaseStrategy):
     """Synchronous training on the workers of a cluster, over gRPC.
 
     Every worker runs the same program. Each has its own graph; variables start with worker 0's
@@ -90,38 +90,33 @@ class MultiWorkerStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         compression: Compression | None = None,
     ) -> None:
         half = find_half(compression)
-        self.cluster: Cluster | None = None
-        self.task: Task | None = None
-        found = _resolve(cluster_resolver)
-        if found is not None:
-            self.cluster, self.task = found
+        self.cluster, self.task = _resolve(cluster_resolver) or (None, None)
         self.start_timeout_s = start_timeout_s if start_timeout_s is not None else _start_timeout()
-        num_workers, worker_index, local_index, full_name = 1, 0, 0, ""
+        collectives: Collectives = NoCollectives()
+        local_index, full_name = 0, ""
         if self.cluster is not None and self.task is not None:
             _check_roles(self.cluster, self.task)
+            # An evaluator evaluates alone.
             if self.task.type != "evaluator":
-                num_workers = self.cluster.num_workers
-                worker_index = self.cluster.worker_index(self.task)
                 local_index = self.cluster.local_index(self.task)
+                num_workers = self.cluster.num_workers
                 if num_workers > 1:
+                    collectives = GrpcCollectives(num_workers, self.cluster.worker_index(self.task))
                     full_name = _full_name(self.task)
                     if self.cluster.address(self.task) not in _SERVERS:
                         check_port(self.cluster, self.task)
-        replicas = count_replicas(num_replicas)
-        if device is None:
-            device = own_gpu(local_index, replicas.num_devices)
-        placement = place(
-            device,
+        super().__init__(
+            collectives,
+            replicas=count_replicas(num_replicas),
+            device=device,
             variables_on_host=variables_on_host,
-            num_replicas=replicas.number,
-            devices_per_replica=replicas.devices_each,
+            local_index=local_index,
+            full_name=full_name,
+            half=half,
         )
-        collectives: Collectives = NoCollectives()
-        if num_workers > 1:
-            collectives = GrpcCollectives(num_workers, worker_index)
+        if collectives.num_workers > 1:
             assert self.cluster is not None and self.task is not None
             _STRATEGIES[self.cluster.address(self.task)] = self
-        super().__init__(WorkerExtended(self, placement, collectives, full_name, half))
 
     @property
     def master(self) -> str:

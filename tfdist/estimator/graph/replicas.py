@@ -14,12 +14,13 @@ from tfdist.estimator.run_config import RunConfig, is_default, is_own
 from tfdist.estimator.spec import ModeKeys
 from tfdist.strategies import LocalStrategy
 from tfdist.strategies.placement import Placement
+from tfdist.strategies.worker_strategy import WorkerStrategy
 
 Result = TypeVar("Result")
 EachReplica = Callable[[Callable[[int], Any]], list[Any]]
 
 
-def training_strategy(config: RunConfig) -> Any:
+def training_strategy(config: RunConfig) -> WorkerStrategy | None:
     """Returns the strategy that trains; None for one replica in one process.
 
     A stock strategy for the devices of one machine (`tf.distribute.MirroredStrategy`) becomes a
@@ -39,7 +40,7 @@ def training_strategy(config: RunConfig) -> Any:
     return given
 
 
-def evaluation_strategy(config: RunConfig) -> Any:
+def evaluation_strategy(config: RunConfig) -> WorkerStrategy | None:
     """Returns the strategy that evaluates, in this process alone; None for one replica."""
     given = config.eval_distribute
     if given is not None and not is_own(given) and not is_default(given):
@@ -222,8 +223,7 @@ def replica_batch_size(name: str, size: int, num_workers: int, num_replicas: int
 
 def num_workers(strategy: Any) -> int:
     """Returns how many workers a strategy has; one without, and for one machine's."""
-    collectives = getattr(getattr(strategy, "extended", None), "collectives", None)
-    return 1 if collectives is None else int(collectives.num_workers)
+    return int(strategy.extended.collectives.num_workers) if is_own(strategy) else 1
 
 
 def _check_params(params: Any) -> None:

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.pipelined.spec import PipelineEstimatorSpec, need_devices
 from tfdist.estimator.pipelined.template import Template, call_stages, make_template
-from tfdist.estimator.run_config import RunConfig
+from tfdist.estimator.run_config import RunConfig, is_own
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.pipeline.graph.cutting import StageFunctions, make_stages
 from tfdist.pipeline.graph.execution import Replica, Weights, walk
@@ -85,8 +85,9 @@ def _without_pipeline(
 
 def _placement(config: RunConfig) -> Placement:
     strategy = tf.distribute.get_strategy()
-    found = getattr(strategy.extended, "placement", None)
-    return place(config.device.device) if found is None else found
+    if is_own(strategy):
+        return strategy.extended.placement
+    return place(config.device.device)
 
 
 def _prediction(spec: PipelineEstimatorSpec, outputs: Sequence[Any]) -> EstimatorSpec:

@@ -11,14 +11,13 @@ from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
-import tensorflow.compat.v1 as v1
 
-from tfdist.cluster import PeerWatch, find_mpi_rank
+from tfdist.cluster import find_mpi_rank
 from tfdist.cluster.environment import check_horovod
 from tfdist.cluster.ranks import HOROVODRUN
 from tfdist.process.endings import OneLineError
 from tfdist.process.progress_file import in_phase
-from tfdist.strategies.extended import WorkerExtended
+from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.horovod.ending import end_in_time
 from tfdist.strategies.horovod.settings import (
     ALONE_BYTES,
@@ -26,7 +25,7 @@ from tfdist.strategies.horovod.settings import (
     describe_settings,
     missing_settings,
 )
-from tfdist.strategies.placement import count_replicas, own_gpu, place
+from tfdist.strategies.placement import count_replicas
 from tfdist.strategies.reductions.compression import Compression, find_half, from_copied, to_copied
 from tfdist.strategies.reductions.engine import Collectives, NoCollectives
 
@@ -77,7 +76,7 @@ class HorovodCollectives:
         )
 
 
-class HorovodStrategy(v1.distribute.Strategy):  # type: ignore[misc]
+class HorovodStrategy(BaseStrategy):
     """Synchronous training on the processes of an MPI job, or of `horovodrun`, over Horovod.
 
     The same semantics as `MultiWorkerStrategy`: started by `mpirun -np 2 python train.py`, without
@@ -115,28 +114,14 @@ class HorovodStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         half = find_half(compression)
         replicas = count_replicas(num_replicas)
         hvd = initialize_horovod()
-        if device is None:
-            device = own_gpu(hvd.local_rank(), replicas.num_devices)
-        placement = place(
-            device,
+        super().__init__(
+            HorovodCollectives(hvd),
+            replicas=replicas,
+            device=device,
             variables_on_host=variables_on_host,
-            num_replicas=replicas.number,
-            devices_per_replica=replicas.devices_each,
+            local_index=hvd.local_rank(),
+            half=half,
         )
-        super().__init__(WorkerExtended(self, placement, HorovodCollectives(hvd), half=half))
-
-    @property
-    def master(self) -> str:
-        """The target for a session: this process itself."""
-        return ""
-
-    def watch_peers(self) -> PeerWatch:
-        """Returns a watch over nobody: the launcher ends all processes when one is lost."""
-        return PeerWatch()
-
-    def update_config_proto(self, config_proto: v1.ConfigProto) -> v1.ConfigProto:
-        """Returns a copy of a session's config with what this strategy needs."""
-        return self.extended.placement.configure(config_proto)
 
     def describe_reductions(self) -> str:
         """Says how gradients are reduced, and what Horovod and Open MPI are told."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.process.progress_file import in_phase
+from tfdist.strategies.worker_strategy import WorkerStrategy
 
 
 class TextExchange:
@@ -21,7 +20,7 @@ class TextExchange:
       strategy: A tfdist strategy.
     """
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: WorkerStrategy) -> None:
         self._strategy = strategy
         collectives = strategy.extended.collectives
         self._graph = tf.Graph()

@@ -1,0 +1,75 @@
+"""BaseStrategy: the parts that LocalStrategy, MultiWorkerStrategy and HorovodStrategy share."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.cluster import Cluster, PeerWatch, Task
+from tfdist.strategies.extended import WorkerExtended
+from tfdist.strategies.placement import ReplicaCount, own_gpu, place
+from tfdist.strategies.reductions.engine import Collectives
+
+
+class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
+    """A strategy whose sessions run in this process and whose workers need no watch.
+
+    `LocalStrategy` and `HorovodStrategy` are like this; `MultiWorkerStrategy`, whose workers talk
+    through TensorFlow's servers, overrides `master`, `watch_peers` and `update_config_proto`.
+
+    Args:
+      collectives: The engine between this worker and the others.
+      replicas: The replicas of this worker.
+      device: The device of the first replica; None is this worker's GPU, or the second logical CPU
+        on a machine without one.
+      variables_on_host: Whether variables, slots and updates are on the host rather than on the
+        device.
+      local_index: Index of this worker on its machine, from 0; it decides which GPU is its own.
+      full_name: This worker's part of a device's full name, such as
+        "/job:worker/replica:0/task:1"; "" where a session has no other tasks.
+      half: The dtype in which float32 gradients travel to other workers; None is float32.
+
+    Raises:
+      DeviceError: If a device does not exist.
+    """
+
+    cluster: Cluster | None = None
+    task: Task | None = None
+
+    def __init__(
+        self,
+        collectives: Collectives,
+        *,
+        replicas: ReplicaCount,
+        device: str | None,
+        variables_on_host: bool,
+        local_index: int = 0,
+        full_name: str = "",
+        half: tf.DType | None = None,
+    ) -> None:
+        if device is None:
+            device = own_gpu(local_index, replicas.num_devices)
+        placement = place(
+            device,
+            variables_on_host=variables_on_host,
+            num_replicas=replicas.number,
+            devices_per_replica=replicas.devices_each,
+        )
+        super().__init__(WorkerExtended(self, placement, collectives, full_name, half))
+
+    @property
+    def master(self) -> str:
+        """The target for a session: this process itself."""
+        return ""
+
+    def watch_peers(self) -> PeerWatch:
+        """Returns a watch over no other worker."""
+        return PeerWatch()
+
+    def update_config_proto(self, config_proto: v1.ConfigProto) -> v1.ConfigProto:
+        """Returns a copy of a session's config in which this worker's devices exist."""
+        return self.extended.placement.configure(config_proto)
+
+    def describe_reductions(self) -> str:
+        """Describes, for the log, how gradients are reduced."""
+        return "on the host of one process"
