@@ -23,6 +23,7 @@ __all__ = [
     "compiled_metrics",
     "has_known_graph",
     "has_weights_to_keep",
+    "learning_rate_as_given",
     "make_eager_again",
     "name_layers_from_the_start",
     "to_legacy",
@@ -126,6 +127,14 @@ def to_legacy(optimizer: Any) -> Any:
       AttributeError: If there is no older one.
     """
     return tf_keras.__internal__.optimizers.convert_to_legacy_optimizer(optimizer)
+
+
+def learning_rate_as_given(optimizer: Any) -> Any:
+    """Returns the learning rate of an optimizer: a variable, or the schedule it was made with.
+
+    The public property has the schedule's value at this step in its place.
+    """
+    return optimizer._learning_rate
 
 
 def has_known_graph(model: Any) -> bool:

@@ -18,6 +18,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.pipeline.stage_plan import FoundBlock
+from tfdist.strategies.private_tensorflow import nested_layers
 
 LayerT = TypeVar("LayerT")
 
@@ -89,9 +90,9 @@ def begin_block(layer: LayerT, name: str, device: int | None = None) -> LayerT:
             f"begin_block takes a Keras layer, got {layer!r}. Elsewhere write "
             f'`with Block("{name}"):` in the forward pass.'
         )
-    if getattr(layer.call, "_tfdist_block", None) is not None:  # type: ignore[attr-defined]
+    if getattr(layer.call, "tfdist_block", None) is not None:  # type: ignore[attr-defined]
         raise ValueError(
-            f"block {layer.call._tfdist_block!r} begins at layer "  # type: ignore[attr-defined]
+            f"block {layer.call.tfdist_block!r} begins at layer "  # type: ignore[attr-defined]
             f"{getattr(layer, 'name', layer)!r} already. Call remove_blocks(layer) first."
         )
     for method in _WRAPPED:
@@ -101,17 +102,11 @@ def begin_block(layer: LayerT, name: str, device: int | None = None) -> LayerT:
 
 def remove_blocks(model: Any) -> None:
     """Takes back every `begin_block` of a layer or of a model's layers."""
-    layers = [model, *_layers_of(model)]
+    layers = [model, *nested_layers(model)]
     for layer, method in itertools.product(layers, _WRAPPED):
         own = vars(layer).get(method)
-        if getattr(own, "_tfdist_block", None) is not None:
+        if getattr(own, "tfdist_block", None) is not None:
             setattr(layer, method, own.__wrapped__)
-
-
-def _layers_of(model: Any) -> list[Any]:
-    if hasattr(model, "_flatten_layers"):
-        return list(model._flatten_layers(include_self=False))
-    return list(getattr(model, "submodules", ()))
 
 
 def _beginning(method: Callable[..., Any], name: str, device: int | None) -> Callable[..., Any]:
@@ -122,7 +117,7 @@ def _beginning(method: Callable[..., Any], name: str, device: int | None) -> Cal
             record.begin(name, device)
         return method(*args, **kwargs)
 
-    begin._tfdist_block = name  # type: ignore[attr-defined]
+    begin.tfdist_block = name  # type: ignore[attr-defined]
     return begin
 
 

@@ -20,6 +20,7 @@ from tfdist.cluster import ClusterError
 from tfdist.cluster.environment import find_launched_replicas
 from tfdist.cluster.rendezvous.meeting import print_to_stderr
 from tfdist.process.endings import OneLineError
+from tfdist.strategies.private_tensorflow import has_control_dependencies
 
 HOST = "/device:CPU:0"
 
@@ -218,16 +219,16 @@ def _read_anew_after_updates(variable: tf.Variable) -> None:
     read_copy = variable.value
 
     def value() -> tf.Tensor:
-        return variable.read_value() if _has_control_dependencies() else read_copy()
+        return variable.read_value() if _must_wait() else read_copy()
 
     variable.value = value
 
 
-def _has_control_dependencies() -> bool:
-    """Says whether an op made here and now would wait for others."""
+def _must_wait() -> bool:
+    """Returns whether an op made here would wait for others, by control dependencies."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:
-        if graph._current_control_dependencies():  # No public way to ask.
+        if has_control_dependencies(graph):
             return True
         graph = getattr(graph, "outer_graph", None)  # Around the body of a loop or a branch.
     return False

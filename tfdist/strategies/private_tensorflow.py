@@ -1,12 +1,15 @@
-"""Every name of TensorFlow's private modules that tfdist uses, and why.
+"""Private names of TensorFlow that tfdist uses, each with the reason.
 
-Nothing else in tfdist imports `tensorflow.python`. Each name here has no public
-equivalent in TensorFlow 2.16 to 2.21; a new TensorFlow is checked against this file.
+No other file of tfdist imports `tensorflow.python` or reads a private attribute of TensorFlow's
+objects (ruff's rules TID251 and SLF001 check this). A name is here because TensorFlow 2.16 to 2.21
+has no public equivalent; a new TensorFlow is checked against this file. Subclasses override private
+methods where TensorFlow's base class calls them: `extended.py` those of `StrategyExtended`,
+`sync_on_read.py` those of a variable. Keras' private names are in `tfdist.estimator.private_keras`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,12 +41,16 @@ __all__ = [
     "ResourceVariable",
     "TransformedFeatures",
     "ValueContext",
+    "add_control_inputs",
+    "has_control_dependencies",
     "is_dense_column",
+    "is_in_loop_or_branch",
     "is_loss_scaled_by_optimizer",
     "is_v2_column",
     "loss_scaled_by_optimizer",
     "make_distributed_dataset",
     "make_distributed_dataset_from_function",
+    "nested_layers",
     "replace_input",
     "replica_in_sync_group",
     "run_in_replica_threads",
@@ -90,6 +97,41 @@ def run_independently(op: tf.Operation) -> None:
     dependencies = getattr(op.graph, "experimental_acd_manager", None)
     if dependencies is not None:
         dependencies.run_independently(op)
+
+
+def add_control_inputs(op: tf.Operation, waits_for: Sequence[tf.Operation]) -> None:
+    """Makes an operation that exists already wait for others.
+
+    `tf.control_dependencies` is for operations that are made later.
+    """
+    op._add_control_inputs(waits_for)
+
+
+def is_in_loop_or_branch(op: tf.Operation) -> bool:
+    """Returns whether an operation of a v1 graph is part of a `tf.while_loop` or `tf.cond`.
+
+    There is no public way to ask. Loops and branches in functions have graphs of their own.
+    """
+    return op._get_control_flow_context() is not None
+
+
+def has_control_dependencies(graph: tf.Graph) -> bool:
+    """Returns whether an operation made in this graph now would wait for others.
+
+    True in a `with tf.control_dependencies(...)` block, which has no public way to ask.
+    """
+    return bool(graph._current_control_dependencies())
+
+
+def nested_layers(model: Any) -> list[Any]:
+    """Returns the layers inside a Keras layer or model, at any depth.
+
+    Keras 2 and 3 both have the private method; `submodules`, which is public, has only Keras 2. It
+    stands here and not in the Estimator's list of Keras' names because a pipeline needs it.
+    """
+    if hasattr(model, "_flatten_layers"):
+        return list(model._flatten_layers(include_self=False))
+    return list(getattr(model, "submodules", ()))
 
 
 def replace_input(op: tf.Operation, old: tf.Tensor, new: tf.Tensor) -> None:

@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as v1
 import tf_keras
 
 from tfdist.estimator.heads import checks
+from tfdist.estimator.private_keras import learning_rate_as_given
 from tfdist.strategies.extended import own_initial_value
 
 # What only the newer optimizers can do; left alone, it changes nothing.
@@ -133,7 +134,7 @@ def _legacy_copy(optimizer: Any, legacy: Any) -> Any:
 
 def _learning_rate(optimizer: Any) -> Any:
     """Returns the schedule, number or tensor that the optimizer was made with."""
-    rate = optimizer._learning_rate  # Its public property hides the schedule.
+    rate = learning_rate_as_given(optimizer)
     if not isinstance(rate, tf.Variable):
         return rate
     if not tf.is_symbolic_tensor(rate.handle):

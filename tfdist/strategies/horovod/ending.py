@@ -94,4 +94,4 @@ def _skip_destructors() -> None:
     """
     libc = ctypes.CDLL(None)
     libc.fflush(None)
-    libc.on_exit(libc._exit, None)
+    libc.on_exit(libc._exit, None)  # noqa: SLF001, a name of the C library

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tfdist.strategies.private_tensorflow import add_control_inputs, is_in_loop_or_branch
+
 
 def without_gates(tensor: tf.Tensor) -> tuple[tf.Tensor, list[tf.Operation]]:
     """Returns a value as it is before gates such as `tf.tuple`'s, and these gates.
@@ -52,7 +54,7 @@ def make_first(gradients: Sequence[tf.Tensor]) -> None:
             # All other edges between two layers lead to the one that was made later, and these
             # edges are inside one: they make no cycle if there is none inside it.
             if not _needs(maker, sibling, layer):
-                sibling._add_control_input(maker)  # No public way to add one later.
+                add_control_inputs(sibling, [maker])
 
 
 def wait_for_leaving(gradient: tf.Tensor, offers: Sequence[tf.Operation]) -> None:
@@ -66,15 +68,13 @@ def wait_for_leaving(gradient: tf.Tensor, offers: Sequence[tf.Operation]) -> Non
     maker = _maker(gradient)
     for sibling in _siblings(maker):
         if maker in sibling.control_inputs and "CPU" in sibling.device:
-            sibling._add_control_inputs(offers)
+            add_control_inputs(sibling, offers)
 
 
 def is_outside(operation: tf.Operation) -> bool:
     """Says whether an op is outside functions, loops and branches."""
-    # No public way to ask for the second.
-    return getattr(operation.graph, "outer_graph", None) is None and (
-        operation._get_control_flow_context() is None
-    )
+    in_function = getattr(operation.graph, "outer_graph", None) is not None
+    return not in_function and not is_in_loop_or_branch(operation)
 
 
 def _maker(tensor: tf.Tensor) -> tf.Operation:
