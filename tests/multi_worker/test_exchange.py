@@ -190,7 +190,7 @@ def test_in_a_training_step_only_the_exchange_is_elsewhere(
     fake_cluster: Any, train: Any, num_workers: int
 ) -> None:
     workers = fake_cluster.run(train, num_workers=num_workers)
-    sizes = "buckets of up to 1 MB, from 0.5 MB on alone; freed memory kept"
+    sizes = "bucket size 1 MB, bucketing threshold 0.5 MB; freed memory kept"
     line = f"Reductions: gRPC, directly between {num_workers} workers, {sizes}"
     for index, worker in enumerate(workers):
         assert worker["said"] == [line]

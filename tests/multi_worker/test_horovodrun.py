@@ -104,7 +104,7 @@ def test_its_processes_are_the_workers_of_one_run(folder: Path) -> None:
         "source": "horovodrun",
         "num_instances": 2,
         "num_workers": 2,
-        "reductions": "Horovod over gloo, buckets of up to 1 MB, from 0.25 MB on alone; "
+        "reductions": "Horovod over gloo, bucket size 1 MB, bucketing threshold 0.25 MB; "
         "HOROVOD_CYCLE_TIME=0.1, HOROVOD_FUSION_THRESHOLD=1048576",
     }
     assert said == [expected, expected]

@@ -243,7 +243,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     def describe_messages(self) -> str:
         """Says what gradients travel to other workers in."""
         sizes = describe_sizes(
-            max_bytes=self.collectives.max_bucket_bytes, alone_bytes=self.collectives.alone_bytes
+            bucket_size_bytes=self.collectives.bucket_size_bytes,
+            threshold_bytes=self.collectives.threshold_bytes,
         )
         return sizes if self._half is None else f"{sizes}, float32 sent as {self._half.name}"
 
@@ -292,7 +293,9 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         """Says whether a value is a message of its own."""
         if isinstance(value, tf.IndexedSlices):
             return False
-        return (value.shape.num_elements() or 0) * value.dtype.size >= self.collectives.alone_bytes
+        return (
+            value.shape.num_elements() or 0
+        ) * value.dtype.size >= self.collectives.threshold_bytes
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
         parts = [_as_value(part) for part in _values_of(value)]

@@ -64,8 +64,8 @@ def test_no_rules_are_put_beside_the_users_own_choice_of_algorithms(name: str, v
 
 
 def test_sizes_are_said_in_mb() -> None:
-    said = describe_sizes(max_bytes=1 << 20, alone_bytes=256 << 10)
-    assert said == "buckets of up to 1 MB, from 0.25 MB on alone"
+    said = describe_sizes(bucket_size_bytes=1 << 20, threshold_bytes=256 << 10)
+    assert said == "bucket size 1 MB, bucketing threshold 0.25 MB"
 
 
 def test_the_rules_are_complete() -> None:
@@ -119,7 +119,7 @@ def test_open_mpi_takes_the_settings_without_a_word_and_the_users_stay(
     assert ended.returncode == 0, ended.stderr
     said = SAID.replace("CYCLE_TIME=0.1", "CYCLE_TIME=1 (yours)")
     for rank in (0, 1):
-        line = f"rank {rank}: Horovod, buckets of up to 1 MB, from 0.25 MB on alone; {said}, "
+        line = f"rank {rank}: Horovod, bucket size 1 MB, bucketing threshold 0.25 MB; {said}, "
         assert f"{line}coll_tuned rings from 1 MB on\n" in ended.stdout
     of_tensorflow = re.compile(r"\.cc:\d+\]|absl::|^To enable the following instructions")
     lines = ended.stderr.splitlines()

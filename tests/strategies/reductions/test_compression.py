@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy, strategy_for_run
 from tfdist.strategies.reductions.collectives import all_reduce
-from tfdist.strategies.reductions.compression import sum_of_halves
+from tfdist.strategies.reductions.compression import compressed_sum
 
 HALVES = [tf.float16, tf.bfloat16]
 ROUNDING = {tf.float16: 2.0**-11, tf.bfloat16: 2.0**-8}
@@ -21,7 +21,7 @@ ROUNDING = {tf.float16: 2.0**-11, tf.bfloat16: 2.0**-8}
 class _Meeting:
     """An engine between threads, each of which is a worker."""
 
-    max_bucket_bytes = alone_bytes = 1 << 20
+    bucket_size_bytes = threshold_bytes = 1 << 20
 
     def __init__(self, barrier: Barrier, table: list[Any], worker_index: int) -> None:
         self.num_workers = len(table)
@@ -72,7 +72,7 @@ def test_a_sum_is_off_by_no_more_than_is_stated(
     def work(collectives: Any) -> Any:
         own = tf.constant(gradients[collectives.worker_index])
         parts = [own[:1], tf.reshape(own[1:], [50, 60])]  # 3,001 does not divide by 5.
-        sums = sum_of_halves(collectives, parts, half, "bucket")
+        sums = compressed_sum(collectives, parts, half, "bucket")
         assert [part.shape for part in sums] == [[1], [50, 60]]
         return np.concatenate([np.ravel(part) for part in sums])
 
@@ -92,7 +92,7 @@ def test_nobody_adds_halves(kind: Any) -> None:
 
     def work(collectives: Any) -> Any:
         own = tf.constant(values[collectives.worker_index])
-        return sum_of_halves(collectives, [own], tf.float16, "bucket")[0].numpy()
+        return compressed_sum(collectives, [own], tf.float16, "bucket")[0].numpy()
 
     for total in _on_workers(4, work, kind):
         assert total.tolist() == [2052.0, 0.0]
@@ -142,4 +142,4 @@ def test_another_compression_is_refused_in_one_line(strategy: Any, compression: 
 def test_the_description_of_messages_names_the_half(compression: Any, said: str) -> None:
     strategy = MultiWorkerStrategy(device="/device:CPU:0", compression=compression)
     described = strategy.extended.describe_messages()
-    assert described == f"buckets of up to 1 MB, from 1 MB on alone{said}"
+    assert described == f"bucket size 1 MB, bucketing threshold 1 MB{said}"

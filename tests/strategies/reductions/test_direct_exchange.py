@@ -17,7 +17,7 @@ def _exchanged(kind: str, shape: list[int | None], *, num_workers: int, index: i
         result = tf.identity(tf.identity(tensor, "collective"), "result")
         user = tf.negative(result)
         exchange = DirectExchange(hosts=HOSTS[:num_workers], index=index)
-        exchange.take_over(Collective(kind=kind, tensor=tensor, result=result, key="7"))
+        exchange.redirect(Collective(kind=kind, tensor=tensor, result=result, key="7"))
     assert user.op.inputs[0].op.inputs[0].op.name.startswith("collective_exchanged/")
     return [op for op in graph.get_operations() if op.name.startswith("collective_exchanged/")]
 
@@ -80,7 +80,7 @@ def test_sums_that_share_a_message_come_back_to_their_users_in_their_shapes() ->
             result = tf.identity(tf.identity(tensor, f"collective_{i}"), "result")
             users.append(tf.negative(result))
             sums.append(Collective(kind="sum", tensor=tensor, result=result, key=str(i)))
-        DirectExchange(hosts=HOSTS[:2], index=0).take_over_together(sums)
+        DirectExchange(hosts=HOSTS[:2], index=0).redirect_sums(sums)
     assert _count(graph.get_operations(), "QueueEnqueueV2", "QueueDequeueV2") == (1, 1)
     for i, (user, shape) in enumerate(zip(users, shapes, strict=True)):
         value = user.op.inputs[0].op.inputs[0]

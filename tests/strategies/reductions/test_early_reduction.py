@@ -179,7 +179,7 @@ def test_the_backward_pass_waits_until_a_gradient_has_been_offered_where_that_ta
         early_reduction.make_first([gradient])
         hosts = tuple(f"/job:worker/task:{index}/device:CPU:0" for index in range(num_workers))
         result = tf.identity(tf.identity(gradient))
-        DirectExchange(hosts=hosts, index=0).take_over(
+        DirectExchange(hosts=hosts, index=0).redirect(
             Collective(kind="sum", tensor=gradient, result=result, key="0")
         )
         operations = graph.get_operations()

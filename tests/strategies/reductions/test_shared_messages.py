@@ -4,13 +4,13 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.strategies.reductions.buckets import Sum, group, results_behind
+from tfdist.strategies.reductions.buckets import Sum, find_dependencies, group_sums
 
 KB = 1 << 10
 
 
-def small(*needs: int, dtype: str = "float32", num_bytes: int = 40) -> Sum:
-    return Sum(dtype=dtype, num_bytes=num_bytes, needs=frozenset(needs))
+def small(*depends_on: int, dtype: str = "float32", num_bytes: int = 40) -> Sum:
+    return Sum(dtype=dtype, num_bytes=num_bytes, depends_on=frozenset(depends_on))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def small(*needs: int, dtype: str = "float32", num_bytes: int = 40) -> Sum:
 def test_small_sums_share_a_message_unless_one_is_made_of_another(
     sums: dict[int, Sum], groups: list[list[int]]
 ) -> None:
-    assert group(sums) == groups
+    assert group_sums(sums) == groups
 
 
 def test_what_a_tensor_is_made_of_is_found_through_inputs_control_and_loops() -> None:
@@ -54,5 +54,5 @@ def test_what_a_tensor_is_made_of_is_found_through_inputs_control_and_loops() ->
         )[1]
         assert {op.type for op in graph.get_operations()} >= {"NextIteration", "StatelessWhile"}
         wanted = [controlled, looped, function, tf.group(looped, controlled), results[3]]
-        behind = results_behind(graph, results, wanted)
-    assert [sorted(one) for one in behind] == [[0, 1], [2], [3], [0, 1, 2], [3]]
+        found = find_dependencies(graph, results, wanted)
+    assert [sorted(one) for one in found] == [[0, 1], [2], [3], [0, 1, 2], [3]]

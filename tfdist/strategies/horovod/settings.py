@@ -11,14 +11,14 @@ from pathlib import Path
 
 # Horovod reduces a bucket when its last gradient exists, and copies it into a buffer and back. A
 # tensor alone is reduced where it is.
-MAX_BUCKET_BYTES = 1 << 20
-ALONE_BYTES = 256 << 10
+BUCKET_SIZE_BYTES = 1 << 20
+THRESHOLD_BYTES = 256 << 10
 
 _ENGINE = {
     "HOROVOD_CYCLE_TIME": "0.1",  # Milliseconds until it looks again for something to reduce.
     # Above this (bytes) Horovod reduces each tensor where it is; below, it copies several into one
     # buffer and back. 33 MB of gradients: 1.37 instead of 1.48.
-    "HOROVOD_FUSION_THRESHOLD": str(MAX_BUCKET_BYTES),
+    "HOROVOD_FUSION_THRESHOLD": str(BUCKET_SIZE_BYTES),
     # A rank that waits gives its core to the computation.
     "OMPI_MCA_mpi_yield_when_idle": "1",
     # Over TCP, messages go in pieces of 128 KB. As one ("put"), an answer that the other rank waits

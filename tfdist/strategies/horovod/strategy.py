@@ -20,8 +20,8 @@ from tfdist.process.progress_file import in_phase
 from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.horovod.ending import end_in_time
 from tfdist.strategies.horovod.settings import (
-    ALONE_BYTES,
-    MAX_BUCKET_BYTES,
+    BUCKET_SIZE_BYTES,
+    THRESHOLD_BYTES,
     describe_settings,
     missing_settings,
 )
@@ -43,8 +43,8 @@ class HorovodCollectives:
     Ranks agree on tensors by their ops' names, which are the same because the graphs are.
     """
 
-    max_bucket_bytes = MAX_BUCKET_BYTES
-    alone_bytes = ALONE_BYTES
+    bucket_size_bytes = BUCKET_SIZE_BYTES
+    threshold_bytes = THRESHOLD_BYTES
 
     def __init__(self, hvd: ModuleType, ranks: tuple[int, ...] | None = None) -> None:
         self._hvd = hvd

@@ -1,12 +1,24 @@
-"""Message buckets: which gradients, and which small sums, travel in one message.
+"""Message buckets: the gradients, and the small sums, that share one message.
 
-One message a gradient pays the network's latency for each; one message for all can only leave
-when the backward pass has ended. So gradients are packed, in the order in which the backward pass
-makes them, into buckets that leave as soon as their last member exists. A gradient that is large
-enough leaves alone, and is not copied into a bucket; the small ones around it share one.
+One message per gradient pays the latency of the network for each; one message for all can only be
+sent when the backward pass has ended. So gradients are packed into buckets, in the order in which
+the backward pass makes them, and a bucket is sent as soon as its last member exists. PyTorch's DDP
+does the same (Li et al., "PyTorch Distributed", VLDB 2020, section 3.2), and so does Horovod's
+tensor fusion (Sergeev and Del Balso, 2018, arXiv:1802.05799). Two numbers decide:
 
-A message costs about 0.4 ms of a worker's time, whatever is in it. So small sums that each step
-needs share one: the Estimator's numbers about stopping and saving go with the last small gradients.
+    bucket size            a bucket is closed before it would grow beyond this
+    bucketing threshold    a gradient of this size or more is not copied into a bucket: it is a
+                           message by itself
+
+    forward order:     kernel_1    bias_1    kernel_2    bias_2    kernel_3    bias_3
+                       0.1 MB      1 KB      4 MB        1 KB      0.2 MB      1 KB
+    buckets:           1: bias_3, kernel_3, bias_2, bias_1, kernel_1
+                       2: kernel_2
+
+Besides gradients, the Estimator reduces small numbers in each step: the loss, and whether a worker
+wants to stop or to save. A message costs about 0.4 ms of a worker's time, whatever its size
+(`docs/performance.md`), so `group_sums` puts these numbers into the message of the last small
+gradients where a direct exchange makes that possible.
 """
 
 from __future__ import annotations
@@ -16,39 +28,46 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-# Copying so many bytes into a shared message and out again is cheaper than a message.
-_MAX_BYTES = 256 << 10
+# Copying this many bytes into a shared message and out again is cheaper than a message.
+_MAX_SHARED_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gradient:
-    """What packing needs to know of one gradient: its dtype's name and its size."""
+    """The properties of a gradient that packing depends on.
+
+    Attributes:
+      dtype: The name of the dtype in which it is sent.
+      num_bytes: Its size in that dtype.
+    """
 
     dtype: str
     num_bytes: int
 
 
-def pack(gradients: Sequence[Gradient], *, max_bytes: int, alone_bytes: int) -> list[list[int]]:
+def pack(
+    gradients: Sequence[Gradient], *, bucket_size_bytes: int, threshold_bytes: int
+) -> list[list[int]]:
     """Packs gradients into buckets.
 
     Args:
-      gradients: One a variable, in the order in which the forward pass uses the variables.
-      max_bytes: A bucket is closed before it would grow beyond this.
-      alone_bytes: A gradient of this size or more gets a bucket of its own.
+      gradients: One per variable, in the order in which the forward pass uses the variables.
+      bucket_size_bytes: The bucket size: a bucket is closed before it would grow beyond this.
+      threshold_bytes: The bucketing threshold: a gradient of this size or more gets its own bucket.
 
     Returns:
-      Buckets of indices into `gradients`, those that exist first at the front: the backward pass
-      makes the last layers' gradients first. A bucket holds one dtype.
+      Buckets of indices into `gradients`, from the last layers to the first: that is the order in
+      which the backward pass makes them. A bucket holds one dtype.
     """
     buckets: list[list[int]] = []
     open_bucket: dict[str, tuple[list[int], int]] = {}
     for index in reversed(range(len(gradients))):
         gradient = gradients[index]
-        if gradient.num_bytes >= alone_bytes:
+        if gradient.num_bytes >= threshold_bytes:
             buckets.append([index])
             continue
         bucket, size = open_bucket.get(gradient.dtype, ([], 0))
-        if not bucket or size + gradient.num_bytes > max_bytes:
+        if not bucket or size + gradient.num_bytes > bucket_size_bytes:
             bucket, size = [], 0
             buckets.append(bucket)
         bucket.append(index)
@@ -56,9 +75,9 @@ def pack(gradients: Sequence[Gradient], *, max_bytes: int, alone_bytes: int) -> 
     return buckets
 
 
-def describe_sizes(*, max_bytes: int, alone_bytes: int) -> str:
-    """Says in words how gradients are packed."""
-    return f"buckets of up to {_in_mb(max_bytes)}, from {_in_mb(alone_bytes)} on alone"
+def describe_sizes(*, bucket_size_bytes: int, threshold_bytes: int) -> str:
+    """Describes how gradients are packed, for the log."""
+    return f"bucket size {_in_mb(bucket_size_bytes)}, bucketing threshold {_in_mb(threshold_bytes)}"
 
 
 def _in_mb(num_bytes: int) -> str:
@@ -67,67 +86,74 @@ def _in_mb(num_bytes: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Sum:
-    """What grouping needs to know of one sum.
+    """The properties of a sum that grouping depends on.
 
     Attributes:
-      dtype: Its dtype's name.
+      dtype: The name of its dtype.
       num_bytes: Its size.
-      needs: The numbers of the other sums that its own value is made of.
+      depends_on: The numbers of the other sums that its own input depends on.
     """
 
     dtype: str
     num_bytes: int
-    needs: frozenset[int]
+    depends_on: frozenset[int]
 
 
-def group(sums: Mapping[int, Sum]) -> list[list[int]]:
-    """Groups the sums that share a message: small, of one dtype, and none made of another one.
+def group_sums(sums: Mapping[int, Sum]) -> list[list[int]]:
+    """Groups the sums that share a message: small, of one dtype, and independent of one another.
 
     Args:
-      sums: By their numbers, which count in the order in which they were made.
+      sums: Sums by their numbers, which count in the order in which the sums were made.
 
     Returns:
-      The numbers of each group of at least two, in ascending order. A later sum is preferred: what
-      waits for the end of a step anyway is not sent sooner on its own.
+      The numbers of each group of at least two, in ascending order. Later sums are preferred: a
+      value that waits for the end of a step anyway does not need an earlier message.
     """
     groups: list[list[int]] = []
-    for dtype in sorted({one.dtype for one in sums.values()}):
+    for dtype in sorted({candidate.dtype for candidate in sums.values()}):
         members: list[int] = []
         size = 0
         for number in sorted(sums, reverse=True):
-            one = sums[number]
-            if one.dtype != dtype or size + one.num_bytes > _MAX_BYTES:
+            candidate = sums[number]
+            if candidate.dtype != dtype or size + candidate.num_bytes > _MAX_SHARED_BYTES:
                 continue
-            # With what depends on a member, and what a member depends on, it would wait for itself.
-            if any(number in sums[other].needs or other in one.needs for other in members):
+            # In one message with a sum that it depends on, a sum would wait for itself.
+            if any(
+                number in sums[other].depends_on or other in candidate.depends_on
+                for other in members
+            ):
                 continue
             members.append(number)
-            size += one.num_bytes
+            size += candidate.num_bytes
         if len(members) > 1:
             groups.append(members[::-1])
     return groups
 
 
-def results_behind(
-    graph: tf.Graph, results: Sequence[tf.Tensor], wanted: Sequence[tf.Tensor | tf.Operation]
+def find_dependencies(
+    graph: tf.Graph, results: Sequence[tf.Tensor], targets: Sequence[tf.Tensor | tf.Operation]
 ) -> list[frozenset[int]]:
-    """Says for each wanted tensor or operation which of the results it is made of, by number."""
-    marks = {result.op.name: 1 << number for number, result in enumerate(results)}
-    before = {
-        op.name: [tensor.op.name for tensor in op.inputs] + [one.name for one in op.control_inputs]
+    """Returns, for each target, the numbers of the results that it depends on.
+
+    Inputs and control inputs count, through loops of the old kind as well.
+    """
+    # One bit per result; the bits of an op are those of all that it depends on.
+    own_bits = {result.op.name: 1 << number for number, result in enumerate(results)}
+    sources_of = {
+        op.name: [tensor.op.name for tensor in op.inputs] + [c.name for c in op.control_inputs]
         for op in graph.get_operations()
     }
-    found = dict.fromkeys(before, 0)
+    bits = dict.fromkeys(sources_of, 0)
     has_changed = True
-    while has_changed:  # Twice, and more often with loops, whose edges lead back.
+    while has_changed:  # Two passes, and more with loops, whose edges lead back.
         has_changed = False
-        for name, sources in before.items():
-            mask = found[name] | marks.get(name, 0)
+        for name, sources in sources_of.items():
+            mask = bits[name] | own_bits.get(name, 0)
             for source in sources:
-                mask |= found[source]
-            if mask != found[name]:
-                found[name] = mask
+                mask |= bits[source]
+            if mask != bits[name]:
+                bits[name] = mask
                 has_changed = True
-    ops = [one.op if isinstance(one, tf.Tensor) else one for one in wanted]
+    ops = [target.op if isinstance(target, tf.Tensor) else target for target in targets]
     count = range(len(results))
-    return [frozenset(i for i in count if found[op.name] >> i & 1) for op in ops]
+    return [frozenset(i for i in count if bits[op.name] >> i & 1) for op in ops]

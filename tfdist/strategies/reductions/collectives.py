@@ -1,4 +1,28 @@
-"""What an engine (gRPC, Horovod) brings, and the reductions that are built from it.
+"""Reductions of gradients over workers: from the device, by buckets and the wire, to the host.
+
+A step with n workers and three gradients, of which one is at least the bucketing threshold and one
+is in bfloat16; each worker does the same:
+
+    device            host            bucket        wire            host
+    ---------------   -------------   -----------   -------------   ---------------------------
+    [4096, 1024] ---> [4096, 1024] -> by itself --> sum over the -> [4096, 1024] / n
+                                                    workers
+    [1024] ---------> [1024] -----.
+                                  +-> [1664] -----> sum over the -> split -> [1024] / n
+    [10, 64] bf16 --> [10, 64] ---'                 workers              '-> [10, 64] / n -> bf16
+                      float32
+
+1. *device -> host*: `_sendable` copies a tensor, in a dtype in which a sum does not overflow.
+2. *host -> bucket*: `buckets.pack` decides; the engine joins the members of a bucket. Joined, they
+   are flat: [elements of all members].
+3. *wire*: the engine (gRPC, Horovod) sums over the workers: around a ring, where each of n workers
+   sends 2 (n - 1) / n of the bytes (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms
+   for clusters of workstations", 2009), or directly (`direct_exchange`). With compression,
+   `compression.compressed_sum` sends half-precision values and adds them in float32.
+4. *-> host*: the sum is split into the members' shapes, divided by n for a mean, and cast back.
+
+Sparse gradients (`tf.IndexedSlices`) have other rows on each worker: all rows are gathered, and
+[rows_0, columns], ..., [rows_n-1, columns] become [rows_0 + ... + rows_n-1, columns].
 
 Every function here adds ops to the current graph, on the host. Each is a collective: every worker
 must build and run the same ones, or the others wait.
@@ -14,12 +38,12 @@ import tensorflow as tf
 
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.buckets import Gradient, pack
-from tfdist.strategies.reductions.compression import gather_halves, sum_of_halves
+from tfdist.strategies.reductions.compression import compressed_gather, compressed_sum
 from tfdist.strategies.reductions.engine import Collectives
 
 Value: TypeAlias = "tf.Tensor | tf.IndexedSlices"
 
-# Sums are made in these; half-precision gradients of many workers can overflow in their sum.
+# The dtype of a sum: half-precision gradients of many workers can overflow when they are added.
 _SUMMED_AS = {
     tf.float16: tf.float32,
     tf.bfloat16: tf.float32,
@@ -54,37 +78,37 @@ def all_reduce(
         back.
       mean: Whether the sum is divided by the number of workers.
       name: Prefix of the ops' names.
-      names: What each value belongs to. Workers pair values of the same name; without names, those
-        of the same place among the values.
-      half: What float32 values travel as (see `compression`); None sends them as they are.
+      names: The name that each value belongs to, such as a variable's. Workers pair values of the
+        same name; without names, values at the same place in `values`.
+      half: The dtype in which float32 values are sent (see `compression`); None sends float32.
 
     Returns:
-      (one value per input, of the same kind and dtype, on the host; number of buckets used for
-      the dense ones).
+      (one value per input, of the same kind, shape and dtype, on the host; the number of buckets
+      of the dense values).
 
     Raises:
       TypeError: If a dtype cannot be summed.
     """
     with tf.device(HOST), tf.name_scope(name):
         dense = [i for i, value in enumerate(values) if not isinstance(value, tf.IndexedSlices)]
-        sent = [_sendable(values[i]) for i in dense]
+        sendable = [_sendable(values[i]) for i in dense]  # each of its variable's shape
         dtypes = [sent_as(values[i].dtype, half) for i in dense]
         buckets = pack(
-            [_describe(t, dtype) for t, dtype in zip(sent, dtypes, strict=True)],
-            max_bytes=collectives.max_bucket_bytes,
-            alone_bytes=collectives.alone_bytes,
+            [_describe(t, dtype) for t, dtype in zip(sendable, dtypes, strict=True)],
+            bucket_size_bytes=collectives.bucket_size_bytes,
+            threshold_bytes=collectives.threshold_bytes,
         )
         reduced: list[Value] = list(values)
         divisor = collectives.num_workers if mean else 1
         for number, bucket in enumerate(buckets):
-            members, dtype = [sent[i] for i in bucket], dtypes[bucket[0]]
+            members, dtype = [sendable[i] for i in bucket], dtypes[bucket[0]]
             bucket_name = f"bucket_{number}"
             if names:
                 bucket_name = _bucket_name([names[dense[i]] for i in bucket])
             if dtype == members[0].dtype:
-                sums = collectives.sum(members, bucket_name)
+                sums = collectives.sum(members, bucket_name)  # each of its member's shape
             else:
-                sums = sum_of_halves(collectives, members, dtype, bucket_name)
+                sums = compressed_sum(collectives, members, dtype, bucket_name)
             for i, total in zip(bucket, sums, strict=True):
                 original = values[dense[i]]
                 total.set_shape(original.shape)
@@ -104,31 +128,35 @@ def _bucket_name(names: Sequence[str]) -> str:
 
 
 def add_replicas(parts: Sequence[Value], *, mean: bool) -> Value:
-    """Combines what the replicas of one worker have of a value, on the host.
+    """Combines the values that the replicas of this worker have, on the host.
 
     Args:
-      parts: One value, or one for each replica, of equal kind and dtype. float16 and bfloat16 are
-        summed in float32.
+      parts: One value that stands for all replicas, or one per replica, of equal kind, shape and
+        dtype. float16 and bfloat16 are summed in float32.
       mean: Whether the sum is divided by the number of replicas.
+
+    Returns:
+      One value of the same kind and dtype. Slices have the rows of all replicas.
     """
     if len(parts) == 1:
         return parts[0]
     with tf.device(HOST), tf.name_scope("add_replicas"):
         if isinstance(parts[0], tf.IndexedSlices):
+            # [rows of all replicas, ...], and [rows of all replicas]
             rows = tf.concat([_sendable(part.values) for part in parts], axis=0)
             indices = tf.concat([part.indices for part in parts], axis=0)
             values = _finish(rows, parts[0].dtype, len(parts) if mean else 1)
             return tf.IndexedSlices(values, indices, parts[0].dense_shape)
-        total = tf.add_n([_sendable(part) for part in parts])
+        total = tf.add_n([_sendable(part) for part in parts])  # the shape of one part
         return _finish(total, parts[0].dtype, len(parts) if mean else 1)
 
 
 def sent_as(dtype: tf.DType, half: tf.DType | None) -> tf.DType:
-    """Returns the dtype in which values of one dtype travel.
+    """Returns the dtype in which values of one dtype are sent.
 
     Args:
-      dtype: The values' own.
-      half: What float32 travels as; None is float32.
+      dtype: The dtype of the values.
+      half: The dtype in which float32 is sent; None is float32.
     """
     return half if half is not None and dtype == tf.float32 else _SUMMED_AS.get(dtype, dtype)
 
@@ -140,13 +168,13 @@ def _reduce_slices(
     half: tf.DType | None,
     name: str,
 ) -> tf.IndexedSlices:
-    """Gathers all workers' rows: the sum of sparse gradients is their concatenation."""
-    rows, dtype = _sendable(slices.values), sent_as(slices.values.dtype, half)
+    """Gathers the rows of all workers: the sum of sparse gradients is their concatenation."""
+    rows, dtype = _sendable(slices.values), sent_as(slices.values.dtype, half)  # [own_rows, ...]
     if dtype == rows.dtype:
-        rows = collectives.gather(rows, f"{name}_values")
+        rows = collectives.gather(rows, f"{name}_values")  # [all_rows, ...]
     else:
-        rows = gather_halves(collectives, rows, dtype, f"{name}_values")
-    indices = collectives.gather(tf.identity(slices.indices), f"{name}_indices")
+        rows = compressed_gather(collectives, rows, dtype, f"{name}_values")  # [all_rows, ...]
+    indices = collectives.gather(tf.identity(slices.indices), f"{name}_indices")  # [all_rows]
     rows.set_shape(tf.TensorShape([None]).concatenate(slices.values.shape[1:]))
     indices.set_shape([None])
     return tf.IndexedSlices(
@@ -155,7 +183,7 @@ def _reduce_slices(
 
 
 def broadcast(collectives: Collectives, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
-    """Gives every worker the value that `tensor` has on worker 0.
+    """Returns, on every worker, the value that `tensor` has on worker 0.
 
     Raises:
       TypeError: If the dtype cannot be sent (strings, complex numbers).
@@ -167,12 +195,12 @@ def broadcast(collectives: Collectives, tensor: tf.Tensor, *, name: str) -> tf.T
             "value sent to other workers must have one. Give the variable a static shape."
         )
     with tf.device(HOST):
-        received = collectives.broadcast(_sendable(tensor), name)
+        received = collectives.broadcast(_sendable(tensor), name)  # the shape of `tensor`
         return tf.cast(received, tensor.dtype)
 
 
 def _sendable(tensor: tf.Tensor) -> tf.Tensor:
-    """Brings a tensor to the host, in a dtype that every engine can add."""
+    """Copies a tensor to the host, in a dtype that every engine can add; the shape stays."""
     dtype = _SUMMED_AS.get(tensor.dtype)
     if dtype is None:
         raise TypeError(
@@ -188,6 +216,7 @@ def _describe(tensor: tf.Tensor, dtype: tf.DType) -> Gradient:
 
 
 def _finish(total: tf.Tensor, dtype: tf.DType, divisor: int) -> tf.Tensor:
+    """Divides a sum and casts it to the dtype of the values; the shape stays."""
     if divisor > 1:
         total = tf.cast(total / tf.cast(divisor, total.dtype), total.dtype)
     return total if total.dtype == dtype else tf.cast(total, dtype)

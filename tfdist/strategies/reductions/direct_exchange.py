@@ -1,15 +1,65 @@
-"""Sums of gradients over a few workers, each pair of which talks directly.
+"""Direct exchange: workers send tensors to each other through queues, in place of gRPC's ring.
 
-TensorFlow's collectives copy what they send and receive about six times on its way; what one task
-of a session sends to another is copied once. So each worker offers its gradients in queues on its
-host, and the others take them from there: for 33 MB between two workers that took 55 % of the time
-of the ring, and half of its work.
+TensorFlow's ring collectives copy what they send and receive about six times on the way; a tensor
+that one task of a session sends to another is copied once. For 33 MB between two workers the
+exchange took 39 ms and the ring 82 (`docs/performance.md`). It is for few workers, whose graph has
+a session that sees all of them; the ring stays everywhere else.
 
-It takes the place of the collectives of a whole graph: a step that has collectives is one step for
-all servers, and a session's part on another server would get into that worker's own step.
+Order of events
+---------------
 
-A worker may have ended its step while another still takes from its queues: it must not leave before
-the others have ended the step, too. The Estimator's workers leave together.
+1. *Note.* Before the graph is built, `GrpcCollectives.note_collectives()` is called. From then on
+   every collective is built as a ring collective with an identity behind it, and noted as a
+   `Collective`. model_fn, optimizer and hooks use the identity and know of nothing else:
+
+       gradient --> CollectiveReduce --> Identity --> mean, update rule
+       (tensor)                          (result)
+
+2. *Rewire.* When all ops of a step are in the graph, and before its session is opened,
+   `GrpcCollectives.exchange_directly()` is called; in an Estimator by the hook that comes after all
+   others that reduce something. It adds the ops of the exchange, and gives the identity another
+   input. The ring collective has no consumer left, so no session runs it:
+
+       gradient --> CollectiveReduce                           (never run)
+              \
+               `--> enqueue, dequeue, add --> Identity --> mean, update rule
+                                              (result)
+
+   It happens so late because it needs to see the whole graph: all collectives are exchanged or
+   none (below), and small sums share a message if none depends on another (`buckets.group_sums`).
+
+3. *Step.* Two workers. A queue stands on the host of the worker that sends; the other one's dequeue
+   runs there, and its output crosses the network:
+
+       worker 0                                   worker 1
+       --------                                   --------
+       g0 is computed                             g1 is computed
+       g0 -> queue from_0_to_1                    g1 -> queue from_1_to_0
+       g1 <- queue from_1_to_0 <~~~~~~~~~~~~~~~~~~~~~~'
+       '~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~> g0 <- queue from_0_to_1
+       g0 + g1                                    g0 + g1, in the same order: the same bits
+
+   More than two workers sum large tensors by shares, a reduce-scatter and an all-gather (Thakur et
+   al., "Optimization of Collective Communication Operations in MPICH", 2005): worker i gets share i
+   of all workers, adds them in worker order, and sends the sum to all. Each sends 2 (n - 1) / n of
+   the tensor, as in a ring, but in 2 exchanges rather than 2 (n - 1).
+
+All or nothing
+--------------
+
+TensorFlow gives a step that runs collectives one step id on all servers. A session that exchanges
+has ops on the other servers, and with that id they would get into the other workers' own steps. So
+no session call may run both.
+
+Names
+-----
+
+A collective's key is a number made from its name (`grpc_collectives`), the same on every worker. It
+names the queues: `tfdist_<key>_from_0_to_1`, and `tfdist_<key>_sum_from_0_to_1` for the sums of
+shares.
+
+A worker may end its step while another one still takes from its queues. So no worker may leave
+before the others have ended the step; the Estimator's workers leave together.
 """
 
 from __future__ import annotations
@@ -23,9 +73,9 @@ import tensorflow as tf
 from tfdist.strategies.private_tensorflow import replace_input
 from tfdist.strategies.reductions import early_reduction
 
-# A worker can be a step ahead of another one, and never two: it waits for the other's gradients.
-_STEPS_AHEAD = 2
-# Up to so many, each worker gets all of a tensor: one exchange takes less than two small ones.
+# A worker can be one step ahead of another one and never two: it waits for the other's gradients.
+_QUEUE_CAPACITY = 2
+# Up to this size every worker gets the whole tensor: one exchange takes less time than two.
 _FEW_ELEMENTS = 16 << 10
 
 
@@ -35,8 +85,8 @@ class Collective:
 
     Attributes:
       kind: "sum", "gather" or "broadcast" (of the first worker's value).
-      tensor: What this worker brings.
-      result: An identity of what it gets, which everything that uses it reads.
+      tensor: The tensor that this worker contributes.
+      result: An identity of the collective's output, which all consumers of the output use.
       key: A name that no other collective of this process has, the same on every worker.
     """
 
@@ -48,42 +98,44 @@ class Collective:
 
 @dataclass(frozen=True, kw_only=True)
 class DirectExchange:
-    """One worker's end of it.
+    """One worker's endpoint of the exchange.
 
     Attributes:
       hosts: Full names of the workers' host devices, in the workers' order, such as
         "/job:worker/replica:0/task:1/device:CPU:0". A session needs to see them all.
-      index: This worker's place among them.
+      index: This worker's index in `hosts`.
     """
 
     hosts: tuple[str, ...]
     index: int
 
-    def take_over(self, collective: Collective) -> None:
-        """Lets what uses a collective's result use this exchange's instead.
+    def redirect(self, collective: Collective) -> None:
+        """Redirects the consumers of a collective's output to this exchange.
 
-        The collective itself is left without use. Every worker must do so, before a session has
-        been opened.
+        The collective itself is left without consumers. Every worker must call this, before a
+        session is opened.
         """
         with self._in_place_of(collective) as key:
-            values = getattr(self, f"_{collective.kind}")(collective.tensor, key)
-        _replace(collective, values)
+            value = getattr(self, f"_{collective.kind}")(collective.tensor, key)
+        _replace(collective, value)
 
-    def take_over_together(self, sums: Sequence[Collective]) -> None:
-        """Does so for several sums of one dtype, whose shapes are known, with one message."""
+    def redirect_sums(self, sums: Sequence[Collective]) -> None:
+        """Redirects the consumers of several sums, which share one message.
+
+        Args:
+          sums: Sums of one dtype, with fully known shapes.
+        """
         with self._in_place_of(sums[0]) as key:
-            flat = tf.concat([tf.reshape(one.tensor, [-1]) for one in sums], axis=0)
-            sizes = [one.tensor.shape.num_elements() for one in sums]
+            flat = tf.concat([tf.reshape(s.tensor, [-1]) for s in sums], axis=0)  # [elements]
+            sizes = [s.tensor.shape.num_elements() for s in sums]
             parts = tf.split(self._sum(flat, key), sizes)
-            values = [
-                tf.reshape(part, one.tensor.shape) for part, one in zip(parts, sums, strict=True)
-            ]
-        for one, value in zip(sums, values, strict=True):
-            _replace(one, value)
+            values = [tf.reshape(part, s.tensor.shape) for part, s in zip(parts, sums, strict=True)]
+        for collective, value in zip(sums, values, strict=True):
+            _replace(collective, value)
 
     @contextmanager
     def _in_place_of(self, collective: Collective) -> Iterator[str]:
-        """Adds ops where a collective's are; gives the beginning of the queues' names."""
+        """Adds ops to the graph of a collective; yields the prefix of the queues' names."""
         with (
             collective.tensor.graph.as_default(),
             tf.device(self.hosts[self.index]),
@@ -92,18 +144,18 @@ class DirectExchange:
             yield f"tfdist_{collective.key}"
 
     def _sum(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
-        """All workers add the same values in the same order, and get the same bits."""
+        """Adds the same values in the same order on all workers, which so get the same bits."""
         elements = tensor.shape.num_elements()
         if len(self.hosts) > 2 and elements is not None and elements > _FEW_ELEMENTS:
             return self._sum_by_shares(tensor, key)
-        everyones = self._swap([tensor] * len(self.hosts), key, gradient=tensor)
-        for one in everyones:
-            one.set_shape(tensor.shape)
-        return _add_in_order(everyones)
+        values = self._all_to_all([tensor] * len(self.hosts), key, gradient=tensor)
+        for value in values:  # one per worker, each of the tensor's shape
+            value.set_shape(tensor.shape)
+        return _add_in_order(values)
 
     def _gather(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
-        """Concatenates along axis 0; only the first dimensions may differ."""
-        return tf.concat(self._swap([tensor] * len(self.hosts), key), axis=0)
+        """Concatenates [own_rows, ...] of each worker to [all_rows, ...]."""
+        return tf.concat(self._all_to_all([tensor] * len(self.hosts), key), axis=0)
 
     def _broadcast(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
         if self.index > 0:
@@ -114,30 +166,39 @@ class DirectExchange:
             return tf.identity(tensor)
 
     def _sum_by_shares(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
-        """Each worker sums one share, in the order of the workers, and gives it to the others."""
+        """Sums one share on each worker, in worker order, then gathers the sums."""
         count, elements = len(self.hosts), tensor.shape.num_elements()
-        size = -(-elements // count)
+        size = -(-elements // count)  # Rounded up; the last shares may be smaller, or empty.
         sizes = [max(0, min(size, elements - i * size)) for i in range(count)]
-        shares = tf.split(tf.reshape(tensor, [-1]), sizes)
-        own = self._swap(shares, key, gradient=tensor)
-        for share in own:
+        shares = tf.split(tf.reshape(tensor, [-1]), sizes)  # [sizes[i]] for worker i
+        own = self._all_to_all(shares, key, gradient=tensor)
+        for share in own:  # this worker's share, as each worker has it
             share.set_shape([sizes[self.index]])
-        sums = self._swap([_add_in_order(own)] * count, f"{key}_sum")
+        sums = self._all_to_all(
+            [_add_in_order(own)] * count, f"{key}_sum"
+        )  # [sizes[i]] of worker i
         return tf.reshape(tf.concat(sums, axis=0), tensor.shape)
 
-    def _swap(
+    def _all_to_all(
         self, tensors: Sequence[tf.Tensor], key: str, *, gradient: tf.Tensor | None = None
     ) -> list[tf.Tensor]:
-        """Gives each worker its tensor; returns what each of them has for this one.
+        """Sends each worker its tensor, and receives one tensor from each.
 
-        `gradient` is what the tensors are made of alone: it leaves before the backward pass goes
-        on.
+        Args:
+          tensors: One per worker; the one at this worker's index stays here.
+          key: The prefix of the queues' names.
+          gradient: The gradient that the tensors are made of, if it is to be sent before the
+            backward pass goes on (see `early_reduction`).
+
+        Returns:
+          One tensor per worker, of the shape that this worker's tensor has there.
         """
         others = [i for i in range(len(self.hosts)) if i != self.index]
         offers = [self._queue(self.index, i, tensors[i], key).enqueue(tensors[i]) for i in others]
         if gradient is not None:
-            early_reduction.wait_for_leaving(gradient, offers)
+            early_reduction.wait_for_offers(gradient, offers)
         received = list(tensors)
+        # A worker that only received would let the others wait.
         with tf.control_dependencies(offers):
             received[self.index] = tf.identity(tensors[self.index])
         for i in others:
@@ -145,25 +206,26 @@ class DirectExchange:
         return received
 
     def _queue(self, source: int, target: int, like: tf.Tensor, key: str) -> tf.queue.FIFOQueue:
-        """The queue from one worker to another: it is on the first one's host."""
+        """Returns the queue from one worker to another, which is on the host of the first."""
         with tf.device(self.hosts[source]):
             return tf.queue.FIFOQueue(
-                _STEPS_AHEAD,
+                _QUEUE_CAPACITY,
                 [like.dtype],
                 shared_name=f"{key}_from_{source}_to_{target}",
                 name=f"from_{source}_to_{target}",
             )
 
 
-def _replace(collective: Collective, values: tf.Tensor) -> None:
-    replace_input(collective.result.op, collective.result.op.inputs[0], values)
+def _replace(collective: Collective, value: tf.Tensor) -> None:
+    replace_input(collective.result.op, collective.result.op.inputs[0], value)
 
 
 def _add_in_order(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Adds tensors so that the order is the same on every worker.
+    """Adds tensors of one shape in an order that is the same on every worker.
 
-    TensorFlow sorts what an addition of three adds by the ops' names, which differ.
+    Grappler orders the inputs of an addition of three or more by the names of their ops, which
+    differ between workers.
     """
     if len(tensors) == 2:
         return tensors[0] + tensors[1]
-    return tf.reduce_sum(tf.stack(tensors), axis=0)
+    return tf.reduce_sum(tf.stack(tensors), axis=0)  # of [workers, ...]

@@ -1,10 +1,31 @@
-"""Large gradients leave before the backward pass goes on.
+"""Early reduction: a large gradient is sent while the backward pass goes on.
 
-The backward pass of a layer makes the gradient of its weights, and that of its input, with which
-the pass goes on to the layer before. Nothing in a graph says which of them comes first, and
-`Optimizer.compute_gradients` lets neither be used before both exist (`GATE_OP`). So the gradient of
-the weights, which could travel while the rest is computed, is often made or sent late. Here it is
-made first and sent at once; what comes back is gated.
+The backward pass of a layer makes two gradients: that of its weights (dW), which is to be reduced,
+and that of its input (dx), from which the pass goes on to the layer before. Nothing in a graph says
+which comes first. And `Optimizer.compute_gradients` gates them (`GATE_OP`): `tf.tuple` lets no
+gradient of a variable be used before all gradients exist. For two layers:
+
+    loss = f(x W1 W2)
+
+    without    device   | dx2 | dW2 | dW1 | gate
+               wire                       | reduce dW2 | reduce dW1 |
+               host                                    | update W2  | update W1 |
+
+    with       device   | dW2 | dx2 | dW1 | gate
+               wire           | reduce dW2 | reduce dW1 |
+               host                       | update W2  | update W1 |
+
+Three changes to the graph do this, all for large gradients only (at least the bucketing threshold):
+
+  `without_gates`      takes the gradient as it is before the gate, and reduces that. The result of
+                       the reduction waits for the gate instead, so no update runs earlier than the
+                       user's graph allows.
+  `make_first`         adds the control edge dW2 -> dx2.
+  `wait_for_offers`    adds the control edge (dW2 is in its queue) -> dx2, for a direct exchange:
+                       that op is short, and would otherwise start behind the next layers' ops.
+
+Poseidon calls sending while the backward pass goes on "wait-free backpropagation" (Zhang et al.,
+USENIX ATC 2017); PyTorch's DDP does it per bucket. `docs/performance.md` has measurements.
 """
 
 from __future__ import annotations
@@ -20,88 +41,87 @@ from tfdist.strategies.private_tensorflow import add_control_inputs, is_in_loop_
 def without_gates(tensor: tf.Tensor) -> tuple[tf.Tensor, list[tf.Operation]]:
     """Returns a value as it is before gates such as `tf.tuple`'s, and these gates.
 
-    What is made of the value, and takes its place, has to wait for the gates.
+    A tensor that takes the place of the value must wait for the gates.
     """
     gates: list[tf.Operation] = []
     while tensor.op.type == "Identity":
         source, waits_for = tensor.op.inputs[0], tensor.op.control_inputs
         if not all(gate.type == "NoOp" and source.op in gate.control_inputs for gate in waits_for):
             break
-        if source.dtype != tensor.dtype:  # A variable of the old kind: it is read here.
+        if source.dtype != tensor.dtype:  # A reference variable: the identity reads it.
             break
         gates += waits_for
-        source.set_shape(tensor.shape)  # What is gated may be known better.
+        source.set_shape(tensor.shape)  # The shape after the gate may be known better.
         tensor = source
     return tensor, gates
 
 
 def make_first(gradients: Sequence[tf.Tensor]) -> None:
-    """Lets what the same layer's backward pass makes beside a gradient wait for it.
+    """Makes the other ops of a layer's backward pass wait for the gradient of its weights.
 
-    Adds edges that order what has no order, so the graph must be one that steps run as a whole.
+    The edges order ops that have no order, so the graph must be one whose steps run it as a whole.
     Nothing is added in functions, loops and branches.
 
     Args:
-      gradients: The large ones, on the device.
+      gradients: The large gradients, on the device.
     """
     if not gradients:
         return
-    makers = [_maker(gradient) for gradient in gradients]
+    producers = [_producer(gradient) for gradient in gradients]
     layers = _layers(gradients[0].graph)
-    for maker in filter(is_outside, makers):
-        layer = layers[maker]
-        for sibling in _siblings(maker) & layer:
-            # All other edges between two layers lead to the one that was made later, and these
-            # edges are inside one: they make no cycle if there is none inside it.
-            if not _needs(maker, sibling, layer):
-                add_control_inputs(sibling, [maker])
+    for producer in filter(is_outside, producers):
+        layer = layers[producer]
+        for sibling in _siblings(producer) & layer:
+            # Edges between two layers lead to the one that was made later, and the new edges are
+            # inside one layer. So there is no cycle if there is none inside the layer.
+            if not _depends(producer, sibling, layer):
+                add_control_inputs(sibling, [producer])
 
 
-def wait_for_leaving(gradient: tf.Tensor, offers: Sequence[tf.Operation]) -> None:
-    """Lets what waits for a gradient to be made wait until it has been offered, too.
+def wait_for_offers(gradient: tf.Tensor, offers: Sequence[tf.Operation]) -> None:
+    """Makes the ops that wait for `gradient` (see `make_first`) wait for `offers` as well.
 
     Args:
-      gradient: What is offered, and all that the offers need.
-      offers: Ops on the host that end at once. What runs on another device than a CPU does not
-        wait for the host.
+      gradient: The tensor that is offered; the offers depend on nothing else.
+      offers: Short ops on the host. Ops on another device than a CPU do not wait for the host.
     """
-    maker = _maker(gradient)
-    for sibling in _siblings(maker):
-        if maker in sibling.control_inputs and "CPU" in sibling.device:
+    producer = _producer(gradient)
+    for sibling in _siblings(producer):
+        if producer in sibling.control_inputs and "CPU" in sibling.device:
             add_control_inputs(sibling, offers)
 
 
 def is_outside(operation: tf.Operation) -> bool:
-    """Says whether an op is outside functions, loops and branches."""
+    """Returns whether an op is outside functions, loops and branches."""
     in_function = getattr(operation.graph, "outer_graph", None) is not None
     return not in_function and not is_in_loop_or_branch(operation)
 
 
-def _maker(tensor: tf.Tensor) -> tf.Operation:
-    """Returns the op that computes what a tensor holds, and all that the tensor needs."""
+def _producer(tensor: tf.Tensor) -> tf.Operation:
+    """Returns the op that computes a tensor's values; reshapes and casts of them are skipped."""
     op = tensor.op
-    while _passes_on(op):
+    while _only_reshapes_or_casts(op):
         op = op.inputs[0].op
     return op
 
 
-def _passes_on(op: tf.Operation) -> bool:
-    """Says whether an op needs its first input alone, and only changes its shape or dtype."""
+def _only_reshapes_or_casts(op: tf.Operation) -> bool:
+    """Returns whether an op depends on its first input alone, and keeps its values."""
     if op.control_inputs:
         return False
     is_fixed_reshape = op.type == "Reshape" and op.inputs[1].op.type == "Const"
     return is_fixed_reshape or op.type in ("Cast", "Identity")
 
 
-def _siblings(maker: tf.Operation) -> set[tf.Operation]:
-    """Returns what else uses the values that an op uses."""
-    return {user for value in maker.inputs for user in value.consumers()} - {maker}
+def _siblings(producer: tf.Operation) -> set[tf.Operation]:
+    """Returns the other consumers of an op's inputs."""
+    return {user for value in producer.inputs for user in value.consumers()} - {producer}
 
 
 def _layers(graph: tf.Graph) -> dict[tf.Operation, set[tf.Operation]]:
-    """Returns, for each op, those that were made with it in a row and in one name scope.
+    """Returns, for each op, the ops that were made in a row with it in one name scope.
 
-    What the backward pass of a layer makes is among these.
+    The ops of one layer's backward pass are made so.
     """
     layers: dict[tf.Operation, set[tf.Operation]] = {}
     for _, run in itertools.groupby(graph.get_operations(), key=_scope):
@@ -114,12 +134,13 @@ def _scope(op: tf.Operation) -> str:
     return op.name.rpartition("/")[0]
 
 
-def _needs(op: tf.Operation, needed: tf.Operation, among: set[tf.Operation]) -> bool:
-    """Says whether an op waits for another one, by way of some ops."""
+def _depends(op: tf.Operation, on: tf.Operation, among: set[tf.Operation]) -> bool:
+    """Returns whether an op depends on another one, directly or by way of the ops `among`."""
     seen, waiting = {op}, [op]
     while waiting:
-        one = waiting.pop()
-        before = {*(value.op for value in one.inputs), *one.control_inputs} & among - seen
-        seen |= before
-        waiting += before
-    return needed in seen
+        current = waiting.pop()
+        sources = {*(value.op for value in current.inputs), *current.control_inputs}
+        sources = sources & among - seen
+        seen |= sources
+        waiting += sources
+    return on in seen

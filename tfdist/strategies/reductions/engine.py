@@ -1,7 +1,7 @@
 """Engines, which carry messages between workers: their protocol, and the engine of a lone worker.
 
 `execute_on_instances` restricts the collectives of every strategy in this process to some of the
-instances; which ones is kept here.
+instances; `executing_instances` returns them.
 """
 
 from __future__ import annotations
@@ -19,40 +19,57 @@ _executing: list[tuple[int, ...]] = []
 class Collectives(Protocol):
     """One engine, as seen from one worker.
 
+    Each method adds ops to the current graph. All of them are collectives: every worker must build
+    and run the same ones, or the others wait.
+
     Attributes:
-      num_workers: How many there are.
-      worker_index: Which of them this one is.
-      max_bucket_bytes: How large a message of several tensors shall grow.
-      alone_bytes: The size from which on a tensor is a message of its own.
+      num_workers: The number of workers.
+      worker_index: The index of this worker.
+      bucket_size_bytes: The bucket size (see `buckets`).
+      threshold_bytes: The bucketing threshold (see `buckets`).
     """
 
     num_workers: int
     worker_index: int
-    max_bucket_bytes: int
-    alone_bytes: int
+    bucket_size_bytes: int
+    threshold_bytes: int
 
     def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
-        """Sums each tensor over the workers, all of them in one message; dtypes are equal."""
+        """Sums each tensor over the workers, all tensors in one message.
+
+        Args:
+          tensors: Tensors of one dtype; the shape of each is equal on all workers.
+          name: The name of the message, equal on all workers.
+
+        Returns:
+          One tensor per input, of its shape and dtype.
+        """
 
     def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
-        """Concatenates along axis 0 in worker order; only the first dimensions may differ.
+        """Concatenates the workers' tensors along axis 0, in worker order.
 
-        `same_rows` says that these do not differ either, which is faster with some engines.
+        Args:
+          tensor: [rows_of_this_worker, ...]; only the first dimension may differ between workers.
+          name: The name of the message, equal on all workers.
+          same_rows: Whether the first dimension is equal as well, which some engines make use of.
+
+        Returns:
+          [sum of rows, ...]
         """
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """Gives every worker the value of worker 0; shapes are equal and fully known."""
+        """Returns the value of worker 0 on every worker; shapes are equal and fully known."""
 
     def among(self, instances: tuple[int, ...]) -> Collectives:
         """Returns the collectives between some of the workers; this one is among them."""
 
 
 class NoCollectives:
-    """The collectives of a worker that is alone."""
+    """The collectives of a worker that is alone: every tensor stays as it is."""
 
     num_workers = 1
     worker_index = 0
-    max_bucket_bytes = alone_bytes = 1 << 20
+    bucket_size_bytes = threshold_bytes = 1 << 20
 
     def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         return list(tensors)
@@ -68,7 +85,7 @@ class NoCollectives:
 
 
 def executing_instances() -> tuple[int, ...] | None:
-    """Returns the instances that execute a function by themselves; None if all do the same."""
+    """Returns the instances that execute a function at present; None if all of the run do."""
     return _executing[-1] if _executing else None
 
 

@@ -1,4 +1,8 @@
-"""What gRPC brings: TensorFlow's collectives between servers, and how to do without their ring."""
+"""GrpcCollectives: TensorFlow's ring collectives between the servers of a cluster.
+
+For few workers `exchange_directly` replaces the rings of a finished graph by a direct exchange; the
+order of events is drawn in `direct_exchange`.
+"""
 
 from __future__ import annotations
 
@@ -8,69 +12,76 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdist.strategies.reductions.buckets import Sum, group, results_behind
+from tfdist.strategies.reductions.buckets import Sum, find_dependencies, group_sums
 from tfdist.strategies.reductions.compression import from_copied, to_copied
 from tfdist.strategies.reductions.direct_exchange import Collective, DirectExchange
 from tfdist.strategies.reductions.early_reduction import is_outside
 from tfdist.strategies.reductions.engine import Collectives, NoCollectives
 
 # A message costs about as much as copying 1 MB into a bucket and out again.
-_MAX_BUCKET_BYTES = 1 << 20
-_ALONE_BYTES = 512 << 10
+_BUCKET_SIZE_BYTES = 1 << 20
+_THRESHOLD_BYTES = 512 << 10
 
-_ALL_WORKERS = 1  # The key of the group of them all.
+_ALL_WORKERS = 1  # The key of the group of all workers.
 # The keys of this process's collectives. A server remembers them, so none is used twice.
 _keys: set[int] = set()
-# How many collectives have had a name.
+# The number of collectives that have had a name.
 _counts: Counter[str] = Counter()
 
 
 class GrpcCollectives:
     """TensorFlow's ring collectives between the servers of a cluster.
 
-    Each collective has a key that is made from its name, with its name scope: workers may build
-    their collectives in different orders. The same name in a later graph has another key.
+    The key of a collective is made from its name and name scope, so workers may build their
+    collectives in different orders. The same name in a later graph gets another key.
+
+    Args:
+      num_workers: The number of workers.
+      worker_index: The index of this worker.
+      group_key: The number of the group of workers, equal in all its members.
     """
 
-    max_bucket_bytes = _MAX_BUCKET_BYTES
-    alone_bytes = _ALONE_BYTES
+    bucket_size_bytes = _BUCKET_SIZE_BYTES
+    threshold_bytes = _THRESHOLD_BYTES
 
     def __init__(self, num_workers: int, worker_index: int, group_key: int = _ALL_WORKERS) -> None:
         self.num_workers = num_workers
         self.worker_index = worker_index
         self._group_key = group_key
-        # Those of the graph that is being built, while somebody asks for them.
+        # The collectives of the graph that is being built; None while none are noted.
         self._noted: list[Collective] | None = None
 
     def note_collectives(self) -> None:
-        """Keeps in mind which collectives are made from now on."""
+        """Notes the collectives that are built from now on, for `exchange_directly`."""
         self._noted = []
 
     @property
     def can_exchange_directly(self) -> bool:
         """Whether collectives are noted, and all are outside functions, loops and branches."""
-        return bool(self._noted) and all(is_outside(one.result.op) for one in self._noted or [])
+        noted = self._noted or []
+        return bool(noted) and all(is_outside(collective.result.op) for collective in noted)
 
     def exchange_directly(
         self, hosts: Sequence[str], needed: Sequence[tf.Tensor | tf.Operation] = ()
     ) -> None:
-        """Lets workers talk directly, not around the ring, in place of the noted collectives.
+        """Replaces the noted collectives by a direct exchange between the workers.
 
-        Sessions of their graph must see all workers. Nothing is changed if a collective is inside a
+        Sessions of the graph must see all workers. Nothing is changed if a collective is inside a
         function, a loop or a branch.
 
         Args:
           hosts: Full names of the workers' host devices, in the workers' order.
-          needed: What is always run together: small sums behind it share a message.
+          needed: Tensors and operations that every step runs, on every worker: the small sums that
+            these depend on share a message.
         """
         noted = (self._noted or []) if self.can_exchange_directly else []
         self._noted = None
         exchange = DirectExchange(hosts=tuple(hosts), index=self.worker_index)
         together = _sums_together(noted, needed)
         for numbers in together:
-            exchange.take_over_together([noted[number] for number in numbers])
+            exchange.redirect_sums([noted[number] for number in numbers])
         for number in sorted(set(range(len(noted))).difference(*together)):
-            exchange.take_over(noted[number])
+            exchange.redirect(noted[number])
 
     def _note(self, kind: str, tensor: tf.Tensor, result: tf.Tensor, key: int) -> tf.Tensor:
         if self._noted is None:
@@ -88,30 +99,32 @@ class GrpcCollectives:
     def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         if len(tensors) == 1:
             return [self._reduce(tensors[0], name)]
-        flat = tf.concat([tf.reshape(t, [-1]) for t in tensors], axis=0)
+        flat = tf.concat([tf.reshape(t, [-1]) for t in tensors], axis=0)  # [elements]
         parts = tf.split(self._reduce(flat, name), [tf.size(t) for t in tensors])
         return [tf.reshape(part, tf.shape(t)) for part, t in zip(parts, tensors, strict=True)]
 
     def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
-        """Sums blocks of zeros in which each worker has filled in its own rows.
+        """Sums tensors of zeros in which each worker has filled in its own rows.
 
-        TensorFlow's own gather needs equal sizes, and crashes on empty ones. Adding zeros is exact.
+        TensorFlow's own gather needs equal shapes, and crashes on empty ones. Adding zeros is
+        exact.
         """
         if same_rows and tensor.shape.num_elements():
             return self._gather_same_rows(tensor, name)
-        own_rows = tf.shape(tensor)[0]
-        places = tf.one_hot(self.worker_index, self.num_workers, dtype=tf.int32)
-        rows, _ = self._ring_sum(places * own_rows, f"{name}_rows")
+        own_rows = tf.shape(tensor)[0]  # []
+        is_own = tf.one_hot(self.worker_index, self.num_workers, dtype=tf.int32)  # [workers]
+        rows, _ = self._ring_sum(is_own * own_rows, f"{name}_rows")  # [workers]
         before = tf.reduce_sum(rows[: self.worker_index])
         after = tf.reduce_sum(rows[self.worker_index + 1 :])
         inner = [[0, 0]] * (tensor.shape.rank - 1)
-        padded = tf.pad(tensor, [[before, after], *inner])
-        # What is noted is the gather, and not the two sums that it is made of.
+        padded = tf.pad(tensor, [[before, after], *inner])  # [all_rows, ...]
+        # Noted is the gather, and not the two sums that it is made of.
         return self._note("gather", tensor, *self._ring_sum(padded, name))
 
     def _gather_same_rows(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         key = _new_key(self._group_key, name)
         rows, *inner = tensor.shape.as_list()
+        # [workers * rows, ...]
         gathered = tf.raw_ops.CollectiveGather(
             input=to_copied(tensor),
             group_size=self.num_workers,
@@ -143,7 +156,7 @@ class GrpcCollectives:
         return self._note("sum", tensor, *self._ring_sum(tensor, name))
 
     def _ring_sum(self, tensor: tf.Tensor, name: str) -> tuple[tf.Tensor, int]:
-        """Returns the sum, and its key."""
+        """Returns the sum over the workers, of the shape of `tensor`, and its key."""
         key = _new_key(self._group_key, name)
         total = tf.raw_ops.CollectiveReduce(
             input=tensor,
@@ -160,7 +173,7 @@ class GrpcCollectives:
 
 
 def _new_key(group_key: int, name: str) -> int:
-    """Returns a key for a collective that is about to be added to the current graph."""
+    """Returns the key of a collective that is about to be added to the current graph."""
     full_name = f"{group_key} {tf.compat.v1.get_default_graph().unique_name(name, False)}"
     _counts[full_name] += 1
     key = zlib.crc32(f"{full_name} {_counts[full_name]}".encode()) & 0x7FFFFFFF
@@ -176,18 +189,20 @@ def _sums_together(
     """Returns the numbers of the sums that share a message."""
     if not (noted and needed):
         return []
-    results, tensors = [one.result for one in noted], [one.tensor for one in noted]
-    behind = results_behind(noted[0].result.graph, results, [*needed, *tensors])
-    always = frozenset().union(*behind[: len(needed)])
+    results = [collective.result for collective in noted]
+    tensors = [collective.tensor for collective in noted]
+    found = find_dependencies(noted[0].result.graph, results, [*needed, *tensors])
+    of_needed, of_tensors = found[: len(needed)], found[len(needed) :]
+    every_step = frozenset().union(*of_needed)
     sums = {}
-    for number, (one, needs) in enumerate(zip(noted, behind[len(needed) :], strict=True)):
-        elements, dtype = one.tensor.shape.num_elements(), one.tensor.dtype
-        if one.kind == "sum" and number in always and elements is not None:
+    for number, (collective, depends_on) in enumerate(zip(noted, of_tensors, strict=True)):
+        elements, dtype = collective.tensor.shape.num_elements(), collective.tensor.dtype
+        if collective.kind == "sum" and number in every_step and elements is not None:
             num_bytes = elements * dtype.size
-            sums[number] = Sum(dtype=dtype.name, num_bytes=num_bytes, needs=needs)
-    return group(sums)
+            sums[number] = Sum(dtype=dtype.name, num_bytes=num_bytes, depends_on=depends_on)
+    return group_sums(sums)
 
 
 def _group_key(instances: tuple[int, ...]) -> int:
-    """Returns a group's key: the same in each member, another one for each group, below 2^31."""
+    """Returns the key of a group: equal in all members, another one per group, below 2^31."""
     return zlib.crc32(repr(instances).encode()) % (2**31 - 2) + 2
