@@ -33,7 +33,6 @@ NOT_YET_REWRITTEN = (
     "tfdist/monitoring/",
     "tfdist/pipeline/",
     "tfdist/process/",
-    "tfdist/strategies/",
     "tfdist/testing/",
     "tfdist/training/",
 )

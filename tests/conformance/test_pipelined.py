@@ -200,8 +200,8 @@ def test_a_server_that_lacks_a_device_is_named(workers: list[dict[str, Any]]) ->
         if worker["refused"]:
             assert worker["refused"] == (
                 "the server of this worker was started with 3 logical CPUs, and 4 are needed now: "
-                "it cannot get more. Train what needs most devices first, or start the run with "
-                "`tfdist run --devices-per-replica 3`."
+                "it cannot get more. Train the model that needs most devices first, or start the "
+                "run with `tfdist run --devices-per-replica 3`."
             )
     assert {bool(w["refused"]) for w in workers} == {
         any(op == "QueueEnqueueV2" for _, op, _ in workers[0]["ops"])

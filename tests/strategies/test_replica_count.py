@@ -13,7 +13,7 @@ from tfdist.cluster.instances import instance_environment
 from tfdist.strategies import DeviceError, LocalStrategy, MultiWorkerStrategy, strategy_for_run
 from tfdist.strategies.placement import (
     ReplicaCount,
-    _say_overridden,
+    _report_overridden,
     count_replicas,
     own_gpu,
     place,
@@ -35,7 +35,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         for name, value in instance_environment(**{**alone, **numbers}).items():
             monkeypatch.setenv(name, value)
 
-    _say_overridden.cache_clear()
+    _report_overridden.cache_clear()
     return set_variables
 
 

@@ -1,6 +1,6 @@
 """Distribution strategies, and the placement of variables and computations in a worker.
 
-Importing this package imports TensorFlow; Horovod is imported when a `HorovodStrategy` is made.
+Importing this package imports TensorFlow. Horovod is imported when a `HorovodStrategy` is made.
 """
 
 from tfdist.strategies.horovod.strategy import HorovodNotFoundError, HorovodStrategy

@@ -27,7 +27,7 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
       local_index: Index of this worker on its machine, from 0; it decides which GPU is its own.
       full_name: This worker's part of a device's full name, such as
         "/job:worker/replica:0/task:1"; "" where a session has no other tasks.
-      half: The dtype in which float32 gradients travel to other workers; None is float32.
+      half: The dtype in which float32 gradients are sent to other workers; None is float32.
 
     Raises:
       DeviceError: If a device does not exist.

@@ -1,10 +1,13 @@
-"""What every tfdist strategy does, whatever engine carries its messages.
+"""WorkerExtended: the part of every tfdist strategy that creates variables and reduces values.
 
-Synchronous data parallelism between graphs: each worker builds the same graph on its own device,
-variables start with worker 0's values, and `Optimizer.apply_gradients` sums the gradients of all
-workers before each makes the same update. Reductions are on the host. A worker may have several
-replicas of the model, each on a device of its own: they share the worker's variables, and their
-gradients are added on the host before they go to other workers.
+Synchronous data parallelism between graphs: each worker builds the same graph, variables start with
+worker 0's values, and `Optimizer.apply_gradients` sums the gradients of all workers before each
+worker makes the same update. Reductions are on the host. A worker may have several replicas of the
+model, each on another device: they share the worker's variables, and their gradients are added on
+the host before they are sent to other workers.
+
+The methods are those that TensorFlow calls on a `StrategyExtended`, in TensorFlow's order; the
+engine (`reductions.engine.Collectives`) carries the messages.
 """
 
 from __future__ import annotations
@@ -42,12 +45,12 @@ from tfdist.strategies.values.sync_on_read import Aggregation, SyncOnReadVariabl
 
 @dataclass
 class Reductions:
-    """What has been reduced while a graph was built.
+    """The reductions that were built into a graph.
 
     Attributes:
-      num_buckets: Messages that the dense values travel in.
-      described: Name, dtype and shape of each value, and what it travels as if that is a half;
-        must be equal on all workers, and in the same order.
+      num_buckets: The number of buckets of dense values.
+      described: Name, dtype and shape of each value, and the half-precision dtype in which it is
+        sent, if any; must be equal on all workers, in the same order.
     """
 
     num_buckets: int = 0
@@ -60,10 +63,10 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     Args:
       strategy: The strategy that this belongs to.
       placement: Where things are in this worker.
-      collectives: How this worker talks to the others.
+      collectives: The engine between this worker and the others.
       task: This worker's part of a device's full name, such as "/job:worker/replica:0/task:1"; ""
         where a session has no other tasks.
-      half: What float32 gradients travel to other workers as; None is float32.
+      half: The dtype in which float32 gradients are sent to other workers; None is float32.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     @property
     def collectives(self) -> Collectives:
-        """How this worker talks to the others; inside `execute_on_instances`, to those named."""
+        """The engine between the workers; in `execute_on_instances`, between those named."""
         instances = executing_instances()
         return self._collectives if instances is None else self._collectives.among(instances)
 
@@ -92,7 +95,10 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     @contextmanager
     def steps_in_a_loop(self) -> Iterator[None]:
-        """Marks variables made inside as read in a loop of steps (see `Placement`)."""
+        """Marks the variables made in the `with` block as read in a loop of steps.
+
+        See `Placement.create_variable` for the difference.
+        """
         self._is_inside_loop = True
         try:
             yield
@@ -100,7 +106,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             self._is_inside_loop = False
 
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        # The global step starts at 0 everywhere, and worker 0's hooks read its initial value alone.
+        # The global step starts at 0 on every worker, and worker 0's hooks read its initial value
+        # in a session call that the other workers do not make.
         if self.collectives.num_workers == 1 or kwargs.get("name") == "global_step":
             return self._create_own_variable(next_creator, **kwargs)
         own, shared = self._from_worker_0(
@@ -124,9 +131,9 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         )
 
     def _from_worker_0(self, initial_value: Any, dtype: Any, name: str) -> tuple[Any, Any]:
-        """Returns the variable's initial value, and that of worker 0 to replace it, on the host.
+        """Returns this worker's initial value of a variable, and worker 0's, on the host.
 
-        The value is made before the variable: an op made inside the variable's constructor would
+        The values are made before the variable: an op made inside the variable's constructor would
         be colocated with the variable, which may be on the device.
         """
         if initial_value is None:
@@ -139,13 +146,14 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             value = initial_value() if callable(initial_value) else initial_value
             value = tf.convert_to_tensor(value, dtype=dtype)
             if value.dtype == tf.string:
-                return value, value  # Engines send numbers only; a string is the same everywhere.
+                return value, value  # Engines send only numbers; a string is equal on all workers.
             return value, broadcast(self.collectives, value, name=f"{name}/from_worker_0")
 
     def broadcast_variables(self) -> tf.Operation:
-        """Sets every variable of the graph to worker 0's value (after it restored them).
+        """Returns an op that sets every variable, in each replica, to worker 0's value.
 
-        In each replica, too. A collective: every worker must run it, with the same variables.
+        It runs after worker 0 has restored the variables. A collective: every worker must run it,
+        with the same variables.
         """
         variables = [v for v in v1.global_variables() if v.dtype != tf.string]
         with tf.device(HOST), tf.name_scope("broadcast_variables"):
@@ -164,9 +172,10 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             return tf.group(*assignments)
 
     def synchronize_variables(self) -> tf.Operation | None:
-        """Combines the sync-on-read variables, so that worker 0 can save what a read would give.
+        """Returns an op that combines the sync-on-read variables before worker 0 saves them.
 
-        A collective: every worker must run it. None if the graph has no such variable.
+        A read of such a variable gives the same value before and after. A collective: every worker
+        must run it. None if the graph has no such variable.
         """
         variables = sync_on_read.variables_of(tf.compat.v1.get_default_graph())
         if not variables or self._num_replicas_in_sync == 1:
@@ -178,7 +187,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             return tf.group(*(v.share_out(value, index) for v, value in pairs))
 
     def read_var(self, variable: Any) -> tf.Tensor:
-        """Reads a variable; a sync-on-read one is combined over all replicas (a collective)."""
+        """Reads a variable. A sync-on-read variable is combined over all replicas: a collective."""
         if not isinstance(variable, SyncOnReadVariable):
             return tf.convert_to_tensor(variable)
         values = variable.read_each()
@@ -219,7 +228,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             return fn(*args, **kwargs)
 
     def replica_in_worker(self) -> int:
-        """Returns the number, from 0, of this worker's replica whose code is running."""
+        """Returns the index in this worker, from 0, of the replica whose code is running."""
         return self._get_local_replica_id(replica_in_sync_group())
 
     def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
@@ -241,7 +250,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self.reductions = Reductions()
 
     def describe_messages(self) -> str:
-        """Says what gradients travel to other workers in."""
+        """Describes, for the log, the messages in which gradients are sent."""
         sizes = describe_sizes(
             bucket_size_bytes=self.collectives.bucket_size_bytes,
             threshold_bytes=self.collectives.threshold_bytes,
@@ -260,17 +269,21 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         """Combines values over the replicas of this worker, then over the workers.
 
         Args:
-          values: Of each value, those of this worker's replicas; one alone stands for them all.
+          values: For each value, one tensor per replica of this worker, or one that stands for all
+            replicas.
           mean: Whether to average rather than to sum.
           name: Prefix of the ops' names.
-          names: What the values belong to, such as the variables of gradients: workers whose
-            values have other names, or another order, do not get each other's.
-          half: What float32 values travel to other workers as; None is float32.
+          names: The name that each value belongs to, such as a gradient's variable: values of
+            other names, or in another order, are not mixed with each other.
+          half: The dtype in which float32 values are sent to other workers; None is float32.
+
+        Returns:
+          One value per input, of its shape and dtype, on the host.
         """
         own = [add_replicas(parts, mean=mean) for parts in values]
         if self.collectives.num_workers == 1:
             return own
-        large = [i for i, value in enumerate(own) if self._leaves_alone(value)]
+        large = [i for i, value in enumerate(own) if self._is_large(value)]
         gates: dict[int, list[tf.Operation]] = {}
         for i in large:
             own[i], gates[i] = early_reduction.without_gates(own[i])
@@ -285,12 +298,12 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self.reductions.num_buckets += num_buckets
         described = [_describe(value, half) for value in own]
         if names:
-            described = [f"{n} ({one})" for n, one in zip(names, described, strict=True)]
+            described = [f"{n} ({text})" for n, text in zip(names, described, strict=True)]
         self.reductions.described += described
         return reduced
 
-    def _leaves_alone(self, value: Value) -> bool:
-        """Says whether a value is a message of its own."""
+    def _is_large(self, value: Value) -> bool:
+        """Returns whether a value is at or above the bucketing threshold."""
         if isinstance(value, tf.IndexedSlices):
             return False
         return (
@@ -310,7 +323,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         values = [
             [_as_value(part) for part in _values_of(value)] for value, _ in value_destination_pairs
         ]
-        # Optimizers reduce gradients, to their variables. Other code reduces losses, say.
+        # Optimizers reduce gradients, and give their variables as destinations. Other code reduces
+        # other values, such as losses.
         are_gradients = all(isinstance(to, tf.Variable) for _, to in value_destination_pairs)
         half = self._half if are_gradients else None
         names = [to.op.name for _, to in value_destination_pairs] if are_gradients else []
@@ -324,6 +338,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         value = parts[0] if len(parts) == 1 else tf.concat(parts, axis)
         if self.collectives.num_workers == 1:
             return value
+        # The engine gathers along axis 0.
         order = [axis, *(i for i in range(value.shape.rank) if i != axis)]
         back = [order.index(i) for i in range(value.shape.rank)]
         with tf.device(HOST):
@@ -360,7 +375,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     # Input.
 
     def input_context(self) -> tf.distribute.InputContext:
-        """Tells an input_fn how many workers read and which one this is."""
+        """Returns the context for an input_fn: the number of workers, and this worker's index."""
         return tf.distribute.InputContext(
             num_input_pipelines=self.collectives.num_workers,
             input_pipeline_id=self.collectives.worker_index,
@@ -393,11 +408,11 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         return values[0] if len(values) == 1 else PerReplica(values)
 
     def _input_devices(self) -> tuple[str, tuple[str, ...]]:
-        # In full: TensorFlow's distributed datasets would add task 0.
+        # Full names: TensorFlow's distributed datasets would add task 0.
         task = self._task if self.collectives.num_workers > 1 else ""
         return task + HOST, tuple(task + device for device in self.placement.devices)
 
-    # Facts that TensorFlow asks for.
+    # Properties that TensorFlow reads.
 
     @property
     def _num_replicas_in_sync(self) -> int:
@@ -440,7 +455,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
 
 
 def _is_mean(reduce_op: Any) -> bool:
-    """Accepts `tf.distribute.ReduceOp.SUM` and `MEAN`."""
+    """Returns whether a `tf.distribute.ReduceOp` is MEAN; ValueError if it is not SUM either."""
     name = str(getattr(reduce_op, "value", reduce_op)).upper()
     if name not in ("SUM", "MEAN"):
         raise ValueError(f"Unsupported reduce op: {reduce_op}. Use ReduceOp.SUM or ReduceOp.MEAN.")
@@ -448,12 +463,12 @@ def _is_mean(reduce_op: Any) -> bool:
 
 
 def _values_of(value: Any) -> Sequence[Any]:
-    """Lists the values of this worker's replicas; one that is not theirs stands alone."""
+    """Returns the values of this worker's replicas; a plain value is returned as the only one."""
     return value.values if isinstance(value, tf.distribute.DistributedValues) else (value,)
 
 
 def _own_value(value: Any) -> Any:
-    """Unwraps what a distributed dataset yields: one value for this worker's one replica."""
+    """Returns the value of this worker's only replica, as a distributed dataset yields it."""
     return _values_of(value)[0]
 
 
@@ -467,7 +482,7 @@ def _describe(value: Value, half: tf.DType | None) -> str:
 
 
 def _constructor_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Keeps what a resource variable's constructor takes of a variable creator's arguments."""
+    """Returns those of a variable creator's arguments that a resource variable takes."""
     names = (
         "initial_value", "trainable", "collections", "validate_shape", "name", "dtype",
         "constraint", "distribute_strategy", "synchronization", "aggregation", "shape",
@@ -476,9 +491,9 @@ def _constructor_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def own_initial_value(variable: Any) -> Any:
-    """Returns what this worker gave a variable to start with: a tensor.
+    """Returns this worker's own initial value of a variable, a tensor.
 
-    Under a strategy with several workers `variable.initial_value` is worker 0's, which only a
-    collective can tell.
+    Under a strategy with several workers `variable.initial_value` is worker 0's value, which only a
+    collective can read.
     """
     return getattr(variable, "own_initial_value", variable.initial_value)

@@ -8,19 +8,21 @@ from tfdist.strategies.reductions.engine import NoCollectives
 
 
 class LocalStrategy(BaseStrategy):
-    """Synchronous training of several replicas in this process, each on its own device.
+    """Synchronous training of several replicas in this process, each on another device.
 
     The replicas share one set of variables. Each computes the gradients of its own batch on its
-    device; they are averaged and applied on the host. The Estimator makes one by itself for
-    `DeviceConfig(num_replicas=...)` and for a `tf.distribute.MirroredStrategy`.
+    device; they are averaged and applied on the host. The Estimator makes a `LocalStrategy` itself
+    for `DeviceConfig(num_replicas=...)` and for a `tf.distribute.MirroredStrategy`.
+
+        config = RunConfig(train_distribute=LocalStrategy(num_replicas=2))
 
     Args:
-      num_replicas: How many; None is what `tfdist run` says, or 1. Where `tfdist run` says another
-        number, it wins.
-      device: The first one's device, the others take the ones after it; None is the first GPU, or
-        the second logical CPU on a machine without one.
-      variables_on_host: Whether variables, slots and updates live on the host, or on the first
-        replica's device.
+      num_replicas: The number of replicas. None takes the number given to `tfdist run`, or 1; if
+        both are given, `tfdist run` wins.
+      device: The device of the first replica; the others take the devices after it. None is the
+        first GPU, or the second logical CPU on a machine without one.
+      variables_on_host: Whether variables, slots and updates are on the host rather than on the
+        device of the first replica.
 
     Raises:
       DeviceError: If a device does not exist.

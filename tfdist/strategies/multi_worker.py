@@ -35,15 +35,15 @@ from tfdist.strategies.reductions.engine import Collectives, NoCollectives, exec
 from tfdist.strategies.reductions.grpc_collectives import GrpcCollectives
 from tfdist.strategies.reductions.host_memory import keep_memory
 
-# Each worker asks each other one in every step: beyond these the ring has fewer messages.
+# In a direct exchange every worker asks every other one in each step. With more workers than this
+# the ring has fewer messages.
 _MOST_TO_EXCHANGE_DIRECTLY = 8
 
-# A server cannot be stopped: a process has one for each of its addresses, and strategies made later
-# take it over.
+# A server cannot be stopped. A process has one per address, which later strategies use as well.
 _SERVERS: dict[str, tf.distribute.Server] = {}
-# How many logical CPUs each was started with: it cannot get more.
+# The number of logical CPUs that each server was started with: it cannot get more.
 _NUM_CPUS: dict[str, int] = {}
-# The strategy made last for an address: a server needs its devices.
+# The latest strategy of each address: a server needs its devices.
 _STRATEGIES: WeakValueDictionary[str, MultiWorkerStrategy] = WeakValueDictionary()
 
 
@@ -51,30 +51,52 @@ class MultiWorkerStrategy(BaseStrategy):
     """Synchronous training on the workers of a cluster, over gRPC.
 
     Every worker runs the same program. Each has its own graph; variables start with worker 0's
-    values; `Optimizer.apply_gradients` sums gradients over the workers, on the host. Nothing is
-    started here: the first session (the Estimator's, or whoever reads `master`) makes the workers
-    meet and starts TensorFlow's server.
+    values; `Optimizer.apply_gradients` sums gradients over the workers, on the host. With an
+    Estimator:
+
+        config = RunConfig(train_distribute=MultiWorkerStrategy())
+        Estimator(model_fn, "/tmp/model", config).train(input_fn, steps=1000)
+
+    Without an Estimator:
+
+        strategy = MultiWorkerStrategy()
+        with tf.Graph().as_default(), strategy.scope():
+            optimizer = v1.train.GradientDescentOptimizer(0.1)
+
+            def step():  # Gradients are summed over the workers.
+                return optimizer.minimize(loss() / strategy.num_replicas_in_sync)
+
+            train_op = strategy.run(step)
+            config = strategy.update_config_proto(v1.ConfigProto())
+            with v1.Session(strategy.master, config=config) as session:
+                session.run(v1.global_variables_initializer())
+                session.run(train_op)
+
+    Each worker is started with its TF_CONFIG, or all of them by `tfdist run`. The constructor
+    starts no server: the first read of `master`, by the Estimator or by your program, waits for all
+    workers and starts TensorFlow's server.
 
     Args:
       cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver` that knows the cluster
         and this task; None reads TF_CONFIG, or the variables of a Slurm step. With neither, the
         strategy has one worker.
-      device: Where gradients are computed; None is this worker's GPU (workers of one machine take
-        one after the other), or a second logical CPU.
-      variables_on_host: Whether variables, slots and updates live on the host, or on the device.
-      num_replicas: Copies of the model in each worker, with a device of their own each: `device`
-        and the ones after it. They share the variables; each reads its own batches. None is what
-        `tfdist run` says, or 1; where `tfdist run` says another number, it wins.
-      start_timeout_s: How long to wait for the other workers at the start, in seconds; None takes
-        the environment's TFDIST_START_TIMEOUT_S, or 300.
+      device: The device that computes gradients. None is this worker's GPU (the workers of one
+        machine take one after the other), or a second logical CPU.
+      variables_on_host: Whether variables, slots and updates are on the host rather than on the
+        device.
+      num_replicas: The number of copies of the model in each worker, on `device` and the devices
+        after it. They share the variables; each reads its own batches. None takes the number given
+        to `tfdist run`, or 1; if both are given, `tfdist run` wins.
+      start_timeout_s: How long to wait for the other workers at the start, in seconds. None takes
+        the environment variable TFDIST_START_TIMEOUT_S, or 300.
       compression: "fp16" or "bf16" sends float32 gradients to other workers in half precision, and
-        adds them in float32; `tfdist.strategies.reductions.compression` states the error, and for
-        how many workers it pays. Losses, metrics and initial values stay exact. None sends all as
-        it is.
+        adds them in float32. `tfdist.strategies.reductions.compression` states the error, and the
+        numbers of workers for which it is worth it. Losses, metrics and initial values stay exact.
+        None sends every value as it is.
 
     Raises:
-      ValueError: If `compression` or `num_replicas` is something else.
-      ClusterError: If the cluster's description is wrong.
+      ValueError: If `compression` or `num_replicas` is not allowed.
+      ClusterError: If the description of the cluster is wrong.
       RendezvousError: If this worker's port is in use.
       DeviceError: If a device does not exist.
     """
@@ -122,11 +144,11 @@ class MultiWorkerStrategy(BaseStrategy):
     def master(self) -> str:
         """The target for a session: this worker's own server, or "" without a cluster.
 
-        The first read waits until all workers of the cluster have met, then starts the server.
+        The first read waits until all workers of the cluster have joined, then starts the server.
 
         Raises:
-          RendezvousError: If a worker does not come in time, or has another cluster.
-          DeviceError: If the server runs already, and without the devices that are needed now.
+          RendezvousError: If a worker does not join in time, or has another cluster.
+          DeviceError: If the server runs already, without the devices that are needed now.
         """
         if self.extended.collectives.num_workers == 1:
             return ""
@@ -139,8 +161,8 @@ class MultiWorkerStrategy(BaseStrategy):
         elif needed > _NUM_CPUS[address]:
             raise DeviceError(
                 f"the server of this worker was started with {_NUM_CPUS[address]} logical CPUs, "
-                f"and {needed} are needed now: it cannot get more. Train what needs most devices "
-                "first, or start the run with `tfdist run --devices-per-replica "
+                f"and {needed} are needed now: it cannot get more. Train the model that needs most "
+                "devices first, or start the run with `tfdist run --devices-per-replica "
                 f"{self.extended.placement.devices_per_replica}`."
             )
         return str(_SERVERS[address].target)
@@ -150,8 +172,8 @@ class MultiWorkerStrategy(BaseStrategy):
             meet(cluster, task, timeout_s=self.start_timeout_s)
         # gRPC reads the name in small letters only.
         os.environ["no_grpc_proxy"] = _without_proxy(cluster, os.environ)  # noqa: SIM112
-        # A call to a worker that is gone fails, and does not wait until it is back: closing a
-        # session that has a part on it would wait for ever.
+        # A call to a lost worker fails at once. Otherwise closing a session that has ops on that
+        # worker would wait without limit.
         os.environ.setdefault("GRPC_FAIL_FAST", "true")
         keep_memory(os.environ)
         jobs = {job: list(a) for job, a in cluster.jobs.items() if job != "evaluator"}
@@ -165,33 +187,33 @@ class MultiWorkerStrategy(BaseStrategy):
         except tf.errors.UnknownError as error:
             if "Could not start gRPC server" not in error.message:
                 raise
-            # Somebody took the port after the workers had met there.
+            # Another process has taken the port since the workers met there.
             raise port_taken_error(members_of(cluster)[cluster.worker_index(task)]) from error
         with in_phase("waiting"):
             wait_for_servers(cluster, task, timeout_s=self.start_timeout_s)
         return server
 
     def watch_peers(self) -> PeerWatch:
-        """Returns a watch over the workers that this one may wait for in vain; start it."""
+        """Returns a watch over the workers that this one waits for; the caller starts it."""
         if self.extended.collectives.num_workers == 1:
             return PeerWatch()
         assert self.cluster is not None and self.task is not None
         return PeerWatch(*peers_of(self.cluster, self.task))
 
     def note_collectives(self) -> None:
-        """Begins to note the collectives of a graph, for `exchange_directly`."""
+        """Notes the collectives of the graph that is built next, for `exchange_directly`."""
         if self._may_exchange_directly():
             self.extended.collectives.note_collectives()
 
     def exchange_directly(self, needed: Sequence[tf.Tensor | tf.Operation] = ()) -> None:
-        """Lets the workers talk directly in place of the noted collectives, if they are few.
+        """Replaces the noted collectives by a direct exchange, if there are few workers.
 
         For a graph whose session has a config that `sees_all_workers`, and whose workers leave
-        together. Every worker must call it.
+        together (see `reductions.direct_exchange`). Every worker must call it.
 
         Args:
-          needed: What is always run together, by every worker: small sums behind it share a
-            message.
+          needed: Tensors and operations that every step runs, on every worker: the small sums that
+            these depend on share a message.
         """
         if self._may_exchange_directly():
             assert self.cluster is not None
@@ -199,7 +221,7 @@ class MultiWorkerStrategy(BaseStrategy):
             self.extended.collectives.exchange_directly(hosts, needed)
 
     def describe_reductions(self) -> str:
-        """Says how gradients are reduced in the graph whose collectives are being noted, if any."""
+        """Describes how gradients are reduced in the graph whose collectives are being noted."""
         collectives = self.extended.collectives
         way = "directly between" if collectives.can_exchange_directly else "in a ring of"
         messages = self.extended.describe_messages()
@@ -208,7 +230,7 @@ class MultiWorkerStrategy(BaseStrategy):
 
     def _may_exchange_directly(self) -> bool:
         if executing_instances() is not None:
-            return False  # The others may have ended.
+            return False  # The other instances may have ended.
         return 1 < self.extended.collectives.num_workers <= _MOST_TO_EXCHANGE_DIRECTLY
 
     def update_config_proto(
@@ -218,14 +240,14 @@ class MultiWorkerStrategy(BaseStrategy):
 
         Args:
           config_proto: The config.
-          sees_all_workers: Whether the session has the other workers' devices, too.
+          sees_all_workers: Whether the session has the devices of the other workers as well.
         """
         config = self.extended.placement.configure(config_proto)
         if self.extended.collectives.num_workers > 1:
             assert self.cluster is not None and self.task is not None
             leader = self.cluster.workers[0]
             config.experimental.collective_group_leader = _full_name(leader)
-            # Opening a session waits for whom it sees; collectives reach the others all the same.
+            # Opening a session waits for every worker that it sees. Collectives do not need that.
             sees_all = sees_all_workers and self._may_exchange_directly()
             del config.device_filters[:]
             config.device_filters.extend(
@@ -240,18 +262,18 @@ def _full_name(task: Task) -> str:
 
 
 def has_server(cluster: Cluster, task: Task) -> bool:
-    """Says whether TensorFlow's server of this worker has been started."""
+    """Returns whether TensorFlow's server of this worker has been started."""
     return cluster.address(task) in _SERVERS
 
 
 def start_server_of_run() -> None:
     """Starts the server of this worker of the environment's cluster, for its latest strategy.
 
-    The first call waits until all workers of the cluster have met.
+    The first call waits until all workers of the cluster have joined.
 
     Raises:
       RuntimeError: If there is no such strategy.
-      RendezvousError: If a worker does not come in time, or has another cluster.
+      RendezvousError: If a worker does not join in time, or has another cluster.
     """
     found = find_cluster()
     strategy = _STRATEGIES.get(found[0].address(found[1])) if found is not None else None
@@ -290,10 +312,10 @@ def _check_roles(cluster: Cluster, task: Task) -> None:
 def _without_proxy(cluster: Cluster, environ: Mapping[str, str]) -> str:
     """Returns a value for `no_grpc_proxy` with which gRPC reaches the workers directly.
 
-    gRPC would send the workers' messages to a proxy set for downloads (`http_proxy`), which does
-    not know them, and wait for ever.
+    gRPC would send the workers' messages to a proxy that is set for downloads (`http_proxy`), which
+    does not know the workers, and wait without limit.
     """
-    # gRPC looks at the second only where the first is not set.
+    # gRPC reads the second variable only if the first is not set.
     named = environ.get("no_grpc_proxy") or environ.get("no_proxy", "")
     hosts = [address.rsplit(":", 1)[0].strip("[]") for a in cluster.jobs.values() for address in a]
     return ",".join(dict.fromkeys([*filter(None, named.split(",")), *hosts]))

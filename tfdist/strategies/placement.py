@@ -1,8 +1,8 @@
-"""Devices of a worker: which computes, which holds the variables, and how many replicas there are.
+"""Devices of a worker: the one that computes, the one that holds the variables, and replicas.
 
 The *device* computes forward and backward; the *host* (always `CPU:0`) reduces gradients and,
 with `variables_on_host`, holds the variables and their slots. A machine without a GPU gets a
-second logical CPU as its device, so that the two places are real everywhere.
+second logical CPU as its device, so that device and host differ on every machine.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class DeviceError(OneLineError, ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where things are in one worker.
+    """The devices of one worker.
 
     Attributes:
-      device: Where gradients are computed, such as "/device:GPU:0" or "/device:CPU:1"; of several
-        replicas, the first one's.
+      device: The device that computes gradients, such as "/device:GPU:0" or "/device:CPU:1"; with
+        several replicas, that of the first.
       variables_on_host: Whether variables, slots and updates are on the host rather than
-        on the device. Reductions are on the host either way.
-      num_replicas: Copies of the model in this worker, each on a device of its own. They share
-        the variables.
-      devices_per_replica: How many devices belong to each replica, one after the other.
+        on the device. Reductions are on the host in both cases.
+      num_replicas: The number of copies of the model in this worker, each on another device. They
+        share the variables.
+      devices_per_replica: The number of devices of each replica, one after the other.
     """
 
     device: str
@@ -52,18 +52,18 @@ class Placement:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The first one of each replica: `device`, and those after its `devices_per_replica`."""
+        """The first device of each replica: `device`, then every `devices_per_replica`-th one."""
         kind, first = _split(self.device)
         step = self.devices_per_replica
         return tuple(f"/device:{kind}:{first + i * step}" for i in range(self.num_replicas))
 
     def device_of_stage(self, index: int) -> str:
-        """Returns the device of a pipeline's stage: `device` is that with index 0."""
+        """Returns the device with this index in a pipeline; `device` has index 0."""
         kind, first = _split(self.device)
         return f"/device:{kind}:{first + index}"
 
     def with_devices(self, number: int) -> Placement:
-        """Returns a placement whose replicas have at least so many devices each.
+        """Returns a placement whose replicas have at least `number` devices each.
 
         Raises:
           DeviceError: If this machine has fewer GPUs.
@@ -90,41 +90,41 @@ class Placement:
     def create_variable(
         self, next_creator: Callable[..., tf.Variable], *, inside_loop: bool = False, **kwargs: Any
     ) -> tf.Variable:
-        """Creates a variable where variables live; weights are read through a copy on the device.
+        """Creates a variable on `variable_device`; weights are read through a copy on the device.
 
-        The copy is made once a session call. What runs under control dependencies may wait for an
-        update, and reads the variable itself. Inside a loop of steps the copy would go stale after
-        the first one, so there every read fetches the value from the host. Variables that are not
-        trainable (slots, counters) have none either: they may be read again after their update in
-        the same step.
+        The copy is made once per session call. An op under control dependencies may wait for an
+        update, so it reads the variable itself. Inside a loop of steps the copy would be stale
+        after the first step, so there every read fetches the value from the host. Variables that
+        are not trainable (slots, counters) have no copy: they may be read again after their update
+        in the same step.
 
         Args:
           next_creator: As in `tf.variable_creator_scope`.
           inside_loop: Whether the variable is read inside a loop of steps.
           **kwargs: The variable's arguments. A slot variable's `colocate_with` is honoured.
         """
-        # A variable made inside a loop's body belongs to the graph around it.
+        # A variable made inside the body of a loop belongs to the graph around the loop.
         with tf.init_scope():
             colocate_with = kwargs.pop("colocate_with", None)
             if colocate_with is not None:
                 with tf.compat.v1.get_default_graph().colocate_with(colocate_with):
                     return next_creator(**kwargs)
             is_weight = kwargs.get("trainable") is not False
-            # Several replicas read from the host: one's copy would be far from the others.
+            # Several replicas read from the host: a copy on one device is far from the others.
             has_copy = self.variables_on_host and is_weight and not inside_loop
             has_copy = has_copy and self.num_replicas == 1 and not kwargs.get("caching_device")
             if has_copy:
                 kwargs["caching_device"] = self.device
-            # The host counts the steps, wherever the weights are.
+            # Steps are counted on the host, even if the weights are on the device.
             is_counter = kwargs.get("name") == "global_step"
             with tf.device(HOST if is_counter else self.variable_device):
                 variable = next_creator(**kwargs)
         if has_copy:
-            _read_anew_after_updates(variable)
+            _bypass_copy_after_updates(variable)
         return variable
 
     def configure(self, config: tf.compat.v1.ConfigProto | None) -> tf.compat.v1.ConfigProto:
-        """Returns a copy of the session's config in which the device exists."""
+        """Returns a copy of a session's config in which the devices exist."""
         configured = tf.compat.v1.ConfigProto()
         if config is not None:
             configured.CopyFrom(config)
@@ -142,11 +142,11 @@ def place(
     num_replicas: int = 1,
     devices_per_replica: int = 1,
 ) -> Placement:
-    """Decides this worker's placement.
+    """Returns this worker's placement, after checking that its devices exist.
 
     Args:
       device: A device's name ("/device:GPU:1", "GPU:1", "/gpu:1"); None means the first GPU, or
-        the second logical CPU on a machine without one. Any `CPU:n` exists: logical CPUs are made.
+        the second logical CPU on a machine without one. `CPU:n` exists for any n.
       variables_on_host: See `Placement`.
       num_replicas: See `Placement`.
       devices_per_replica: See `Placement`.
@@ -196,25 +196,25 @@ def check_num_replicas(number: int) -> None:
 def own_gpu(local_index: int, num_devices: int) -> str | None:
     """Returns the first GPU of a worker; None on a machine without GPUs.
 
-    The workers of a machine take as many each, one worker after the other. Where there are not
-    enough (or each worker sees only its own), they begin again with the first.
+    Each worker of a machine takes as many, one worker after the other. If there are not enough (or
+    each worker sees only its own), they start again with the first.
 
     Args:
-      local_index: Which worker of its machine it is, from 0.
-      num_devices: How many GPUs it takes.
+      local_index: The worker's index on its machine, from 0.
+      num_devices: The number of GPUs that it takes.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         return None
-    shares = max(1, len(gpus) // num_devices)
-    return f"/device:GPU:{local_index % shares * num_devices}"
+    num_shares = max(1, len(gpus) // num_devices)
+    return f"/device:GPU:{local_index % num_shares * num_devices}"
 
 
-def _read_anew_after_updates(variable: tf.Variable) -> None:
-    """Lets reads under control dependencies see the updates that they wait for.
+def _bypass_copy_after_updates(variable: tf.Variable) -> None:
+    """Makes reads under control dependencies read the variable, and not its copy on the device.
 
-    The copy is made when the session call begins: a constraint, a moving average or clipping of the
-    weights would take the value from before the step's update, and write it back.
+    The copy is made when the session call begins. A constraint, a moving average or clipping of the
+    weights would read the value from before the step's update, and write it back.
     """
     read_copy = variable.value
 
@@ -249,8 +249,8 @@ class ReplicaCount:
     """The replicas of this worker.
 
     Attributes:
-      number: How many there are.
-      devices_each: How many devices belong to each.
+      number: The number of replicas.
+      devices_each: The number of devices of each.
     """
 
     number: int = 1
@@ -258,18 +258,18 @@ class ReplicaCount:
 
     @property
     def num_devices(self) -> int:
-        """How many devices this worker takes."""
+        """The number of devices that this worker takes."""
         return self.number * self.devices_each
 
 
 def count_replicas(asked: int | None) -> ReplicaCount:
-    """Decides how many replicas this worker has.
+    """Returns the number of replicas of this worker.
 
-    Where the launcher and the program disagree the launcher wins, and the first instance says so
+    If the launcher and the program disagree, the launcher wins, and the first instance reports it
     in one line.
 
     Args:
-      asked: What the program asks for in each worker; None leaves it to the launcher, or is 1.
+      asked: The number that the program asks for in each worker; None takes the launcher's, or 1.
 
     Raises:
       ValueError: If `asked` is not an integer of at least 1.
@@ -288,12 +288,12 @@ def count_replicas(asked: int | None) -> ReplicaCount:
             "every instance as many."
         )
     if asked not in (None, told.num_local_replicas) and told.index == 0:
-        _say_overridden(told.num_local_replicas)
+        _report_overridden(told.num_local_replicas)
     return ReplicaCount(number=told.num_local_replicas, devices_each=told.devices_per_replica)
 
 
 @cache  # A program may give the number in several places.
-def _say_overridden(number: int) -> None:
+def _report_overridden(number: int) -> None:
     print_to_stderr(
         f"The number of replicas is overridden by tfdist run. The new value is {number}."
     )

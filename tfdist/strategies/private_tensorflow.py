@@ -16,23 +16,24 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-# Lists what a tf.train.Checkpoint saves, for a Saver: what Scaffold does when it is finalized.
+# Lists the variables that a tf.train.Checkpoint saves, for a Saver, as a Scaffold does on finalize.
 from tensorflow.python.checkpoint.graph_view import ObjectGraphView
 
-# Splits a dataset of global batches over workers, as MultiWorkerMirroredStrategy does; and runs a
-# function in a thread for each replica, which wait for each other where gradients are reduced.
+# input_lib splits a dataset of global batches over workers, as MultiWorkerMirroredStrategy does.
+# mirrored_run runs a function in one thread per replica; the threads wait for each other where
+# gradients are reduced.
 from tensorflow.python.distribute import input_lib, mirrored_run
 
-# Counted by tf.distribute for functions that make one value per replica.
+# The argument of functions that make one value per replica: replica index and number of replicas.
 from tensorflow.python.distribute.distribute_lib import ValueContext
 
-# The same for a v1 graph.
+# The same as input_lib, for a v1 graph.
 from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 
-# What a strategy's functions get and give where replicas have different values.
+# A value that differs between replicas, as a strategy's functions take and return it.
 from tensorflow.python.distribute.values import PerReplica
 
-# The class behind `tf.Variable` in a v1 graph, to derive the variables that reduce on read.
+# The class behind `tf.Variable` in a v1 graph: the base class of sync-on-read variables.
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 __all__ = [
@@ -76,23 +77,23 @@ def is_v2_column(column: Any) -> bool:
 
 @contextmanager
 def loss_scaled_by_optimizer(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Lets `Optimizer.compute_gradients` divide the loss by the number of workers.
+    """Makes `Optimizer.compute_gradients` divide the loss by the number of replicas.
 
-    v1 optimizers ask the strategy whether an Estimator is running; only then they scale.
+    v1 optimizers do so only if the strategy says that an Estimator is running.
     """
     with strategy._scale_loss_for_estimator_enabled():
         yield
 
 
 def is_loss_scaled_by_optimizer(graph: tf.Graph) -> bool:
-    """Says whether an optimizer has divided the loss by the number of workers in this graph."""
+    """Returns whether an optimizer has divided the loss by the number of replicas in this graph."""
     return bool(getattr(graph, "_is_loss_scaled_by_optimizer", False))
 
 
 def run_independently(op: tf.Operation) -> None:
-    """Takes an operation out of the order that a tf.function gives to all that are stateful.
+    """Takes an operation out of the order in which a tf.function runs stateful operations.
 
-    It still runs before the function returns. In a v1 graph there is no such order.
+    It still runs before the function returns. A v1 graph has no such order.
     """
     dependencies = getattr(op.graph, "experimental_acd_manager", None)
     if dependencies is not None:
@@ -110,7 +111,7 @@ def add_control_inputs(op: tf.Operation, waits_for: Sequence[tf.Operation]) -> N
 def is_in_loop_or_branch(op: tf.Operation) -> bool:
     """Returns whether an operation of a v1 graph is part of a `tf.while_loop` or `tf.cond`.
 
-    There is no public way to ask. Loops and branches in functions have graphs of their own.
+    There is no public way to ask. Loops and branches in functions have separate graphs.
     """
     return op._get_control_flow_context() is not None
 
@@ -135,9 +136,9 @@ def nested_layers(model: Any) -> list[Any]:
 
 
 def replace_input(op: tf.Operation, old: tf.Tensor, new: tf.Tensor) -> None:
-    """Lets an operation of a graph use another tensor wherever it uses `old`.
+    """Replaces an input of an operation that exists already.
 
-    The two have the same dtype and shape. There is no public way to change a graph.
+    Both tensors have the same dtype and shape. There is no public way to change a graph.
     """
     for index, tensor in enumerate(op.inputs):
         if tensor is old or tensor.name == old.name:
@@ -149,20 +150,20 @@ def run_in_replica_threads(
 ) -> Any:
     """Calls a function once for each replica of this worker, as MirroredStrategy does.
 
-    Each call has a thread, a device (`extended.worker_devices`) and a replica context of its own.
-    The first one makes the variables; the others get the same ones, in the order of creation.
+    Each call has its own thread, device (`extended.worker_devices`) and replica context. The first
+    one makes the variables; the others get the same variables, in the order of creation.
 
     Returns:
-      What the calls returned: `PerReplica` values where they differ.
+      The results of the calls: `PerReplica` values if they differ.
     """
     function = tf.autograph.experimental.do_not_convert(function)
     return mirrored_run.call_for_each_replica(strategy, function, args, kwargs)
 
 
 def replica_in_sync_group() -> int:
-    """Returns the number of the replica whose code is running, over all workers.
+    """Returns the index, over all workers, of the replica whose code is running.
 
-    The public property makes a tensor of it.
+    The public property returns a tensor.
     """
     return int(tf.distribute.get_replica_context()._replica_id_in_sync_group)
 
@@ -177,10 +178,10 @@ def make_distributed_dataset(
     """Re-batches a dataset of global batches for this worker and shards it.
 
     Args:
-      strategy: The strategy that asks.
+      strategy: The strategy.
       dataset: Batches of the global batch size.
-      input_context: How many workers there are and which one this is.
-      devices: (host, devices): where the pipeline runs and where each replica's elements go.
+      input_context: The number of workers, and this worker's index.
+      devices: (host, devices): the device that runs the input pipeline, and that of each replica.
       options: As in `Strategy.experimental_distribute_dataset`.
     """
     return input_lib_v1.DistributedDatasetV1(
@@ -200,7 +201,7 @@ def make_distributed_dataset_from_function(
     devices: tuple[str, tuple[str, ...]],
     options: tf.distribute.InputOptions | None,
 ) -> Any:
-    """Calls `dataset_fn(input_context)` for this worker's own batches."""
+    """Makes a dataset of this worker's batches, which `dataset_fn(input_context)` returns."""
     return input_lib_v1.DistributedDatasetsFromFunctionV1(
         _input_workers(devices, options), strategy, [input_context], dataset_fn, options
     )
@@ -215,14 +216,14 @@ def _input_workers(
     return input_lib.InputWorkers([(host, replicas)])
 
 
-def saver_of_checkpoint(root: Any, **beside: Any) -> v1.train.Saver:
+def saver_of_checkpoint(root: Any, **extra: Any) -> v1.train.Saver:
     """Makes a Saver, in the current graph, that reads and writes an object-based checkpoint.
 
     Args:
       root: A `tf.train.Checkpoint`, or another object that tracks its variables.
-      **beside: Variables to save as if they were attributes of the root.
+      **extra: Variables to save as if they were attributes of the root.
     """
     reference = tf.__internal__.tracking.TrackableReference
-    attached = [reference(name, variable) for name, variable in beside.items()]
+    attached = [reference(name, variable) for name, variable in extra.items()]
     view = ObjectGraphView(root, attached_dependencies=attached)
     return v1.train.Saver(var_list=view.frozen_saveable_objects(), sharded=True)

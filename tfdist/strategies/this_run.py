@@ -1,4 +1,4 @@
-"""The strategy of this run, calls on some of its instances, and a point where all of them meet."""
+"""Functions for the run that this process is part of: its strategy, its instances, a barrier."""
 
 from __future__ import annotations
 
@@ -33,27 +33,28 @@ def strategy_for_run(
     num_replicas: int | None = None,
     compression: Compression | None = None,
 ) -> RunStrategy:
-    """Makes the strategy that this process's start asks for.
+    """Makes the strategy that fits the way in which this process was started.
 
-    `MultiWorkerStrategy` where TF_CONFIG or a Slurm step lists the workers, else `HorovodStrategy`
-    where `mpirun` or `horovodrun` started several processes, else `LocalStrategy`: alone, and under
-    a launcher of one process, which needs no Horovod. An evaluator task gets a
-    `MultiWorkerStrategy`, whose one worker it is.
+    `MultiWorkerStrategy` if TF_CONFIG or a Slurm step lists the workers; else `HorovodStrategy` if
+    `mpirun` or `horovodrun` started several processes; else `LocalStrategy`, also under a launcher
+    of one process, which needs no Horovod. An evaluator task gets a `MultiWorkerStrategy` with
+    itself as the only worker.
 
     Args:
-      device: As in those strategies.
-      variables_on_host: As there.
-      num_replicas: As there.
-      compression: As there; a process on its own sends no gradients.
+      device: As in these strategies.
+      variables_on_host: As in these strategies.
+      num_replicas: As in these strategies.
+      compression: As in these strategies; without effect in a run of one process.
 
     Raises:
-      ValueError: If `compression` or `num_replicas` is something else.
-      ClusterError: If what the process was started with is malformed or contradicts itself.
-      HorovodNotFoundError: If one of these started it, and Horovod or its library is missing.
+      ValueError: If `compression` or `num_replicas` is not allowed.
+      ClusterError: If TF_CONFIG or a launcher's variables are malformed or contradict each other.
+      HorovodNotFoundError: If `mpirun` or `horovodrun` started it, and Horovod or its library is
+        missing.
       RendezvousError: If this worker's port is in use.
       DeviceError: If a device does not exist.
     """
-    find_half(compression)  # Refused in every run, also in one that sends no gradients.
+    find_half(compression)  # Checked also in a run of one process.
     engine = find_engine()
     if engine == "horovod":
         return HorovodStrategy(
@@ -69,8 +70,8 @@ def strategy_for_run(
 def join_run() -> None:
     """Joins the other processes of an MPI job; does nothing in a run without one.
 
-    A collective of that job. A strategy does the same, so a program needs this only to talk over
-    Horovod before it makes one.
+    A collective: every process of the job must call it. A strategy does the same, so a program
+    needs this only to use Horovod before it makes a strategy.
 
     Raises:
       HorovodNotFoundError: If Horovod or its MPI library is missing.
@@ -85,27 +86,27 @@ def execute_on_instances(
     *args: Arguments.args,
     **kwargs: Arguments.kwargs,
 ) -> Result | None:
-    """Calls a function on some of the instances, whose collectives are theirs alone meanwhile.
+    """Calls a function on some of the instances, with collectives between these only.
 
     Every instance must call this, with the same instances; those not named return at once. In the
-    function every strategy of this process, whenever it was made, reduces, gathers and broadcasts
-    among the named instances: `num_replicas_in_sync` and the input context count them only, and
+    function every strategy of this process, even one made before, reduces, gathers and broadcasts
+    among the named instances: `num_replicas_in_sync` and the input context count only these, and
     the first of them is the chief. It is for a strategy's functions in a graph and session made
-    there. A `RunConfig` keeps to the whole run: train with an Estimator outside.
+    in the function. A `RunConfig` belongs to the whole run: train with an Estimator outside.
 
     Args:
-      instances: Their indices.
-      function: What to call.
+      instances: The indices of the instances.
+      function: The function to call.
       *args: Its arguments.
       **kwargs: Its keyword arguments.
 
     Returns:
-      What the function returned, on the instances named; None on the others.
+      The function's result on the instances named; None on the others.
 
     Raises:
       ValueError: If there is no instance, or one that the run does not have.
-      RuntimeError: If it is called by such a function, or several instances are named in a run
-        over gRPC that has no strategy yet.
+      RuntimeError: If such a function calls it, or several instances are named in a run over gRPC
+        that has no strategy yet.
     """
     own = find_instance()
     named = _checked(instances, own.num_instances)
@@ -125,15 +126,16 @@ def execute_on_instances(
 def synchronize(timeout_s: float = 1800.0) -> None:
     """Waits until every instance has called this as often as this one has.
 
-    Inside `execute_on_instances` those named wait for each other. A process on its own goes on at
-    once, and so does an evaluator. Over gRPC those that wait say twice a minute who is missing;
-    over Horovod its own warning on the first instance does, once a minute.
+    Inside `execute_on_instances` those named wait for each other. In a run of one process it
+    returns at once, and in an evaluator. Over gRPC an instance that waits reports twice a minute
+    which ones are missing; over Horovod the first instance does, once a minute, by Horovod's own
+    warning.
 
     Args:
       timeout_s: How long to wait for the others, in seconds.
 
     Raises:
-      RendezvousError: If somebody is missing after that.
+      RendezvousError: If an instance is missing after that time.
       WorkerLostError: If the process of another instance has ended.
     """
     own = find_instance()
@@ -149,7 +151,7 @@ def synchronize(timeout_s: float = 1800.0) -> None:
 
 def _checked(instances: Iterable[int], count: int) -> tuple[int, ...]:
     named = sorted(set(instances))
-    unknown = [one for one in named if one not in range(count)]
+    unknown = [index for index in named if index not in range(count)]
     if unknown or not named:
         allowed = listed([str(index) for index in range(count)])
         what = f"instance {unknown[0]!r}" if unknown else "no instance"
@@ -157,7 +159,7 @@ def _checked(instances: Iterable[int], count: int) -> tuple[int, ...]:
             f"execute_on_instances got {what}, and this run has {allowed}. Name one or more of "
             "these."
         )
-    return tuple(int(one) for one in named)
+    return tuple(int(index) for index in named)
 
 
 def _horovod_collectives(members: tuple[int, ...]) -> HorovodCollectives:
@@ -166,7 +168,7 @@ def _horovod_collectives(members: tuple[int, ...]) -> HorovodCollectives:
 
 
 def _prepare(named: tuple[int, ...]) -> None:
-    """Has the engine ready for collectives between these instances; all take part."""
+    """Prepares the engine for collectives between these instances; every instance calls it."""
     if find_engine() == "horovod":
         make_process_set(named)
     else:

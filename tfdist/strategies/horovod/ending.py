@@ -1,8 +1,8 @@
-"""The end of a rank that mpirun started: it never waits without limit for the other ranks.
+"""The end of a rank that mpirun started, with a limited wait for the other ranks.
 
-Horovod's own ending waits until every rank has ended Horovod, too. A rank that is stopped or hangs
-never does, and then nobody learns why the first one ended: mpirun sees a failure only when the
-process is gone.
+Horovod's own ending waits until every rank has ended Horovod. A rank that is stopped or hangs never
+does, and then the reason why the first rank ended stays unknown: mpirun sees a failure only when
+the process has ended.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from types import ModuleType
 from tfdist.cluster import WorkerLostError
 from tfdist.process import endings
 
-# The others hear of the end within milliseconds, whatever their Python code is at. A rank that
-# fails is not to be kept from saying so.
+# The other ranks learn of the end within milliseconds, whatever their Python code is doing. A rank
+# that fails waits less, so that mpirun learns of the failure soon.
 _LIMIT_S = 10.0
 _LIMIT_OF_A_FAILURE_S = 2.0
 _REPORT_EVERY_S = 5.0
-# mpirun takes its exit code from the rank that ends first: the one to blame, not a survivor.
+# mpirun takes its exit code from the rank that ends first. This should be the rank that failed, so
+# a rank that lost it waits.
 _SURVIVOR_WAITS_S = 1.0
 
 
@@ -41,12 +42,12 @@ def end_in_time(hvd: ModuleType) -> None:
 
 
 class _Ending:
-    """Ends Horovod in a thread of its own, which is there beforehand.
+    """Ends Horovod in a separate thread.
 
-    From Python 3.12 on, a process that is ending cannot start one.
+    It is started in advance: from Python 3.12 on, a process that is ending cannot start one.
 
     Args:
-      shutdown: Ends Horovod on this rank, and has it end on the others.
+      shutdown: Ends Horovod on this rank, and makes it end on the others.
     """
 
     def __init__(self, shutdown: Callable[[], None]) -> None:
@@ -69,7 +70,7 @@ class _Ending:
         self._is_done.set()
 
     def _wait(self, limit_s: float) -> bool:
-        """Waits for the end of Horovod, with a word now and then; whether it came."""
+        """Waits for the end of Horovod, and reports the wait; returns whether the end came."""
         waited_s = 0.0
         while not self._is_done.wait(min(_REPORT_EVERY_S, limit_s - waited_s)):
             waited_s += _REPORT_EVERY_S
@@ -87,10 +88,10 @@ _ending: _Ending | None = None  # A process ends once.
 
 
 def _skip_destructors() -> None:
-    """Has this process leave with its exit code once Python has ended.
+    """Exits with the process's exit code after Python has finalized, without C++ destructors.
 
-    The destructors of Horovod's and MPI's C++ objects would wait for the other ranks again. What
-    is registered last with the C library runs first, and gets the exit code.
+    The destructors of Horovod's and MPI's C++ objects would wait for the other ranks again. The
+    function that is registered last with the C library runs first, and gets the exit code.
     """
     libc = ctypes.CDLL(None)
     libc.fflush(None)

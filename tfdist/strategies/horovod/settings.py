@@ -1,7 +1,8 @@
-"""How Horovod and Open MPI are set, where the user has not set them.
+"""Settings of Horovod and Open MPI, for what the user has not set.
 
-Environment variables: both read them when they are initialised. The times are a step's of two
-workers with one core each (`docs/benchmarks.md`), in times of the step without reduction.
+They are environment variables, which both read when they are initialised. The figures below are
+step times of two workers with one core each, in multiples of the step without reduction
+(`docs/performance.md`).
 """
 
 from __future__ import annotations
@@ -9,24 +10,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-# Horovod reduces a bucket when its last gradient exists, and copies it into a buffer and back. A
-# tensor alone is reduced where it is.
+# The bucket size and the bucketing threshold. Horovod copies the gradients of a bucket into a
+# buffer and back; a gradient that is a message by itself is reduced in place.
 BUCKET_SIZE_BYTES = 1 << 20
 THRESHOLD_BYTES = 256 << 10
 
 _ENGINE = {
-    "HOROVOD_CYCLE_TIME": "0.1",  # Milliseconds until it looks again for something to reduce.
-    # Above this (bytes) Horovod reduces each tensor where it is; below, it copies several into one
+    "HOROVOD_CYCLE_TIME": "0.1",  # Milliseconds between two looks for tensors to reduce.
+    # In bytes. Above it Horovod reduces each tensor in place; below, it copies several into one
     # buffer and back. 33 MB of gradients: 1.37 instead of 1.48.
     "HOROVOD_FUSION_THRESHOLD": str(BUCKET_SIZE_BYTES),
     # A rank that waits gives its core to the computation.
     "OMPI_MCA_mpi_yield_when_idle": "1",
-    # Over TCP, messages go in pieces of 128 KB. As one ("put"), an answer that the other rank waits
-    # for goes behind a whole message: both directions take turns. 33 MB in tensors of 1 MB, a link
-    # of 1 Gbit/s: 297 ms instead of 547.
+    # Messages over TCP are sent in pieces of 128 KB. Sent whole ("put"), a message delays the
+    # answer that the other rank waits for, and both directions of the link take turns. 33 MB in
+    # tensors of 1 MB over 1 Gbit/s: 297 ms instead of 547.
     "OMPI_MCA_btl_tcp_flags": "send",
 }
-# Rings for large tensors, Open MPI's own choice for small ones. 33 MB: 1.33, not 1.37.
+# Rings for large tensors, Open MPI's own choice for small ones. 33 MB: 1.33 instead of 1.37.
 _TUNED = "OMPI_MCA_coll_tuned_"
 _RULES = {
     f"{_TUNED}use_dynamic_rules": "1",
@@ -35,10 +36,10 @@ _RULES = {
 
 
 def missing_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables to add to an environment, which keeps all that it has.
+    """Returns the variables to add to an environment; those that it has stay.
 
-    The rules are left out where it has anything about Open MPI's algorithms: they would win over an
-    algorithm that the user has chosen.
+    The rules for Open MPI's algorithms are left out if the environment has any setting of these:
+    the rules would override an algorithm that the user has chosen.
     """
     has_tuned = any(name.startswith(_TUNED) for name in environ)
     wanted = _ENGINE if has_tuned else {**_ENGINE, **_RULES}
@@ -46,7 +47,7 @@ def missing_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def describe_settings(environ: Mapping[str, str], *, over_mpi: bool = True) -> str:
-    """Says what is set, with "(yours)" behind what the user has set otherwise.
+    """Describes the settings, for the log; "(yours)" marks a value of the user.
 
     Args:
       environ: The environment variables.

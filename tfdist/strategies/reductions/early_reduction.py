@@ -22,7 +22,7 @@ Three changes to the graph do this, all for large gradients only (at least the b
                        user's graph allows.
   `make_first`         adds the control edge dW2 -> dx2.
   `wait_for_offers`    adds the control edge (dW2 is in its queue) -> dx2, for a direct exchange:
-                       that op is short, and would otherwise start behind the next layers' ops.
+                       that op is short, and would otherwise start after the ops of the next layers.
 
 Poseidon calls sending while the backward pass goes on "wait-free backpropagation" (Zhang et al.,
 USENIX ATC 2017); PyTorch's DDP does it per bucket. `docs/performance.md` has measurements.

@@ -57,7 +57,7 @@ class GrpcCollectives:
 
     @property
     def can_exchange_directly(self) -> bool:
-        """Whether collectives are noted, and all are outside functions, loops and branches."""
+        """True if collectives are noted, and all are outside functions, loops and branches."""
         noted = self._noted or []
         return bool(noted) and all(is_outside(collective.result.op) for collective in noted)
 

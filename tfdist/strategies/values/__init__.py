@@ -1,1 +1,1 @@
-"""Values that workers share outside of gradients: combined variables, a barrier, gathered texts."""
+"""Values that workers share besides gradients: combined variables, a barrier, gathered texts."""

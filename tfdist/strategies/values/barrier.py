@@ -1,4 +1,17 @@
-"""Instances wait for each other, outside of any training graph."""
+"""A barrier: instances wait for each other, outside of any training graph.
+
+Over gRPC, after TensorFlow's servers have started (before that, the rendezvous is the barrier):
+
+    worker 0 (has the list on its server)     worker 1                    worker 2
+    list: [0, 0, 0]
+    signs 1: [1, 0, 0], waits                 signs 1: [1, 1, 0], waits
+                                                                          signs 1: [1, 1, 1]
+    sees that all have signed 1               sees it                     sees it
+    signs 2, waits for all 2s, at most 5 s    signs 2, returns            signs 2, returns
+
+The second signature keeps worker 0's server until the others have seen the first ones. The next
+barrier uses 3 and 4.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +44,7 @@ _REPORT_EVERY_S = 30.0
 _RPC_LIMIT_S = 5.0
 _NO_ANSWER = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError, tf.errors.AbortedError)
 
-# How many times each group has met; all of its members count alike.
+# The number of barriers that each group has passed, equal in all members of the group.
 _numbers: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(lambda: itertools.count(1))
 
 
@@ -41,15 +54,15 @@ def meet_over_grpc(
     """Returns when all these workers of the cluster have called it as often as this one.
 
     Before TensorFlow's servers are started it is the rendezvous on their ports. Afterwards each
-    worker signs a list on the first one's server, and looks at it until all have signed.
+    worker signs a list on the first one's server, and reads it until all have signed.
 
     Args:
       instances: The workers' indices.
       timeout_s: How long to wait for the others, in seconds.
-      has_server: Says whether TensorFlow's server of a worker has been started.
+      has_server: Returns whether TensorFlow's server of a worker has been started.
 
     Raises:
-      RendezvousError: If a worker is missing after the limit.
+      RendezvousError: If a worker is missing after that time.
       WorkerLostError: If the process of another worker has ended.
     """
     found = find_cluster()
@@ -65,12 +78,12 @@ def meet_over_grpc(
         _SignedList(cluster, instances) as signed,
         PeerWatch(*members[:own], *members[own + 1 :]) as watch,
     ):
-        somebody_is_lost = threading.Event()
-        watch.start(somebody_is_lost.set)
+        worker_is_lost = threading.Event()
+        watch.start(worker_is_lost.set)
         patience = Patience(timeout_s, _REPORT_EVERY_S)
         while late := signed.sign_and_list_late(own, 2 * number - 1):
-            _wait_for([members[index] for index in late], patience, somebody_is_lost)
-        # The first one's server must stay until everybody has seen all signatures.
+            _wait_for([members[index] for index in late], patience, worker_is_lost)
+        # The first worker's server must stay until all workers have seen all signatures.
         patience = Patience(_RPC_LIMIT_S, _RPC_LIMIT_S)
         while signed.sign_and_list_late(own, 2 * number) and own == 0 and not patience.is_over():
             time.sleep(_POLL_S)
@@ -80,8 +93,8 @@ def meet_over_horovod(collectives: Collectives, timeout_s: float) -> None:
     """Returns when all these ranks of the MPI job have called it as often as this one.
 
     Raises:
-      RendezvousError: If somebody is missing after the limit. Horovod's own warning on rank 0 says
-        who, from a minute of waiting on.
+      RendezvousError: If a rank is missing after `timeout_s`. After a minute of waiting Horovod's
+        own warning on rank 0 names the missing ranks.
       WorkerLostError: If another rank has ended Horovod.
     """
     errors: list[Exception] = []
@@ -95,7 +108,7 @@ def meet_over_horovod(collectives: Collectives, timeout_s: float) -> None:
         except Exception as error:
             errors.append(error)
 
-    # An operation of Horovod's cannot be interrupted, but its thread can be left behind.
+    # An operation of Horovod cannot be interrupted, but its thread can be abandoned.
     thread = threading.Thread(target=reduce, daemon=True)
     thread.start()
     thread.join(timeout_s)
@@ -111,7 +124,7 @@ def meet_over_horovod(collectives: Collectives, timeout_s: float) -> None:
 
 
 class _SignedList:
-    """A list on the server of the first of some workers: the number that each has signed with."""
+    """A list on the server of the first worker: the last number that each worker signed with."""
 
     def __init__(self, cluster: Cluster, instances: tuple[int, ...]) -> None:
         first = cluster.workers[instances[0]]
@@ -121,13 +134,13 @@ class _SignedList:
             table = tf.raw_ops.MutableHashTableV2(
                 shared_name=name, key_dtype=tf.int64, value_dtype=tf.int64
             )
-            self._own = v1.placeholder(tf.int64, [1])
+            self._own = v1.placeholder(tf.int64, [1])  # this worker's place in the list
             self._number = v1.placeholder(tf.int64, [1])
             sign = tf.raw_ops.LookupTableInsertV2(
                 table_handle=table, keys=self._own, values=self._number
             )
             with tf.control_dependencies([sign]):
-                self._numbers = tf.raw_ops.LookupTableFindV2(
+                self._numbers = tf.raw_ops.LookupTableFindV2(  # [instances]
                     table_handle=table,
                     keys=tf.range(len(instances), dtype=tf.int64),
                     default_value=tf.constant(0, tf.int64),
@@ -138,9 +151,9 @@ class _SignedList:
         self._session = v1.Session(f"grpc://{cluster.address(first)}", graph, config)
 
     def sign_and_list_late(self, own: int, number: int) -> list[int]:
-        """Signs with a number, and returns the places of those who have not got to it yet.
+        """Signs with a number, and returns the places of the workers that have signed less.
 
-        While the server does not answer, that is the first one.
+        If the server does not answer, that is the first worker.
         """
         try:
             numbers = self._session.run(self._numbers, {self._own: [own], self._number: [number]})
@@ -160,16 +173,14 @@ class _SignedList:
         self._session.close()
 
 
-def _wait_for(
-    late: Sequence[Member], patience: Patience, somebody_is_lost: threading.Event
-) -> None:
-    """Waits a moment, if there is still reason to."""
+def _wait_for(late: Sequence[Member], patience: Patience, worker_is_lost: threading.Event) -> None:
+    """Waits a moment; raises if the time is over or a worker is lost."""
     missing = name_missing(late)
     if patience.is_over():
         raise _absent(missing, patience.limit_s)
     if patience.report_is_due():
         print_to_stderr(waiting_line(missing, patience.waited_s, patience.limit_s))
-    if somebody_is_lost.wait(_POLL_S):
+    if worker_is_lost.wait(_POLL_S):
         raise _absent(missing, patience.waited_s)
 
 

@@ -1,4 +1,4 @@
-"""Short texts from every worker to every worker, outside the training graph."""
+"""TextExchange: gathers a short text from every worker on every worker."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tfdist.strategies.worker_strategy import WorkerStrategy
 
 
 class TextExchange:
-    """Lets workers compare notes, once: each gives a text and gets all of them.
+    """Gathers one text from each worker, once, in a graph and session of its exchange only.
 
-    Made by every worker before its training graph, so that the workers agree on the keys of the
-    exchange even where their models differ. Works over whatever engine the strategy has.
+    Every worker makes it before its training graph, so that the workers agree on the keys of the
+    collectives even if their models differ. It works over every engine.
 
     Args:
       strategy: A tfdist strategy.
@@ -26,19 +26,19 @@ class TextExchange:
         self._graph = tf.Graph()
         with self._graph.as_default(), tf.device("/device:CPU:0"):
             self._characters = v1.placeholder(tf.int32, [None])
-            size = tf.shape(self._characters)
-            self._sizes = collectives.gather(size, "text_sizes")
+            size = tf.shape(self._characters)  # [1]
+            self._sizes = collectives.gather(size, "text_sizes")  # [workers]
+            # [sum of sizes]
             self._texts = collectives.gather(tf.identity(self._characters), "texts")
 
     def __call__(self, text: str) -> list[str]:
         """Sends this worker's text and returns the texts of all workers, in worker order.
 
-        To be called once: TensorFlow expects texts as long as the first ones from then on.
-
-        A collective: waits until every worker has called it.
+        A collective: waits until every worker has called it. It can be called once: after that,
+        TensorFlow expects texts of the same lengths.
 
         Raises:
-          WorkerLostError: If another worker went away meanwhile.
+          WorkerLostError: If another worker is lost meanwhile.
         """
         config = self._strategy.update_config_proto(v1.ConfigProto())
         characters = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
@@ -48,8 +48,6 @@ class TextExchange:
             in_phase("waiting"),
         ):
             watch.start(session.close)
-            sizes, everything = session.run(
-                [self._sizes, self._texts], {self._characters: characters}
-            )
-        parts = np.split(everything, np.cumsum(sizes)[:-1])
+            sizes, texts = session.run([self._sizes, self._texts], {self._characters: characters})
+        parts = np.split(texts, np.cumsum(sizes)[:-1])
         return [part.astype(np.uint8).tobytes().decode() for part in parts]

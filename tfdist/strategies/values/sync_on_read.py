@@ -1,8 +1,13 @@
-"""Variables that each replica updates alone and that are combined when read.
+"""Sync-on-read variables: each replica updates its own, and a read combines them.
 
 Batch-norm statistics are such variables (`synchronization=ON_READ`), and so are the counts and
-sums of metrics: no message is sent while a step runs. A read outside the replicas' code, a fetch in
-`session.run` included, gives the combination over all replicas of all workers.
+sums of metrics: no message is sent while a step runs.
+
+    in a replica's code           reads and assigns the replica's own variable
+    in cross-replica context,     the mean, sum or first value over all replicas of all workers:
+    or a fetch of session.run     a collective, so every worker must read
+    outside the strategy's scope  `read_value()` is the first replica's, so saving one variable does
+                                  not wait for other workers
 """
 
 from __future__ import annotations
@@ -18,17 +23,20 @@ Aggregation = tf.VariableAggregation
 
 
 class SyncOnReadVariable(ResourceVariable):  # type: ignore[misc]
-    """One variable for each replica of this worker, under one name.
+    """One variable per replica of this worker, under one name.
 
-    A read in cross-replica context is a collective: every worker must run it. So is a fetch of the
-    variable itself in `session.run`, as with TensorFlow's own strategies. In replica context
-    (inside model_fn) it reads the replica's own variable, and outside the strategy's scope
-    `read_value()` gives the first replica's, so saving one never waits for others.
+    All have the same shape, and so has a read. The private members that start with `_handle` and
+    `_as_graph_element` are those of TensorFlow's base class.
+
+    Attributes:
+      others: The variables of the replicas after the first, which is this object itself.
+      initializer_of_all: Initializes the variables of all replicas; None with one replica.
+      read_over_all: Reads the combination over all replicas; None if the run has one replica.
     """
 
-    others: tuple[tf.Variable, ...] = ()  # Those of the other replicas.
+    others: tuple[tf.Variable, ...] = ()
     initializer_of_all: tf.Operation | None = None
-    read_over_all: Callable[[], tf.Tensor] | None = None  # None for one replica in the whole run.
+    read_over_all: Callable[[], tf.Tensor] | None = None
     _over_all: tf.Tensor | None = None
 
     @property
@@ -46,7 +54,9 @@ class SyncOnReadVariable(ResourceVariable):  # type: ignore[misc]
         return self._combined() if _is_cross_replica() else super().value()
 
     def value_over_all(self) -> tf.Tensor:
-        """Returns a read of the combination over all replicas, made once in a graph; a collective.
+        """Returns a read of the combination over all replicas, a collective.
+
+        The graph gets one such read, which later calls return.
 
         Raises:
           RuntimeError: If the graph is finalized, and has no such read yet.
@@ -65,12 +75,12 @@ class SyncOnReadVariable(ResourceVariable):  # type: ignore[misc]
         return self._over_all
 
     def _as_graph_element(self) -> tf.Tensor:
-        """What `session.run` fetches."""
+        """Returns the tensor that `session.run` fetches for this variable."""
         is_in_replica = tf.distribute.has_strategy() and not _is_cross_replica()
         return super()._as_graph_element() if is_in_replica else self.value_over_all()
 
     def read_each(self) -> list[tf.Tensor]:
-        """Reads the value of each replica of this worker, in whatever context."""
+        """Returns the value of each replica of this worker, in any context."""
         values = []
         for handle in self._handles:
             with tf.device(handle.device):
@@ -78,7 +88,7 @@ class SyncOnReadVariable(ResourceVariable):  # type: ignore[misc]
         return values
 
     def assign_each(self, values: Sequence[tf.Tensor]) -> tf.Operation:
-        """Assigns one value to each replica of this worker, in whatever context."""
+        """Assigns one value to each replica of this worker, in any context."""
         assignments = []
         for handle, value in zip(self._handles, values, strict=True):
             with tf.device(handle.device):
@@ -86,18 +96,18 @@ class SyncOnReadVariable(ResourceVariable):  # type: ignore[misc]
         return tf.group(*assignments)
 
     def share_out(self, combined: tf.Tensor, worker_index: int) -> tf.Operation:
-        """Assigns what makes a later read give `combined` again.
+        """Assigns values whose combination is `combined`.
 
-        Means are held by all; of a sum, the first replica of worker 0 holds everything and the
-        others nothing.
+        Of a mean, every replica gets `combined`; of a sum, the first replica of worker 0 gets it
+        and all others get zeros.
         """
         values = [combined for _ in self._handles]
         if self.aggregation == Aggregation.SUM:
-            nothing = tf.zeros_like(combined)
-            # Decided when it runs: TensorFlow would see that a constant choice of zeros does not
-            # need `combined`, and leave out the reduction that other workers wait for.
+            zeros = tf.zeros_like(combined)
+            # A placeholder, not a constant: Grappler would see that a constant choice of zeros does
+            # not depend on `combined`, and prune the reduction that other workers wait for.
             is_first = tf.compat.v1.placeholder_with_default(worker_index == 0, [])
-            values = [tf.where(is_first, combined, nothing), *(nothing for _ in values[1:])]
+            values = [tf.where(is_first, combined, zeros), *(zeros for _ in values[1:])]
         return self.assign_each(values)
 
     @property
@@ -109,11 +119,11 @@ class SyncOnReadVariable(ResourceVariable):  # type: ignore[misc]
 
 
 def make_variable(devices: Sequence[str], arguments: dict[str, Any]) -> SyncOnReadVariable:
-    """Makes a variable for each replica of this worker; all start with the first one's value.
+    """Makes one variable per replica of this worker; all start with the value of the first.
 
     Args:
-      devices: Where each is.
-      arguments: Of a resource variable's constructor.
+      devices: The device of each replica's variable.
+      arguments: The arguments of a resource variable's constructor.
     """
     with tf.init_scope():
         with tf.device(devices[0]):
@@ -137,7 +147,7 @@ def make_variable(devices: Sequence[str], arguments: dict[str, Any]) -> SyncOnRe
 
 
 def variables_of(graph: tf.Graph) -> list[SyncOnReadVariable]:
-    """Lists a graph's variables of this kind, in the order of their creation."""
+    """Returns the sync-on-read variables of a graph, in the order of their creation."""
     collected: Iterable[Any] = [
         *graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES),
         *graph.get_collection(tf.compat.v1.GraphKeys.LOCAL_VARIABLES),
