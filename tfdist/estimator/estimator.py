@@ -31,9 +31,9 @@ from tfdist.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
 from tfdist.estimator.task_role import refuse_parameter_servers
 from tfdist.estimator.training import checkpoints
 from tfdist.estimator.training import checkpoints as warm_start
-from tfdist.estimator.training.loop import FoundCheckpoint, TrainCall, saves_checkpoints
+from tfdist.estimator.training.loop import train
 from tfdist.estimator.training.model_dir_lock import locked
-from tfdist.estimator.training.peers import train
+from tfdist.estimator.training.train_call import FoundCheckpoint, TrainCall, saves_checkpoints
 
 _OVERRIDABLE = frozenset(
     {

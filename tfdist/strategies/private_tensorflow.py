@@ -9,7 +9,7 @@ methods where TensorFlow's base class calls them: `extended.py` those of `Strate
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,11 +43,14 @@ __all__ = [
     "TransformedFeatures",
     "ValueContext",
     "add_control_inputs",
+    "call_prepared",
     "has_control_dependencies",
+    "is_closed",
     "is_dense_column",
     "is_in_loop_or_branch",
     "is_loss_scaled_by_optimizer",
     "is_v2_column",
+    "listeners_of",
     "loss_scaled_by_optimizer",
     "make_distributed_dataset",
     "make_distributed_dataset_from_function",
@@ -57,6 +60,8 @@ __all__ = [
     "run_in_replica_threads",
     "run_independently",
     "saver_of_checkpoint",
+    "set_steps_per_call",
+    "stop_limit_of",
 ]
 
 # Where a layer over feature columns keeps the columns' variables, and what it has made of a batch's
@@ -227,3 +232,39 @@ def saver_of_checkpoint(root: Any, **extra: Any) -> v1.train.Saver:
     attached = [reference(name, variable) for name, variable in extra.items()]
     view = ObjectGraphView(root, attached_dependencies=attached)
     return v1.train.Saver(var_list=view.frozen_saveable_objects(), sharded=True)
+
+
+def listeners_of(saver: v1.train.CheckpointSaverHook) -> list[v1.train.CheckpointSaverListener]:
+    """Returns the list of a saver's listeners, which may be changed.
+
+    A saver takes listeners only when it is made, and a user's saver is made already.
+    """
+    listeners: list[v1.train.CheckpointSaverListener] = saver._listeners
+    return listeners
+
+
+def set_steps_per_call(hook: v1.train.SessionRunHook, steps_per_call: int) -> None:
+    """Sets how many steps a session call makes, on those of TensorFlow's hooks that count steps.
+
+    tf.estimator's TPUEstimator set it in this way. Other hooks stay as they are.
+    """
+    if hasattr(hook, "_set_steps_per_run"):
+        hook._set_steps_per_run(steps_per_call)
+
+
+def stop_limit_of(hook: v1.train.StopAtStepHook) -> tuple[int | None, int | None]:
+    """Returns a StopAtStepHook's arguments, of which one is None: (num_steps, last_step)."""
+    return hook._num_steps, hook._last_step
+
+
+def is_closed(session: v1.Session) -> bool:
+    """Returns whether a session has been closed, which a prepared call does not check."""
+    return bool(session._closed)
+
+
+def call_prepared(session: v1.Session, call: Callable[[], Any]) -> Any:
+    """Calls what `Session.make_callable` returned, with the error messages of `Session.run`.
+
+    `make_callable` alone reports a failed operation without the place where it was made.
+    """
+    return session._do_call(call)

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.graph import sessions
-from tfdist.estimator.graph.sessions import PreparedCalls
+from tfdist.estimator.graph.sessions import prepare_calls
 
 Pair = namedtuple("Pair", ["first", "second"])
 
@@ -26,7 +26,7 @@ def session(graph: tf.Graph) -> Iterator[v1.Session]:
     left = 2.5 - graph.get_tensor_by_name("now:0")
     tf.debugging.check_numerics(tf.math.log(left), "too far", name="limit")
     with v1.Session() as session:
-        PreparedCalls().after_create_session(session, None)
+        prepare_calls(session)
         session.run(step.initializer)
         yield session
 

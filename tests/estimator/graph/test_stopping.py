@@ -1,4 +1,4 @@
-"""Stopping at a step where a session call makes several."""
+"""The last step of a training whose session calls make several steps."""
 
 from typing import Any
 
@@ -6,58 +6,68 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.graph.global_step import StopAtStep, told_of_the_loop
-
-
-def _last_step(hook: Any, steps_per_call: int, resumed_at: int = 0) -> int:
-    """Counts in calls of several steps until the hook stops; at most to 30."""
-    with tf.Graph().as_default():
-        step = v1.train.create_global_step()
-        count = v1.assign_add(step, steps_per_call)
-        start = step.assign(resumed_at).op
-        scaffold = v1.train.Scaffold(init_fn=lambda _, session: session.run(start))
-        with v1.train.SingularMonitoredSession(hooks=[hook], scaffold=scaffold) as session:
-            done = resumed_at
-            while not session.should_stop() and done < 30:
-                done = int(session.run(count))
-    return done
+from tfdist.estimator.graph.global_step import (
+    StepLimit,
+    is_last_call,
+    last_step_of,
+    limit_in_place_of,
+)
+from tfdist.strategies.private_tensorflow import set_steps_per_call
 
 
 @pytest.mark.parametrize(
-    ("hook", "expected"),
+    ("limits", "expected"),
     [
-        ({"last_step": 6}, 6),
-        ({"last_step": 7}, 9),
-        ({"num_steps": 6}, 6),
-        ({"num_steps": 1}, 3),
+        ([(6, None)], 18),
+        ([(None, 15)], 15),
+        ([(None, None)], None),
+        ([(None, None), (3, None), (None, 20)], 15),
+        ([], None),
     ],
 )
-def test_a_users_stop_hook_stops_at_the_first_call_that_reaches_its_step(
-    hook: dict[str, int], expected: int
+def test_the_lowest_limit_counts_and_steps_count_from_where_the_session_starts(
+    limits: list[StepLimit], expected: int | None
 ) -> None:
-    own = told_of_the_loop(v1.train.StopAtStepHook(**hook), 3)
-    assert isinstance(own, StopAtStep)
-    assert _last_step(own, 3) == expected
+    assert last_step_of(limits, first_step=12) == expected
 
 
-def test_steps_are_counted_from_where_the_session_starts() -> None:
-    assert _last_step(StopAtStep(6, None, 3), 3, resumed_at=12) == 18
-    assert _last_step(StopAtStep(None, 15, 3), 3, resumed_at=12) == 15
+@pytest.mark.parametrize("hook", [{"last_step": 6}, {"num_steps": 6}])
+def test_a_limit_takes_the_place_of_a_users_stop_hook(hook: dict[str, int]) -> None:
+    limit = limit_in_place_of(v1.train.StopAtStepHook(**hook), 3)
+    assert limit is not None
+    assert last_step_of([limit], first_step=0) == 6
 
 
-def test_without_a_loop_hooks_stay_as_they_are() -> None:
-    hook = v1.train.StopAtStepHook(last_step=3)
-    assert told_of_the_loop(hook, 1) is hook
-    assert _last_step(hook, 1) == 3
-
-
-def test_other_hooks_are_told_or_left_alone() -> None:
+def test_other_hooks_and_calls_of_one_step_need_no_limit() -> None:
     class Own(v1.train.StopAtStepHook):  # type: ignore[misc]
         pass
 
-    own, nan = Own(last_step=3), v1.train.NanTensorHook(None)
-    assert told_of_the_loop(own, 3) is own
-    assert told_of_the_loop(nan, 3) is nan
+    assert limit_in_place_of(v1.train.StopAtStepHook(last_step=3), 1) is None
+    assert limit_in_place_of(Own(last_step=3), 3) is None
+    assert limit_in_place_of(v1.train.NanTensorHook(None), 3) is None
+
+
+@pytest.mark.parametrize(("last_step", "expected"), [(6, 6), (7, 9), (1, 3)])
+@pytest.mark.parametrize("sees_own_steps", [True, False])
+def test_the_first_call_that_reaches_the_last_step_is_the_last(
+    last_step: int, expected: int, sees_own_steps: bool
+) -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        step = v1.train.create_global_step()
+        count = v1.assign_add(step, 3)
+        session.run(step.initializer)
+        is_last, fetched = False, 0
+        while not is_last:
+            before = fetched
+            fetched = int(session.run(count))
+            seen = fetched if sees_own_steps else before
+            is_last = is_last_call(session, step, seen, 3, last_step)
+    assert fetched == expected
+
+
+def test_hooks_that_count_steps_are_told_how_many_a_call_makes() -> None:
+    nan: Any = v1.train.NanTensorHook(None)
+    set_steps_per_call(nan, 3)  # Nothing to set.
     counter = v1.train.StepCounterHook(every_n_steps=3)
-    assert told_of_the_loop(counter, 3) is counter
+    set_steps_per_call(counter, 3)
     assert counter._steps_per_run == 3

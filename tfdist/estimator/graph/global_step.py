@@ -1,11 +1,14 @@
-"""The global step: its increment, its value after each session call, and stopping at one."""
+"""The global step: its increment, its value after each session call, and the last step."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+
+from tfdist.strategies.private_tensorflow import stop_limit_of
 
 _WRITES = frozenset(
     {
@@ -141,73 +144,43 @@ def checked_interval(every_n_steps: Any) -> int:
     return int(every_n_steps)
 
 
-class LastStep(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Reads the global step at the end of a training.
-
-    Attributes:
-      step: That step; -1 before.
-    """
-
-    step = -1
-
-    def begin(self) -> None:
-        self._global_step = v1.train.get_global_step()
-
-    def end(self, session: Any) -> None:
-        self.step = int(session.run(self._global_step))
+# A limit of a training as (number of steps from the first one, global step); one of them is None.
+StepLimit = tuple[int | None, int | None]
 
 
-class StopAtStep(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Stops after a number of steps, or at a global step; equal on all workers.
+def last_step_of(limits: Iterable[StepLimit], first_step: int) -> int | None:
+    """Returns the lowest global step at which one of the limits ends a training; None without any.
 
     Args:
-      num_steps: Steps from where the session starts; None if `last_step` says.
-      last_step: The global step to stop at, or the first one beyond it.
-      steps_per_call: Steps in one session call.
+      limits: The limits; those with two None are none.
+      first_step: The global step at which the training begins.
     """
-
-    def __init__(self, num_steps: int | None, last_step: int | None, steps_per_call: int) -> None:
-        self._num_steps = num_steps
-        self._last_step = last_step
-        self._steps_per_call = steps_per_call
-
-    def begin(self) -> None:
-        self._global_step = v1.train.get_global_step()
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        if self._num_steps is not None:
-            self._last_step = int(session.run(self._global_step)) + self._num_steps
-
-    def before_run(self, run_context: Any) -> v1.train.SessionRunArgs:
-        return v1.train.SessionRunArgs(self._global_step)
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        # Fetched beside the steps, the value may be the one before or after them.
-        at_most = int(run_values.results) + self._steps_per_call
-        if (
-            self._last_step is not None
-            and at_most >= self._last_step
-            and int(run_context.session.run(self._global_step)) >= self._last_step
-        ):
-            run_context.request_stop()
+    ends = [last if steps is None else first_step + steps for steps, last in limits]
+    return min((end for end in ends if end is not None), default=None)
 
 
-def told_of_the_loop(hook: v1.train.SessionRunHook, steps_per_call: int) -> v1.train.SessionRunHook:
-    """Tells one of TensorFlow's own hooks how many steps a session call makes.
+def is_last_call(
+    session: v1.Session, global_step: tf.Variable, fetched: int, steps_per_call: int, last_step: int
+) -> bool:
+    """Returns whether the call just made has reached the last step.
 
     Args:
-      hook: A user's hook. A CheckpointSaverHook or StepCounterHook is told so itself.
+      session: Reads the global step where the fetched value leaves it open.
+      global_step: The variable.
+      fetched: Its value, fetched in the call: the value from before or after the call's steps.
       steps_per_call: Steps in one session call.
-
-    Returns:
-      The hook, or in place of TensorFlow's StopAtStepHook, which would stop a call too late where
-      a call ends exactly at its step, a `StopAtStep`. Heirs of that class stay as they are.
+      last_step: The global step to stop at.
     """
-    if steps_per_call == 1:
-        return hook
-    if type(hook) is v1.train.StopAtStepHook:
-        # No public way to read them.
-        return StopAtStep(hook._num_steps, hook._last_step, steps_per_call)
-    if hasattr(hook, "_set_steps_per_run"):
-        hook._set_steps_per_run(steps_per_call)  # No public way to say so.
-    return hook
+    may_be_last = fetched + steps_per_call >= last_step
+    return may_be_last and int(session.run(global_step)) >= last_step
+
+
+def limit_in_place_of(hook: v1.train.SessionRunHook, steps_per_call: int) -> StepLimit | None:
+    """Returns the limit to use in place of TensorFlow's StopAtStepHook; None for other hooks.
+
+    With several steps in a call that hook would stop one call too late where a call ends exactly
+    at its step. Objects of its subclasses are used as they are.
+    """
+    if steps_per_call > 1 and type(hook) is v1.train.StopAtStepHook:
+        return stop_limit_of(hook)
+    return None

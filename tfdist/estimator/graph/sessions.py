@@ -1,8 +1,8 @@
-"""Sessions: their configuration, initial values, hooks around calls, and prepared calls.
+"""Sessions: their configuration, initial values, call times, and prepared calls.
 
-Calls are prepared once, and not in every step: `Session.run` looks at the structure of its
-fetches each time. That took half of a small model's time in Python: 379 microseconds a step,
-where a prepared call took 198.
+`Session.run` examines the structure of its fetches in each call. That took half of a small model's
+time in Python: 379 microseconds a step, where a prepared call took 198. So the fetches of a
+training step are prepared once.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from tfdist.estimator.pipelined import num_devices_in
 from tfdist.estimator.run_config import RunConfig, default_session_config
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.placement import Placement
+from tfdist.strategies.private_tensorflow import call_prepared, is_closed
 
-# Hooks ask for other things every few steps; more than this would be made for one call each.
+# Hooks ask for other fetches every few steps. A limit, in case every call has new fetches.
 _MOST_PREPARED = 64
 
 
@@ -53,11 +54,11 @@ def add_saver(scaffold: v1.train.Scaffold, config: RunConfig) -> None:
 def restored_by_worker_0(
     scaffold: v1.train.Scaffold, broadcast: tf.Operation, checkpoint_dir: str | None
 ) -> v1.train.Scaffold:
-    """Makes a scaffold with which worker 0 restores its checkpoint and all get its values.
+    """Makes a scaffold that restores worker 0's checkpoint and sends its values to all workers.
 
     Args:
       scaffold: The model's.
-      broadcast: Sets every variable to worker 0's value; a collective.
+      broadcast: The op that sets every variable to worker 0's value; a collective.
       checkpoint_dir: On worker 0 the folder to restore from; None on the others.
     """
     user_init_fn = scaffold.init_fn
@@ -83,21 +84,25 @@ def training_session(
     config: v1.ConfigProto,
     checkpoint_dir: str | None = None,
 ) -> v1.train.SingularMonitoredSession:
-    """Opens a session that ends when its input does.
+    """Opens a session with prepared calls.
 
-    It is never made anew after a failure: other workers would not follow.
+    Calls each hook's `begin`, finalizes the graph, initialises or restores the variables, and calls
+    each hook's `after_create_session`. After a failure no second session is opened, as other
+    workers would not follow.
     """
-    return v1.train.SingularMonitoredSession(
-        hooks=[PreparedCalls(), *hooks],
+    session = v1.train.SingularMonitoredSession(
+        hooks=hooks,
         scaffold=scaffold,
         master=master,
         config=config,
         checkpoint_dir=checkpoint_dir,
     )
+    prepare_calls(session.raw_session())
+    return session
 
 
 class CallTimes:
-    """How long calls take.
+    """The durations of session calls.
 
     Attributes:
       began_s: `time.monotonic()` at the beginning of the call that runs; None between calls.
@@ -109,7 +114,10 @@ class CallTimes:
         self.longest_s = 0.0
 
     def lasting_s(self, since_s: float) -> float | None:
-        """Returns how long a call has lasted, of that only since a time; None between calls."""
+        """Returns the seconds since the present call began, at most those since a time.
+
+        None between calls.
+        """
         began_s = self.began_s
         return None if began_s is None else time.monotonic() - max(began_s, since_s)
 
@@ -122,49 +130,18 @@ class CallTimes:
             self.began_s = None
 
 
-class BeforeCalls(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Tells that a call begins; the last one of the hooks.
-
-    Args:
-      *listeners: Whom.
-    """
-
-    def __init__(self, *listeners: Callable[[], None]) -> None:
-        self._listeners = listeners
-
-    def before_run(self, run_context: Any) -> None:
-        for listener in self._listeners:
-            listener()
-
-
-class AfterCalls(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Tells that a call has ended; the first one of the hooks.
-
-    Args:
-      listener: Whom.
-    """
-
-    def __init__(self, listener: Callable[[], None]) -> None:
-        self._listener = listener
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._listener()
-
-
-class PreparedCalls(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Lets a session remember how to run what it has run before. The first hook of a session."""
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        session.run = _PreparedRun(session)
+def prepare_calls(session: v1.Session) -> None:
+    """Makes a session remember each set of fetches that it has run, also where hooks run it."""
+    session.run = _PreparedRun(session)
 
 
 class _PreparedRun:
-    """In place of a session's `run`, with the same arguments, results and errors."""
+    """A replacement for a session's `run`, with the same arguments, results and errors."""
 
     def __init__(self, session: v1.Session) -> None:
         self._session = session
         self._run = session.run
-        # The fetches are kept with the call: their ids stay theirs.
+        # The fetches are kept with the call, so that no other object gets their ids.
         self._prepared: dict[Any, tuple[Callable[[], Any], Any]] = {}
 
     def __call__(
@@ -176,18 +153,17 @@ class _PreparedRun:
     ) -> Any:
         has_options = options is not None and options.ByteSize() > 0
         key = None if feed_dict or has_options else _key_of(fetches)
-        if key is None or self._session._closed:  # Not public; an ordinary call says so.
+        if key is None or is_closed(self._session):  # An ordinary call reports a closed session.
             return self._run(fetches, feed_dict, options, run_metadata)
         if key not in self._prepared:
             if len(self._prepared) == _MOST_PREPARED:
                 return self._run(fetches, feed_dict, options, run_metadata)
             self._prepared[key] = self._session.make_callable(fetches), fetches
-        # What tells in an error where the op was made; it is not public.
-        return self._session._do_call(self._prepared[key][0])
+        return call_prepared(self._session, self._prepared[key][0])
 
 
 def _key_of(fetches: Any) -> Any:
-    """Returns what is equal for the same fetches in the same structure; None if not known."""
+    """Returns a key that is equal for the same fetches in the same structure; None if unknown."""
     if isinstance(fetches, (tf.Tensor, tf.Operation, tf.Variable)):
         return id(fetches)
     if isinstance(fetches, dict):
@@ -197,5 +173,5 @@ def _key_of(fetches: Any) -> Any:
         inside = [_key_of(one) for one in fetches]
     else:
         return None
-    # Nothing to run is no call.
+    # An ordinary call handles empty fetches.
     return None if not inside or None in inside else (type(fetches), *inside)

@@ -1,12 +1,19 @@
-"""How workers stay in step: what one of them wants, all of them do after the same step.
+"""The agreement of all workers on what they do after a step.
 
-A worker that left the loop alone would leave the others waiting in a collective for ever. So each
-step sums a few numbers over the workers, beside the loss: who wants to stop, who has input left,
-whether worker 0 wants to save, which signals have come.
+A worker that left the loop alone would leave the others waiting in a reduction. So each step sums a
+few numbers over the workers, in one small reduction together with the loss:
+
+    worker 0    [loss, has_more, stop, save, SIGTERM, SIGUSR1, index] ──┐
+    worker 1    [loss, has_more, stop, save, SIGTERM, SIGUSR1, index] ──┴─ sum ──> every worker
+
+All workers get the same sums in the same step, and so decide the same: to stop, to save, or to go
+on. A wish takes part in the step that comes after it, so what one worker wishes after a step, all
+do after the next one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +28,56 @@ from tfdist.estimator.training.stop_signals import (
     wishes_of,
 )
 from tfdist.process.progress_file import in_phase
+from tfdist.strategies.placement import HOST
 
 
 @dataclass(kw_only=True)
 class Wishes:
-    """What this worker wants after the coming step."""
+    """The wishes of this worker for the end of the coming step.
+
+    Attributes:
+      stop: Whether one of its hooks asks to stop the training.
+      save: On worker 0, whether a checkpoint is due.
+    """
 
     stop: bool = False
     save: bool = False
-    signal: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreed:
+    """The same decisions on all workers after a step.
+
+    Attributes:
+      num_ended: The number of workers whose input has ended.
+      stop: Whether a worker's hook has asked to stop.
+      save: Whether worker 0 saves a checkpoint.
+      order: The stop signal that all follow; None without one.
+    """
+
+    num_ended: int = 0
+    stop: bool = False
+    save: bool = False
+    order: StopOrder | None = None
+
+    @property
+    def ends_training(self) -> bool:
+        return self.num_ended > 0 or self.stop or self.order is not None
+
+
+def read_sums(sums: Sequence[float], num_workers: int) -> Agreed:
+    """Returns the meaning of a step's sums.
+
+    Args:
+      sums: [loss, has_more, stop, save, SIGTERM, SIGUSR1, index], each summed over the workers.
+      num_workers: How many there are.
+    """
+    return Agreed(
+        num_ended=num_workers - round(float(sums[1])),
+        stop=float(sums[2]) > 0,
+        save=float(sums[3]) > 0,
+        order=order_in(sums[4:]),
+    )
 
 
 class Agreement:
@@ -43,49 +91,54 @@ class Agreement:
       has_more: 1.0 while this worker has input for another session call; None if not known.
 
     Attributes:
-      loss: float32 scalar, the mean over the workers; read it each step, as the others do.
+      loss: float32 scalar, the mean over the workers.
+      sums: The tensor to fetch in each session call. A collective: every worker must fetch it.
+      wishes: This worker's wishes for the coming step.
+      agreed: The decisions after the last step.
     """
 
     def __init__(
         self, strategy: tf.distribute.Strategy, loss: tf.Tensor, has_more: tf.Tensor | None
     ) -> None:
-        self.num_workers = int(strategy.extended.collectives.num_workers)
+        self._num_workers = int(strategy.extended.collectives.num_workers)
         self._worker_index = int(strategy.extended.collectives.worker_index)
         self.wishes = Wishes()
-        with tf.device("/device:CPU:0"):
+        self.agreed = Agreed()
+        with tf.device(HOST):
             self._wishes = v1.placeholder_with_default(
                 tf.zeros([2 + NUM_WISHES]), [2 + NUM_WISHES], name="wishes"
-            )
+            )  # [stop, save, SIGTERM, SIGUSR1, index]
             more = tf.constant(1.0) if has_more is None else has_more
             own = tf.concat([[tf.cast(loss, tf.float32), more], self._wishes], axis=0)
-            self._sums = strategy.extended.reduce_to(
-                tf.distribute.ReduceOp.SUM, own, destinations="/device:CPU:0"
-            )
-            self.loss = self._sums[0] / self.num_workers
+            self.sums = strategy.extended.reduce_to(
+                tf.distribute.ReduceOp.SUM, own, destinations=HOST
+            )  # [2 + 2 + NUM_WISHES]
+            self.loss = self.sums[0] / self._num_workers
 
-    def ask(self) -> v1.train.SessionRunArgs:
-        """Asks all workers; give this to a session call."""
+    def feeds(self, signal: int | None) -> dict[tf.Tensor, list[float]]:
+        """Returns the wishes of this worker as feeds of the coming call.
+
+        Args:
+          signal: The stop signal that this process got; None so far.
+        """
         wishes = [float(self.wishes.stop), float(self.wishes.save)]
-        wishes += wishes_of(self.wishes.signal, self._worker_index)
-        # Without a feed the call is prepared once for all steps.
-        return v1.train.SessionRunArgs(
-            self._sums, feed_dict={self._wishes: wishes} if any(wishes) else None
-        )
+        wishes += wishes_of(signal, self._worker_index)
+        # A call without feeds is prepared once for all steps.
+        return {self._wishes: wishes} if any(wishes) else {}
 
-    def fetch(self) -> tf.Tensor:
-        return self._sums
+    def receive(self, sums: Any) -> None:
+        """Takes the sums of the call that has just ended."""
+        self.agreed = read_sums(sums, self._num_workers)
 
-    def num_with_input(self, sums: Any) -> int:
-        return round(float(sums[1]))
-
-    def wants_stop(self, sums: Any) -> bool:
-        return float(sums[2]) > 0
-
-    def wants_save(self, sums: Any) -> bool:
-        return float(sums[3]) > 0
-
-    def signalled(self, sums: Any) -> StopOrder | None:
-        return order_in(sums[4:])
+    def log_why_all_stop(self) -> None:
+        if self.agreed.num_ended:
+            v1.logging.info(
+                "The input of %d of %d workers has ended: all stop after this step.",
+                self.agreed.num_ended,
+                self._num_workers,
+            )
+        if self.agreed.stop:
+            v1.logging.info("A hook asked to stop: all workers stop after this step.")
 
 
 class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
@@ -94,7 +147,7 @@ class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
     Args:
       strategy: A tfdist strategy.
       is_enough: 1.0 if this worker's input, initialised before this hook runs, is long enough.
-      batches_per_call: How many batches that is.
+      batches_per_call: The number of batches that a call takes.
     """
 
     def __init__(
@@ -106,11 +159,11 @@ class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
 
     def begin(self) -> None:
         collectives = self._strategy.extended.collectives
-        with tf.device("/device:CPU:0"):
+        with tf.device(HOST):
             own = self._is_enough * tf.one_hot(collectives.worker_index, collectives.num_workers)
             self._enough = self._strategy.extended.reduce_to(
-                tf.distribute.ReduceOp.SUM, own, destinations="/device:CPU:0"
-            )
+                tf.distribute.ReduceOp.SUM, own, destinations=HOST
+            )  # [num_workers]
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         with in_phase("waiting"):
@@ -124,45 +177,17 @@ class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
             )
 
 
-class StopTogether(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Ends training on all workers after the same step."""
-
-    def __init__(self, agreement: Agreement, signals: StopSignals) -> None:
-        self._agreement = agreement
-        self._signals = signals
-
-    def before_run(self, run_context: Any) -> v1.train.SessionRunArgs:
-        self._agreement.wishes.signal = self._signals.own
-        return self._agreement.ask()
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        sums = run_values.results
-        agreement = self._agreement
-        missing = agreement.num_workers - agreement.num_with_input(sums)
-        if missing > 0:
-            v1.logging.info(
-                "The input of %d of %d workers has ended: all stop after this step.",
-                missing,
-                agreement.num_workers,
-            )
-        if agreement.wants_stop(sums):
-            v1.logging.info("A hook asked to stop: all workers stop after this step.")
-        self._signals.order = agreement.signalled(sums)
-        if missing > 0 or agreement.wants_stop(sums) or self._signals.order is not None:
-            run_context.request_stop()
-
-
 class StopWish(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Runs a hook whose request to stop is put to all workers; they stop one step later.
+    """Passes a hook's request to stop on to all workers, which stop one step later.
 
     Args:
       hook: The hook; it may run on this worker only.
-      agreement: Carries the request.
+      wishes: Takes the request.
     """
 
-    def __init__(self, hook: v1.train.SessionRunHook, agreement: Agreement) -> None:
+    def __init__(self, hook: v1.train.SessionRunHook, wishes: Wishes) -> None:
         self._hook = hook
-        self._agreement = agreement
+        self._wishes = wishes
 
     def begin(self) -> None:
         self._hook.begin()
@@ -173,13 +198,13 @@ class StopWish(v1.train.SessionRunHook):  # type: ignore[misc]
     def before_run(self, run_context: Any) -> Any:
         own = v1.train.SessionRunContext(run_context.original_args, run_context.session)
         request = self._hook.before_run(own)
-        self._agreement.wishes.stop |= own.stop_requested
+        self._wishes.stop |= own.stop_requested
         return request
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         own = v1.train.SessionRunContext(run_context.original_args, run_context.session)
         self._hook.after_run(own, run_values)
-        self._agreement.wishes.stop |= own.stop_requested
+        self._wishes.stop |= own.stop_requested
 
     def end(self, session: Any) -> None:
         self._hook.end(session)
@@ -188,11 +213,13 @@ class StopWish(v1.train.SessionRunHook):  # type: ignore[misc]
 class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
     """Combines the sync-on-read variables of all workers before worker 0 saves them.
 
+    Stands at the place of tf.estimator's saver among the hooks.
+
     Args:
       agreement: Carries worker 0's wish to save.
       synchronize: The op that combines them; a collective.
       saver: On worker 0 a `CheckpointSaverHook` that would save after every step; else None.
-      timer: On worker 0, says at which steps it shall.
+      timer: On worker 0, decides after which steps to save; else None.
       steps_per_call: Steps in one session call.
     """
 
@@ -223,15 +250,14 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         if self._saver is not None:
             self._saver.after_create_session(session, coord)
 
-    def before_run(self, run_context: Any) -> v1.train.SessionRunArgs:
+    def before_run(self, run_context: Any) -> None:
         if self._timer is not None:
             coming = self._step + self._steps_per_call
             self._agreement.wishes.save = self._timer.should_trigger_for_step(coming)
-        return v1.train.SessionRunArgs(self._agreement.fetch())
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         self._step += self._steps_per_call
-        if not self._agreement.wants_save(run_values.results):
+        if not self._agreement.agreed.save:
             return
         with in_phase("waiting"):
             run_context.session.run(self._synchronize)
@@ -253,19 +279,32 @@ class LeaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
     """Waits at the end until every worker is there, worker 0's last checkpoint included.
 
     A worker that left early would look like a failure to the others. A signal that came too late
-    for another step is passed on here.
+    for another step is passed on here. The last of the hooks.
+
+    Args:
+      strategy: A tfdist strategy.
+      signals: The stop signals of this process.
+      complete_graph: Called when all other hooks have added their ops to the graph.
     """
 
-    def __init__(self, strategy: tf.distribute.Strategy, signals: StopSignals) -> None:
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        signals: StopSignals,
+        complete_graph: Callable[[], None],
+    ) -> None:
         self._strategy = strategy
         self._signals = signals
+        self._complete_graph = complete_graph
 
     def begin(self) -> None:
-        with tf.device("/device:CPU:0"):
+        self._complete_graph()
+        # Added later, as a collective of the engine: a direct exchange needs a worker that stays.
+        with tf.device(HOST):
             self._own = v1.placeholder(tf.float32, [NUM_WISHES])
             self._all = self._strategy.extended.reduce_to(
-                tf.distribute.ReduceOp.SUM, tf.identity(self._own), destinations="/device:CPU:0"
-            )
+                tf.distribute.ReduceOp.SUM, tf.identity(self._own), destinations=HOST
+            )  # [NUM_WISHES]
 
     def end(self, session: Any) -> None:
         index = self._strategy.extended.collectives.worker_index

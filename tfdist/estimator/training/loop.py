@@ -1,378 +1,234 @@
-"""Estimator.train in one process: from an input_fn to a trained checkpoint."""
+"""Estimator.train: from an input_fn to a trained checkpoint.
+
+Every worker runs `train`, with the same program. `TrainingLoop.run` is a training from top to
+bottom:
+
+    checkpoint    the one that worker 0 has found                              peers.py
+    graph         input_fn, model_fn on the device, host_call on the host,     ../graph/step.py
+                  and the sums by which the workers agree                      agreement.py
+    hooks         the user's and TensorFlow's, in tf.estimator's order         session_hooks.py
+    session       equal models on all workers; hooks' begin; first values      peers.py
+                  from worker 0; hooks' after_create_session
+    steps         `_step`, until all workers stop after the same one
+    end           hooks' end: the last checkpoint; all workers leave together
+
+One step is one session call (of several weight updates with `iterations_per_loop`):
+
+    Python                       host                            device            other workers
+
+    hooks' before_run
+    wishes: stop? save? ------>  batch  --------------------->   forward
+                                                                 backward
+                                 reductions  <----------------   gradients  <--->  reductions
+                                 weights, slots, global step
+                                 sums of losses and wishes  <------------------->  sums
+    loss, step, sums  <--------  end of the call
+    progress report
+    hooks' after_run
+    stop? agreed sums, signal,
+    hooks, last step
+
+A worker that left the loop alone would leave the others waiting in a reduction. So with other
+workers each reason to stop is the same on all of them (the last step, the sums), or becomes a wish
+that is summed in the next step (a hook's request, a signal).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.graph import sessions
-from tfdist.estimator.graph.checkpoint_fit import checked
-from tfdist.estimator.graph.global_step import LastStep, StopAtStep, told_of_the_loop
-from tfdist.estimator.graph.replicas import each_replica
-from tfdist.estimator.graph.sessions import AfterCalls, BeforeCalls
-from tfdist.estimator.graph.step import Training, build_training, describe_host_call
+from tfdist.estimator.graph.global_step import is_last_call, last_step_of
+from tfdist.estimator.graph.hooked_call import ask_hooks, tell_hooks
+from tfdist.estimator.graph.replicas import each_replica, training_strategy
+from tfdist.estimator.graph.step import Training, build_training
 from tfdist.estimator.inputs.batches import Input, call_input_fn, make_input
-from tfdist.estimator.pipelined import PipelineEstimatorSpec, in_steps
-from tfdist.estimator.run_config import RunConfig
-from tfdist.estimator.spec import EstimatorSpec, ModeKeys
+from tfdist.estimator.pipelined import in_steps
+from tfdist.estimator.spec import ModeKeys
+from tfdist.estimator.training import stop_signals
 from tfdist.estimator.training.model_check import warn_if_nothing_is_learnt
-from tfdist.estimator.training.progress_report import (
-    InputCounter,
-    ProgressReport,
-    SavingNotes,
-    refuse_too_large,
-)
-from tfdist.estimator.training.stop_signals import StopOnSignal, StopSignals
-from tfdist.process.progress_file import find_progress_file
+from tfdist.estimator.training.peers import Hooks, find_peers
+from tfdist.estimator.training.progress_report import make_report, refuse_too_large
+from tfdist.estimator.training.session_hooks import SessionHooks
+from tfdist.estimator.training.stop_signals import StopSignals
+from tfdist.estimator.training.train_call import FoundCheckpoint, TrainCall
+from tfdist.process import endings
 from tfdist.strategies.placement import Placement, place
 from tfdist.strategies.private_tensorflow import loss_scaled_by_optimizer
 
-ModelFn = Callable[[Any, Any], EstimatorSpec]
+
+def train(call: TrainCall) -> None:
+    """Trains, unless `max_steps` has been reached already. Every worker calls it."""
+    endings.tell_when_leaving()
+    strategy = training_strategy(call.config)
+    with stop_signals.listening() as signals:
+        TrainingLoop(call, strategy, signals).run()
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundCheckpoint:
-    """What there is to resume from.
-
-    Attributes:
-      path: The checkpoint; None if there is none.
-      step: Its global step, where that matters.
-    """
-
-    path: str | None
-    step: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainCall:
-    """What one call of `Estimator.train` was asked for.
-
-    Attributes:
-      model_fn: From (features, labels) to an EstimatorSpec in TRAIN.
-      create_global_step: Makes the step counter of a graph.
-      input_fn: The user's input_fn.
-      params: For the input_fn.
-      config: The Estimator's.
-      model_dir: Where checkpoints and events go.
-      hooks: The user's hooks.
-      steps: How many steps from the restored one; None if `max_steps` says, or the input ends it.
-      max_steps: The global step to stop at.
-      listeners: The user's checkpoint listeners.
-      warm_start: Adds to the graph what initialises variables from elsewhere, for a run that finds
-        no checkpoint.
-      found: What this worker's model_dir has to resume from.
-      pipeline: What a pipeline's model_fn says; None for another one.
-    """
-
-    model_fn: ModelFn
-    create_global_step: Callable[[tf.Graph], tf.Variable]
-    input_fn: Callable[..., Any]
-    params: dict[str, Any]
-    config: RunConfig
-    model_dir: str
-    hooks: Sequence[v1.train.SessionRunHook]
-    steps: int | None
-    max_steps: int | None
-    listeners: Sequence[v1.train.CheckpointSaverListener]
-    warm_start: Callable[[], None]
-    found: FoundCheckpoint
-    pipeline: PipelineEstimatorSpec | None = None
-
-
-class TrainAlone:
-    """Training in one process.
+class TrainingLoop:
+    """One training of an Estimator; see the drawings at the top of this file.
 
     Args:
-      call: What was asked for.
-      strategy: The strategy, with one replica; None for stock TensorFlow.
-      signals: What this process does when it is asked to stop.
+      call: The arguments of the training.
+      strategy: The strategy; None for one replica of stock TensorFlow.
+      signals: The stop signals of this process.
     """
-
-    num_workers, worker_index = 1, 0
 
     def __init__(self, call: TrainCall, strategy: Any, signals: StopSignals) -> None:
         self.call = call
-        self.signals = signals
-        self.config = call.config
         self.strategy = strategy
-        device = call.config.device
-        self.placement: Placement = (
-            strategy.extended.placement
-            if strategy is not None
-            else place(device.device, variables_on_host=device.variables_on_host)
+        self.signals = signals
+        self.placement = _placement(call, strategy)
+        self.peers = find_peers(call, self.placement, signals, strategy)
+        self.report = make_report(
+            signals,
+            steps_per_call=call.iterations,
+            batches_per_step=self.placement.num_replicas,
+            in_micro_batches=call.pipeline is not None,
         )
-        if call.pipeline is not None:
-            self.placement = self.placement.with_devices(call.pipeline.num_devices)
-            if strategy is not None:
-                strategy.extended.placement = self.placement
-        self.iterations = device.iterations_per_loop
-        self.is_chief = bool(call.config.is_chief)  # A RunConfig of the user's may say no.
-        self.progress_file = find_progress_file()
-        self.input_counter = (
-            None
-            if self.progress_file is None
-            else InputCounter(in_micro_batches=call.pipeline is not None)
-        )
+        self.last_loss: float | None = None  # None while no step has run.
 
     def run(self) -> None:
-        """Trains, unless max_steps has been reached already."""
-        found = self.found_checkpoint()
-        if self.call.max_steps is not None and found.step >= self.call.max_steps:
+        call, peers = self.call, self.peers
+        found = peers.found_checkpoint()
+        if call.max_steps is not None and found.step >= call.max_steps:
             v1.logging.info("Skipping training since max_steps has already saved.")
             return
-        v1.logging.info("Loss for final step: %s.", self.train(found))
+        with tf.Graph().as_default() as graph:
+            v1.set_random_seed(call.config.tf_random_seed)
+            with ExitStack() as scopes:
+                for scope in self._scopes():
+                    scopes.enter_context(scope)
+                inputs = self._build(graph, found)
+            # Savers and summaries are built outside the strategy's scope.
+            peers.log_places(self.training)
+            if call.iterations == 1:  # The ops inside a loop cannot be seen from outside.
+                warn_if_nothing_is_learnt(self.training.train_op)
+            sessions.add_saver(self.training.spec.scaffold, call.config)
+            scaffold = peers.make_scaffold(self.training.spec.scaffold)
+            hooks = SessionHooks(call, self.training.spec, peers, self.signals, scaffold)
+            self.hooks: Hooks = hooks.in_order(inputs, self.loss, self.global_step)
+            with peers.watched():
+                session = peers.open_session(self.hooks, scaffold, found)
+                first_step = int(session.raw_session().run(self.global_step))
+                self.last_step = last_step_of(hooks.limits, first_step)
+                self._run_steps(session, first_step)
+        v1.logging.info("Loss for final step: %s.", self.last_loss)
 
-    def found_checkpoint(self) -> FoundCheckpoint:
-        return self.call.found
+    def _build(self, graph: tf.Graph, found: FoundCheckpoint) -> Input:
+        """Adds the training to the graph; returns its input."""
+        self.global_step = self.call.create_global_step(graph)  # int64 []
+        inputs = self._make_input()
+        self.peers.begin_model()
+        has_loop = self.strategy is not None and self.call.iterations > 1
+        with self.strategy.extended.steps_in_a_loop() if has_loop else nullcontext():
+            self.training: Training = build_training(
+                self.call.model_fn,
+                inputs,
+                self.global_step,
+                each_replica=each_replica(self.strategy, self.placement),
+                placement=self.placement,
+                iterations=self.call.iterations,
+                count_input=self.report.count_input,
+            )
+        if found.path is None:
+            self.call.warm_start()
+        if not any(x is self.training.loss for x in graph.get_collection(v1.GraphKeys.LOSSES)):
+            graph.add_to_collection(v1.GraphKeys.LOSSES, self.training.loss)
+        self.loss = self.peers.agree(self.training)  # float32 []
+        return inputs
 
-    def train(self, found: FoundCheckpoint) -> float | None:
-        """Returns the last loss, None if no step ran."""
-        self.found = found
-        with tf.Graph().as_default() as graph, ExitStack() as stack:
-            v1.set_random_seed(self.config.tf_random_seed)
-            for scope in self.scopes():
-                stack.enter_context(scope)
-            global_step = self.call.create_global_step(graph)
-            inputs = self.make_input()
-            training = self.build(inputs, global_step)
-            if found.path is None:
-                self.call.warm_start()
-            self.add_to_collections(graph, training)
-            loss = self.combine(training)
-            stack.close()  # Savers and summaries are built outside the strategy's scope.
-            self.say_where_things_are(training)
-            if self.iterations == 1:  # Not seen from outside a loop.
-                warn_if_nothing_is_learnt(training.train_op)
-            self.scaffold = self.make_scaffold(training.spec)
-            hooks = self.all_hooks(training, inputs, loss, global_step)
-            report = self.make_report(loss)
-            return self.run_session(training, loss, self.with_observers(hooks, report), report)
-
-    # Building.
-
-    def scopes(self) -> list[AbstractContextManager[Any]]:
+    def _scopes(self) -> list[AbstractContextManager[Any]]:
+        """Returns the scopes of everything that the user's functions add to the graph."""
         if self.strategy is not None:
             return [self.strategy.scope(), loss_scaled_by_optimizer(self.strategy)]
-        inside_loop = self.iterations > 1
+        inside_loop = self.call.iterations > 1
 
         def create(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
             return self.placement.create_variable(next_creator, inside_loop=inside_loop, **kwargs)
 
         return [tf.variable_creator_scope(create)]
 
-    def make_input(self) -> Input:
+    def _make_input(self) -> Input:
         result = call_input_fn(
             self.call.input_fn,
             mode=ModeKeys.TRAIN,
             params=self.call.params,
-            config=self.config,
+            config=self.call.config,
             input_context=None if self.strategy is None else self.strategy.extended.input_context(),
         )
         if self.call.pipeline is not None:
             result = in_steps(result, self.call.pipeline.gradient_accumulation_count or 1)
-        return make_input(result, **self.input_rules())
+        return make_input(result, **self.peers.input_rules())
 
-    def input_rules(self) -> dict[str, Any]:
-        return {"needs_dataset": self.iterations > 1}
-
-    def build(self, inputs: Input, global_step: tf.Variable) -> Training:
-        has_loop = self.strategy is not None and self.iterations > 1
-        with self.strategy.extended.steps_in_a_loop() if has_loop else nullcontext():
-            return build_training(
-                self.call.model_fn,
-                inputs,
-                global_step,
-                each_replica=each_replica(self.strategy, self.placement),
-                placement=self.placement,
-                iterations=self.iterations,
-                count_input=None if self.input_counter is None else self.input_counter.count,
-            )
-
-    def combine(self, training: Training) -> tf.Tensor:
-        """Returns the loss to report."""
-        return training.loss
-
-    def add_to_collections(self, graph: tf.Graph, training: Training) -> None:
-        if not any(x is training.loss for x in graph.get_collection(v1.GraphKeys.LOSSES)):
-            graph.add_to_collection(v1.GraphKeys.LOSSES, training.loss)
-
-    # Hooks, in tf.estimator's order.
-
-    def all_hooks(
-        self, training: Training, inputs: Input, loss: tf.Tensor, global_step: tf.Variable
-    ) -> list[v1.train.SessionRunHook]:
-        spec, config = training.spec, self.config
-        _add_loss_summary(loss)
-        hooks: list[v1.train.SessionRunHook] = []
-        hooks += self.saver_hooks(spec)
-        if self.is_chief:
-            hooks += self.asked_hooks(spec.training_chief_hooks)
-        if config.log_step_count_steps is not None:
-            counter = v1.train.StepCounterHook(
-                every_n_steps=config.log_step_count_steps,
-                output_dir=self.call.model_dir if self.is_chief else None,
-            )
-            counter._set_steps_per_run(self.iterations)  # No public way to say so.
-            hooks.append(counter)
-        if config.save_summary_steps and self.is_chief:
-            hooks.append(
-                v1.train.SummarySaverHook(
-                    scaffold=self.scaffold,
-                    save_steps=config.save_summary_steps,
-                    output_dir=self.call.model_dir,
-                )
-            )
-        hooks += self.input_hooks(inputs)
-        hooks += self.asked_hooks(self.call.hooks)
-        if self.call.steps is not None or self.call.max_steps is not None:
-            hooks.append(StopAtStep(self.call.steps, self.call.max_steps, self.iterations))
-        hooks.append(v1.train.NanTensorHook(loss))
-        if config.log_step_count_steps is not None:
-            every = max(1, config.log_step_count_steps // self.iterations)
-            hooks.append(
-                v1.train.LoggingTensorHook({"loss": loss, "step": global_step}, every_n_iter=every)
-            )
-        hooks += self.asked_hooks(spec.training_hooks)
-        return [*hooks, *self.stopping_hooks()]
-
-    def stopping_hooks(self) -> list[v1.train.SessionRunHook]:
-        return [StopOnSignal(self.signals)]
-
-    def with_observers(
-        self, hooks: Sequence[v1.train.SessionRunHook], report: ProgressReport | None
-    ) -> list[v1.train.SessionRunHook]:
-        """Puts around the hooks what observes the session calls themselves."""
-        calls = self.signals.calls
-        if report is None:
-            return [AfterCalls(calls.end), *hooks, BeforeCalls(calls.begin)]
-        last = BeforeCalls(calls.begin, report.call_begins)
-        return [AfterCalls(calls.end), report, *hooks, last]
-
-    def make_report(self, loss: tf.Tensor) -> ProgressReport | None:
-        if self.progress_file is None or self.input_counter is None:
-            return None
-        return ProgressReport(
-            self.progress_file,
-            loss,
-            self.input_counter,
-            steps=self.call.steps,
-            last_step=self.call.max_steps,
-            steps_per_call=self.iterations,
-            batches_per_step=self.placement.num_replicas,
-            signals=self.signals,
-        )
-
-    def input_hooks(self, inputs: Input) -> list[v1.train.SessionRunHook]:
-        return inputs.hooks
-
-    def asked_hooks(
-        self, hooks: Iterable[v1.train.SessionRunHook]
-    ) -> list[v1.train.SessionRunHook]:
-        return [told_of_the_loop(hook, self.iterations) for hook in hooks]
-
-    def saver_hooks(self, spec: EstimatorSpec) -> list[v1.train.SessionRunHook]:
-        given = [
-            hook
-            for hook in (*self.call.hooks, *spec.training_hooks, *spec.training_chief_hooks)
-            if isinstance(hook, v1.train.CheckpointSaverHook)
-        ]
-        saves = self.is_chief and saves_checkpoints(self.config)
-        own = [self.make_saver()] if saves and not given else []
-        for hook in (given or own)[:1]:
-            hook._listeners.extend(self.call.listeners)  # No public way to add one.
-        for hook in (*given, *own):
-            SavingNotes(self.signals).add_to(hook)
-        if self.call.listeners and not (given or own):
-            raise ValueError(
-                "There should be a CheckpointSaverHook to use saving_listeners. Please set one of "
-                "the RunConfig.save_checkpoints_steps or RunConfig.save_checkpoints_secs."
-            )
-        return list(own)
-
-    def make_saver(self, **timing: Any) -> v1.train.CheckpointSaverHook:
-        if not timing:
-            timing = {
-                "save_secs": self.config.save_checkpoints_secs,
-                "save_steps": self.config.save_checkpoints_steps,
-            }
-        saver = v1.train.CheckpointSaverHook(
-            self.call.model_dir,
-            scaffold=self.scaffold,
-            save_graph_def=self.config.checkpoint_save_graph_def,
-            **timing,
-        )
-        saver._set_steps_per_run(self.iterations)  # No public way to say so.
-        return saver
-
-    # Running.
-
-    def say_where_things_are(self, training: Training) -> None:
-        if training.spec.host_call is not None:
-            v1.logging.info(describe_host_call(training.spec, self.placement, 1, 0))
-
-    def session_config(self) -> v1.ConfigProto:
-        return self.placement.configure(sessions.with_defaults(self.config.session_config))
-
-    def make_scaffold(self, spec: EstimatorSpec) -> v1.train.Scaffold:
-        sessions.add_saver(spec.scaffold, self.config)
-        return spec.scaffold
-
-    def make_session(
-        self, hooks: Sequence[v1.train.SessionRunHook]
-    ) -> v1.train.SingularMonitoredSession:
-        return sessions.training_session(
-            hooks,
-            checked(self.scaffold, self.found.path),
-            master=self.config.master,
-            config=self.session_config(),
-            checkpoint_dir=self.call.model_dir,
-        )
-
-    def run_session(
-        self,
-        training: Training,
-        loss: tf.Tensor,
-        hooks: list[v1.train.SessionRunHook],
-        report: ProgressReport | None,
-    ) -> float | None:
-        last_loss: float | None = None
-        reporting = nullcontext() if report is None else report.training()
-        last_step = LastStep()
-        session = self.make_session([last_step, *hooks])
-        with self.signals.noted(), reporting, session:
-            while not session.should_stop():
-                try:
-                    _, last_loss = session.run([training.train_op, loss])
-                except tf.errors.OutOfRangeError as error:  # Taken for the end of the input.
-                    refuse_too_large(error, self.signals, self.call.model_dir)
-                    raise
+    def _run_steps(self, session: v1.train.SingularMonitoredSession, first_step: int) -> None:
+        """Runs steps until all workers stop; then the hooks end, and the session closes."""
+        raw_session = session.raw_session()
+        self.report.start(raw_session, first_step, self.last_step)
+        with self.signals.noted(), self.report.training(), session:
+            is_over = False
+            try:
+                while not (is_over or session.should_stop()):
+                    is_over = self._step(raw_session)
+            except tf.errors.OutOfRangeError as error:  # The end of the input.
+                refuse_too_large(error, self.signals, self.call.model_dir)
+            except StopIteration:  # A hook may raise it.
+                pass
+            step = int(raw_session.run(self.global_step))
+            self.report.end(raw_session)
         self.signals.leave_after_training(
-            step=last_step.step,
-            num_workers=self.num_workers,
-            worker_index=self.worker_index,
-            saves=saves_checkpoints(self.config),
+            step=step,
+            num_workers=self.peers.num_workers,
+            worker_index=self.peers.worker_index,
+            saves=self.call.saves_checkpoints,
         )
-        if last_loss is None:
+        if self.last_loss is None:
             v1.logging.warning(
                 "Training with estimator made no steps. Perhaps input is empty or misspecified."
             )
-        return last_loss
+
+    def _step(self, session: v1.Session) -> bool:
+        """Makes one session call, with the hooks around it; returns whether it is the last one."""
+        own = [self.training.train_op, self.loss]
+        context = v1.train.SessionRunContext(v1.train.SessionRunArgs(own), session)
+        asked = ask_hooks(self.hooks, context)
+        fetches = [*own, self.global_step, *self.peers.fetches, *self.report.fetches()]
+        feeds = {**asked.feeds, **self.peers.feeds()}
+        metadata = v1.RunMetadata()
+
+        self.signals.calls.begin()
+        self.report.call_begins()
+        outputs = session.run({"loop": fetches, **asked.fetches}, feeds, asked.options, metadata)
+        self.signals.calls.end()
+
+        _, loss, step, *others = outputs["loop"]
+        num_of_peers = len(self.peers.fetches)
+        self.report.call_ends(session, loss, others[num_of_peers:])
+        self.peers.receive(others[:num_of_peers])
+        tell_hooks(self.hooks, context, outputs, asked.options, metadata)
+        self.last_loss = loss
+
+        is_last = self.last_step is not None and is_last_call(
+            session, self.global_step, int(step), self.call.iterations, self.last_step
+        )
+        return self.peers.agreed_to_stop() or context.stop_requested or is_last
 
 
-def saves_checkpoints(config: RunConfig) -> bool:
-    """Says whether the config asks for checkpoints."""
-    return bool(config.save_checkpoints_secs or config.save_checkpoints_steps)
-
-
-def _add_loss_summary(loss: tf.Tensor) -> None:
-    """Adds the scalar summary 'loss' unless the model has one."""
-    graph = v1.get_default_graph()
-    names = {op.name for op in graph.get_operations() if op.type == "ScalarSummary"}
-    if "loss" not in names:
-        with tf.device("/device:CPU:0"):
-            v1.summary.scalar("loss", loss)
+def _placement(call: TrainCall, strategy: Any) -> Placement:
+    """Returns the devices of the training: the strategy's, or the config's; a pipeline has more."""
+    device = call.config.device
+    placement: Placement = (
+        strategy.extended.placement
+        if strategy is not None
+        else place(device.device, variables_on_host=device.variables_on_host)
+    )
+    if call.pipeline is not None:
+        placement = placement.with_devices(call.pipeline.num_devices)
+        if strategy is not None:
+            strategy.extended.placement = placement
+    return placement

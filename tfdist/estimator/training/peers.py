@@ -1,45 +1,49 @@
-"""Estimator.train with other workers or replicas: what differs from training alone."""
+"""The other workers and replicas of a training: what every step of `loop.py` needs of them.
+
+`Peers` lists it. `Alone` is the null object, for one replica in one process; `OtherWorkers` is for
+several workers, and for several replicas in one process.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import Cluster, Task, WorkerLostError
 from tfdist.estimator.graph import checkpoint_fit, sessions
-from tfdist.estimator.graph.checkpoint_fit import CheckedScaffold, CheckpointMismatchError
-from tfdist.estimator.graph.global_step import StopAtStep
-from tfdist.estimator.graph.replicas import training_strategy
+from tfdist.estimator.graph.checkpoint_fit import (
+    CheckedScaffold,
+    CheckpointMismatchError,
+    checked,
+)
 from tfdist.estimator.graph.step import Training, describe_host_call
 from tfdist.estimator.inputs.batches import Input
-from tfdist.estimator.spec import EstimatorSpec
-from tfdist.estimator.training import stop_signals
 from tfdist.estimator.training.agreement import (
     Agreement,
     LeaveTogether,
     SaveTogether,
     StartTogether,
-    StopTogether,
     StopWish,
 )
-from tfdist.estimator.training.loop import FoundCheckpoint, TrainAlone, TrainCall, saves_checkpoints
 from tfdist.estimator.training.model_check import check_models, describe_model
-from tfdist.estimator.training.progress_report import SavingNotes
 from tfdist.estimator.training.stop_signals import StopSignals
+from tfdist.estimator.training.train_call import FoundCheckpoint, TrainCall
 from tfdist.estimator.training.variable_inputs import find_variable_inputs
-from tfdist.process import endings
 from tfdist.strategies.multi_worker import MultiWorkerStrategy
+from tfdist.strategies.placement import Placement
 from tfdist.strategies.values.gather_text import TextExchange
 
+Hooks = list[v1.train.SessionRunHook]
+
 _ALWAYS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
-# Another worker's own error reaches us through the collective that it has left: over gRPC, MPI.
+# Another worker's own error comes through the collective that it has left: over gRPC, over MPI.
 _SIGNS = ("information from remote target", "Horovod has been shut down")
 _REMOTE = re.compile(
     r"^(?P<why>.*)\n.* remote target /job:(?P<job>\w+)/replica:0/task:(?P<i>\d+)", re.M
@@ -48,202 +52,364 @@ _REMOTE = re.compile(
 _NOISE = re.compile(r"^(?:Collective ops is aborted by: |\[_Derived_\]|recvmsg:)+")
 
 
-def train(call: TrainCall) -> None:
-    """Trains as the call says. Every worker calls it."""
-    endings.tell_when_leaving()
-    strategy = training_strategy(call.config)
-    with stop_signals.listening() as signals:
-        if strategy is not None and strategy.num_replicas_in_sync > 1:
-            TrainTogether(call, strategy, signals).run()
-        else:
-            TrainAlone(call, strategy, signals).run()
+class Peers(Protocol):
+    """The other workers of a training, in the order in which the loop needs them.
+
+    Attributes:
+      num_workers: How many workers train.
+      worker_index: This one's index.
+      is_chief: Whether this worker writes checkpoints and summaries.
+      fetches: What each session call fetches for them; `receive` gets the values.
+    """
+
+    num_workers: int
+    worker_index: int
+    is_chief: bool
+    fetches: list[tf.Tensor]
+
+    # While the graph is built.
+
+    def found_checkpoint(self) -> FoundCheckpoint:
+        """Returns the checkpoint from which all workers resume."""
+
+    def input_rules(self) -> dict[str, Any]:
+        """Returns the arguments of `make_input` that say what an input must offer."""
+
+    def begin_model(self) -> None:
+        """Prepares for the model, whose ops are added next."""
+
+    def agree(self, training: Training) -> tf.Tensor:
+        """Adds the agreement to the graph; returns the loss to report, the same on all workers.
+
+        Called in cross-replica context.
+        """
+
+    def log_places(self, training: Training) -> None:
+        """Logs where gradients are computed and how they are reduced."""
+
+    def make_scaffold(self, scaffold: v1.train.Scaffold) -> v1.train.Scaffold:
+        """Returns the scaffold that gives the variables their first values, from the model's."""
+
+    # The hooks.
+
+    def hooks_of_input(self, inputs: Input) -> Hooks:
+        """Returns the hooks that prepare the input."""
+
+    def hooks_of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
+        """Returns the user's hooks as they run on this worker."""
+
+    def hooks_that_save(
+        self, make_hooks: Callable[[], Hooks], make_saver: Callable[..., Any]
+    ) -> Hooks:
+        """Returns the hooks that save checkpoints.
+
+        Args:
+          make_hooks: Makes tf.estimator's saver, unless the user has one.
+          make_saver: Makes a `CheckpointSaverHook` with the user's listeners, given its timing.
+        """
+
+    def last_hooks(self) -> Hooks:
+        """Returns the hooks that come after all others."""
+
+    # While the session runs.
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Watches the other workers in the `with` block, and names one that is lost."""
+
+    def open_session(
+        self,
+        hooks: Sequence[v1.train.SessionRunHook],
+        scaffold: v1.train.Scaffold,
+        found: FoundCheckpoint,
+    ) -> v1.train.SingularMonitoredSession:
+        """Opens the session, when all workers have built the same model."""
+
+    def feeds(self) -> dict[tf.Tensor, Any]:
+        """Returns what this worker tells the others in the coming session call."""
+
+    def receive(self, values: Sequence[Any]) -> None:
+        """Takes the values of `fetches`, right after the call."""
+
+    def agreed_to_stop(self) -> bool:
+        """Returns whether the training ends now, on all workers."""
 
 
-class ExchangeDirectly(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Lets the workers talk directly, when all hooks before this one have added their ops.
-
-    Each of a session call's collectives is exchanged then, or none.
+class Alone:
+    """No other workers: one replica in one process.
 
     Args:
-      strategy: The workers'.
-      needed: What each step runs.
+      call: The arguments of the training.
+      placement: The devices of this process.
+      signals: The stop signals of this process.
+    """
+
+    num_workers, worker_index = 1, 0
+
+    def __init__(self, call: TrainCall, placement: Placement, signals: StopSignals) -> None:
+        self._call = call
+        self._placement = placement
+        self._signals = signals
+        self.is_chief = bool(call.config.is_chief)  # A user's subclass of RunConfig may say no.
+        self.fetches: list[tf.Tensor] = []
+
+    def found_checkpoint(self) -> FoundCheckpoint:
+        return self._call.found
+
+    def input_rules(self) -> dict[str, Any]:
+        return {"needs_dataset": self._call.iterations > 1}
+
+    def begin_model(self) -> None:
+        pass
+
+    def agree(self, training: Training) -> tf.Tensor:
+        return training.loss
+
+    def log_places(self, training: Training) -> None:
+        if training.spec.host_call is not None:
+            v1.logging.info(describe_host_call(training.spec, self._placement, 1, 0))
+
+    def make_scaffold(self, scaffold: v1.train.Scaffold) -> v1.train.Scaffold:
+        return scaffold
+
+    def hooks_of_input(self, inputs: Input) -> Hooks:
+        return inputs.hooks
+
+    def hooks_of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
+        return list(hooks)
+
+    def hooks_that_save(
+        self, make_hooks: Callable[[], Hooks], make_saver: Callable[..., Any]
+    ) -> Hooks:
+        return make_hooks()
+
+    def last_hooks(self) -> Hooks:
+        return []
+
+    def watched(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def open_session(
+        self,
+        hooks: Sequence[v1.train.SessionRunHook],
+        scaffold: v1.train.Scaffold,
+        found: FoundCheckpoint,
+    ) -> v1.train.SingularMonitoredSession:
+        config = sessions.with_defaults(self._call.config.session_config)
+        return sessions.training_session(
+            hooks,
+            checked(scaffold, found.path),
+            master=self._call.config.master,
+            config=self._placement.configure(config),
+            checkpoint_dir=self._call.model_dir,
+        )
+
+    def feeds(self) -> dict[tf.Tensor, Any]:
+        return {}
+
+    def receive(self, values: Sequence[Any]) -> None:
+        pass
+
+    def agreed_to_stop(self) -> bool:
+        return self._signals.own is not None
+
+
+class OtherWorkers:
+    """Other workers or replicas, which train in step with this one; every worker makes one.
+
+    Args:
+      call: The arguments of the training.
+      placement: The devices of this worker.
+      signals: The stop signals of this process.
+      strategy: A tfdist strategy with several replicas in sync.
     """
 
     def __init__(
-        self, strategy: MultiWorkerStrategy, needed: Sequence[tf.Tensor | tf.Operation]
+        self, call: TrainCall, placement: Placement, signals: StopSignals, strategy: Any
     ) -> None:
+        self._call = call
+        self._placement = placement
+        self._signals = signals
         self._strategy = strategy
-        self._needed = needed
-
-    def begin(self) -> None:
-        self._strategy.exchange_directly(self._needed)
-
-
-class TrainTogether(TrainAlone):
-    """Training in step with other workers; every worker makes one.
-
-    Several replicas in one process are trained so, too.
-
-    Args:
-      call: What was asked for.
-      strategy: A tfdist strategy with several replicas in sync.
-      signals: What this process does when it is asked to stop.
-    """
-
-    def __init__(self, call: TrainCall, strategy: Any, signals: StopSignals) -> None:
-        super().__init__(call, strategy, signals)
         self.num_workers = strategy.extended.collectives.num_workers
-        asked = self.config.session_config
-        self.exchanges = (
-            isinstance(strategy, MultiWorkerStrategy)
-            and self.iterations == 1
-            # Such sessions have queues of their own on each worker.
-            and not (asked is not None and asked.isolate_session_state)
-        )
         self.worker_index = strategy.extended.collectives.worker_index
         self.is_chief = strategy.extended.should_checkpoint
+        given = call.config.session_config
+        self._exchanges_directly = (
+            isinstance(strategy, MultiWorkerStrategy)
+            and call.iterations == 1
+            # Such sessions have their own queues on each worker.
+            and not (given is not None and given.isolate_session_state)
+        )
         strategy.extended.start_counting_reductions()
-        self.share_checkpoint = TextExchange(strategy)
-        self.compare = TextExchange(strategy)
-        self.share_mismatch = TextExchange(strategy)
-        self.watch = strategy.watch_peers()
-        self.agreement: Agreement | None = None
-        self.needed: list[tf.Tensor | tf.Operation] = []
+        # Made before the graph, so that their keys are equal even where the graphs differ.
+        self._share_checkpoint = TextExchange(strategy)
+        self._compare_models = TextExchange(strategy)
+        self._share_mismatch = TextExchange(strategy)
+        self._watch = strategy.watch_peers()
+
+    # While the graph is built.
 
     def found_checkpoint(self) -> FoundCheckpoint:
-        """Worker 0's: the others may have another model_dir, or none."""
-        with lost_workers_named(self.strategy):
-            found = self.share_checkpoint(json.dumps(asdict(self.call.found)))[0]
+        """Returns worker 0's: the others may have another model_dir, or none."""
+        with lost_workers_named(self._strategy):
+            found = self._share_checkpoint(json.dumps(asdict(self._call.found)))[0]
         return FoundCheckpoint(**json.loads(found))
 
     def input_rules(self) -> dict[str, Any]:
-        look_ahead = self.iterations * self.placement.num_replicas
-        return {"needs_dataset": True, "look_ahead": look_ahead}
+        return {"needs_dataset": True, "look_ahead": self._batches_per_call}
 
-    def combine(self, training: Training) -> tf.Tensor:
-        extended = self.strategy.extended
-        self.num_gradient_buckets = extended.reductions.num_buckets
-        self.agreement = Agreement(self.strategy, training.loss, training.has_more)
-        self.needed = [training.train_op, self.agreement.fetch()]
+    def begin_model(self) -> None:
+        if self._exchanges_directly:
+            self._strategy.note_collectives()
+
+    def agree(self, training: Training) -> tf.Tensor:
+        self._num_gradient_buckets = self._strategy.extended.reductions.num_buckets
+        self._agreement = Agreement(self._strategy, training.loss, training.has_more)
+        self.fetches = [self._agreement.sums]
+        self._run_in_each_step = [training.train_op, self._agreement.sums]
         features, labels, _ = training.batch
-        self.combined_with = find_variable_inputs(
+        self._combined_with = find_variable_inputs(
             training.spec.loss, v1.trainable_variables(), features, labels
         )
-        return self.agreement.loss
+        return self._agreement.loss
 
-    def stopping_hooks(self) -> list[v1.train.SessionRunHook]:
-        assert self.agreement is not None
-        exchanging = [ExchangeDirectly(self.strategy, self.needed)] if self.exchanges else []
-        return [
-            StopTogether(self.agreement, self.signals),
-            *exchanging,
-            LeaveTogether(self.strategy, self.signals),  # Not exchanged directly: others still may.
-        ]
-
-    def input_hooks(self, inputs: Input) -> list[v1.train.SessionRunHook]:
-        assert inputs.is_enough is not None
-        batches = self.iterations * self.placement.num_replicas
-        return [*inputs.hooks, StartTogether(self.strategy, inputs.is_enough, batches)]
-
-    def asked_hooks(
-        self, hooks: Iterable[v1.train.SessionRunHook]
-    ) -> list[v1.train.SessionRunHook]:
-        assert self.agreement is not None
-        # These stop every worker at the same step by themselves.
-        alike = (StopAtStep, v1.train.StopAtStepHook)
-        return [
-            hook if isinstance(hook, alike) else StopWish(hook, self.agreement)
-            for hook in super().asked_hooks(hooks)
-            if self.is_chief or not isinstance(hook, v1.train.CheckpointSaverHook)
-        ]
-
-    def saver_hooks(self, spec: EstimatorSpec) -> list[v1.train.SessionRunHook]:
-        synchronize = self.strategy.extended.synchronize_variables()
-        if synchronize is None or not saves_checkpoints(self.config):
-            # A listener of worker 0 may ask to stop.
-            return self.asked_hooks(super().saver_hooks(spec)) if self.is_chief else []
-        assert self.agreement is not None
-        saver = timer = None
-        if self.is_chief:
-            timer = v1.train.SecondOrStepTimer(
-                every_secs=self.config.save_checkpoints_secs,
-                every_steps=self.config.save_checkpoints_steps,
-            )
-            saver = self.make_saver(save_steps=1)
-            saver._listeners.extend(self.call.listeners)  # No public way to add one.
-            SavingNotes(self.signals).add_to(saver)
-        together = SaveTogether(self.agreement, synchronize, saver, timer, self.iterations)
-        return self.asked_hooks([together])
-
-    def say_where_things_are(self, training: Training) -> None:
+    def log_places(self, training: Training) -> None:
         if training.spec.host_call is not None:
             line = describe_host_call(
-                training.spec, self.placement, self.num_workers, self.num_gradient_buckets
+                training.spec, self._placement, self.num_workers, self._num_gradient_buckets
             )
             v1.logging.info(line)
         if self.num_workers > 1:
-            v1.logging.info("Reductions: %s", self.strategy.describe_reductions())
+            v1.logging.info("Reductions: %s", self._strategy.describe_reductions())
 
-    def build(self, inputs: Input, global_step: tf.Variable) -> Training:
-        if self.exchanges:
-            self.strategy.note_collectives()
-        return super().build(inputs, global_step)
-
-    def session_config(self) -> v1.ConfigProto:
-        config = sessions.with_defaults(self.config.session_config)
-        if self.exchanges:
-            return self.strategy.update_config_proto(config, sees_all_workers=True)
-        return self.strategy.update_config_proto(config)
-
-    def make_scaffold(self, spec: EstimatorSpec) -> v1.train.Scaffold:
-        scaffold = super().make_scaffold(spec)
-        broadcast = self.strategy.extended.broadcast_variables()
-        checkpoint_dir = self.call.model_dir if self.is_chief else None
+    def make_scaffold(self, scaffold: v1.train.Scaffold) -> v1.train.Scaffold:
+        broadcast = self._strategy.extended.broadcast_variables()
+        checkpoint_dir = self._call.model_dir if self.is_chief else None
         return sessions.restored_by_worker_0(scaffold, broadcast, checkpoint_dir)
 
-    def check_fit(self, saver: v1.train.Saver) -> None:
-        """Worker 0, which restores, compares; every worker gets the error."""
-        if self.found.path is None:
+    # The hooks.
+
+    def hooks_of_input(self, inputs: Input) -> Hooks:
+        assert inputs.is_enough is not None
+        start = StartTogether(self._strategy, inputs.is_enough, self._batches_per_call)
+        return [*inputs.hooks, start]
+
+    def hooks_of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
+        """Defers their requests to stop; only worker 0 gets those that save checkpoints."""
+        return [
+            # TensorFlow's StopAtStepHook stops every worker after the same step by itself.
+            hook
+            if isinstance(hook, v1.train.StopAtStepHook)
+            else StopWish(hook, self._agreement.wishes)
+            for hook in hooks
+            if self.is_chief or not isinstance(hook, v1.train.CheckpointSaverHook)
+        ]
+
+    def hooks_that_save(
+        self, make_hooks: Callable[[], Hooks], make_saver: Callable[..., Any]
+    ) -> Hooks:
+        synchronize = self._strategy.extended.synchronize_variables()
+        if synchronize is None or not self._call.saves_checkpoints:
+            # A listener of worker 0 may ask to stop.
+            return self.hooks_of_user(make_hooks()) if self.is_chief else []
+        saver = timer = None
+        if self.is_chief:
+            timer = v1.train.SecondOrStepTimer(
+                every_secs=self._call.config.save_checkpoints_secs,
+                every_steps=self._call.config.save_checkpoints_steps,
+            )
+            saver = make_saver(save_steps=1)
+        together = SaveTogether(self._agreement, synchronize, saver, timer, self._call.iterations)
+        return self.hooks_of_user([together])
+
+    def last_hooks(self) -> Hooks:
+        return [LeaveTogether(self._strategy, self._signals, self._complete_graph)]
+
+    def _complete_graph(self) -> None:
+        """Replaces collectives by a direct exchange: all of those in a session call, or none."""
+        if self._exchanges_directly:
+            self._strategy.exchange_directly(self._run_in_each_step)
+
+    # While the session runs.
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        try:
+            with lost_workers_named(self._strategy), self._watch:
+                yield
+        except WorkerLostError:
+            self._signals.leave_if_asked()  # The lost worker was asked to stop as well.
+            raise
+
+    def open_session(
+        self,
+        hooks: Sequence[v1.train.SessionRunHook],
+        scaffold: v1.train.Scaffold,
+        found: FoundCheckpoint,
+    ) -> v1.train.SingularMonitoredSession:
+        model = describe_model(
+            v1.global_variables(),
+            self._strategy.extended.reductions.described,
+            self._combined_with,
+            self._call.iterations,
+            self._placement.num_replicas,
+        )
+        check_models(self._compare_models(model))
+        self._watch.start()
+        session = sessions.training_session(
+            hooks,
+            CheckedScaffold(scaffold, lambda saver: self._check_fit(saver, found)),
+            master=self._strategy.master,
+            config=self._session_config(),
+        )
+        self._watch.interrupt = session.raw_session().close
+        return session
+
+    def feeds(self) -> dict[tf.Tensor, Any]:
+        return self._agreement.feeds(self._signals.own)
+
+    def receive(self, values: Sequence[Any]) -> None:
+        self._agreement.receive(values[0])
+
+    def agreed_to_stop(self) -> bool:
+        self._agreement.log_why_all_stop()
+        self._signals.order = self._agreement.agreed.order
+        return self._agreement.agreed.ends_training
+
+    @property
+    def _batches_per_call(self) -> int:
+        return self._call.iterations * self._placement.num_replicas
+
+    def _session_config(self) -> v1.ConfigProto:
+        config = sessions.with_defaults(self._call.config.session_config)
+        if self._exchanges_directly:
+            return self._strategy.update_config_proto(config, sees_all_workers=True)
+        return self._strategy.update_config_proto(config)
+
+    def _check_fit(self, saver: v1.train.Saver, found: FoundCheckpoint) -> None:
+        """Compares the checkpoint on worker 0, which restores it; every worker gets the error."""
+        if found.path is None:
             return
-        own = checkpoint_fit.mismatch(saver, self.found.path) if self.is_chief else None
-        mismatch = json.loads(self.share_mismatch(json.dumps(own))[0])
+        own = checkpoint_fit.mismatch(saver, found.path) if self.is_chief else None
+        mismatch = json.loads(self._share_mismatch(json.dumps(own))[0])
         if mismatch is not None:
             raise CheckpointMismatchError(mismatch)
 
-    def make_session(
-        self, hooks: Sequence[v1.train.SessionRunHook]
-    ) -> v1.train.SingularMonitoredSession:
-        extended = self.strategy.extended
-        model = describe_model(
-            v1.global_variables(),
-            extended.reductions.described,
-            self.combined_with,
-            self.iterations,
-            self.placement.num_replicas,
-        )
-        check_models(self.compare(model))
-        self.watch.start()
-        session = sessions.training_session(
-            hooks,
-            CheckedScaffold(self.scaffold, self.check_fit),
-            master=self.strategy.master,
-            config=self.session_config(),
-        )
-        self.watch.interrupt = session.raw_session().close
-        return session
 
-    def run_session(self, *args: Any) -> float | None:
-        try:
-            with lost_workers_named(self.strategy), self.watch:
-                return super().run_session(*args)
-        except WorkerLostError:
-            self.signals.leave_if_asked()  # The other one had been asked, too.
-            raise
+def find_peers(call: TrainCall, placement: Placement, signals: StopSignals, strategy: Any) -> Peers:
+    """Returns the peers of a training under a strategy; None is no strategy."""
+    if strategy is not None and strategy.num_replicas_in_sync > 1:
+        return OtherWorkers(call, placement, signals, strategy)
+    return Alone(call, placement, signals)
 
 
 @contextmanager
 def lost_workers_named(strategy: Any) -> Iterator[None]:
-    """Turns TensorFlow's errors about other workers into a `WorkerLostError`."""
+    """Turns TensorFlow's errors about other workers into a `WorkerLostError`.
+
+    Args:
+      strategy: A tfdist strategy.
+    """
     try:
         yield
     except tf.errors.OpError as error:
@@ -256,11 +422,11 @@ def lost_workers_named(strategy: Any) -> Iterator[None]:
 
 
 def _read(message: str, cluster: Cluster | None) -> tuple[str, str]:
-    """Finds who is gone and what TensorFlow saw of it."""
+    """Returns the name of the lost worker and TensorFlow's description of the loss."""
     match = _REMOTE.search(message)
     if match is None or cluster is None:
         lines = [line.strip() for line in message.splitlines() if line.strip()]
-        # Of Horovod's sentences the others explain what a shutdown is.
+        # The first of Horovod's sentences; the others explain shutdowns in general.
         telling = [line.split(". ")[0] for line in lines if any(sign in line for sign in _SIGNS)]
         others = [line for line in lines if line != "Graph execution error:"]
         why = next(iter([*telling, *others]), "no cause is known")

@@ -6,8 +6,8 @@ import errno
 import math
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -18,97 +18,128 @@ from tfdist.estimator.inputs.batches import Batch
 from tfdist.estimator.training.stop_signals import StopSignals
 from tfdist.process.progress_file import ProgressFile, find_progress_file
 from tfdist.strategies.placement import HOST
+from tfdist.strategies.private_tensorflow import listeners_of
 
-# A call that takes longer is asked what it waits for.
+# For a call that takes longer, the report looks whether it waits for its input.
 _LONG_CALL_S = 2.0
 _LOOK_EVERY_S = 0.5
 
 
-class ProgressReport(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Writes the progress file: the first of a training's hooks.
+class NoReport:
+    """The report of a training without a launcher: nothing is written.
+
+    The training loop calls each method at one place.
+    """
+
+    count_input: Callable[[Sequence[Batch]], tf.Operation] | None = None
+
+    def fetches(self) -> list[tf.Tensor]:
+        """Returns the tensors to fetch in each session call."""
+        return []
+
+    def start(self, session: v1.Session, first_step: int, last_step: int | None) -> None:
+        """Writes where the training begins, once the session is there and before the first call.
+
+        Args:
+          session: The session.
+          first_step: The present global step.
+          last_step: The global step at which training ends; None if only its input ends it.
+        """
+
+    def training(self) -> AbstractContextManager[None]:
+        """Writes that the session runs, in the `with` block."""
+        return nullcontext()
+
+    def call_begins(self) -> None:
+        """Writes that a session call begins; must be called right before it."""
+
+    def call_ends(self, session: v1.Session, loss: float, counts: Sequence[Any]) -> None:
+        """Writes the step and the loss; must be called right after each session call.
+
+        Args:
+          session: The session.
+          loss: The loss of the call's steps.
+          counts: The values of `fetches`.
+        """
+
+    def end(self, session: v1.Session) -> None:
+        """Writes the examples of the whole training, after its last call."""
+
+
+class ProgressReport(NoReport):
+    """The report of a training to its launcher: writes the progress file.
+
+    Made before the graph is built. A step costs no system call.
 
     Args:
-      file: Where to.
-      loss: The loss to report, a scalar.
-      counter: Counts the input in the graph, which is built already.
-      steps: How many steps to make from the present one; None if `last_step` says.
-      last_step: The global step at which training ends; None if nobody knows.
+      file: The file.
+      counter: Counts the input in the graph.
       steps_per_call: Steps in one session call.
       batches_per_step: Batches that this worker takes in each step.
-      signals: What this process has been asked to do, and the times of its calls.
+      signals: The signals that this process got, and the times of its calls.
     """
 
     def __init__(
         self,
         file: ProgressFile,
-        loss: tf.Tensor,
         counter: InputCounter,
         *,
-        steps: int | None,
-        last_step: int | None,
         steps_per_call: int,
         batches_per_step: int,
         signals: StopSignals,
     ) -> None:
+        self.count_input = counter.count
         self._file = file
         self._counter = counter
-        self._steps = steps
-        self._last_step = last_step
         self._steps_per_call = steps_per_call
         self._batches_per_step = batches_per_step
         self._signals = signals
         self._progress = StepCounter()
         self._calls = 0
         self._is_stopping = False
-        size = counter.examples_per_batch
-        self._examples_per_call = (size or 0.0) * batches_per_step * steps_per_call
-        self._request = v1.train.SessionRunArgs([loss, counter.counts] if size is None else [loss])
 
-    def begin(self) -> None:
+    def fetches(self) -> list[tf.Tensor]:
+        return [self._counter.counts] if self._counter.examples_per_batch is None else []
+
+    def start(self, session: v1.Session, first_step: int, last_step: int | None) -> None:
         self._progress.begin()
-        self._global_step = v1.train.get_global_step()
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        session.run(self._counter.reset)
-        self._session = session
         self._progress.start(session)
-        self._first_step = self._progress.step
-        last = self._last_step if self._steps is None else self._first_step + self._steps
+        self._global_step = v1.train.get_global_step()
+        self._first_step = first_step
+        self._session = session
+        session.run(self._counter.reset)
+        examples_per_batch = self._counter.examples_per_batch or 0.0
+        self._examples_per_call = examples_per_batch * self._batches_per_step * self._steps_per_call
         before = self._file.read()
         self._examples_before = 0.0 if before is None else before.examples
-        self._file.write(step=self._first_step, total_steps=-1 if last is None else last)
-
-    def before_run(self, run_context: Any) -> v1.train.SessionRunArgs:
-        return self._request
+        self._file.write(step=first_step, total_steps=-1 if last_step is None else last_step)
 
     def call_begins(self) -> None:
-        """Is to be told so right before each session call."""
         self._file.step_begins()
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._progress.count(run_context.session)
+    def call_ends(self, session: v1.Session, loss: float, counts: Sequence[Any]) -> None:
+        self._progress.count(session)
         self._calls += 1
-        loss, *counts = run_values.results
-        # Fetched beside the step, the counts may be those before it.
+        # Fetched together with the step, the counts may be those before it.
         examples = counts[0][1] if counts else self._calls * self._examples_per_call
         self._file.step_ends(
             step=self._progress.step, loss=loss, examples=self._examples_before + examples
         )
-        self._say_stopping()
+        self._write_stopping()
 
-    def end(self, session: Any) -> None:
-        self._say_stopping()
+    def end(self, session: v1.Session) -> None:
+        self._write_stopping()
         counted = float(session.run(self._counter.counts)[1])
         self._file.write(examples=self._examples_before + counted)
 
-    def _say_stopping(self) -> None:
+    def _write_stopping(self) -> None:
         if self._signals.is_stopping and not self._is_stopping:
             self._is_stopping = True
             self._file.write(phase="stopping")
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Says that the session runs, and looks after calls that take long, in a thread."""
+        """Writes that the session runs, and watches for long calls in a thread."""
         is_over = threading.Event()
         watcher = threading.Thread(target=self._watch_calls, args=(is_over,), daemon=True)
         with self._file.during("training"):
@@ -132,7 +163,7 @@ class ProgressReport(v1.train.SessionRunHook):  # type: ignore[misc]
                 self._file.note_input(waits=self._waits_for_input(int(counts[0]), int(step)))
 
     def _waits_for_input(self, batches: int, step: int) -> bool:
-        """Says whether all batches that have come are used up: a step is short of one."""
+        """Returns whether all batches read so far are used up: a step lacks one."""
         steps_done = step - self._first_step
         if self._calls:  # A model may count its steps in another way.
             steps_done *= self._calls * self._steps_per_call
@@ -144,7 +175,7 @@ class SavingNotes(v1.train.CheckpointSaverListener):  # type: ignore[misc]
     """Notes the beginning and the end of each save; the first of a saver's listeners.
 
     Args:
-      signals: What this process does when it is asked to stop.
+      signals: The stop signals of this process.
     """
 
     def __init__(self, signals: StopSignals) -> None:
@@ -153,8 +184,8 @@ class SavingNotes(v1.train.CheckpointSaverListener):  # type: ignore[misc]
 
     def add_to(self, saver: v1.train.CheckpointSaverHook) -> None:
         """Becomes the saver's first listener, in place of that of an earlier training."""
-        others = [one for one in saver._listeners if not isinstance(one, SavingNotes)]
-        saver._listeners[:] = [self, *others]  # No public way to add one.
+        listeners = listeners_of(saver)
+        listeners[:] = [self, *(one for one in listeners if not isinstance(one, SavingNotes))]
 
     def before_save(self, session: Any, global_step_value: int) -> None:
         self._signals.is_saving = True
@@ -170,9 +201,14 @@ class SavingNotes(v1.train.CheckpointSaverListener):  # type: ignore[misc]
 
 
 def refuse_too_large(error: tf.errors.OutOfRangeError, signals: StopSignals, folder: str) -> None:
-    """Tells the end of the input from a checkpoint that is larger than a file may be.
+    """Refuses a checkpoint that is larger than a file may be.
 
-    TensorFlow has the same error for both, and would end training as if all were well.
+    TensorFlow raises the same error at the end of the input, which ends a training normally.
+
+    Args:
+      error: The error of a training step.
+      signals: Knows whether a checkpoint is being written.
+      folder: The model_dir.
 
     Raises:
       OSError: If a checkpoint was being written.
@@ -189,17 +225,17 @@ def refuse_too_large(error: tf.errors.OutOfRangeError, signals: StopSignals, fol
 class InputCounter:
     """Counts batches, and the examples in them, on the host.
 
-    Its ops come after the model's: the graph's random seeds depend on how many ops came before. It
-    is no `tf.Variable`: strategies, savers and initialisers take no notice of it. It costs some
-    microseconds a step.
+    Its ops are added after the model's, because the graph's random seeds depend on the number of
+    ops before them. It is not a `tf.Variable`, so strategies, savers and initialisers ignore it. It
+    costs some microseconds a step.
 
     Args:
-      in_micro_batches: Whether a batch is [micro-batches, batch, ...], a pipeline's.
+      in_micro_batches: Whether a batch is a pipeline's: [micro_batches, micro_batch, ...].
 
     Attributes:
-      examples_per_batch: Their number where the input's shape says so; None if it does not.
-      counts: int64, [batches, examples].
-      reset: Sets both to 0; to be run first.
+      examples_per_batch: The batch size where the input has a static one, else None.
+      counts: int64 tensor with two elements: the numbers of batches and of examples.
+      reset: The op that sets both to 0; must be run first.
     """
 
     def __init__(self, *, in_micro_batches: bool = False) -> None:
@@ -208,19 +244,19 @@ class InputCounter:
         self._resource: tf.Tensor | None = None
 
     def count(self, batches: Sequence[Batch]) -> tf.Operation:
-        """Returns the op that counts each batch when it has come, whatever the step waits for."""
+        """Returns the op that counts each batch as soon as it has been read."""
         if self._resource is None:
             self._make_resource()
         with tf.device(HOST), tf.name_scope("count_input"):
             return tf.group(*(self._count(batch) for batch in batches))
 
     def _make_resource(self) -> None:
-        # Of a loop of steps, this is the graph around it.
+        # With a loop of steps, the graph outside of the loop.
         with tf.init_scope(), tf.device(HOST), tf.name_scope("input_counter"):
             self._resource = tf.raw_ops.VarHandleOp(
                 dtype=tf.int64, shape=[2], shared_name=f"tfdist_input_counter_{uuid.uuid4().hex}"
             )
-            zeros = tf.zeros([2], tf.int64)
+            zeros = tf.zeros([2], tf.int64)  # [batches, examples]
             self.reset = tf.raw_ops.AssignVariableOp(resource=self._resource, value=zeros)
             self.counts = tf.raw_ops.ReadVariableOp(resource=self._resource, dtype=tf.int64)
 
@@ -228,11 +264,13 @@ class InputCounter:
         features = tf.nest.flatten(batch[0])
         examples = _num_examples(features[0]) if features else 0
         if self._in_micro_batches and features:
-            examples = math.prod(features[0].shape[:2])  # These are known.
+            examples = math.prod(
+                features[0].shape[:2]
+            )  # [micro_batches, micro_batch, ...]: static.
         self.examples_per_batch = examples if isinstance(examples, int) else None
         has_come = tf.nest.flatten(features[:1], expand_composites=True)
         with tf.control_dependencies(has_come):
-            added = tf.stack([tf.constant(1, tf.int64), tf.cast(examples, tf.int64)])
+            added = tf.stack([tf.constant(1, tf.int64), tf.cast(examples, tf.int64)])  # [2]
             return tf.raw_ops.AssignAddVariableOp(resource=self._resource, value=added)
 
 
@@ -247,3 +285,26 @@ def _num_examples(feature: Any) -> Any:
         return 0
     size = tensor.shape[0]
     return tf.shape(tensor, tf.int64)[0] if size is None else int(size)
+
+
+def make_report(
+    signals: StopSignals, *, steps_per_call: int, batches_per_step: int, in_micro_batches: bool
+) -> NoReport:
+    """Makes the report of a training: into the launcher's file, or none without a launcher.
+
+    Args:
+      signals: The stop signals of this process.
+      steps_per_call: Steps in one session call.
+      batches_per_step: Batches that this worker takes in each step.
+      in_micro_batches: Whether a batch is a pipeline's: [micro_batches, micro_batch, ...].
+    """
+    file = find_progress_file()
+    if file is None:
+        return NoReport()
+    return ProgressReport(
+        file,
+        InputCounter(in_micro_batches=in_micro_batches),
+        steps_per_call=steps_per_call,
+        batches_per_step=batches_per_step,
+        signals=signals,
+    )

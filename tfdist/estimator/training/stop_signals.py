@@ -266,17 +266,6 @@ def current() -> StopSignals | None:
     return _current
 
 
-class StopOnSignal(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Stops a training alone after the step in which a signal came."""
-
-    def __init__(self, signals: StopSignals) -> None:
-        self._signals = signals
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        if self._signals.own is not None:
-            run_context.request_stop()
-
-
 @contextmanager
 def watched_signals(
     numbers: Sequence[int], handle: Handler, watch: Callable[[int, float], bool]

@@ -1,0 +1,79 @@
+"""The arguments of one training, and the checkpoint that it resumes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.graph.step import ModelFn
+from tfdist.estimator.pipelined import PipelineEstimatorSpec
+from tfdist.estimator.run_config import RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundCheckpoint:
+    """The checkpoint that a training resumes from.
+
+    Attributes:
+      path: Its path; None if there is no checkpoint.
+      step: Its global step, where that matters.
+    """
+
+    path: str | None
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCall:
+    """The arguments of one call of `Estimator.train`, after its checks.
+
+    Attributes:
+      model_fn: From (features, labels) to an EstimatorSpec in TRAIN.
+      create_global_step: Makes the step counter of a graph.
+      input_fn: The user's input_fn.
+      params: For the input_fn.
+      config: The Estimator's.
+      model_dir: The folder of checkpoints and event files.
+      hooks: The user's hooks.
+      steps: The number of steps from the restored one; None if `max_steps` limits the training, or
+        the end of its input does.
+      max_steps: The global step to stop at.
+      listeners: The user's checkpoint listeners.
+      warm_start: Adds to the graph the ops that initialise variables from elsewhere, for a run that
+        finds no checkpoint.
+      found: The checkpoint in this worker's model_dir.
+      pipeline: The pipelined model_fn's spec; None for an ordinary model_fn.
+    """
+
+    model_fn: ModelFn
+    create_global_step: Callable[[tf.Graph], tf.Variable]
+    input_fn: Callable[..., Any]
+    params: dict[str, Any]
+    config: RunConfig
+    model_dir: str
+    hooks: Sequence[v1.train.SessionRunHook]
+    steps: int | None
+    max_steps: int | None
+    listeners: Sequence[v1.train.CheckpointSaverListener]
+    warm_start: Callable[[], None]
+    found: FoundCheckpoint
+    pipeline: PipelineEstimatorSpec | None = None
+
+    @property
+    def iterations(self) -> int:
+        """Steps in one session call."""
+        return int(self.config.device.iterations_per_loop)
+
+    @property
+    def saves_checkpoints(self) -> bool:
+        """Whether the config asks for checkpoints."""
+        return saves_checkpoints(self.config)
+
+
+def saves_checkpoints(config: RunConfig) -> bool:
+    """Returns whether a config asks for checkpoints."""
+    return bool(config.save_checkpoints_secs or config.save_checkpoints_steps)
