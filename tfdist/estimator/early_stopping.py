@@ -1,6 +1,6 @@
 """Hooks that end training: by its evaluations, or once a checkpoint is on disk.
 
-Training with other workers: a hook's wish to stop is put to all of them (`agreement.StopWish`), and
+With other workers a hook's request to stop is passed on to all of them (`agreement.StopWish`), and
 all stop after the same step. So a decision on one worker is enough.
 
 tf.estimator told its other workers by a variable, `signal_early_stopping/STOP`, which its

@@ -1,8 +1,8 @@
-"""The comparison of a model's variables with the checkpoint that they are to be restored from.
+"""The comparison of a model's variables with the checkpoint that they will be restored from.
 
-TensorFlow compares names and dtypes, but gives a variable whatever shape the checkpoint has: a
-changed layer would go on training with the old one. So everything that a saver restores is read
-from the graph that it has built, under the names that it uses, and compared beforehand.
+TensorFlow compares names and dtypes, but not shapes: a variable takes the shape in the checkpoint,
+and a changed layer would go on training with its old shape. So the ops that a saver has built are
+read from the graph, with the names that they restore, and compared with the checkpoint before:
 
     RestoreV2(path, names, slices) -> (Identity | Reshape)* -> AssignVariableOp(variable, value)
 """
@@ -32,8 +32,8 @@ class Value:
 
     Attributes:
       dtype: Its type.
-      shape: Its shape, of all slices together; in a model it need not be known.
-      is_reshaped: Whether the model takes any shape with as many elements.
+      shape: Its shape, of all slices together; in a model it may be unknown.
+      is_reshaped: Whether the model takes any shape with the same number of elements.
     """
 
     dtype: tf.DType
@@ -53,7 +53,7 @@ class Value:
 
 
 def difference(wanted: Mapping[str, Value], saved: Mapping[str, Value]) -> str | None:
-    """Says what a checkpoint lacks of what a model wants; None if nothing."""
+    """Describes the first value that a model restores and a checkpoint lacks; None if none."""
     differing = [
         name
         for name, value in wanted.items()
@@ -73,12 +73,12 @@ def mismatch(saver: v1.train.Saver, checkpoint: str) -> str | None:
     """Compares what a saver will restore with a checkpoint.
 
     Args:
-      saver: A built saver of the current graph. Only what it restores counts.
+      saver: A built saver of the current graph. Only values that it restores count.
       checkpoint: The checkpoint's path.
 
     Returns:
-      One line for the user; None if all of it can be restored, and for a checkpoint that cannot be
-      read, which restoring it will report.
+      One line for the user; None if all values can be restored. None as well for a checkpoint that
+      cannot be read: restoring it will report that.
     """
     if saver.saver_def is None:  # It has nothing to restore.
         return None
@@ -99,9 +99,9 @@ def check(saver: v1.train.Saver, checkpoint: str) -> None:
 
 
 def check_initial_values(checkpoint: str) -> None:
-    """Refuses a checkpoint from which variables of the current graph cannot get their first values.
+    """Refuses a checkpoint that does not fit the initializers which read from it.
 
-    TensorFlow has compared names and shapes when it built the initializers, but not the dtypes.
+    TensorFlow has compared names and shapes when it built them, but not dtypes.
     """
     restores = [
         op
@@ -130,18 +130,18 @@ def _difference(restores: Sequence[tf.Operation], checkpoint: str) -> str | None
     }
     wanted = {name: value for op in restores for name, value in _restored(op)}
     if _OBJECT_GRAPH in saved and not v1.get_default_graph().finalized:
-        # A saver that misses names looks for them in the graph of objects, and adds operations.
+        # A saver looks for missing names in the graph of objects, and adds operations for them.
         keys = _keys_by_name(reader.get_tensor(_OBJECT_GRAPH))
         saved = {name: saved[key] for name, key in keys.items() if key in saved} | saved
     return difference(wanted, saved)
 
 
 def _restored(op: tf.Operation) -> Iterator[tuple[str, Value]]:
-    """Lists what an op of type RestoreV2 reads, by name."""
+    """Yields the name and value of each tensor that an op of type RestoreV2 reads."""
     names, slices = (tf.get_static_value(tensor) for tensor in op.inputs[1:])
     for output, name, whole in zip(op.outputs, names, slices, strict=True):
         shape, is_reshaped = _assigned_shape(output)
-        if whole:  # A partition: "20 30 0,10:0,30", the shape of all, then where this one is.
+        if whole:  # A partition, as "20 30 0,10:0,30": the whole shape, then this slice.
             shape = tf.TensorShape([int(size) for size in whole.decode().split()[:-1]])
         value = Value(dtype=output.dtype, shape=shape, is_reshaped=is_reshaped)
         yield name.decode(), value
@@ -157,7 +157,7 @@ def _assigned_shape(restored: tf.Tensor) -> tuple[tf.TensorShape, bool]:
             return tf.TensorShape(op.inputs[0].op.get_attr("shape")), False
         if op.type == "Assign":
             return op.inputs[0].shape, False
-    return tf.TensorShape(None), False  # A table's or the like, which has what size it needs.
+    return tf.TensorShape(None), False  # A table or similar resource, of any size.
 
 
 def _keys_by_name(object_graph: bytes) -> dict[str, str]:
@@ -175,10 +175,10 @@ def checked(scaffold: v1.train.Scaffold, checkpoint: str | None) -> Any:
 
 
 class CheckedScaffold:
-    """A scaffold whose model is checked when it is complete, before a session is opened.
+    """A scaffold that checks the complete model before a session is opened.
 
-    Takes a scaffold's part for TensorFlow's sessions; other objects keep theirs, and see it
-    finalized.
+    TensorFlow's sessions get it in place of the model's scaffold. Other objects keep the model's,
+    which is finalized with it.
 
     Args:
       scaffold: The model's.

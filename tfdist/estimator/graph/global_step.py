@@ -27,7 +27,7 @@ def create_global_step() -> tf.Variable:
 
 
 def is_incremented(graph: tf.Graph, global_step: tf.Variable) -> bool:
-    """Says whether some op of the graph, or of a function in it, changes the global step.
+    """Returns whether an op of the graph, or of a function in it, changes the global step.
 
     Its initialisation does not count, and a saver's restoring neither.
     """
@@ -41,7 +41,7 @@ def is_incremented(graph: tf.Graph, global_step: tf.Variable) -> bool:
         for function in _functions_of(operation):
             if _writes_argument(graph, function, position - _offset(operation)):
                 return True
-    # A loop's or branch's body that is being built captures the handle.
+    # The body of a loop or branch that is being built captures the handle.
     current = v1.get_default_graph()
     if current is not graph:
         for outer, inner in getattr(current, "captures", []):
@@ -92,10 +92,10 @@ def _writes_argument(graph: tf.Graph, name: str, position: int) -> bool:
 
 
 class StepCounter:
-    """Counts a session's global step; every session call adds as many steps as the first one did.
+    """Counts the global step without reading it: each session call adds as many steps as the first.
 
-    Use it from a session hook: `begin` while the graph is built, `start` when the session is there,
-    and `count` after each call.
+    Call `begin` while the graph is the default one, `start` when the session is there, and `count`
+    after each session call.
 
     Attributes:
       step: The global step after the calls counted so far.
@@ -118,7 +118,7 @@ class StepCounter:
         self._steps_per_call = None
 
     def may_cross(self, interval_steps: int) -> bool:
-        """Says whether the coming call reaches a multiple of the interval, as far as is known."""
+        """Returns whether the coming call may reach a multiple of the interval."""
         if self._steps_per_call is None:
             return True
         return crosses(self.step, self.step + self._steps_per_call, interval_steps)
@@ -132,7 +132,7 @@ class StepCounter:
 
 
 def crosses(before: int, after: int, interval_steps: int) -> bool:
-    """Says whether a multiple of the interval lies in (before, after]."""
+    """Returns whether a multiple of the interval lies in (before, after]."""
     return after // interval_steps > before // interval_steps
 
 

@@ -24,7 +24,7 @@ def training_strategy(config: RunConfig) -> WorkerStrategy | None:
     """Returns the strategy that trains; None for one replica in one process.
 
     A stock strategy for the devices of one machine (`tf.distribute.MirroredStrategy`) becomes a
-    `LocalStrategy` with as many replicas: those share their variables.
+    `LocalStrategy` with the same number of replicas, which share their variables.
     """
     given = config.train_distribute
     if given is None or is_default(given):
@@ -49,7 +49,7 @@ def evaluation_strategy(config: RunConfig) -> WorkerStrategy | None:
 
 
 def num_local_replicas(config: RunConfig, strategy: Any) -> int:
-    """Returns how many replicas this worker has under a strategy of the config, or without."""
+    """Returns the number of replicas of this worker under a strategy; None is the config's."""
     if strategy is None:
         strategy = config.train_distribute
     if strategy is None or is_default(strategy):
@@ -92,15 +92,15 @@ def _from_stock(strategy: Any, config: RunConfig) -> LocalStrategy:
 
 
 def each_replica(strategy: Any, placement: Placement) -> EachReplica:
-    """Returns a function that calls another one in each replica of this worker.
+    """Returns a function that calls a given function in each replica of this worker.
 
-    The other one gets the replica's number in this worker, from 0, and runs on its device in
-    replica context. Of the summaries that it makes, those of the first replica are kept; each
-    replica finds its own losses, and those made before, in the LOSSES collection.
+    The given function gets the replica's number in this worker, from 0, and runs on the replica's
+    device in replica context. Only the summaries of the first replica are kept. In the LOSSES
+    collection each replica finds its own losses and those made before.
 
     Args:
-      strategy: A tfdist strategy; None is one replica without any.
-      placement: Where the device is, without a strategy.
+      strategy: A tfdist strategy; None for one replica without a strategy.
+      placement: The devices, for a replica without a strategy.
     """
 
     def without_strategy(function: Callable[[int], Result]) -> list[Result]:
@@ -140,7 +140,7 @@ def _keep_summaries_of_the_first(graph: tf.Graph, num_replicas: int) -> None:
 class BatchSizes:
     """The Estimator's train_batch_size, eval_batch_size and predict_batch_size.
 
-    A global batch is what all replicas of all workers read in one step; a replica reads
+    In one step all replicas of all workers together read a global batch; a replica reads
     `size / (num_workers * num_replicas)`. Predicting counts one worker, and so does evaluating
     unless an eval_distribute has more.
 
@@ -149,7 +149,7 @@ class BatchSizes:
       evaluate: Of evaluating.
       predict: Of predicting.
       config: The Estimator's.
-      params: What the Estimator got, or None.
+      params: The Estimator's params, or None.
 
     Raises:
       ValueError: If a size is not positive or does not split, or params already has one.
@@ -203,9 +203,9 @@ def replica_batch_size(name: str, size: int, num_workers: int, num_replicas: int
     """Splits a global batch size over all replicas; ValueError if it does not split evenly.
 
     Args:
-      name: What messages call it.
+      name: The argument's name in messages.
       size: The global batch size.
-      num_workers: How many workers share it.
+      num_workers: The number of workers that share it.
       num_replicas: Replicas in each worker.
     """
     if size < 1:
@@ -222,7 +222,7 @@ def replica_batch_size(name: str, size: int, num_workers: int, num_replicas: int
 
 
 def num_workers(strategy: Any) -> int:
-    """Returns how many workers a strategy has; one without, and for one machine's."""
+    """Returns the number of workers of a strategy: 1 without one, and for one machine."""
     return int(strategy.extended.collectives.num_workers) if is_own(strategy) else 1
 
 

@@ -30,7 +30,7 @@ def with_defaults(config: v1.ConfigProto | None) -> v1.ConfigProto:
 
 
 def configured(placement: Placement, config: RunConfig) -> v1.ConfigProto:
-    """Returns the session's config with the devices that the model in the current graph needs."""
+    """Returns the session config with the devices that the current graph's model needs."""
     needed = num_devices_in(v1.get_default_graph())
     return placement.with_devices(needed).configure(with_defaults(config.session_config))
 

@@ -1,4 +1,13 @@
-"""One training step: model_fn on the device, host_call on the host, the global step counted."""
+"""One training step: model_fn on the device, host_call on the host, the global step counted.
+
+    device                                       host
+                                                 next batch
+    model_fn: forward, loss, gradients  <------
+      (once for each replica)           ------>  host_call: reductions, weights, slots
+                                                 global step + 1
+
+With `iterations_per_loop` a `tf.while_loop` on the host makes several of these in one session call.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +25,7 @@ from tfdist.estimator.inputs.batches import Batch, Input
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST, Placement
 
-# Graph collection of the ops that every training step runs beside the train_op and the host_call.
+# Graph collection of ops that every training step runs in addition to train_op and host_call.
 RUN_WITH_EACH_STEP = "tfdist_run_with_each_step"
 
 ModelFn = Callable[[Any, Any], EstimatorSpec]
@@ -27,11 +36,12 @@ class Training:
     """The ops of one session call while training.
 
     Attributes:
-      spec: What model_fn returned.
+      spec: The EstimatorSpec of the first replica.
       train_op: Runs the step, or the loop of steps, and increments the global step.
       loss: Scalar of this worker: the step's loss, or the mean over its replicas and the loop.
-      has_more: Whether this worker's input suffices for another call; None if not known.
-      batch: What model_fn got in the first replica; inside of the loop, where there is one.
+      has_more: float32 scalar, 1.0 if this worker's input suffices for another call; None if not
+        known.
+      batch: The batch of the first replica; inside the loop, if there is one.
     """
 
     spec: EstimatorSpec
@@ -58,9 +68,9 @@ def build_training(
       inputs: Gives the batches, one for each replica and step.
       global_step: Incremented by one each step.
       each_replica: Calls a function in each replica.
-      placement: Where the host's ops go.
+      placement: The devices.
       iterations: Steps in one call.
-      count_input: Makes an op that counts a step's batches, to be run in the step.
+      count_input: Makes an op that counts a step's batches; it runs in the step.
     """
 
     def build_step() -> Training:
@@ -74,7 +84,7 @@ def build_training(
         specs, ops = zip(*each_replica(build), strict=True)
         others = [] if count_input is None else [count_input(batches)]
         train_op = _count(specs[0], global_step, [*(op for own in ops for op in own), *others])
-        loss = _mean([spec.loss for spec in specs])
+        loss = _mean([spec.loss for spec in specs])  # []
         return Training(
             spec=specs[0],
             train_op=train_op,
@@ -89,7 +99,7 @@ def build_training(
 def train_op_of(
     spec: EstimatorSpec, global_step: tf.Variable, placement: Placement
 ) -> tf.Operation:
-    """Returns the op of one step of a model that has its input already, for one worker alone."""
+    """Returns the op of one step of a model, for a worker without peers."""
     return _count(spec, global_step, _ops_of(spec, placement))
 
 
@@ -124,8 +134,8 @@ def _build_loop(build_step: Callable[[], Training], iterations: int) -> Training
         step = build_step()
         steps.append(step)
         knows_the_end = step.has_more is not None
-        has_more = step.has_more if knows_the_end else tf.constant(1.0)
-        loss = tf.cast(step.loss, tf.float32)
+        has_more = step.has_more if knows_the_end else tf.constant(1.0)  # []
+        loss = tf.cast(step.loss, tf.float32)  # []
         with tf.control_dependencies([step.train_op]):
             return i + 1, total + loss, tf.identity(has_more)
 
@@ -147,7 +157,7 @@ def _build_loop(build_step: Callable[[], Training], iterations: int) -> Training
 
 
 def _forget_the_inside(graph: tf.Graph) -> None:
-    """Removes from the collections what is inside a loop: nobody outside can run it."""
+    """Removes the ops inside a loop from the collections: they cannot be run from outside."""
     for key in graph.get_all_collection_keys():
         items = graph.get_collection_ref(key)
         usable = [
@@ -163,12 +173,12 @@ def _forget_the_inside(graph: tf.Graph) -> None:
 
 
 def _run_host_call(spec: EstimatorSpec, placement: Placement) -> tf.Operation | tf.Tensor | None:
-    """Brings the tensors to the host and calls the function there."""
+    """Copies the tensors to the host and calls the function there."""
     if spec.host_call is None:
         return None
     function, tensors = spec.host_call
     with placement.on_host():
-        # Each crosses by itself, as soon as it exists.
+        # One copy for each tensor, so that each leaves the device as soon as it exists.
         result = function(*(_on_host(t) for t in tensors))
     if isinstance(result, tf.Variable):
         result = result.op
@@ -183,7 +193,9 @@ def _run_host_call(spec: EstimatorSpec, placement: Placement) -> tf.Operation | 
 def _on_host(tensor: Any) -> Any:
     if isinstance(tensor, tf.IndexedSlices):
         return tf.IndexedSlices(
-            tf.identity(tensor.values), tf.identity(tensor.indices), tensor.dense_shape
+            tf.identity(tensor.values),  # [rows, ...]
+            tf.identity(tensor.indices),  # [rows]
+            tensor.dense_shape,
         )
     return tf.identity(tensor)
 
@@ -203,10 +215,10 @@ def _count(spec: EstimatorSpec, global_step: tf.Variable, ops: list[Any]) -> tf.
 def describe_host_call(
     spec: EstimatorSpec, placement: Placement, num_workers: int, num_buckets: int
 ) -> str:
-    """Says in one line where the tensors of host_call come from and go to."""
+    """Returns one line on where the tensors of host_call come from and go to."""
     assert spec.host_call is not None
     tensors = spec.host_call[1]
-    # Those of a pipeline come from several devices.
+    # A pipeline's gradients come from several devices.
     devices = sorted({getattr(t, "device", "") for t in tensors} - {""}) or [placement.device]
     num_bytes = sum(_num_bytes(t) for t in tensors)
     size = f"{num_bytes / 1e6:.2f} MB" if num_bytes >= 5000 else f"{num_bytes} bytes"

@@ -28,7 +28,7 @@ def latest(model_dir: str) -> str | None:
 
 
 def newest_at(path: str) -> str | None:
-    """Returns a checkpoint's own path, and of a folder the newest one's, None if it has none."""
+    """Returns a checkpoint's path; for a folder, the path of its newest one, or None."""
     return latest(path) if tf.io.gfile.isdir(path) else path
 
 

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.process.endings import OneLineError
 
-# Whatever else uses a variable may change it: an assignment, an optimizer's op, a loop's body.
+# Any other op that uses a variable may change it: an assignment, an optimizer's op, a loop's body.
 _READS = frozenset(
     {
         "DisableCopyOnRead", "Identity", "ReadVariableOp", "ResourceGather", "ResourceGatherNd",
@@ -31,13 +31,15 @@ def describe_model(
     steps_per_call: int,
     num_replicas: int,
 ) -> str:
-    """Describes what must be equal on all workers.
+    """Describes a worker's model: the facts that must be equal on all workers.
 
     Args:
       variables: The graph's global variables, in the order of their creation: in that order the
         workers exchange their values.
-      reductions: One text for each value that the training graph reduces, in that order, too.
-      combined_with: Of each trainable variable what the forward pass combines it with.
+      reductions: One text for each value that the training graph reduces, in the order of their
+        creation.
+      combined_with: For each trainable variable, the inputs and variables that the forward pass
+        combines it with.
       steps_per_call: Steps in one session call.
       num_replicas: Replicas in this worker.
     """
@@ -106,7 +108,7 @@ def _difference(first: dict[str, Any], other: dict[str, Any], worker: int) -> st
 
 
 def _other_order(first: dict[str, Any], other: dict[str, Any], worker: int) -> str | None:
-    """Finds values that the workers would pair although they belong to different variables."""
+    """Describes the first pair of values that belong to different variables; None without one."""
     for what, key in (("variable", "variables"), ("reduction", "reductions")):
         for number, (mine, theirs) in enumerate(zip(first[key], other[key], strict=True), start=1):
             if mine != theirs:
@@ -130,7 +132,7 @@ def warn_if_nothing_is_learnt(train_op: tf.Operation) -> None:
     """Warns if a step changes none of the graph's trainable variables.
 
     Args:
-      train_op: What each step runs.
+      train_op: The op that each step runs.
     """
     variables = v1.trainable_variables()
     if not variables:
@@ -152,7 +154,7 @@ def _is_changed(variable: Any, run: set[tf.Operation]) -> bool:
 
 
 def _runs_with(op: tf.Operation) -> set[tf.Operation]:
-    """Lists what runs whenever an op does."""
+    """Returns all ops that run whenever an op runs."""
     found: set[tf.Operation] = set()
     waiting = [op]
     while waiting:

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGUSR1 while training: finish the step, save, leave; all workers together."""
+"""Stop signals in a training: on SIGTERM or SIGUSR1 all workers finish the step, save and leave."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ NUM_WISHES = 3
 
 
 def wishes_of(number: int | None, worker_index: int) -> list[float]:
-    """Returns what a worker adds to the sums of a step: SIGTERMs, SIGUSR1s, receivers' indices."""
+    """Returns a worker's part in the sums of a step: [SIGTERM, SIGUSR1, index of the receiver]."""
     if number is None:
         return [0.0] * NUM_WISHES
     return [float(number == one) for one in STOP_SIGNALS] + [float(worker_index)]
 
 
 def order_in(sums: Sequence[float]) -> StopOrder | None:
-    """Returns what the sums over all workers' wishes mean."""
+    """Returns the order that all workers' summed parts contain; None without a signal."""
     terms, usrs, indices = (round(float(x)) for x in sums)
     if not terms + usrs:
         return None
@@ -67,7 +67,7 @@ def order_in(sums: Sequence[float]) -> StopOrder | None:
 
 
 def describe(order: StopOrder, *, step: int, num_workers: int, saves: bool) -> str:
-    """Says in one line who asked for the end of the training and where it has ended."""
+    """Returns one line on who asked for the end of the training and where it has ended."""
     who = ""
     if num_workers > 1 and order.receivers == 1:
         who = f" to worker {order.receiver}"
@@ -82,10 +82,10 @@ def describe(order: StopOrder, *, step: int, num_workers: int, saves: bool) -> s
 
 
 class StopSignals:
-    """What the signals of this process mean at the moment.
+    """The stop signals of this process, and their effect at the moment.
 
-    At first they end the process at once. While training they are noted, and the training's hooks
-    do what they ask for. Ctrl-C raises KeyboardInterrupt as always, also where TensorFlow waits.
+    At first they end the process at once. While training they are noted, and the training loop
+    follows them. Ctrl-C raises KeyboardInterrupt as always, also where TensorFlow waits.
 
     Attributes:
       own: The stop signal that this process got; None so far.
@@ -109,14 +109,14 @@ class StopSignals:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """In the `with` block stop signals are noted; they end the process where it is left."""
+        """Notes stop signals in the `with` block; one that came before it ends the process."""
         with self._noting(True):
             self.leave_if_asked()
             yield
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """In the `with` block, inside of `noted`, they end the process at once again."""
+        """Ends the process at once on a signal in the `with` block, also inside of `noted`."""
         with self._noting(False):
             yield
 
@@ -126,23 +126,23 @@ class StopSignals:
             self._leave("Stopped by {name}.")
 
     def leave_unless_noted(self) -> None:
-        """Ends the process if it was asked to and is not to finish its training."""
+        """Ends the process if it was asked to, unless it has a training to finish."""
         if not self._notes_only:
             self.leave_if_asked()
 
     def leave_after_training(
         self, *, step: int, num_workers: int, worker_index: int, saves: bool
     ) -> None:
-        """Ends the process, once all has been done that is done at the end of a training."""
+        """Ends the process if it was asked to; called after the end of a training."""
         order = self.order
-        if order is None and self.own is not None:  # At the very end: nobody else knows of it.
+        if order is None and self.own is not None:  # It came after the last agreement.
             order = StopOrder(number=self.own, receiver=worker_index)
         if order is not None:
             self.order = order
             self._leave(describe(order, step=step, num_workers=num_workers, saves=saves))
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Is Python's handler of the signals."""
+        """Handles a signal; Python calls it in the main thread."""
         self._handled.add(number)
         if number == signal.SIGINT:
             self._interrupt(number, frame)
@@ -159,7 +159,7 @@ class StopSignals:
           since_s: When.
 
         Returns:
-          Whether it has to be watched further.
+          Whether to call this again.
         """
         is_handled = number in self._handled
         if is_handled and (number == signal.SIGINT or not self._notes_only):
@@ -206,11 +206,11 @@ def overdue(
       number: The signal.
       waited_s: Seconds since it came.
       has_to_finish: Whether it lets the training finish its step and save.
-      in_call_s: How long it has waited inside the present session call; None outside of one.
+      in_call_s: Seconds it has waited inside the present session call; None outside of one.
       longest_call_s: The longest session call so far.
 
     Returns:
-      The process's last words, or None if it may go on.
+      The line to end the process with, or None if it may go on.
     """
     name = signal.Signals(number).name
     if not has_to_finish:
@@ -218,7 +218,7 @@ def overdue(
             return None
         what = "Interrupted" if number == signal.SIGINT else name
         return f"{what} while waiting for another worker: this worker ends now."
-    # SIGUSR1 comes long before the end, and whoever waits may wait for a worker that evaluates.
+    # SIGUSR1 comes long before the end, and a call may wait for a worker that evaluates.
     if number != signal.SIGTERM or in_call_s is None or in_call_s <= longest_call_s + _STEP_GRACE_S:
         return None
     return (
@@ -237,10 +237,10 @@ _current: StopSignals | None = None  # Signals belong to the process.
 
 @contextmanager
 def listening() -> Iterator[StopSignals]:
-    """Gives the signals their meaning while the `with` block runs, where the program has not.
+    """Handles stop signals while the `with` block runs, unless the program handles them itself.
 
-    In the main thread only, and only those signals that would kill the process. Inside of another
-    such block it is that one's.
+    Only in the main thread, and only signals that would kill the process. Inside another such
+    block, yields that block's object.
     """
     global _current
     if threading.current_thread() is not threading.main_thread():
@@ -262,7 +262,7 @@ def listening() -> Iterator[StopSignals]:
 
 
 def current() -> StopSignals | None:
-    """Returns what the main thread's `listening` block listens to; None outside of one."""
+    """Returns the object of the main thread's `listening` block; None outside of one."""
     return _current
 
 
@@ -270,17 +270,17 @@ def current() -> StopSignals | None:
 def watched_signals(
     numbers: Sequence[int], handle: Handler, watch: Callable[[int, float], bool]
 ) -> Iterator[None]:
-    """Handles signals, and watches over those that the main thread cannot handle.
+    """Handles signals in the `with` block, also while the main thread cannot.
 
     Python runs a handler only when the main thread is back in Python; a collective that waits for
-    a lost worker never comes back. A second thread is told by the operating system at once.
+    a lost worker never returns. A second thread learns of a signal at once, through a pipe.
 
     Args:
       numbers: The signals. Outside the main thread nothing is done.
       handle: Python's handler for all of them.
       watch: Called in the second thread several times a second after a signal, with its number
-        and the time of its arrival (`time.monotonic()`), until it returns False: there is nothing
-        to watch any more. It may end the process.
+        and the time of its arrival (`time.monotonic()`), until it returns False. It may end the
+        process.
     """
     if threading.current_thread() is not threading.main_thread() or not numbers:
         yield

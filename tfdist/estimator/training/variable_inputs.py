@@ -1,8 +1,8 @@
-"""The inputs and variables that each variable meets in the forward pass.
+"""The inputs and variables that each variable is combined with in the forward pass.
 
-Layers without names of their own are numbered in the order of their creation: `dense`, `dense_1`.
-If two workers create them in different orders, `dense` means another layer on each, and nothing in
-its name, shape or dtype tells. What it is multiplied with does.
+Layers without a given name are numbered in the order of their creation: `dense`, `dense_1`. If two
+workers create them in different orders, `dense` is another layer on each. Its name, shape and dtype
+do not show that; the tensors that it is multiplied with do.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# What leads from a variable to the operation that computes with it.
+# Operations between a variable and the operation that computes with it.
 _READS = {"ReadVariableOp", "Identity", "Cast", "Enter", "StopGradient"}
 
 
@@ -21,14 +21,14 @@ def find_variable_inputs(
 ) -> dict[str, list[str]]:
     """Finds what each variable is combined with where the forward pass first uses it.
 
-    Static shapes, devices, constants and the kinds of operations are not looked at: they may
-    differ between workers that train the same model.
+    Static shapes, devices, constants and the kinds of operations are ignored: they may differ
+    between workers that train the same model.
 
     Args:
       loss: A scalar, in the graph (or the function graph of a loop) that model_fn has built.
       variables: Trainable variables; one that the loss does not depend on is left out.
-      features: What model_fn got; tensors in any structure.
-      labels: What model_fn got.
+      features: The features that model_fn got; tensors in any structure.
+      labels: The labels that model_fn got.
 
     Returns:
       For each variable's name, the inputs ("features a", "labels") and variables that the other
@@ -79,7 +79,7 @@ def _handle_in(graph: tf.Graph, variable: Any) -> tf.Tensor | None:
 
 
 def _ancestors(op: tf.Operation) -> set[tf.Operation]:
-    """Returns the operation and all whose outputs it is computed from."""
+    """Returns an operation and all operations that it is computed from."""
     found, waiting = {op}, [op]
     while waiting:
         sources = {tensor.op for tensor in waiting.pop().inputs} - found
@@ -91,17 +91,17 @@ def _ancestors(op: tf.Operation) -> set[tf.Operation]:
 def _marks_behind(
     graph: tf.Graph, forward: set[tf.Operation], marks: dict[str, int]
 ) -> dict[tf.Operation, int]:
-    """Returns which marked tensors each operation computes with, as a set of bits.
+    """Returns the marked tensors that each operation computes with, as a set of bits.
 
     Args:
-      graph: Where the operations are.
-      forward: The operations to look at; they contain all that they are computed from.
+      graph: The graph of the operations.
+      forward: The operations to follow, with all operations that they are computed from.
       marks: By a tensor's name, the bit that it sets.
     """
     reached = dict.fromkeys(forward, 0)
     ops = [op for op in graph.get_operations() if op in forward]
     has_changed = True
-    while has_changed:  # Twice, and more often with loops, whose edges lead back.
+    while has_changed:  # Twice; more often with loops, whose edges lead back.
         has_changed = False
         for op in ops:
             mask = reached[op]
