@@ -14,7 +14,7 @@ from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluator import EvaluateAfterSave, Evaluator, evaluate_continuously
 from tfdist.estimator.task_role import TaskType, refuse_parameter_servers
 from tfdist.estimator.train_spec import EvalSpec, TrainSpec
-from tfdist.estimator.training.peers import lost_workers_named
+from tfdist.estimator.training.lost_workers import lost_workers_named
 from tfdist.estimator.training.stop_signals import listening
 from tfdist.strategies.values.gather_text import TextExchange
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import tfdist.estimator as tfe
 from tfdist.cluster import Cluster
-from tfdist.estimator.training.peers import lost_workers_named
+from tfdist.estimator.training.lost_workers import lost_workers_named
 
 OVER_GRPC = SimpleNamespace(
     cluster=Cluster(jobs={"chief": ("one:3737",), "worker": ("two:3737", "three:3737")})

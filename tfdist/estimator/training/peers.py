@@ -7,7 +7,6 @@ several workers, and for several replicas in one process.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
@@ -16,7 +15,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.cluster import Cluster, Task, WorkerLostError
+from tfdist.cluster import WorkerLostError
 from tfdist.estimator.graph import checkpoint_fit, sessions
 from tfdist.estimator.graph.checkpoint_fit import (
     CheckedScaffold,
@@ -32,6 +31,7 @@ from tfdist.estimator.training.agreement import (
     StartTogether,
     StopWish,
 )
+from tfdist.estimator.training.lost_workers import lost_workers_named
 from tfdist.estimator.training.model_check import check_models, describe_model
 from tfdist.estimator.training.stop_signals import StopSignals
 from tfdist.estimator.training.train_call import FoundCheckpoint, TrainCall
@@ -41,15 +41,6 @@ from tfdist.strategies.placement import Placement
 from tfdist.strategies.values.gather_text import TextExchange
 
 Hooks = list[v1.train.SessionRunHook]
-
-_ALWAYS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
-# Another worker's own error comes through the collective that it has left: over gRPC, over MPI.
-_SIGNS = ("information from remote target", "Horovod has been shut down")
-_REMOTE = re.compile(
-    r"^(?P<why>.*)\n.* remote target /job:(?P<job>\w+)/replica:0/task:(?P<i>\d+)", re.M
-)
-
-_NOISE = re.compile(r"^(?:Collective ops is aborted by: |\[_Derived_\]|recvmsg:)+")
 
 
 class Peers(Protocol):
@@ -401,36 +392,3 @@ def find_peers(call: TrainCall, placement: Placement, signals: StopSignals, stra
     if strategy is not None and strategy.num_replicas_in_sync > 1:
         return OtherWorkers(call, placement, signals, strategy)
     return Alone(call, placement, signals)
-
-
-@contextmanager
-def lost_workers_named(strategy: Any) -> Iterator[None]:
-    """Turns TensorFlow's errors about other workers into a `WorkerLostError`.
-
-    Args:
-      strategy: A tfdist strategy.
-    """
-    try:
-        yield
-    except tf.errors.OpError as error:
-        if not isinstance(error, _ALWAYS) and not any(sign in error.message for sign in _SIGNS):
-            raise
-        who, why = _read(error.message, getattr(strategy, "cluster", None))
-        raise WorkerLostError(
-            f"Lost {who} while training: {why}. See its output for the cause."
-        ) from error
-
-
-def _read(message: str, cluster: Cluster | None) -> tuple[str, str]:
-    """Returns the name of the lost worker and TensorFlow's description of the loss."""
-    match = _REMOTE.search(message)
-    if match is None or cluster is None:
-        lines = [line.strip() for line in message.splitlines() if line.strip()]
-        # The first of Horovod's sentences; the others explain shutdowns in general.
-        telling = [line.split(". ")[0] for line in lines if any(sign in line for sign in _SIGNS)]
-        others = [line for line in lines if line != "Graph execution error:"]
-        why = next(iter([*telling, *others]), "no cause is known")
-        return "another worker", why.rstrip(".")
-    task = Task(type=match["job"], index=int(match["i"]))
-    why = _NOISE.sub("", match["why"].strip()).rstrip(".")
-    return f"{task.name} ({cluster.address(task)})", why

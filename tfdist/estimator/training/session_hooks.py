@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -19,10 +20,19 @@ from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import listeners_of, set_steps_per_call
 
 
-class SessionHooks:
-    """The user's hooks and TensorFlow's, for one training.
+def all_hooks(
+    call: TrainCall,
+    spec: EstimatorSpec,
+    peers: Peers,
+    signals: StopSignals,
+    scaffold: v1.train.Scaffold,
+    inputs: Input,
+    loss: tf.Tensor,
+    global_step: tf.Variable,
+) -> tuple[Hooks, list[StepLimit]]:
+    """Returns the user's hooks and TensorFlow's, and the limits of the training.
 
-    The loop itself needs none: what it has to do in a step are lines of the loop.
+    The loop itself needs no hooks: its own work in a step is written in the loop.
 
     Args:
       call: The arguments of the training.
@@ -30,123 +40,113 @@ class SessionHooks:
       peers: The other workers.
       signals: The stop signals of this process.
       scaffold: The scaffold of the session.
+      inputs: The input of the model.
+      loss: The loss to report, a scalar.
+      global_step: The global step.
+    """
+    config, iterations = call.config, call.iterations
+    limits: list[StepLimit] = [(call.steps, call.max_steps)]
+
+    def of_user(given: Iterable[v1.train.SessionRunHook]) -> Hooks:
+        kept = []
+        for hook in given:
+            limit = limit_in_place_of(hook, iterations)
+            if limit is not None:
+                limits.append(limit)
+                continue
+            if iterations > 1:
+                set_steps_per_call(hook, iterations)
+            kept.append(hook)
+        return peers.hooks_of_user(kept)
+
+    _add_loss_summary(loss)
+    savers = Savers(call=call, scaffold=scaffold, signals=signals)
+    hooks: Hooks = []
+    hooks += peers.hooks_that_save(lambda: savers.usual(spec, peers.is_chief), savers.own)
+    if peers.is_chief:
+        hooks += of_user(spec.training_chief_hooks)
+    if config.log_step_count_steps is not None:
+        counter = v1.train.StepCounterHook(
+            every_n_steps=config.log_step_count_steps,
+            output_dir=call.model_dir if peers.is_chief else None,
+        )
+        set_steps_per_call(counter, iterations)
+        hooks.append(counter)
+    if config.save_summary_steps and peers.is_chief:
+        hooks.append(
+            v1.train.SummarySaverHook(
+                scaffold=scaffold,
+                save_steps=config.save_summary_steps,
+                output_dir=call.model_dir,
+            )
+        )
+    hooks += peers.hooks_of_input(inputs)
+    hooks += of_user(call.hooks)
+    hooks.append(v1.train.NanTensorHook(loss))
+    if config.log_step_count_steps is not None:
+        every = max(1, config.log_step_count_steps // iterations)
+        hooks.append(
+            v1.train.LoggingTensorHook({"loss": loss, "step": global_step}, every_n_iter=every)
+        )
+    hooks += of_user(spec.training_hooks)
+    return [*hooks, *peers.last_hooks()], limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Savers:
+    """The hooks that save checkpoints.
 
     Attributes:
-      limits: The limits of the training: the call's, and those of hooks that these replace.
+      call: The arguments of the training.
+      scaffold: The scaffold of the session.
+      signals: The stop signals of this process.
     """
 
-    def __init__(
-        self,
-        call: TrainCall,
-        spec: EstimatorSpec,
-        peers: Peers,
-        signals: StopSignals,
-        scaffold: v1.train.Scaffold,
-    ) -> None:
-        self._call = call
-        self._spec = spec
-        self._peers = peers
-        self._signals = signals
-        self._scaffold = scaffold
-        self.limits: list[StepLimit] = [(call.steps, call.max_steps)]
+    call: TrainCall
+    scaffold: v1.train.Scaffold
+    signals: StopSignals
 
-    def in_order(self, inputs: Input, loss: tf.Tensor, global_step: tf.Variable) -> Hooks:
-        """Returns all hooks.
+    def usual(self, spec: EstimatorSpec, is_chief: bool) -> Hooks:
+        """Returns tf.estimator's saver unless the user has one.
 
-        Args:
-          inputs: The input of the model.
-          loss: The loss to report, a scalar.
-          global_step: The global step.
+        The user's listeners go to that saver, or to the first of the user's.
         """
-        config, is_chief = self._call.config, self._peers.is_chief
-        _add_loss_summary(loss)
-        hooks: Hooks = []
-        hooks += self._peers.hooks_that_save(self._savers, self._saver_with_listeners)
-        if is_chief:
-            hooks += self._of_user(self._spec.training_chief_hooks)
-        if config.log_step_count_steps is not None:
-            counter = v1.train.StepCounterHook(
-                every_n_steps=config.log_step_count_steps,
-                output_dir=self._call.model_dir if is_chief else None,
-            )
-            set_steps_per_call(counter, self._call.iterations)
-            hooks.append(counter)
-        if config.save_summary_steps and is_chief:
-            hooks.append(
-                v1.train.SummarySaverHook(
-                    scaffold=self._scaffold,
-                    save_steps=config.save_summary_steps,
-                    output_dir=self._call.model_dir,
-                )
-            )
-        hooks += self._peers.hooks_of_input(inputs)
-        hooks += self._of_user(self._call.hooks)
-        hooks.append(v1.train.NanTensorHook(loss))
-        if config.log_step_count_steps is not None:
-            every = max(1, config.log_step_count_steps // self._call.iterations)
-            hooks.append(
-                v1.train.LoggingTensorHook({"loss": loss, "step": global_step}, every_n_iter=every)
-            )
-        hooks += self._of_user(self._spec.training_hooks)
-        return [*hooks, *self._peers.last_hooks()]
-
-    def _of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
-        kept = []
-        for hook in hooks:
-            limit = limit_in_place_of(hook, self._call.iterations)
-            if limit is not None:
-                self.limits.append(limit)
-                continue
-            if self._call.iterations > 1:
-                set_steps_per_call(hook, self._call.iterations)
-            kept.append(hook)
-        return self._peers.hooks_of_user(kept)
-
-    def _savers(self) -> Hooks:
-        """Returns tf.estimator's saver unless the user has one; adds the listeners to the first."""
         given = [
             hook
-            for hook in (
-                *self._call.hooks,
-                *self._spec.training_hooks,
-                *self._spec.training_chief_hooks,
-            )
+            for hook in (*self.call.hooks, *spec.training_hooks, *spec.training_chief_hooks)
             if isinstance(hook, v1.train.CheckpointSaverHook)
         ]
-        saves = self._peers.is_chief and self._call.saves_checkpoints
-        own = []
-        if saves and not given:
-            own = [
-                self._saver(
-                    save_secs=self._call.config.save_checkpoints_secs,
-                    save_steps=self._call.config.save_checkpoints_steps,
+        if given:
+            listeners_of(given[0]).extend(self.call.listeners)
+            for hook in given:
+                SavingNotes(self.signals).add_to(hook)
+            return []
+        if is_chief and self.call.saves_checkpoints:
+            config = self.call.config
+            return [
+                self.own(
+                    save_secs=config.save_checkpoints_secs,
+                    save_steps=config.save_checkpoints_steps,
                 )
             ]
-        for hook in (given or own)[:1]:
-            listeners_of(hook).extend(self._call.listeners)
-        for hook in (*given, *own):
-            SavingNotes(self._signals).add_to(hook)
-        if self._call.listeners and not (given or own):
+        if self.call.listeners:
             raise ValueError(
                 "There should be a CheckpointSaverHook to use saving_listeners. Please set one of "
                 "the RunConfig.save_checkpoints_steps or RunConfig.save_checkpoints_secs."
             )
-        return own
+        return []
 
-    def _saver_with_listeners(self, **timing: Any) -> v1.train.CheckpointSaverHook:
-        saver = self._saver(**timing)
-        listeners_of(saver).extend(self._call.listeners)
-        SavingNotes(self._signals).add_to(saver)
-        return saver
-
-    def _saver(self, **timing: Any) -> v1.train.CheckpointSaverHook:
+    def own(self, **timing: Any) -> v1.train.CheckpointSaverHook:
+        """Makes a saver with the user's listeners; `timing` is `save_secs` or `save_steps`."""
         saver = v1.train.CheckpointSaverHook(
-            self._call.model_dir,
-            scaffold=self._scaffold,
-            save_graph_def=self._call.config.checkpoint_save_graph_def,
+            self.call.model_dir,
+            scaffold=self.scaffold,
+            listeners=list(self.call.listeners),
+            save_graph_def=self.call.config.checkpoint_save_graph_def,
             **timing,
         )
-        set_steps_per_call(saver, self._call.iterations)
+        SavingNotes(self.signals).add_to(saver)
+        set_steps_per_call(saver, self.call.iterations)
         return saver
 
 

@@ -1,0 +1,54 @@
+"""TensorFlow's and Horovod's errors about a lost worker, and the error that names it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.cluster import Cluster, Task, WorkerLostError
+
+_ALWAYS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+# Another worker's own error comes through the collective that it has left: over gRPC, over MPI.
+_SIGNS = ("information from remote target", "Horovod has been shut down")
+_REMOTE = re.compile(
+    r"^(?P<why>.*)\n.* remote target /job:(?P<job>\w+)/replica:0/task:(?P<i>\d+)", re.M
+)
+
+_NOISE = re.compile(r"^(?:Collective ops is aborted by: |\[_Derived_\]|recvmsg:)+")
+
+
+@contextmanager
+def lost_workers_named(strategy: Any) -> Iterator[None]:
+    """Turns TensorFlow's errors about other workers into a `WorkerLostError`.
+
+    Args:
+      strategy: A tfdist strategy.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if not isinstance(error, _ALWAYS) and not any(sign in error.message for sign in _SIGNS):
+            raise
+        who, why = _read(error.message, getattr(strategy, "cluster", None))
+        raise WorkerLostError(
+            f"Lost {who} while training: {why}. See its output for the cause."
+        ) from error
+
+
+def _read(message: str, cluster: Cluster | None) -> tuple[str, str]:
+    """Returns the name of the lost worker and TensorFlow's description of the loss."""
+    match = _REMOTE.search(message)
+    if match is None or cluster is None:
+        lines = [line.strip() for line in message.splitlines() if line.strip()]
+        # The first of Horovod's sentences; the others explain shutdowns in general.
+        telling = [line.split(". ")[0] for line in lines if any(sign in line for sign in _SIGNS)]
+        others = [line for line in lines if line != "Graph execution error:"]
+        why = next(iter([*telling, *others]), "no cause is known")
+        return "another worker", why.rstrip(".")
+    task = Task(type=match["job"], index=int(match["i"]))
+    why = _NOISE.sub("", match["why"].strip()).rstrip(".")
+    return f"{task.name} ({cluster.address(task)})", why
