@@ -47,10 +47,10 @@ class Peers(Protocol):
     """The other workers of a training, in the order in which the loop needs them.
 
     Attributes:
-      num_workers: How many workers train.
+      num_workers: The number of workers that train.
       worker_index: This one's index.
       is_chief: Whether this worker writes checkpoints and summaries.
-      fetches: What each session call fetches for them; `receive` gets the values.
+      fetches: The tensors that each session call fetches for them; `receive` gets the values.
     """
 
     num_workers: int
