@@ -52,11 +52,11 @@ from tfdist.estimator.pipelined import in_steps
 from tfdist.estimator.spec import ModeKeys
 from tfdist.estimator.training import stop_signals
 from tfdist.estimator.training.model_check import warn_if_nothing_is_learnt
-from tfdist.estimator.training.peers import Hooks, Peers, find_peers
+from tfdist.estimator.training.peers import Peers, find_peers
 from tfdist.estimator.training.progress_report import NoReport, make_report, refuse_too_large
 from tfdist.estimator.training.session_hooks import all_hooks
 from tfdist.estimator.training.stop_signals import StopSignals
-from tfdist.estimator.training.train_call import FoundCheckpoint, TrainCall
+from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCall
 from tfdist.process import endings
 from tfdist.strategies.placement import Placement, place
 from tfdist.strategies.private_tensorflow import loss_scaled_by_optimizer

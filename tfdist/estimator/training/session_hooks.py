@@ -12,10 +12,10 @@ import tensorflow.compat.v1 as v1
 from tfdist.estimator.graph.global_step import StepLimit, limit_in_place_of
 from tfdist.estimator.inputs.batches import Input
 from tfdist.estimator.spec import EstimatorSpec
-from tfdist.estimator.training.peers import Hooks, Peers
+from tfdist.estimator.training.peers import Peers
 from tfdist.estimator.training.progress_report import SavingNotes
 from tfdist.estimator.training.stop_signals import StopSignals
-from tfdist.estimator.training.train_call import TrainCall
+from tfdist.estimator.training.train_call import Hooks, TrainCall
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import listeners_of, set_steps_per_call
 

@@ -13,6 +13,8 @@ from tfdist.estimator.graph.step import ModelFn
 from tfdist.estimator.pipelined import PipelineEstimatorSpec
 from tfdist.estimator.run_config import RunConfig
 
+Hooks = list[v1.train.SessionRunHook]
+
 
 @dataclass(frozen=True, kw_only=True)
 class FoundCheckpoint:

@@ -1,0 +1,218 @@
+"""The other workers and replicas of a training, for which every step needs an agreement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.cluster import WorkerLostError
+from tfdist.estimator.graph import checkpoint_fit, sessions
+from tfdist.estimator.graph.checkpoint_fit import CheckedScaffold, CheckpointMismatchError
+from tfdist.estimator.graph.step import Training, describe_host_call
+from tfdist.estimator.inputs.batches import Input
+from tfdist.estimator.training.agreement import (
+    Agreement,
+    LeaveTogether,
+    SaveTogether,
+    StartTogether,
+    StopWish,
+)
+from tfdist.estimator.training.lost_workers import lost_workers_named
+from tfdist.estimator.training.model_check import check_models, describe_model
+from tfdist.estimator.training.stop_signals import StopSignals
+from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCall
+from tfdist.estimator.training.variable_inputs import find_variable_inputs
+from tfdist.strategies.multi_worker import MultiWorkerStrategy
+from tfdist.strategies.placement import Placement
+from tfdist.strategies.values.gather_text import TextExchange
+
+
+class OtherWorkers:
+    """Other workers or replicas, which train in step with this one; every worker makes one.
+
+    The methods are those of `peers.Peers`.
+
+    Args:
+      call: The arguments of the training.
+      placement: The devices of this worker.
+      signals: The stop signals of this process.
+      strategy: A tfdist strategy with several replicas in sync.
+    """
+
+    def __init__(
+        self, call: TrainCall, placement: Placement, signals: StopSignals, strategy: Any
+    ) -> None:
+        self._call = call
+        self._placement = placement
+        self._signals = signals
+        self._strategy = strategy
+        self.num_workers = strategy.extended.collectives.num_workers
+        self.worker_index = strategy.extended.collectives.worker_index
+        self.is_chief = strategy.extended.should_checkpoint
+        given = call.config.session_config
+        self._exchanges_directly = (
+            isinstance(strategy, MultiWorkerStrategy)
+            and call.iterations == 1
+            # Such sessions have their own queues on each worker.
+            and not (given is not None and given.isolate_session_state)
+        )
+        strategy.extended.start_counting_reductions()
+        # Made before the graph, so that their keys are equal even where the graphs differ.
+        self._share_checkpoint = TextExchange(strategy)
+        self._compare_models = TextExchange(strategy)
+        self._share_mismatch = TextExchange(strategy)
+        self._watch = strategy.watch_peers()
+
+    # While the graph is built.
+
+    def found_checkpoint(self) -> FoundCheckpoint:
+        """Returns worker 0's: the others may have another model_dir, or none."""
+        with lost_workers_named(self._strategy):
+            found = self._share_checkpoint(json.dumps(asdict(self._call.found)))[0]
+        return FoundCheckpoint(**json.loads(found))
+
+    def input_rules(self) -> dict[str, Any]:
+        return {"needs_dataset": True, "look_ahead": self._batches_per_call}
+
+    def begin_model(self) -> None:
+        if self._exchanges_directly:
+            self._strategy.note_collectives()
+
+    def agree(self, training: Training) -> tf.Tensor:
+        self._num_gradient_buckets = self._strategy.extended.reductions.num_buckets
+        self._agreement = Agreement(self._strategy, training.loss, training.has_more)
+        self.fetches = [self._agreement.sums]
+        self._run_in_each_step = [training.train_op, self._agreement.sums]
+        features, labels, _ = training.batch
+        self._combined_with = find_variable_inputs(
+            training.spec.loss, v1.trainable_variables(), features, labels
+        )
+        return self._agreement.loss
+
+    def log_places(self, training: Training) -> None:
+        if training.spec.host_call is not None:
+            line = describe_host_call(
+                training.spec, self._placement, self.num_workers, self._num_gradient_buckets
+            )
+            v1.logging.info(line)
+        if self.num_workers > 1:
+            v1.logging.info("Reductions: %s", self._strategy.describe_reductions())
+
+    def make_scaffold(self, scaffold: v1.train.Scaffold) -> v1.train.Scaffold:
+        broadcast = self._strategy.extended.broadcast_variables()
+        checkpoint_dir = self._call.model_dir if self.is_chief else None
+        return sessions.restored_by_worker_0(scaffold, broadcast, checkpoint_dir)
+
+    # The hooks.
+
+    def hooks_of_input(self, inputs: Input) -> Hooks:
+        assert inputs.is_enough is not None
+        start = StartTogether(self._strategy, inputs.is_enough, self._batches_per_call)
+        return [*inputs.hooks, start]
+
+    def hooks_of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
+        """Defers their requests to stop; only worker 0 gets those that save checkpoints."""
+        return [
+            # TensorFlow's StopAtStepHook stops every worker after the same step by itself.
+            hook
+            if isinstance(hook, v1.train.StopAtStepHook)
+            else StopWish(hook, self._agreement.wishes)
+            for hook in hooks
+            if self.is_chief or not isinstance(hook, v1.train.CheckpointSaverHook)
+        ]
+
+    def hooks_that_save(
+        self, make_hooks: Callable[[], Hooks], make_saver: Callable[..., Any]
+    ) -> Hooks:
+        synchronize = self._strategy.extended.synchronize_variables()
+        if synchronize is None or not self._call.saves_checkpoints:
+            # A listener of worker 0 may ask to stop.
+            return self.hooks_of_user(make_hooks()) if self.is_chief else []
+        saver = timer = None
+        if self.is_chief:
+            timer = v1.train.SecondOrStepTimer(
+                every_secs=self._call.config.save_checkpoints_secs,
+                every_steps=self._call.config.save_checkpoints_steps,
+            )
+            saver = make_saver(save_steps=1)
+        together = SaveTogether(self._agreement, synchronize, saver, timer, self._call.iterations)
+        return self.hooks_of_user([together])
+
+    def last_hooks(self) -> Hooks:
+        return [LeaveTogether(self._strategy, self._signals, self._complete_graph)]
+
+    def _complete_graph(self) -> None:
+        """Replaces collectives by a direct exchange: all of those in a session call, or none."""
+        if self._exchanges_directly:
+            self._strategy.exchange_directly(self._run_in_each_step)
+
+    # While the session runs.
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        try:
+            with lost_workers_named(self._strategy), self._watch:
+                yield
+        except WorkerLostError:
+            self._signals.leave_if_asked()  # The lost worker was asked to stop as well.
+            raise
+
+    def open_session(
+        self,
+        hooks: Sequence[v1.train.SessionRunHook],
+        scaffold: v1.train.Scaffold,
+        found: FoundCheckpoint,
+    ) -> v1.train.SingularMonitoredSession:
+        model = describe_model(
+            v1.global_variables(),
+            self._strategy.extended.reductions.described,
+            self._combined_with,
+            self._call.iterations,
+            self._placement.num_replicas,
+        )
+        check_models(self._compare_models(model))
+        self._watch.start()
+        session = sessions.training_session(
+            hooks,
+            CheckedScaffold(scaffold, lambda saver: self._check_fit(saver, found)),
+            master=self._strategy.master,
+            config=self._session_config(),
+        )
+        self._watch.interrupt = session.raw_session().close
+        return session
+
+    def feeds(self) -> dict[tf.Tensor, Any]:
+        return self._agreement.feeds(self._signals.own)
+
+    def receive(self, values: Sequence[Any]) -> None:
+        self._agreement.receive(values[0])
+
+    def agreed_to_stop(self) -> bool:
+        self._agreement.log_why_all_stop()
+        self._signals.order = self._agreement.agreed.order
+        return self._agreement.agreed.ends_training
+
+    @property
+    def _batches_per_call(self) -> int:
+        return self._call.iterations * self._placement.num_replicas
+
+    def _session_config(self) -> v1.ConfigProto:
+        config = sessions.with_defaults(self._call.config.session_config)
+        if self._exchanges_directly:
+            return self._strategy.update_config_proto(config, sees_all_workers=True)
+        return self._strategy.update_config_proto(config)
+
+    def _check_fit(self, saver: v1.train.Saver, found: FoundCheckpoint) -> None:
+        """Compares the checkpoint on worker 0, which restores it; every worker gets the error."""
+        if found.path is None:
+            return
+        own = checkpoint_fit.mismatch(saver, found.path) if self.is_chief else None
+        mismatch = json.loads(self._share_mismatch(json.dumps(own))[0])
+        if mismatch is not None:
+            raise CheckpointMismatchError(mismatch)
