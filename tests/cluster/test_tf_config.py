@@ -157,7 +157,7 @@ REFUSALS: list[tuple[str, list[str]]] = [
         ['unknown task type "workers"', "allowed are chief", 'Did you mean "worker"?'],
     ),
     (tf_config(TWO_WORKERS, {"type": "Chief", "index": 0}), ['Did you mean "chief"?']),
-    (tf_config(TWO_WORKERS, {"type": None, "index": 0}), ["unknown task type null"]),
+    (tf_config(TWO_WORKERS, {"type": None, "index": 0}), ['has no "type": {"type": null']),
     (
         tf_config(TWO_WORKERS, {"type": "chief", "index": 0}),
         ['"chief" is not in the cluster', "lists worker", "add cluster.chief"],
@@ -179,7 +179,7 @@ REFUSALS: list[tuple[str, list[str]]] = [
     (tf_config(TWO_WORKERS, {"type": "worker", "index": "one"}), ["integer from 0", '"one"']),
     (tf_config(TWO_WORKERS, {"type": "worker", "index": True}), ["integer from 0", "true"]),
     (tf_config(TWO_WORKERS, {"type": "worker", "index": 1.0}), ["integer from 0", "1.0"]),
-    (tf_config(TWO_WORKERS, {"type": "worker", "index": None}), ["integer from 0", "null"]),
+    (tf_config(TWO_WORKERS, {"type": "worker", "index": None}), ['has no "index"', "null"]),
     (tf_config(TWO_WORKERS, {"type": "worker", "index": 10**30}), ["out of range"]),
 ]
 

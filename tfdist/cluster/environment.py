@@ -18,7 +18,7 @@ from tfdist.cluster.instance_variables import (
 from tfdist.cluster.ranks import HOROVODRUN, MPIRUN, check_launcher, find_mpi_rank, has_mpi_rank
 from tfdist.cluster.slurm import find_slurm_step
 from tfdist.cluster.tasks import Cluster, ClusterError, Task
-from tfdist.cluster.tf_config import lists_tasks, parse_tf_config
+from tfdist.cluster.tf_config import is_tf_config_set, read_tf_config
 
 
 def find_cluster(environ: Mapping[str, str] = os.environ) -> tuple[Cluster, Task] | None:
@@ -38,9 +38,8 @@ def find_cluster(environ: Mapping[str, str] = os.environ) -> tuple[Cluster, Task
       ClusterError: If what is set is malformed or contradicts itself, or an MPI launcher that is
         not supported started this process as one of several.
     """
-    tf_config = environ.get("TF_CONFIG", "")
-    if tf_config.strip():
-        return parse_tf_config(tf_config)
+    if is_tf_config_set(environ):
+        return read_tf_config(environ).members()
     if has_mpi_rank(environ):
         return None
     check_launcher(environ)
@@ -81,7 +80,7 @@ def check_horovod(environ: Mapping[str, str] = os.environ) -> None:
     Raises:
       ClusterError: If several workers were started in another way, or an evaluator in this one.
     """
-    has_tf_config = lists_tasks(environ.get("TF_CONFIG", ""))
+    has_tf_config = read_tf_config(environ).has_cluster
     rank = find_mpi_rank(environ)
     if rank is not None and rank.size > 1:
         found = find_cluster(environ) if has_tf_config else None
@@ -156,7 +155,7 @@ def _place_by_engine(environ: Mapping[str, str]) -> tuple[Instance | None, bool]
         cluster, task = found
         if task not in cluster.workers:
             return None, False
-        source = "TF_CONFIG" if environ.get("TF_CONFIG", "").strip() else "Slurm"
+        source = "TF_CONFIG" if is_tf_config_set(environ) else "Slurm"
         return _place_in_cluster(cluster, task, source), True
     rank = find_mpi_rank(environ)
     if rank is None:

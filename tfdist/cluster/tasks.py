@@ -1,17 +1,30 @@
 """The processes of a run: tasks, their addresses ("host:port"), and which of them train."""
 
+from __future__ import annotations
+
 import difflib
 import ipaddress
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tfdist.process.endings import OneLineError
 
-TASK_TYPES = ("chief", "master", "worker", "ps", "evaluator")
-CHIEF_TYPES = ("chief", "master")
+
+class TaskType:
+    """The names of the tasks of a cluster."""
+
+    MASTER = "master"
+    PS = "ps"
+    WORKER = "worker"
+    CHIEF = "chief"
+    EVALUATOR = "evaluator"
+
+
+CHIEF_TYPES = (TaskType.CHIEF, TaskType.MASTER)
+TASK_TYPES = (*CHIEF_TYPES, TaskType.WORKER, TaskType.PS, TaskType.EVALUATOR)
 
 _LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost")
 
@@ -64,17 +77,19 @@ class Cluster:
             if job not in TASK_TYPES:
                 raise ClusterError(f"cluster has an unknown job {unknown_name(job)}")
         _check_addresses(self.jobs)
-        _check_one_chief(self.jobs)
+        check_one_chief(self.jobs)
+        if not self.workers:
+            only = f", only {listed(self.jobs)}" if self.jobs else ""
+            raise ClusterError(
+                f"cluster lists no chief and no worker{only}. "
+                'Add the tasks that train, for example "worker": ["localhost:3737"].'
+            )
         _check_loopback(self.jobs)
 
     @property
     def workers(self) -> tuple[Task, ...]:
         """The training tasks in worker order: the chief (or master) first, then worker 0, 1, ..."""
-        return tuple(
-            Task(type=job, index=index)
-            for job in (*CHIEF_TYPES, "worker")
-            for index in range(len(self.jobs.get(job, ())))
-        )
+        return training_tasks(self.jobs)
 
     @property
     def num_workers(self) -> int:
@@ -111,7 +126,21 @@ class Cluster:
 
     def is_chief(self, task: Task) -> bool:
         """Whether the task writes checkpoints: the chief or master, else worker 0."""
-        return task == self.workers[0]
+        return is_chief(self.jobs, task.type, task.index)
+
+
+def training_tasks(jobs: Mapping[str, Sequence[str]]) -> tuple[Task, ...]:
+    """Returns the tasks that train in worker order: chief or master first, then the workers."""
+    return tuple(
+        Task(type=job, index=index)
+        for job in (*CHIEF_TYPES, TaskType.WORKER)
+        for index in range(len(jobs.get(job, ())))
+    )
+
+
+def is_chief(jobs: Mapping[str, Sequence[str]], task_type: str, index: int) -> bool:
+    """Returns whether this task of these jobs writes checkpoints: the first one that trains."""
+    return [(task.type, task.index) for task in training_tasks(jobs)[:1]] == [(task_type, index)]
 
 
 def _check_addresses(jobs: Mapping[str, tuple[str, ...]]) -> None:
@@ -132,17 +161,13 @@ def _check_addresses(jobs: Mapping[str, tuple[str, ...]]) -> None:
             places[key] = f"{job} {index}"
 
 
-def _check_one_chief(jobs: Mapping[str, tuple[str, ...]]) -> None:
+def check_one_chief(jobs: Mapping[str, Sequence[str]], called: str = "cluster") -> None:
+    """Refuses jobs that list more than one chief or master; a ClusterError."""
     chiefs = [address for job in CHIEF_TYPES for address in jobs.get(job, ())]
     if len(chiefs) > 1:
         raise ClusterError(
-            f"cluster lists {len(chiefs)} chiefs ({listed(chiefs)}), and one is allowed. "
+            f"{called} lists {len(chiefs)} chiefs ({listed(chiefs)}), and one is allowed. "
             "Keep one of them under chief and list the others under worker."
-        )
-    if not chiefs and not jobs.get("worker"):
-        raise ClusterError(
-            f"cluster lists no chief and no worker{f', only {listed(jobs)}' if jobs else ''}. "
-            'Add those who train, for example "worker": ["localhost:3737"].'
         )
 
 

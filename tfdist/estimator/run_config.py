@@ -13,8 +13,9 @@ from typing import Any, TypeGuard
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.tasks import TaskType as TaskType
+from tfdist.cluster.tf_config import TfConfig, read_tf_config
 from tfdist.estimator import run_config_rules as rules
-from tfdist.estimator.task_role import TaskType as TaskType
 from tfdist.estimator.task_role import device_filters, find_role
 from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.placement import count_replicas
@@ -136,15 +137,15 @@ class RunConfig:
         settings["train_distribute"], settings["eval_distribute"] = rules.decide_strategies(
             train_distribute, eval_distribute, experimental_distribute
         )
-        tf_config = rules.read_tf_config()
-        if tf_config:
-            v1.logging.info("TF_CONFIG environment variable: %s", tf_config)
+        tf_config = read_tf_config()
+        self._service = tf_config.service
+        if tf_config.values:
+            v1.logging.info("TF_CONFIG environment variable: %s", tf_config.values)
         settings["model_dir"] = rules.decide_model_dir(model_dir, tf_config)
         self._keep(settings)
         if self.train_distribute is not None or self.eval_distribute is not None:
             v1.logging.info("Initializing RunConfig with distribution strategies.")
         self._find_role(tf_config)
-        self._service = tf_config.get("service")
 
     def _keep(self, settings: dict[str, Any]) -> None:
         """Stores settings, each as an attribute with an underscore, and checks them all."""
@@ -160,8 +161,8 @@ class RunConfig:
         if strategy is not None and not is_usable(strategy):
             raise ValueError(f"train_distribute should be {_STRATEGIES}, got {strategy!r}.")
 
-    def _find_role(self, tf_config: dict[str, Any]) -> None:
-        """Stores who this task is, and whom its sessions see by default."""
+    def _find_role(self, tf_config: TfConfig) -> None:
+        """Stores the role of this process, and the jobs that its sessions see by default."""
         role = find_role(self.train_distribute, tf_config)
         for field in fields(role):
             setattr(self, f"_{field.name}", getattr(role, field.name))
@@ -188,12 +189,12 @@ class RunConfig:
         elif kwargs.get(secs) is not None:
             kwargs[steps] = None
         if "model_dir" in kwargs:
-            kwargs["model_dir"] = rules.decide_model_dir(kwargs["model_dir"], {})
+            kwargs["model_dir"] = rules.decide_model_dir(kwargs["model_dir"], TfConfig(values={}))
         rules.decide_strategies(kwargs.get("train_distribute"), kwargs.get("eval_distribute"), None)
         new = copy.deepcopy(self)
         new._keep(kwargs)
         if "train_distribute" in kwargs:
-            new._find_role(rules.read_tf_config())
+            new._find_role(read_tf_config())
         return new
 
     def in_this_process(self) -> RunConfig:

@@ -2,48 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.cluster import ClusterError, find_cluster
+from tfdist.cluster.tf_config import TfConfig
 from tfdist.estimator.arguments import argument_names
 
 
-def read_tf_config() -> dict[str, Any]:
-    """Reads TF_CONFIG as far as RunConfig itself needs it; {} when unset.
-
-    Raises:
-      ClusterError: If it is not a JSON object.
-      TypeError: If its "service" is not a dict.
-    """
-    text = os.environ.get("TF_CONFIG", "")
-    if not text.strip():
-        return {}
-    try:
-        tf_config = json.loads(text)
-    except json.JSONDecodeError:
-        tf_config = None
-    if not isinstance(tf_config, dict):
-        find_cluster()  # Says what is wrong with it.
-        raise ClusterError(f"TF_CONFIG is not a JSON object: {text!r}.")
-    service = tf_config.get("service")
-    if service is not None and not isinstance(service, dict):
-        raise TypeError(
-            f'If "service" is set in TF_CONFIG, it must be a dict. Given {type(service)}: '
-            f"{service!r}."
-        )
-    return tf_config
-
-
-def decide_model_dir(model_dir: Any, tf_config: Mapping[str, Any]) -> str | None:
+def decide_model_dir(model_dir: Any, tf_config: TfConfig) -> str | None:
     """Returns the argument's model_dir, else TF_CONFIG's; ValueError if they contradict."""
     given = None if model_dir is None else os.fspath(model_dir)
-    from_tf_config = tf_config.get("model_dir")
+    from_tf_config = tf_config.model_dir
     if given == "":
         raise ValueError("model_dir should be non-empty. Leave it out for a temporary folder.")
     if from_tf_config == "":

@@ -9,10 +9,11 @@ from typing import Any
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.instance_variables import is_evaluator_launched
+from tfdist.cluster.tasks import TaskType
 from tfdist.estimator.arguments import check_multiple
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluator import EvaluateAfterSave, Evaluator, evaluate_continuously
-from tfdist.estimator.task_role import TaskType, refuse_parameter_servers
+from tfdist.estimator.task_role import refuse_parameter_servers
 from tfdist.estimator.train_spec import EvalSpec, TrainSpec
 from tfdist.estimator.training.lost_workers import lost_workers_named
 from tfdist.estimator.training.stop_signals import listening

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -204,11 +203,10 @@ def _cluster(
 def _evaluator(
     options: RunOptions, cluster: Cluster, log_dir: Path, defaults: Mapping[str, str]
 ) -> WorkerPlan:
-    config = json.loads(format_tf_config(cluster, Task(type="evaluator", index=0)))
     environment = {
         **defaults,
         **options.environment,
-        "TF_CONFIG": json.dumps(config),
+        "TF_CONFIG": format_tf_config(cluster, Task(type="evaluator", index=0)),
         # The training's devices are the training's.
         "CUDA_VISIBLE_DEVICES": "-1",
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,13 +19,13 @@ from tfdist.cluster import (
     find_cluster,
     find_mpi_rank,
     meet,
-    parse_tf_config,
     peers_of,
     wait_for_servers,
 )
 from tfdist.cluster.environment import find_engine
 from tfdist.cluster.rendezvous.protocol import members_of
 from tfdist.cluster.rendezvous.sockets import port_taken_error
+from tfdist.cluster.tf_config import TfConfig
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.placement import HOST, DeviceError, count_replicas
@@ -298,7 +297,7 @@ def _resolve(resolver: Any) -> tuple[Cluster, Task] | None:
             )
         return find_cluster()
     task = {"type": resolver.task_type, "index": resolver.task_id}
-    return parse_tf_config(json.dumps({"cluster": jobs, "task": task}))
+    return TfConfig(values={"cluster": jobs, "task": task}).members()
 
 
 def _check_roles(cluster: Cluster, task: Task) -> None:
