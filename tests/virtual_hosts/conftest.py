@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tfdist.cluster.instance_variables import OF_ONE_RUN
 from tfdist.testing.run import wait_until
 
 _FOLDER = Path(__file__).parent
@@ -22,10 +23,7 @@ _NAMES = ("tfd1", "tfd2", "tfd3")
 _END_LIMIT_S = 5.0
 _START_LIMIT_S = 10.0
 # What would tell a process on a host that it is part of the run that the tests are part of.
-_MEMBERSHIP = (
-    *("TF_CONFIG", "TFDIST_", "SLURM_", "SBATCH_", "SRUN_", "OMPI_", "PMIX_", "PMI_"),
-    *("MV2_COMM_WORLD_", "HOROVOD_"),
-)
+_MEMBERSHIP = (*OF_ONE_RUN, "TFDIST_", "SLURM_", "SBATCH_", "SRUN_", "OMPI_", "HOROVOD_")
 _DEFAULTS = {
     "OMP_NUM_THREADS": "1",  # the hosts share this machine's cores
     "PYTHONUNBUFFERED": "1",

@@ -17,8 +17,10 @@ from tfdist.cluster.instance_variables import (
 )
 from tfdist.cluster.ranks import HOROVODRUN, MPIRUN, check_launcher, find_mpi_rank, has_mpi_rank
 from tfdist.cluster.slurm import find_slurm_step
-from tfdist.cluster.tasks import Cluster, ClusterError, Task
+from tfdist.cluster.tasks import Cluster, ClusterError, Task, shown
 from tfdist.cluster.tf_config import is_tf_config_set, read_tf_config
+
+START_TIMEOUT = "TFDIST_START_TIMEOUT_S"
 
 
 def find_cluster(environ: Mapping[str, str] = os.environ) -> tuple[Cluster, Task] | None:
@@ -146,6 +148,25 @@ def find_launched_replicas(environ: Mapping[str, str] = os.environ) -> Instance 
         return None
     instance = find_instance(environ)
     return instance if instance.source else None
+
+
+def read_start_timeout(environ: Mapping[str, str] = os.environ) -> float:
+    """Reads how long the workers wait for each other at the start: 300 seconds if it is not set.
+
+    Raises:
+      ClusterError: If it is not a number above 0.
+    """
+    text = environ.get(START_TIMEOUT, "300")
+    try:
+        timeout_s = float(text)
+    except ValueError:
+        timeout_s = 0.0
+    if not 0 < timeout_s < float("inf"):
+        raise ClusterError(
+            f"{START_TIMEOUT} is {shown(text)}: a number of seconds above 0 is allowed. "
+            "Set it to 300, or unset it."
+        )
+    return timeout_s
 
 
 def _place_by_engine(environ: Mapping[str, str]) -> tuple[Instance | None, bool]:

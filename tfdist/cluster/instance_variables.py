@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tfdist.cluster.ranks import OF_HOROVODRUN
+from tfdist.cluster.ranks import OF_LAUNCHERS
 from tfdist.cluster.tasks import ClusterError, listed, shown
 
 NUM_INSTANCES = "TFDIST_NUM_INSTANCES"
@@ -23,11 +23,13 @@ UNIFORM = "TFDIST_UNIFORM_REPLICAS_PER_INSTANCE"
 RESTART_COUNT = "TFDIST_RESTART_COUNT"
 HAS_EVALUATOR = "TFDIST_HAS_EVALUATOR"
 
-# How the names begin of what is set for a process of one run, and means nothing in another.
+# Prefixes of the variables of one run: set for one of its processes, wrong in a process of another
+# run. Slurm's are not among them: a run inside a Slurm job needs the variables of the job.
 OF_ONE_RUN = (
     *("TF_CONFIG", "TFDIST_NUM_", "TFDIST_INSTANCE_", "TFDIST_LOCAL_", "TFDIST_REPLICA_"),
     *("TFDIST_DEVICES_", "TFDIST_UNIFORM_", "TFDIST_RESTART_", "TFDIST_HAS_", "TFDIST_PROGRESS_"),
-    *OF_HOROVODRUN,
+    "TFDIST_AGENT_",
+    *OF_LAUNCHERS,
 )
 
 # These say where the instance is among the others: all of them, or none.
@@ -40,7 +42,7 @@ _PLACE = (
 )
 # These are the same for every instance, so they may stand without the others: a batch script or a
 # manifest gives them to all, and the engine tells each its place.
-_SHAPE = (NUM_LOCAL_REPLICAS, DEVICES_PER_REPLICA)
+SHAPE = (NUM_LOCAL_REPLICAS, DEVICES_PER_REPLICA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +136,7 @@ def read_instance(environ: Mapping[str, str]) -> Instance | None:
     present = [name for name in _PLACE if name in environ]
     if not present:
         return None
-    for name in (*_PLACE, *_SHAPE):
+    for name in (*_PLACE, *SHAPE):
         if name not in environ:
             raise _not_set(name, present[0])
     instance = Instance(

@@ -30,6 +30,7 @@ OF_HOROVODRUN = (
 )
 # The same of launchers that are not served. Open MPI's own ranks need their PMIX variables.
 OF_OTHER_LAUNCHERS = ("PMI_", "PMIX_", "MV2_COMM_WORLD_")
+OF_LAUNCHERS = ("OMPI_COMM_WORLD_", *OF_HOROVODRUN, *OF_OTHER_LAUNCHERS)
 
 _PREFIXES = {MPIRUN: "OMPI_COMM_WORLD_", HOROVODRUN: "HOROVOD_"}
 _FIELDS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")

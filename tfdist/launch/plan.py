@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfdist.cluster.environment import START_TIMEOUT
 from tfdist.cluster.instance_variables import instance_environment
 from tfdist.cluster.tasks import Cluster, Task, is_loopback
 from tfdist.cluster.tf_config import format_tf_config
@@ -108,7 +109,7 @@ def make_plan(
     for index, (host, local_index) in enumerate(zip(places, local_indices, strict=True)):
         environment = {
             **defaults,
-            "TFDIST_START_TIMEOUT_S": f"{options.start_timeout_s:g}",
+            START_TIMEOUT: f"{options.start_timeout_s:g}",
             **options.environment,
             **instance_environment(
                 index=index,

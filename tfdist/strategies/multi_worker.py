@@ -22,7 +22,7 @@ from tfdist.cluster import (
     peers_of,
     wait_for_servers,
 )
-from tfdist.cluster.environment import find_engine
+from tfdist.cluster.environment import find_engine, read_start_timeout
 from tfdist.cluster.rendezvous.protocol import members_of
 from tfdist.cluster.rendezvous.sockets import port_taken_error
 from tfdist.cluster.tf_config import TfConfig
@@ -112,7 +112,9 @@ class MultiWorkerStrategy(BaseStrategy):
     ) -> None:
         half = find_half(compression)
         self.cluster, self.task = _resolve(cluster_resolver) or (None, None)
-        self.start_timeout_s = start_timeout_s if start_timeout_s is not None else _start_timeout()
+        self.start_timeout_s = (
+            start_timeout_s if start_timeout_s is not None else read_start_timeout()
+        )
         collectives: Collectives = NoCollectives()
         local_index, full_name = 0, ""
         if self.cluster is not None and self.task is not None:
@@ -318,17 +320,3 @@ def _without_proxy(cluster: Cluster, environ: Mapping[str, str]) -> str:
     named = environ.get("no_grpc_proxy") or environ.get("no_proxy", "")
     hosts = [address.rsplit(":", 1)[0].strip("[]") for a in cluster.jobs.values() for address in a]
     return ",".join(dict.fromkeys([*filter(None, named.split(",")), *hosts]))
-
-
-def _start_timeout() -> float:
-    text = os.environ.get("TFDIST_START_TIMEOUT_S", "300")
-    try:
-        timeout_s = float(text)
-    except ValueError:
-        timeout_s = 0.0
-    if not 0 < timeout_s < float("inf"):
-        raise ClusterError(
-            f"TFDIST_START_TIMEOUT_S is {text!r}: a number of seconds above 0 is allowed. "
-            "Set it to 300, or unset it."
-        )
-    return timeout_s

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfdist.cluster.instance_variables import OF_ONE_RUN
-from tfdist.cluster.ranks import OF_OTHER_LAUNCHERS
 from tfdist.cluster.tasks import Cluster, Task
 from tfdist.cluster.tf_config import format_tf_config
 from tfdist.launch.machine.mpi import horovod_problem
@@ -18,8 +17,8 @@ _DEFAULTS = {
     "OMP_NUM_THREADS": "1",  # the workers share the cores
     "PYTHONUNBUFFERED": "1",  # a killed script leaves its last line
 }
-# What tells a process that it is part of a run: the test's own process may be part of one.
-_MEMBERSHIP = (*OF_ONE_RUN, "SLURM_", "OMPI_COMM_WORLD_", *OF_OTHER_LAUNCHERS)
+# The test's own process may be part of a run.
+_MEMBERSHIP = (*OF_ONE_RUN, "SLURM_")
 
 
 class EngineMissingError(RuntimeError):

@@ -5,23 +5,21 @@ from __future__ import annotations
 import difflib
 import os
 import socket
-from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfdist.cluster import ClusterError, find_cluster, find_mpi_rank
+from tfdist.cluster.environment import START_TIMEOUT, read_start_timeout
 from tfdist.cluster.instance_variables import read_instance, read_restart_count, read_shape
 from tfdist.cluster.ranks import check_launcher
 from tfdist.launch.doctor.children import answer_within
 from tfdist.launch.doctor.report import Finding, absent, broken, good
 from tfdist.launch.machine.ports import ReservedPorts
-from tfdist.launch.options.option_parser import seconds
 
 _LIMIT_S = 3.0
 # gRPC takes the first of these that is set.
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
-_START_TIMEOUT = "TFDIST_START_TIMEOUT_S"
 # All others are set by tfdist itself.
-_FOR_USERS = (_START_TIMEOUT, "TFDIST_CACHE_DIR")
+_FOR_USERS = (START_TIMEOUT, "TFDIST_CACHE_DIR")
 _FOR_SCRIPTS = ("TFDIST_BUILD_HOROVOD", "TFDIST_OLD_TENSORFLOW")
 
 
@@ -129,10 +127,9 @@ def _judge_instance(environ: Mapping[str, str]) -> Iterator[Finding]:
         place = f"instance {instance.index} of {instance.num_instances}"
         yield good(f"tfdist run started this as {place}")
     try:
-        seconds(environ.get(_START_TIMEOUT, "1"))
-    except ArgumentTypeError:
-        text = f'{_START_TIMEOUT} is "{environ[_START_TIMEOUT]}", expected seconds above 0'
-        yield broken(text, f"Run: unset {_START_TIMEOUT}")
+        read_start_timeout(environ)
+    except ClusterError as error:
+        yield _invalid(error, f"Run: unset {START_TIMEOUT}")
     # Names alone: a value may be a secret.
     names = [name for name in (*_FOR_USERS, *_FOR_SCRIPTS) if name in environ]
     if names:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfdist.cluster.instance_variables import OF_ONE_RUN
-from tfdist.cluster.ranks import OF_OTHER_LAUNCHERS
 from tfdist.launch.doctor.children import Children, Ended, telling_lines
 from tfdist.launch.doctor.report import Finding, broken, good
 from tfdist.launch.errors import UsageError
@@ -51,7 +50,7 @@ def try_workers(children: Children, engine: str) -> Finding:
 
 def trial_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the launcher's environment, without the run that the doctor may be part of."""
-    membership = (*OF_ONE_RUN, "TFDIST_", "SLURM_", "OMPI_COMM_WORLD_", *OF_OTHER_LAUNCHERS)
+    membership = (*OF_ONE_RUN, "TFDIST_", "SLURM_")
     kept = {name: value for name, value in environ.items() if not name.startswith(membership)}
     defaults = {
         "TF_CPP_MIN_LOG_LEVEL": "2",

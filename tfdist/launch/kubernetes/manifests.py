@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from tfdist.cluster.environment import START_TIMEOUT
 from tfdist.launch.kubernetes.indexed_job import indexed_job
 from tfdist.launch.kubernetes.job_options import JobOptions
 from tfdist.launch.kubernetes.mpi_job import mpi_job
@@ -51,7 +52,7 @@ def tf_job(options: JobOptions) -> list[dict[str, Any]]:
 
 def _replicas(options: JobOptions, role: str, count: int) -> dict[str, Any]:
     trains = role != "Evaluator"
-    start = {"name": "TFDIST_START_TIMEOUT_S", "value": str(options.start_timeout_s)}
+    start = {"name": START_TIMEOUT, "value": str(options.start_timeout_s)}
     env = [*([start, *replica_variables(options)] if trains else []), *program_variables(options)]
     # The operator finds container and port by their names.
     container = program_container(options, name="tensorflow", env=env, port="tfjob-port")

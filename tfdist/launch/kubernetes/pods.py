@@ -12,6 +12,7 @@ from typing import Any
 
 from kubeflow_trainer_api import models
 
+from tfdist.cluster.environment import START_TIMEOUT
 from tfdist.cluster.instance_variables import DEVICES_PER_REPLICA, NUM_LOCAL_REPLICAS
 from tfdist.launch.kubernetes.job_options import JobOptions
 
@@ -222,7 +223,7 @@ def worker_variables(options: JobOptions, workers: Sequence[str]) -> list[dict[s
         index,
         *_namespace_variables(options),
         {"name": "TF_CONFIG", "value": config},
-        {"name": "TFDIST_START_TIMEOUT_S", "value": str(options.start_timeout_s)},
+        {"name": START_TIMEOUT, "value": str(options.start_timeout_s)},
         *replica_variables(options),
         *program_variables(options),
     ]

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 import shlex
-from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tfdist.cluster.environment import START_TIMEOUT, read_start_timeout
 from tfdist.cluster.ranks import OF_OTHER_LAUNCHERS
-from tfdist.cluster.tasks import listed, shown
+from tfdist.cluster.tasks import ClusterError, listed, shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.options.hosts import THIS_MACHINE, Host, parse_host_list, read_hostfile
-from tfdist.launch.options.option_parser import seconds
 
 _LAST_PORT = 65535
-_START_TIMEOUT = "TFDIST_START_TIMEOUT_S"
 # Variables that the launcher or mpirun makes for each worker, and what to use instead.
 _MADE_HERE = {
     "TF_CONFIG": "tfdist run makes it for each worker",
-    _START_TIMEOUT: "use --start-timeout",
+    START_TIMEOUT: "use --start-timeout",
     "TFDIST_": "tfdist run makes it for each worker",
     "OMPI_COMM_WORLD_": "mpirun makes it for each worker",
     **dict.fromkeys(
@@ -115,11 +113,10 @@ def shown_workers(
 
 def start_timeout(environ: Mapping[str, str]) -> float:
     """Returns the limit that the environment sets for the workers' meeting, or 300 s."""
-    text = environ.get(_START_TIMEOUT, "300")
     try:
-        return seconds(text)
-    except ArgumentTypeError as error:
-        raise UsageError(f"{_START_TIMEOUT} of the environment: {error}") from None
+        return read_start_timeout(environ)
+    except ClusterError as error:
+        raise UsageError(str(error)) from None
 
 
 def split_words(texts: Sequence[str]) -> tuple[str, ...]:

@@ -53,8 +53,7 @@ _DRAIN_LIMIT_S = 2.0
 # Processes that a worker left behind when it ended by itself.
 _LEFTOVERS_GRACE_S = 2.0
 _CANNOT_START, _NOT_FOUND = 126, 127  # as shells have it
-# For the agent alone, and of another run, in which the launcher itself may be a worker.
-_NOT_FOR_WORKERS = ("TFDIST_AGENT_", *OF_ONE_RUN)
+# Prefixes of what mpirun sets for its ranks. The launcher itself may be a worker of another run.
 _MPI = ("OMPI_", "PRTE_", "ORTE_", *OF_OTHER_LAUNCHERS)
 # Looking at all processes costs some milliseconds: only where something may be wrong.
 _QUIET_S = 2.0
@@ -250,8 +249,11 @@ def worker_environment(
       is_rank: Whether the worker is a rank of the MPI job that this agent was started in. If not,
         mpirun's variables are not for it.
     """
-    left_out = _NOT_FOR_WORKERS if is_rank else _NOT_FOR_WORKERS + _MPI
-    kept = {name: value for name, value in inherited.items() if not name.startswith(left_out)}
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if (is_rank if name.startswith(_MPI) else not name.startswith(OF_ONE_RUN))
+    }
     return {**kept, **additions}
 
 

@@ -17,8 +17,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tfdist.cluster.instance_variables import RESTART_COUNT
-from tfdist.cluster.ranks import OF_HOROVODRUN, OF_OTHER_LAUNCHERS
+from tfdist.cluster.instance_variables import OF_ONE_RUN, RESTART_COUNT, SHAPE
 from tfdist.cluster.rendezvous.sockets import connect
 from tfdist.launch.screen.failure_box import Aftermath, failure_box
 from tfdist.launch.slurm.ending import (
@@ -41,12 +40,6 @@ _CANNOT_START = 127  # as a shell has it
 _NEVER_AGAIN = (0, BAD_CONFIGURATION, 126, _CANNOT_START, *SAVED_AND_STOPPED.values())
 _BOX_WIDTH = 100
 _ANY_PORT = 6818  # slurmd's, unless its administrator says otherwise: then it is refused
-# Of another run, in whose environment the job was submitted.
-_NOT_FOR_WORKERS = (
-    *("TF_CONFIG", "TFDIST_NUM_INSTANCES", "TFDIST_NUM_TOTAL_", "TFDIST_INSTANCE_"),
-    *("TFDIST_LOCAL_", "TFDIST_REPLICA_", "TFDIST_PROGRESS_", "TFDIST_AGENT_"),
-    *("OMPI_COMM_WORLD_", *OF_HOROVODRUN, *OF_OTHER_LAUNCHERS),
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -99,7 +92,7 @@ class _Job:
         """Starts the workers, waits for their end, and returns how it was."""
         before = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         environ = {
-            **{n: value for n, value in os.environ.items() if not n.startswith(_NOT_FOR_WORKERS)},
+            **_without_other_run(os.environ),
             **self._files.environment(),
             RESTART_COUNT: str(before + restarts),
         }
@@ -202,6 +195,18 @@ def _does_answer(host: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def _without_other_run(environ: Mapping[str, str]) -> dict[str, str]:
+    """Leaves out the variables of the run in whose environment the job was submitted, if any.
+
+    The batch script sets those of `SHAPE` for all workers; they stay.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in SHAPE or not name.startswith(OF_ONE_RUN)
+    }
 
 
 def _requeue(job_id: str) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tfdist.cluster.environment import START_TIMEOUT
 from tfdist.cluster.instance_variables import DEVICES_PER_REPLICA, NUM_LOCAL_REPLICAS
 from tfdist.launch.errors import UsageError
 from tfdist.launch.machine.cores_and_gpus import Machine, Share, share_environment
@@ -97,7 +98,7 @@ def _variables(
         share = Share(num_workers=1, index=0, bind="none", threads=options.threads, num_devices=0)
         variables |= share_environment(share, Machine(cores=cores, numa_nodes=(cores,)), environ)
     if options.start_timeout_s is not None:
-        variables["TFDIST_START_TIMEOUT_S"] = f"{options.start_timeout_s:g}"
+        variables[START_TIMEOUT] = f"{options.start_timeout_s:g}"
     if options.engine == "horovod" and mpirun is not None:
         variables |= mpirun_environment(mpirun, {})
     return {**variables, **options.environment}
