@@ -1,4 +1,4 @@
-"""How a program ends whose error nobody catches."""
+"""The end of a program by an error that is not caught."""
 
 import os
 import signal
@@ -63,8 +63,8 @@ def end(tmp_path: Path) -> Callable[..., Any]:
 def test_an_error_for_the_user_is_one_line_with_its_exit_code(
     end: Any, error: str, exit_code: int
 ) -> None:
-    ended = end(f"raise {error}('what, and the mend')")
-    assert (ended.returncode, ended.stderr) == (exit_code, f"{error}: what, and the mend\n")
+    ended = end(f"raise {error}('what, and the fix')")
+    assert (ended.returncode, ended.stderr) == (exit_code, f"{error}: what, and the fix\n")
 
 
 def test_any_other_error_is_pythons_traceback_and_1(end: Any) -> None:
@@ -83,7 +83,7 @@ def test_any_other_error_is_pythons_traceback_and_1(end: Any) -> None:
     ],
 )
 def test_ctrl_c_has_no_stack(end: Any, env: dict[str, str], returncode: int) -> None:
-    # By hand the process dies of the signal, so that a shell's loop ends, too.
+    # By hand the process dies of the signal, so that a shell's loop ends as well.
     ended = end("raise KeyboardInterrupt", env=env)
     assert (ended.returncode, ended.stderr) == (returncode, "Interrupted.\n")
 
@@ -120,3 +120,63 @@ def test_the_launcher_is_told_before_anything_else_that_this_process_leaves(
     assert ended.stdout == "leaving\n"
     progress = ProgressFile(path).read()
     assert progress is not None and progress.phase == "leaving"
+
+
+# Where the hook is put in place.
+
+UNCHANGED = """
+import signal, sys, threading
+sys.path.insert(0, {root!r})
+import tensorflow  # Its handlers are not ours.
+def outside():
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    return [sys.excepthook, threading.excepthook, *handlers]
+before = outside()
+import tfdist.cluster, tfdist.estimator, tfdist.strategies
+import tfdist.launch.cli, tfdist.testing, tfdist.pipeline, tfdist.monitoring
+assert outside() == before
+tfdist.cluster.find_cluster({{}})
+assert outside() == before
+"""
+LATER = """
+import sys
+sys.path.insert(0, {root!r})
+import tfdist.estimator, tfdist.strategies
+{code}
+raise KeyboardInterrupt
+"""
+
+
+RANK = {f"OMPI_COMM_WORLD_{name}": "1" for name in ("SIZE", "LOCAL_SIZE")}
+RANK["OMPI_COMM_WORLD_LOCAL_RANK"] = "0"
+
+
+def _run(code: str, **env: str) -> Any:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_an_import_leaves_the_hook_and_the_signal_handlers_as_they_were() -> None:
+    ended = _run(UNCHANGED.format(root=ROOT))
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    "code", ["tfdist.strategies.LocalStrategy()", "tfdist.estimator.RunConfig()"]
+)
+def test_a_strategy_and_a_run_config_put_the_hook_in_place(code: str) -> None:
+    ended = _run(LATER.format(root=ROOT, code=code), OMPI_COMM_WORLD_RANK="0", **RANK)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (130, "Interrupted.")
+
+
+def test_an_error_of_the_cluster_is_one_line_before_anything_of_a_run_is_made() -> None:
+    code = f"import sys; sys.path.insert(0, {ROOT!r}); import tfdist.cluster as cluster"
+    ended = _run(f"{code}; cluster.find_cluster()", TF_CONFIG="[]")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("ClusterError: TF_CONFIG must be a JSON object, got []")
+    assert ended.stderr.count("\n") == 1

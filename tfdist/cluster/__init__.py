@@ -7,9 +7,6 @@ from tfdist.cluster.rendezvous.peer_watch import PeerWatch, WorkerLostError, pee
 from tfdist.cluster.rendezvous.protocol import RendezvousError
 from tfdist.cluster.tasks import Cluster, ClusterError, Task
 from tfdist.cluster.tf_config import format_tf_config, parse_tf_config
-from tfdist.process import endings
-
-endings.install()
 
 __all__ = [
     "Cluster",

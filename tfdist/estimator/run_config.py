@@ -17,6 +17,7 @@ from tfdist.cluster.tasks import TaskType as TaskType
 from tfdist.cluster.tf_config import TfConfig, read_tf_config
 from tfdist.estimator import run_config_rules as rules
 from tfdist.estimator.task_role import device_filters, find_role
+from tfdist.process import endings
 from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.placement import count_replicas
 from tfdist.strategies.worker_strategy import WorkerStrategy
@@ -129,6 +130,7 @@ class RunConfig:
         checkpoint_save_graph_def: bool = True,
         device: DeviceConfig | None = None,
     ) -> None:
+        endings.install()
         settings = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         steps, secs = rules.decide_save_interval(
             save_checkpoints_steps, save_checkpoints_secs, _UNSET

@@ -1,7 +1,12 @@
-"""How a program that uses tfdist ends: one line where that says it all, and the right exit code.
+"""The end of a program that uses tfdist: an error's line, and the exit code.
 
-Importing `tfdist.cluster`, or what builds on it, puts `sys.excepthook` in place. It changes how an
-error is shown and which exit code it gives, never whether it ends the program.
+`install` replaces `sys.excepthook`, which Python calls for an error that ends the program. It
+changes the text and the exit code, never whether the error ends the program. Importing tfdist does
+not install it; these do:
+
+    a strategy, a RunConfig (so an Estimator)   a run begins in this process
+    an agent of `tfdist run`                    the process that keeps a worker
+    any OneLineError that is made               so errors that come before are one line as well
 """
 
 from __future__ import annotations
@@ -26,33 +31,38 @@ _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any
 
 
 class OneLineError(Exception):
-    """An error whose message says all that the user needs: shown without a stack.
+    """An error whose message is all that the user needs; it is shown without a stack.
 
     Attributes:
-      exit_code: What the program ends with if nobody catches it; see `exit_codes`.
+      exit_code: The exit code of the program if the error is not caught; see `exit_codes`.
     """
 
     exit_code: ClassVar[int] = BAD_CONFIGURATION
 
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)
+        install()
+
 
 def install() -> None:
-    """Puts our hook in front of the present one; a second call changes nothing.
+    """Puts a hook in front of the present `sys.excepthook`; a second call changes nothing.
 
-    A user's own hook is called in our place for every error, and keeps the exit code.
+    A hook that the user has set is called for every error and shows it; the exit code is ours.
     """
     if not isinstance(sys.excepthook, _ExceptHook):
         sys.excepthook = _ExceptHook(sys.excepthook)
 
 
 def is_launched(environ: Mapping[str, str] = os.environ) -> bool:
-    """Says whether a program, not a person, has started this process as one of several."""
+    """Returns whether a launcher has started this process as one of several."""
     return any(name in environ for name in _SET_BY_LAUNCHERS)
 
 
 def tell_when_leaving() -> None:
-    """Has the launcher told as soon as this process begins to end, before anything that may hang.
+    """Registers the phase "leaving" to be written as soon as this process begins to end.
 
-    Each call moves that before everything that was registered with `atexit` meanwhile.
+    It comes before all functions that are registered with `atexit` at the time of the call: these
+    may wait without limit.
     """
     atexit.unregister(_say_leaving)
     atexit.register(_say_leaving)
@@ -62,22 +72,22 @@ def exit_code_of(error: BaseException, *, launched: bool) -> int | None:
     """Returns the exit code of an error that ends the program; None leaves it to Python."""
     if isinstance(error, OneLineError):
         return error.exit_code
-    # Started by hand, Python ends itself by the signal: a shell's loop then ends, too.
+    # Started by hand, Python ends itself by the signal, so that a shell's loop ends as well.
     return _INTERRUPTED if isinstance(error, KeyboardInterrupt) and launched else None
 
 
 def line_for(error: BaseException) -> str | None:
-    """Returns what stands for the stack, or None where the stack is wanted."""
+    """Returns the line that is shown in place of the stack; None if the stack is shown."""
     if isinstance(error, KeyboardInterrupt):
         return "Interrupted."
     return f"{type(error).__name__}: {error}" if isinstance(error, OneLineError) else None
 
 
 class _ExceptHook:
-    """What `sys.excepthook` is.
+    """The hook that `install` puts in place.
 
     Args:
-      previous: What it was before.
+      previous: The hook that was in place before.
     """
 
     def __init__(self, previous: _Hook) -> None:
@@ -102,13 +112,13 @@ class _ExceptHook:
 
 
 def ending_error() -> BaseException | None:
-    """Returns the error that nobody caught and that is ending this program, if that is why."""
+    """Returns the uncaught error that is ending this program; None if there is none."""
     hook = sys.excepthook
     return hook.error if isinstance(hook, _ExceptHook) else None
 
 
 def end_now(line: str, exit_code: int) -> NoReturn:
-    """Ends this process from any thread, with a last line; for a main thread that cannot do it."""
+    """Ends this process from any thread, with a last line: the main thread may be blocked."""
     _say_leaving()
     print(line, file=sys.stderr, flush=True)
     sys.stdout.flush()

@@ -1,10 +1,10 @@
-"""Exit codes by which a worker tells whoever started it why it ended.
+"""Exit codes of a worker, by which its launcher learns why it ended.
 
-Codes below 128 are for good: starting the same again would end the same way. From 128 on, a new
-start may go well; Kubeflow's restart policy "ExitCode" reads them so, too.
+After a code below 128 a new start would end in the same way. After a code from 128 on it may
+succeed; Kubeflow's restart policy "ExitCode" follows the same rule.
 """
 
 BAD_CONFIGURATION = 2  # as argparse has it
 SAVED_AND_STOPPED = {"SIGUSR1": 138, "SIGTERM": 143}  # 128 + the signal's number
-LOST_WORKER = 200  # another worker went away: not this one's fault
-PORT_TAKEN = 201  # somebody took this worker's port before it could
+LOST_WORKER = 200  # another worker ended; this one did nothing wrong
+PORT_TAKEN = 201  # another process took this worker's port first

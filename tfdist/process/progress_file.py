@@ -1,7 +1,7 @@
-"""How far a worker is: written by the training, read by whoever watches over the process.
+"""The progress file of a worker: the training writes it, the launcher's agent reads it.
 
-One small file, mapped into memory: a step costs no system call, and the last words of a process
-that was killed or hangs can still be read.
+It is a small file that is mapped into memory: a step costs no system call, and the last values of a
+process that was killed or hangs can still be read.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ PHASES = ("starting", "waiting", "training", "saving", "evaluating", "stopping",
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Where a worker stands.
+    """The progress of one worker.
 
     Attributes:
       phase: One of `PHASES`: "starting" before the session runs and after it, "waiting" for other
-        workers to come or to get as far as this one, "training", "saving" a checkpoint,
-        "evaluating", "stopping" because it was asked to (it saves, then leaves), "leaving": its
-        work is over or has failed, and the process ends.
+        workers to come or to reach the same point, "training", "saving" a checkpoint,
+        "evaluating", "stopping" on request (it saves, then leaves), "leaving": its work is over or
+        has failed, and the process ends.
       total_steps: The global step at which training ends; -1 if not known.
       step: Weight updates that are done, as the global step counts them; -1 before it is known.
-      in_step: Whether it is inside a session call, where it waits for the other workers; one that
-        is outside keeps them waiting.
-      waits_for_input: Whether the call it is in has taken seconds and still waits for this worker's
-        own input: it keeps the others waiting then.
+      in_step: Whether it is inside a session call, where it waits for the other workers. A worker
+        outside of one keeps the others waiting.
+      waits_for_input: Whether the present call has taken seconds and still waits for this worker's
+        own input, so that it keeps the others waiting.
       loss: The loss of the last step; NaN before it is known.
       examples: How many examples this worker has taken in since it started.
       time_s: `time.monotonic()` of the last change; on one machine all processes have one clock.
@@ -53,7 +53,7 @@ class Progress:
     time_s: float = 0.0
 
 
-# One place of 8 bytes for each: a change of one is whole, whoever reads meanwhile.
+# 8 bytes for each: a reader sees the value before or after a change, never half of it.
 _KINDS = {
     name: "d" if isinstance(value, float) else "q" for name, value in vars(Progress()).items()
 }
@@ -68,7 +68,7 @@ class ProgressFile:
     """The file of one worker.
 
     Args:
-      path: Where it is. `write` makes it.
+      path: Its path. `write` creates it.
 
     Attributes:
       phase: The phase that this process has written last.
@@ -82,7 +82,7 @@ class ProgressFile:
     def write(self, **changes: Any) -> None:
         """Changes the named attributes, and the time; the others stay as they were.
 
-        The first call of a process forgets what another one left there.
+        The first call of a process resets all values that another process left there.
         """
         if self._map is None:
             self._map = self._open()
@@ -94,13 +94,13 @@ class ProgressFile:
         _FRACTION.pack_into(self._map, _PLACES["time_s"], time.monotonic())
 
     def step_begins(self) -> None:
-        """Says that a session call begins. Less than a microsecond; the time stays."""
+        """Notes the begin of a session call in under a microsecond; `time_s` does not change."""
         if self._map is None:
             self.write()
         _NUMBER.pack_into(self._map, _PLACES["in_step"], True)  # type: ignore[arg-type]
 
     def step_ends(self, *, step: int, loss: float, examples: float) -> None:
-        """Says that a session call has ended, and what it has come to. About a microsecond."""
+        """Notes the end of a session call and its results in about a microsecond."""
         if self._map is None:
             self.write()
         _STEP.pack_into(
@@ -115,13 +115,13 @@ class ProgressFile:
         )
 
     def note_input(self, *, waits: bool) -> None:
-        """Changes `waits_for_input` alone: to be stuck is no sign of life, so the time stays."""
+        """Changes `waits_for_input` and not `time_s`: a wait is no progress."""
         if self._map is not None:
             _NUMBER.pack_into(self._map, _PLACES["waits_for_input"], waits)
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """Sets the phase, and sets it back at the end of the `with` block."""
+        """Sets the phase for the `with` block, and restores the earlier one at its end."""
         before = self.phase
         self.write(phase=phase)
         try:
@@ -130,7 +130,7 @@ class ProgressFile:
             self.write(phase=before)
 
     def read(self) -> Progress | None:
-        """Returns what was last written, or None before that."""
+        """Returns the values written last; None if nothing is written yet."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -138,7 +138,7 @@ class ProgressFile:
         if len(data) < _LAYOUT.size:
             return None
         version, *values = _LAYOUT.unpack_from(data)
-        if version != _VERSION:  # 0: made, but not yet written
+        if version != _VERSION:  # 0: the file exists, but nothing is written yet
             return None
         named: dict[str, Any] = dict(zip(_KINDS, values, strict=True))
         for name in ("in_step", "waits_for_input"):
@@ -163,16 +163,16 @@ def _file_at(path: str) -> ProgressFile:
 
 
 def find_progress_file(environ: Mapping[str, str] = os.environ) -> ProgressFile | None:
-    """Returns the file that the launcher wants this process to write; None without a launcher.
+    """Returns the file that the launcher asks this process to write; None without a launcher.
 
-    It is the same object each time: what one part of a program has written, another keeps.
+    All parts of a program get the same object, so that none resets the values of another.
     """
     path = environ.get(_VARIABLE, "")
     return _file_at(path) if path else None
 
 
 def in_phase(phase: str) -> AbstractContextManager[None]:
-    """Tells the launcher, if there is one, what this process does in the `with` block.
+    """Sets the phase of this process for the `with` block, if a launcher reads it.
 
     Args:
       phase: One of `PHASES`.

@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.process import endings
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import (
     PerReplica,
@@ -77,6 +78,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         task: str = "",
         half: tf.DType | None = None,
     ) -> None:
+        endings.install()
         super().__init__(strategy)
         self._half = half
         self._task = task

@@ -44,6 +44,7 @@ from tfdist.launch.machine.cores_and_gpus import (
 )
 from tfdist.launch.machine.descendants import descendants, end_all, send
 from tfdist.launch.machine.processes import adopt_orphans, die_with_parent
+from tfdist.process import endings
 from tfdist.process.progress_file import ProgressFile, progress_environment
 
 _CONNECT_LIMIT_S = 10.0  # for each of the launcher's addresses
@@ -301,6 +302,7 @@ async def _run(index: int) -> None:
 
 def main(index: str = "") -> None:
     """Keeps the worker with this index; without one, that of this process's MPI rank."""
+    endings.install()
     adopt_orphans()
     number = int(index or os.environ["OMPI_COMM_WORLD_RANK"])
     try:
