@@ -2,6 +2,7 @@
 
 import copy
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -469,6 +470,35 @@ def test_tf_config_and_its_model_dir_are_logged(tf_config: Any, logged: list[str
 
 
 # Strategies.
+
+
+@pytest.mark.parametrize("chief", ["chief", "master", "worker"])
+def test_the_cluster_the_strategy_and_the_config_agree_on_the_chief(
+    tf_config: Any, chief: str
+) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as first,
+        socket.create_server(("127.0.0.1", 0)) as second,
+    ):
+        ports = [server.getsockname()[1] for server in (first, second)]
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    jobs = (
+        {"worker": addresses}
+        if chief == "worker"
+        else {"worker": addresses[1:], chief: addresses[:1]}
+    )
+    for number, task in enumerate([(chief, 0), ("worker", int(chief == "worker"))]):
+        tf_config({"cluster": jobs, "task": {"type": task[0], "index": task[1]}})
+        strategy = MultiWorkerStrategy()
+        assert strategy.cluster is not None and strategy.task is not None
+        answers = [
+            strategy.cluster.is_chief(strategy.task),
+            strategy.extended.should_checkpoint,
+            strategy.extended.should_save_summary,
+            RunConfig(train_distribute=strategy).is_chief,
+            RunConfig().is_chief,
+        ]
+        assert answers == [number == 0] * len(answers)
 
 
 class Distribute:

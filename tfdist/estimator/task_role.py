@@ -64,7 +64,7 @@ def find_role(strategy: Any, tf_config: TfConfig) -> TaskRole:
         return _role_in_cluster(cluster.jobs, task.type, task.index, tf_config)
     collectives = getattr(getattr(strategy, "extended", None), "collectives", None)
     if collectives is not None and collectives.num_workers > 1:
-        return _role_among_equals(collectives.num_workers, collectives.worker_index)
+        return _role_among_equals(strategy.extended)
     jobs = tf_config.jobs
     if not jobs:
         return _role_alone(tf_config)
@@ -124,14 +124,15 @@ def _role_alone(tf_config: TfConfig) -> TaskRole:
     )
 
 
-def _role_among_equals(num_workers: int, worker_index: int) -> TaskRole:
+def _role_among_equals(extended: Any) -> TaskRole:
     """Returns the role of a process that knows no addresses (Horovod's)."""
+    worker_index = extended.collectives.worker_index
     return TaskRole(
         cluster_spec=tf.train.ClusterSpec({}),
         task_type=TaskType.WORKER,
         task_id=worker_index,
-        is_chief=worker_index == 0,
-        num_worker_replicas=num_workers,
+        is_chief=extended.should_checkpoint,
+        num_worker_replicas=extended.collectives.num_workers,
         global_id_in_cluster=worker_index,
     )
 

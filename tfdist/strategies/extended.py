@@ -438,11 +438,11 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     @property
     def should_checkpoint(self) -> bool:
-        return self.collectives.worker_index == 0
+        return self.collectives.worker_index == 0  # The chief: `Cluster.workers` has it first.
 
     @property
     def should_save_summary(self) -> bool:
-        return self.collectives.worker_index == 0
+        return self.should_checkpoint
 
     @property
     def _support_per_replica_values(self) -> bool:
