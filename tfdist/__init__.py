@@ -5,3 +5,5 @@ Importing this package does not import TensorFlow; `tfdist.estimator`, `tfdist.p
 """
 
 __version__ = "0.1.0"
+
+__all__ = ["__version__"]

@@ -25,3 +25,7 @@ __all__ = [
     "peers_of",
     "wait_for_servers",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

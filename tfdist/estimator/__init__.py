@@ -145,3 +145,7 @@ __all__ = [
     "regressor_parse_example_spec",
     "train_and_evaluate",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -33,3 +33,7 @@ __all__ = [
     "tensorflow",
     "utils",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

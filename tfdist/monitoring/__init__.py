@@ -5,3 +5,7 @@ from tfdist.monitoring.prometheus import PrometheusHook
 from tfdist.monitoring.throughput import ThroughputHook
 
 __all__ = ["CsvMetricsHook", "PrometheusHook", "ThroughputHook"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -21,3 +21,7 @@ __all__ = [
     "strategy_for_run",
     "synchronize",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -1,1 +1,3 @@
 """Timelines of a pipelined step, as text, picture and trace. No TensorFlow."""
+
+__all__: list[str] = []  # internal

@@ -1,1 +1,3 @@
 """The Horovod strategy, its settings, and the end of an MPI rank."""
+
+__all__: list[str] = []  # internal

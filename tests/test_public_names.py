@@ -1,0 +1,155 @@
+"""The public names of every package: a name that appears or disappears must be entered here."""
+
+import importlib
+import pkgutil
+
+import pytest
+
+import tfdist
+
+# A package's public names are its `__all__`. A change here is a change for users: enter it in
+# CHANGELOG.md as well.
+PUBLIC = {
+    "tfdist": """
+        __version__
+    """,
+    "tfdist.cluster": """
+        Cluster ClusterError MpiRank PeerWatch RendezvousError Task WorkerLostError
+        check_port find_cluster find_mpi_rank format_tf_config meet parse_tf_config peers_of
+        wait_for_servers
+    """,
+    "tfdist.estimator": """
+        BaselineClassifier BaselineEstimator BaselineRegressor BestExporter BinaryClassHead
+        CheckpointMismatchError CheckpointSaverHook CheckpointSaverListener DNNClassifier
+        DNNEstimator DNNLinearCombinedClassifier DNNLinearCombinedEstimator
+        DNNLinearCombinedRegressor DNNRegressor DeviceConfig DeviceLoggingTensorHook
+        Estimator EstimatorSpec EvalSpec Exporter FeedFnHook FinalExporter FinalOpsHook
+        GlobalStepWaiterHook Head LatestExporter LinearClassifier LinearEstimator
+        LinearRegressor LoggingTensorHook LogisticRegressionHead ModeKeys ModelMismatchError
+        MultiClassHead MultiHead MultiLabelHead NanLossDuringTrainingError NanTensorHook
+        OptimizerFunctionOutput PipelineEstimatorSpec PoissonRegressionHead ProfilerHook
+        RegressionHead RunConfig SecondOrStepTimer SessionRunArgs SessionRunContext
+        SessionRunHook SessionRunValues StepCounterHook StopAtStepHook SummarySaverHook
+        TrainSpec VocabInfo WarmStartSettings WorkerLostError add_metrics
+        classifier_parse_example_spec enable_compat experimental export inputs
+        model_to_estimator regressor_parse_example_spec train_and_evaluate
+    """,
+    "tfdist.estimator.canned": """
+        BaselineClassifier BaselineEstimator BaselineRegressor DNNClassifier DNNEstimator
+        DNNLinearCombinedClassifier DNNLinearCombinedEstimator DNNLinearCombinedRegressor
+        DNNRegressor LinearClassifier LinearEstimator LinearRegressor
+        classifier_parse_example_spec regressor_parse_example_spec
+    """,
+    "tfdist.estimator.export": """
+        ClassificationOutput EvalOutput ExportOutput PredictOutput RegressionOutput
+        ServingInputReceiver SupervisedInputReceiver TensorServingInputReceiver TrainOutput
+        UnsupervisedInputReceiver build_parsing_serving_input_receiver_fn
+        build_raw_serving_input_receiver_fn build_supervised_input_receiver_fn_from_input_fn
+    """,
+    "tfdist.estimator.heads": """
+        BinaryClassHead Head LogisticRegressionHead MultiClassHead MultiHead MultiLabelHead
+        PoissonRegressionHead RegressionHead binary_or_multi_class_head
+    """,
+    "tfdist.estimator.inputs": """
+        numpy_input_fn pandas_input_fn
+    """,
+    "tfdist.estimator.pipelined": """
+        OptimizerFunctionOutput PipelineEstimatorSpec in_steps num_devices_in
+    """,
+    "tfdist.estimator.v1": """
+        BaselineClassifier BaselineEstimator BaselineRegressor DNNClassifier DNNEstimator
+        DNNLinearCombinedClassifier DNNLinearCombinedEstimator DNNLinearCombinedRegressor
+        DNNRegressor Estimator LinearClassifier LinearEstimator LinearRegressor experimental
+        model_to_estimator
+    """,
+    "tfdist.ipu": """
+        distributed ipu_estimator ipu_multi_worker_strategy ipu_pipeline_estimator
+        ipu_run_config ipu_session_run_hooks pipelining_ops popdist tensorflow utils
+    """,
+    "tfdist.ipu.distributed": """
+        popdist_strategy
+    """,
+    "tfdist.ipu.horovod": """
+        Adasum Average Sum allgather allreduce broadcast gloo_built gloo_enabled init
+        ipu_horovod_strategy is_homogeneous local_rank local_size mpi_built mpi_enabled
+        mpi_threads_supported nccl_built popdist_strategy rank shutdown size
+    """,
+    "tfdist.ipu.popdist": """
+        checkNumIpusPerReplica execute_on_instances getDeviceId getInstanceIndex
+        getLocalInstanceIndex getNumInstances getNumIpusPerReplica getNumLocalReplicas
+        getNumTotalReplicas getReplicaIndexOffset init isPopdistEnvSet synchronize
+        tensorflow
+    """,
+    "tfdist.launch.doctor": """
+        add_arguments main
+    """,
+    "tfdist.launch.kubernetes": """
+        add_arguments main
+    """,
+    "tfdist.launch.slurm": """
+        add_arguments main
+    """,
+    "tfdist.monitoring": """
+        CsvMetricsHook PrometheusHook ThroughputHook
+    """,
+    "tfdist.pipeline": """
+        AutoStage Block DataLoader InferenceModel Options PipelinedExecution Settings
+        ShardedExecution Stage TrainingModel begin_block compute_devices inference_model
+        remove_blocks set_cpu_devices training_model
+    """,
+    "tfdist.strategies": """
+        DeviceError HorovodNotFoundError HorovodStrategy LocalStrategy MultiWorkerStrategy
+        Placement execute_on_instances join_run strategy_for_run synchronize
+    """,
+    "tfdist.testing": """
+        CompletedWorker EngineMissingError FakeCluster ReservedPorts ScriptRun ScriptWorker
+        WorkerFailedError WorkerTimeoutError WorkerTracebackError engine_problem
+    """,
+}
+# Packages without public names; `__all__ = []` says so.
+INTERNAL = (
+    "tfdist.cluster.rendezvous",
+    "tfdist.estimator.evaluation",
+    "tfdist.estimator.graph",
+    "tfdist.estimator.keras",
+    "tfdist.estimator.training",
+    "tfdist.launch",
+    "tfdist.launch.machine",
+    "tfdist.launch.options",
+    "tfdist.launch.run",
+    "tfdist.launch.screen",
+    "tfdist.pipeline.graph",
+    "tfdist.pipeline.timeline",
+    "tfdist.process",
+    "tfdist.strategies.horovod",
+    "tfdist.strategies.reductions",
+    "tfdist.strategies.values",
+)
+
+PACKAGES = ["tfdist"] + [
+    module.name for module in pkgutil.walk_packages(tfdist.__path__, "tfdist.") if module.ispkg
+]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_public_names_of_a_package_are_those_of_the_table(name: str) -> None:
+    package = importlib.import_module(name)
+    announced = [] if name in INTERNAL else PUBLIC[name].split()
+    assert sorted(package.__all__) == sorted(announced)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_dir_shows_the_public_names_and_each_is_there(name: str) -> None:
+    package = importlib.import_module(name)
+    assert set(package.__all__) <= set(dir(package))
+    assert all(hasattr(package, public) for public in package.__all__)
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name.count(".") == 1])
+def test_dir_of_a_package_for_programs_shows_nothing_else(name: str) -> None:
+    package = importlib.import_module(name)
+    assert sorted(dir(package)) == sorted(package.__all__)
+
+
+def test_the_table_has_no_other_packages() -> None:
+    assert sorted([*PUBLIC, *INTERNAL]) == sorted(PACKAGES)
