@@ -20,7 +20,8 @@ PUBLIC = {
     """,
     "tfdist.estimator": """
         BaselineClassifier BaselineEstimator BaselineRegressor BestExporter BinaryClassHead
-        CheckpointMismatchError CheckpointSaverHook CheckpointSaverListener DNNClassifier
+        CheckpointDamagedError CheckpointMismatchError CheckpointSaverHook
+        CheckpointSaverListener CheckpointSpaceError DNNClassifier
         DNNEstimator DNNLinearCombinedClassifier DNNLinearCombinedEstimator
         DNNLinearCombinedRegressor DNNRegressor DeviceConfig DeviceLoggingTensorHook
         Estimator EstimatorSpec EvalSpec Exporter FeedFnHook FinalExporter FinalOpsHook
@@ -109,6 +110,7 @@ PUBLIC = {
 # Packages without public names; `__all__ = []` says so.
 INTERNAL = (
     "tfdist.cluster.rendezvous",
+    "tfdist.estimator.checkpoints",
     "tfdist.estimator.evaluation",
     "tfdist.estimator.graph",
     "tfdist.estimator.keras",

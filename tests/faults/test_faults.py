@@ -30,7 +30,7 @@ FAULTS: list[tuple[tuple[str, int, str, str, int], tuple[int, str, int | None]]]
     (("grpc", 2, "exit 3", "middle", 0), (3, "exit code 3", 30)),
     (("grpc", 2, "exit 0", "middle", 1), (1, "too early", 30)),
     (("grpc", 2, "memory", "middle", 1), (1, "exit code 1", 30)),
-    (("grpc", 2, "full disk", "saving", 0), (1, "exit code 1", 10)),
+    (("grpc", 2, "full disk", "saving", 0), (28, "no room for a checkpoint", 10)),
     (("grpc", 2, "kill", "saving", 0), (137, "SIGKILL", 10)),
     (("grpc", 3, "kill", "middle", 2), (137, "SIGKILL", 30)),
     (("grpc", 3, "exit 0", "end", 1), (1, "too early", 60)),
@@ -143,6 +143,21 @@ def test_a_run_that_is_started_again_ends_at_the_asked_step(
     assert seen.exit_code == 0, seen.output
     assert "restart 1 of 1: worker 1 failed (signal SIGKILL" in seen.output
     assert seen.last_step == 60
+
+
+def test_a_run_whose_disk_is_full_is_not_started_again(run_to_fault: Callable[..., Any]) -> None:
+    seen = run_to_fault(
+        engine="grpc",
+        num_workers=2,
+        fault="full disk",
+        moment="saving",
+        worker=0,
+        options=("--max-restarts", "3"),
+    )
+    assert seen.exit_code == 28, seen.output
+    assert "CheckpointSpaceError: File too large: the checkpoint of step 20 needs" in seen.output
+    assert "not started again: there is no room for a checkpoint" in seen.output
+    assert seen.last_step == 10
 
 
 def note(table: list[tuple[str, ...]], case: tuple[Any, ...], seen: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.estimator.training.model_dir_lock import FILE_NAME, ModelDirInUseError, locked
+from tfdist.estimator.checkpoints.model_dir_lock import FILE_NAME, ModelDirInUseError, locked
 from tfdist.testing import WorkerFailedError
 from tfdist.testing.run import wait_until
 

@@ -27,6 +27,10 @@ from tfdist.estimator.canned import (  # noqa: E402
     classifier_parse_example_spec,
     regressor_parse_example_spec,
 )
+from tfdist.estimator.checkpoints.damage import CheckpointDamagedError  # noqa: E402
+from tfdist.estimator.checkpoints.fit import CheckpointMismatchError  # noqa: E402
+from tfdist.estimator.checkpoints.warm_start import VocabInfo, WarmStartSettings  # noqa: E402
+from tfdist.estimator.checkpoints.writer import CheckpointSpaceError  # noqa: E402
 from tfdist.estimator.compat import enable_compat  # noqa: E402
 from tfdist.estimator.estimator import Estimator  # noqa: E402
 from tfdist.estimator.evaluation.exporters import (  # noqa: E402
@@ -35,7 +39,6 @@ from tfdist.estimator.evaluation.exporters import (  # noqa: E402
     FinalExporter,
     LatestExporter,
 )
-from tfdist.estimator.graph.checkpoint_fit import CheckpointMismatchError  # noqa: E402
 from tfdist.estimator.heads import (  # noqa: E402
     BinaryClassHead,
     Head,
@@ -75,7 +78,6 @@ from tfdist.estimator.run_config import DeviceConfig, RunConfig  # noqa: E402
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys  # noqa: E402
 from tfdist.estimator.train_and_evaluate import train_and_evaluate  # noqa: E402
 from tfdist.estimator.train_spec import EvalSpec, TrainSpec  # noqa: E402
-from tfdist.estimator.training.checkpoints import VocabInfo, WarmStartSettings  # noqa: E402
 from tfdist.estimator.training.model_check import ModelMismatchError  # noqa: E402
 
 __all__ = [
@@ -84,9 +86,11 @@ __all__ = [
     "BaselineRegressor",
     "BestExporter",
     "BinaryClassHead",
+    "CheckpointDamagedError",
     "CheckpointMismatchError",
     "CheckpointSaverHook",
     "CheckpointSaverListener",
+    "CheckpointSpaceError",
     "DNNClassifier",
     "DNNEstimator",
     "DNNLinearCombinedClassifier",

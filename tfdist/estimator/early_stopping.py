@@ -20,9 +20,10 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.checkpoints import listing
+from tfdist.estimator.checkpoints.recovery import newest_whole
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluation.eval_events import read_eval_metrics
-from tfdist.estimator.training import checkpoints
 
 __all__ = [
     "make_early_stopping_hook",
@@ -266,7 +267,7 @@ class _StopOnRequest(v1.train.SessionRunHook):  # type: ignore[misc]
 
 def _fits_checkpoint(checkpoint_dir: str) -> bool:
     """Says whether a model with tf.estimator's variable can be restored from the folder."""
-    latest = tf.train.latest_checkpoint(checkpoint_dir)
+    latest = newest_whole(checkpoint_dir)
     name = f"{_SCOPE}/{_VARIABLE}"
     return latest is None or tf.train.load_checkpoint(latest).has_tensor(name)
 
@@ -342,8 +343,8 @@ class _StopAtCheckpointStep(v1.train.SessionRunHook):  # type: ignore[misc]
         # The step was fetched beside the call that may have incremented it.
         if int(run_values.results) + 1 < self._last_step:
             return
-        newest = checkpoints.latest(self._model_dir)
-        if newest is not None and checkpoints.step_of(newest) >= self._last_step:
+        newest = listing.latest(self._model_dir)
+        if newest is not None and listing.step_of(newest) >= self._last_step:
             run_context.request_stop()
         else:
             time.sleep(self._wait_s)

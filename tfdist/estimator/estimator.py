@@ -21,6 +21,11 @@ from tfdist.estimator.arguments import (
     check_positive,
     checked_listeners,
 )
+from tfdist.estimator.checkpoints import listing, warm_start
+from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
+from tfdist.estimator.checkpoints.model_dir_lock import locked
+from tfdist.estimator.checkpoints.recovery import newest_whole, recover, whole_at
+from tfdist.estimator.checkpoints.writer import full_disk_named
 from tfdist.estimator.evaluation import evaluate, predict, saved_model
 from tfdist.estimator.graph.global_step import create_global_step
 from tfdist.estimator.graph.replicas import BatchSizes, num_workers
@@ -29,10 +34,7 @@ from tfdist.estimator.private_keras import name_layers_from_the_start
 from tfdist.estimator.run_config import RunConfig, decide_model_dir, default_session_config
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
 from tfdist.estimator.task_role import refuse_parameter_servers
-from tfdist.estimator.training import checkpoints
-from tfdist.estimator.training import checkpoints as warm_start
 from tfdist.estimator.training.loop import train
-from tfdist.estimator.training.model_dir_lock import locked
 from tfdist.estimator.training.train_call import FoundCheckpoint, TrainCall, saves_checkpoints
 
 _OVERRIDABLE = frozenset(
@@ -128,16 +130,16 @@ class Estimator:
         return public_model_fn
 
     def latest_checkpoint(self) -> str | None:
-        """Returns the path of the newest checkpoint in model_dir, or None."""
-        return checkpoints.latest(self.model_dir)
+        """Returns the path of the newest checkpoint in model_dir, or None; it may be damaged."""
+        return listing.latest(self.model_dir)
 
     def get_variable_names(self) -> list[str]:
         """Names the variables of the newest checkpoint; ValueError if there is none."""
-        return checkpoints.variable_names(self.model_dir)
+        return listing.variable_names(self.model_dir)
 
     def get_variable_value(self, name: str) -> Any:
         """Returns a variable's value in the newest checkpoint as a numpy array."""
-        return checkpoints.variable_value(self.model_dir, name)
+        return listing.variable_value(self.model_dir, name)
 
     def eval_dir(self, name: str | None = None) -> str:
         """Returns the folder of evaluation's event files."""
@@ -178,6 +180,8 @@ class Estimator:
           ModelMismatchError: If the workers' models differ.
           CheckpointMismatchError: If the model differs from that of model_dir's checkpoint.
           ModelDirInUseError: If another process trains in the same model_dir.
+          CheckpointDamagedError: If there are checkpoints in model_dir, but none is whole.
+          CheckpointSpaceError: If there is no room for a checkpoint.
         """
         self._check_role()
         check_positive("steps", steps)
@@ -188,7 +192,7 @@ class Estimator:
         checked = checked_hooks(hooks, _HOOKS_RULE)
         listeners = checked_listeners(saving_listeners)
         params = self._batch_sizes.add_to(self.params, ModeKeys.TRAIN, input_fn)
-        with self._lock_of_chief(checked) as lock_listeners:
+        with full_disk_named(self.model_dir), self._lock_of_chief(checked) as lock_listeners:
             train(
                 TrainCall(
                     model_fn=self._in_mode(ModeKeys.TRAIN),
@@ -233,7 +237,7 @@ class Estimator:
         check_multiple(steps, self._config.device.iterations_per_loop)
         checked = checked_hooks(hooks, _HOOKS_RULE)
         params = self._batch_sizes.add_to(self.params, ModeKeys.EVAL, input_fn)
-        path = checkpoint_path or checkpoints.latest(self.model_dir)
+        path = checkpoint_path or newest_whole(self.model_dir)
         if path is None:
             v1.logging.info("Could not find trained model in model_dir: %s, running "
                             "initialization to evaluate.", self.model_dir)  # fmt: skip
@@ -274,7 +278,7 @@ class Estimator:
             raise ValueError(f"num_predictions must be at least 1, got {num_predictions}.")
         params = self._batch_sizes.add_to(self.params, ModeKeys.PREDICT, input_fn)
         checked = checked_hooks(hooks, _HOOKS_RULE)
-        path = checkpoint_path or checkpoints.latest(self.model_dir)
+        path = checkpoint_path or newest_whole(self.model_dir)
         if path is None:
             v1.logging.info("Could not find trained model in model_dir: %s, running "
                             "initialization to predict.", self.model_dir)  # fmt: skip
@@ -394,9 +398,9 @@ class Estimator:
         )
 
     def _checkpoint_to_export(self) -> str:
-        newest = self.latest_checkpoint()
+        newest = newest_whole(self.model_dir, first=self.latest_checkpoint())
         if newest is None and self._warm_start is not None:
-            newest = checkpoints.newest_at(self._warm_start.ckpt_to_initialize_from)
+            newest = whole_at(self._warm_start.ckpt_to_initialize_from)
         if newest is None:
             raise ValueError(
                 f"Couldn't find trained model at {self.model_dir}. Train first, or give "
@@ -486,10 +490,14 @@ class Estimator:
         """Looks for what to resume from; only worker 0 needs the folder."""
         if self._config.train_distribute is not None and not self._config.is_chief:
             return FoundCheckpoint(path=None, step=0)
-        checkpoints.require_writable(self.model_dir)
-        latest = checkpoints.latest(self.model_dir)
-        step = checkpoints.step_of(latest) if latest and needs_step else 0
-        return FoundCheckpoint(path=latest, step=step)
+        listing.require_writable(self.model_dir)
+        try:
+            recovers = recover if self._config.is_chief else newest_whole
+            path = recovers(self.model_dir)
+        except CheckpointDamagedError as error:  # All workers are to end with it.
+            return FoundCheckpoint(path=None, step=0, problem=str(error))
+        step = listing.step_of(path) if path and needs_step else 0
+        return FoundCheckpoint(path=path, step=step)
 
     def _lock_of_chief(
         self, hooks: Sequence[v1.train.SessionRunHook]

@@ -10,6 +10,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
+from tfdist.estimator.checkpoints.recovery import newest_whole
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.train_spec import EvalSpec
 from tfdist.estimator.training import stop_signals
@@ -67,6 +69,9 @@ class Evaluator:
             self._warn("No new checkpoint ready for evaluation. Skip this round: the results would "
                        "be the same.")  # fmt: skip
             return None
+        path = self._whole(path)
+        if path is None or path == self._evaluated_path:
+            return None
         spec = self.eval_spec
         metrics = self._estimator.evaluate(
             input_fn=spec.input_fn,
@@ -82,6 +87,14 @@ class Evaluator:
         self._evaluated_path = path
         self.last = EvaluationResult(metrics=metrics, exports=exports, is_final=is_final)
         return self.last
+
+    def _whole(self, path: str) -> str | None:
+        """Returns this checkpoint or, if it is damaged, the newest whole one; None if none is."""
+        try:
+            return newest_whole(self._estimator.model_dir, first=path)
+        except CheckpointDamagedError as error:  # The next one may be whole.
+            self._warn(str(error))
+            return None
 
     def _export(self, path: str, metrics: dict[str, Any], is_final: bool) -> list[Any]:
         folder = os.path.join(os.fspath(self._estimator.model_dir), "export")

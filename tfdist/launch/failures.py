@@ -9,7 +9,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from tfdist.process.exit_codes import BAD_CONFIGURATION, LOST_WORKER, PORT_TAKEN, SAVED_AND_STOPPED
+from tfdist.process.exit_codes import (
+    BAD_CONFIGURATION,
+    LOST_WORKER,
+    NO_SPACE,
+    PORT_TAKEN,
+    SAVED_AND_STOPPED,
+)
 
 FailureKind = Literal["exited", "signal", "stalled", "silent", "ended early"]
 
@@ -30,6 +36,7 @@ _SIGNAL_MEANINGS = {
 _CODE_MEANINGS = {
     0: "as if all were well",
     BAD_CONFIGURATION: "bad configuration",
+    NO_SPACE: "no room for a checkpoint",
     126: "the command was found, but cannot be run",
     127: "the command was not found",
     LOST_WORKER: "it lost another worker",

@@ -9,6 +9,7 @@ methods where TensorFlow's base class calls them: `extended.py` those of `Strate
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -44,6 +45,7 @@ __all__ = [
     "ValueContext",
     "add_control_inputs",
     "call_prepared",
+    "delete_oldest_checkpoint",
     "has_control_dependencies",
     "is_closed",
     "is_dense_column",
@@ -55,7 +57,9 @@ __all__ = [
     "make_distributed_dataset",
     "make_distributed_dataset_from_function",
     "nested_layers",
+    "note_checkpoint",
     "replace_input",
+    "replace_saver",
     "replica_in_sync_group",
     "run_in_replica_threads",
     "run_independently",
@@ -243,6 +247,19 @@ def listeners_of(saver: v1.train.CheckpointSaverHook) -> list[v1.train.Checkpoin
     return listeners
 
 
+def replace_saver(
+    hook: v1.train.CheckpointSaverHook, make: Callable[[Any, Callable[[], v1.train.Saver]], Any]
+) -> None:
+    """Gives a hook another saver; a hook takes one only when it is made.
+
+    Args:
+      hook: The hook.
+      make: From the hook's saver (None if it uses its scaffold's) and a function that finds the one
+        in use, once the graph is complete, to the other saver.
+    """
+    hook._saver = make(hook._saver, copy.copy(hook)._get_saver)
+
+
 def set_steps_per_call(hook: v1.train.SessionRunHook, steps_per_call: int) -> None:
     """Sets how many steps a session call makes, on those of TensorFlow's hooks that count steps.
 
@@ -268,3 +285,13 @@ def call_prepared(session: v1.Session, call: Callable[[], Any]) -> Any:
     `make_callable` alone reports a failed operation without the place where it was made.
     """
     return session._do_call(call)
+
+
+def note_checkpoint(saver: v1.train.Saver, path: str) -> None:
+    """Makes a saver remember a checkpoint as its newest one, without naming it in a file."""
+    saver._RecordLastCheckpoint(path)
+
+
+def delete_oldest_checkpoint(saver: v1.train.Saver, meta_graph_suffix: str) -> None:
+    """Makes a saver delete the checkpoint that is one too many, unless it is kept longer."""
+    saver._MaybeDeleteOldCheckpoints(meta_graph_suffix=meta_graph_suffix)

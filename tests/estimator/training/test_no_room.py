@@ -1,5 +1,7 @@
 """No room left for a checkpoint: training ends with an error, the last whole checkpoint stays."""
 
+import contextlib
+import errno
 import os
 import resource
 import subprocess
@@ -12,11 +14,15 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
+from tfdist.estimator.checkpoints.writer import CheckpointSpaceError, full_disk_named
+from tfdist.process.endings import exit_code_of, line_for
+from tfdist.process.exit_codes import NO_SPACE
 
 NUM_WEIGHTS = 100_000  # 400 kB
+SIZE = "400,008"  # with the global step
 
 
-def train(folder: Path, *hooks: Any, steps: int = 20) -> None:
+def train(folder: Path, *hooks: Any, steps: int = 20, listener: Any = None) -> None:
     def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
         weights = v1.get_variable("weights", [NUM_WEIGHTS], initializer=v1.zeros_initializer())
         loss = tf.reduce_mean(weights * features)
@@ -26,7 +32,10 @@ def train(folder: Path, *hooks: Any, steps: int = 20) -> None:
 
     config = tfe.RunConfig(save_checkpoints_steps=3, save_summary_steps=None)
     tfe.Estimator(model_fn, folder, config).train(
-        lambda: tf.data.Dataset.from_tensors(1.0).repeat(), steps=steps, hooks=hooks
+        lambda: tf.data.Dataset.from_tensors(1.0).repeat(),
+        steps=steps,
+        hooks=hooks,
+        saving_listeners=[listener] if listener is not None else None,
     )
 
 
@@ -60,9 +69,11 @@ def limited_files() -> Iterator[Any]:
 def test_a_checkpoint_above_the_limit_of_a_file_is_an_error(
     limited_files: Any, tmp_path: Path
 ) -> None:
-    with pytest.raises(OSError, match="A checkpoint is larger than a file may be") as caught:
+    with pytest.raises(CheckpointSpaceError) as caught:
         train(tmp_path, limited_files)
-    assert caught.value.filename == str(tmp_path)
+    line = f"File too large: the checkpoint of step 6 needs {SIZE} bytes in {tmp_path}, where "
+    assert str(caught.value).startswith(line)
+    assert "Raise the limit (ulimit -f), or use another model_dir." in str(caught.value)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     check_that_a_checkpoint_is_whole(tmp_path)
 
@@ -83,9 +94,58 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
 
 
-def test_a_full_disk_ends_training_with_tensorflows_error(small_disk: Path) -> None:
-    with pytest.raises(tf.errors.ResourceExhaustedError, match="No space left on device"):
-        train(small_disk)
+def checkpoints_in(folder: Path) -> dict[str, bytes]:
+    """The file `checkpoint`, and what else TensorFlow calls by a checkpoint's name."""
+    paths = (path for path in folder.rglob("*") if "ckpt" in path.name or path.name == "checkpoint")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.is_file()}
+
+
+def test_a_full_disk_ends_training_in_one_line_and_leaves_the_last_checkpoint_alone(
+    small_disk: Path,
+) -> None:
+    before: dict[str, bytes] = {}
+
+    class Watch(v1.train.CheckpointSaverListener):  # type: ignore[misc,name-defined]
+        def before_save(self, session: Any, global_step_value: int) -> None:
+            before.clear()
+            before.update(checkpoints_in(small_disk))
+
+    with pytest.raises(CheckpointSpaceError) as caught:
+        train(small_disk, listener=Watch())
+    free = int(str(caught.value).split(" where ")[1].split(" are free")[0].replace(",", ""))
+    assert str(caught.value) == (
+        f"No space left on device: the checkpoint of step 12 needs {SIZE} bytes in {small_disk}, "
+        f"where {free:,} are free. Make room there, or use another model_dir. Older checkpoints "
+        "are as they were."
+    )
+    assert 0 < free < 4 * NUM_WEIGHTS
+    assert line_for(caught.value) and exit_code_of(caught.value, launched=False) == NO_SPACE
+    assert checkpoints_in(small_disk) == before
+    assert not (small_disk / ".saving").exists()
     for step in (0, 3):  # make room, as the user would
         (small_disk / f"model.ckpt-{step}.data-00000-of-00001").unlink()
     check_that_a_checkpoint_is_whole(small_disk)
+
+
+def test_a_disk_that_is_full_from_the_start_is_named_in_one_line(small_disk: Path) -> None:
+    with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    with pytest.raises(CheckpointSpaceError, match=f"No space left on device: .* in {small_disk}"):
+        train(small_disk)
+    (small_disk / "filler").unlink()
+    train(small_disk, steps=2)
+    check_that_a_checkpoint_is_whole(small_disk)
+
+
+def test_other_errors_of_the_same_classes_stay_as_they_are(tmp_path: Path) -> None:
+    with pytest.raises(tf.errors.ResourceExhaustedError), full_disk_named(str(tmp_path)):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+    with pytest.raises(FileNotFoundError), full_disk_named(str(tmp_path)):
+        (tmp_path / "none").read_text()
+    line = "Disk quota exceeded: the model needs 7 bytes"
+    with (
+        pytest.raises(CheckpointSpaceError, match=line),
+        full_disk_named(str(tmp_path), "the model", 7),
+    ):
+        raise OSError(errno.EDQUOT, "")

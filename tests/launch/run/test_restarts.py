@@ -13,6 +13,7 @@ from tfdist.launch.failures import Failure
 from tfdist.launch.options.hosts import Host
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.run.verdict import is_new_port_needed, why_no_restart
+from tfdist.process.exit_codes import NO_SPACE
 
 Launch = Callable[..., Any]
 
@@ -49,7 +50,7 @@ def test_a_run_starts_again_as_often_as_it_may(failed: Failure) -> None:
     assert why_no_restart(failed, restarts=0, max_restarts=0) is not None
 
 
-@pytest.mark.parametrize("code", [2, 126, 127])
+@pytest.mark.parametrize("code", [2, NO_SPACE, 126, 127])
 def test_what_is_wrong_for_good_does_not_start_again(code: int) -> None:
     assert why_no_restart(failure(code), restarts=0, max_restarts=2) is not None
 

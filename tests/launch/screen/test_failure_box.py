@@ -22,7 +22,7 @@ from tfdist.launch.screen.failure_box import (
     log_tail,
     others_text,
 )
-from tfdist.process.exit_codes import LOST_WORKER, PORT_TAKEN
+from tfdist.process.exit_codes import LOST_WORKER, NO_SPACE, PORT_TAKEN
 
 TRACEBACK = (
     "Traceback (most recent call last):",
@@ -148,6 +148,7 @@ def test_how_a_worker_failed_is_said_in_words() -> None:
     codes = {
         3: "exit code 3",
         2: "exit code 2: bad configuration",
+        NO_SPACE: "exit code 28: no room for a checkpoint",
         127: "exit code 127: the command was not found",
         LOST_WORKER: "exit code 200: it lost another worker",
         143: "exit code 143: it saved and stopped on SIGTERM",
@@ -186,6 +187,7 @@ def test_there_is_one_hint_for_each_kind_of_failure() -> None:
         failed(code=1, log_tail=("Address already in use",)): "port was taken",
         failed(code=PORT_TAKEN): "port was taken",
         failed(code=2): "never tried again",
+        failed(code=NO_SPACE): "Free space",
         failed(code=127): "on PATH",
         failed(code=126): "executable",
         failed(code=1, log_tail=("ModuleNotFoundError: No module named 'x'",)): "install",

@@ -11,9 +11,10 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.checkpoints.damage import damage_named
+from tfdist.estimator.checkpoints.fit import checked
 from tfdist.estimator.evaluation.eval_events import write_results
 from tfdist.estimator.graph import sessions
-from tfdist.estimator.graph.checkpoint_fit import checked
 from tfdist.estimator.graph.replicas import each_replica, evaluation_strategy
 from tfdist.estimator.graph.step import next_batches
 from tfdist.estimator.inputs.batches import call_input_fn, make_input
@@ -179,7 +180,7 @@ def run_evaluation(
     v1.logging.info(
         "Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime())
     )
-    with evaluation.graph.as_default(), in_phase("evaluating"):
+    with evaluation.graph.as_default(), in_phase("evaluating"), damage_named(checkpoint_path):
         with v1.train.SingularMonitoredSession(
             hooks=[*evaluation.input_hooks, *hooks, *evaluation.model_hooks, stop, final],
             scaffold=checked(scaffold, checkpoint_path),

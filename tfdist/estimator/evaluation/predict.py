@@ -8,8 +8,9 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.checkpoints.damage import damage_named
+from tfdist.estimator.checkpoints.fit import checked
 from tfdist.estimator.graph import sessions
-from tfdist.estimator.graph.checkpoint_fit import checked
 from tfdist.estimator.inputs.batches import call_input_fn, make_input
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
@@ -55,13 +56,14 @@ def predict(
         if checkpoint_path is None:
             warm_start()
         predictions = select(spec.predictions, predict_keys)
-        session = v1.train.SingularMonitoredSession(
-            hooks=[*inputs.hooks, *hooks, *spec.prediction_hooks],
-            scaffold=checked(spec.scaffold, checkpoint_path),
-            master=config.master,
-            config=sessions.configured(placement, config),
-            checkpoint_filename_with_path=checkpoint_path,
-        )
+        with damage_named(checkpoint_path):
+            session = v1.train.SingularMonitoredSession(
+                hooks=[*inputs.hooks, *hooks, *spec.prediction_hooks],
+                scaffold=checked(spec.scaffold, checkpoint_path),
+                master=config.master,
+                config=sessions.configured(placement, config),
+                checkpoint_filename_with_path=checkpoint_path,
+            )
     yielded = 0
     try:
         while not session.should_stop():

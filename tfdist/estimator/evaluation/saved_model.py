@@ -11,11 +11,12 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.checkpoints.damage import damage_named
+from tfdist.estimator.checkpoints.fit import CheckpointMismatchError, mismatch
 from tfdist.estimator.evaluation.evaluate import metrics_of
 from tfdist.estimator.export.outputs import EvalOutput, ExportOutput, TrainOutput
 from tfdist.estimator.export.signatures import build_signatures
 from tfdist.estimator.graph import sessions
-from tfdist.estimator.graph.checkpoint_fit import CheckpointMismatchError, mismatch
 from tfdist.estimator.graph.step import train_op_of
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
@@ -153,7 +154,8 @@ def _restore(saver: v1.train.Saver, session: v1.Session, checkpoint_path: str, m
         raise CheckpointMismatchError(
             f"Could not load all requested variables from checkpoint in mode `{mode}`: {text}"
         )
-    saver.restore(session, checkpoint_path)
+    with damage_named(checkpoint_path):
+        saver.restore(session, checkpoint_path)
 
 
 def _copy_assets(sources: Mapping[str, Any], folder: str) -> None:

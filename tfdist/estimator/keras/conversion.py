@@ -14,12 +14,16 @@ import tensorflow.compat.v1 as v1
 import tf_keras
 
 from tfdist.estimator import private_keras
+from tfdist.estimator.checkpoints import listing
+from tfdist.estimator.checkpoints.damage import damage
+from tfdist.estimator.checkpoints.recovery import set_aside
+from tfdist.estimator.checkpoints.warm_start import WarmStartSettings
+from tfdist.estimator.checkpoints.writer import CheckpointWriter
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.keras.model_fn import KerasModelFn, add_training
 from tfdist.estimator.run_config import RunConfig, decide_model_dir
 from tfdist.estimator.spec import ModeKeys
-from tfdist.estimator.training.checkpoints import WarmStartSettings
 
 _FOLDER = "keras"
 _NAME = "keras_model.ckpt"
@@ -251,7 +255,11 @@ def _first_weights(model_fn: KerasModelFn, config: RunConfig) -> WarmStartSettin
 def _save_weights(model_fn: KerasModelFn, config: RunConfig, folder: str) -> WarmStartSettings:
     """Writes a checkpoint, unless one is there: it stays and is used."""
     has_values = private_keras.has_weights_to_keep(model_fn.model)
-    path = tf.train.latest_checkpoint(folder)
+    path = listing.latest(folder)
+    what = None if path is None else damage(path)
+    if path is not None and what is not None:
+        set_aside(path, what)
+        path = None
     values = model_fn.model.get_weights() if has_values and not path else None
     with tf.Graph().as_default():
         v1.set_random_seed(config.tf_random_seed)
@@ -275,5 +283,7 @@ def _write(clone: Any, values: Any, model_fn: KerasModelFn, path: str, config: R
         for variable, value in zip(clone.weights, values or [], strict=bool(values)):
             # In place of the initial value.
             session.run(variable.initializer, {variable.initializer.inputs[1]: value})
-        saved: str = saver.save(session, path, write_meta_graph=not model_fn.saves_objects)
+        writer = CheckpointWriter(lambda: saver)
+        saved = writer.save(session, path, write_meta_graph=not model_fn.saves_objects)
+    assert saved is not None
     return saved

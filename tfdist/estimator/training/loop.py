@@ -42,6 +42,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
+from tfdist.estimator.checkpoints.writer import refuse_full_disk
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import is_last_call, last_step_of
 from tfdist.estimator.graph.hooked_call import ask_hooks, tell_hooks
@@ -53,7 +55,7 @@ from tfdist.estimator.spec import ModeKeys
 from tfdist.estimator.training import stop_signals
 from tfdist.estimator.training.model_check import warn_if_nothing_is_learnt
 from tfdist.estimator.training.peers import Peers, find_peers
-from tfdist.estimator.training.progress_report import NoReport, make_report, refuse_too_large
+from tfdist.estimator.training.progress_report import NoReport, make_report
 from tfdist.estimator.training.session_hooks import all_hooks
 from tfdist.estimator.training.stop_signals import StopSignals
 from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCall
@@ -70,6 +72,8 @@ def train(call: TrainCall) -> None:
         placement = _placement(call, strategy)
         peers = find_peers(call, placement, signals, strategy)
         found = peers.found_checkpoint()
+        if found.problem is not None:
+            raise CheckpointDamagedError(found.problem)
         if call.max_steps is not None and found.step >= call.max_steps:
             v1.logging.info("Skipping training since max_steps has already saved.")
             return
@@ -153,7 +157,7 @@ class TrainingLoop:
                 while not (is_over or session.should_stop()):
                     loss, is_over = self.step(raw_session)
             except tf.errors.OutOfRangeError as error:  # The end of the input.
-                refuse_too_large(error, self.signals, self.call.model_dir)
+                refuse_full_disk(error, self.call.model_dir)
             except StopIteration:  # A hook may raise it.
                 pass
             step = int(raw_session.run(self.model.global_step))

@@ -12,8 +12,9 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import WorkerLostError
-from tfdist.estimator.graph import checkpoint_fit, sessions
-from tfdist.estimator.graph.checkpoint_fit import CheckedScaffold, CheckpointMismatchError
+from tfdist.estimator.checkpoints import fit
+from tfdist.estimator.checkpoints.fit import CheckedScaffold, CheckpointMismatchError
+from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.step import Training, describe_host_call
 from tfdist.estimator.inputs.batches import Input
 from tfdist.estimator.training.agreement import (
@@ -75,7 +76,8 @@ class OtherWorkers:
         """Returns worker 0's: the others may have another model_dir, or none."""
         with lost_workers_named(self._strategy):
             found = self._share_checkpoint(json.dumps(asdict(self._call.found)))[0]
-        return FoundCheckpoint(**json.loads(found))
+        self._found = FoundCheckpoint(**json.loads(found))
+        return self._found
 
     def input_rules(self) -> dict[str, Any]:
         return {"needs_dataset": True, "look_ahead": self._batches_per_call}
@@ -106,7 +108,8 @@ class OtherWorkers:
 
     def make_scaffold(self, scaffold: v1.train.Scaffold) -> v1.train.Scaffold:
         broadcast = self._strategy.extended.broadcast_variables()
-        checkpoint_dir = self._call.model_dir if self.is_chief else None
+        restores = self.is_chief and self._found.path is not None
+        checkpoint_dir = self._call.model_dir if restores else None
         return sessions.restored_by_worker_0(scaffold, broadcast, checkpoint_dir)
 
     # The hooks.
@@ -212,7 +215,7 @@ class OtherWorkers:
         """Compares the checkpoint on worker 0, which restores it; every worker gets the error."""
         if found.path is None:
             return
-        own = checkpoint_fit.mismatch(saver, found.path) if self.is_chief else None
+        own = fit.mismatch(saver, found.path) if self.is_chief else None
         mismatch = json.loads(self._share_mismatch(json.dumps(own))[0])
         if mismatch is not None:
             raise CheckpointMismatchError(mismatch)

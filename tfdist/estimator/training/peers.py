@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.checkpoints.fit import checked
 from tfdist.estimator.graph import sessions
-from tfdist.estimator.graph.checkpoint_fit import checked
 from tfdist.estimator.graph.step import Training, describe_host_call
 from tfdist.estimator.inputs.batches import Input
 from tfdist.estimator.training.other_workers import OtherWorkers
@@ -172,7 +172,7 @@ class Alone:
             checked(scaffold, found.path),
             master=self._call.config.master,
             config=self._placement.configure(config),
-            checkpoint_dir=self._call.model_dir,
+            checkpoint_dir=self._call.model_dir if found.path is not None else None,
         )
 
     def feeds(self) -> dict[tf.Tensor, Any]:

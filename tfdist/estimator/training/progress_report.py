@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import threading
 import uuid
@@ -198,28 +197,6 @@ class SavingNotes(v1.train.CheckpointSaverListener):  # type: ignore[misc]
             self._file.write(phase=self._phase)
         self._signals.is_saving = False
         self._signals.leave_unless_noted()
-
-
-def refuse_too_large(error: tf.errors.OutOfRangeError, signals: StopSignals, folder: str) -> None:
-    """Refuses a checkpoint that is larger than a file may be.
-
-    TensorFlow raises the same error at the end of the input, which ends a training normally.
-
-    Args:
-      error: The error of a training step.
-      signals: Knows whether a checkpoint is being written.
-      folder: The model_dir.
-
-    Raises:
-      OSError: If a checkpoint was being written.
-    """
-    if signals.is_saving:
-        raise OSError(
-            errno.EFBIG,
-            "A checkpoint is larger than a file may be. Raise the limit (ulimit -f), or choose "
-            "another file system",
-            folder,
-        ) from error
 
 
 class InputCounter:

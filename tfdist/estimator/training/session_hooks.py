@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.checkpoints.writer import CheckpointWriter, write_whole_checkpoints
 from tfdist.estimator.graph.global_step import StepLimit, limit_in_place_of
 from tfdist.estimator.inputs.batches import Input
 from tfdist.estimator.spec import EstimatorSpec
@@ -119,6 +120,7 @@ class Savers:
         if given:
             listeners_of(given[0]).extend(self.call.listeners)
             for hook in given:
+                write_whole_checkpoints(hook)
                 SavingNotes(self.signals).add_to(hook)
             return []
         if is_chief and self.call.saves_checkpoints:
@@ -140,7 +142,7 @@ class Savers:
         """Makes a saver with the user's listeners; `timing` is `save_secs` or `save_steps`."""
         saver = v1.train.CheckpointSaverHook(
             self.call.model_dir,
-            scaffold=self.scaffold,
+            saver=CheckpointWriter(lambda: self.scaffold.saver),
             listeners=list(self.call.listeners),
             save_graph_def=self.call.config.checkpoint_save_graph_def,
             **timing,

@@ -23,10 +23,12 @@ class FoundCheckpoint:
     Attributes:
       path: Its path; None if there is no checkpoint.
       step: Its global step, where that matters.
+      problem: The reason why training must not start; None if it may.
     """
 
     path: str | None
     step: int
+    problem: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

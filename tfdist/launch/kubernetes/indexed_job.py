@@ -17,7 +17,7 @@ from tfdist.launch.kubernetes.pods import (
     run_labels,
     worker_variables,
 )
-from tfdist.process.exit_codes import BAD_CONFIGURATION
+from tfdist.process.exit_codes import NEVER_AGAIN
 
 
 def indexed_job(options: JobOptions) -> list[dict[str, Any]]:
@@ -45,7 +45,7 @@ def failure_policy(options: JobOptions) -> dict[str, Any]:
     """Returns a Job's field "podFailurePolicy": which ends of a pod end the Job at once."""
     rules: list[dict[str, Any]] = [
         # Started again, it would end the same way.
-        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [BAD_CONFIGURATION]}}
+        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [*NEVER_AGAIN]}}
     ]
     if options.max_restarts:
         # A pod that Kubernetes itself took away (a drained node, say) has not failed.

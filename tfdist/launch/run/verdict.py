@@ -14,7 +14,13 @@ from tfdist.launch.channel import SILENCE_S
 from tfdist.launch.failures import Failure, FailureKind
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.worker_state import WorkerState
-from tfdist.process.exit_codes import BAD_CONFIGURATION, LOST_WORKER, PORT_TAKEN, SAVED_AND_STOPPED
+from tfdist.process.exit_codes import (
+    BAD_CONFIGURATION,
+    LOST_WORKER,
+    NO_SPACE,
+    PORT_TAKEN,
+    SAVED_AND_STOPPED,
+)
 
 _STOP_CODES = tuple(SAVED_AND_STOPPED.values())
 # A worker that lost another one notices it earlier than we do.
@@ -207,6 +213,8 @@ def why_no_restart(failure: Failure, restarts: int, max_restarts: int) -> str | 
     """
     if failure.kind == "exited" and failure.code in (BAD_CONFIGURATION, *_NOT_FOUND):
         return "the configuration is bad, and would be so again"
+    if failure.kind == "exited" and failure.code == NO_SPACE:
+        return "there is no room for a checkpoint, and would be none again"
     if restarts >= max_restarts:
         return f"{restarts} of {max_restarts} restarts are used"
     return None

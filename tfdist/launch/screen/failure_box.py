@@ -24,7 +24,7 @@ from tfdist.launch.failures import (
     signal_text,
 )
 from tfdist.launch.screen.ansi import last_state, strip_escapes
-from tfdist.process.exit_codes import BAD_CONFIGURATION, LOST_WORKER, PORT_TAKEN
+from tfdist.process.exit_codes import BAD_CONFIGURATION, LOST_WORKER, NO_SPACE, PORT_TAKEN
 
 _TAIL_LINES = 20
 _WIDEST = 100
@@ -43,12 +43,10 @@ _KILLED = (
 _PORT = (
     "The port was taken by another program: start again, or leave the choice of ports to tfdist."
 )
+_SPACE = "Free space where the model and the logs are written; the last whole checkpoint is kept."
 # What programs print, and what that means; the first that fits counts.
 _SIGNS = (
-    (
-        r"No space left on device|Disk quota exceeded",
-        "Free space where the model and the logs are written; the last whole checkpoint is kept.",
-    ),
+    (r"No space left on device|Disk quota exceeded", _SPACE),
     (
         r"MemoryError|Cannot allocate memory|std::bad_alloc|OOM when allocating"
         r"|ResourceExhaustedError|RESOURCE_EXHAUSTED|Unable to allocate",
@@ -262,6 +260,8 @@ def _code_advice(failure: Failure, number: int | None) -> str:
     """Returns what a code means whatever was printed."""
     if failure.kind == "exited" and failure.code == BAD_CONFIGURATION:
         return "Mend what the last lines name; a wrong configuration is never tried again."
+    if failure.kind == "exited" and failure.code == NO_SPACE:
+        return _SPACE
     if failure.kind == "exited" and failure.code == 127:
         return "Check the command after `--`: is it spelled right, and on PATH on every host?"
     if failure.kind == "exited" and failure.code == 126:

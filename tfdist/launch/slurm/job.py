@@ -29,7 +29,7 @@ from tfdist.launch.slurm.ending import (
     stopped_after,
 )
 from tfdist.launch.slurm.worker import JobFiles, Record
-from tfdist.process.exit_codes import BAD_CONFIGURATION, LOST_WORKER, PORT_TAKEN, SAVED_AND_STOPPED
+from tfdist.process.exit_codes import LOST_WORKER, NEVER_AGAIN, PORT_TAKEN, SAVED_AND_STOPPED
 
 _LOOK_EVERY_S = 0.5
 # Another node's files are not seen at once in a shared folder.
@@ -37,7 +37,7 @@ _RECORDS_LIMIT_S = 5.0
 _MOST_OTHER_PORTS = 3
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _CANNOT_START = 127  # as a shell has it
-_NEVER_AGAIN = (0, BAD_CONFIGURATION, 126, _CANNOT_START, *SAVED_AND_STOPPED.values())
+_NEVER_AGAIN = (0, *NEVER_AGAIN, 126, _CANNOT_START, *SAVED_AND_STOPPED.values())
 _BOX_WIDTH = 100
 _ANY_PORT = 6818  # slurmd's, unless its administrator says otherwise: then it is refused
 

@@ -10,13 +10,13 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
-from tfdist.estimator.export import ServingInputReceiver
-from tfdist.estimator.graph.checkpoint_fit import (
+from tfdist.estimator.checkpoints.fit import (
     CheckpointMismatchError,
     Value,
     difference,
     mismatch,
 )
+from tfdist.estimator.export import ServingInputReceiver
 from tfdist.process.endings import OneLineError
 
 Make = Callable[..., Any]

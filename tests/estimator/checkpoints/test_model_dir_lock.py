@@ -17,8 +17,13 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
-from tfdist.estimator.training import model_dir_lock
-from tfdist.estimator.training.model_dir_lock import FILE_NAME, Holder, ModelDirInUseError, locked
+from tfdist.estimator.checkpoints import model_dir_lock
+from tfdist.estimator.checkpoints.model_dir_lock import (
+    FILE_NAME,
+    Holder,
+    ModelDirInUseError,
+    locked,
+)
 
 ELSEWHERE = "another boot pid:[1]"
 

@@ -9,7 +9,7 @@ read from the graph, with the names that they restore, and compared with the che
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,13 @@ class Value:
     def __str__(self) -> str:
         shape = "of any shape" if self.shape.rank is None else str(self.shape.as_list())
         return f"{self.dtype.name} {shape}"
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of its elements in a file; 0 if the shape is not known, or each has its own."""
+        return (self.shape.num_elements() or 0) * (
+            0 if self.dtype == tf.string else self.dtype.size
+        )
 
     def accepts(self, saved: Value) -> bool:
         if self.is_reshaped and self.shape.is_fully_defined():
@@ -80,15 +87,19 @@ def mismatch(saver: v1.train.Saver, checkpoint: str) -> str | None:
       One line for the user; None if all values can be restored. None as well for a checkpoint that
       cannot be read: restoring it will report that.
     """
-    if saver.saver_def is None:  # It has nothing to restore.
-        return None
-    path = v1.get_default_graph().get_tensor_by_name(saver.saver_def.filename_tensor_name)
-    restores = [op for op in path.consumers() if op.type == "RestoreV2"]
-    what = _difference(restores, checkpoint)
+    what = _difference(values_of(saver, v1.get_default_graph()), checkpoint)
     return what and (
         f"Checkpoint {checkpoint} does not fit the model: {what}. Use another model_dir, or the "
         "model that wrote the checkpoint."
     )
+
+
+def values_of(saver: v1.train.Saver, graph: tf.Graph) -> dict[str, Value]:
+    """Returns what a built saver of a graph saves and restores, by name."""
+    if saver.saver_def is None:  # Nothing.
+        return {}
+    path = graph.get_tensor_by_name(saver.saver_def.filename_tensor_name)
+    return _restored_by(op for op in path.consumers() if op.type == "RestoreV2")
 
 
 def check(saver: v1.train.Saver, checkpoint: str) -> None:
@@ -109,7 +120,7 @@ def check_initial_values(checkpoint: str) -> None:
         if op.type == "RestoreV2"
         and tf.get_static_value(op.inputs[0]) == tf.compat.as_bytes(checkpoint)
     ]
-    what = _difference(restores, checkpoint)
+    what = _difference(_restored_by(restores), checkpoint)
     if what is not None:
         raise CheckpointMismatchError(
             f"Checkpoint {checkpoint} does not fit the model that starts from it: {what}. Name in "
@@ -117,7 +128,7 @@ def check_initial_values(checkpoint: str) -> None:
         )
 
 
-def _difference(restores: Sequence[tf.Operation], checkpoint: str) -> str | None:
+def _difference(wanted: Mapping[str, Value], checkpoint: str) -> str | None:
     try:
         reader = tf.train.load_checkpoint(checkpoint)
         dtypes = reader.get_variable_to_dtype_map()
@@ -128,12 +139,15 @@ def _difference(restores: Sequence[tf.Operation], checkpoint: str) -> str | None
         name: Value(dtype=tf.as_dtype(dtypes[name]), shape=tf.TensorShape(shape))
         for name, shape in shapes.items()
     }
-    wanted = {name: value for op in restores for name, value in _restored(op)}
     if _OBJECT_GRAPH in saved and not v1.get_default_graph().finalized:
         # A saver looks for missing names in the graph of objects, and adds operations for them.
         keys = _keys_by_name(reader.get_tensor(_OBJECT_GRAPH))
         saved = {name: saved[key] for name, key in keys.items() if key in saved} | saved
     return difference(wanted, saved)
+
+
+def _restored_by(restores: Iterable[tf.Operation]) -> dict[str, Value]:
+    return {name: value for op in restores for name, value in _restored(op)}
 
 
 def _restored(op: tf.Operation) -> Iterator[tuple[str, Value]]:

@@ -41,7 +41,7 @@ import psutil
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.training.checkpoints import is_remote, require_writable
+from tfdist.estimator.checkpoints.listing import is_remote, require_writable
 from tfdist.process.endings import OneLineError
 from tfdist.process.progress_file import in_phase
 
@@ -170,6 +170,10 @@ class _Lock:
                 file.write(self._text())
         except FileExistsError:
             return False
+        except OSError:  # The disk is full: an empty file would look like somebody's lock.
+            with contextlib.suppress(OSError):
+                os.remove(self._path)
+            raise
         return True
 
     def _take_over(self) -> bool:

@@ -1,0 +1,134 @@
+"""The list of checkpoints in a model_dir, and the values in one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.process.endings import OneLineError
+
+# By name, and in the object-based checkpoints of converted Keras models.
+_GLOBAL_STEP_NAMES = ("global_step", "estimator_global_step/.ATTRIBUTES/VARIABLE_VALUE")
+
+# What `CheckpointSaverHook` calls checkpoints, and what identifies one.
+_FILE = re.compile(r"(?P<name>model\.ckpt-\d+)\.index")
+_STEP = re.compile(r"-(\d+)$")
+
+
+class ModelDirError(OneLineError, PermissionError):
+    """The model_dir cannot be read or written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """The checkpoints of a folder.
+
+    Attributes:
+      named: Those that the file `checkpoint` names, oldest first; none where it is lost.
+      paths: Those to choose from: first the one that the file `checkpoint` calls the newest, then
+        all others, from the newest to the oldest.
+    """
+
+    named: Sequence[str]
+    paths: Sequence[str]
+
+
+def listed(model_dir: str) -> Listed:
+    """Lists checkpoints by the file `checkpoint` and, in case it is lost or outdated, by name."""
+    try:
+        state = tf.train.get_checkpoint_state(model_dir)
+    except ValueError:  # It is empty, or holds something else.
+        state = None
+    newest = [] if state is None else [state.model_checkpoint_path]
+    others = [] if state is None else list(state.all_model_checkpoint_paths)
+    files = tf.io.gfile.listdir(model_dir) if tf.io.gfile.isdir(model_dir) else []
+    matches = filter(None, map(_FILE.fullmatch, files))
+    found = [os.path.join(model_dir, match["name"]) for match in matches]
+    paths: dict[str, str] = {}
+    for path in (*newest, *sorted([*others, *found], key=_step, reverse=True)):
+        paths.setdefault(os.path.abspath(path), path)
+    return Listed(
+        named=[*(path for path in others if path not in newest), *newest],
+        paths=list(paths.values()),
+    )
+
+
+def exists(checkpoint: str) -> bool:
+    """Says whether a checkpoint has an index or, in the old format, a file of values."""
+    return tf.io.gfile.exists(f"{checkpoint}.index") or bool(tf.io.gfile.glob(checkpoint))
+
+
+def latest(model_dir: str) -> str | None:
+    """Returns the newest checkpoint's path, or None; it may be damaged."""
+    return next(filter(exists, listed(model_dir).paths), None)
+
+
+def _step(path: str) -> int:
+    """Returns the step in a checkpoint's name, -1 if it has none."""
+    match = _STEP.search(path)
+    return int(match[1]) if match else -1
+
+
+def step_of(checkpoint: str) -> int:
+    """Returns the global step that a checkpoint holds, 0 if it holds none."""
+    try:
+        reader = tf.train.load_checkpoint(checkpoint)
+    except tf.errors.NotFoundError:
+        return 0
+    names = (name for name in _GLOBAL_STEP_NAMES if reader.has_tensor(name))
+    return next((int(reader.get_tensor(name)) for name in names), 0)
+
+
+def variable_names(model_dir: str) -> list[str]:
+    """Names the variables of the newest checkpoint; ValueError if there is none."""
+    return [name for name, _ in tf.train.list_variables(_required(model_dir))]
+
+
+def variable_value(model_dir: str, name: str) -> Any:
+    """Returns a variable's value in the newest checkpoint; ValueError if there is none."""
+    return tf.train.load_variable(_required(model_dir), name)
+
+
+def _required(model_dir: str) -> str:
+    path = latest(model_dir)
+    if path is None:
+        raise ValueError(f"Could not find trained model in model_dir: {model_dir}. Train first.")
+    return path
+
+
+def is_remote(path: str) -> bool:
+    """Whether TensorFlow alone can reach a path: one like gs://bucket/model."""
+    return "://" in path
+
+
+def require_writable(model_dir: str) -> None:
+    """Refuses a model_dir that cannot be written, before anything is trained.
+
+    A remote one is made, and nothing is tried: the first checkpoint comes soon.
+
+    Raises:
+      ModelDirError: One line that names the folder and the cause.
+      OSError: If the disk is full.
+    """
+    if is_remote(model_dir):
+        tf.io.gfile.makedirs(model_dir)
+        return
+    try:
+        os.makedirs(model_dir, exist_ok=True)
+        probe = os.path.join(model_dir, f".write-test-{os.getpid()}")
+        with open(probe, "w"):
+            pass
+        os.remove(probe)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        raise ModelDirError(
+            f"model_dir {model_dir!r} cannot be written: {error.strerror}. Choose another folder, "
+            "or change its owner or mode."
+        ) from None

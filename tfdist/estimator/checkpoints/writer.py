@@ -1,0 +1,209 @@
+"""Saving a checkpoint so that at any moment there is either all of it or nothing.
+
+    model_dir/.saving/          1. TensorFlow writes the files here
+      model.ckpt-20.data-...    2. they are on the disk (fsync)
+      model.ckpt-20.meta        3. they get their final place, the index last
+      model.ckpt-20.index       4. the file `checkpoint` names them
+    model_dir/checkpoint        5. the oldest checkpoint is deleted
+
+Whatever ends the process or the machine in between, the file `checkpoint` names a whole one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.checkpoints.fit import values_of
+from tfdist.estimator.checkpoints.listing import is_remote
+from tfdist.process.endings import OneLineError
+from tfdist.process.exit_codes import NO_SPACE
+from tfdist.strategies.private_tensorflow import (
+    delete_oldest_checkpoint,
+    note_checkpoint,
+    replace_saver,
+)
+
+_UNFINISHED = ".saving"
+
+
+class CheckpointSpaceError(OneLineError, OSError):
+    """There is no room for a checkpoint; older ones are as they were."""
+
+    exit_code: ClassVar[int] = NO_SPACE
+
+
+class CheckpointWriter:
+    """Saves with another saver, in its place in a `CheckpointSaverHook`.
+
+    A saver of a class of the user's own, and one for another file system than the local one, is
+    called as it is.
+
+    Args:
+      find_saver: Returns the saver, once the graph is complete.
+    """
+
+    def __init__(self, find_saver: Callable[[], v1.train.Saver]) -> None:
+        self._find_saver = find_saver
+
+    @property
+    def saver_def(self) -> Any:
+        return self._find_saver().saver_def
+
+    def save(
+        self,
+        sess: v1.Session,
+        save_path: str,
+        global_step: Any = None,
+        latest_filename: str | None = None,
+        meta_graph_suffix: str = "meta",
+        **options: Any,
+    ) -> str | None:
+        """Saves as `Saver.save` does, and returns the checkpoint's path.
+
+        Raises:
+          CheckpointSpaceError: If there is no room.
+        """
+        saver = self._find_saver()
+        options["meta_graph_suffix"] = meta_graph_suffix
+        if type(saver) is not v1.train.Saver or is_remote(save_path):
+            return saver.save(sess, save_path, global_step, latest_filename, **options)
+        folder, name = os.path.split(save_path)
+        what = "checkpoint" if global_step is None else f"checkpoint of step {global_step}"
+        num_bytes = sum(value.num_bytes for value in values_of(saver, sess.graph).values())
+        with full_disk_named(folder, f"the {what}", num_bytes):
+            with _unfinished(folder) as unfinished:
+                path = os.path.join(unfinished, name)
+                path = saver.save(sess, path, global_step, write_state=False, **options)
+                path = os.path.join(folder, os.path.basename(path))
+                _move_all(unfinished, folder)
+            note_checkpoint(saver, path)
+            write_state(folder, saver.last_checkpoints or [path], latest_filename)
+        delete_oldest_checkpoint(saver, meta_graph_suffix)
+        return path
+
+
+def write_whole_checkpoints(hook: v1.train.CheckpointSaverHook) -> None:
+    """Makes a user's hook save with a `CheckpointWriter`."""
+    replace_saver(
+        hook, lambda old, find: old if isinstance(old, CheckpointWriter) else CheckpointWriter(find)
+    )
+
+
+def write_state(folder: str, paths: Sequence[str], name: str | None = None) -> None:
+    """Writes the file `checkpoint`, which names a folder's checkpoints.
+
+    Args:
+      folder: The folder; the names are relative to it, so that it may be moved.
+      paths: From the oldest to the newest.
+      name: Another name of the file.
+    """
+    names = [os.path.relpath(path, folder) for path in paths]
+    state = v1.train.generate_checkpoint_state_proto(os.path.abspath(folder), names[-1], names)
+    with _unfinished(folder) as unfinished:
+        with open(os.path.join(unfinished, name or "checkpoint"), "w") as file:
+            file.write(str(state))
+        _move_all(unfinished, folder)
+
+
+def remove_unfinished(folder: str) -> None:
+    """Removes what a process has left that was ended while it saved."""
+    shutil.rmtree(os.path.join(folder, _UNFINISHED), ignore_errors=True)
+
+
+@contextmanager
+def _unfinished(folder: str) -> Iterator[str]:
+    """Makes an empty folder in a folder; it is gone after the `with` block, however that ends."""
+    remove_unfinished(folder)
+    path = os.path.join(folder, _UNFINISHED)
+    os.makedirs(path)
+    try:
+        yield path
+    finally:
+        remove_unfinished(folder)
+
+
+def _move_all(source: str, folder: str) -> None:
+    """Moves files into a folder above, when all of them are on the disk; an index comes last."""
+    names = sorted(os.listdir(source), key=lambda name: name.endswith(".index"))
+    for name in names:
+        _sync(os.path.join(source, name))
+    for name in names:
+        os.replace(os.path.join(source, name), os.path.join(folder, name))
+    _sync(folder)
+
+
+def _sync(path: str) -> None:
+    """Returns once a file's content, or a folder's list of files, is on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # Some file systems cannot do it for folders.
+            raise
+    finally:
+        os.close(number)
+
+
+@contextmanager
+def full_disk_named(
+    folder: str, what: str = "what is written", num_bytes: int = 0
+) -> Iterator[None]:
+    """Turns an error about a full disk in the `with` block into one line.
+
+    Args:
+      folder: What is written to.
+      what: What is written, for the message.
+      num_bytes: How large that is; 0 if nobody knows.
+
+    Raises:
+      CheckpointSpaceError: If there is no room, or a file may not become so large.
+    """
+    try:
+        yield
+    except (tf.errors.OpError, OSError) as error:
+        refuse_full_disk(error, folder, what, num_bytes)
+        raise
+
+
+def refuse_full_disk(
+    error: tf.errors.OpError | OSError,
+    folder: str,
+    what: str = "what is written",
+    num_bytes: int = 0,
+) -> None:
+    """Raises a `CheckpointSpaceError` in place of an error about a full disk; see above."""
+    if isinstance(error, CheckpointSpaceError) or is_remote(folder):
+        return
+    numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    number = next((n for n in numbers if _is_about(error, n)), None)
+    if number is None:
+        return
+    needs = f"needs {num_bytes:,} bytes" if num_bytes else "needs more"
+    free = shutil.disk_usage(_existing(folder)).free
+    mend = "Raise the limit (ulimit -f)" if number == errno.EFBIG else "Make room there"
+    raise CheckpointSpaceError(
+        f"{os.strerror(number)}: {what} {needs} in {folder}, where {free:,} are free. {mend}, or "
+        "use another model_dir. Older checkpoints are as they were."
+    ) from error
+
+
+def _existing(folder: str) -> str:
+    """Returns the folder itself, or the nearest one above it that exists."""
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(os.path.abspath(folder))
+    return folder
+
+
+def _is_about(error: tf.errors.OpError | OSError, number: int) -> bool:
+    """Says whether an error is the system's of that number, whose text TensorFlow quotes."""
+    if isinstance(error, OSError):
+        return error.errno == number
+    return os.strerror(number) in error.message
