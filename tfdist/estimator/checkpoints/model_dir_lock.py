@@ -195,7 +195,7 @@ class _Lock:
             why = f"has not written its lock for {SILENCE_S:.0f} s"
         if text is None or not self._replace(text):
             return False
-        v1.logging.info(
+        v1.logging.warning(
             "The lock of model_dir %r is taken over from %s, which trained there since %s and %s.",
             *(self._model_dir, holder, holder.since, why),
         )
@@ -220,7 +220,7 @@ class _Lock:
         Raises:
           ModelDirInUseError: If the process writes it anew all the time.
         """
-        v1.logging.info(
+        v1.logging.warning(
             "model_dir %r is locked by %s since %s: waiting %.0f s to see whether that still runs.",
             *(self._model_dir, holder, holder.since, SILENCE_S),
         )
