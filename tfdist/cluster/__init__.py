@@ -1,4 +1,4 @@
-"""The members of a run and this process's place among them, read and checked without TensorFlow."""
+"""The tasks of a run and this process's task, read and checked without TensorFlow."""
 
 from tfdist.cluster.environment import find_cluster
 from tfdist.cluster.ranks import MpiRank, find_mpi_rank

@@ -1,6 +1,6 @@
-"""What the environment says about this run: TF_CONFIG, a Slurm step, MPI, Horovod, or our launcher.
+"""The run that the environment describes: by TF_CONFIG, a Slurm step, MPI, Horovod or `tfdist run`.
 
-No package but this one reads these variables.
+No other package reads these variables.
 """
 
 import os
@@ -26,9 +26,9 @@ START_TIMEOUT = "TFDIST_START_TIMEOUT_S"
 def find_cluster(environ: Mapping[str, str] = os.environ) -> tuple[Cluster, Task] | None:
     """Finds the cluster that this process was started in.
 
-    TF_CONFIG wins. Without it (or with a blank one) the tasks of a Slurm step are the workers,
-    unless `mpirun` or `horovodrun` started this process: its daemon may hand on the variables of
-    its own task.
+    TF_CONFIG has priority. Without it (or with a blank one) the tasks of a Slurm step are the
+    workers, unless `mpirun` or `horovodrun` started this process: their daemon may pass on the
+    variables of its own Slurm task.
 
     Args:
       environ: The environment variables.
@@ -49,11 +49,11 @@ def find_cluster(environ: Mapping[str, str] = os.environ) -> tuple[Cluster, Task
 
 
 def find_engine(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Decides how the workers of this run talk to each other.
+    """Returns the engine that carries messages between the workers of this run.
 
     Returns:
-      "grpc" if TF_CONFIG or a Slurm step lists them; "horovod" if `mpirun` or `horovodrun` started
-      several processes, and no TF_CONFIG says who they are; None for a process on its own.
+      "grpc" if TF_CONFIG or a Slurm step lists the workers; "horovod" if `mpirun` or `horovodrun`
+      started several processes without a TF_CONFIG; None for a process that is alone.
 
     Raises:
       ClusterError: If what is set is malformed or contradicts itself.
@@ -66,7 +66,7 @@ def find_engine(environ: Mapping[str, str] = os.environ) -> str | None:
     told = read_instance(environ)
     if told is not None and told.num_instances > 1:
         raise ClusterError(
-            f"{NUM_INSTANCES} is {told.num_instances}, but nothing says how to reach the others: "
+            f"{NUM_INSTANCES} is {told.num_instances}, but the others cannot be reached: "
             "there is no TF_CONFIG, and no mpirun, horovodrun or srun started this process. Start "
             "the program with tfdist run, or unset all TFDIST variables."
         )
@@ -76,8 +76,9 @@ def find_engine(environ: Mapping[str, str] = os.environ) -> str | None:
 def check_horovod(environ: Mapping[str, str] = os.environ) -> None:
     """Refuses a worker that Horovod cannot join with the others of its run.
 
-    It would train alone, or wait for ever. A TF_CONFIG beside `mpirun` or `horovodrun` is not used
-    for training, so it may say what it likes, but for "evaluator": Horovod joins all processes.
+    It would train alone, or wait indefinitely. Under `mpirun` and `horovodrun` a TF_CONFIG is not
+    used for training, so it may list any cluster. Its task must not be "evaluator": Horovod joins
+    all processes.
 
     Raises:
       ClusterError: If several workers were started in another way, or an evaluator in this one.
@@ -109,22 +110,23 @@ def check_horovod(environ: Mapping[str, str] = os.environ) -> None:
 def find_instance(environ: Mapping[str, str] = os.environ) -> Instance:
     """Finds this process among the training processes of the run.
 
-    What `tfdist run` said is believed if the engine (TF_CONFIG, `mpirun`, `horovodrun`, a Slurm
-    step) agrees; without it the engine alone says who this is, and each instance has one replica.
-    Nobody's process is on its own, and so is an evaluator: it is none of the instances.
+    The variables of `tfdist run` count if the engine (TF_CONFIG, `mpirun`, `horovodrun`, a Slurm
+    step) agrees with them. Without them the engine alone gives the index, and each instance has
+    one replica. A process that no launcher started is alone. So is an evaluator, which is not one
+    of the instances.
 
     Args:
       environ: The environment variables.
 
     Returns:
-      The instance; its `source` is "" for a process on its own.
+      The instance; its `source` is "" for a process that is alone.
 
     Raises:
       ClusterError: If what is set is malformed or contradicts itself.
     """
     told = read_instance(environ)
-    place, is_trained_by_it = _place_by_engine(environ)
-    if not is_trained_by_it:
+    place, trains = _place_by_engine(environ)
+    if not trains:
         if told is not None:
             raise ClusterError(
                 f"{NUM_INSTANCES} is {told.num_instances}, but this process's task in TF_CONFIG "
@@ -139,10 +141,10 @@ def find_instance(environ: Mapping[str, str] = os.environ) -> Instance:
 
 
 def find_launched_replicas(environ: Mapping[str, str] = os.environ) -> Instance | None:
-    """Returns this instance if the launcher said how many replicas it has, else None.
+    """Returns this instance if the launcher has set its number of replicas, else None.
 
     Raises:
-      ClusterError: As `find_instance`.
+      ClusterError: As in `find_instance`.
     """
     if read_instance(environ) is None and read_shape(environ) is None:
         return None
@@ -207,7 +209,7 @@ def _place_in_cluster(cluster: Cluster, task: Task, source: str) -> Instance:
 
 
 def _with_shape(place: Instance, environ: Mapping[str, str]) -> Instance:
-    """Adds what a batch script or a manifest says about every instance to an engine's place."""
+    """Adds the replicas and devices of every instance, from a batch script or a manifest."""
     shape = read_shape(environ)
     if shape is None:
         return place
@@ -227,10 +229,8 @@ def _check_agreement(told: Instance, place: Instance) -> None:
         (NUM_INSTANCES, told.num_instances, place.num_instances, "instances"),
         (INSTANCE_INDEX, told.index, place.index, "as this one's index"),
     ]
-    if place.source in (
-        MPIRUN,
-        HOROVODRUN,
-    ):  # The others' hosts may be several names of one machine.
+    # TF_CONFIG and Slurm may have several names for one machine.
+    if place.source in (MPIRUN, HOROVODRUN):
         index = (LOCAL_INSTANCE_INDEX, told.local_index, place.local_index, "as its local index")
         checked.append(index)
     for name, ours, theirs, what in checked:

@@ -1,6 +1,7 @@
-"""The variables by which the launcher tells each instance its place: written and read here.
+"""Environment variables by which the launcher gives each instance its index and its replicas.
 
-An instance is one training process of the run. The evaluator is none, and gets none of these.
+They are written and read here. An instance is one training process of the run. The evaluator is not
+an instance and gets none of them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ OF_ONE_RUN = (
     *OF_LAUNCHERS,
 )
 
-# These say where the instance is among the others: all of them, or none.
+# The place of the instance among the others: all of these are set, or none.
 _PLACE = (
     NUM_INSTANCES,
     INSTANCE_INDEX,
@@ -40,8 +41,8 @@ _PLACE = (
     NUM_TOTAL_REPLICAS,
     REPLICA_INDEX_OFFSET,
 )
-# These are the same for every instance, so they may stand without the others: a batch script or a
-# manifest gives them to all, and the engine tells each its place.
+# Equal for all instances, so these may be set without the others: by a batch script or a manifest.
+# The engine then gives each instance its place.
 SHAPE = (NUM_LOCAL_REPLICAS, DEVICES_PER_REPLICA)
 
 
@@ -50,16 +51,16 @@ class Instance:
     """This process among the training processes of the run, and its replicas of the model.
 
     Attributes:
-      index: Its number among all instances, from 0.
-      num_instances: How many instances the run has.
-      local_index: Its number among the instances of its machine, from 0.
+      index: Its index among all instances, from 0.
+      num_instances: The number of instances in the run.
+      local_index: Its index among the instances of its machine, from 0.
       num_total_replicas: Replicas in all instances together.
       num_local_replicas: Replicas in this instance.
-      replica_index_offset: The number of its first replica among all.
+      replica_index_offset: The index of its first replica among all.
       devices_per_replica: Devices that one replica takes.
       is_uniform: Whether all instances have as many replicas as this one.
-      source: Who said so: "tfdist run", "mpirun", "horovodrun", "Slurm" or "TF_CONFIG"; "" if
-        nobody did, and the process is on its own.
+      source: The source of these facts: "tfdist run", "mpirun", "horovodrun", "Slurm" or
+        "TF_CONFIG"; "" for a process that is alone.
     """
 
     index: int = 0
@@ -85,16 +86,16 @@ def instance_environment(
 ) -> dict[str, str]:
     """Returns the variables that make a process this instance of the run.
 
-    The replicas are dealt out evenly: each instance has num_total_replicas / num_instances.
+    The replicas are divided evenly: each instance has num_total_replicas / num_instances.
 
     Args:
-      index: Its number among all instances, from 0.
-      num_instances: How many there are.
-      local_index: Its number among those of its machine, from 0.
+      index: Its index among all instances, from 0.
+      num_instances: The number of instances.
+      local_index: Its index among those of its machine, from 0.
       num_total_replicas: Replicas in all instances together.
       devices_per_replica: Devices that one replica takes.
-      restart_count: How often the run was started again.
-      has_evaluator: Whether a process beside the instances evaluates.
+      restart_count: The number of restarts of the run so far.
+      has_evaluator: Whether a further process evaluates.
 
     Raises:
       ClusterError: If a number is out of range, or the replicas do not divide.
@@ -122,13 +123,13 @@ def instance_environment(
 
 
 def read_instance(environ: Mapping[str, str]) -> Instance | None:
-    """Reads what the launcher told this instance.
+    """Reads the variables of the launcher for this instance.
 
     Args:
       environ: The environment variables.
 
     Returns:
-      The instance, or None if its place is not told here.
+      The instance, or None if its place is not set.
 
     Raises:
       ClusterError: If some are missing, are not numbers or contradict each other.
@@ -155,13 +156,13 @@ def read_instance(environ: Mapping[str, str]) -> Instance | None:
 
 
 def read_shape(environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """Reads what is the same for every instance: its replicas, and the devices of each (1).
+    """Reads the values that are equal for all instances: replicas, and devices of each (1).
 
     Returns:
-      The two, or None if nothing is said about replicas.
+      The two, or None if the number of replicas is not set.
 
     Raises:
-      ClusterError: If one of them is not a number of at least 1, or only the devices are told.
+      ClusterError: If one of them is not a number of at least 1, or only the devices are set.
     """
     if NUM_LOCAL_REPLICAS not in environ:
         if DEVICES_PER_REPLICA in environ:
@@ -173,7 +174,7 @@ def read_shape(environ: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def read_restart_count(environ: Mapping[str, str]) -> int:
-    """Reads how often the launcher has started this run again: 0 at first.
+    """Reads the number of restarts of this run by the launcher: 0 at first.
 
     Raises:
       ClusterError: If it is not a number.
@@ -182,12 +183,12 @@ def read_restart_count(environ: Mapping[str, str]) -> int:
 
 
 def is_evaluator_launched(environ: Mapping[str, str]) -> bool:
-    """Whether the launcher has started an evaluator beside this instance."""
+    """Returns whether the launcher has started an evaluator for this run."""
     return environ.get(HAS_EVALUATOR) == "1"
 
 
 def _check(instance: Instance) -> None:
-    """Refuses numbers that cannot all be true."""
+    """Refuses numbers that contradict each other."""
     index, count = instance.index, instance.num_instances
     local, total = instance.num_local_replicas, instance.num_total_replicas
     offset = instance.replica_index_offset

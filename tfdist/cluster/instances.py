@@ -1,8 +1,8 @@
-"""What a program asks about its run: how many instances and replicas, and which are mine.
+"""The instances and replicas of the run, for a program that divides its data or its batch.
 
-An instance is a training process of the run; each has one or more replicas of the model. What
-`tfdist run`, TF_CONFIG, `mpirun` or `srun` set is read at every call. A process that nobody started
-so is the only instance with one replica, and so is an evaluator, which is no instance of its run.
+An instance is a training process of the run; each has one or more replicas of the model. Every call
+reads the variables of `tfdist run`, TF_CONFIG, `mpirun` or `srun`. Without them this process is the
+only instance and has one replica. The same holds for an evaluator, which is not an instance.
 
     dataset = dataset.shard(num_instances(), instance_index())
 """
@@ -43,21 +43,21 @@ __all__ = [
 
 
 def is_launched() -> bool:
-    """Says whether a launcher or an engine has made this process an instance of a run."""
+    """Returns whether a launcher or an engine has made this process an instance of a run."""
     return bool(find_instance().source)
 
 
 def num_instances() -> int:
-    """Returns how many instances the run has.
+    """Returns the number of instances in the run.
 
     Raises:
-      ClusterError: If they have different numbers of replicas: equal shares would be wrong then.
+      ClusterError: If they have different numbers of replicas: equal shares would then be wrong.
     """
     return _uniform("num_instances").num_instances
 
 
 def instance_index() -> int:
-    """Returns this instance's number among all, from 0.
+    """Returns this instance's index among all, from 0.
 
     Raises:
       ClusterError: If the instances have different numbers of replicas.
@@ -66,44 +66,44 @@ def instance_index() -> int:
 
 
 def local_instance_index() -> int:
-    """Returns this instance's number among those of its machine, from 0."""
+    """Returns this instance's index among those of its machine, from 0."""
     return find_instance().local_index
 
 
 def num_total_replicas() -> int:
-    """Returns how many replicas all instances have together."""
+    """Returns the number of replicas of all instances together."""
     return find_instance().num_total_replicas
 
 
 def num_local_replicas() -> int:
-    """Returns how many replicas this instance has."""
+    """Returns the number of replicas of this instance."""
     return find_instance().num_local_replicas
 
 
 def replica_index_offset() -> int:
-    """Returns the number, among all replicas, of this instance's first one."""
+    """Returns the index, among all replicas, of this instance's first one."""
     return find_instance().replica_index_offset
 
 
 def num_devices_per_replica() -> int:
-    """Returns how many devices a replica takes."""
+    """Returns the number of devices of one replica."""
     return find_instance().devices_per_replica
 
 
 def check_num_devices_per_replica(number: int) -> bool:
-    """Says whether the launcher has planned for a program whose replicas take so many devices.
+    """Returns whether the launcher has given each replica this number of devices.
 
-    True in a run without a launcher, where nobody has planned.
+    True in a run without a launcher, which has no such plan.
     """
     planned = find_launched_replicas()
     return planned is None or planned.devices_per_replica == number
 
 
 def first_device_index(devices_per_replica: int = 0) -> int:
-    """Returns the number, among the machine's devices, of this instance's first one.
+    """Returns the index, among the machine's devices, of this instance's first one.
 
     Args:
-      devices_per_replica: Devices that a replica takes; 0 takes the launcher's number.
+      devices_per_replica: Devices of one replica; 0 takes the launcher's number.
     """
     instance = find_instance()
     each = devices_per_replica or instance.devices_per_replica
@@ -111,12 +111,12 @@ def first_device_index(devices_per_replica: int = 0) -> int:
 
 
 def restart_count() -> int:
-    """Returns how often the launcher has started this run again; 0 at first."""
+    """Returns the number of restarts of this run by the launcher; 0 at first."""
     return read_restart_count(os.environ)
 
 
 def shard() -> tuple[int, int]:
-    """Returns what `Dataset.shard` takes for this instance's part of the data: (count, index).
+    """Returns the arguments of `Dataset.shard` for this instance's data: (count, index).
 
     Raises:
       ClusterError: If the instances have different numbers of replicas.
@@ -126,11 +126,11 @@ def shard() -> tuple[int, int]:
 
 
 def global_batch_size(micro_batch_size: int, accumulation_steps: int = 1) -> int:
-    """Returns how many examples all replicas of all instances see for one update of the weights.
+    """Returns the number of examples that all replicas see for one update of the weights.
 
     Args:
       micro_batch_size: Examples that one replica sees at a time.
-      accumulation_steps: Micro-batches of which a replica adds up the gradients.
+      accumulation_steps: Micro-batches whose gradients a replica adds up.
 
     Raises:
       ValueError: If a number is not an integer of at least 1.
@@ -141,11 +141,11 @@ def global_batch_size(micro_batch_size: int, accumulation_steps: int = 1) -> int
 
 
 def micro_batch_size(global_batch_size: int, accumulation_steps: int = 1) -> int:
-    """Returns how many examples one replica sees at a time, for a global batch of that size.
+    """Returns the number of examples that one replica sees at a time, for a global batch.
 
     Args:
-      global_batch_size: Examples that all see for one update of the weights.
-      accumulation_steps: Micro-batches of which a replica adds up the gradients.
+      global_batch_size: Examples that all replicas see for one update of the weights.
+      accumulation_steps: Micro-batches whose gradients a replica adds up.
 
     Raises:
       ValueError: If the global batch does not split evenly; the message has the nearest sizes.
@@ -166,11 +166,12 @@ def micro_batch_size(global_batch_size: int, accumulation_steps: int = 1) -> int
 
 
 def shuffle_buffer_size(num_examples: int, most: int | None = None) -> int:
-    """Returns how large a shuffle buffer this instance needs for its part of the data.
+    """Returns the size of the shuffle buffer that this instance needs for its part of the data.
 
-    A buffer that holds all of the data shuffles evenly; a smaller one mixes neighbours only. So it
-    is the instance's share, num_examples / num_instances rounded up, for a dataset that is sharded
-    first and shuffled then. (Shuffled first, with one seed for all, it takes num_examples.)
+    A buffer that holds all of the data shuffles evenly; a smaller one mixes neighbours only. The
+    size is the instance's share, num_examples / num_instances rounded up: right for a dataset that
+    is sharded first and shuffled then. (One that is shuffled first, with one seed for all, needs
+    num_examples.)
 
     Args:
       num_examples: Examples in the whole dataset.

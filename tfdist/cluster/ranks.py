@@ -1,6 +1,6 @@
-"""The rank that a launcher gave to this process: Open MPI's, Horovod's own, or one not served here.
+"""The rank of this process under Open MPI or Horovod's own launcher; other launchers are refused.
 
-| launcher | says so by | served |
+| launcher | variables | supported |
 |---|---|---|
 | Open MPI's `mpirun`; `horovodrun --mpi`, which starts it | OMPI_COMM_WORLD_RANK, ... | yes |
 | `horovodrun --gloo`, Horovod on Spark, Horovod on Ray | HOROVOD_RANK, ... | yes |
@@ -8,7 +8,7 @@
 | MVAPICH | MV2_COMM_WORLD_RANK, MV2_COMM_WORLD_SIZE | no |
 | PMIx without Open MPI | PMIX_RANK | no |
 
-`srun` may set the PMI and PMIx variables too; its tasks are served by the Slurm variables.
+`srun` may set the PMI and PMIx variables as well; its tasks are found by the Slurm variables.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tfdist.cluster.tasks import ClusterError, shown
 
 MPIRUN, HOROVODRUN = "mpirun", "horovodrun"
 
-# How the names begin of what Horovod's own launcher sets; other HOROVOD_ variables are settings.
+# Prefixes of what Horovod's own launcher sets; other HOROVOD_ variables are settings.
 OF_HOROVODRUN = (
     *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_", "HOROVOD_HOSTNAME"),
     *("HOROVOD_CONTROLLER", "HOROVOD_GLOO_RENDEZVOUS_", "HOROVOD_ELASTIC"),
 )
-# The same of launchers that are not served. Open MPI's own ranks need their PMIX variables.
+# Prefixes of launchers that are not supported. Open MPI's own ranks need their PMIX variables.
 OF_OTHER_LAUNCHERS = ("PMI_", "PMIX_", "MV2_COMM_WORLD_")
 OF_LAUNCHERS = ("OMPI_COMM_WORLD_", *OF_HOROVODRUN, *OF_OTHER_LAUNCHERS)
 
@@ -46,7 +46,7 @@ class MpiRank:
       size: Number of processes in the run.
       local_rank: Position among the processes of this machine, from 0.
       local_size: Number of processes on this machine.
-      launcher: "mpirun", or "horovodrun" for each way to start Horovod without MPI.
+      launcher: "mpirun", or "horovodrun" for all ways to start Horovod without MPI.
     """
 
     rank: int
@@ -59,7 +59,7 @@ class MpiRank:
 def find_mpi_rank(environ: Mapping[str, str] = os.environ) -> MpiRank | None:
     """Finds this process's rank among those that `mpirun` or Horovod's own launcher started.
 
-    Where both have left their variables, HOROVOD_CONTROLLER decides, as it does for Horovod.
+    If both have set their variables, HOROVOD_CONTROLLER decides, as in Horovod.
 
     Args:
       environ: The environment variables.
@@ -80,21 +80,21 @@ def find_mpi_rank(environ: Mapping[str, str] = os.environ) -> MpiRank | None:
 
 
 def has_mpi_rank(environ: Mapping[str, str]) -> bool:
-    """Whether `mpirun` or Horovod's own launcher started this process; checks nothing."""
+    """Returns whether `mpirun` or Horovod's launcher started this process; checks nothing."""
     return any(f"{prefix}RANK" in environ for prefix in _PREFIXES.values())
 
 
 def check_launcher(environ: Mapping[str, str] = os.environ) -> None:
-    """Refuses one of several processes that were started by a launcher that is not served.
+    """Refuses one of several processes that were started by a launcher that is not supported.
 
-    Each would take itself for the chief, and train alone. For a process without a TF_CONFIG that
-    lists the workers.
+    Each would act as the chief and train alone. For a process without a TF_CONFIG that lists the
+    workers.
 
     Args:
       environ: The environment variables.
 
     Raises:
-      ClusterError: With what the launcher said, and what to start the processes with.
+      ClusterError: With the launcher's variable, and the launchers that are supported.
     """
     if has_mpi_rank(environ):
         return
@@ -104,13 +104,13 @@ def check_launcher(environ: Mapping[str, str] = os.environ) -> None:
         place = (environ.get(name.replace("SIZE", "RANK")), environ[name]) if size else None
         # Other numbers than the step's: `srun` only started the daemons of another launcher.
         if size is not None and size > 1 and place != slurm_place:
-            raise _not_served(f"{name} is {size}", f"these {size} processes", name)
-    if "PMIX_RANK" in environ and slurm_place is None:  # PMIx does not tell the size.
+            raise _not_supported(f"{name} is {size}", f"these {size} processes", name)
+    if "PMIX_RANK" in environ and slurm_place is None:  # PMIx does not give the size.
         found = f"PMIX_RANK is {shown(environ['PMIX_RANK'])}, without Open MPI's variables"
-        raise _not_served(found, "its processes", "PMIX_RANK")
+        raise _not_supported(found, "its processes", "PMIX_RANK")
 
 
-def _not_served(found: str, processes: str, name: str) -> ClusterError:
+def _not_supported(found: str, processes: str, name: str) -> ClusterError:
     return ClusterError(
         f"{found}: {processes} come from an MPI launcher that is not supported, and each would "
         "train alone.\n"

@@ -25,7 +25,7 @@ def find_slurm_step(environ: Mapping[str, str]) -> tuple[Cluster, Task] | None:
 
     Returns:
       The step's tasks as workers in the order of SLURM_PROCID, and this task; None outside of a
-      step and in a step of one task (an interactive shell, say).
+      step and in a step of one task (for example an interactive shell).
 
     Raises:
       ClusterError: If the variables contradict each other.
@@ -60,7 +60,7 @@ def find_slurm_step(environ: Mapping[str, str]) -> tuple[Cluster, Task] | None:
 def find_step_place(environ: Mapping[str, str]) -> tuple[str, str] | None:
     """Returns a task's rank and the number of tasks as `srun` wrote them; None outside of a step.
 
-    Nothing is checked, and a step of one task counts too.
+    Nothing is checked, and a step of one task counts as well.
     """
     if any(name not in environ for name in _STEP_VARIABLES):
         return None
@@ -70,8 +70,8 @@ def find_step_place(environ: Mapping[str, str]) -> tuple[str, str] | None:
 def first_port(*, job_id: int, step_id: int = 0) -> int:
     """Returns the port of a node's first task: 20000 + 64 * ((job_id + 100 * step_id) % 199).
 
-    Two jobs on one node get ports apart, 64 for each of 199 jobs in a row, and so do two steps
-    of a job. All ports stay below 32768, where Linux begins to hand out ports by itself.
+    Two jobs on one node get different ports, 64 for each of 199 consecutive jobs, and so do two
+    steps of a job. All ports stay below 32768, where the ports begin that Linux assigns by itself.
     """
     return 20000 + 64 * ((job_id + 100 * step_id) % 199)
 
@@ -81,7 +81,7 @@ def expand_node_list(text: str, called: str = "SLURM_STEP_NODELIST") -> list[str
 
     Args:
       text: The short form.
-      called: Where it stands, for messages.
+      called: The name of its variable or option, for messages.
 
     Raises:
       ClusterError: If the text is not such a list, or one of more than 100000 names.
@@ -149,7 +149,7 @@ def _tasks_per_node(text: str) -> list[int]:
 
 
 def _check_own_place(environ: Mapping[str, str], rank: int, place: tuple[int, int]) -> None:
-    # `srun --distribution=cyclic` deals the ranks out differently; every address would be wrong.
+    # `srun --distribution=cyclic` assigns the ranks differently; every address would be wrong.
     for name, expected in zip(("SLURM_NODEID", "SLURM_LOCALID"), place, strict=True):
         if name in environ and _integer(environ, name) != expected:
             raise ClusterError(

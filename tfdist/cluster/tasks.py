@@ -1,4 +1,4 @@
-"""The processes of a run: tasks, their addresses ("host:port"), and which of them train."""
+"""The tasks of a run, their addresses ("host:port"), and which of them train."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Task:
 
     @property
     def name(self) -> str:
-        """What messages call it: "chief", "master", "worker 1", "ps 0" or "evaluator 0"."""
+        """The task's name in messages: "chief", "master", "worker 1", "ps 0" or "evaluator 0"."""
         return self.type if self.type in CHIEF_TYPES else f"{self.type} {self.index}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """All processes of a run and where they listen.
+    """All tasks of a run and the addresses at which they listen.
 
     Attributes:
       jobs: Job name to its addresses ("host:port"), in task order, as listed. The evaluator may
@@ -93,12 +93,12 @@ class Cluster:
 
     @property
     def num_workers(self) -> int:
-        """How many processes train: chief and workers, without ps and evaluator."""
+        """The number of tasks that train: chief and workers, without ps and evaluator."""
         return len(self.workers)
 
     @property
     def has_evaluator(self) -> bool:
-        """Whether an evaluator is listed (one may run without being listed)."""
+        """True if an evaluator is listed (one may run without being listed)."""
         return "evaluator" in self.jobs
 
     def address(self, task: Task) -> str:
@@ -125,7 +125,7 @@ class Cluster:
         return hosts[:index].count(hosts[index])
 
     def is_chief(self, task: Task) -> bool:
-        """Whether the task writes checkpoints: the chief or master, else worker 0."""
+        """Returns whether the task writes checkpoints: the chief or master, else worker 0."""
         return is_chief(self.jobs, task.type, task.index)
 
 
@@ -156,7 +156,7 @@ def _check_addresses(jobs: Mapping[str, tuple[str, ...]]) -> None:
             if key in places:
                 raise ClusterError(
                     f"cluster lists {address} twice, as {places[key]} and {job} {index}. "
-                    "Give each task an address of its own."
+                    "Give each task its own address."
                 )
             places[key] = f"{job} {index}"
 
@@ -165,26 +165,27 @@ def check_one_chief(jobs: Mapping[str, Sequence[str]], called: str = "cluster") 
     """Refuses jobs that list more than one chief or master; a ClusterError."""
     chiefs = [address for job in CHIEF_TYPES for address in jobs.get(job, ())]
     if len(chiefs) > 1:
+        named = [_quoted(address)[1:-1] for address in chiefs]
         raise ClusterError(
-            f"{called} lists {len(chiefs)} chiefs ({listed(chiefs)}), and one is allowed. "
+            f"{called} lists {len(chiefs)} chiefs ({listed(named)}), and one is allowed. "
             "Keep one of them under chief and list the others under worker."
         )
 
 
 def _check_loopback(jobs: Mapping[str, tuple[str, ...]]) -> None:
-    # Nobody connects to the evaluator, so its address may be anything.
-    addresses = [one for job in jobs if job != "evaluator" for one in jobs[job]]
-    local = [one for one in addresses if is_loopback(split_address(one)[0])]
-    remote = [one for one in addresses if one not in local]
+    # No task connects to the evaluator, so its address may be anything.
+    addresses = [address for job in jobs if job != "evaluator" for address in jobs[job]]
+    local = [address for address in addresses if is_loopback(split_address(address)[0])]
+    remote = [address for address in addresses if address not in local]
     if local and remote:
         raise ClusterError(
-            f"cluster mixes {local[0]}, which each machine takes for itself, with {remote[0]}. "
+            f"cluster mixes {local[0]}, by which each machine means itself, with {remote[0]}. "
             "Use names or addresses that every machine can reach, or localhost for all."
         )
 
 
 def unknown_name(name: Any) -> str:
-    """Returns the end of a sentence that refuses a task type: what is allowed, what was meant."""
+    """Returns the end of a message that refuses a task type: allowed types, and the nearest."""
     allowed = f"{shown(name)}: allowed are {listed(TASK_TYPES)}."
     near = difflib.get_close_matches(str(name).lower(), TASK_TYPES, n=1)
     return f'{allowed} Did you mean "{near[0]}"?' if near else allowed
@@ -228,7 +229,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host means "this machine" on every machine (localhost, 127.x, ::1, 0.0.0.0)."""
+    """Returns whether every machine means itself by it (localhost, 127.x, ::1, 0.0.0.0)."""
     try:
         ip = ipaddress.ip_address(host)
     except ValueError:
@@ -258,4 +259,4 @@ def _checked_host(host: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text if len(text) <= 40 else f"{text[:37]}...")  # on one line, whatever it is
+    return json.dumps(text if len(text) <= 40 else f"{text[:37]}...")  # always one line

@@ -43,10 +43,7 @@ class TfConfig:
 
     @property
     def has_cluster(self) -> bool:
-        """Whether a "cluster" is given; TF_CONFIG may also hold a "model_dir" alone, for example.
-
-        An empty "cluster" counts as given.
-        """
+        """True if a "cluster" is given, even an empty one; a "model_dir" may stand alone."""
         return "cluster" in self.values
 
     @property

@@ -1,4 +1,4 @@
-"""The original system's names for tfdist's things: one thin module for each of its own.
+"""The names of the original system as aliases of tfdist's, one module for each of its modules.
 
 A program moves by changing its import lines:
 

@@ -1,13 +1,13 @@
-"""Which device an IPU's name means here."""
+"""The device that stands for an IPU's name."""
 
 from __future__ import annotations
 
 
 def device_for(ipu_device: str) -> str | None:
-    """Turns "/device:IPU:0" into this machine's own device (None); other names stay.
+    """Returns None, this machine's own device, for "/device:IPU:0"; other names stay.
 
     Raises:
-      ValueError: For another IPU than the first: a worker has one device.
+      ValueError: If it is another IPU than the first: a worker has one device.
     """
     if "IPU" not in ipu_device.upper():
         return ipu_device

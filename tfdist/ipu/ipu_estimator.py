@@ -1,4 +1,4 @@
-"""`ipu.ipu_estimator`: the Estimator and its spec, which know host_call and eval_metrics."""
+"""`ipu.ipu_estimator`: the Estimator and its spec, with host_call and eval_metrics."""
 
 from tfdist.estimator import Estimator as IPUEstimator
 from tfdist.estimator import EstimatorSpec as IPUEstimatorSpec

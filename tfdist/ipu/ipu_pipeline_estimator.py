@@ -27,15 +27,16 @@ def IPUPipelineEstimatorSpec(
     """Makes a `PipelineEstimatorSpec` with the original's order of arguments and its defaults.
 
     Args:
-      mode: As are the others, unless named below, in `PipelineEstimatorSpec`.
-      computational_stages: See there.
-      gradient_accumulation_count: See there.
-      eval_metrics_fn: See there.
-      optimizer_function: See there.
-      device_mapping: See there.
+      mode: As in `PipelineEstimatorSpec`.
+      computational_stages: As in `PipelineEstimatorSpec`.
+      gradient_accumulation_count: As in `PipelineEstimatorSpec`.
+      eval_metrics_fn: As in `PipelineEstimatorSpec`.
+      optimizer_function: As in `PipelineEstimatorSpec`.
+      device_mapping: As in `PipelineEstimatorSpec`.
       pipeline_schedule: One of `PipelineSchedule`; None is Grouped.
-      reduction_method: The original adds up the gradients of a step's micro-batches.
-      **others: See there.
+      reduction_method: "sum" adds up the gradients of a step's micro-batches, as the original
+        does; "mean" divides the sum by their number.
+      **others: Further arguments of `PipelineEstimatorSpec`.
     """
     return PipelineEstimatorSpec(
         mode=mode,

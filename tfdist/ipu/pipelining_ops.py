@@ -1,4 +1,4 @@
-"""`ipu.pipelining_ops`: the schedules' names, and what an optimizer_function returns."""
+"""`ipu.pipelining_ops`: the names of schedules, and the result of an optimizer_function."""
 
 from enum import Enum
 

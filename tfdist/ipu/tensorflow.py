@@ -1,4 +1,4 @@
-"""TensorFlow as the original's programs know it: the v1 names, `tf.estimator`, Keras 2.
+"""TensorFlow as the original's programs use it: the v1 names, `tf.estimator`, Keras 2.
 
 TF_CONFIG is checked before TensorFlow is imported, which takes seconds.
 """
@@ -42,6 +42,6 @@ keras = _Overlay(
 
 
 def __getattr__(name: str) -> Any:
-    """Looks a name up in TensorFlow's v1 API, then in its current one."""
+    """Returns a name of TensorFlow's v1 API, else of its current one."""
     v1 = _tensorflow.compat.v1
     return getattr(v1, name) if hasattr(v1, name) else getattr(_tensorflow, name)

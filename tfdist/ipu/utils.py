@@ -1,4 +1,4 @@
-"""`ipu.utils`: device options; the number of devices is the only one that counts here."""
+"""`ipu.utils`: device options; only the number of devices has an effect here."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import tensorflow as tf
 
 @dataclass
 class IPUConfig:
-    """Stands where the original's device options stood.
+    """The original's device options.
 
     Attributes:
-      num_ipus: How many devices were selected.
+      num_ipus: The number of devices selected.
     """
 
     num_ipus: int = 1
 
 
 def create_ipu_config(**options: Any) -> IPUConfig:
-    """Returns device options; each one given is named once as having no effect."""
+    """Returns device options; the options given have no effect, which is logged once."""
     if options:
         tf.compat.v1.logging.warning(
             "create_ipu_config: no effect without an IPU: %s.", ", ".join(sorted(options))
@@ -43,4 +43,4 @@ def auto_select_ipus(opts: IPUConfig, num_ipus: int) -> IPUConfig:
 
 
 def configure_ipu_system(opts: IPUConfig) -> None:
-    """Does nothing: a session makes its own devices."""
+    """Does nothing: each session creates its devices."""

@@ -14,18 +14,18 @@ from tfdist.monitoring.scalars import Chosen, ScalarsHook, own_worker_index
 class CsvMetricsHook(ScalarsHook):
     """Appends a row "step, scalar, scalar..." to a file every n steps.
 
-    A file that exists is continued: rows of steps beyond the one from which training resumes are
-    dropped first, as those steps are made again. Of several workers only worker 0 writes; the
-    others may have the hook too. Each row is on disk before the next step.
+    An existing file is continued. Rows of steps after the one from which training resumes are
+    dropped first, because those steps run again. Of several workers only worker 0 writes; the
+    others may have the hook as well. Each row is in the file before the next step.
 
     Args:
-      path: The file; its folder is made.
-      scalars: Names of the columns after "step": of scalar summaries, or of tensors; or a dict of
-        column to name or tensor. "loss" is the loss that is reported.
+      path: The file; its folder is created.
+      scalars: Names of scalar summaries or of tensors, which become the columns after "step"; or a
+        dict from column to name or tensor. "loss" is the loss that is reported.
       every_n_steps: Rows are written at multiples of it.
 
     Raises:
-      ValueError: As `ScalarsHook`; while training starts, if the file has other columns.
+      ValueError: As in `ScalarsHook`; when training starts, if the file has other columns.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ def read_rows(path: str) -> list[list[str]]:
 
 
 def is_of_step_up_to(row: list[str], step: int) -> bool:
-    """Says whether a row is of a step up to the given one; not, if it was cut off while written."""
+    """Returns whether a row is of a step up to the given one; False for an incomplete row."""
     return row[0].isdecimal() and int(row[0]) <= step
 
 
 def write_rows(path: str, rows: list[list[Any]]) -> None:
-    """Writes a file anew; whoever reads it meanwhile sees the old one or the new one."""
+    """Replaces a file; a reader sees the old file or the new one."""
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with open(f"{path}.new", "w", newline="") as file:
         csv.writer(file).writerows(rows)

@@ -1,4 +1,4 @@
-"""Scalars for Prometheus to collect. Needs prometheus_client, which is loaded on use."""
+"""Scalars for Prometheus. Needs prometheus_client, which is imported when the hook is made."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from tfdist.monitoring.scalars import Chosen, ScalarsHook, own_worker_index
 class PrometheusHook(ScalarsHook):
     """Serves scalars, the global step and its speed over HTTP while training runs.
 
-    Gauges, labelled with the worker's index: `tfdist_global_step`, `tfdist_steps_per_second`, and
-    `tfdist_<name>` for each scalar. Every worker that has the hook serves its own.
+    The gauges are labelled with the worker's index: `tfdist_global_step`,
+    `tfdist_steps_per_second`, and `tfdist_<name>` for each scalar. Every worker that has the hook
+    serves its own values.
 
     Args:
-      port: Where worker 0 listens; worker i listens at port + i, so that workers may share a
-        machine. 0 is any free port, which the log names.
+      port: The port of worker 0; worker i listens at port + i, so that workers may share a
+        machine. 0 takes any free port, which is logged.
       scalars: As for `ScalarsHook`.
       every_n_steps: Steps between two updates.
       address: The interface to listen at; "127.0.0.1" is this machine only.
 
     Attributes:
-      port: Where it listens, while training runs.
+      port: The port at which it listens while training runs; else None.
 
     Raises:
       ImportError: If prometheus_client is not installed.
-      ValueError: As `ScalarsHook`; if two scalars get the same name.
-      OSError: While training starts, if the port is taken.
+      ValueError: As in `ScalarsHook`; if two scalars get the same name.
+      OSError: When training starts, if the port is in use.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class PrometheusHook(ScalarsHook):
         self._last: tuple[int, float] | None = None
 
     def start(self, step: int) -> None:
-        self._stop()  # Of a training that failed.
+        self._stop()  # The server of a training that failed.
         self._server, self._thread = self._client.start_http_server(
             self._asked_port, addr=self._address, registry=self._registry
         )
@@ -94,7 +95,7 @@ class PrometheusHook(ScalarsHook):
 
 
 def metric_name(name: str) -> str:
-    """Makes a name that Prometheus allows: letters, digits and underscores."""
+    """Returns a name that Prometheus allows: letters, digits and underscores."""
     return "tfdist_" + re.sub(r"[^a-zA-Z0-9_]", "_", name)
 
 

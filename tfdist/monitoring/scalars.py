@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.cluster import find_cluster, find_mpi_rank
+from tfdist.cluster.environment import find_instance
 from tfdist.estimator.graph.global_step import StepCounter, checked_interval, crosses
 
 Chosen = Mapping[str, Any] | Sequence[str]
@@ -17,17 +17,17 @@ Chosen = Mapping[str, Any] | Sequence[str]
 class ScalarsHook(v1.train.SessionRunHook):  # type: ignore[misc]
     """Calls `report` with the step and the scalars, after steps that are multiples of the interval.
 
-    A session call of several steps reports once, after the call that reaches a multiple. So a
-    resumed training reports at the same steps as an unbroken one.
+    With several steps in a session call, the call that reaches a multiple reports once. A resumed
+    training therefore reports at the same steps as one that was not interrupted.
 
     Args:
-      scalars: Names, or a dict of names of one's own to names or tensors. A name is that of a
-        scalar summary ("loss" is the loss that is reported, over all workers), else of a tensor.
+      scalars: Names of scalar summaries or, if there is no such summary, of tensors; or a dict from
+        any name to such a name or a tensor. "loss" is the loss that is reported, over all workers.
       every_n_steps: Steps between two reports.
 
     Raises:
-      ValueError: If there are no scalars, or the interval is below 1. While training starts: if
-        the graph has no tensor of that name, or it is no scalar.
+      ValueError: If there are no scalars, or the interval is below 1. When training starts: if
+        the graph has no tensor of that name, or it is not a scalar.
     """
 
     def __init__(self, scalars: Chosen, every_n_steps: int) -> None:
@@ -43,10 +43,10 @@ class ScalarsHook(v1.train.SessionRunHook):  # type: ignore[misc]
         self._is_asked = False
 
     def start(self, step: int) -> None:
-        """Called when the session is there, with the global step it starts from."""
+        """Called after the session is created, with the global step from which it starts."""
 
     def report(self, step: int, scalars: dict[str, float]) -> None:
-        """Called with the global step after a session call, and the values in that call."""
+        """Called after a session call, with its global step and its values."""
         raise NotImplementedError
 
     def begin(self) -> None:
@@ -78,7 +78,7 @@ def find_scalar(graph: tf.Graph, chosen: Any) -> tf.Tensor:
       chosen: A tensor, the name of a scalar summary, or the name of a tensor.
 
     Raises:
-      ValueError: If the graph does not have it, or it is no scalar.
+      ValueError: If the graph does not have it, or it is not a scalar.
     """
     tensor = chosen
     if isinstance(chosen, str):
@@ -90,7 +90,7 @@ def find_scalar(graph: tf.Graph, chosen: Any) -> tf.Tensor:
 
 
 def _scalar_summaries(graph: tf.Graph) -> dict[str, tf.Tensor]:
-    """Returns what the graph's scalar summaries show, by tag."""
+    """Returns the tensors of the graph's scalar summaries, by tag."""
     found: dict[str, tf.Tensor] = {}
     for operation in graph.get_operations():
         if operation.type == "ScalarSummary":
@@ -111,16 +111,9 @@ def _tensor_of(graph: tf.Graph, name: str, summaries: Mapping[str, tf.Tensor]) -
 
 
 def own_worker_index() -> int:
-    """Returns this process's index among the workers, from the environment; 0 if it is alone.
-
-    An evaluator is alone.
+    """Returns this process's index among the workers; 0 if it is alone, as an evaluator is.
 
     Raises:
       ClusterError: If the environment contradicts itself.
     """
-    found = find_cluster()
-    if found is not None:
-        cluster, task = found
-        return cluster.worker_index(task) if task in cluster.workers else 0
-    rank = find_mpi_rank()
-    return 0 if rank is None else rank.rank
+    return find_instance().index

@@ -17,7 +17,8 @@ from tfdist.monitoring.scalars import own_worker_index
 # The label of a record reads "name = Type(inputs)".
 _INPUT = re.compile(r"= (Iterator\w*GetNext\w*|QueueDequeue\w*)\(")
 _REDUCTION = re.compile(r"= (Collective|Horovod)\w+\(")
-# The name scope of what `tfdist.strategies.reductions.direct_exchange` makes of a collective.
+# The name scope of the ops by which `tfdist.strategies.reductions.direct_exchange` replaces a
+# collective.
 _EXCHANGED = re.compile(r"(?:^|\s)(\S+_exchanged)/\S* = (\w+)\(")
 _TASK = re.compile(r"^/job:[^/]+/replica:\d+/task:\d+")
 
@@ -26,10 +27,10 @@ Record: TypeAlias = tuple[tuple[int, int], str]  # (start, end) in microseconds,
 
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """What was measured over some steps.
+    """The throughput measured over some steps.
 
     Attributes:
-      steps_per_s: Global steps per second of wall-clock time, everything between them included.
+      steps_per_s: Global steps per second of wall-clock time, with the time between steps.
       examples_per_s: Examples of all workers per second; None if the batch size is not known.
       share_outside_steps: Share of the time outside session calls: hooks that save, summarise,
         evaluate.
@@ -45,10 +46,10 @@ class Throughput:
 class ThroughputHook(v1.train.SessionRunHook):  # type: ignore[misc]
     """Logs steps and examples per second every n steps, and writes them as summaries.
 
-    Every worker that has the hook measures itself. What a session call spends its time on is not
-    visible from outside: so one call of each interval, its last, is traced by TensorFlow, and its
-    shares are reported as those of a sample. A traced call is slower than others, and time in
-    reductions is sending and waiting for others together: TensorFlow cannot tell them apart.
+    Every worker that has the hook measures itself. A hook cannot see inside a session call, so
+    TensorFlow traces the last call of each interval, and its shares are reported as a sample. A
+    traced call is slower than others. The time in reductions is that of sending and of waiting for
+    other workers together: TensorFlow does not separate them.
 
     Args:
       every_n_steps: Steps between two reports; the first interval begins after the first call.
@@ -92,7 +93,7 @@ class ThroughputHook(v1.train.SessionRunHook):  # type: ignore[misc]
 
     def before_run(self, run_context: Any) -> v1.train.SessionRunArgs | None:
         self._call_started_s = time.perf_counter()
-        # The first call makes the graph ready: no sample.
+        # The first call also prepares the graph, so it is not measured.
         self._is_traced = (
             self._traces and self._is_measuring and self._counter.may_cross(self._every_n_steps)
         )
@@ -141,7 +142,7 @@ class ThroughputHook(v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 def describe(measured: Throughput) -> str:
-    """Says in one line what was measured."""
+    """Returns the measurement as one line."""
     speed = f"{measured.steps_per_s:.4g} steps/sec"
     if measured.examples_per_s is not None:
         speed = f"{measured.examples_per_s:.4g} examples/sec, {speed}"
@@ -155,7 +156,7 @@ def describe(measured: Throughput) -> str:
 
 
 def tags(measured: Throughput) -> dict[str, float]:
-    """Returns the summaries: tag to value, without what is not known."""
+    """Returns the summaries, tag to value, without unknown values."""
     traced = measured.traced
     values = {
         "throughput/steps_per_sec": measured.steps_per_s,
@@ -204,9 +205,9 @@ def shares_of(step_stats: Any) -> StepShares | None:
 
 
 def _own_records(step_stats: Any) -> list[Record]:
-    """Lists what ran on this worker: only its own clock is known.
+    """Returns the records of this worker; the clocks of the others differ.
 
-    It has the most to do in its own step; the others only give it their values.
+    It is the task with the most records: in this step the others only send it values.
     """
     by_task: dict[str, list[Record]] = {}
     for device in step_stats.dev_stats:
@@ -220,7 +221,8 @@ def _own_records(step_stats: Any) -> list[Record]:
 def _exchange_spans(records: Iterable[Record]) -> list[tuple[int, int]]:
     """Returns one span for each exchange: from this worker's own offer to the result.
 
-    A reduction's ops that wait for nothing, such as those that find a queue, run long before.
+    Ops of a reduction without inputs to wait for, such as those that look up a queue, run long
+    before.
     """
     spans: dict[str, tuple[int, int]] = {}
     for (start, end), label in sorted(records):

@@ -1,4 +1,4 @@
-"""Calls in workers: sent by value, and watched until all return, one fails, or time is up."""
+"""Function calls in workers: sent by value, and watched until all return or one fails."""
 
 import contextlib
 import os
@@ -47,7 +47,9 @@ def wait_for_results(run: Run, timeout_s: float) -> list[Any]:
     if not in_time:
         late = [index for index, outcome in enumerate(outcomes) if outcome is None]
         raise stop_after_time(run, late, timeout_s)
-    values = [value_of(one, index) for index, one in enumerate(outcomes) if one is not None]
+    values = [
+        value_of(outcome, index) for index, outcome in enumerate(outcomes) if outcome is not None
+    ]
     _let_go(run)
     return values
 
@@ -72,7 +74,7 @@ def _failures(workers: Sequence[Job], outcomes: Sequence[Outcome | None]) -> lis
 
 
 def _let_go(run: Run) -> None:
-    """Lets all workers end by themselves, now that nobody needs them."""
+    """Waits until all workers have ended by themselves; no other worker needs them any more."""
     run.workers[0].all_finished_path.touch()
     if not wait_until(run.has_ended, _EXIT_LIMIT_S):
         left = [index for index, job in enumerate(run.workers) if not job.ended()]
@@ -112,7 +114,7 @@ def value_of(outcome: Outcome, worker: int) -> Any:
     """Returns the value that a worker's call returned.
 
     Raises:
-      TypeError: If the value cannot be made again in the test's process.
+      TypeError: If the value cannot be unpickled in the test's process.
     """
     import cloudpickle
 
@@ -131,7 +133,7 @@ def exception_of(outcome: Outcome) -> BaseException:
     import cloudpickle
 
     payload = outcome.payload
-    # To have a TensorFlow error itself, the test would have to import TensorFlow.
+    # Unpickling an error of TensorFlow would import TensorFlow into the test's process.
     if payload is not None and ("tensorflow" in sys.modules or b"tensorflow" not in payload):
         with contextlib.suppress(Exception):
             error = cloudpickle.loads(payload)
@@ -143,8 +145,8 @@ def exception_of(outcome: Outcome) -> BaseException:
 def _modules_by_value(function: Callable[..., Any]) -> list[ModuleType]:
     """Returns the modules that workers cannot import: the function's own, and those of pytest.
 
-    The modules of tfdist and of installed packages go by name, so that their classes and their
-    state are the worker's.
+    The modules of tfdist and of installed packages are pickled by name: their classes and their
+    state are then the worker's.
     """
     while isinstance(function, partial):
         function = function.func

@@ -1,4 +1,4 @@
-"""Engines over which workers are connected, and the environment that each gives its workers."""
+"""Engines that connect the workers of a test, and the environment of the workers."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _MEMBERSHIP = (*OF_ONE_RUN, "SLURM_")
 
 
 class EngineMissingError(RuntimeError):
-    """What the engine of a run needs is not installed."""
+    """A program or package that the engine of a run needs is not installed."""
 
 
 def check_request(engine: str, num_workers: int | None) -> int:
@@ -52,14 +52,14 @@ def engine_problem(engine: str) -> str | None:
 def worker_environment(
     environ: Mapping[str, str], additions: Mapping[str, str], temporary_folder: Path
 ) -> dict[str, str]:
-    """Returns what every worker's environment starts with.
+    """Returns the environment of every worker, before the variables of its engine.
 
-    The test's own environment wins over our defaults, and the run's additions over all.
+    The test's own environment overrides the defaults, and the run's additions override both.
 
     Args:
       environ: The test's environment.
-      additions: What the test wants set in this run.
-      temporary_folder: Where workers put temporary files; removed with the run.
+      additions: Variables that the test sets for this run.
+      temporary_folder: The folder for temporary files of workers; removed with the run.
     """
     kept = {name: value for name, value in environ.items() if not name.startswith(_MEMBERSHIP)}
     if "OMPI_COMM_WORLD_RANK" in environ:  # mpirun's settings for its ranks, not the user's

@@ -1,4 +1,4 @@
-"""What a test is told when a run failed: who was first, why, and what it wrote."""
+"""Errors of a failed run for the test: the first worker that failed, its cause, its output."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ _TAIL_LINES = 30
 
 
 class WorkerFailedError(RuntimeError):
-    """A worker raised an exception or ended without a word, and the others were stopped.
+    """A worker raised an exception or its process ended; the others were stopped.
 
     Its `__cause__` is the worker's exception, or a `WorkerTracebackError` with its text.
 
     Attributes:
-      worker: The index of the worker that failed first; of the first late one at a time limit.
-      exit_code: Its exit status if it ended without an exception of its own: a code, or minus
-        the number of the signal that ended it. None otherwise.
-      output: What each worker wrote, in worker order.
+      worker: The index of the worker that failed first; at a time limit, of the first late one.
+      exit_code: Its exit status if it ended without an exception: a code, or minus the number of
+        the signal that ended it. None otherwise.
+      output: The output of each worker, in worker order.
     """
 
     def __init__(
         self, message: str, *, worker: int, exit_code: int | None, output: Sequence[str]
     ) -> None:
-        """Makes the error; the message is for a person, the attributes are for a test."""
+        """Makes the error from a message for the user and attributes for the test."""
         super().__init__(message)
         self.worker = worker
         self.exit_code = exit_code
@@ -41,7 +41,7 @@ class WorkerTimeoutError(WorkerFailedError):
     """Not all workers finished within the time limit; all were stopped.
 
     Attributes:
-      late_workers: The indices of those that had not finished.
+      late_workers: The indices of the workers that had not finished.
     """
 
     def __init__(self, message: str, *, late_workers: Sequence[int], output: Sequence[str]) -> None:
@@ -51,12 +51,12 @@ class WorkerTimeoutError(WorkerFailedError):
 
 
 class WorkerTracebackError(Exception):
-    """Stands for a worker's exception that cannot be brought to the test; holds its text."""
+    """The text of a worker's exception that cannot be unpickled in the test's process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerFailure:
-    """How a worker failed: with an exception, or by ending with an exit status."""
+    """The failure of a worker: an exception, or an exit status."""
 
     worker: int
     time_s: float
@@ -86,8 +86,8 @@ def failure_text(
       start_s: When the workers had started.
       num_workers: How many workers the run has.
       stopped: The workers that still ran, and were then stopped.
-      output: What the failed worker wrote.
-      launcher_output: What mpirun wrote.
+      output: The output of the failed worker.
+      launcher_output: The output of mpirun.
     """
     # A worker may be over before the last one has started.
     after = f"after {max(0.0, failure.time_s - start_s):.1f} s"
@@ -116,7 +116,7 @@ def timeout_text(
     outputs: Sequence[str],
     stacks: Sequence[str],
 ) -> str:
-    """Returns the message about a time limit: who is late, where it stands, what it wrote."""
+    """Returns the message about a time limit: the late workers, their stacks, their output."""
     verb = "had" if len(late) > 1 else "has"
     parts = [
         f"{names_text(late)} of {num_workers} {verb} not finished within the limit of "
@@ -130,7 +130,7 @@ def timeout_text(
 
 
 def tail_text(name: str, output: str) -> str:
-    """Returns the last lines of what a process wrote, under a line that says so."""
+    """Returns the last lines of a process's output, under a line that names the process."""
     lines = output.strip().splitlines()
     if not lines:
         return f"{name} wrote nothing."

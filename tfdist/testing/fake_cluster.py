@@ -6,19 +6,19 @@
             ...
         assert fake_cluster.run(add, num_workers=2) == [3.0, 3.0]
 
-Every worker is a process of its own, made for this one run, and nothing of it is left when the run
-ends. It is forked from a server that has imported TensorFlow and done nothing else
-(`fork_server`), so only the first run of a test session pays for the import. Seconds on 2 cores:
+Every worker is a new process for this one run; nothing of it is left when the run ends. It is
+forked from a server that has imported TensorFlow and done nothing else (`fork_server`), so only the
+first run of a test session waits for the import. Seconds on 2 cores:
 
     first run of a session                      5 to 7
     later runs of a trivial function            0.1 (grpc), 0.3 (horovod), 0.06 (none)
     ... that makes a strategy and reduces once  0.45 (grpc)
     ... that calls hvd.init and reduces once    0.5 to 0.8 (horovod)
-    run_script beside the script's own time     0.1 (grpc, none), 0.3 (horovod)
+    run_script, plus the script's own time      0.1 (grpc, none), 0.3 (horovod)
 
-What forking changes: environment variables that TensorFlow reads while it is imported come too
+Forking has two effects: environment variables that TensorFlow reads while it is imported come too
 late in `env`, and the workers of a run share one string hash seed. A script (`run_script`) is
-started as a user starts it, and has neither.
+started as a user starts it, without these effects.
 """
 
 import sys
@@ -30,8 +30,8 @@ from tfdist.testing.run import Run, start_run
 from tfdist.testing.scripts import CompletedWorker, ScriptRun
 from tfdist.testing.server_process import ServerProcess
 
-# What workers would import one by one. Horovod is not among the needs of every run, but costs
-# little; pytest's part is what its rewritten assertions call.
+# Modules that each worker would import otherwise. Not every run needs Horovod, but it costs little;
+# pytest's rewritten assertions call that module of pytest.
 _PRELOADED = (
     "cloudpickle",
     "tensorflow",
@@ -43,13 +43,13 @@ _PRELOADED = (
 
 
 class FakeCluster:
-    """Starts local workers over an engine, and gives their results to a test.
+    """Starts local workers over an engine, and returns their results to a test.
 
-    The engines: "grpc" gives each worker a TF_CONFIG of local addresses; "horovod" starts the
-    workers with mpirun; "none" is one worker that is part of nothing.
+    The engines: "grpc" sets a TF_CONFIG of local addresses for each worker; "horovod" starts the
+    workers with mpirun; "none" is one worker without a cluster.
 
     Attributes:
-      outputs: What each worker of the last `run` wrote, in worker order.
+      outputs: The output of each worker of the last `run`, in worker order.
     """
 
     def __init__(self, server: ServerProcess) -> None:
@@ -71,28 +71,28 @@ class FakeCluster:
     ) -> list[Any]:
         """Calls `function(*args, **kwargs)` in every worker and returns the values.
 
-        The function goes to the workers by value: a test's own functions, closures and lambdas
-        will do. A worker whose call returned lives on until every worker's has.
+        The function is sent to the workers by value: a test's own functions, closures and lambdas
+        can be used. A worker whose call has returned stays until the calls of all have.
 
         Args:
-          function: What to call.
+          function: The function.
           *args: Its positional arguments, equal for all workers.
-          num_workers: How many workers; 2 if left out, 1 with engine "none".
+          num_workers: The number of workers; by default 2, and 1 with engine "none".
           engine: "grpc", "horovod" or "none".
-          timeout_s: The limit for the call in all workers, counted when all have started.
-          env: Environment variables for every worker, over those of the test.
+          timeout_s: The limit for the call in all workers, counted from the start of the last.
+          env: Environment variables for every worker; they override those of the test.
           **kwargs: The function's keyword arguments.
 
         Returns:
           One value per worker, in worker order.
 
         Raises:
-          WorkerFailedError: If a worker's call raises or its process ends; the message names the
-            worker that was first, with its traceback and output. The others are stopped.
+          WorkerFailedError: If a worker's call raises or its process ends; the message has the
+            first failed worker, its traceback and its output. The others are stopped.
           WorkerTimeoutError: If not all finish within the limit.
           EngineMissingError: If Horovod or mpirun is needed and not installed.
         """
-        __tracebackhide__ = True  # pytest shows the worker's error, not our way to it
+        __tracebackhide__ = True  # pytest shows the worker's error without this function
         call = pickle_call(function, args, kwargs)
         run = self._start(engine=engine, num_workers=num_workers, env=env, call=call)
         try:
@@ -111,7 +111,7 @@ class FakeCluster:
         env: Mapping[str, str] | None = None,
         check: bool = True,
     ) -> list[CompletedWorker]:
-        """Runs a Python script in every worker, waits, and returns how each ended.
+        """Runs a Python script in every worker, waits, and returns each worker's end.
 
         Args:
           argv: The script and its arguments; started with this Python.
@@ -153,7 +153,7 @@ class FakeCluster:
             raise
 
     def close(self) -> None:
-        """Stops whatever still runs, and removes the files of all runs."""
+        """Stops all runs that are not over, and removes the files of all runs."""
         while self._runs:
             self._runs.pop().close()
 

@@ -2,14 +2,14 @@
 
 `import tensorflow` takes seconds of processor time; forking a process that did it takes
 milliseconds. That is safe as long as this process has one thread and no TensorFlow session, eager
-context or server: it only imports. Every forked process is thus as new as a started one, but for
-imported modules. MPI ranks are forked here too: `mpi_rank` brings their environment.
+context or server: it only imports. A forked process then differs from a new one in its imported
+modules only. MPI ranks are forked here as well: `mpi_rank` sends their environment.
 
 A connection to the server's socket carries one request, one line of JSON, and stays open:
 
 - `{"preload": [module, ...]}`: answered by a line when the modules are imported;
-- a `Job`: its process is started, and its exit status is the answer. Whoever closes the
-  connection first has the process stopped, and every process that it left in its group.
+- a `Job`: its process is started, and its exit status is the answer. If the client closes the
+  connection first, the process is stopped, and every process that it left in its group.
 
 The server ends, and stops all processes first, when its standard input ends: with the process that
 started it, however that ended. It removes the folder of its socket then.
@@ -56,7 +56,7 @@ def main(socket_path: str) -> None:
 
 
 def _end_at_once() -> None:
-    # Taking TensorFlow's half a million objects apart costs every worker a third of a second.
+    # Freeing TensorFlow's half a million objects takes every worker a third of a second.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -66,7 +66,7 @@ def _end_at_once() -> None:
 class _Child:
     job: Job
     connection: socket.socket
-    kill_at_s: float | None = None  # set once it was asked to end
+    kill_at_s: float | None = None  # set when it has been asked to end
 
 
 class _Server:
@@ -109,7 +109,7 @@ class _Server:
         connection, _ = self._listener.accept()
         connection.settimeout(_REQUEST_LIMIT_S)
         request = ""
-        with contextlib.suppress(OSError):  # whoever asked may have gone already
+        with contextlib.suppress(OSError):  # the client may have ended already
             request = connection.makefile().readline()
         if not request:
             connection.close()
@@ -119,7 +119,7 @@ class _Server:
             return self._fork(Job.from_json(request), connection)
         before = dict(os.environ)
         _preload(fields["preload"])
-        # What an import leaves in the environment, it leaves for those who have the import.
+        # Variables that an import sets: the processes that have the import need them as well.
         self._import_environ |= {
             name: value for name, value in os.environ.items() if before.get(name) != value
         }
@@ -146,14 +146,14 @@ class _Server:
         return None
 
     def _let_go(self) -> None:
-        """Drops in a forked process all that belongs to the server."""
+        """Closes, in a forked process, everything that belongs to the server."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
         for child in self._children.values():
             child.connection.close()
-        for one in (self._listener, self._woken, self._waker):
-            one.close()
+        for opened in (self._listener, self._woken, self._waker):
+            opened.close()
 
     def _close(self) -> None:
         self._is_closing = True
@@ -176,7 +176,8 @@ class _Server:
                 _signal_group(pid, signal.SIGKILL)
 
     def _seconds_to_next_kill(self) -> float | None:
-        moments = [one.kill_at_s for one in self._children.values() if one.kill_at_s is not None]
+        times = (child.kill_at_s for child in self._children.values())
+        moments = [time_s for time_s in times if time_s is not None]
         return max(0.01, min(moments) - time.monotonic()) if moments else None
 
     def _reap(self) -> None:
@@ -184,7 +185,7 @@ class _Server:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None:
                 return
-            # What it started and left behind, while nobody else can have its process id.
+            # Kills processes that it left behind, while no other process can have its id.
             _signal_group(ended.si_pid, signal.SIGKILL)
             _, status = os.waitpid(ended.si_pid, 0)
             child = self._children.pop(ended.si_pid)
@@ -205,7 +206,7 @@ def _signal_group(pid: int, number: int) -> None:
 
 def _preload(modules: Sequence[str]) -> None:
     for module in modules:
-        with contextlib.suppress(ImportError):  # not installed: the call will say so
+        with contextlib.suppress(ImportError):  # not installed: the call reports it
             importlib.import_module(module)
     gc.collect()
     gc.freeze()  # collections in forked processes leave the shared pages alone

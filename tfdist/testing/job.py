@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened to a process, on the clock that all processes of a machine share."""
+    """The start or end of a process, on the clock that all processes of a machine share."""
 
     value: int  # the process id of a start, the exit status of an end (-9: killed by signal 9)
     time_s: float
@@ -19,7 +19,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A process to start, and where its output, result and end are written."""
+    """A process to start, and the files for its output, its result and its end."""
 
     folder: str
     name: str  # "worker-0", or "mpirun"
@@ -36,12 +36,12 @@ class Job:
 
     @property
     def all_finished_path(self) -> Path:
-        """A file that exists as soon as every worker has its result."""
+        """A file that is made when every worker has its result."""
         return Path(self.folder, "all-finished")
 
     @property
     def stdout_path(self) -> Path:
-        """Standard output; of a call both outputs, in the order in which they were written."""
+        """Standard output; for a call, both outputs in the order in which they were written."""
         return Path(self.folder, f"{self.name}.stdout")
 
     @property
@@ -60,11 +60,11 @@ class Job:
         return Path(self.folder, f"{self.name}.stacks")
 
     def record_start(self, pid: int) -> None:
-        """Notes that the process runs."""
+        """Writes the process id and the time of the start."""
         self._record("started", pid)
 
     def record_end(self, returncode: int) -> None:
-        """Notes how the process ended."""
+        """Writes the exit status and the time of the end."""
         self._record("ended", returncode)
 
     def started(self) -> Event | None:
@@ -76,7 +76,7 @@ class Job:
         return self._recorded("ended")
 
     def output(self) -> str:
-        """Returns what the process has written so far, standard output first."""
+        """Returns the output of the process so far, standard output first."""
         return "".join(
             read_text(path) for path in dict.fromkeys((self.stdout_path, self.stderr_path))
         )
@@ -87,7 +87,7 @@ class Job:
 
     @classmethod
     def from_json(cls, text: str) -> "Job":
-        """Reads what `to_json` wrote."""
+        """Returns the job of a line that `to_json` made."""
         fields: dict[str, Any] = json.loads(text)
         for name in ("command", "sys_path"):
             fields[name] = tuple(fields[name])  # JSON has lists only
@@ -121,7 +121,7 @@ def read_text(path: Path) -> str:
 
 
 def take_place(job: Job) -> None:
-    """Gives this process the job's input, output, environment and working folder."""
+    """Replaces this process's input, output, environment and working folder by the job's."""
     for number, path in ((0, os.devnull), (1, job.stdout_path), (2, job.stderr_path)):
         flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND
         opened = os.open(path, flags, 0o600)

@@ -1,8 +1,9 @@
-"""What mpirun starts for each rank: it has the rank's work done, and ends as the work ends.
+"""The program that mpirun starts for each rank: it starts the work, and ends as the work ends.
 
 The rank of a call is forked by the fork server, with the environment that mpirun gave to this
-process, which stays beside it: mpirun stops the one, the server then stops the other. The rank of a
-script is a child of this process in the same process group, to which mpirun sends its signals.
+process. This process stays until the rank ends: mpirun stops this one, then the server stops the
+rank. The rank of a script is a child of this process in the same process group, to which mpirun
+sends its signals.
 """
 
 import os
@@ -18,7 +19,7 @@ from tfdist.testing.job import Job, become_command, take_place
 
 
 def main(job_path: str, socket_path: str) -> None:
-    """Does the job in the file as the rank that this process is."""
+    """Runs the job in the file as the rank of this process."""
     die_with_parent(os.getppid())
     job = replace(
         Job.from_json(Path(job_path).read_text()),
@@ -44,7 +45,7 @@ def _run_command(job: Job) -> int:
         take_place(job)
         become_command(job)
     job.record_start(pid)
-    # These reach the whole group, and the command decides what they mean.
+    # These signals reach the whole group; the command handles them.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     _, status = os.waitpid(pid, 0)

@@ -1,4 +1,4 @@
-"""The processes of one run: started, watched, and stopped; the error of a run that failed."""
+"""The processes of one run: start, watch, stop, and the error of a failed run."""
 
 import contextlib
 import itertools
@@ -38,10 +38,10 @@ _END_LIMIT_S = 2.0
 
 
 class Run:
-    """The workers of a run, and for Horovod their mpirun; `close` leaves nothing of them."""
+    """The workers of a run, and for Horovod their mpirun; `close` ends and removes them all."""
 
     def __init__(self, server: ServerProcess, folder: Path, workers: tuple[Job, ...]) -> None:
-        """Makes a run of workers that are not started yet, with their files in the folder."""
+        """Makes a run of workers that are not started yet; their files are in the folder."""
         self.workers = workers
         self.mpirun: Job | None = None
         self._server = server
@@ -98,15 +98,15 @@ class Run:
         )
 
     def check(self) -> None:
-        """Raises an error if what the workers need has ended: the fork server."""
+        """Raises an error if the fork server, which the workers need, has ended."""
         self._server.check()
 
     def end_of(self, job: Job) -> Event | None:
-        """Returns when and how a process of the run ended, or None while it runs."""
+        """Returns the end of a process of the run, or None while it runs."""
         mpirun_end = self.mpirun.ended() if self.mpirun is not None else None
-        end = job.ended()  # asked second: nothing is recorded after mpirun's end
+        end = job.ended()  # read second: nothing is recorded after mpirun's end
         if end is None and mpirun_end is not None and job.command:
-            # mpirun killed the script together with the process that would have told.
+            # mpirun killed the script together with the process that records its end.
             return Event(value=-signal.SIGKILL, time_s=mpirun_end.time_s)
         return end
 
@@ -161,7 +161,7 @@ def start_run(
     """Starts N workers that run `command` or, if it is empty, make `call`.
 
     Raises:
-      ValueError: If there is no such engine, or it cannot have that many workers.
+      ValueError: If the engine is unknown, or cannot have that number of workers.
       EngineMissingError: If Horovod or mpirun is not installed and the engine needs them.
     """
     num_workers = check_request(engine, num_workers)
@@ -196,7 +196,7 @@ def start_run(
 def stop_after_failure(run: Run, failure: WorkerFailure, start_s: float) -> WorkerFailedError:
     """Stops the run and returns the error about its first failure."""
     stopped = [index for index, job in enumerate(run.workers) if not job.ended()]
-    # It ends by itself, and then mpirun, if there is one, begins to stop the others.
+    # The failed worker ends by itself; then mpirun, if there is one, stops the others.
     wait_until(lambda: run.end_of(run.workers[failure.worker]) is not None, _END_LIMIT_S)
     run.stop()
     outputs = [job.output() for job in run.workers]
@@ -214,7 +214,7 @@ def stop_after_failure(run: Run, failure: WorkerFailure, start_s: float) -> Work
 
 
 def stop_after_time(run: Run, late: Sequence[int], timeout_s: float) -> WorkerTimeoutError:
-    """Stops the run and returns the error about the workers that were late, and where they were."""
+    """Stops the run and returns the error about the late workers, with their stacks."""
     late_jobs = [run.workers[index] for index in late if run.workers[index].stacks_path.exists()]
     for job in late_jobs:
         start = job.started()
@@ -234,11 +234,11 @@ def stop_after_time(run: Run, late: Sequence[int], timeout_s: float) -> WorkerTi
     return WorkerTimeoutError(message, late_workers=late, output=outputs)
 
 
-def wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:
+def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
     """Waits until the condition holds, and returns whether it did within the limit."""
     give_up_s = time.monotonic() + limit_s
     pause_s = 0.002
-    while not is_so():
+    while not condition():
         if time.monotonic() >= give_up_s:
             return False
         time.sleep(pause_s)

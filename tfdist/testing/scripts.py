@@ -1,4 +1,4 @@
-"""Whole scripts as workers, as a user starts them: by hand in N terminals, or with mpirun."""
+"""Scripts as workers, started as a user starts them: in N terminals, or with mpirun."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from tfdist.testing.run import Run, stop_after_failure, stop_after_time, wait_un
 
 @dataclass(frozen=True, kw_only=True)
 class CompletedWorker:
-    """How a script ended in one worker."""
+    """The end of a script in one worker."""
 
     returncode: int  # minus the number of the signal that ended it
     stdout: str
@@ -52,23 +52,23 @@ class ScriptWorker:
             os.kill(self.pid, number)
 
     def stdout(self) -> str:
-        """Returns what it has written to standard output so far."""
+        """Returns its standard output so far."""
         return read_text(self._job.stdout_path)
 
     def stderr(self) -> str:
-        """Returns what it has written to standard error so far."""
+        """Returns its standard error so far."""
         return read_text(self._job.stderr_path)
 
     def text(self) -> str:
-        """Returns all that it has written so far, standard output first."""
+        """Returns all of its output so far, standard output first."""
         return self._job.output()
 
     def wait_for_text(self, pattern: str, timeout_s: float) -> re.Match[str]:
-        """Waits until the pattern is found in what the worker wrote.
+        """Waits until the pattern is found in the worker's output.
 
         Args:
           pattern: A regular expression; ^ and $ match at each line.
-          timeout_s: How long to wait at most.
+          timeout_s: The limit of the wait, in seconds.
 
         Returns:
           The first match.
@@ -80,7 +80,7 @@ class ScriptWorker:
         found: list[re.Match[str]] = []
 
         def is_decided() -> bool:
-            has_ended = self.poll() is not None  # asked first: after it nothing is written
+            has_ended = self.poll() is not None  # read first: nothing is written after the end
             for path in (self._job.stdout_path, self._job.stderr_path):
                 match = re.search(pattern, read_text(path), re.MULTILINE)
                 if match is not None:
@@ -104,7 +104,7 @@ class ScriptWorker:
         )
 
     def ended(self) -> Event | None:
-        """Returns when and how the worker ended, or None while it runs."""
+        """Returns the exit status and time of the worker's end, or None while it runs."""
         return self._run.end_of(self._job)
 
 
@@ -128,11 +128,11 @@ class ScriptRun:
         """Waits until every worker has ended.
 
         Args:
-          timeout_s: How long to wait at most.
+          timeout_s: The limit of the wait, in seconds.
           check: Whether a worker's failure is an error; the others are then stopped.
 
         Returns:
-          How each ended, in worker order.
+          The end of each worker, in worker order.
 
         Raises:
           WorkerFailedError: If a worker ends with another status than 0 and `check` is set.
@@ -155,7 +155,7 @@ class ScriptRun:
         return self.completed()
 
     def completed(self) -> list[CompletedWorker]:
-        """Stops the workers that still run, and returns how each ended, in worker order."""
+        """Stops the workers that still run, and returns the ends in worker order."""
         self._run.stop()
         return [
             CompletedWorker(

@@ -1,4 +1,4 @@
-"""The test's side of the fork server: start it when it is first needed, ask it, end it."""
+"""The test's side of the fork server: its start at the first use, requests to it, its end."""
 
 import contextlib
 import json
@@ -33,25 +33,25 @@ class ServerProcess:
     """A fork server, and the folder that holds its socket and its runs' files."""
 
     def __init__(self) -> None:
-        """Starts nothing yet."""
+        """Makes the object; the server starts at the first request."""
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._preloaded: set[str] = set()
 
     @property
     def folder(self) -> Path:
-        """The folder for everything that runs leave; removed by `close`."""
+        """The folder for the files of all runs; removed by `close`."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="tfdist-"))
         return self._folder
 
     @property
     def socket_path(self) -> str:
-        """Where the server listens."""
+        """The path of the socket at which the server listens."""
         return str(self.folder / "server")
 
     def preload(self, modules: Sequence[str]) -> None:
-        """Has the server import modules, so that its processes have them from the start."""
+        """Asks the server to import modules, so that its processes have them from the start."""
         self._forget_a_dead_server()
         missing = [module for module in modules if module not in self._preloaded]
         if not missing:
@@ -77,7 +77,7 @@ class ServerProcess:
         return connection
 
     def has_ended(self) -> bool:
-        """Returns whether the server was started and has ended, which it should not have."""
+        """Returns whether the server was started and has ended unexpectedly."""
         return self._process is not None and self._process.poll() is not None
 
     def check(self) -> None:
@@ -101,7 +101,7 @@ class ServerProcess:
             try:
                 process.wait(_END_LIMIT_S)
             except subprocess.TimeoutExpired:
-                process.kill()  # and the kernel kills its children with it
+                process.kill()  # the kernel kills its children with it
                 process.wait()
 
     def _connect(self) -> socket.socket:
@@ -126,7 +126,7 @@ class ServerProcess:
             raise
 
     def _forget_a_dead_server(self) -> None:
-        """Makes way for a new one, in the same folder."""
+        """Removes a server that has ended, so that a new one can start in the same folder."""
         if self.has_ended():
             self._end_process()
             Path(self.socket_path).unlink(missing_ok=True)

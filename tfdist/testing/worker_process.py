@@ -1,4 +1,4 @@
-"""The worker's side of a call: make it, write its outcome, leave together with the others."""
+"""The worker's side of a call: make the call, write the outcome, end together with the others."""
 
 import contextlib
 import faulthandler
@@ -16,14 +16,14 @@ from typing import Any
 
 from tfdist.testing.job import Job, write_whole
 
-# The worker writes its Python stacks at this signal. A real-time one, because the others may mean
-# something to the code under test.
+# The worker writes its Python stacks at this signal. It is a real-time signal: the code under test
+# may use the others.
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a call ended in one worker."""
+    """The outcome of a call in one worker."""
 
     time_s: float
     payload: bytes | None  # the value or the exception, pickled; None if that is impossible
@@ -32,14 +32,14 @@ class Outcome:
 
     @classmethod
     def read(cls, job: Job) -> "Outcome | None":
-        """Returns what the worker wrote, or None before that."""
+        """Returns the outcome that the worker wrote, or None before that."""
         try:
             return cls(**pickle.loads(job.result_path.read_bytes()))
         except FileNotFoundError:
             return None
 
     def write(self, job: Job) -> None:
-        """Leaves the outcome for the test."""
+        """Writes the outcome for the test."""
         write_whole(job.result_path, pickle.dumps(vars(self)))
 
 
@@ -68,7 +68,7 @@ def _start_afresh(job: Job) -> None:
     sys.path[:] = job.sys_path
     importlib.invalidate_caches()  # test modules may be younger than the fork server
     sys.argv = [job.name]
-    tempfile.tempdir = None  # whoever asked for it in the fork server got the server's
+    tempfile.tempdir = None  # in the fork server it may be set to the server's
     # Lines reach the file as they are written, so that a killed worker leaves its last one.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]

@@ -484,6 +484,6 @@ def test_ctrl_c_ends_the_waiting_among_connected_workers(
         assert any("Waiting for worker 2" in line for line in process.stdout)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=2)
-    chief.wait_until_said("went away before the start")
+    chief.wait_until_said("left before the start")
     others = [start_worker(cluster, index) for index in (1, 2)]
     assert [worker.wait_for_end() for worker in (chief, *others)] == ["", "", ""]

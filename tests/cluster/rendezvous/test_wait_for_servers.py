@@ -45,7 +45,7 @@ def test_a_server_that_never_answers_is_named(local_cluster: MakeCluster) -> Non
         )
     missing = f"worker 2 ({cluster.address(cluster.workers[2])})"
     message = str(caught.value)
-    assert message.startswith(f"{missing} met us, but the TensorFlow server there cannot be reach")
+    assert message.startswith(f"{missing} joined, but the TensorFlow server there cannot be reach")
     assert "nothing listens there for 0.6 s" in message
     assert "firewall between the hosts?" in message
     assert said[0].startswith(f"Waiting for the TensorFlow server of {missing}: nothing listens")

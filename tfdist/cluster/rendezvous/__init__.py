@@ -1,3 +1,23 @@
-"""The rendezvous: workers find each other before TensorFlow starts, and notice lost peers."""
+"""The rendezvous: all workers wait for each other before TensorFlow starts, and watch each other.
+
+TensorFlow waits indefinitely for a worker that is missing, and names none. So the workers connect
+on the ports that TensorFlow will use, first without it:
+
+                    worker 0 (the chief)              worker 1              worker 2
+    meet            listens on its port               listens on its port   (starts later)
+                    <----------- Hello ---------------+
+                    ------------ Reply "wait" ------->  prints: Waiting for worker 2
+                    <----------- Hello ------------------------------------ +
+                    ------------ Reply "go" ---------> ------------------->  or "end": an error,
+                    closes its port                   closes its port        equal for all
+    (TensorFlow)    starts its server there           starts its server     starts its server
+    wait_for_servers   each worker connects to each other worker's server once
+    (training)
+    PeerWatch       each worker connects to each other worker's server once a second;
+                    one that refuses twice, or is silent for 20 s, is lost
+
+`meeting` holds `meet` and `wait_for_servers`, `chief` the chief's side, `protocol` the messages and
+the texts for the user, `sockets` listening and connecting, `peer_watch` the watch during training.
+"""
 
 __all__: list[str] = []  # internal

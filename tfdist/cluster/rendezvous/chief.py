@@ -1,4 +1,4 @@
-"""The chief's side of the rendezvous: it collects the others and tells them what it knows."""
+"""The chief's side of the rendezvous: accepts the other workers and sends them the state."""
 
 import selectors
 import socket
@@ -20,15 +20,15 @@ from tfdist.cluster.rendezvous.protocol import (
 )
 from tfdist.cluster.rendezvous.sockets import POLL_S, Patience
 
-# A connection that has not said who it is by then is a probe or a stranger.
+# A connection without a hello by then is a port scan or another program.
 _HELLO_LIMIT_S = 5.0
-# After a failure: how long the chief still tells it to those who arrive.
+# After a failure the chief still reports it to workers that connect, for so long.
 _FAREWELL_S = 1.0
 
 
 @dataclass(eq=False, kw_only=True)
 class _Guest:
-    """A connection: a stranger until its hello is read, then the worker of that index."""
+    """A connection: of an unknown program until its hello is read, then of the worker `index`."""
 
     connection: socket.socket
     sender_ip: str
@@ -38,7 +38,7 @@ class _Guest:
     process: str = ""
 
     def has_left(self) -> bool:
-        """Whether the other end is closed, though its end has not been read here yet."""
+        """Returns whether the other side has closed it, even if that is not read yet."""
         try:
             return not self.connection.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -48,9 +48,10 @@ class _Guest:
 
 
 class Gathering:
-    """Waits until every other worker has connected, then lets all go at once.
+    """Waits until every other worker has connected, then sends "go" to all at once.
 
-    Strangers are ignored. A worker that leaves before the start is missing again.
+    Connections of other programs are ignored. A worker that leaves before the start is missing
+    again.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Gathering:
         patience: Patience,
         say: Callable[[str], None],
     ) -> None:
-        """Takes the listening sockets, which stay the caller's to close."""
+        """Takes the listening sockets; the caller closes them."""
         self._members = members
         self._listeners = listeners
         self._patience = patience
@@ -74,7 +75,7 @@ class Gathering:
         self._has_told_of_strangers = False
 
     def run(self) -> None:
-        """Returns when all are here and have been told to go; a RendezvousError otherwise."""
+        """Returns when all workers have joined and got "go"; raises a RendezvousError otherwise."""
         try:
             for listener in self._listeners:
                 self._selector.register(listener, selectors.EVENT_READ)
@@ -88,7 +89,7 @@ class Gathering:
             self._selector.close()
 
     def _read_what_came(self) -> bool:
-        """Reads for at most POLL_S; whether there was anything (there may be more to read)."""
+        """Reads for at most POLL_S; returns whether anything came (there may be more)."""
         ready = self._selector.select(POLL_S if self._missing() or self._error else 0)
         for key, _ in ready:
             if key.data is None:
@@ -101,7 +102,7 @@ class Gathering:
         assert isinstance(listener, socket.socket)
         try:
             connection, address = listener.accept()
-        except OSError:  # it is gone again
+        except OSError:  # The connection is closed again.
             return
         connection.setblocking(False)
         guest = _Guest(connection=connection, sender_ip=str(address[0]).removeprefix("::ffff:"))
@@ -109,7 +110,7 @@ class Gathering:
         self._selector.register(connection, selectors.EVENT_READ, guest)
 
     def _read(self, guest: _Guest) -> None:
-        if guest not in self._guests:  # dropped a moment ago, in favour of its successor
+        if guest not in self._guests:  # Dropped a moment ago: the worker has connected again.
             return
         try:
             data = guest.connection.recv(1 << 16)
@@ -119,7 +120,7 @@ class Gathering:
             data = b""
         if not data:
             if guest.index is not None and not self._error:
-                self._say(f"{self._members[guest.index]} went away before the start.")
+                self._say(f"{self._members[guest.index]} left before the start.")
             self._drop(guest)
         elif guest.index is None:
             guest.received += data
@@ -134,7 +135,7 @@ class Gathering:
         if hello is None:
             self._ignore(guest)
             return
-        for other in list(self._guests):  # the same worker, started or connected again
+        for other in list(self._guests):  # The same worker, started or connected again.
             is_gone = other.process == hello.process or other.has_left()
             if other.index == hello.index and is_gone:
                 self._drop(other)

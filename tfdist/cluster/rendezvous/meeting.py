@@ -1,7 +1,8 @@
-"""The workers find each other before TensorFlow, which would wait for ever for a missing one.
+"""`meet` and `wait_for_servers`: the start of all workers, before and after TensorFlow's servers.
 
-`meet` brings all workers together on the ports that TensorFlow will use; `wait_for_servers`
-checks afterwards that TensorFlow's servers can be reached there. Both say whom they wait for.
+`meet` connects all workers on the ports that TensorFlow will use; `wait_for_servers` checks
+afterwards that TensorFlow's servers can be reached there. Both name the workers that they wait for.
+The package's docstring draws the order of events.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ from tfdist.cluster.rendezvous.sockets import (
 )
 from tfdist.cluster.tasks import Cluster, Task
 
-# The chief knows more than the others, so its last word should come before their own.
+# The chief knows more than the others, so its error should come before theirs.
 _GRACE_S = 1.0
 _RETRY_S = 0.2
 
@@ -56,16 +57,16 @@ def meet(
     """Waits until all workers of the cluster have started with the same cluster.
 
     Every worker must call it, before TensorFlow's server takes the port; ps and evaluator tasks
-    must not. If one does not come, the others say whom they wait for and raise after the limit.
+    must not. If one does not come, the others name it at intervals and raise after the limit.
     Afterwards all ports are free again. Ctrl-C works at every moment, except that the system's
     look-up of an unknown host name finishes first.
 
     Args:
-      cluster: The cluster; all workers must have been given the same one.
+      cluster: The cluster; it must be the same for all workers.
       task: This process's task, one of `cluster.workers`.
-      timeout_s: How long to wait for the others, counted from this process's call.
-      report_every_s: How often to say who is missing.
-      say: Takes a line for the user.
+      timeout_s: The limit of the wait, in seconds from this process's call.
+      report_every_s: Seconds between two lines that name the missing workers.
+      say: Called with each line for the user.
 
     Raises:
       RendezvousError: If this worker's port is in use, a worker is missing after the limit, a
@@ -75,7 +76,7 @@ def meet(
     index = cluster.worker_index(task)
     members = members_of(cluster)
     patience = Patience(timeout_s, report_every_s)
-    # Only the chief is called on, but a port in use is to be found here by every worker.
+    # Only the chief accepts connections, but every worker must notice here if its port is in use.
     with listening(members[index]) as listeners:
         if index == 0:
             Gathering(members, listeners, patience, say).run()
@@ -86,7 +87,7 @@ def meet(
 
 
 def check_port(cluster: Cluster, task: Task) -> None:
-    """Refuses a port that is in use, without waiting for anybody.
+    """Refuses a port that is in use, without waiting for other workers.
 
     Raises:
       RendezvousError: If this worker's port is in use or may not be used.
@@ -106,14 +107,14 @@ def wait_for_servers(
 ) -> None:
     """Waits until the TensorFlow server of every other worker accepts connections.
 
-    Called after `meet` and after this worker's own server was started.
+    Must be called after `meet` and after this worker's own server was started.
 
     Args:
       cluster: The cluster.
       task: This process's task, one of `cluster.workers`.
-      timeout_s: How long to wait.
-      report_every_s: How often to say whose server does not answer.
-      say: Takes a line for the user.
+      timeout_s: The limit of the wait, in seconds.
+      report_every_s: Seconds between two lines that name the servers that do not answer.
+      say: Called with each line for the user.
 
     Raises:
       RendezvousError: If a server cannot be reached within the limit.
@@ -145,7 +146,7 @@ def wait_for_servers(
 def _join(
     members: Sequence[Member], index: int, patience: Patience, say: Callable[[str], None]
 ) -> None:
-    """Returns when the chief says go, however often the connection to it must be made."""
+    """Returns after the chief's "go"; connects again as often as the connection fails."""
     chief = str(members[0])
     hello = Hello(members=tuple(members), index=index, process=uuid.uuid4().hex)
     while True:
@@ -166,7 +167,7 @@ def _join(
 def _follow(
     connection: socket.socket, hello: Hello, patience: Patience, say: Callable[[str], None]
 ) -> str:
-    """Says hello and listens to the chief: "" after its go, else why there is no go."""
+    """Sends the hello and follows the chief's replies; returns "" after "go", else a problem."""
     connection.sendall(encode(hello))
     connection.settimeout(POLL_S)
     received, heard, heard_at = b"", None, 0.0
@@ -200,7 +201,7 @@ def _line_while_connected(
 ) -> str:
     if heard is None:
         return waiting_line(chief, patience.waited_s, patience.limit_s, "it does not answer")
-    # Of the two limits, this process's and the chief's, the one that ends the waiting first.
+    # Both this process and the chief have a limit; the line shows the one that ends first.
     chief_waited_s = heard.waited_s + silent_s
     if heard.limit_s - chief_waited_s < patience.limit_s - patience.waited_s:
         return waiting_line(heard.missing, chief_waited_s, heard.limit_s)

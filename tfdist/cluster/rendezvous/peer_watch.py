@@ -1,7 +1,7 @@
-"""Noticing in the middle of a run that another worker's process is gone.
+"""The watch over other workers during training: a worker whose process has ended is noticed.
 
-TensorFlow tells a worker that waits to receive from a lost one, but not a worker that waits for a
-lost one to fetch what it has ready: that wait has no end.
+TensorFlow raises an error in a worker that waits to receive from a lost worker. It raises none in a
+worker that waits until the lost one fetches a value: that wait has no end.
 """
 
 import threading
@@ -21,15 +21,15 @@ _PROBE_EVERY_S = 1.0
 _REFUSALS_UNTIL_LOST = 2
 # No answer at all: the machine or the network is down, perhaps for a moment.
 _SILENCE_UNTIL_LOST_S = 20.0
-# How long a main thread that cannot be interrupted may take to come back.
+# The time in which a main thread that cannot be interrupted may return by itself.
 _GRACE_S = 3.0
-# How long one that has been interrupted may take to leave. It never does if closing its session
-# waits for the answer of a machine that is silent.
+# The time in which an interrupted main thread may leave the block. It never does if closing its
+# session waits for a machine that does not answer.
 _LEAVING_S = 5.0
 
 
 class WorkerLostError(OneLineError, RuntimeError):
-    """Another worker went away while this one was training."""
+    """Another worker's process ended while this one was training."""
 
     exit_code: ClassVar[int] = LOST_WORKER
 
@@ -37,8 +37,8 @@ class WorkerLostError(OneLineError, RuntimeError):
 def peers_of(cluster: Cluster, task: Task) -> tuple[Member, ...]:
     """Returns the workers that this one watches: all but itself.
 
-    Everybody watches everybody: news that went round from neighbour to neighbour would be late,
-    and would blame those that ended because of the lost one.
+    Each worker watches all others. If each watched its neighbour only, the news would come late,
+    and would name workers that ended because of the lost one.
     """
     own = cluster.worker_index(task)
     members = members_of(cluster)
@@ -46,11 +46,11 @@ def peers_of(cluster: Cluster, task: Task) -> tuple[Member, ...]:
 
 
 class PeerWatch:
-    """Watches other workers, in a thread each, from `start` to the end of the `with` block.
+    """Watches other workers, each in its thread, from `start` to the end of the `with` block.
 
-    When a worker is lost, its thread interrupts whatever this process waits for, and the error
-    that follows leaves the block as a `WorkerLostError`. While there is no way to interrupt it, or
-    when that is of no use, the process is ended: exit code 200 and the same line on standard error.
+    When a worker is lost, its thread interrupts the main thread's wait, and the error that follows
+    leaves the block as a `WorkerLostError`. If the wait cannot be interrupted, or the interrupt has
+    no effect, the process is ended: exit code 200 and the same line on standard error.
 
     Args:
       *peers: The workers to watch.
@@ -68,7 +68,7 @@ class PeerWatch:
         self._threads: list[threading.Thread] = []
 
     def start(self, interrupt: Callable[[], None] | None = None) -> None:
-        """Begins to watch; the peers' servers must have been reached before."""
+        """Begins to watch; the peers' servers must have been reached once before."""
         self.interrupt = interrupt
         for peer in self._peers:
             self._threads.append(threading.Thread(target=self._watch, args=(peer,), daemon=True))
@@ -114,7 +114,7 @@ class PeerWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Ends the watching; an error that it has caused becomes a `WorkerLostError`."""
+        """Ends the watch; an error that it has caused becomes a `WorkerLostError`."""
         self._is_over.set()
         for thread in self._threads:
             thread.join()

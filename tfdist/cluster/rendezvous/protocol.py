@@ -1,7 +1,7 @@
-"""What workers say to each other before the start, and what the user reads about it. No sockets.
+"""The messages between workers before the start, and the texts for the user. No sockets.
 
 Every other worker connects to the chief and sends one line, its `Hello`. The chief answers with
-lines, each a `Reply`: "wait" whenever somebody comes or leaves, then "go" to all, or "end".
+lines, each a `Reply`: "wait" whenever a worker joins or leaves, then "go" to all, or "end".
 """
 
 import json
@@ -24,7 +24,7 @@ class RendezvousError(OneLineError, RuntimeError):
 
 
 class AbsentWorkerError(RendezvousError):
-    """Another worker did not come in time, or went away again before the start."""
+    """Another worker did not come in time, or left again before the start."""
 
     exit_code: ClassVar[int] = LOST_WORKER
 
@@ -48,13 +48,13 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """The first words of a worker.
+    """The first message of a worker.
 
     Attributes:
-      members: The workers it knows of.
-      index: Which of them it is.
-      process: Tells two processes apart that say they are the same worker.
-      version: The version of these words.
+      members: The workers that its cluster lists.
+      index: Its own index among them.
+      process: A random text by which two processes of one task are told apart.
+      version: The version of the protocol.
     """
 
     members: tuple[Member, ...]
@@ -64,7 +64,7 @@ class Hello:
 
     @property
     def sender(self) -> Member:
-        """The worker that speaks, in its own words."""
+        """The worker that sends the message, as its own cluster lists it."""
         return self.members[self.index]
 
 
@@ -73,10 +73,10 @@ class Reply:
     """A line from the chief.
 
     Attributes:
-      event: "wait" (not all are here), "go" (all are), or "end" (there will be no start).
-      missing: With "wait": who is not here yet, ready to be read.
-      waited_s: With "wait": how long the chief has waited.
-      limit_s: With "wait": how long it waits at most.
+      event: "wait" (a worker is missing), "go" (all have joined), or "end" (there is no start).
+      missing: With "wait": the missing workers, as text for the user.
+      waited_s: With "wait": the seconds that the chief has waited.
+      limit_s: With "wait": the seconds that it waits at most.
       error: With "end": the message for the user.
       is_absence: With "end": whether a worker did not come.
     """
@@ -101,7 +101,7 @@ def encode(words: Hello | Reply) -> bytes:
 
 
 def parse_hello(line: bytes) -> Hello | None:
-    """Returns what a worker says, or None if these are somebody else's bytes."""
+    """Returns the message of a worker, or None if the line is not one."""
     words = _parse(line)
     try:
         members = tuple(
@@ -117,7 +117,7 @@ def parse_hello(line: bytes) -> Hello | None:
 
 
 def parse_reply(line: bytes) -> Reply | None:
-    """Returns what the chief says, or None if these are somebody else's bytes."""
+    """Returns the message of the chief, or None if the line is not one."""
     words = _parse(line)
     try:
         return Reply(
@@ -133,17 +133,17 @@ def parse_reply(line: bytes) -> Reply | None:
 
 
 def ending_error(reply: Reply) -> RendezvousError:
-    """Returns the error that a reply "end" means, for the chief and for who reads it."""
+    """Returns the error of a reply "end"; the chief and the other workers raise it."""
     return AbsentWorkerError(reply.error) if reply.is_absence else RendezvousError(reply.error)
 
 
 def refusal(hello: Hello, members: Sequence[Member], present: Collection[int]) -> str | None:
-    """Says why the run cannot start with this worker, or None if it is welcome.
+    """Returns why the run cannot start with this worker; None if it can.
 
     Args:
-      hello: What the worker says.
-      members: The workers that the chief knows of, itself first.
-      present: Indices of the workers that are here already.
+      hello: The worker's message.
+      members: The workers that the chief's cluster lists, the chief first.
+      present: Indices of the workers that have joined already.
     """
     sender, chief = hello.sender, members[0]
     if hello.version != VERSION:
@@ -160,7 +160,7 @@ def refusal(hello: Hello, members: Sequence[Member], present: Collection[int]) -
     if hello.index in present:
         return (
             f"Two processes were started as {sender}. Start each task once: "
-            "give every process a task of its own in TF_CONFIG."
+            "give every process another task in TF_CONFIG."
         )
     return None
 
@@ -174,13 +174,13 @@ def name_missing(missing: Sequence[Member]) -> str:
 
 
 def waiting_line(missing: str, waited_s: float, limit_s: float, problem: str = "") -> str:
-    """Returns the line that tells the user whom this process waits for."""
+    """Returns the line that names the workers for which this process waits."""
     why = f": {problem}" if problem else ""
     return f"Waiting for {missing}{why}, {_seconds(waited_s)} s of {_seconds(limit_s)} s ..."
 
 
 def missing_error(missing: str, limit_s: float, problem: str = "") -> str:
-    """Returns the message with which a process gives up waiting."""
+    """Returns the message of the error after the limit."""
     why = f" ({problem})" if problem else ""
     return (
         f"{missing} did not come within {_seconds(limit_s)} s{why}.\nStart every worker of the "
@@ -189,9 +189,9 @@ def missing_error(missing: str, limit_s: float, problem: str = "") -> str:
 
 
 def unreachable_error(missing: str, limit_s: float, problem: str) -> str:
-    """Returns the message for servers that do not answer though their workers did."""
+    """Returns the message for workers that joined, but whose servers do not answer."""
     return (
-        f"{missing} met us, but the TensorFlow server there cannot be reached: {problem} for "
+        f"{missing} joined, but the TensorFlow server there cannot be reached: {problem} for "
         f"{_seconds(limit_s)} s.\nDid that worker end, or is there a firewall between the hosts?"
     )
 
@@ -205,7 +205,7 @@ def _parse(line: bytes) -> dict[str, Any]:
 
 
 def _difference(theirs: Sequence[Member], ours: Sequence[Member]) -> tuple[str, str]:
-    """Shows both lists whole where they are short, else their lengths and where they differ."""
+    """Returns both lists as text: complete if short, else lengths and the first difference."""
     if max(len(theirs), len(ours)) <= _MOST_NAMED and _addresses(theirs) != _addresses(ours):
         return _addresses(theirs), _addresses(ours)
     place = next(

@@ -1,4 +1,4 @@
-"""Listening and connecting for the rendezvous: limits, all addresses of a host, plain words."""
+"""Sockets of the rendezvous: limits of a wait, listening, connecting, and errors in words."""
 
 import errno
 import socket
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from tfdist.cluster.rendezvous.protocol import Member, PortTakenError, RendezvousError
 from tfdist.cluster.tasks import is_loopback, split_address
 
-# How long any wait may last before this process looks at its clock again.
+# The longest wait before this process looks at its clock again.
 POLL_S = 0.1
 # Long enough for one lost packet: Linux repeats the first packet of a connection after 1 s.
 _CONNECT_LIMIT_S = 2.0
@@ -18,7 +18,7 @@ _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class Patience:
-    """A time limit, and when the next word about the waiting is due."""
+    """The limit of a wait, and the times at which it is reported."""
 
     def __init__(self, limit_s: float, report_every_s: float) -> None:
         """Starts the clock."""
@@ -34,11 +34,11 @@ class Patience:
         return time.monotonic() - self._start
 
     def is_over(self, grace_s: float = 0.0) -> bool:
-        """Whether the limit, and `grace_s` beyond it, have passed."""
+        """Returns whether the limit and `grace_s` beyond it have passed."""
         return self.waited_s > self.limit_s + grace_s
 
     def report_is_due(self) -> bool:
-        """Whether to say something now; true once for each interval."""
+        """Returns whether a report is due now; true once in each interval."""
         now = time.monotonic()
         if now < self._next_report:
             return False
@@ -51,8 +51,9 @@ class Patience:
 def listening(member: Member) -> Iterator[list[socket.socket]]:
     """Listens on the member's port while the block runs.
 
-    A loopback address is listened on alone. For any other the port is taken on all interfaces, as
-    TensorFlow's server will do: a host may know its own name by an address that others don't see.
+    For a loopback address the port is taken there only. For any other it is taken on all
+    interfaces, as TensorFlow's server does: a host may resolve its own name to an address that the
+    others do not see.
 
     Args:
       member: This worker, with its own address.
@@ -69,7 +70,7 @@ def listening(member: Member) -> Iterator[list[socket.socket]]:
             try:
                 listeners.append(_listener(family, host, port))
             except OSError as error:
-                if error.errno in _NO_SUCH_ADDRESS:  # IPv6 is resolved but switched off, say
+                if error.errno in _NO_SUCH_ADDRESS:  # For example, IPv6 is switched off.
                     continue
                 raise _cannot_listen(member, port, error) from None
         if not listeners:
@@ -82,14 +83,14 @@ def listening(member: Member) -> Iterator[list[socket.socket]]:
 
 
 def connect(address: str) -> socket.socket:
-    """Connects to "host:port", trying each address the host resolves to; an OSError if none does.
+    """Connects to "host:port" at the first of the host's addresses that answers, else an OSError.
 
-    Ctrl-C interrupts it; it takes at most 2 s for each address, and what the host's name takes.
+    Ctrl-C interrupts it. It takes at most 2 s for each address, and the look-up of the host's name.
     """
     host, port = split_address(address)
     connection = socket.create_connection((host, port), timeout=_CONNECT_LIMIT_S)
-    # Where nobody listens, the kernel may connect a local port to itself (if it picks the same
-    # number for this end). Reset, or the owner could not listen there for a minute.
+    # If no process listens on a local port, the kernel may connect it to itself (when it picks the
+    # same number for this end). Reset it, or the owner could not listen there for a minute.
     if connection.getsockname() == connection.getpeername():
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
@@ -98,7 +99,7 @@ def connect(address: str) -> socket.socket:
 
 
 def why_not_connected(error: OSError) -> str:
-    """Says in a few words why `connect` failed."""
+    """Returns in a few words why `connect` failed."""
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens there"
     if isinstance(error, socket.gaierror):
@@ -122,8 +123,8 @@ def _own_endpoints(address: str) -> list[tuple[socket.AddressFamily, str, int]]:
 
 
 def _listener(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
-    # SO_REUSEADDR (set by create_server): connections of an earlier run that the kernel still
-    # remembers are no obstacle. Without SO_REUSEPORT a second listener is noticed.
+    # SO_REUSEADDR (set by create_server): the port can be taken though the kernel still remembers
+    # connections of an earlier run. Without SO_REUSEPORT a second listener gets an error.
     dual = family == socket.AF_INET6 and not host
     listener = socket.create_server((host, port), family=family, dualstack_ipv6=dual, backlog=1024)
     listener.setblocking(False)
@@ -131,7 +132,7 @@ def _listener(family: socket.AddressFamily, host: str, port: int) -> socket.sock
 
 
 def port_taken_error(member: Member) -> PortTakenError:
-    """Returns the error of a worker whose port somebody else has."""
+    """Returns the error of a worker whose port another process has."""
     return PortTakenError(
         f"port {split_address(member.address)[1]} (this worker's address, {member}) is already in "
         "use.\nWas this task started twice? Stop the process that listens there (see `ss -ltnp`), "

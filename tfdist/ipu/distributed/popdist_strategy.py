@@ -1,4 +1,4 @@
-"""`ipu.distributed.popdist_strategy`: training on the instances of however the run was started."""
+"""`ipu.distributed.popdist_strategy`: training on all instances, whatever started them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ def PopDistStrategy(
     enable_dataset_iterators: bool = True,
     enable_keras_extensions: bool = True,
 ) -> RunStrategy:
-    """Makes `strategy_for_run` with the original's arguments: variables on the device.
+    """Returns `strategy_for_run()` for the original's arguments, with variables on the device.
 
     Args:
       ipu_device: "/device:IPU:0", or another device's name.
       add_ipu_cross_replica_reductions: True; gradients are always reduced over all replicas.
-      enable_dataset_iterators: Named once as having no effect if it is False.
-      enable_keras_extensions: The same.
+      enable_dataset_iterators: Has no effect; False is logged once.
+      enable_keras_extensions: Has no effect; False is logged once.
 
     Raises:
-      ValueError: For another IPU, or without the reductions.
+      ValueError: If it is another IPU than the first, or the reductions are switched off.
     """
     if not add_ipu_cross_replica_reductions:
         raise ValueError(

@@ -1,7 +1,7 @@
 """`ipu.horovod`: Horovod's functions, initialised for TensorFlow over MPI.
 
-Horovod is loaded with this module, as the original loads MPI; without it the import fails with one
-line that says what is missing.
+Importing this module loads Horovod, as the original loads MPI. If Horovod is not installed, the
+import fails with one line.
 """
 
 from tfdist.ipu.horovod import ipu_horovod_strategy, popdist_strategy

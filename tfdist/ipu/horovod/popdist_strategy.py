@@ -1,4 +1,4 @@
-"""`ipu.horovod.popdist_strategy`: the older place of `ipu.distributed.popdist_strategy`."""
+"""`ipu.horovod.popdist_strategy`: the older module of `ipu.distributed.popdist_strategy`."""
 
 from tfdist.ipu.distributed.popdist_strategy import PopDistStrategy
 

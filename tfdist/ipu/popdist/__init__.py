@@ -1,4 +1,4 @@
-"""`popdist`: which instance of the run this is, and its replicas."""
+"""`popdist`: this instance of the run, and its replicas."""
 
 from tfdist.cluster.instances import check_num_devices_per_replica as checkNumIpusPerReplica
 from tfdist.cluster.instances import first_device_index as getDeviceId

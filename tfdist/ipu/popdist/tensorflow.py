@@ -16,12 +16,12 @@ def set_ipu_config(
     """Selects a device for each replica of this instance, as `utils.auto_select_ipus` does.
 
     Args:
-      config: What `utils.create_ipu_config` made; it is changed.
-      ipus_per_replica: How many devices the program means a replica to have.
-      configure_device: Whether to do so.
+      config: The options that `utils.create_ipu_config` returned; they are changed.
+      ipus_per_replica: The number of devices that the program expects for each replica.
+      configure_device: If False, the options stay as they are.
 
     Raises:
-      ValueError: If the launcher has planned for another number of devices.
+      ValueError: If the launcher gives a replica another number of devices.
     """
     if ipus_per_replica is not None and not check_num_devices_per_replica(ipus_per_replica):
         raise ValueError(
