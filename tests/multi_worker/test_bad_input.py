@@ -63,7 +63,10 @@ def check_answer(answer: str, *fragments: str) -> None:
         ),
         (
             text_of({"worker": ["localhost:3737", "127.0.0.1:3737"]}, WORKER_0),
-            ["lists 127.0.0.1:3737 twice, as worker 0 and worker 1", "Give each task its own address"],
+            [
+                "lists 127.0.0.1:3737 twice, as worker 0 and worker 1",
+                "Give each task its own address",
+            ],
         ),
         (
             text_of({"worker": ["localhost:3737", "localhost"]}, WORKER_0),
