@@ -66,7 +66,10 @@ TF_CONFIGS: list[tuple[str, list[str]]] = [
     (worker("[z]:3"), ["[z] is not an IPv6 address", "Write [address]:port"]),
     (worker("a b:1"), ['"a b" is not a host', "Use a name of letters"]),
     (worker("a\nb:1"), [r'"a\nb" is not a host', "Use a name of letters"]),
-    (worker("a:1", "a:1"), ["a:1 twice, as worker 0 and worker 1", "Give each task an address"]),
+    (
+        worker("a:1", "a:1"),
+        ["a:1 twice, as worker 0 and worker 1", "Give each task its own address"],
+    ),
     (worker("localhost:1", "b:1"), ["mixes localhost:1", "with b:1", "Use names or addresses"]),
     (tf_config({"chief": ["a:1", "b:1"]}), ["2 chiefs (a:1 and b:1)", "one is allowed", "Keep"]),
     (tf_config(TWO, 3), ["task must be an object, got 3", "For example"]),

@@ -5,6 +5,7 @@ changes the text and the exit code, never whether the error ends the program. Im
 not install it; these do:
 
     a strategy, a RunConfig (so an Estimator)   a run begins in this process
+    `meet`                                      the same, for a program without either
     an agent of `tfdist run`                    the process that keeps a worker
     any OneLineError that is made               so errors that come before are one line as well
 """

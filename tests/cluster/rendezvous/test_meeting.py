@@ -303,7 +303,7 @@ def test_a_worker_that_dies_is_missing_again_and_may_come_back(
     chief = start_worker(cluster, 0)
     knock(cluster).close()
     say_hello(cluster, 1).close()
-    chief.wait_until_said(f"worker 1 (localhost:{port_of(cluster, 1)}) went away")
+    chief.wait_until_said(f"worker 1 (localhost:{port_of(cluster, 1)}) left before the start")
     chief.wait_until_said("Waiting for worker 1 (localhost:")
     others = [start_worker(cluster, index) for index in (1, 2)]
     assert [worker.wait_for_end() for worker in (chief, *others)] == ["", "", ""]

@@ -35,6 +35,7 @@ from tfdist.cluster.rendezvous.sockets import (
     why_not_connected,
 )
 from tfdist.cluster.tasks import Cluster, Task
+from tfdist.process import endings
 
 # The chief knows more than the others, so its error should come before theirs.
 _GRACE_S = 1.0
@@ -73,6 +74,7 @@ def meet(
         worker was started with another cluster, or two processes were started as one task.
       ClusterError: If the task is not a worker of the cluster.
     """
+    endings.install()
     index = cluster.worker_index(task)
     members = members_of(cluster)
     patience = Patience(timeout_s, report_every_s)
