@@ -562,8 +562,8 @@ def test_json_has_the_same_lines_and_a_failure_makes_the_exit_code_1(
 @pytest.mark.parametrize(
     ("number", "module"),
     [
-        (signal.SIGINT, "strategies.survey"),
-        (signal.SIGTERM, "strategies.survey"),
+        (signal.SIGINT, "strategies.build_info"),
+        (signal.SIGTERM, "strategies.build_info"),
         (signal.SIGTERM, "strategies.self_test"),
     ],
 )
