@@ -1,9 +1,9 @@
 """Pipelined execution of one model over several devices: blocks, stages, schedules.
 
-A model that is too large for one device is cut into blocks, blocks form stages, each stage has a
-device, and micro-batches flow through the stages so that all devices work at once.
+A model that is too large for one device is cut into blocks. Blocks form stages, and each stage has
+a device. Micro-batches pass through the stages, so that all devices work at the same time.
 
-Names are imported when they are first used: an Estimator, which may have a pipeline, starts sooner.
+Names are imported at their first use: an Estimator imports this package and starts faster this way.
 """
 
 import importlib

@@ -1,4 +1,7 @@
-"""Samples of a DataLoader: arrays, sequences, and datasets of single samples."""
+"""Samples of a DataLoader: arrays, sequences, and datasets of single samples.
+
+Samples are read and batched on the host.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,28 @@ _BATCHES_AHEAD = 2
 
 
 class Samples(Protocol):
-    """Samples that are read by their numbers, from any thread."""
+    """Samples that can be read by their numbers, from any thread."""
 
     def __len__(self) -> int: ...
 
     def read(self, numbers: range | np.ndarray) -> Any:
-        """Returns these samples, stacked: eager tensors on the host, in the samples' structure."""
+        """Returns the samples with these numbers, stacked.
+
+        Returns:
+          Eager tensors on the host, [samples, ...] each, in the structure of a sample.
+        """
 
 
 class ArraySamples:
     """Samples along the first dimension of arrays.
 
     Args:
-      arrays: An array, or a tuple or dict of arrays, nested if need be: numpy's, or eager tensors.
+      arrays: An array, or a tuple or dict of arrays, which may be nested: NumPy arrays or eager
+        tensors, [samples, ...] each.
 
     Raises:
-      TypeError: If something else is among them.
-      ValueError: If there is none, or they have different numbers of samples.
+      TypeError: If a value is not an array, or has no dimensions.
+      ValueError: If there is no array, or the arrays have different numbers of samples.
     """
 
     def __init__(self, arrays: Any) -> None:
@@ -56,14 +64,15 @@ class ArraySamples:
         return self._length
 
     def read(self, numbers: range | np.ndarray) -> Any:
-        # A range is a view of the array, and copied only into the tensor.
+        # A slice is a view of the array: the only copy is the one into the tensor.
         which = slice(numbers.start, numbers.stop) if isinstance(numbers, range) else numbers
         with tf.device(HOST):
+            # [samples, ...]
             return tf.nest.map_structure(lambda one: tf.convert_to_tensor(one[which]), self._arrays)
 
 
 class SampleSequence:
-    """Samples that an object gives one by one: `dataset[i]`, for i below `len(dataset)`.
+    """Samples that an object returns one by one: `dataset[i]`, for i below `len(dataset)`.
 
     A sample is a number, an array or a tensor, or a structure of these. Python's numbers become
     int32 and float32, as everywhere in TensorFlow.
@@ -81,16 +90,16 @@ class SampleSequence:
         _check_structures(indices, samples)
         columns = zip(*(tf.nest.flatten(sample) for sample in samples), strict=True)
         with tf.device(HOST):
-            stacked = [_stack(indices, values) for values in columns]
+            stacked = [_stack(indices, values) for values in columns]  # [samples, ...] each
         return tf.nest.pack_sequence_as(samples[0], stacked)
 
 
 def find_samples(dataset: Any) -> Samples:
-    """Returns the samples of what a user has as a dataset, if it is no `tf.data.Dataset`.
+    """Returns the samples of a user's dataset, which is not a `tf.data.Dataset`.
 
     Raises:
-      TypeError: If it is nothing that has samples.
-      ValueError: As `ArraySamples`.
+      TypeError: If the dataset is neither arrays nor an object with `__len__` and `__getitem__`.
+      ValueError: As for `ArraySamples`.
     """
     if isinstance(dataset, (np.ndarray, tf.Tensor, tuple, Mapping)):
         return ArraySamples(dataset)
@@ -115,7 +124,7 @@ def _check_structures(indices: Sequence[int], samples: Sequence[Any]) -> None:
 
 
 def _outline(structure: Any) -> str:
-    """Returns a structure with the types of its values, for a message."""
+    """Returns a structure with the types of its values, for an error message."""
     if isinstance(structure, Mapping):
         return f"{{{', '.join(f'{key!r}: {_outline(one)}' for key, one in structure.items())}}}"
     if isinstance(structure, (tuple, list)):
@@ -125,10 +134,22 @@ def _outline(structure: Any) -> str:
 
 
 def _stack(indices: Sequence[int], values: Iterable[Any]) -> tf.Tensor:
-    """Returns one value of every sample, stacked."""
+    """Stacks one value of every sample.
+
+    Args:
+      indices: Numbers of the samples, for error messages.
+      values: The value of each sample.
+
+    Returns:
+      [samples, ...].
+
+    Raises:
+      TypeError: If no tensor can be made of a value.
+      ValueError: If the values have different shapes.
+    """
     values = list(values)
     if isinstance(values[0], (bool, int, float, complex, str, bytes)):
-        return tf.convert_to_tensor(values)
+        return tf.convert_to_tensor(values)  # [samples]
     arrays = [np.asarray(value) for value in values]
     for index, array, value in zip(indices, arrays, values, strict=True):
         if array.dtype.hasobject:
@@ -141,11 +162,11 @@ def _stack(indices: Sequence[int], values: Iterable[Any]) -> tf.Tensor:
                 f"samples do not stack: a value of sample {index} has shape {array.shape}, and in "
                 f"sample {indices[0]} it is {arrays[0].shape}. Pad or crop them to one shape."
             )
-    return tf.convert_to_tensor(np.stack(arrays))
+    return tf.convert_to_tensor(np.stack(arrays))  # [samples, ...]
 
 
 def count_samples(stream: tf.data.Dataset) -> int | None:
-    """Returns how many samples a dataset has; None if that is unknown or infinite."""
+    """Returns the number of samples of a dataset; None if it is unknown or infinite."""
     count = int(stream.cardinality())
     return None if count < 0 else count
 
@@ -155,8 +176,8 @@ def own_samples(stream: tf.data.Dataset, part: range | None, shard: tuple[int, i
 
     Args:
       stream: The dataset of all samples.
-      part: Which of them are this worker's, where their number is known.
-      shard: Else: (count, index); each `count`-th sample from the `index`-th on.
+      part: The numbers of this worker's samples; None if the dataset's length is unknown.
+      shard: (count, index), used without `part`: each `count`-th sample from the `index`-th on.
     """
     if part is None:
         return stream.shard(*shard)
@@ -164,7 +185,11 @@ def own_samples(stream: tf.data.Dataset, part: range | None, shard: tuple[int, i
 
 
 def read_batches(stream: tf.data.Dataset, size: int, *, drop_last: bool) -> Iterator[Any]:
-    """Batches a dataset, some batches ahead of whoever takes them.
+    """Batches a dataset, and prefetches a few batches.
+
+    Yields:
+      Batches in the structure of a sample, [size, ...] each; the last one may be smaller unless
+      `drop_last`.
 
     Raises:
       ValueError: If samples have different shapes.

@@ -1,3 +1,3 @@
-"""The graph of a pipelined step: traced, cut into stages, differentiated, executed."""
+"""The graph of a pipelined step: tracing, cutting into stages, gradients, execution."""
 
 __all__: list[str] = []  # internal

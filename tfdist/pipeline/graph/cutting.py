@@ -1,8 +1,8 @@
 """Forward and backward functions of each stage, cut from a traced forward pass.
 
-The gradients of each stage are taken in the graph that the forward pass was traced into, from the
-gradients of what the stage hands on. What a backward function needs of the forward is what the
-stage keeps for each micro-batch: its activations.
+The gradients of each stage are computed in the graph of the traced forward pass, from the gradients
+of the tensors that the stage hands on. The forward tensors that a backward function needs are the
+stage's activations: the stage keeps them for each micro-batch.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Backward:
     """A stage's backward function.
 
     Attributes:
-      piece: Takes what the stage has kept, the `arriving` placeholders and one sum for each dense
-        gradient; gives the gradients of `passed_on`, the sums with this micro-batch's gradients
-        added, then (values, indices) of each sparse gradient.
+      piece: The function. It takes the kept tensors, the `arriving` gradients and one sum for each
+        dense gradient. It returns the gradients of `passed_on`, the sums with this micro-batch's
+        gradients added, then (values, indices) of each sparse gradient.
       arriving: Placeholder for the gradient of each tensor that the stage hands on, by its name.
       passed_on: The stage's inputs whose gradients earlier stages need.
       dense: Names of the handles with a gradient that is a tensor.
-      sums: Shape and dtype of each of their sums.
-      sparse: Names of the handles with `tf.IndexedSlices`.
+      sums: Shape and dtype of the sum of each dense gradient; the shape is the variable's.
+      sparse: Names of the handles with a gradient that is `tf.IndexedSlices`.
     """
 
     piece: Piece
@@ -44,15 +44,16 @@ class Backward:
 
 @dataclass(frozen=True, kw_only=True)
 class StageFunctions:
-    """A stage's functions.
+    """The forward and backward function of a stage.
 
     Attributes:
-      name: Its name.
-      forward: Takes weights, arguments and what earlier stages hand on; gives what it hands on, the
-        model's outputs that it computes, and what its backward needs.
-      backward: None in inference, and if nothing in this stage or before it is trained.
-      activation_bytes: What a micro-batch keeps between forward and backward; None if a size is
-        not known before it runs.
+      name: The stage's name.
+      forward: Takes weights, arguments and the tensors that earlier stages hand on. Returns the
+        tensors that the stage hands on, the model's outputs that it computes, and the tensors that
+        its backward needs.
+      backward: None in inference, and if no variable of this stage or an earlier one is trained.
+      activation_bytes: Size of the tensors that one micro-batch keeps between forward and backward;
+        None if a shape is not known before the run.
     """
 
     name: str
@@ -68,14 +69,17 @@ def make_stages(
     recomputation: bool = False,
     progress: Callable[[], None] = lambda: None,
 ) -> tuple[StageFunctions, ...]:
-    """Makes the functions of each stage.
+    """Creates the functions of each stage.
 
     Args:
       traced: The forward pass.
-      gradients: What `add_gradients` gave for it.
-      recomputation: Whether backward computes anew what forward has computed, but for random
-        draws and what else may come out differently.
+      gradients: The result of `add_gradients` for it.
+      recomputation: Whether the backward function computes the forward's tensors again. It does not
+        repeat stateful operations, such as random draws, since their results may differ.
       progress: Called after each stage.
+
+    Returns:
+      The functions, one entry for each stage.
     """
     traced = with_added(traced, gradients)
     backward = [
@@ -83,7 +87,7 @@ def make_stages(
         for stage, own in enumerate(gradients)
     ]
     kept = [_kept(traced, *both) for both in zip(gradients, backward, strict=True)]
-    # Only now, since the gradient of a loop or of a function adds outputs to its operation.
+    # After the backward slices: the gradient of a loop or a function adds outputs to its operation.
     forward = traced.slice_forward(kept)
     needed = [(*one.inputs, *more) for one, more in zip(forward, kept, strict=True)]
     source = PieceSource(traced.graph)
@@ -111,7 +115,7 @@ def make_stages(
 def _kept(
     traced: Traced, gradients: Gradients | None, backward: Slice | None
 ) -> tuple[tf.Tensor, ...]:
-    """What a backward takes of the forward pass: of its own stage's, and of those before."""
+    """Returns the forward tensors that a backward needs, of its own stage and of earlier ones."""
     if gradients is None or backward is None:
         return ()
     arriving = _names(list(gradients.arriving.values()))
@@ -136,7 +140,7 @@ def _slice_backward(traced: Traced, stage: int, gradients: Gradients, recomputat
 
 
 def _is_copy_of_given(traced: Traced, op: tf.Operation) -> bool:
-    """Says whether an operation only copies a weight, perhaps with fewer bits."""
+    """Returns whether an operation only copies or casts a given value, such as a weight."""
     return op.type in ("Cast", "Identity") and traced.is_given(op.inputs[0].op)
 
 
@@ -187,7 +191,8 @@ class Piece:
     """A function that computes some tensors of the traced graph from others.
 
     Attributes:
-      function: A `ConcreteFunction`: takes the inputs' values; gives a list of the outputs' values.
+      function: A `ConcreteFunction`. It takes the values of the inputs, and of the sums if there
+        are any; it returns a list of the outputs' values.
       inputs: Tensors of the traced graph.
       outputs: Tensors of the traced graph.
     """
@@ -198,7 +203,7 @@ class Piece:
 
     @cached_property
     def is_straight(self) -> bool:
-        """Whether it has neither loops nor conditions nor calls, nor an operation with a device."""
+        """True if there is no loop, condition, call or operation with a device in the function."""
         return all(map(_is_straight, self.function.graph.as_graph_def().node))
 
 
@@ -224,21 +229,22 @@ class PieceSource:
         sums: Sequence[tf.TensorSpec] = (),
         first_sum: int = 0,
     ) -> Piece:
-        """Makes a function of a part of the graph.
+        """Creates a function of a part of the graph.
 
         Args:
           name: The function's name.
-          part: Its operations and inputs.
-          outputs: What it gives.
-          sums: Sums that the function takes behind the inputs, and to which it adds outputs.
-          first_sum: Position of the output that is added to the first sum; the rest follow.
+          part: The function's operations and inputs.
+          outputs: The tensors that the function returns.
+          sums: Sums that the function takes after the inputs, and to which it adds outputs.
+          first_sum: Position of the output that is added to the first sum. The following outputs
+            are added to the following sums.
         """
         definition = self._definition(part)
         inputs = part.inputs
         num_inputs = len(inputs)
 
         def run(*values: tf.Tensor) -> list[tf.Tensor]:
-            with tf.device(None):  # Where the function is called, not where it is made.
+            with tf.device(None):  # The device of the call counts, not that of the creation.
                 return compute(values)
 
         def compute(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -266,7 +272,7 @@ class PieceSource:
         return Piece(function=function, inputs=inputs, outputs=tuple(outputs))
 
     def _definition(self, part: Slice) -> v1.GraphDef:
-        """Copies the part's nodes, free of devices and of ties to nodes elsewhere."""
+        """Copies the part's nodes, without devices, colocation and control edges from outside."""
         definition = v1.GraphDef(versions=self._versions, library=self._library)
         names = {op.name for op in part.operations}
         for op in part.operations:
@@ -285,5 +291,5 @@ class PieceSource:
 
 
 def _tensor_name(written: str) -> str:
-    """Turns a node's input, in which output 0 is left out, into a tensor's name."""
+    """Returns the tensor's name for a node's input, which omits ":0" for output 0."""
     return written if ":" in written or written.startswith("^") else f"{written}:0"

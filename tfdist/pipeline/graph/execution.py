@@ -1,7 +1,30 @@
-"""Execution of a schedule: a call for each box, on its stage's device, in the schedule's order.
+r"""Execution of a schedule: one function call for each box, on the device of its stage.
 
-The calls stand in one graph. What a box needs of others are edges of the graph; what the schedule
-says beyond that are control dependencies. So TensorFlow's executor runs the devices at once.
+The calls of a step are in one graph. This is the "interleaved" schedule of one replica with two
+stages and three micro-batches:
+
+    tick        0     1     2     3     4     5     6     7
+    device 0   [F0]=>[F1]=======>[B0]=>[F2]=>[B1]=======>[B2]
+                    \            ^          \            ^
+                     v          /            v          /
+    device 1         [F0]=>[B0]=>[F1]=>[B1]=>[F2]=>[B2]
+
+- `Fm` and `Bm` are the boxes: calls of a stage's forward and backward function for micro-batch m.
+- `=>` is a control edge. A box runs after the previous box on its device. In the schedule
+  "sequential" it runs after the previous box of the replica, on any device.
+- The diagonal arrows are data edges: activations go down to the next stage, gradients go up to the
+  previous one. They are drawn for micro-batches 0 and 2; those of micro-batch 1 are alike.
+- Not drawn are two more data edges: `Fm` gives `Bm` of the same stage the activations that it
+  needs, and each `B` of a stage gives its next `B` the sums of the gradients so far.
+
+A tick only orders the calls: no box waits for a clock or for the whole tick. TensorFlow's executor
+runs a box as soon as its inputs exist and its control edge is satisfied, so the devices work at the
+same time. Each weight is read once a step, where its variable is, and copied to each device that
+uses it (`Weights`). The clock readings of a profile are on the host.
+
+Pipelining of micro-batches with one weight update for all of them follows GPipe (Huang et al.,
+2019). The "interleaved" schedule is 1F1B of PipeDream (Narayanan et al., 2019).
+`tfdist.pipeline.schedule` has the formulas and the details.
 """
 
 from __future__ import annotations
@@ -23,11 +46,12 @@ Values = dict[str, tf.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Replica:
-    """One copy of the model, with what it works on.
+    """One copy of the model, with its devices and its micro-batches.
 
     Attributes:
       devices: Name of each stage's device.
-      micro_batches: For each micro-batch the values of the arguments, by the name in the trace.
+      micro_batches: For each micro-batch the values of the arguments, [batch, ...] each, by their
+        names in the trace.
     """
 
     devices: tuple[str, ...]
@@ -36,15 +60,16 @@ class Replica:
 
 @dataclass(frozen=True, kw_only=True)
 class Walked:
-    """What a replica's walk gives.
+    """The results of one replica.
 
     Attributes:
-      outputs: For each micro-batch the values of the outputs asked for, in their order.
+      outputs: For each micro-batch the values of the requested outputs, in the order of the
+        request.
       gradients: Sum over all micro-batches for each variable's handle, by the name in the trace: a
         tensor, or `tf.IndexedSlices` with the rows of all micro-batches one after the other.
       marks: [boxes, 2] float64, start and end of each box in seconds since the epoch; None if not
-        asked for.
-      boxes: The boxes in the order of the marks.
+        requested.
+      boxes: The boxes in the order of the marks; empty without marks.
     """
 
     outputs: list[list[tf.Tensor]]
@@ -64,23 +89,24 @@ def walk(
     one_at_a_time: bool,
     with_marks: bool = False,
 ) -> list[Walked]:
-    """Lays the calls of one step into the current graph.
+    """Adds the calls of one step to the current graph.
 
     A variable that the forward pass changes, such as the moving mean of a batch normalisation, is
-    changed in the order of the micro-batches: the first one of each replica, then the second ones.
+    changed in the order of the micro-batches: by the first one of each replica, then by the second
+    ones.
 
     Args:
       stages: The stages' functions.
       ticks: The schedule.
       replicas: For each replica the devices and the micro-batches.
-      weights: Gives the weights' values on the devices.
+      weights: Returns the values of the weights on the devices.
       captured: Handles and constants, by their names in the trace.
-      outputs: The traced tensors whose values are wanted of every micro-batch.
-      one_at_a_time: Whether each box waits for the one before it, on whatever device.
-      with_marks: Whether to note when each box begins and ends.
+      outputs: The traced tensors whose values are returned for every micro-batch.
+      one_at_a_time: Whether each box waits for the previous one, even if that is on another device.
+      with_marks: Whether to record when each box begins and ends.
 
     Returns:
-      What each replica gives.
+      The results of each replica.
     """
     walkers = [
         _Walker(stages, replica, weights, captured, one_at_a_time, with_marks)
@@ -94,13 +120,14 @@ def walk(
         Walked(
             outputs=[[known[t.name] for t in outputs] for known in walker.known],
             gradients=walker.gradients(),
-            marks=tf.stack(walker.marks) if with_marks else None,
+            marks=tf.stack(walker.marks) if with_marks else None,  # [boxes, 2]
             boxes=walker.boxes,
         )
         for walker in walkers
     ]
 
 
+# Adds the boxes of one replica to the graph, one after the other.
 class _Walker:
     def __init__(
         self,
@@ -117,9 +144,13 @@ class _Walker:
         self._captured = captured
         self._one_at_a_time = one_at_a_time
         self._with_marks = with_marks
-        self._last: dict[str, list[tf.Operation]] = {}  # The last call on each device.
-        self._sums: dict[int, list[tf.Tensor]] = {}  # Dense gradients of each stage.
-        self._rows: dict[str, list[tf.IndexedSlices]] = {}  # Sparse ones of each handle.
+        # The last call on each device: where the next control edge begins.
+        self._last: dict[str, list[tf.Operation]] = {}
+        # Sums of the dense gradients of each stage, in the shapes of the variables.
+        self._sums: dict[int, list[tf.Tensor]] = {}
+        # Sparse gradients of each handle, one for each micro-batch.
+        self._rows: dict[str, list[tf.IndexedSlices]] = {}
+        # For each micro-batch the gradients that later stages have computed for a tensor.
         self._arrived: list[dict[str, list[tf.Tensor]]] = [{} for _ in replica.micro_batches]
         self.known: list[Values] = [dict(values) for values in replica.micro_batches]
         self.boxes: list[Box] = []
@@ -132,7 +163,7 @@ class _Walker:
             self._backward(box)
 
     def gradients(self) -> dict[str, Any]:
-        """Adds up over the stages that share a variable; the last ones first."""
+        """Adds the gradients of the stages that share a variable, from the last stage on."""
         found: dict[str, list[Any]] = {}
         for stage, sums in sorted(self._sums.items(), reverse=True):
             backward = self._stages[stage].backward
@@ -146,6 +177,7 @@ class _Walker:
     def _forward(self, box: Box) -> None:
         piece = self._stages[box.stage].forward
         known = self.known[box.micro_batch]
+        # Activations and arguments, [micro_batch, ...], and weights.
         values = [self._value(tensor, box) for tensor in piece.inputs]
         known.update(
             zip((t.name for t in piece.outputs), self._call(piece, values, box), strict=True)
@@ -165,13 +197,15 @@ class _Walker:
                 for t in backward.piece.inputs
             ]
             if box.stage not in self._sums:
+                # The shapes of the variables.
                 self._sums[box.stage] = [tf.zeros(s.shape, s.dtype) for s in backward.sums]
+        # Gradients of `passed_on`, new sums, then (values, indices) of each sparse gradient.
         results = self._call(backward.piece, [*values, *self._sums[box.stage]], box)
         for tensor in backward.passed_on:
             arrived.setdefault(tensor.name, []).append(results.pop(0))
         self._sums[box.stage] = [results.pop(0) for _ in backward.dense]
         for name in backward.sparse:
-            values, indices = results.pop(0), results.pop(0)
+            values, indices = results.pop(0), results.pop(0)  # [rows, ...], [rows]
             self._rows.setdefault(name, []).append(tf.IndexedSlices(values, indices))
 
     def _value(self, tensor: tf.Tensor, box: Box) -> tf.Tensor:
@@ -183,45 +217,50 @@ class _Walker:
         return self._weights(tensor, self._devices[box.stage])
 
     def _call(self, piece: Piece, values: list[tf.Tensor], box: Box) -> list[tf.Tensor]:
-        """Calls a stage's function after the box before it, on the stage's device."""
+        """Calls a stage's function on its device, after the previous box on that device."""
         device = self._devices[box.stage]
         order = "" if self._one_at_a_time else device
         with tf.control_dependencies(self._last.get(order, [])):
             begun = [self._mark(values)] if self._with_marks else []
             with tf.control_dependencies(begun):
                 results = call_on_device(piece, values, device)
-        if results:  # A stage may have nothing to give.
+        if results:  # A stage may have no results.
             self._last[order] = [results[0].op]
         if self._with_marks:
             ended = self._mark(_first_values(results))
-            # Read late, it would make the box look longer.
+            # The next box waits for the reading: a late reading would make this box look longer.
             self._last.setdefault(order, []).append(ended.op)
             self.boxes.append(box)
-            self.marks.append(tf.stack([*begun, ended]))
+            self.marks.append(tf.stack([*begun, ended]))  # [2]
         return results
 
     def _mark(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Reads the clock once some tensors exist."""
+        """Reads the host's clock once the tensors `after` exist."""
         with tf.control_dependencies([t.op for t in after]), tf.device(HOST):
-            mark = tf.timestamp()
-        # Else the readings would come in turn, and the devices with them.
+            mark = tf.timestamp()  # [], seconds
+        # Otherwise TensorFlow would order the readings, and with them the devices' work.
         run_independently(mark.op)
         return mark
 
 
 def _first_values(results: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Brings a little of the results to the host: a GPU has finished only when that is there."""
+    """Copies one element of the results to the host.
+
+    A GPU runs asynchronously: it has finished only when the copy arrives. Results without numbers
+    are returned as they are.
+    """
     with tf.device(HOST):
         numbers = [t for t in results if t.dtype.is_floating or t.dtype.is_integer]
+        # [1]
         return [tf.identity(tf.reshape(t, [-1])[:1]) for t in numbers[:1]] or list(results)
 
 
 def call_on_device(piece: Piece, values: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
     """Calls a stage's function.
 
-    On a logical CPU device its operations run one after the other in one thread. Otherwise the
-    operations of one stage would take the cores that are meant for the others, and at a higher
-    price. A stage with a loop or a condition needs more threads.
+    On a logical CPU device its operations run one after the other in one thread. With more threads
+    the operations of one stage would take the cores that are meant for the other stages, at a
+    higher cost. A stage with a loop or a condition needs more threads and gets them.
 
     Args:
       piece: The function.
@@ -229,23 +268,25 @@ def call_on_device(piece: Piece, values: Sequence[tf.Tensor], device: str) -> li
       device: Name of the stage's device.
 
     Returns:
-      What the function gives.
+      The function's results.
     """
     executor = "SINGLE_THREADED_EXECUTOR" if _fits_one_thread(piece, values, device) else ""
     with tf.device(device), tf.experimental.function_executor_type(executor):
         results = list(piece.function(*values))
     if results and not _handles(values):
-        # Else the calls with random draws would come in turn, and the devices with them.
+        # Otherwise TensorFlow would order the calls that draw random numbers, and with them the
+        # devices' work.
         run_independently(results[0].op)
     return results
 
 
 def _fits_one_thread(piece: Piece, values: Sequence[tf.Tensor], device: str) -> bool:
-    """Says whether all operations run on one CPU device, and none waits for another thread.
+    """Returns whether all operations run on one CPU device, and none waits for another thread.
 
-    An operation runs where the variable is whose handle it takes. With a second device in the
-    function, one thread could wait for a tensor that waits for its own next operation; with a call
-    in it, all threads could wait for calls that no thread is left to run.
+    An operation that takes a variable's handle runs on the variable's device. Two cases could
+    deadlock. With a second device in the function, the only thread could wait for a tensor that
+    needs this thread's next operation. With a call in the function, all threads could wait for
+    calls that no thread is free to run.
     """
     here = _kind_and_index(device)
     return (
@@ -260,7 +301,10 @@ def _handles(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _device_of(handle: tf.Tensor) -> str:
-    """Returns the device of a variable's handle, of whose stand-in a loop's body has another."""
+    """Returns the device of a variable's handle.
+
+    Inside a loop's body the captured handle is a placeholder, which reports another device.
+    """
     graph = getattr(handle, "graph", None)
     outer = {id(inner): one for one, inner in getattr(graph, "captures", ())}.get(id(handle))
     return str(handle.device) if outer is None else _device_of(outer)
@@ -272,10 +316,10 @@ def _kind_and_index(device: str) -> tuple[str | None, int | None]:
 
 
 class Weights:
-    """Reads each weight once, and copies it once to each device that uses it.
+    """Values of the weights: each is read once, and copied once to each device that uses it.
 
     Args:
-      handle_of: From a variable's handle in the trace to its handle in the graph of the calls.
+      handle_of: Maps a variable's handle in the trace to its handle in the graph of the calls.
     """
 
     def __init__(self, handle_of: Callable[[tf.Tensor], tf.Tensor]) -> None:
@@ -283,20 +327,20 @@ class Weights:
         self._copies: dict[tuple[str, str], tf.Tensor] = {}
 
     def __call__(self, read: tf.Tensor, device: str) -> tf.Tensor:
-        """Returns a weight's value.
+        """Returns a weight's value on a device.
 
         Args:
-          read: What the trace reads of the variable.
-          device: Where the value shall be.
+          read: The result of the read operation in the trace.
+          device: The device of the value.
         """
         traced_handle = read.op.inputs[0]
         key = traced_handle.name, device
         if key not in self._copies:
             handle = self._handle_of(traced_handle)
-            # Where the variable is, and not after what the calls wait for.
+            # Read on the variable's device, without the control dependencies of the calls.
             with tf.control_dependencies(None), tf.device(None):
                 value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=read.dtype)
-            value = tf.ensure_shape(value, read.shape)
+            value = tf.ensure_shape(value, read.shape)  # The variable's shape.
             with tf.device(device):
                 self._copies[key] = tf.identity(value)
         return self._copies[key]

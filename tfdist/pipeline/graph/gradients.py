@@ -1,4 +1,4 @@
-"""Gradients of each stage, taken in the graph of the forward pass, and sums of gradients."""
+"""Gradients of each stage in the graph of the forward pass, and sums of gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfdist.pipeline.graph.op_stages import Slice, Traced, line_of
 from tfdist.strategies.private_tensorflow import replace_input
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-_BEHIND_CALL = "behind_call"  # What the identities' names begin with.
+_BEHIND_CALL = "behind_call"  # Prefix of the identities' names.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class Gradients:
 
     Attributes:
       arriving: Placeholder for the gradient of each tensor that the stage hands on, by its name.
-      of_inputs: (input, its gradient) for what earlier stages have computed.
+      of_inputs: (input, its gradient) for each input that an earlier stage computes.
       of_handles: Gradient of each trained variable that the stage uses, by its handle's name.
       operations: Names of the operations that compute them.
     """
@@ -36,10 +36,15 @@ class Gradients:
 def add_gradients(traced: Traced) -> tuple[Gradients | None, ...]:
     """Adds each stage's gradients to the graph, from the last stage to the first.
 
-    Must be called while the graph is under construction. Without a loss there are none.
+    Must be called while the graph is under construction.
+
+    Returns:
+      For each stage its gradients; None without a loss, and for a stage where neither a variable
+      of the stage nor an input can have a gradient.
 
     Raises:
-      ValueError: If an operation that is needed is outside all blocks.
+      ValueError: If an operation that is needed is outside all blocks, or a list of tensors goes
+        from one stage to another.
     """
     if traced.loss is not None:
         _add_identities(traced)
@@ -61,10 +66,10 @@ def add_gradients(traced: Traced) -> tuple[Gradients | None, ...]:
 
 
 def with_added(traced: Traced, gradients: Sequence[Gradients | None] = ()) -> Traced:
-    """Gives the operations that `add_gradients` has added their stages.
+    """Assigns stages to the operations added by `add_gradients`.
 
-    A stage's forward may need some of those that compute gradients: the gradient of a loop lets
-    it fill lists that are made among them.
+    A stage's forward may need some of the operations that compute gradients: for the gradient of a
+    loop, the loop fills lists that are created by these operations.
     """
     stage_of = dict(traced.stage_of)
     for op in traced.graph.get_operations():
@@ -76,9 +81,10 @@ def with_added(traced: Traced, gradients: Sequence[Gradients | None] = ()) -> Tr
 
 
 def _add_identities(traced: Traced) -> None:
-    """Puts an identity behind each call of a function whose results another stage uses.
+    """Inserts an identity after each function call with results that another stage uses.
 
-    `tf.gradients` goes on through a call where it is told to stop, but it stops at an identity.
+    `tf.gradients` does not stop at the results of a call, even if `stop_gradients` lists them. It
+    stops at an identity.
     """
     for op in traced.graph.get_operations():
         home = traced.stage_of.get(op.name)
@@ -100,13 +106,14 @@ def _gradients_of_stage(
     traced: Traced, stage: int, forward: Slice, handed_on: Sequence[tf.Tensor]
 ) -> Gradients | None:
     arriving = {
+        # As the tensor, for instance [micro_batch, ...].
         tensor.name: v1.placeholder(tensor.dtype, tensor.shape, name="arriving")
         for tensor in handed_on
     }
     ys, grad_ys = list(handed_on), list(arriving.values())
     if traced.loss is not None and traced.home(traced.loss) == stage:
         ys.append(traced.loss)
-        grad_ys.append(tf.ones_like(traced.loss))
+        grad_ys.append(tf.ones_like(traced.loss))  # []
     inputs = [
         tensor
         for tensor in forward.inputs
@@ -116,6 +123,7 @@ def _gradients_of_stage(
     if not ys or not (inputs or handles):
         return None
     before = {op.name for op in traced.graph.get_operations()}
+    # Each gradient has the shape of its input or variable; a sparse one is tf.IndexedSlices.
     found = tf.gradients(
         ys, [*inputs, *handles.values()], grad_ys, stop_gradients=inputs, name="backward"
     )
@@ -131,7 +139,11 @@ def _gradients_of_stage(
 
 
 def _has_gradient(tensor: tf.Tensor) -> bool:
-    """Says whether a tensor that a stage takes from another one can have a gradient."""
+    """Returns whether a tensor that a stage takes from another one can have a gradient.
+
+    Raises:
+      ValueError: If it is a list of tensors (tf.variant).
+    """
     if tensor.dtype == tf.variant:
         raise ValueError(
             f"a list of tensors (a tf.TensorArray, or rows of different lengths) goes from one "
@@ -142,7 +154,7 @@ def _has_gradient(tensor: tf.Tensor) -> bool:
 
 
 def _trained_handles(traced: Traced, forward: Slice) -> dict[str, tf.Tensor]:
-    """Handles of the trainable variables that a stage uses."""
+    """Returns the handles of the trainable variables that a stage uses, by name."""
     handles = {}
     for op in forward.operations:
         handles.update({t.name: t for t in op.inputs if t.dtype == tf.resource})
@@ -153,15 +165,20 @@ def _trained_handles(traced: Traced, forward: Slice) -> dict[str, tf.Tensor]:
 
 
 def added(parts: Sequence[Any]) -> Any:
-    """Adds up tensors and `tf.IndexedSlices` of one shape; several slices stay slices."""
+    """Returns the sum of tensors and `tf.IndexedSlices` of one shape.
+
+    The sum of `tf.IndexedSlices` only is `tf.IndexedSlices` with all their rows; any other sum is a
+    tensor.
+    """
     dense = [part for part in parts if not isinstance(part, tf.IndexedSlices)]
     sparse = [part for part in parts if isinstance(part, tf.IndexedSlices)]
     if not sparse:
         return dense[0] if len(dense) == 1 else tf.add_n(dense)
-    rows = tf.concat([part.values for part in sparse], 0)
-    indices = tf.concat([part.indices for part in sparse], 0)
+    rows = tf.concat([part.values for part in sparse], 0)  # [rows of all parts, ...]
+    indices = tf.concat([part.indices for part in sparse], 0)  # [rows of all parts]
     if not dense:
         return tf.IndexedSlices(rows, indices, sparse[0].dense_shape)
+    # The variable's shape.
     return tf.tensor_scatter_nd_add(added(dense), indices[:, None], rows)
 
 

@@ -1,4 +1,4 @@
-"""A traced forward pass: its graph, the stage of each operation, and what a stage needs."""
+"""A traced forward pass: its graph, the stage of each operation, and the inputs of a stage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfdist.cluster.tasks import listed
 from tfdist.pipeline.stage_plan import PlannedStage
 
-# Operations that compute nothing: they may stand outside all blocks.
+# Operations that compute nothing: they may be outside all blocks.
 _PASSIVE = frozenset(
     {
         "Placeholder",
@@ -27,7 +27,7 @@ _PASSIVE = frozenset(
         "Identity",
         "IdentityN",
         "NoOp",
-        # Keras brings what a model is called with to the model's type, before any layer.
+        # Keras casts a model's arguments to the model's dtype, before any layer.
         "Cast",
     }
 )
@@ -35,26 +35,26 @@ _READING = frozenset(
     {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"}
 )
 _WRITING = ("Assign", "ResourceScatter", "ResourceApply", "ResourceSparseApply")
-# An attribute with the positions of the handles that a function only reads.
+# The attribute that lists the positions of the handles that a function only reads.
 _READ_ONLY = "_read_only_resource_inputs"
 _STARTS_NOTHING = frozenset({"Placeholder", "VarHandleOp", *_READING})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traced:
-    """A forward pass in a graph, with what is known about it.
+    """A traced forward pass: its graph, and the stage of each operation.
 
     Attributes:
       graph: The graph.
-      arguments: The placeholders of one micro-batch.
-      outputs: What the forward pass returned, flat; the loss is not among them.
-      loss: Scalar to be minimised; None in inference.
+      arguments: The placeholders of one micro-batch, [batch, ...] each.
+      outputs: The tensors that the forward pass returned, flat, without the loss.
+      loss: The scalar to minimise; None in inference.
       stage_of: Stage of each operation by its name; see `stages_of_operations`.
       stage_names: The stages' names.
       trained: The trainable variable behind each handle, by the handle's name.
       written: Names of the handles of variables that the forward pass may change.
-      effects: Operations that have to run although nobody uses what they give.
-      refuse_outside: Makes the error for an operation that is needed and in no stage.
+      effects: Operations that must run although no operation uses their results.
+      refuse_outside: Returns the error for an operation that is needed and in no stage.
     """
 
     graph: tf.Graph
@@ -72,37 +72,43 @@ class Traced:
         return [*self.outputs, *([] if self.loss is None else [self.loss])]
 
     def home(self, tensor: tf.Tensor, default: int = 0) -> int:
-        """The stage that computes a tensor; the default one has what any stage may have."""
+        """Returns the stage that computes a tensor; `default` if any stage may compute it.
+
+        Raises the error of `refuse_outside` if its operation is in no stage.
+        """
         self.check_block(tensor.op)
         home = self.stage_of[tensor.op.name]
         return default if home is None else home
 
     def check_block(self, op: tf.Operation) -> None:
-        """Refuses an operation that is in no stage."""
+        """Raises the error of `refuse_outside` if an operation is in no stage."""
         if op.name not in self.stage_of:
             raise self.refuse_outside(op)
 
     def is_in_forward(self, stage: int, op: tf.Operation) -> bool:
-        """Says whether an operation may be computed in a stage's forward."""
+        """Returns whether an operation may be computed in a stage's forward."""
         self.check_block(op)
         home = self.stage_of[op.name]
         return (home is None or home == stage) and not self.is_given(op)
 
     def is_given(self, op: tf.Operation) -> bool:
-        """Says whether what an operation gives comes from outside of all stages.
+        """Returns whether an operation's results come from outside all stages.
 
-        Arguments and handles do, and what is read of a variable that the forward pass does not
-        change: it is read once for all micro-batches.
+        This holds for arguments and handles. It holds as well for the value of a variable that the
+        forward pass does not change: the value is read once for all micro-batches.
         """
         if op.type in ("Placeholder", "VarHandleOp") or any(op is t.op for t in self.arguments):
             return True
         return op.type == "ReadVariableOp" and op.inputs[0].name not in self.written
 
     def slice_forward(self, kept: Sequence[Sequence[tf.Tensor]] = ()) -> list[Slice]:
-        """Finds out what each stage's forward has to compute, from the last stage to the first.
+        """Returns the part of the graph that each stage's forward has to compute.
+
+        The stages are visited from the last to the first: each adds the tensors that it needs to
+        the targets of the earlier stages that compute them.
 
         Args:
-          kept: What each stage's backward takes of the forward pass.
+          kept: For each stage the forward tensors that its backward needs.
         """
         wanted: list[list[Any]] = [[] for _ in self.stage_names]
         for tensor in self.results():
@@ -123,7 +129,12 @@ class Traced:
         return slices
 
     def handed_on(self, needed: Sequence[Sequence[tf.Tensor]], stage: int) -> list[tf.Tensor]:
-        """What a stage computes and later ones use, of what each stage needs."""
+        """Returns the tensors that a stage computes and later stages use.
+
+        Args:
+          needed: The tensors that each stage needs.
+          stage: The stage.
+        """
         found = {
             tensor.name: tensor
             for of_later in needed[stage + 1 :]
@@ -134,9 +145,10 @@ class Traced:
 
 
 def by_handle(graph: Any, variables: Iterable[tf.Variable]) -> dict[str, tf.Variable]:
-    """Gives variables by the names of their handles in a graph, less those it does not have.
+    """Returns variables by the names of their handles in a graph.
 
-    A function's graph, and a loop's body, know a handle from outside by a placeholder.
+    Variables without a handle in the graph are left out. In the graph of a function or a loop's
+    body, a handle captured from outside is a placeholder.
     """
     inside = {id(outer): placeholder for outer, placeholder in getattr(graph, "captures", ())}
     handles = ((inside.get(id(v.handle), v.handle), v) for v in variables)
@@ -144,23 +156,23 @@ def by_handle(graph: Any, variables: Iterable[tf.Variable]) -> dict[str, tf.Vari
 
 
 def is_stateful(op: tf.Operation) -> bool:
-    """Says whether an operation may give something else, or change something, the next time."""
+    """Returns whether an operation has state: a second run may differ, or change something."""
     return bool(op.op_def.is_stateful)
 
 
 def has_effect(op: tf.Operation) -> bool:
-    """Says whether an operation has to run even if nobody uses what it gives."""
+    """Returns whether an operation must run even if no operation uses its results."""
     is_random = "seed" in op.node_def.attr
     return is_stateful(op) and op.type not in _STARTS_NOTHING and not is_random
 
 
 def written_handles(operations: Iterable[tf.Operation], trained: Collection[str]) -> frozenset[str]:
-    """Names the handles of the variables that a forward pass may change.
+    """Returns the names of the handles of variables that a forward pass may change.
 
     Args:
       operations: The forward pass.
-      trained: Names of the handles of trainable variables. An operation that is not known is taken
-        to read these, and to change others.
+      trained: Names of the handles of trainable variables. An operation of unknown type is assumed
+        to read these variables and to change other ones.
     """
     return frozenset(
         tensor.name
@@ -184,10 +196,10 @@ def refuse_changes_in_two_stages(
     stage_of: Mapping[str, int | None],
     written: Collection[str],
 ) -> None:
-    """Refuses a variable that one stage changes and another one uses.
+    """Refuses a variable that the forward pass changes and that several stages use.
 
-    While a stage does a micro-batch, those behind it do earlier ones: they would see a value that
-    depends on the schedule.
+    While a stage works on a micro-batch, later stages work on earlier ones: they would read a value
+    that depends on the schedule.
 
     Args:
       operations: The forward pass.
@@ -195,7 +207,7 @@ def refuse_changes_in_two_stages(
       written: Names of the handles of variables that the forward pass changes.
 
     Raises:
-      ValueError: If there is one.
+      ValueError: If there is such a variable.
     """
     users: dict[str, dict[int, tf.Operation]] = {}
     for op in operations:
@@ -213,17 +225,17 @@ def refuse_changes_in_two_stages(
 
 
 def effects_of(operations: Sequence[tf.Operation]) -> tuple[tf.Operation, ...]:
-    """Returns the operations that a tf.function would run although nobody uses what they give."""
+    """Returns the operations that a tf.function runs even if no operation uses their results."""
     return tuple(op for op in operations if has_effect(op))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """What has to be computed for some tensors.
+    """A part of a graph: the operations that compute some tensors.
 
     Attributes:
-      operations: In no particular order.
-      inputs: What they take from elsewhere, in the order of first use.
+      operations: The operations, in no particular order.
+      inputs: The tensors that they take from outside the part, in the order of first use.
     """
 
     operations: tuple[tf.Operation, ...]
@@ -233,14 +245,17 @@ class Slice:
 def slice_graph(
     targets: Iterable[tf.Tensor | tf.Operation], is_inside: Callable[[tf.Operation], bool]
 ) -> Slice:
-    """Walks from targets to what they need or have to wait for, as far as operations are inside.
+    """Returns the part of a graph that some targets need.
+
+    The walk goes back from the targets along data and control edges, and stops at operations
+    outside the part.
 
     Args:
-      targets: Tensors, and operations that have to run.
-      is_inside: Whether an operation is part of the slice. A target operation always is.
+      targets: Tensors, and operations that must run.
+      is_inside: Returns whether an operation is part of the slice. A target operation always is.
 
     Returns:
-      The operations inside, and the tensors of those outside that they use.
+      The operations inside, and the tensors from outside that they use.
     """
     operations: dict[str, tf.Operation] = {}
     inputs: dict[str, tf.Tensor] = {}
@@ -277,18 +292,19 @@ def stages_of_operations(
     block_of: Mapping[str, str | None],
     stages: Sequence[PlannedStage],
 ) -> dict[str, int | None]:
-    """Gives every operation its stage, by the operation's name.
+    """Returns the stage of each operation, by the operation's name.
 
-    Operations that compute nothing follow what they use; None stands for those that use nothing of
-    a stage, which any stage may have for itself. Operations outside all blocks are left out.
+    An operation that computes nothing is in the latest stage of its inputs. If its inputs are in no
+    stage, its stage is None: any stage may have a copy of it. Other operations outside all blocks
+    are left out.
 
     Args:
-      operations: The forward pass, in the order of its making.
+      operations: The forward pass, in the order of creation.
       block_of: The block of each operation by its name; None is outside all blocks.
       stages: The stages.
 
     Raises:
-      ValueError: If a stage uses what a later one computes.
+      ValueError: If a stage uses a tensor that a later stage computes.
     """
     number = {name: index for index, stage in enumerate(stages) for name in stage.blocks}
     result: dict[str, int | None] = {}
@@ -312,7 +328,7 @@ def stages_of_operations(
 
 
 def refuse_outside_blocks(op: tf.Operation, blocks: Collection[str]) -> ValueError:
-    """Makes the error for an operation of the forward pass that is in no block."""
+    """Returns the error for an operation of the forward pass that is in no block."""
     return ValueError(
         f"{op.type} at {line_of(op)} is outside all blocks. The blocks are {', '.join(blocks)}: "
         "put it into one of them, or into a new one that a stage lists."
@@ -320,7 +336,7 @@ def refuse_outside_blocks(op: tf.Operation, blocks: Collection[str]) -> ValueErr
 
 
 def line_of(op: tf.Operation) -> str:
-    """Returns "file.py:12: code" of the user's line that has made an operation."""
+    """Returns "file.py:12: code" for the user's line that created an operation."""
     theirs = tuple(
         f"{Path(sys.modules[name].__file__ or '').parent}{os.sep}"
         for name in _NOT_THE_USERS

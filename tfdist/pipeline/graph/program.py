@@ -1,4 +1,8 @@
-"""One compiled call of a pipelined model: the whole schedule in one tf.function."""
+"""One compiled call of a pipelined model: the whole schedule in one tf.function.
+
+A call splits its samples into micro-batches on the host, runs the pipeline once for each weight
+update, and combines the outputs on the host. `tfdist.pipeline.graph.execution` runs one pipeline.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +20,17 @@ from tfdist.pipeline.settings import Settings
 from tfdist.pipeline.stage_plan import replica_devices
 from tfdist.strategies.placement import HOST
 
-# Updates the weights: takes each gradient with its variable.
+# A function that updates the weights, given pairs of a gradient and its variable.
 Apply = Callable[[list[tuple[Any, tf.Variable]]], None]
 
 
 class Program:
-    """What one call runs, for one shape of input.
+    """The compiled call of a model for one shape of input.
 
     Attributes:
       traced: The model, cut into stages.
-      boxes: The boxes of one replica in one iteration, in the order of their times.
+      boxes: The boxes of one replica in one iteration, in the order of the recorded times; empty
+        without profiling.
       devices: Name of each stage's device, for each replica.
     """
 
@@ -40,7 +45,7 @@ class Program:
 
         Args:
           traced: The model.
-          settings: How it runs.
+          settings: The settings of the run.
           compute_devices: Names of this process's devices.
           apply: Updates the weights; None in inference.
         """
@@ -53,7 +58,7 @@ class Program:
         self._settings = settings
         self._apply = apply
         schedule, num_stages = settings.execution_strategy.schedule, len(traced.stages)
-        # In inference the iterations are micro-batches of one pipeline.
+        # In inference all iterations are micro-batches of one pipeline.
         self._iterations = 1 if apply is None else settings.device_iterations
         self._count = settings.micro_batches_per_replica // self._iterations
         ticks = inference_ticks if apply is None else training_ticks
@@ -65,13 +70,13 @@ class Program:
         """Runs one call.
 
         Args:
-          arguments: The model's arguments, flat, for all micro-batches of the call one after the
-            other: [micro-batches * batch, ...].
+          arguments: The model's arguments, flat. Each has the samples of all micro-batches of the
+            call, one micro-batch after the other: [micro-batches * batch, ...].
 
         Returns:
-          (outputs, times): the outputs that the output mode asks for, flat; and float64
-          [iterations, replicas, boxes, 2], the start and end of each box in seconds since the
-          epoch, or None without profiling.
+          (outputs, times). `outputs` are the outputs that the output mode selects, flat. `times`
+          is float64 [iterations, replicas, boxes, 2], the start and end of each box in seconds
+          since the epoch, or None without profiling.
         """
         outputs, times = self._call(*arguments)
         return list(outputs), None if times is None else times.numpy()
@@ -83,25 +88,35 @@ class Program:
 
     def _run(self, *arguments: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor | None]:
         with tf.device(HOST):
+            # [iterations, micro-batches * replicas, batch, ...]
             split = [
                 tf.reshape(one, [self._iterations, -1, *known.shape.as_list()])
                 for one, known in zip(arguments, self.traced.arguments, strict=True)
             ]
         if self._iterations == 1:
             outputs, times = self._iteration([one[0] for one in split])
-            outputs = [one[None] for one in outputs]
-            times = None if times is None else times[None]
+            outputs = [one[None] for one in outputs]  # [1, micro-batches, ...]
+            times = None if times is None else times[None]  # [1, replicas, boxes, 2]
         else:
             outputs, times = self._loop(split)
         return [self._combined(one) for one in outputs], times
 
     def _loop(self, split: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor | None]:
-        """Runs one iteration after the other, each with the weights of the one before."""
+        """Runs the iterations one after the other, each with the weights of the previous one.
+
+        Args:
+          split: The arguments, [iterations, micro-batches * replicas, batch, ...] each.
+
+        Returns:
+          The outputs, [iterations, micro-batches selected, ...] each, and the times, [iterations,
+          replicas, boxes, 2], or None without profiling.
+        """
         has_times = self._settings.profile_dir is not None
         kept = [tf.TensorArray(t.dtype, self._iterations) for t in self.traced.outputs]
         times = tf.TensorArray(tf.float64, self._iterations)
 
         def body(i: tf.Tensor, kept: list[Any], times: Any) -> Any:
+            # [micro-batches selected, ...] each, and [replicas, boxes, 2].
             outputs, marks = self._iteration([one[i] for one in split])
             kept = [array.write(i, one) for array, one in zip(kept, outputs, strict=True)]
             return i + 1, kept, times if marks is None else times.write(i, marks)
@@ -119,17 +134,18 @@ class Program:
     def _iteration(
         self, arguments: Sequence[tf.Tensor]
     ) -> tuple[list[tf.Tensor], tf.Tensor | None]:
-        """Lays one run of the pipeline, and the update behind it, into the graph.
+        """Adds one run of the pipeline and the update that follows it to the graph.
 
         Args:
           arguments: [micro-batches * replicas, batch, ...] each.
 
         Returns:
-          The outputs, [micro-batches asked for, ...] each, and the times, [replicas, boxes, 2].
+          The outputs, [micro-batches selected, ...] each, and the times, [replicas, boxes, 2], or
+          None without profiling.
         """
         replicas = self._settings.replication_factor
         with tf.device(HOST):
-            singles = [tf.unstack(one) for one in arguments]
+            singles = [tf.unstack(one) for one in arguments]  # Lists of [batch, ...].
         names = [tensor.name for tensor in self.traced.arguments]
         micro_batches: list[Values] = [
             dict(zip(names, values, strict=True)) for values in zip(*singles, strict=True)
@@ -155,7 +171,11 @@ class Program:
             return self._picked(walked), tf.stack(marks) if marks else None
 
     def _gradients(self, walked: Sequence[Walked]) -> list[tuple[Any, tf.Variable]]:
-        """Combines the gradients of all micro-batches and replicas, on the variables' devices."""
+        """Combines the gradients of all micro-batches and replicas, on the variables' devices.
+
+        Returns:
+          (gradient, variable) for each variable that has a gradient; the shapes agree.
+        """
         is_mean = self._settings.accumulation_reduction == "mean"
         scale = 1.0 / (self._count * len(walked)) if is_mean else 1.0
         result = []
@@ -167,7 +187,13 @@ class Program:
         return result
 
     def _picked(self, walked: Sequence[Walked]) -> list[tf.Tensor]:
-        """Stacks the outputs of the micro-batches that may be asked for: the replicas' in turn."""
+        """Stacks the outputs of the micro-batches of one iteration that may be selected.
+
+        The replicas alternate: the first micro-batch of each replica, then the second ones.
+
+        Returns:
+          [micro-batches * replicas, ...] each; with "final" [replicas, ...], with "sum" [1, ...].
+        """
         in_turn = [
             one for of_all in zip(*(w.outputs for w in walked), strict=True) for one in of_all
         ]
@@ -182,18 +208,20 @@ class Program:
         return self._settings.output_mode_for(training=self._apply is not None)
 
     def _combined(self, output: tf.Tensor) -> tf.Tensor:
-        """From [iterations, micro-batches, ...] to what the user gets."""
+        """Returns an output as the user gets it, from [iterations, micro-batches, ...]."""
         with tf.device(HOST):
             if self._mode == "sum":
                 return tf.reduce_sum(output, [0, 1])
             if self._mode == "final":
-                output = output[-1:]
+                output = output[-1:]  # [1, replicas, ...]
             if self._mode == "every_n":
                 every = self._settings.every
                 assert every is not None
                 replicas = self._settings.replication_factor
                 rest = output.shape.as_list()[2:]
+                # [iterations * micro-batches // every, replicas, ...]
                 output = tf.reshape(output, [-1, replicas, *rest])[every - 1 :: every]
+            # [micro-batches, ...]
             one_by_one = tf.reshape(output, [-1, *output.shape.as_list()[2:]])
             if one_by_one.shape.rank > 1:  # [micro-batches, batch, ...] -> [samples, ...]
                 return tf.reshape(one_by_one, [-1, *one_by_one.shape.as_list()[2:]])

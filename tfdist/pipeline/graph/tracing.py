@@ -1,4 +1,4 @@
-"""Traces a model's forward pass once, and finds the stages in it."""
+"""Tracing of a model: its forward pass is traced once and cut into stages."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from tfdist.pipeline.stages import AutoStage, ExecutionStrategy
 
 @dataclass(frozen=True, kw_only=True)
 class TracedModel:
-    """A model traced for one shape of micro-batch, and cut into stages.
+    """A model, traced for one shape of micro-batch and cut into stages.
 
     Attributes:
-      stages: The stages as planned.
+      stages: The planned stages.
       cut_stages: The stages' functions.
-      arguments: The placeholders of one micro-batch, flat.
+      arguments: The placeholders of one micro-batch, flat: [batch, ...] each.
       outputs: The traced tensors that the model returned, flat; in training the loss is the last.
-      structure: What the model returned, with the traced tensors in it.
+      structure: The model's return value, with the traced tensors in it.
       trained: The trainable variable behind each handle, by the handle's name in the trace.
-      captured: The value from outside of each tensor that the trace takes, by its name in the
-        trace: handles and constants.
-      trace: Holds the graph; kept since the functions' parts refer to it.
+      captured: The handles and constants that the trace captures from outside, by their names in
+        the trace.
+      trace: The traced function. It holds the graph, to which the stages' functions refer.
     """
 
     stages: tuple[PlannedStage, ...]
@@ -67,19 +67,20 @@ def trace(
     """Traces a model and cuts it into stages.
 
     Args:
-      model: Called with the arguments, and with `training` if it takes that.
+      model: Called with the arguments, and with `training` if it has such an argument.
       specs: The arguments of one micro-batch, with a `tf.TensorSpec` for each tensor.
-      strategy: The stages asked for.
-      training: Whether the model returns a loss, and gradients are wanted.
+      strategy: The requested stages.
+      training: Whether the model returns a loss and gradients are computed.
       recomputation: As for `cutting.make_stages`.
-      place_variables: From the index of a stage's device to the device of variables that the
-        model makes while it is traced, inside a block of that stage.
-      check: Called with the planned stages before they are cut; raises if they won't do.
+      place_variables: Maps the index of a stage's device to the device of variables that the
+        model creates while it is traced, inside a block of that stage.
+      check: Called with the planned stages before they are cut; raises if they cannot be run.
       progress: Called after the trace and after each stage.
 
     Raises:
-      TypeError: If a model for training returns no loss.
-      ValueError: If the blocks and the stages do not fit, or an operation is in no block.
+      TypeError: If a model for training does not return its loss last.
+      ValueError: If the loss is not a scalar of floating type, blocks and stages do not agree, or
+        an operation is in no block.
     """
     call = _with_training(model, training)
     record = BlockRecord(v1.get_default_graph())
@@ -130,7 +131,7 @@ def trace(
 
     def forward(*args: Any) -> Any:
         begin(args)
-        # Only to learn which variables are trained; the gradients are taken stage by stage.
+        # The tape only finds the trained variables; gradients are computed stage by stage.
         with tf.GradientTape() as tape:
             returned = call(*args)
         return finish(returned, tape.watched_variables())
@@ -139,11 +140,11 @@ def trace(
         with recording(record), _variables_where_blocks_are(record, strategy, place_variables):
             concrete = tf.function(forward).get_concrete_function(*specs)
     except Exception:
-        if record.refusal is not None:  # What TensorFlow raises in its place shows our own code.
+        if record.refusal is not None:  # TensorFlow's error would show tfdist's code.
             raise record.refusal from None
         raise
     progress()
-    # The trace knows handles and constants by placeholders behind those of the arguments.
+    # In the trace, placeholders of handles and constants follow those of the arguments.
     taken = concrete.inputs[len(found["arguments"]) :]
     return TracedModel(
         stages=found["stages"],
@@ -160,7 +161,7 @@ def trace(
 
 
 def _with_training(model: Callable[..., Any], training: bool) -> Callable[..., Any]:
-    """Lets a model that has an argument `training` know."""
+    """Returns the model with its argument `training` bound, if it has such an argument."""
     call = getattr(model, "call", model)
     try:
         takes = "training" in inspect.signature(call).parameters
@@ -191,7 +192,7 @@ def _loss_of(returned: Any, outputs: Sequence[tf.Tensor]) -> tf.Tensor:
 def _variables_where_blocks_are(
     record: BlockRecord, strategy: ExecutionStrategy, place: Callable[[int], str]
 ) -> Iterator[None]:
-    """Makes variables on the device of the block in which they are made."""
+    """Creates each variable on the device of the block in which it is created."""
 
     def create(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         device = device_of_block(strategy, record.current, record.found)
@@ -207,7 +208,7 @@ def _variables_where_blocks_are(
 def device_of_block(
     strategy: ExecutionStrategy, block: FoundBlock | None, found: Sequence[FoundBlock]
 ) -> int | None:
-    """Returns the device of a block before all blocks are known; None where it can't be said."""
+    """Returns the device of a block before all blocks are known; None if it is not determined."""
     if block is None:
         return None
     if isinstance(strategy.stages, AutoStage):
