@@ -1,7 +1,7 @@
-"""Blocks: the pieces of a model that its author keeps together.
+"""Blocks: the parts of a model that are kept together on one device.
 
-A block is named where the forward pass is written. Which blocks form a stage, and where it runs,
-is said elsewhere, so that a model is cut anew without touching it.
+A block gets its name in the code of the forward pass. The blocks of each stage and its device are
+set in the options, so that a model can be cut differently without changing its code.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ _WRAPPED = ("build", "call")
 
 
 class Block(ContextDecorator):
-    """Marks what a part of the forward pass computes: `with Block("B1"): ...` or `@Block("B1")`.
+    """A named part of the forward pass: `with Block("B1"): ...` or `@Block("B1")`.
 
-    The same name anywhere is the same block. A block inside another one changes nothing. Outside
-    the building of a pipelined model a block does nothing at all.
+    Blocks with the same name are one block. A block inside another one has no effect. While no
+    pipelined model is built, a block has no effect either.
 
     Args:
       name: The block's name; by default "block_1", "block_2", ... in the order of the forward pass.
-      device: The index of its device, for stages that follow from the blocks (`AutoStage`), and
-        for a stage that names none.
+      device: The index of the block's device. It is used by `AutoStage`, and for a stage that names
+        no device.
 
     Raises:
-      TypeError: If the name is not a string, or the device not an integer.
-      ValueError: If the device is below 0, or the block has named another device before.
+      TypeError: If the name is not a string, or the device is not an integer.
+      ValueError: If the device is below 0. While a model is built, also if the block has named
+        another device before, or is inside a tf.function, a loop or a condition.
     """
 
     def __init__(self, name: str | None = None, device: int | None = None) -> None:
@@ -63,17 +64,17 @@ class Block(ContextDecorator):
             record.close_block()
 
     def _recreate_cm(self) -> Block:
-        return Block(self.name, self.device)  # One for each call of a decorated function.
+        return Block(self.name, self.device)  # A new one for each call of a function.
 
 
 def begin_block(layer: LayerT, name: str, device: int | None = None) -> LayerT:
-    """Lets a block begin where a layer is called; it lasts until another one begins this way.
+    """Makes a block begin at the call of a layer; it ends where the next such block begins.
 
-    For models that have no forward pass to write a `Block` into, such as a Keras Sequential. What
-    stands inside a `Block` of its own stays there.
+    This is for models without a forward pass in which to write a `Block`, such as a Keras
+    Sequential. Code inside a `Block` stays in that block.
 
     Args:
-      layer: A layer of tf_keras or Keras 3. Changed in place.
+      layer: A layer of tf_keras or Keras 3. It is changed in place.
       name: The block's name.
       device: As for `Block`.
 
@@ -81,8 +82,8 @@ def begin_block(layer: LayerT, name: str, device: int | None = None) -> LayerT:
       The layer.
 
     Raises:
-      TypeError: If it is not a layer.
-      ValueError: If a block begins at this layer already.
+      TypeError: If `layer` is not a layer.
+      ValueError: If a block already begins at this layer.
     """
     Block(name, device)
     if not all(callable(getattr(layer, method, None)) for method in _WRAPPED):
@@ -101,7 +102,7 @@ def begin_block(layer: LayerT, name: str, device: int | None = None) -> LayerT:
 
 
 def remove_blocks(model: Any) -> None:
-    """Takes back every `begin_block` of a layer or of a model's layers."""
+    """Reverts every `begin_block` of a layer or of a model's layers."""
     layers = [model, *nested_layers(model)]
     for layer, method in itertools.product(layers, _WRAPPED):
         own = vars(layer).get(method)
@@ -132,12 +133,12 @@ def _check_device(device: int | None) -> None:
 
 @dataclass
 class BlockRecord:
-    """What blocks a forward pass enters while it is traced into a graph.
+    """A record of the blocks that a forward pass enters while it is traced into a graph.
 
     Attributes:
       graph: The graph that is being built.
       found: The blocks in the order in which they were first entered.
-      refusal: The error that ended the trace, if it was one of tfdist.
+      refusal: The error with which tfdist ended the trace; None if there is none.
     """
 
     graph: tf.Graph
@@ -149,12 +150,12 @@ class BlockRecord:
     _unnamed: int = 0
 
     def restart(self, graph: tf.Graph) -> None:
-        """Forgets all: the forward pass is traced anew, into another graph."""
+        """Clears the record: the forward pass is traced again, into another graph."""
         self.__init__(graph)  # type: ignore[misc]
 
     @contextmanager
     def noting_refusals(self) -> Iterator[None]:
-        """Keeps what is raised inside as `refusal`."""
+        """Keeps a TypeError or ValueError that is raised inside as `refusal`."""
         try:
             yield
         except (TypeError, ValueError) as error:
@@ -163,12 +164,12 @@ class BlockRecord:
 
     @property
     def current(self) -> FoundBlock | None:
-        """The block in which the forward pass is now."""
+        """The block in which the forward pass is now; None outside all blocks."""
         name = self._open[0] if self._open else self._standing
         return next((block for block in self.found if block.name == name), None)
 
     def open_block(self, name: str | None, device: int | None) -> None:
-        """Notes that a `Block` has been entered."""
+        """Records that a `Block` has been entered."""
         with self.noting_refusals():
             if not self._is_in_scratch_graph():
                 self._check_graph(name)
@@ -176,12 +177,12 @@ class BlockRecord:
         self._mark()
 
     def close_block(self) -> None:
-        """Notes that a `Block` has been left."""
+        """Records that a `Block` has been left."""
         self._open.pop()
         self._mark()
 
     def begin(self, name: str, device: int | None) -> None:
-        """Notes that a block begins and lasts until another one begins."""
+        """Records that a block begins; it lasts until the next one begins."""
         with self.noting_refusals():
             if not self._is_in_scratch_graph():
                 self._check_graph(name)
@@ -192,7 +193,7 @@ class BlockRecord:
         """Returns the block of each operation by the operation's name.
 
         Args:
-          operations: The graph's operations in the order of their making.
+          operations: The graph's operations in the order of creation.
         """
         bounds = [*self._marks, (len(operations), None)]
         result: dict[str, str | None] = {op.name: None for op in operations[: bounds[0][0]]}
@@ -221,7 +222,7 @@ class BlockRecord:
         self._marks.append((len(self.graph.get_operations()), name))
 
     def _is_in_scratch_graph(self) -> bool:
-        """Says whether Keras 3 only asks for shapes: what it makes for that is thrown away."""
+        """Returns whether Keras 3 only infers shapes, in a graph that it discards afterwards."""
         return str(getattr(v1.get_default_graph(), "name", "")).startswith("scratch_graph")
 
     def _check_graph(self, name: str | None) -> None:
@@ -237,7 +238,7 @@ _recording: ContextVar[BlockRecord | None] = ContextVar("tfdist_block_record", d
 
 @contextmanager
 def recording(record: BlockRecord) -> Iterator[BlockRecord]:
-    """Lets blocks note what they enclose, as long as the context lasts."""
+    """Makes blocks record the operations inside them, within the context."""
     token = _recording.set(record)
     try:
         yield record

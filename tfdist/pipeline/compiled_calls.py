@@ -1,4 +1,4 @@
-"""Calls of a pipelined model with arrays: checked, built once for each shape, run, profiled."""
+"""Calls of a pipelined model: checks, one compiled program for each shape, profiling."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ from tfdist.pipeline.timeline.image import check_can_draw
 from tfdist.pipeline.timeline.step_times import TimedBox, Timeline
 from tfdist.strategies.placement import HOST
 
-_PROFILED_CALLS = 2  # The first is slow, as its kernels are made; there may be no second one.
+# The first call is slow, since it creates the kernels. It is profiled as well, because a run may
+# have one call only; a second call replaces its timeline.
+_PROFILED_CALLS = 2
 
-_TOTAL = 100
+_TOTAL = 100  # Length of the progress bar, in percent.
 
 
 class CompiledCalls:
-    """The programs of one model, one for each shape of input.
+    """The compiled programs of one model, one for each shape of input.
 
     Attributes:
-      settings: How the model runs.
+      settings: The settings of the run.
     """
 
     def __init__(
@@ -53,13 +55,14 @@ class CompiledCalls:
         user: str,
         make_update: Callable[[TracedModel], Apply] | None,
     ) -> None:
-        """Takes the options; nothing is built before the first call.
+        """Freezes the options. The graph is built in the first call.
 
         Args:
           model: The forward pass.
-          options: Frozen by this.
-          user: Who uses them: "a training model".
-          make_update: Gives, for the traced model, what updates the weights; None in inference.
+          options: The options; frozen by this call.
+          user: The user of the options, for error messages: "a training model".
+          make_update: Returns the function that updates the weights of a traced model; None in
+            inference.
         """
         if not callable(model):
             raise TypeError(f"the model must be callable, got {model!r}.")
@@ -96,7 +99,13 @@ class CompiledCalls:
         return tf.nest.pack_sequence_as(program.traced.structure, outputs)
 
     def _micro_batch_size(self, arguments: Sequence[tf.Tensor]) -> int:
-        """Splits the samples of a call into micro-batches."""
+        """Returns the number of samples in a micro-batch.
+
+        Raises:
+          TypeError: If an argument has no dimensions.
+          ValueError: If the arguments have different numbers of samples, or the samples do not
+            split into micro-batches.
+        """
         if not all(one.shape.rank for one in arguments):
             raise TypeError(
                 "the arguments of a call are arrays or tensors, got single numbers. A list is a "
@@ -142,7 +151,7 @@ class CompiledCalls:
             )
 
         def place(index: int) -> str:
-            # A device that there is not is refused once all stages are known.
+            # A device that does not exist is refused later, when all stages are known.
             is_there = settings.optimizer_state == "device" and index < len(devices)
             return devices[index] if is_there else HOST
 
@@ -169,7 +178,9 @@ class CompiledCalls:
 
 
 def profiled_call(program: Program, arguments: Sequence[Any], settings: Settings) -> list[Any]:
-    """Runs a call and writes its profile into the folder that the settings name.
+    """Runs a call and writes its profile into the settings' `profile_dir`.
+
+    The timeline shows the last iteration of the call.
 
     Returns:
       The call's outputs, flat.
@@ -185,7 +196,7 @@ def profiled_call(program: Program, arguments: Sequence[Any], settings: Settings
 
 
 def timeline_of(program: Program, times: np.ndarray, title: str) -> Timeline:
-    """Makes a timeline of the times of one iteration, [replicas, boxes, 2] in seconds."""
+    """Returns a timeline of the times of one iteration, [replicas, boxes, 2] in seconds."""
     boxes = [
         TimedBox(
             box=box,
@@ -202,10 +213,10 @@ def timeline_of(program: Program, times: np.ndarray, title: str) -> Timeline:
 
 @contextmanager
 def building_bar(*, shown: bool) -> Iterator[Callable[[float], None]]:
-    """Shows one bar on stderr, from 0 to 100, while the graph is built.
+    """Shows a progress bar from 0 to 100 on stderr while the graph is built.
 
     Yields:
-      A function that takes the share that is done, from 0 to 1.
+      A function that sets the progress; it takes the share that is done, from 0 to 1.
     """
     columns = (
         TextColumn("Graph compilation:"),
@@ -214,7 +225,7 @@ def building_bar(*, shown: bool) -> Iterator[Callable[[float], None]]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    # A notebook is no terminal, and rich's own bars there need a package more.
+    # A notebook is not a terminal, and rich's bars for notebooks need another package.
     console = Console(stderr=True, force_jupyter=False, force_terminal=sys.stderr.isatty())
     with Progress(*columns, console=console, disable=not shown) as progress:
         task = progress.add_task("", total=_TOTAL)

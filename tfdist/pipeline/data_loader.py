@@ -1,4 +1,4 @@
-"""DataLoader: the batches that calls of a pipelined model take, read while the device computes."""
+"""DataLoader: batches for the calls of a pipelined model, read while the device computes."""
 
 from __future__ import annotations
 
@@ -22,37 +22,39 @@ _ITEMS_AHEAD = 2  # One being read, one ready.
 
 
 class DataLoader:
-    """Reads combined batches: each item is what one call of the model takes.
+    """Combined batches of a dataset: each item has the samples for one call of the model.
 
-    An item has batch_size x gradient_accumulation x device_iterations x replication_factor samples,
-    stacked: eager tensors on the host, in the structure of the dataset. Items are read in the
-    background while the device computes. Each `for` loop over it is an epoch, with an order of its
-    own if shuffled; a loop that is left early leaves nothing behind.
+    An item has batch_size x gradient_accumulation x device_iterations x replication_factor samples.
+    They are stacked to eager tensors on the host, [samples, ...] each, in the structure of the
+    dataset. Items are read in the background while the device computes. Each `for` loop over the
+    loader is an epoch. With `shuffle`, each epoch has a different order. If a loop is left early,
+    pending reads are cancelled and the background threads end.
 
-    Where a run has several worker processes each one reads its own part: a contiguous one, of the
-    order that all of them have in common. (Of a `tf.data.Dataset`, shuffled within the part; where
-    its length is unknown, every n-th sample.)
+    If a run has several worker processes, each one reads one part of the samples. The part is
+    contiguous in an order that all workers share. A `tf.data.Dataset` is shuffled within the part;
+    if its length is unknown, each of n workers reads every n-th sample.
 
     Args:
-      options: The options of the model. They cannot change any more afterwards.
+      options: The options of the model. They cannot be changed afterwards.
       dataset: An array, or a tuple or dict of arrays with samples along their first dimension; or
-        an object with `__len__` and a `__getitem__` that gives one sample (it is called in threads
-        of the background); or a `tf.data.Dataset` of single samples, not of batches.
-      batch_size: Samples in a micro-batch.
+        an object with `__len__` and a `__getitem__` that returns one sample (called in background
+        threads); or a `tf.data.Dataset` of single samples, not of batches.
+      batch_size: Number of samples in a micro-batch.
       shuffle: Whether each epoch has another order; the options' random_seed makes it reproducible.
-        A `tf.data.Dataset` is held in memory for that.
-      drop_last: Whether samples that do not fill an item are left out. If not, the last item is
-        smaller: a model takes it only if it divides into micro-batches. The parts of several
-        workers then differ by one sample at most, else they are equal.
-      num_workers: Threads that read items, 1 if None; 0 reads in the caller's thread, and nothing
-        in advance. A `tf.data.Dataset` has threads of its own.
-      auto_distributed_partitioning: Whether several worker processes share the samples. If not,
-        each reads all of them.
+        The worker's part of a `tf.data.Dataset` is held in memory to shuffle it.
+      drop_last: Whether samples that do not fill an item are left out. The parts of several workers
+        are then equal. Otherwise the parts differ by one sample at most, and the last item is
+        smaller: a model accepts it only if it divides into micro-batches.
+      num_workers: Number of threads that read items, 1 if None. With 0 the caller's thread reads,
+        and no item is read in advance. Must be None for a `tf.data.Dataset`, which has its own
+        threads.
+      auto_distributed_partitioning: Whether several worker processes share the samples. Otherwise
+        each worker reads all of them.
 
     Raises:
       TypeError: If an argument has a wrong type.
       ValueError: If an argument has a value that is not allowed, or there are too few samples.
-      ClusterError: If what is said about the run contradicts itself.
+      ClusterError: If the description of the run, such as TF_CONFIG, contradicts itself.
     """
 
     def __init__(
@@ -100,14 +102,14 @@ class DataLoader:
 
     @property
     def combined_batch_size(self) -> int:
-        """Samples in an item."""
+        """Number of samples in an item."""
         return self._batch_size * self._settings.micro_batches_per_call
 
     def __len__(self) -> int:
         """Returns the number of items in an epoch.
 
         Raises:
-          TypeError: If nobody knows it in advance.
+          TypeError: If the length of the dataset is unknown or infinite.
         """
         if self._part is None:
             raise TypeError(
@@ -140,7 +142,7 @@ class DataLoader:
         for item in read_batches(stream, self.combined_batch_size, drop_last=self._drop_last):
             num_items += 1
             yield item
-        if not num_items:  # Of a known number of samples they are enough.
+        if not num_items:  # A known number of samples has been checked before.
             raise ValueError(
                 f"the tf.data.Dataset ended before one item, which takes {self._item()}. "
                 "Give more samples, or lower one of these."
@@ -155,10 +157,10 @@ class DataLoader:
             )
 
     def _choose_part(self, count: int) -> range:
-        """Returns the numbers of this instance's samples, of `count`.
+        """Returns the numbers of this instance's samples, out of `count`.
 
         Raises:
-          ValueError: If they are too few.
+          ValueError: If there are too few samples.
         """
         if not count:
             raise ValueError("the dataset is empty: it has 0 samples, and 1 is the least.")
@@ -178,7 +180,7 @@ class DataLoader:
         return part
 
     def _item(self) -> str:
-        """Returns how many samples an item takes, and of which numbers that is the product."""
+        """Returns the number of samples in an item and its factors, for an error message."""
         named = {
             "batch_size": self._batch_size,
             "gradient_accumulation": self._settings.gradient_accumulation,
@@ -191,13 +193,13 @@ class DataLoader:
 
 
 def own_part(count: int, instance: Instance, *, equal: bool) -> range:
-    """Returns which of `count` samples one instance of a run reads.
+    """Returns the numbers of the samples that one instance of a run reads.
 
     Args:
-      count: Samples in the whole dataset.
+      count: Number of samples in the whole dataset.
       instance: The instance.
-      equal: Whether all instances have as many; a few samples may then be nobody's. Else every
-        sample is somebody's, and the numbers differ by one at most.
+      equal: Whether all instances have the same number of samples; the last few samples may then be
+        left out. Otherwise every sample is in one part, and the sizes differ by one at most.
     """
     index, of = instance.index, instance.num_instances
     if equal:
@@ -212,7 +214,16 @@ def _samples(count: int) -> str:
 def _read_ahead(
     samples: Samples, items: Sequence[range | np.ndarray], num_threads: int
 ) -> Iterator[Any]:
-    """Reads items in threads, in advance of whoever takes them, in order."""
+    """Reads items in background threads, ahead of the caller.
+
+    Args:
+      samples: The samples.
+      items: The numbers of the samples of each item.
+      num_threads: Number of threads; 0 reads in the caller's thread.
+
+    Yields:
+      The items in order: tensors [samples, ...] in the structure of a sample.
+    """
     if not num_threads:
         yield from map(samples.read, items)
         return
@@ -225,7 +236,7 @@ def _read_ahead(
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    finally:  # Also where the loop over it was left.
+    finally:  # Also if the caller's loop is left early.
         threads.shutdown(cancel_futures=True)
 
 

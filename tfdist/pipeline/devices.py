@@ -1,7 +1,7 @@
-"""The devices that a pipeline's stages compute on, and the host beside them.
+"""Devices of a pipeline: those on which the stages compute, and the host.
 
-Where there are GPUs the stages compute on these. Elsewhere they compute on logical CPU devices: the
-machine's cores under several names, so that each stage has a device of its own everywhere.
+On a machine with GPUs the stages compute on the GPUs. On other machines they compute on logical CPU
+devices. These are several names for the same cores, so that each stage can have its own device.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ __all__ = ["HOST", "compute_devices", "set_cpu_devices"]
 
 
 def set_cpu_devices(count: int) -> None:
-    """Makes logical CPU devices to compute on: CPU:1 to CPU:`count`, beside the host CPU:0.
+    """Creates logical CPU devices to compute on: CPU:1 to CPU:`count`. CPU:0 is the host.
 
-    All of them share the machine's cores. If there are as many or more already, nothing changes.
-    On a machine with GPUs nothing changes either, and the log says so in a line: stages compute on
-    the GPUs. Hide these (CUDA_VISIBLE_DEVICES="") to compute on CPU devices there.
+    All of them share the machine's cores. If there are already as many or more, nothing changes. On
+    a machine with GPUs nothing changes either, and a warning is logged: stages compute on the GPUs.
+    Hide the GPUs (CUDA_VISIBLE_DEVICES="") to compute on CPU devices there.
 
     Args:
-      count: How many devices to compute on.
+      count: Number of devices to compute on.
 
     Raises:
-      RuntimeError: If TensorFlow is running already, with fewer of them. Its first operation or
-        tensor starts it; so does an optimizer of Keras.
+      RuntimeError: If TensorFlow is already running with fewer devices. The first operation or
+        tensor starts TensorFlow; so does a Keras optimizer.
       ValueError: If count is not an integer of at least 1.
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -66,10 +66,10 @@ def set_cpu_devices(count: int) -> None:
 def compute_devices() -> tuple[str, ...]:
     """Returns the names of this process's devices to compute on; `Stage.device(i)` is the i-th.
 
-    They are "/device:GPU:0" and so on where there are GPUs, else the logical CPU devices beside the
-    host, from "/device:CPU:1" on. Without any of these the host computes: ("/device:CPU:0",).
+    On a machine with GPUs these are "/device:GPU:0" and so on. Without GPUs they are the logical
+    CPU devices from "/device:CPU:1" on. Without both it is the host: ("/device:CPU:0",).
 
-    Starts TensorFlow's runtime: `set_cpu_devices` comes too late afterwards.
+    Starts TensorFlow's runtime: `set_cpu_devices` must be called before.
     """
     gpus = _indices("GPU")
     if gpus:
@@ -81,5 +81,5 @@ def compute_devices() -> tuple[str, ...]:
 def _indices(kind: str) -> list[int]:
     """Returns the numbers of this process's logical devices of a kind."""
     specs = [tf.DeviceSpec.from_string(one.name) for one in tf.config.list_logical_devices(kind)]
-    # A strategy of several workers may list theirs, too, behind this process's own.
+    # A strategy of several workers may list the other workers' devices after those of this process.
     return [spec.device_index for spec in specs if spec.task == specs[0].task]

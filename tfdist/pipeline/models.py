@@ -1,4 +1,4 @@
-"""Training and inference models that run in a pipeline, and their weight update."""
+"""Training and inference models in a pipeline, and their weight update."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tfdist.pipeline.options import Options
 from tfdist.pipeline.settings import OptimizerState, Settings
 from tfdist.strategies.placement import HOST
 
-_MAKE_SLOT = "add_variable_from_reference"  # Of Keras 3, and of newer optimizers of Keras 2.
+_MAKE_SLOT = "add_variable_from_reference"  # In Keras 3 and the newer optimizers of Keras 2.
 
 
 class TrainingModel:
-    """A model whose calls train it. Made by `training_model`.
+    """A model that is trained by its calls. Created by `training_model`.
 
     Attributes:
-      model: The model as it was given; its variables are the weights.
-      optimizer: What updates them.
+      model: The user's model; its variables are the weights.
+      optimizer: The optimizer that updates the weights.
     """
 
     def __init__(self, model: Callable[..., Any], options: Options, optimizer: Any) -> None:
@@ -39,29 +39,30 @@ class TrainingModel:
 
     @property
     def settings(self) -> Settings:
-        """How the model runs."""
+        """The settings of the run."""
         return self._calls.settings
 
     def __call__(self, *arguments: Any) -> Any:
         """Trains on the samples: `device_iterations` weight updates.
 
-        The first call, and the first with samples of another shape, builds the graph.
+        The first call builds the graph, and so does the first call with samples of another shape.
 
         Args:
-          *arguments: What the model's forward pass takes: arrays or tensors, or structures of
-            these, each [samples, ...] with as many samples: micro-batch x device_iterations x
-            gradient_accumulation x replication_factor. They are used in this order: first all of
-            the first weight update.
+          *arguments: The arguments of the model's forward pass: arrays or tensors, or structures of
+            these, [samples, ...] each. All have the same number of samples: micro-batch x
+            device_iterations x gradient_accumulation x replication_factor. The samples are used in
+            order: first all samples of the first weight update.
 
         Returns:
-          What the forward pass returns, of the micro-batches that the output mode asks for. Outputs
-          with a batch dimension: [samples asked for, ...]. Scalars, such as the loss: one for each
-          micro-batch, [micro-batches asked for]; with "sum", and with "final" and one replica, a
-          scalar.
+          The results of the forward pass for the micro-batches that the output mode selects.
+          Outputs with a batch dimension are [samples selected, ...]. A scalar, such as the loss, is
+          returned for each micro-batch, [micro-batches selected]. With "sum", and with "final" and
+          one replica, it stays a scalar.
 
         Raises:
           TypeError: If the model returns no loss.
-          ValueError: If the samples do not split, or blocks, stages and options do not fit.
+          ValueError: If the samples do not split into micro-batches, or blocks, stages and options
+            do not agree.
         """
         return self._calls(arguments)
 
@@ -69,21 +70,21 @@ class TrainingModel:
 def training_model(
     model: Callable[..., Any], options: Options, optimizer: Any = None
 ) -> TrainingModel:
-    """Makes a model that trains in a pipeline.
+    """Returns a model that trains in a pipeline.
 
     Args:
-      model: The forward pass with its loss: a Keras model of either Keras, a tf.Module or another
-        callable. It returns the loss, or other values and the loss last; the loss is a scalar of
-        floating type, the mean over the micro-batch. If it takes an argument `training`, it gets
-        True, and passes it on to the layers and models that it calls: without it their dropout
-        and batch normalisation are off.
-      options: How it runs; frozen by this.
+      model: The forward pass with its loss: a model of Keras 2 or Keras 3, a tf.Module or another
+        callable. It returns the loss, or other values and the loss last. The loss is a scalar of
+        floating type, the mean over the micro-batch. If the model has an argument `training`, it
+        gets True. It must pass this on to the layers and models that it calls: otherwise their
+        dropout and batch normalisation are off.
+      options: The options of the run; frozen by this call.
       optimizer: An optimizer of Keras 2, Keras 3 or tf.compat.v1.train. By default stochastic
         gradient descent with a learning rate of 0.01.
 
     Raises:
-      TypeError: If an argument is of another kind.
-      ValueError: If the options do not go together.
+      TypeError: If an argument has a wrong type.
+      ValueError: If the options contradict each other.
     """
     if optimizer is None:
         optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.01)
@@ -96,10 +97,11 @@ def training_model(
 
 
 class InferenceModel:
-    """A model whose calls only compute its outputs. Made by `inference_model`.
+    """A model that only computes its outputs. Created by `inference_model`.
 
     Attributes:
-      model: The model as it was given; its variables are the weights, also of those who train it.
+      model: The user's model; its variables are the weights. A training model of the same model
+        uses the same variables.
     """
 
     def __init__(self, model: Callable[..., Any], options: Options) -> None:
@@ -108,53 +110,57 @@ class InferenceModel:
 
     @property
     def settings(self) -> Settings:
-        """How the model runs."""
+        """The settings of the run."""
         return self._calls.settings
 
     def __call__(self, *arguments: Any) -> Any:
-        """Computes the outputs, with the weights as they are now.
+        """Computes the outputs with the current weights.
 
-        The first call, and the first with samples of another shape, builds the graph.
+        The first call builds the graph, and so does the first call with samples of another shape.
 
         Args:
-          *arguments: What the model's forward pass takes: arrays or tensors, or structures of
-            these, each [samples, ...] with as many samples: micro-batch x device_iterations x
-            replication_factor.
+          *arguments: The arguments of the model's forward pass: arrays or tensors, or structures of
+            these, [samples, ...] each. All have the same number of samples: micro-batch x
+            device_iterations x replication_factor.
 
         Returns:
-          What the forward pass returns, by default of all samples: [samples, ...]; scalars one for
-          each micro-batch.
+          The results of the forward pass, by default of all samples, [samples, ...]. A scalar is
+          returned for each micro-batch, [micro-batches].
 
         Raises:
-          ValueError: If the samples do not split, or blocks, stages and options do not fit.
+          ValueError: If the samples do not split into micro-batches, or blocks, stages and options
+            do not agree.
         """
         return self._calls(arguments)
 
 
 def inference_model(model: Callable[..., Any], options: Options) -> InferenceModel:
-    """Makes a model whose forward pass runs in a pipeline.
+    """Returns a model that runs its forward pass in a pipeline.
 
     Args:
-      model: The forward pass. If it takes an argument `training`, it gets False.
-      options: How it runs, with gradient_accumulation 1; frozen by this.
+      model: The forward pass. If it has an argument `training`, it gets False.
+      options: The options of the run, with gradient_accumulation 1; frozen by this call.
 
     Raises:
-      TypeError: If an argument is of another kind.
-      ValueError: If the options do not go together.
+      TypeError: If an argument has a wrong type.
+      ValueError: If the options contradict each other.
     """
     return InferenceModel(model, options)
 
 
 def update_by(optimizer: Any, traced: TracedModel, state: OptimizerState) -> Apply:
-    """Makes the optimizer's slots, beside the weights, and returns what updates the weights.
+    """Creates the optimizer's slots and returns the function that updates the weights.
+
+    Each slot is on the device of its weight.
 
     Args:
-      optimizer: Has `apply_gradients`.
-      traced: The model, whose trained variables the slots are for.
-      state: "host" refuses weights that are elsewhere, since a slot is where its weight is.
+      optimizer: An object with `apply_gradients`.
+      traced: The traced model. Its trained variables get slots.
+      state: With "host", weights that are not on the host are refused, since a slot is where its
+        weight is.
 
     Raises:
-      ValueError: If nothing is trained, or a weight is not on the host where its slots shall be.
+      ValueError: If no variable is trained, or the slots must be on the host and a weight is not.
     """
     trained = {
         id(variable): variable
@@ -180,9 +186,10 @@ def update_by(optimizer: Any, traced: TracedModel, state: OptimizerState) -> App
 
 
 def _make_slots(optimizer: Any, apply: Apply, variables: list[tf.Variable]) -> None:
-    """Lets the optimizer make its variables now: it can't inside a loop.
+    """Makes the optimizer create its variables now, since it cannot inside a loop.
 
-    An older one makes them when it is used: then an update is traced, and never run.
+    An older optimizer creates them at its first use. For such an optimizer an update is traced and
+    never run.
     """
     if hasattr(optimizer, _MAKE_SLOT):
         with _slots_beside_weights(optimizer), tf.name_scope(optimizer.name):
@@ -195,11 +202,11 @@ def _make_slots(optimizer: Any, apply: Apply, variables: list[tf.Variable]) -> N
 
 @contextmanager
 def _slots_beside_weights(optimizer: Any) -> Iterator[None]:
-    """Lets an optimizer of Keras make each slot on its weight's device, as older ones do."""
+    """Makes a Keras optimizer create each slot on its weight's device, as older optimizers do."""
     make_slot = getattr(optimizer, _MAKE_SLOT)
 
     def make_beside(*args: Any, **kwargs: Any) -> Any:
-        weight, *_ = (*args, *kwargs.values())  # Each Keras has a name of its own for it.
+        weight, *_ = (*args, *kwargs.values())  # Its name differs between Keras 2 and 3.
         with tf.device(weight.device):
             return make_slot(*args, **kwargs)
 

@@ -1,6 +1,6 @@
-"""Options: how a pipelined model runs, written as a chain of calls.
+"""Options of a pipelined model, written as a chain of calls.
 
-PopTorch has more names than these; `advise` says what to write in place of each.
+PopTorch has more options. For each of them `advise` returns the replacement.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tfdist.pipeline.settings import OptimizerState, OutputMode, Reduction, Settings
 from tfdist.pipeline.stages import REPR_WIDTH, ExecutionStrategy, quoted
 
-# The setters whose name is not the setting's.
+# Setters with another name than their setting.
 _SETTER_OF = {"profile_dir": "enable_profiling"}
 
 _OURS: Mapping[str, str] = {
@@ -81,14 +81,14 @@ _NOTHING_TO_SET: frozenset[str] = frozenset(
 
 
 class Options:
-    """How a model runs: `Options().device_iterations(10).gradient_accumulation(10)`.
+    """Options of a model's run: `Options().device_iterations(10).gradient_accumulation(10)`.
 
-    Every setter checks its value at once and returns the options. Each setting is explained at
-    `Settings`. The first model or DataLoader that uses the options freezes them; `clone` gives
-    options that can be changed again.
+    Every setter checks its value at once and returns the options. `Settings` describes each
+    setting. The first model or DataLoader that uses the options freezes them; `clone` returns a
+    copy that can be changed.
 
     Attributes:
-      settings: The values.
+      settings: The current values.
     """
 
     _settings: Settings
@@ -102,29 +102,29 @@ class Options:
         return self._settings
 
     def device_iterations(self, number: int) -> Options:
-        """Sets how often one call does a weight update, or in inference a micro-batch."""
+        """Sets the number of weight updates in one call; in inference, of micro-batches."""
         return self._set(device_iterations=number)
 
     def gradient_accumulation(self, number: int) -> Options:
-        """Sets how many micro-batches make one weight update; 1 in inference."""
+        """Sets the number of micro-batches in one weight update; must be 1 in inference."""
         return self._set(gradient_accumulation=number)
 
     def accumulation_reduction(self, reduction: Reduction) -> Options:
-        """Sets whether gradients are averaged ("mean") or added up ("sum")."""
+        """Sets whether gradients are averaged ("mean") or added ("sum")."""
         return self._set(accumulation_reduction=reduction)
 
     def output_mode(self, mode: OutputMode | None, *, every: int | None = None) -> Options:
-        """Sets of which micro-batches a call returns the outputs.
+        """Sets the micro-batches with outputs that a call returns.
 
         Args:
           mode: "final", "all", "sum" or "every_n"; None is "final" in training, "all" in inference.
-          every: With "every_n": 3 is a replica's third micro-batch, its sixth, and so on. It
-            divides device_iterations x gradient_accumulation.
+          every: For "every_n" only: 3 selects a replica's third micro-batch, its sixth, and so on.
+            Must divide device_iterations x gradient_accumulation.
         """
         return self._set(output_mode=mode, every=every)
 
     def replication_factor(self, number: int) -> Options:
-        """Sets how many copies of the model this process has, each on devices of its own."""
+        """Sets the number of copies of the model in this process, each on separate devices."""
         return self._set(replication_factor=number)
 
     def optimizer_state(self, place: OptimizerState) -> Options:
@@ -144,11 +144,11 @@ class Options:
         return self._set(profile_dir=directory)
 
     def show_progress_bar(self, shown: bool) -> Options:
-        """Sets whether the first call shows how far building the graph is."""
+        """Sets whether the first call shows the progress of building the graph."""
         return self._set(show_progress_bar=shown)
 
     def execution_strategy(self, strategy: ExecutionStrategy) -> Options:
-        """Sets the stages and how they work together."""
+        """Sets the stages and their schedule."""
         return self._set(execution_strategy=strategy)
 
     def clone(self) -> Options:
@@ -158,16 +158,16 @@ class Options:
         return copy
 
     def freeze(self, user: str) -> Settings:
-        """Checks the settings together and lets nobody change them from now on.
+        """Checks the settings together and refuses all later changes.
 
         Args:
-          user: Who uses them, for the message to whoever tries: "a DataLoader".
+          user: The user of the options, for the error message of a later change: "a DataLoader".
 
         Returns:
           The settings.
 
         Raises:
-          ValueError: If settings do not go together.
+          ValueError: If settings contradict each other.
         """
         self._settings.check_together()
         if self._frozen_by is None:
@@ -189,7 +189,7 @@ class Options:
             raise AttributeError(f"options are set by calls. Write options.{name}({value!r}).")
         raise AttributeError(f"Options has no {quoted(name)}. {advise(name, _SETTERS)}")
 
-    if not TYPE_CHECKING:  # A type checker finds wrong names by itself.
+    if not TYPE_CHECKING:  # A type checker reports unknown names itself.
 
         def __getattr__(self, name: str) -> NoReturn:
             raise AttributeError(f"Options has no {quoted(name)}. {advise(name, _SETTERS)}")
@@ -214,7 +214,7 @@ _SETTERS = frozenset(
 
 
 def _calls(changes: dict[str, Any]) -> list[str]:
-    """Returns the calls that make these changes, as one would type them."""
+    """Returns the calls that make these changes, as they are written in a program."""
     calls = []
     for name, value in changes.items():
         shown = quoted(value) if isinstance(value, str) else repr(value)
@@ -226,11 +226,11 @@ def _calls(changes: dict[str, Any]) -> list[str]:
 
 
 def advise(name: str, setters: Collection[str]) -> str:
-    """Returns what to do instead, in a sentence or two.
+    """Returns advice on an unknown name, one or two sentences long.
 
     Args:
       name: The name that `Options` does not have.
-      setters: The names that it has.
+      setters: The names of its setters.
     """
     if name in _OURS:
         return f"Write options.{_OURS[name]}."

@@ -1,8 +1,14 @@
-"""Which stage does which micro-batch's forward or backward at which tick.
+"""Pipeline schedules: the tick of each stage's forward and backward of each micro-batch.
 
-Every schedule is two formulas, the tick of a forward and the tick of a backward, that keep three
-rules: a forward is after the same micro-batch's forward on the stage before, a backward is after
-the one on the stage behind and after its own forward, and a stage does at most one box a tick.
+A schedule consists of two formulas, one for the tick of a forward and one for the tick of a
+backward. The formulas satisfy three rules:
+
+- A forward is after the forward of the same micro-batch on the previous stage.
+- A backward is after the backward of the same micro-batch on the next stage, and after its own
+  forward.
+- A stage does at most one box in a tick.
+
+A box is one stage's forward or backward of one micro-batch. `draw` shows a schedule.
 """
 
 from __future__ import annotations
@@ -36,24 +42,27 @@ class Box:
         return f"{'B' if self.backward else 'F'}{self.micro_batch}"
 
 
-# What is done at once, by rising stage.
+# The boxes that are done at the same time, by rising stage.
 Tick: TypeAlias = tuple[Box, ...]
 
 
 def training_ticks(schedule: Schedule, num_stages: int, num_micro_batches: int) -> list[Tick]:
-    """Lays out the forward and backward passes of one weight update.
+    """Returns the schedule of the forward and backward passes of one weight update.
 
-    - "sequential": one stage works at a time; a micro-batch goes forward through all stages and
+    - "sequential": one stage works at a time. A micro-batch goes forward through all stages and
       back before the next one starts. A stage keeps one activation.
-    - "interleaved": stage k starts with `num_stages - k` forwards, then does one backward and one
-      forward in turn, then the backwards that are left. While all stages work, every other one
-      does a forward and those between them a backward. Stage k keeps at most `num_stages - k`
-      activations. It is known as 1F1B: PipeDream (Narayanan et al., 2019), with one update after
-      the pipeline has run empty, as in PipeDream-Flush (Narayanan et al., 2021) and Megatron-LM.
-    - "grouped": all stages that have one do a forward in the same tick, then all a backward, in
-      turn. Stage k keeps at most `2 * (num_stages - k) - 1` activations.
+    - "interleaved": stage k starts with `num_stages - k` forwards. Then it alternates between one
+      backward and one forward, and it ends with the remaining backwards. While all stages work,
+      every second stage does a forward and the other ones do a backward. Stage k keeps at most
+      `num_stages - k` activations. The schedule is known as 1F1B: PipeDream (Narayanan et al.,
+      2019), with one update after the pipeline has run empty, as in PipeDream-Flush (Narayanan et
+      al., 2021) and Megatron-LM.
+    - "grouped": ticks of forwards and ticks of backwards alternate. In a tick of forwards, all
+      stages that have a forward to do work, and likewise for backwards. Stage k keeps at most
+      `2 * (num_stages - k) - 1` activations.
 
-    Grouped and interleaved take as many ticks, `2 * (num_micro_batches + num_stages - 1)`.
+    Grouped and interleaved take the same number of ticks, `2 * (num_micro_batches + num_stages -
+    1)`.
 
     Args:
       schedule: One of `SCHEDULES`.
@@ -61,7 +70,7 @@ def training_ticks(schedule: Schedule, num_stages: int, num_micro_batches: int) 
       num_micro_batches: At least 1; the gradient accumulation of one replica.
 
     Returns:
-      The ticks, none of them empty, the boxes in each by rising stage.
+      The ticks. No tick is empty; its boxes are sorted by stage.
 
     Raises:
       ValueError: If the schedule is not known or a number is below 1.
@@ -78,10 +87,10 @@ def training_ticks(schedule: Schedule, num_stages: int, num_micro_batches: int) 
 
 
 def inference_ticks(schedule: Schedule, num_stages: int, num_micro_batches: int) -> list[Tick]:
-    """Lays out the forward passes of an inference call.
+    """Returns the schedule of the forward passes of an inference call.
 
-    Sequential does a box a tick, micro-batch after micro-batch. Grouped and interleaved are the
-    same here: stage k does micro-batch m at tick k + m.
+    Sequential does one box in a tick, micro-batch after micro-batch. Grouped and interleaved are
+    the same here: stage k does micro-batch m at tick k + m.
 
     Args:
       schedule: One of `SCHEDULES`.
@@ -89,7 +98,7 @@ def inference_ticks(schedule: Schedule, num_stages: int, num_micro_batches: int)
       num_micro_batches: At least 1; the device iterations of one replica.
 
     Returns:
-      The ticks, none of them empty, the boxes in each by rising stage.
+      The ticks. No tick is empty; its boxes are sorted by stage.
 
     Raises:
       ValueError: If the schedule is not known or a number is below 1.
@@ -104,17 +113,19 @@ def inference_ticks(schedule: Schedule, num_stages: int, num_micro_batches: int)
 
 
 def in_order(tick: Tick) -> list[Box]:
-    """Orders the boxes of a tick for those that do them one by one: see `order_on_devices`."""
+    """Returns the boxes of a tick in the order for a device that does them one by one.
+
+    `order_on_devices` describes the order.
+    """
     return sorted(tick, key=lambda b: (not b.backward, -b.stage if b.backward else b.stage))
 
 
 def order_on_devices(ticks: Sequence[Tick], devices: Sequence[int]) -> dict[int, list[Box]]:
-    """Lists the boxes that each device does, in the order in which it does them.
+    """Returns the boxes that each device does, in the order in which it does them.
 
-    Devices that each keep to their order and wait for the boxes that theirs need never wait for
-    each other in a circle: every box needs boxes of earlier ticks only. Where stages share a device
-    and have boxes in the same tick, backwards come first, as they free activations, those of later
-    stages before those of earlier ones; then forwards, those of earlier stages first.
+    The order cannot deadlock: every box depends on boxes of earlier ticks only. Stages that share a
+    device may have boxes in the same tick. Then backwards come first, since they free activations,
+    from the last stage to the first. Forwards follow, from the first stage to the last.
 
     Args:
       ticks: A schedule.
@@ -131,14 +142,14 @@ def order_on_devices(ticks: Sequence[Tick], devices: Sequence[int]) -> dict[int,
 
 
 def activations_kept(ticks: Sequence[Tick], num_stages: int) -> list[int]:
-    """Counts, for each stage, the most micro-batches whose activations it keeps at once.
+    """Returns the largest number of micro-batches with activations that each stage keeps at once.
 
-    They are kept from the tick of the forward to that of the backward, both included. A forward
-    without a backward, as in inference, keeps none.
+    Activations are kept from the tick of the forward to the tick of the backward, both included. A
+    forward without a backward, as in inference, keeps none.
 
     Args:
       ticks: A schedule.
-      num_stages: How many stages it has.
+      num_stages: The number of its stages.
 
     Returns:
       One count per stage.
@@ -155,28 +166,31 @@ def activations_kept(ticks: Sequence[Tick], num_stages: int) -> list[int]:
 
 
 def smallest_accumulation(num_stages: int) -> int:
-    """Returns the fewest micro-batches of an update that fill a training pipeline: 2N - 1.
+    """Returns the smallest number of micro-batches that fills a training pipeline: 2N - 1.
 
     In a grouped schedule the first micro-batch passes N stages forward and N - 1 more on its way
-    back to stage 0. With fewer micro-batches there is no moment at which all stages have both a
+    back to stage 0. With fewer micro-batches there is no time at which all stages have both a
     forward and a backward to do.
     """
     return 2 * num_stages - 1
 
 
 def smallest_device_iterations(num_stages: int) -> int:
-    """Returns the fewest micro-batches that fill an inference pipeline: as many as stages."""
+    """Returns the smallest number of micro-batches that fills an inference pipeline.
+
+    It is the number of stages: each stage then has a micro-batch to work on.
+    """
     return num_stages
 
 
 def busy_share_bound(schedule: Schedule, num_stages: int, num_micro_batches: int) -> float:
-    """Returns the share of the devices' time that can be work at best, from 0 to 1.
+    """Returns the upper bound of the share of time in which the devices work, from 0 to 1.
 
-    It holds for stages that take equally long, each on a device of its own, in training and in
-    inference; a backward may take longer than a forward. For m micro-batches and n stages it is
-    1/n if one stage works at a time, else m / (m + n - 1): the rest is the bubble, (n - 1) /
-    (m + n - 1), of GPipe (Huang et al., 2019, section 2.3). Times n it is the bound of the speed
-    over one stage at a time.
+    It holds in training and in inference for stages that take equally long and have one device
+    each; a backward may take longer than a forward. For m micro-batches and n stages the bound is
+    1 / n if one stage works at a time, and m / (m + n - 1) otherwise. The rest is the bubble of
+    GPipe, (n - 1) / (m + n - 1) (Huang et al., 2019, section 2.3). The bound times n is the largest
+    possible speedup over one stage at a time.
 
     Raises:
       ValueError: If the schedule is not known or a number is below 1.
@@ -188,7 +202,7 @@ def busy_share_bound(schedule: Schedule, num_stages: int, num_micro_batches: int
 
 
 def draw(ticks: Sequence[Tick], num_stages: int) -> str:
-    """Draws a schedule: a row a stage, a column a tick, dots where a stage idles.
+    """Returns a drawing of a schedule: one row a stage, one column a tick, dots for an idle stage.
 
     >>> print(draw(training_ticks("interleaved", 2, 2), 2))
     stage 0  F0 F1 .. B0 .. B1
@@ -205,15 +219,15 @@ def draw(ticks: Sequence[Tick], num_stages: int) -> str:
 
 
 def _interleaved_forward(num_stages: int, stage: int, micro_batch: int) -> int:
-    if micro_batch < num_stages - stage:  # Nothing has come back yet: as early as it can be.
+    if micro_batch < num_stages - stage:  # Before the first backward: as early as possible.
         return stage + micro_batch
-    return stage + 2 * micro_batch  # Right after the backward of the oldest activation.
+    return stage + 2 * micro_batch  # Right after the backward that frees the oldest activation.
 
 
 # (num_stages, stage, micro_batch) -> tick, of the forward and of the backward.
 _Formula: TypeAlias = Callable[[int, int, int], int]
 _FORMULAS: dict[Schedule, tuple[_Formula, _Formula]] = {
-    # Even ticks are for forwards, odd ones for backwards; those that nobody uses are left out.
+    # Even ticks are for forwards, odd ones for backwards; empty ticks are left out.
     "grouped": (
         lambda n, k, m: 2 * (k + m),
         lambda n, k, m: 2 * (2 * n - 2 - k + m) + 1,

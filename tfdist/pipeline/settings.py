@@ -1,4 +1,4 @@
-"""The values of `Options`, checked one by one and together."""
+"""Settings: the values of `Options`, with checks of each value and of all values together."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _MAX_SEED = 2**63 - 1  # TensorFlow keeps a seed in 64 bits.
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a model is run, as `Options` has been told.
+    """The settings of a model's run, as set with `Options`.
 
     Attributes:
-      device_iterations: How often one call does a weight update, or in inference a micro-batch.
-      gradient_accumulation: Micro-batches whose gradients make one weight update.
-      accumulation_reduction: Whether their gradients, and those of the replicas, are averaged
-        ("mean") or added up ("sum").
-      output_mode: Whose outputs a call returns: the last micro-batch's ("final"), each one's
-        ("all"), each n-th one's ("every_n"), or their "sum". None is "final" in training and "all"
-        in inference.
+      device_iterations: Number of weight updates in one call; in inference, of micro-batches.
+      gradient_accumulation: Number of micro-batches in one weight update.
+      accumulation_reduction: Whether the gradients of the micro-batches and replicas are averaged
+        ("mean") or added ("sum").
+      output_mode: The micro-batches with outputs that a call returns: the last one ("final"), all
+        of them ("all"), or each n-th one ("every_n"). "sum" returns the sum of all outputs. None is
+        "final" in training and "all" in inference.
       every: The n of "every_n", in micro-batches of a replica.
-      replication_factor: Copies of the model in this process, each on devices of its own.
-      optimizer_state: Where the optimizer's slots are.
+      replication_factor: Number of copies of the model in this process, each on separate devices.
+      optimizer_state: Whether the optimizer's slots are on the "device" or on the "host".
       recomputation: Whether a stage drops its activations after the forward pass and computes
         them again for the backward pass.
       random_seed: Seed of the model's random numbers; None leaves it to TensorFlow.
-      profile_dir: Folder for profiles of the calls; None makes none.
-      show_progress_bar: Whether the first call shows how far building the graph is.
-      execution_strategy: Which stages there are and how they work together.
+      profile_dir: Folder for profiles of the calls; None writes no profiles.
+      show_progress_bar: Whether the first call shows the progress of building the graph.
+      execution_strategy: The stages and their schedule.
 
     Raises:
       TypeError: If a value has the wrong type.
@@ -84,20 +84,20 @@ class Settings:
 
     @property
     def micro_batches_per_replica(self) -> int:
-        """How many micro-batches a replica computes in one call."""
+        """Number of micro-batches that a replica computes in one call."""
         return self.device_iterations * self.gradient_accumulation
 
     @property
     def micro_batches_per_call(self) -> int:
-        """How many micro-batches one call takes: those of all replicas."""
+        """Number of micro-batches of all replicas in one call."""
         return self.micro_batches_per_replica * self.replication_factor
 
     def output_mode_for(self, training: bool) -> OutputMode:
-        """Returns the output mode, in place of None the one for training or inference."""
+        """Returns the output mode, with the default for training or inference in place of None."""
         return self.output_mode or ("final" if training else "all")
 
     def check_together(self) -> None:
-        """Refuses values that do not go together, once no other one is to come.
+        """Refuses values that contradict each other. Must be called when all values are set.
 
         Raises:
           ValueError: If the micro-batches do not split into groups of `every`.
@@ -113,14 +113,14 @@ class Settings:
             )
 
     def changes(self) -> dict[str, Any]:
-        """Returns what differs from the defaults, by name, in the order above."""
+        """Returns the values that differ from the defaults, by name, in the order above."""
         default = Settings()
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return {name: value for name, value in values.items() if value != getattr(default, name)}
 
 
 def check_count(name: str, value: Any) -> None:
-    """Refuses what is no integer (TypeError) or below 1 (ValueError)."""
+    """Refuses a value that is not an integer (TypeError) or is below 1 (ValueError)."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer, got {value_and_type(value)}.")
     if value < 1:
@@ -134,7 +134,7 @@ def _check_word(name: str, value: Any, allowed: tuple[str, ...]) -> None:
 
 
 def check_bool(name: str, value: Any) -> None:
-    """Refuses what is neither True nor False with a TypeError."""
+    """Refuses a value that is neither True nor False (TypeError)."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value_and_type(value)}.")
 

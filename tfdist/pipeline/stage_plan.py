@@ -1,4 +1,4 @@
-"""The plan of stages: from blocks and options to stages, and checks of the plan. Pure functions."""
+"""Planning of stages from blocks and options, and checks of the plan. Pure functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FoundBlock:
     """A block that the forward pass has entered.
 
     Attributes:
-      name: Its name.
+      name: The block's name.
       device: The device that the block names, or None.
     """
 
@@ -32,11 +32,11 @@ class FoundBlock:
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """What one device computes between two others.
+    """A stage: consecutive blocks of the forward pass on one device.
 
     Attributes:
-      blocks: Names of its blocks, in the order in which the forward pass meets them.
-      device: Index of its device among those of one replica.
+      blocks: Names of the blocks, in the order in which the forward pass enters them.
+      device: Index of the stage's device among those of one replica.
     """
 
     blocks: tuple[str, ...]
@@ -51,19 +51,21 @@ class PlannedStage:
 def plan_stages(
     strategy: ExecutionStrategy, found: Sequence[FoundBlock]
 ) -> tuple[PlannedStage, ...]:
-    """Decides the stages of a model, in the order of its forward pass.
+    """Returns the stages of a model, in the order of its forward pass.
 
-    A stage is on the device that it names itself, else on the one that its blocks name, else on
-    the one with its number. Neighbours on the same device become one stage.
+    A stage is on the device that it names. If it names none, it is on the device that its blocks
+    name, or otherwise on the device with the stage's number. Consecutive stages on the same device
+    become one stage.
 
     Args:
-      strategy: What the user asked for.
+      strategy: The execution strategy that the user has set.
       found: The blocks in the order in which the forward pass first entered them, each once.
 
     Raises:
-      ValueError: If blocks and stages do not fit: a block in no stage, a stage's block that the
-        model does not have, a block without a device where it needs one, blocks of one stage that
-        name different devices, or stages in another order than the forward pass.
+      ValueError: If the model has no block, or blocks and stages do not agree: a block is in no
+        stage, the model does not have a block of a stage, a block names no device where it must,
+        blocks of one stage name different devices, or the stages are not in the order of the
+        forward pass.
     """
     if not found:
         raise ValueError(
@@ -78,7 +80,7 @@ def plan_stages(
     device_named_by = {block.name: block.device for block in found}
     devices = [_device_of(stage, i, device_named_by) for i, stage in enumerate(stages)]
     number_of = {name: i for i, stage in enumerate(stages) for name in stage.block_names}
-    runs: list[tuple[int, list[str]]] = []  # A device, and the blocks met one after the other on it
+    runs: list[tuple[int, list[str]]] = []  # A device and its consecutive blocks.
     for block in found:
         device = devices[number_of[block.name]]
         if not runs or runs[-1][0] != device:
@@ -89,14 +91,15 @@ def plan_stages(
 
 
 def devices_per_replica(stages: Sequence[PlannedStage]) -> int:
-    """Returns how many devices one copy of the model takes: up to the highest that is named."""
+    """Returns the number of devices for one copy of the model: the highest index plus 1."""
     return max(stage.device for stage in stages) + 1
 
 
 def replica_devices(stages: Sequence[PlannedStage], replica: int) -> tuple[int, ...]:
     """Returns the device of each stage of a replica, among all devices of this process.
 
-    The replicas' devices follow each other: of stages on devices 0 and 1, replica 1 has 2 and 3.
+    The devices of a replica follow those of the previous one: if the stages of replica 0 are on
+    devices 0 and 1, those of replica 1 are on devices 2 and 3.
     """
     first = replica * devices_per_replica(stages)
     return tuple(first + stage.device for stage in stages)
@@ -119,7 +122,7 @@ def _automatic_stages(rule: AutoStage, found: Sequence[FoundBlock]) -> tuple[Sta
 
 
 def _refuse_unknown_blocks(stages: Sequence[Stage], found: Sequence[FoundBlock]) -> None:
-    """Refuses a block of the model that no stage has, and a stage's block that the model lacks."""
+    """Refuses a block of the model that is in no stage, and a stage's block that is not in it."""
     in_model = [block.name for block in found]
     in_stages = [name for stage in stages for name in stage.block_names]
     for name in in_model:
@@ -154,9 +157,9 @@ def _device_of(stage: Stage, number: int, device_named_by: dict[str, int | None]
 def _refuse_other_order(
     stages: Sequence[Stage], number_of: dict[str, int], runs: Sequence[tuple[int, list[str]]]
 ) -> None:
-    """Refuses a stage in two pieces, and stages that are not listed as the forward pass goes.
+    """Refuses a stage in two pieces, and stages in another order than the forward pass.
 
-    What one device does in one go may be listed in any order: it is one stage in the end.
+    Stages that are consecutive on one device may be listed in any order: they become one stage.
     """
     met = _names([name for _, names in runs for name in names])
     stages_of_runs = [{number_of[name] for name in names} for _, names in runs]
@@ -198,20 +201,21 @@ def check_plan(
     replication_factor: int,
     num_devices: int,
 ) -> None:
-    """Refuses a plan that its options or this machine cannot carry.
+    """Refuses a plan that cannot run with these options or on this machine.
 
     Args:
-      stages: As `plan_stages` gives them.
-      schedule: The execution strategy's. "sequential" has no limits of a pipeline: no stage waits
-        for another micro-batch to fill it.
+      stages: The result of `plan_stages`.
+      schedule: The execution strategy's schedule. "sequential" does not need a minimum number of
+        micro-batches, since it does not fill a pipeline.
       training: Whether there is a backward pass.
-      gradient_accumulation: Micro-batches in a weight update.
-      device_iterations: Weight updates, or in inference micro-batches, in a call.
-      replication_factor: Copies of the model in this process.
-      num_devices: How many devices this process has, without the host.
+      gradient_accumulation: Number of micro-batches in a weight update.
+      device_iterations: Number of weight updates in a call; in inference, of micro-batches.
+      replication_factor: Number of copies of the model in this process.
+      num_devices: Number of this process's devices, without the host.
 
     Raises:
-      ValueError: If one of them is too few, or the schedule does not go with the stages' devices.
+      ValueError: If there are too few micro-batches or devices, gradient_accumulation is not 1 in
+        inference, or the schedule does not allow several stages on one device.
     """
     if not training:
         check_inference(gradient_accumulation)
@@ -223,7 +227,7 @@ def check_plan(
 
 
 def check_inference(gradient_accumulation: int) -> None:
-    """Refuses to accumulate gradients where there are none.
+    """Refuses gradient accumulation in inference.
 
     Raises:
       ValueError: If gradient_accumulation is not 1.
@@ -239,7 +243,7 @@ def check_inference(gradient_accumulation: int) -> None:
 def _check_filling(
     num_stages: int, training: bool, gradient_accumulation: int, device_iterations: int
 ) -> None:
-    """Refuses too few micro-batches to have all stages at work at once."""
+    """Refuses a number of micro-batches that is too small for all stages to work at once."""
     name, found = "gradient_accumulation", gradient_accumulation
     needed = smallest_accumulation(num_stages)
     if not training:

@@ -1,4 +1,4 @@
-"""How a user says which blocks form a stage, on which device, and how the stages work together."""
+"""Stages and execution strategies: the blocks of each stage, its device, and the schedule."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any, TypeAlias
 from tfdist.cluster.tasks import listed
 from tfdist.pipeline.schedule import SCHEDULES, Schedule
 
-REPR_WIDTH = 88  # Characters. What is longer is shown on several lines.
+REPR_WIDTH = 88  # Characters. A longer repr has several lines.
 
 _DEFAULT_SCHEDULE: Schedule = "interleaved"
 
 
 class AutoStage(Enum):
-    """Stages that follow from the blocks.
+    """Rules that derive the stages from the blocks.
 
     Members:
-      SAME_AS_DEVICE: The blocks with the same device form a stage. Every block must name one:
+      SAME_AS_DEVICE: The blocks with the same device form a stage. Every block must name a device:
         `Block("B1", device=0)`.
       AUTO_INCREMENT: Each block is a stage. The first one is on device 0, the second on device 1,
-        and so on, but for blocks that name their device.
+        and so on. A block that names a device is on that device instead.
     """
 
     SAME_AS_DEVICE = "same as device"
@@ -41,13 +41,13 @@ class Stage:
       *block_names: One name or more. Their order does not matter.
 
     Attributes:
-      block_names: The names, in the order given.
-      device_index: What `device` has set; None leaves it to the blocks, or else to the stage's
-        number among the stages.
+      block_names: The names, in the given order.
+      device_index: The device set with `device`. If it is None, the stage is on the device that its
+        blocks name, or otherwise on the device with the stage's number.
 
     Raises:
       TypeError: If a name is not a string.
-      ValueError: If there is no name, or one comes twice.
+      ValueError: If there is no name, or a name is given twice.
     """
 
     block_names: tuple[str, ...]
@@ -72,11 +72,12 @@ class Stage:
         object.__setattr__(self, "device_index", None)
 
     def device(self, index: int) -> Stage:
-        """Returns this stage on the device with this index.
+        """Returns a copy of this stage on the device with this index.
 
         Args:
-          index: From 0: the GPU, or the logical CPU beside the host. Where the model is
-            replicated, the index among the devices of one replica.
+          index: Index of the GPU, from 0. Without GPUs it is the index of the logical CPU device;
+            the host is not counted. If the model is replicated, it is the index among the devices
+            of one replica.
 
         Raises:
           TypeError: If the index is not an integer.
@@ -102,23 +103,23 @@ class Stage:
 
 @dataclass(frozen=True, init=False, repr=False)
 class PipelinedExecution:
-    """The stages work at the same time, each on another micro-batch.
+    """Execution in a pipeline: the stages work at the same time, on different micro-batches.
 
     Args:
-      *args: Stages; a name or a list of names is a stage, too. Or one `AutoStage`, by default
-        `AutoStage.SAME_AS_DEVICE`.
-      schedule: "interleaved" keeps the fewest activations; "grouped" lets all stages go forward
-        together, then all backward, and allows several stages on one device in training;
-        "sequential" lets one stage work at a time, as `ShardedExecution` does.
+      *args: Stages, or one `AutoStage`, by default `AutoStage.SAME_AS_DEVICE`. A block's name or a
+        list of names stands for a stage as well.
+      schedule: "interleaved" keeps the fewest activations. In "grouped", all stages do
+        forwards, then all do backwards, in turn; several stages may share a device in training.
+        In "sequential", one stage works at a time, as in `ShardedExecution`.
 
     Attributes:
-      stages: The stages in their order, or the `AutoStage`.
+      stages: The stages in the given order, or the `AutoStage`.
       schedule: The schedule's name.
 
     Raises:
-      TypeError: If an argument is none of these.
-      ValueError: If a block is in two stages, an AutoStage is not alone, or the schedule is not
-        known.
+      TypeError: If an argument has another type.
+      ValueError: If a block is in two stages, an AutoStage is not the only argument, or the
+        schedule is not known.
     """
 
     stages: tuple[Stage, ...] | AutoStage
@@ -143,17 +144,19 @@ class PipelinedExecution:
 
 @dataclass(frozen=True, init=False, repr=False)
 class ShardedExecution:
-    """One stage works at a time, and one micro-batch is under way: for debugging.
+    """Execution without a pipeline, for debugging: one stage works at a time.
+
+    A micro-batch starts when the previous one has finished.
 
     Args:
-      *args: As `PipelinedExecution` takes them.
+      *args: As for `PipelinedExecution`.
 
     Attributes:
-      stages: The stages in their order, or the `AutoStage`.
+      stages: The stages in the given order, or the `AutoStage`.
 
     Raises:
-      TypeError: If an argument is none of these.
-      ValueError: If a block is in two stages, or an AutoStage is not alone.
+      TypeError: If an argument has another type.
+      ValueError: If a block is in two stages, or an AutoStage is not the only argument.
     """
 
     stages: tuple[Stage, ...] | AutoStage
@@ -163,7 +166,7 @@ class ShardedExecution:
 
     @property
     def schedule(self) -> Schedule:
-        """Always "sequential"."""
+        """The schedule's name, always "sequential"."""
         return "sequential"
 
     def __repr__(self) -> str:
@@ -174,17 +177,17 @@ ExecutionStrategy: TypeAlias = PipelinedExecution | ShardedExecution
 
 
 def value_and_type(value: Any) -> str:
-    """Returns what was found in place of something of the right type, for a message."""
+    """Returns a value of a wrong type together with its type, for an error message."""
     return f"{value!r} ({type(value).__name__})"
 
 
 def quoted(name: str) -> str:
-    """Returns a string as one would type it, in double quotes."""
+    """Returns a string in double quotes, as it is written in a program."""
     return json.dumps(name, ensure_ascii=False)
 
 
 def _read_stages(args: tuple[Any, ...]) -> tuple[Stage, ...] | AutoStage:
-    """Turns the arguments of an execution strategy into stages."""
+    """Returns the stages that the arguments of an execution strategy stand for."""
     if not args:
         return AutoStage.SAME_AS_DEVICE
     if isinstance(args[0], AutoStage) and len(args) == 1:

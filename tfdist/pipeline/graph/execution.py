@@ -177,7 +177,7 @@ class _Walker:
     def _forward(self, box: Box) -> None:
         piece = self._stages[box.stage].forward
         known = self.known[box.micro_batch]
-        # Activations and arguments, [micro_batch, ...], and weights.
+        # Arguments and activations, such as [micro_batch, ...], and weights.
         values = [self._value(tensor, box) for tensor in piece.inputs]
         known.update(
             zip((t.name for t in piece.outputs), self._call(piece, values, box), strict=True)
@@ -251,7 +251,7 @@ def _first_values(results: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """
     with tf.device(HOST):
         numbers = [t for t in results if t.dtype.is_floating or t.dtype.is_integer]
-        # [1]
+        # [1], or [0] of an empty result.
         return [tf.identity(tf.reshape(t, [-1])[:1]) for t in numbers[:1]] or list(results)
 
 

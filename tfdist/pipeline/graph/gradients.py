@@ -39,8 +39,8 @@ def add_gradients(traced: Traced) -> tuple[Gradients | None, ...]:
     Must be called while the graph is under construction.
 
     Returns:
-      For each stage its gradients; None without a loss, and for a stage where neither a variable
-      of the stage nor an input can have a gradient.
+      For each stage its gradients; None without a loss, and for a stage that has no gradient to
+      compute.
 
     Raises:
       ValueError: If an operation that is needed is outside all blocks, or a list of tensors goes

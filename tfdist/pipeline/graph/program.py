@@ -108,7 +108,7 @@ class Program:
           split: The arguments, [iterations, micro-batches * replicas, batch, ...] each.
 
         Returns:
-          The outputs, [iterations, micro-batches selected, ...] each, and the times, [iterations,
+          The outputs, [iterations, micro-batches kept, ...] each, and the times, [iterations,
           replicas, boxes, 2], or None without profiling.
         """
         has_times = self._settings.profile_dir is not None
@@ -116,7 +116,7 @@ class Program:
         times = tf.TensorArray(tf.float64, self._iterations)
 
         def body(i: tf.Tensor, kept: list[Any], times: Any) -> Any:
-            # [micro-batches selected, ...] each, and [replicas, boxes, 2].
+            # [micro-batches kept, ...] each, and [replicas, boxes, 2].
             outputs, marks = self._iteration([one[i] for one in split])
             kept = [array.write(i, one) for array, one in zip(kept, outputs, strict=True)]
             return i + 1, kept, times if marks is None else times.write(i, marks)
@@ -140,7 +140,7 @@ class Program:
           arguments: [micro-batches * replicas, batch, ...] each.
 
         Returns:
-          The outputs, [micro-batches selected, ...] each, and the times, [replicas, boxes, 2], or
+          The outputs, [micro-batches kept, ...] each, and the times, [replicas, boxes, 2], or
           None without profiling.
         """
         replicas = self._settings.replication_factor

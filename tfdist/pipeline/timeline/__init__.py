@@ -1,3 +1,3 @@
-"""Timelines of a pipelined step, as text, picture and trace. No TensorFlow."""
+"""Timelines of a pipelined step as text, picture and trace. Does not import TensorFlow."""
 
 __all__: list[str] = []  # internal

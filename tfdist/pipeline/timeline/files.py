@@ -1,4 +1,4 @@
-"""Files of a timeline in a folder: text, picture, and Chrome trace."""
+"""Files of a timeline: text, picture and Chrome trace."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tfdist.pipeline.timeline.image import save_image
 from tfdist.pipeline.timeline.step_times import DeviceTimes, TimedBox, Timeline
 from tfdist.pipeline.timeline.text import text_of
 
-# Blue and orange among the colours that chrome://tracing has names for; Perfetto picks its own,
-# one for each name without its number.
+# Blue and orange among the named colours of chrome://tracing. Perfetto chooses its own colours, one
+# for each event name without its number.
 _FORWARD_COLOUR, _BACKWARD_COLOUR = "rail_response", "bad"
 
 
 def write_timeline(timeline: Timeline, directory: str | os.PathLike[str]) -> list[Path]:
-    """Writes `timeline.txt`, `trace.json` and `timeline.png` into a folder, which is made.
+    """Writes `timeline.txt`, `trace.json` and `timeline.png` into a folder.
 
-    Files of these names are replaced. The picture comes last: without matplotlib the others are
-    there.
+    The folder is created if necessary, and existing files with these names are replaced. The
+    picture is written last: without matplotlib the other files are still written.
 
     Returns:
       The three paths, in the order above.
 
     Raises:
-      ImportError: One line, if matplotlib is not installed; see
-        `tfdist.pipeline.timeline.image.check_can_draw`, which tells so before.
+      ImportError: If matplotlib is not installed; a message of one line.
+        `tfdist.pipeline.timeline.image.check_can_draw` raises it earlier.
     """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,13 +41,13 @@ def write_timeline(timeline: Timeline, directory: str | os.PathLike[str]) -> lis
 
 
 def trace_of(timeline: Timeline) -> dict[str, Any]:
-    """Writes a timeline in the Trace Event Format, as an object to be stored as JSON.
+    """Returns a timeline in the Trace Event Format, as an object to be stored as JSON.
 
-    Each device is a process, each stage on it a thread, and each box a complete event with its
-    stage, micro-batch, replica and direction as arguments. Times are microseconds from the start
-    of the step.
+    Each device is a process, each stage on it is a thread, and each box is a complete event. Its
+    arguments are the stage, the micro-batch, the replica and the direction. Times are microseconds
+    from the start of the step.
 
-    The format: "Trace Event Format", Google, 2016.
+    The format is described in "Trace Event Format", Google, 2016.
     """
     events: list[dict[str, Any]] = []
     for process, device in enumerate(timeline.devices):

@@ -1,4 +1,4 @@
-"""A timeline as a PNG: a row per device to scale, drawn with matplotlib."""
+"""Picture of a timeline: a PNG with one row per device, to scale, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tfdist.pipeline.timeline.text import (
     verdict_on_use,
 )
 
-# Blue and orange of Okabe and Ito's palette: apart in hue and in brightness, so also for
-# colour-blind readers and in grey.
+# Blue and orange of Okabe and Ito's palette. They differ in hue and in brightness, for
+# colour-blind readers and for print in grey.
 _FORWARD, _BACKWARD = "#0072B2", "#E69F00"
 _NUMBER_ON_FORWARD, _NUMBER_ON_BACKWARD = "white", "black"
 _IDLE, _GREY = "#F0F0F0", "#666666"
-_BOX_HEIGHT = 0.8  # of a lane
+_BOX_HEIGHT = 0.8  # Share of a lane's height.
 
-# Inches. What surrounds the lanes has the same size in every picture.
+# Inches. The margins around the lanes have the same size in every picture.
 _LANE, _ABOVE, _BELOW, _EDGE = 0.5, 1.45, 0.55, 0.25
 _COLUMN, _LETTER = 0.68, 0.085
 _PER_BOX, _SMALLEST_PLOT, _LARGEST_PLOT = 0.24, 7.0, 20.0
 
-_POINTS_PER_INCH, _DIGIT_WIDTH = 72, 0.64  # A digit is that share of the font's size wide.
-_LARGEST_NUMBER, _SMALLEST_NUMBER = 9.0, 5.0  # points
-_NARROW = 2.0  # points
+_POINTS_PER_INCH, _DIGIT_WIDTH = 72, 0.64  # Width of a digit, relative to the font size.
+_LARGEST_NUMBER, _SMALLEST_NUMBER = 9.0, 5.0  # Font sizes, in points.
+_NARROW = 2.0  # Points. Narrower boxes get no white edge.
 
 _UNEVEN = 1.05
 _HEADS = ("busy", "forward\nms", "backward\nms", "x mean", "kept")
@@ -40,19 +40,20 @@ _HEADS = ("busy", "forward\nms", "backward\nms", "x mean", "kept")
 def save_image(timeline: Timeline, path: str | os.PathLike[str]) -> None:
     """Draws a timeline and writes it as a PNG.
 
-    A device that several stages share has a lane for each of them. Right of a lane are the busy
-    share of its device and the numbers of its stage: the mean time of a forward and of a backward,
-    their sum over the mean of all stages, and the activations kept. Those of the slowest stage are
-    bold, unless the cut is even to 5 %. pyplot is not used: a user's own figures are left alone.
+    A device that several stages share has one lane for each of them. To the right of a lane are the
+    busy share of its device and the numbers of its stage: the mean time of a forward and of a
+    backward, their sum relative to the mean of all stages, and the activations kept. The numbers of
+    the slowest stage are bold, unless the cut is even to 5 %. pyplot is not used, so the user's
+    figures are not affected.
 
     Raises:
-      ImportError: One line, if matplotlib is not installed.
+      ImportError: If matplotlib is not installed; a message of one line.
     """
     layout = _lay_out(timeline)
     figure = _load("matplotlib.figure").Figure(
         figsize=(layout.width, layout.height), facecolor="white"
     )
-    # A figure of its own draws on the Agg canvas when it is saved as a PNG.
+    # A figure created without pyplot uses the Agg canvas when it is saved as a PNG.
     axes = figure.add_axes(
         (
             layout.left / layout.width,
@@ -70,10 +71,10 @@ def save_image(timeline: Timeline, path: str | os.PathLike[str]) -> None:
 
 
 def check_can_draw() -> None:
-    """Checks that matplotlib is there, before anything is recorded for it to draw.
+    """Checks that matplotlib is installed. Called before a profile is recorded.
 
     Raises:
-      ImportError: One line, if matplotlib is not installed.
+      ImportError: If matplotlib is not installed; a message of one line.
     """
     _load("matplotlib.figure")
 
@@ -84,7 +85,7 @@ class _Lane:
     replica: int
     stage: int
     name: str
-    is_first: bool  # of its device
+    is_first: bool  # The first lane of its device.
 
     @property
     def key(self) -> tuple[int, int]:
@@ -93,7 +94,7 @@ class _Lane:
 
 @dataclass(frozen=True, kw_only=True)
 class _Layout:
-    """What goes where, in inches."""
+    """The lanes and sizes of a picture, in inches; font sizes are in points."""
 
     lanes: tuple[_Lane, ...]
     left: float
@@ -141,7 +142,7 @@ def _lane_name(timeline: Timeline, replica: int, stage: int) -> str:
 
 
 def _number_points(timeline: Timeline, box_s: float, plot: float) -> float:
-    """Returns the size of font in which the longest number just fits into a box."""
+    """Returns the largest font size, in points, with which the longest number fits into a box."""
     digits = len(str(timeline.num_micro_batches - 1))
     return min(_box_points(timeline, box_s, plot) / (digits * _DIGIT_WIDTH), _LARGEST_NUMBER)
 
@@ -154,7 +155,7 @@ def _box_points(timeline: Timeline, box_s: float, plot: float) -> float:
 
 def _set_up_axes(axes: Any, timeline: Timeline, layout: _Layout) -> None:
     axes.set_xlim(0, 1000 * timeline.duration_s or 1)
-    axes.set_ylim(len(layout.lanes), 0)  # The first lane on top.
+    axes.set_ylim(len(layout.lanes), 0)  # The first lane is at the top.
     axes.set_yticks([])
     axes.tick_params(labelsize=8)
     axes.set_xlabel("ms", fontsize=8, color=_GREY)
@@ -176,7 +177,7 @@ def _draw_lane(axes: Any, timeline: Timeline, layout: _Layout, row: int, lane: _
             [place(*timed.span) for timed in drawn],
             (row + 0.5 - _BOX_HEIGHT / 2, _BOX_HEIGHT),
             facecolor=colour,
-            # A white edge parts boxes that follow each other; it would hide a narrow one.
+            # A white edge separates consecutive boxes; it would hide a narrow box.
             edgecolor=["white" if width > _NARROW else colour for width in widths],
             linewidth=0.5,
         )
@@ -223,7 +224,7 @@ def _write_beside(axes: Any, timeline: Timeline, layout: _Layout, row: int, lane
 
 
 def _write(axes: Any, layout: _Layout, inches: float, row: float, text: str, **how: Any) -> None:
-    """Writes at inches from the left of the plot, and at a height in lanes."""
+    """Writes text at a distance in inches from the plot's left, and at a height in lanes."""
     how = {"va": "center", "fontsize": 9, "parse_math": False} | how
     axes.text(inches / layout.plot, row, text, transform=axes.get_yaxis_transform(), **how)
 

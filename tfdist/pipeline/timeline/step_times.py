@@ -1,4 +1,4 @@
-"""What one pipelined step spent its time on: each box with its start and its end, and the sums."""
+"""Times of one pipelined step: start and end of each box, and totals by stage and device."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Span: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class TimedBox:
-    """A box of the schedule, as it was run.
+    """A box of the schedule with its start and end.
 
     Attributes:
       box: The stage, the micro-batch and the direction.
-      device: The device that did it, such as "GPU:0".
-      replica: The copy of the model that it belongs to, from 0.
-      start_s: When it began, by any clock that all boxes of a timeline share.
-      end_s: When it ended, by the same clock.
+      device: The device that ran the box, such as "GPU:0".
+      replica: The box's copy of the model, from 0.
+      start_s: Start in seconds, by any clock that all boxes of a timeline share.
+      end_s: End in seconds, by the same clock.
     """
 
     box: Box
@@ -38,17 +38,18 @@ class TimedBox:
 
 @dataclass(frozen=True, kw_only=True)
 class StageTimes:
-    """How one stage spent a step, as the mean of its replicas where nothing else is said.
+    """Times of one stage in a step: the mean over its replicas, unless stated otherwise.
 
     Attributes:
       index: The stage's number, from 0.
-      name: Its name, such as that of its blocks.
-      devices: Its devices, one for each replica.
-      forward_s: The mean duration of its forward of one micro-batch.
-      backward_s: The same of its backward; 0 where there is none, as in inference.
-      busy_share: The share of the step during which it worked, from 0 to 1.
-      peak_activations: The most micro-batches that were, in one replica, between the start of
-        their forward and the end of their backward on this stage at once.
+      name: The stage's name, such as the names of its blocks.
+      devices: The stage's devices, one for each replica.
+      forward_s: The mean duration of a forward of one micro-batch.
+      backward_s: The mean duration of a backward of one micro-batch; 0 if there is none, as in
+        inference.
+      busy_share: The share of the step during which the stage worked, from 0 to 1.
+      peak_activations: The largest number of micro-batches that were, at the same time and in one
+        replica, between the start of their forward and the end of their backward on this stage.
     """
 
     index: int
@@ -61,19 +62,19 @@ class StageTimes:
 
     @property
     def micro_batch_s(self) -> float:
-        """What one micro-batch takes: its forward and its backward."""
+        """Mean duration of the forward and backward of one micro-batch together."""
         return self.forward_s + self.backward_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceTimes:
-    """How one device spent a step.
+    """Times of one device in a step.
 
     Attributes:
-      name: Such as "GPU:0".
-      lanes: What it works on, as pairs (replica, stage): one, or several that share the device.
-      idle: The spans of the step in which it did none of its boxes, by rising start.
-      busy_share: The share of the step that is left, from 0 to 1.
+      name: The device's name, such as "GPU:0".
+      lanes: The device's stages as pairs (replica, stage): one, or several that share the device.
+      idle: The spans of the step in which the device ran no box, by rising start.
+      busy_share: The share of the step in which the device ran boxes, from 0 to 1.
     """
 
     name: str
@@ -88,18 +89,18 @@ class DeviceTimes:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The boxes of one step and what follows from their times.
+    """The boxes of one step, and totals of their times by stage and device.
 
     The step lasts from the start of the first box to the end of the last one.
 
     Attributes:
-      boxes: All boxes, of all replicas, in any order.
-      stage_names: A name for each stage, such as that of its blocks.
-      title: What was run: the first words of each picture.
+      boxes: The boxes of all replicas, in any order.
+      stage_names: A name for each stage, such as the names of its blocks.
+      title: The first words of the text and the picture, such as the execution strategy.
 
     Raises:
-      ValueError: If there are no boxes, a box has no name for its stage or ends before it starts,
-        or a stage has no forward.
+      ValueError: If there are no boxes, the stage of a box has no name, a box ends before it
+        starts, or a stage has no forward.
     """
 
     boxes: Sequence[TimedBox]
@@ -131,32 +132,32 @@ class Timeline:
 
     @cached_property
     def start_s(self) -> float:
-        """When the first box began."""
+        """Start of the first box, in seconds."""
         return min(timed.start_s for timed in self.boxes)
 
     @cached_property
     def duration_s(self) -> float:
-        """From the start of the first box to the end of the last one."""
+        """Time from the start of the first box to the end of the last one, in seconds."""
         return max(timed.end_s for timed in self.boxes) - self.start_s
 
     @cached_property
     def num_micro_batches(self) -> int:
-        """How many micro-batches each replica has."""
+        """Number of micro-batches of each replica."""
         return len({timed.box.micro_batch for timed in self.boxes})
 
     @cached_property
     def num_replicas(self) -> int:
-        """How many copies of the model there are."""
+        """Number of copies of the model."""
         return len({timed.replica for timed in self.boxes})
 
     @cached_property
     def stages(self) -> tuple[StageTimes, ...]:
-        """What each stage did, in the order of the forward pass."""
+        """Times of each stage, in the order of the forward pass."""
         return tuple(self._stage(index) for index in range(len(self.stage_names)))
 
     @cached_property
     def devices(self) -> tuple[DeviceTimes, ...]:
-        """What each device did, in the order of the replicas and their stages."""
+        """Times of each device, in the order of the replicas and their stages."""
         lanes: dict[str, set[tuple[int, int]]] = {}
         for timed in self.boxes:
             lanes.setdefault(timed.device, set()).add((timed.replica, timed.box.stage))
@@ -165,26 +166,26 @@ class Timeline:
 
     @property
     def busy_share(self) -> float:
-        """The share of all devices' time in which they worked, from 0 to 1."""
+        """Share of the step in which the devices worked, from 0 to 1; the mean over them."""
         return _mean(device.busy_share for device in self.devices)
 
     @property
     def slowest_stage(self) -> StageTimes:
-        """The stage whose forward and backward of one micro-batch take longest."""
+        """The stage with the longest forward and backward of one micro-batch."""
         return max(self.stages, key=lambda stage: stage.micro_batch_s)
 
     @property
     def imbalance(self) -> float:
-        """The slowest stage's time for one micro-batch over the mean of all: 1 is an even cut."""
+        """The slowest stage's time for one micro-batch, over the mean; 1 is an even cut."""
         return self.over_mean(self.slowest_stage)
 
     def over_mean(self, stage: StageTimes) -> float:
-        """Returns a stage's time for one micro-batch over the mean of all stages."""
+        """Returns a stage's time for one micro-batch, divided by the mean of all stages."""
         mean_s = _mean(one.micro_batch_s for one in self.stages)
         return stage.micro_batch_s / mean_s if mean_s else 1.0
 
     def boxes_of(self, device: str, lane: tuple[int, int]) -> list[TimedBox]:
-        """Returns what a device did for a (replica, stage), by rising start."""
+        """Returns the boxes that a device ran for a (replica, stage), by rising start."""
         found = (
             timed
             for timed in self.boxes
@@ -227,14 +228,17 @@ class Timeline:
 
 
 def peak_activations(boxes: Iterable[TimedBox]) -> int:
-    """Counts the most micro-batches of one stage of one replica that were under way at once.
+    """Returns the largest number of micro-batches that were in progress at the same time.
 
-    A micro-batch is under way from the start of its forward to the end of its backward: the time
+    A micro-batch is in progress from the start of its forward to the end of its backward: the time
     for which its activations are kept. A forward without a backward, as in inference, keeps none.
+
+    Args:
+      boxes: The boxes of one stage of one replica.
     """
     boxes = list(boxes)
     returning = {timed.box.micro_batch for timed in boxes if timed.box.backward}
-    # At the same moment one is freed before the next is made: -1 sorts before +1.
+    # At equal times activations are freed before others are kept: -1 sorts before +1.
     changes = [(timed.end_s, -1) for timed in boxes if timed.box.backward]
     changes += [
         (timed.start_s, 1)
@@ -249,7 +253,7 @@ def peak_activations(boxes: Iterable[TimedBox]) -> int:
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
-    """Joins spans that touch or overlap; returns those that are left, by rising start."""
+    """Joins spans that touch or overlap, and returns the result by rising start."""
     joined: list[Span] = []
     for start, end in sorted(spans):
         if joined and start <= joined[-1][1]:
@@ -260,7 +264,7 @@ def union(spans: Iterable[Span]) -> list[Span]:
 
 
 def length(spans: Iterable[Span]) -> float:
-    """Adds up the lengths of spans that do not overlap."""
+    """Returns the total length of spans that do not overlap, in seconds."""
     return sum(end - start for start, end in spans)
 
 

@@ -1,4 +1,4 @@
-"""A timeline as plain text: a row per device to scale, and a table of the stages."""
+"""Plain text of a timeline: one row per device, to scale, and a table of the stages."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _SMALLEST_WIDTH = 60
 
 
 def text_of(timeline: Timeline, width: int = 160) -> str:
-    """Draws a timeline in ASCII.
+    """Returns a timeline as ASCII text.
 
-    A device that several stages share has a row for each of them.
+    A device that several stages share has one row for each of them.
 
     Args:
-      timeline: What to draw.
-      width: The most columns of a line; less than 60 are taken as 60.
+      timeline: The timeline.
+      width: The largest number of columns in a line; a value below 60 is taken as 60.
 
     Returns:
-      Lines, each with its end.
+      The lines, each with a line break at its end.
     """
     width = max(width, _SMALLEST_WIDTH)
     parts = [
@@ -42,7 +42,7 @@ def text_of(timeline: Timeline, width: int = 160) -> str:
 
 
 def headline(timeline: Timeline) -> str:
-    """Says in one line what was run and how long it took."""
+    """Returns one line with the title, the numbers of stages and micro-batches, and the time."""
     replicas = f" x {timeline.num_replicas} replicas" if timeline.num_replicas > 1 else ""
     return (
         f"{timeline.title}: {_count(len(timeline.stages), 'stage')} x "
@@ -52,7 +52,7 @@ def headline(timeline: Timeline) -> str:
 
 
 def verdict_on_cut(timeline: Timeline) -> str:
-    """Says in one line which stage is the slowest and how uneven that makes the cut."""
+    """Returns one line with the slowest stage and its time relative to the mean."""
     slowest = timeline.slowest_stage
     return (
         f"Slowest stage: {slowest.index} ({shortened(slowest.name, 40)}), "
@@ -62,7 +62,10 @@ def verdict_on_cut(timeline: Timeline) -> str:
 
 
 def verdict_on_use(timeline: Timeline) -> str:
-    """Says in one line how busy the devices were, and how busy they can be."""
+    """Returns one line with the devices' busy share and its upper bound.
+
+    There is no bound if stages share a device.
+    """
     text = f"Devices busy {percent(timeline.busy_share)} of the time"
     if any(len(device.lanes) > 1 for device in timeline.devices):
         return f"{text}."
@@ -75,18 +78,21 @@ def verdict_on_use(timeline: Timeline) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Writes a duration in milliseconds with three digits that count, or all before the point."""
+    """Returns a duration in milliseconds, with three significant digits or as a whole number.
+
+    Durations of a second or more are whole numbers with separators of thousands.
+    """
     number = 1000 * seconds
     return f"{number:,.0f}" if number >= 1000 else f"{number:#.3g}".rstrip(".")
 
 
 def percent(share: float) -> str:
-    """Writes a share from 0 to 1 as a whole percentage."""
+    """Returns a share from 0 to 1 as a whole percentage."""
     return f"{100 * share:.0f} %"
 
 
 def shortened(text: str, letters: int) -> str:
-    """Cuts a text that is longer than so many letters, and shows that it was cut."""
+    """Returns a text with at most `letters` letters; a text that was cut ends with "..."."""
     return text if len(text) <= letters else f"{text[: letters - 3]}..."
 
 
@@ -114,7 +120,7 @@ def _row_head(cells: list[str], widths: list[int]) -> str:
 
 
 def _axis(timeline: Timeline, columns: int) -> str:
-    """Writes the times of the start, the middle and the end above their columns."""
+    """Returns a line with the times of the start, the middle and the end above their columns."""
     middle = f"{milliseconds(timeline.duration_s / 2)} ms"
     end = f"{milliseconds(timeline.duration_s)} ms"
     to_middle = f"{'0 ms':<{columns // 2}}{middle}"
@@ -125,7 +131,7 @@ def _bar(timeline: Timeline, device: DeviceTimes, lane: tuple[int, int], columns
     bar = [_OTHER_STAGE] * columns
 
     def columns_of(span: Span) -> slice:
-        # Boxes that follow each other share a time, and so a column: no gap comes from rounding.
+        # Consecutive boxes share a time and therefore a column: rounding leaves no gap.
         scale = columns / timeline.duration_s if timeline.duration_s else 0.0
         first, last = (round((time - timeline.start_s) * scale) for time in span)
         return slice(first, last)
@@ -137,7 +143,7 @@ def _bar(timeline: Timeline, device: DeviceTimes, lane: tuple[int, int], columns
         place = columns_of(timed.span)
         room = place.stop - place.start
         number = str(timed.box.micro_batch)
-        # The direction matters more: no number where it would fill the box.
+        # The number is left out if it would fill the box: the direction matters more.
         number = number if len(number) < room else ""
         bar[place] = number.ljust(room, _BACKWARD if timed.box.backward else _FORWARD)
     return "".join(bar)
@@ -165,11 +171,11 @@ def _stage_table(timeline: Timeline, width: int) -> str:
     console = Console(
         file=file,
         width=width,
-        # What users name their blocks may look like rich's own marks.
+        # Block names may look like rich's markup.
         markup=False,
         emoji=False,
         highlight=False,
-        # In a notebook it would show the table there, or write it in colours.
+        # Otherwise rich would display the table in a notebook, or write it in colours.
         force_jupyter=False,
         force_terminal=False,
     )
