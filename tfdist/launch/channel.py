@@ -1,4 +1,4 @@
-"""What launcher and agents say to each other: JSON objects, one a line, over TCP.
+"""The protocol between launcher and agents: JSON objects over TCP, one per line.
 
     agent to launcher                              launcher to agent
     hello    token, index, host, pid               start   command, environment, cwd, cores, ...
@@ -6,10 +6,11 @@
     output   stream, text                          stop    grace_s: TERM, then KILL
     state    process, progress                     alive   nothing: "I am here"
     ended    code (below 0 the signal), ago_s      bye     end now
-    gone     was_killed: nothing of it is left
+    gone     was_killed: no process is left
 
-Both speak at least every `BEAT_S` seconds; who hears nothing for `SILENCE_S` takes the other for
-lost.
+While its worker runs, an agent sends "state" every `BEAT_S` seconds. The launcher sends "alive"
+every `SILENCE_S / 8` seconds. A side that receives nothing for `SILENCE_S` seconds treats the
+other one as lost.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 BEAT_S = 0.5
 SILENCE_S = 20.0
-# A line holds at most one chunk of output, which JSON makes six times as long at worst.
+# A line holds at most one chunk of output. JSON escapes make it at most six times as long.
 LINE_LIMIT_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 16
 
@@ -42,24 +43,26 @@ class Channel:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def say(self, kind: str, **facts: Any) -> None:
-        """Sends a message; one that can no longer be sent is lost without a word."""
+        """Sends a message. Drops it without an error if the connection is closing."""
         if not self._writer.is_closing():
             self._writer.write(json.dumps({"kind": kind, **facts}).encode() + b"\n")
 
     async def flush(self) -> None:
-        """Waits until the other side has taken most of what was said."""
-        with contextlib.suppress(ConnectionError):  # reading finds out, too
+        """Waits until the other side has taken most of the messages that were sent."""
+        with contextlib.suppress(ConnectionError):  # `hear` notices it as well
             await self._writer.drain()
 
     async def hear(self, timeout_s: float | None = None) -> Mapping[str, Any] | None:
-        """Returns the next message; None if the other side has gone.
+        """Returns the next message, or None if the other side has closed the connection.
+
+        Also returns None for a line that is not a message or is over `LINE_LIMIT_BYTES`.
 
         Raises:
-          TimeoutError: If nothing comes within the limit.
+          TimeoutError: If no message arrives within `timeout_s` seconds.
         """
         try:
             line = await asyncio.wait_for(self._reader.readline(), timeout_s)
-        except asyncio.TimeoutError:  # another class than the built-in one in Python 3.10
+        except asyncio.TimeoutError:  # not the built-in class in Python 3.10
             raise TimeoutError(f"silent for {timeout_s:g} s") from None
         except (ConnectionError, ValueError):  # ValueError: a line over the limit
             return None
@@ -72,5 +75,5 @@ class Channel:
         return message if isinstance(message, dict) and "kind" in message else None
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._writer.close()

@@ -1,4 +1,4 @@
-"""The command `tfdist`: finds the sub-command, and says in one line what is wrong with a call."""
+"""The command `tfdist`: dispatch to a sub-command, and one-line errors for a wrong call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUMMARIES = {
     "doctor": "check this installation and this machine, and suggest fixes",
 }
 _FORMATS = ("text", "json")
-_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+_INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 _HELP = f"""\
 usage: tfdist COMMAND [options]
@@ -42,7 +42,7 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; the exit code is 2 if it was called wrongly, 130 after Ctrl-C."""
+    """Runs the command and returns its exit code: 2 for a wrong call, 130 after Ctrl-C."""
     words = list(sys.argv[1:] if argv is None else argv)
     name = words[0] if words and words[0] in _SUMMARIES else ""
     try:
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(name: str, words: Sequence[str]) -> int:
-    # Imported here: nobody pays for the other commands.
+    # Imported here, so that a command does not load the modules of the others.
     if name == "run":
         from tfdist.launch.options.config_file import write_config
         from tfdist.launch.options.run_options import parse_run_options
@@ -77,7 +77,7 @@ def _run(name: str, words: Sequence[str]) -> int:
 
 
 def _answer(words: Sequence[str]) -> int:
-    """Does what needs no sub-command: --help and --version."""
+    """Handles the options that need no sub-command: --help and --version."""
     if words and words[0] in ("-h", "--help"):
         print(_HELP, end="")
         return 0

@@ -1,4 +1,4 @@
-"""What the commands refuse."""
+"""Errors that end a command before or during the start of the workers."""
 
 
 class UsageError(ValueError):
@@ -9,4 +9,4 @@ class UsageError(ValueError):
 
 
 class StartError(RuntimeError):
-    """The workers could not be started; the message says who did not come and why."""
+    """The workers could not be started; the message names those that are missing and the cause."""

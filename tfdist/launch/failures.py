@@ -1,4 +1,4 @@
-"""The failure of a worker, and words for workers, exit codes and signals."""
+"""The failure of a worker, and text for workers, exit codes and signals."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CODE_MEANINGS = {
     PORT_TAKEN: "somebody else had taken its port",
     **{code: f"it saved and stopped on {name}" for name, code in SAVED_AND_STOPPED.items()},
 }
-_SHELL_SIGNAL_OFFSET = 128  # a shell, or mpirun, reports a signal so
+_SHELL_SIGNAL_OFFSET = 128  # a shell or mpirun reports signal n as exit code 128 + n
 
 _PREFIX = "worker "
 _MOST_LISTED = 8
@@ -52,23 +52,23 @@ _MOST_RUNS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """The worker that is to blame for the end of a run, and what is known about it.
+    """The worker that caused the end of a run, with the details of its failure.
 
     Attributes:
-      name: What messages call it: "worker 0", "evaluator".
-      index: Its number in the run.
-      host: Where it ran; "localhost" for this machine.
-      pid: Its process; None if it never started.
-      kind: "exited" with an exit code that is not 0; ended by a "signal"; "stalled": it made no
-        step for too long; "silent": its host does not answer; "ended early": with exit code 0,
-        while the others needed it.
+      name: Its name in messages: "worker 0", "evaluator".
+      index: Its index in the run.
+      host: The machine on which it ran; "localhost" for this machine.
+      pid: Its process ID; None if it never started.
+      kind: "exited": ended with a nonzero exit code. "signal": ended by a signal. "stalled": made
+        no step for too long. "silent": its host does not answer. "ended early": ended with exit
+        code 0 while the other workers still needed it.
       code: The exit code, or the number of the signal that ended it; None if it did not end.
-      after_s: Seconds from the start of the run until it failed.
-      at: When it failed.
-      step: Weight updates that were done; None if not known.
+      after_s: Seconds from the start of the run until the failure.
+      at: The time of the failure.
+      step: The number of weight updates that were done; None if not known.
       log_tail: The last lines that it printed.
-      log_path: Where all that it printed is kept.
-      detail: What else is known, in words: "made no step for 60 s, process state: stopped
+      log_path: The file with its whole output.
+      detail: Further details as text: "made no step for 60 s, process state: stopped
         (SIGSTOP)", "does not answer since 12:04:31".
     """
 
@@ -95,7 +95,7 @@ def signal_name(number: int) -> str:
 
 
 def signal_text(number: int) -> str:
-    """Returns a signal's name, its number and what it says: "signal SIGKILL (9): killed, …"."""
+    """Returns a signal's name, number and meaning: "signal SIGKILL (9): killed, …"."""
     name = signal_name(number)
     shown = name if name.startswith("signal ") else f"signal {name} ({number})"
     meaning = _SIGNAL_MEANINGS.get(name)
@@ -103,7 +103,7 @@ def signal_text(number: int) -> str:
 
 
 def exit_code_text(code: int) -> str:
-    """Returns an exit code and what it says: "127: the command was not found"."""
+    """Returns an exit code and its meaning: "127: the command was not found"."""
     meaning = _CODE_MEANINGS.get(code)
     if meaning is not None:
         return f"{code}: {meaning}"
@@ -112,7 +112,7 @@ def exit_code_text(code: int) -> str:
 
 
 def signal_of_code(code: int) -> int | None:
-    """Returns the signal that a shell reports by this exit code, or None if it is none."""
+    """Returns the signal that a shell reports by this exit code, or None if there is none."""
     number = code - _SHELL_SIGNAL_OFFSET
     return number if number in signal.valid_signals() and code not in _CODE_MEANINGS else None
 
@@ -131,7 +131,7 @@ def names_text(workers: Sequence[int]) -> str:
 
 
 def joined_names(names: Iterable[str]) -> str:
-    """Returns names in a sentence: "workers 0 and 2 and the evaluator"."""
+    """Joins names for use in a sentence: "workers 0 and 2 and the evaluator"."""
     numbers, others = [], []
     for name in names:
         if name.startswith(_PREFIX):
@@ -142,7 +142,7 @@ def joined_names(names: Iterable[str]) -> str:
 
 
 def numbers_text(numbers: Iterable[int]) -> str:
-    """Returns numbers in order, runs of them as ranges: "0-3,8"; many runs are shortened."""
+    """Returns sorted numbers with ranges: "0-3,8". More than four ranges are shortened."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:

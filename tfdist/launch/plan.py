@@ -1,4 +1,4 @@
-"""The plan of a run: which worker is where, what it runs, and in which environment."""
+"""The plan of a run: the host, command and environment of each worker."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from tfdist.launch.machine.cores_and_gpus import (
 from tfdist.launch.options.hosts import Host, place_instances
 from tfdist.launch.options.run_options import RunOptions
 
-_FIRST_PORT = 3737  # of the workers on other machines, unless --port says another
+_FIRST_PORT = 3737  # of the workers on other machines; --port overrides it
 _DEFAULTS = {
-    # A pipe's buffer keeps lines back, and the lines of a killed worker for ever.
+    # With a pipe, Python buffers its output: lines would come late, and a killed worker's last
+    # lines would be lost.
     "PYTHONUNBUFFERED": "1",
 }
 
@@ -34,18 +35,18 @@ class WorkerPlan:
     """One process of the run.
 
     Attributes:
-      index: Its number in the run: instances first, in order, then the evaluator if there is one.
-      name: What messages call it: "worker 0", "evaluator".
-      host: Where it runs.
-      replicas: The indices of the model's copies in it; none for the evaluator.
-      devices_per_replica: Devices of each copy.
-      cores: The processor cores that it is bound to; None binds it to none, or its host is another
-        one, where its agent finds them.
-      share: Its part of its host, if that is another one; None on this machine, where the plan has
-        it in `cores` and `environment`.
-      command: What it runs.
-      environment: The variables that are set for it, on top of the inherited ones.
-      log_path: Where all that it prints is kept.
+      index: Its index in the run: instances first, in order, then the evaluator if there is one.
+      name: Its name in messages: "worker 0", "evaluator".
+      host: The machine on which it runs.
+      replicas: The indices of its replicas; empty for the evaluator.
+      devices_per_replica: The number of devices of each replica.
+      cores: The processor cores to which it is bound. None if it is not bound, and on another
+        host, where its agent chooses them.
+      share: Its share of another host's resources. None on this machine, where `cores` and
+        `environment` already contain it.
+      command: The command that it runs.
+      environment: The variables that are set for it, in addition to the inherited ones.
+      log_path: The file that receives its whole output.
     """
 
     index: int
@@ -68,7 +69,8 @@ class Plan:
       engine: "grpc" or "horovod".
       hosts: The machines, in order.
       workers: The processes, in order of their index.
-      num_ilds: The original's link domains: a row in the topology table, nothing else.
+      num_ilds: poprun's number of IPU link domains. Shown as a row of the topology table, without
+        further effect.
     """
 
     engine: str
@@ -86,15 +88,15 @@ def make_plan(
     environ: Mapping[str, str],
     restart_count: int = 0,
 ) -> Plan:
-    """Returns who runs where, with which environment.
+    """Returns the plan of a run: the host, command and environment of each worker.
 
     Args:
-      options: What the user wants.
-      machine: What this machine has.
-      ports: Free ports of this machine, one for each process; taken for gRPC alone.
-      log_dir: Where the logs go.
+      options: The options of the run.
+      machine: The resources of this machine.
+      ports: Free ports of this machine, one per process; only gRPC listens on them.
+      log_dir: The folder of the log files.
       environ: The launcher's environment.
-      restart_count: How often the run was started before.
+      restart_count: The number of earlier starts of this run.
     """
     places = place_instances(options.hosts, options.num_instances)
     on_host: Counter[str] = Counter()
@@ -159,14 +161,14 @@ def make_plan(
 
 
 def num_local_ports(options: RunOptions) -> int:
-    """Returns how many free ports of this machine the plan takes."""
+    """Returns the number of free ports of this machine that the plan uses."""
     return options.num_instances + options.evaluator if options.is_on_this_machine else 0
 
 
 def plan_here(
     options: RunOptions, ports: Sequence[int], log_dir: Path, restart_count: int = 0
 ) -> Plan:
-    """Returns the plan for this machine and environment as they are."""
+    """Returns the plan for this machine and this process's environment."""
     return make_plan(
         options,
         machine=look_at_machine(),
@@ -183,9 +185,9 @@ def _cluster(
     local_indices: Sequence[int],
     ports: Sequence[int],
 ) -> Cluster:
-    """Returns where the workers listen; for Horovod, where they might."""
+    """Returns the addresses of the workers. Horovod does not use those of its workers."""
     if options.is_on_this_machine:
-        # Numbers: a name may lead elsewhere first, to IPv6 for example.
+        # An IP address: a name could resolve to another address first, to IPv6 for example.
         addresses = [f"127.0.0.1:{port}" for port in ports]
     else:
         first = options.port or _FIRST_PORT
@@ -193,7 +195,7 @@ def _cluster(
             f"{f'[{host}]' if ':' in host else host}:{first + local_index}"
             for host, local_index in zip(hosts, local_indices, strict=True)
         ]
-        # Nobody connects to the evaluator.
+        # No process connects to the evaluator: its address only has to be valid.
         addresses.append(f"{addresses[0].rpartition(':')[0]}:{first + options.num_instances}")
     jobs = {"worker": tuple(addresses[: options.num_instances])}
     if options.evaluator:
@@ -208,7 +210,7 @@ def _evaluator(
         **defaults,
         **options.environment,
         "TF_CONFIG": format_tf_config(cluster, Task(type="evaluator", index=0)),
-        # The training's devices are the training's.
+        # The GPUs are reserved for the training workers.
         "CUDA_VISIBLE_DEVICES": "-1",
     }
     return WorkerPlan(

@@ -1,4 +1,4 @@
-"""The state of a worker as the launcher knows it, and a snapshot of it for the progress line."""
+"""The launcher's record of each worker's state, and its snapshot for the progress line."""
 
 from __future__ import annotations
 
@@ -12,29 +12,33 @@ from tfdist.process.progress_file import Progress
 
 Condition = Literal["running", "stopped", "silent", "ended"]
 
-_SILENT_S = 5.0  # agents speak several times a second
+_SILENT_S = 5.0  # agents send a message several times a second
 
 
 @dataclass(kw_only=True)
 class WorkerState:
-    """One worker, as its agent last told; times are the launcher's `time.monotonic`.
+    """The state of one worker, as last reported by its agent.
+
+    Times are in seconds on the launcher's `time.monotonic` clock.
 
     Attributes:
-      plan: What it is in the run.
-      channel: To its agent; None before the agent has come.
-      host: The machine's own name.
-      pid: The worker's process.
-      heard_s: When its agent last said something.
-      progress: How far it is; None if its program does not tell.
-      quiet_s: Seconds since its progress last changed; None if its program does not tell.
-      is_stopped: Whether a process of it was stopped (SIGSTOP).
-      code: How it ended: an exit code, or minus a signal's number; None while it runs.
-      ended_s: When.
-      is_gone: Whether nothing of it is left, as its agent says.
-      was_killed: Whether it had to be killed.
-      is_lost: Whether its agent went away without a word.
-      lost_s: When.
-      orphaned_s: When whoever started its agent, mpirun for example, ended before its time.
+      plan: Its plan.
+      channel: The connection to its agent; None before the agent has connected.
+      host: The machine's name, as reported by the machine itself.
+      pid: The worker's process ID.
+      started_s: The time at which the launcher sent "start"; None before that.
+      heard_s: The time of its agent's last message.
+      progress: Its training progress; None if its program does not report any.
+      quiet_s: Seconds since its progress last changed; None if its program does not report any.
+      is_stopped: True if one of its processes was stopped (SIGSTOP).
+      code: Its exit code, or minus the number of the signal that ended it; None while it runs.
+      ended_s: The time at which it ended.
+      is_gone: True once its agent has reported that no process of it is left.
+      was_killed: True if it had to be killed.
+      is_lost: True if its agent's connection closed before the agent reported "gone".
+      lost_s: The time at which it was lost.
+      orphaned_s: The time at which the process that started its agent, mpirun for example, ended
+        although the worker was not over.
     """
 
     plan: WorkerPlan
@@ -56,25 +60,25 @@ class WorkerState:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more can be heard of it."""
+        """True if its agent will send nothing more about it."""
         return self.is_gone or self.is_lost
 
     @property
     def step(self) -> int | None:
-        """Weight updates that are done; None if not known."""
+        """The number of weight updates that are done; None if not known."""
         return self.progress.step if self.progress is not None and self.progress.step >= 0 else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sighting:
-    """What is seen of a worker.
+    """A snapshot of one worker.
 
     Attributes:
-      name: What messages call it: "worker 0", "evaluator".
-      progress: What it has last written, None before that.
-      condition: "stopped" by a signal like SIGSTOP, "silent" if nothing is heard from where it
-        runs, "ended", else "running".
-      is_evaluator: Whether it evaluates beside the training; its steps are not the run's.
+      name: Its name in messages: "worker 0", "evaluator".
+      progress: The progress that it last reported; None before the first report.
+      condition: "stopped" by a signal such as SIGSTOP, "silent" if its agent sends nothing,
+        "ended", else "running".
+      is_evaluator: True for the evaluator, whose steps do not count as steps of the run.
     """
 
     name: str
@@ -84,7 +88,7 @@ class Sighting:
 
 
 def sightings(workers: Iterable[WorkerState], now_s: float) -> dict[int, Sighting]:
-    """Returns what is seen of each worker, by its index, at this time of `time.monotonic`."""
+    """Returns a snapshot of each worker by index; `now_s` is the time of `time.monotonic`."""
     return {
         worker.plan.index: Sighting(
             name=worker.plan.name,

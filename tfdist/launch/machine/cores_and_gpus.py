@@ -17,11 +17,11 @@ _GPUS = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What the workers of one machine share.
+    """The cores and GPUs that the workers of one machine share.
 
     Attributes:
       cores: The processor cores that they may use.
-      numa_nodes: The same cores by memory that is near to them, one tuple a node.
+      numa_nodes: The same cores grouped by NUMA node, one tuple per node.
       gpus: The names that CUDA_VISIBLE_DEVICES may list.
     """
 
@@ -31,7 +31,7 @@ class Machine:
 
 
 def look_at_machine(environ: Mapping[str, str] = os.environ) -> Machine:
-    """Returns what this process may use of this machine."""
+    """Returns the cores and GPUs of this machine that this process may use."""
     cores = tuple(sorted(os.sched_getaffinity(0)))
     return Machine(cores=cores, numa_nodes=_numa_nodes(cores), gpus=_gpus(environ))
 
@@ -45,7 +45,7 @@ def _numa_nodes(cores: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def _read_cpu_list(text: str) -> set[int]:
-    """Reads "0-3,8": what Linux calls a list of processors."""
+    """Reads a CPU list in the format of Linux's "cpulist" files, such as "0-3,8"."""
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -59,7 +59,7 @@ def _gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
     if "CUDA_VISIBLE_DEVICES" not in environ:
         return tuple(str(number) for number in range(count))
     names = [name.strip() for name in environ["CUDA_VISIBLE_DEVICES"].split(",")]
-    # CUDA reads the list up to the first name that is none.
+    # CUDA reads the list up to the first invalid name.
     valid = []
     for name in names:
         if not re.fullmatch(r"[0-9]+|(GPU|MIG)-.+", name):
@@ -70,15 +70,15 @@ def _gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """Which part of its machine a worker gets.
+    """One worker's share of its machine.
 
     Attributes:
-      num_workers: How many workers share the machine.
-      index: Which of them it is, from 0.
-      bind: "cores" divides the cores and binds each worker to its own, "numa" binds the workers in
-        turn to the cores of one memory node each, "none" binds none.
-      threads: How many threads compute in it; None: as many as it has cores.
-      num_devices: How many GPUs it wants.
+      num_workers: The number of workers that share the machine.
+      index: The worker's index among them, from 0.
+      bind: "cores" divides the cores and binds each worker to its part. "numa" binds each worker
+        to the cores of one NUMA node, in turn. "none" binds no worker.
+      threads: The number of compute threads of the worker; None for one per core of its part.
+      num_devices: The number of GPUs that the worker requests.
     """
 
     num_workers: int
@@ -89,9 +89,10 @@ class Share:
 
 
 def bound_cores(share: Share, machine: Machine) -> tuple[int, ...] | None:
-    """Returns the cores that the worker is bound to; None binds it to none.
+    """Returns the cores to which the worker is bound; None leaves it unbound.
 
-    With fewer cores than workers none is bound: the kernel shares them out better than we could.
+    With fewer cores than workers, "cores" leaves all workers unbound, because the kernel shares
+    the cores better than a fixed binding.
     """
     if share.bind == "numa":
         return machine.numa_nodes[share.index % len(machine.numa_nodes)]
@@ -101,11 +102,12 @@ def bound_cores(share: Share, machine: Machine) -> tuple[int, ...] | None:
 
 
 def share_environment(share: Share, machine: Machine, environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that keep the worker to its share.
+    """Returns the variables that limit the worker to its share.
 
-    A number of threads that the user has set is left alone; the GPUs are taken from those that
-    the user has left visible. Where there are fewer GPUs than wanted, workers share them, and none
-    takes all of a GPU's memory.
+    A number of threads that the user has set in the environment is kept, unless `share.threads` is
+    set. The GPUs are taken from those that are visible to this process. If there are fewer than
+    requested, workers share GPUs, and TensorFlow allocates a GPU's memory as needed instead of all
+    at once.
     """
     threads = share.threads or max(1, len(machine.cores) // share.num_workers)
     wanted = _THREADS if share.threads is None else ()
@@ -123,6 +125,6 @@ def share_environment(share: Share, machine: Machine, environ: Mapping[str, str]
 
 
 def _part(things: Sequence[int], num_parts: int, index: int) -> Sequence[int]:
-    """Returns one of so many parts, neighbours, as large as any other or larger by one."""
+    """Returns one of `num_parts` contiguous parts; their sizes differ by at most one."""
     first, last = (len(things) * place // num_parts for place in (index, index + 1))
     return things[first:last]

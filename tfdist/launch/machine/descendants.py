@@ -1,4 +1,4 @@
-"""All processes below this one: found, signalled, ended."""
+"""The descendants of this process: functions to find, signal and end them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _POLL_S = 0.05
 def descendants(
     awaited: Collection[int] = (), spared: Collection[psutil.Process] = ()
 ) -> list[psutil.Process]:
-    """Returns the living processes below this one, and buries the dead among its children.
+    """Returns the living descendants of this process, and reaps its zombie children.
 
     Args:
-      awaited: Children whose exit status somebody else takes.
-      spared: Processes that are not ours, and are left out.
+      awaited: The process IDs of children that other code waits for; they are not reaped.
+      spared: Unrelated processes, which are left out.
     """
     living = []
     for process in psutil.Process().children(recursive=True):
@@ -37,7 +37,7 @@ def descendants(
 
 
 def send(number: int, processes: Collection[psutil.Process]) -> None:
-    """Sends a signal to each process that still lives."""
+    """Sends a signal to each process that is still alive."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
@@ -48,20 +48,21 @@ async def end_all(
     awaited: Collection[int] = (),
     spared: Collection[psutil.Process] = (),
 ) -> bool:
-    """Waits until no process is left below this one; when it is time, kills them.
+    """Waits until this process has no descendants; from the kill time on, kills them.
 
     Args:
-      kill_at_s: When that is, on the clock of `time.monotonic`; asked again and again.
-      awaited: Children whose exit status somebody else takes.
-      spared: Processes that are not ours, and are left alone.
+      kill_at_s: Returns the kill time on the clock of `time.monotonic`. Called at each check.
+      awaited: The process IDs of children that other code waits for.
+      spared: Unrelated processes, which are left alone.
 
     Returns:
-      Whether some had to be killed.
+      True if a process had to be killed.
     """
     was_killed = False
     while living := descendants(awaited, spared):
         if time.monotonic() >= kill_at_s():
-            # Each time anew: a process that forks in this moment must not escape.
+            # Repeated at each check, so that the child of a process that was just forking is killed
+            # as well.
             send(signal.SIGKILL, living)
             was_killed = True
         await asyncio.sleep(_POLL_S)

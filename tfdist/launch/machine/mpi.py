@@ -1,4 +1,4 @@
-"""How MPI ranks are started: which mpirun, with which options and environment."""
+"""The start of MPI ranks: the mpirun to use, its options, and its environment."""
 
 import importlib.util
 import os
@@ -8,22 +8,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _OPTIONS = (
-    # By default each rank is bound to one core, and there may not be more ranks than cores.
+    # By default mpirun binds each rank to one core, and refuses more ranks than cores.
     *("--bind-to", "none", "--oversubscribe"),
-    # A rank that waits leaves its core to one that computes.
+    # A waiting rank yields its core to a computing one.
     *("--mca", "mpi_yield_when_idle", "1"),
 )
 _LOCAL_OPTIONS = (
-    # All ranks are on this machine: shared memory serves. The libfabric transport ("ofi") would
-    # cost a second at every shutdown.
+    # All ranks are on this machine and use shared memory. The libfabric transport ("ofi") would
+    # add a second to every shutdown.
     *("--mca", "pml", "ob1", "--mca", "btl", "^tcp,ofi"),
-    # Containers often forbid what it would use instead, and Open MPI prints warnings.
+    # Containers often forbid the single-copy mechanisms, and Open MPI then prints warnings.
     *("--mca", "btl_vader_single_copy_mechanism", "none"),
 )
 _REMOTE_OPTIONS = (
-    # The libfabric transport and others try networks that reach nobody.
+    # The libfabric transport and others try networks that do not reach the other machines.
     *("--mca", "pml", "ob1", "--mca", "btl", "^ofi"),
-    # A machine that was cut off is noticed after some 10 s; by default, after minutes.
+    # A disconnected machine is noticed after about 10 s. With the defaults it takes minutes.
     *("--mca", "oob_tcp_keepalive_time", "5"),
     *("--mca", "oob_tcp_keepalive_intvl", "2"),
     *("--mca", "oob_tcp_keepalive_probes", "3"),
@@ -31,7 +31,7 @@ _REMOTE_OPTIONS = (
 
 
 def horovod_problem() -> str | None:
-    """Returns why Horovod runs cannot be started here, or None if they can."""
+    """Returns the reason why Horovod runs cannot be started here, or None if they can."""
     missing = []
     if importlib.util.find_spec("horovod") is None:
         missing.append("Horovod is not installed for this Python")
@@ -43,12 +43,12 @@ def horovod_problem() -> str | None:
 
 
 def find_mpirun() -> str | None:
-    """Returns the path of the environment's own mpirun, else of the one on PATH."""
+    """Returns the path of the Python environment's mpirun, else of the one on PATH, else None."""
     return shutil.which("mpirun", path=str(Path(sys.prefix, "bin"))) or shutil.which("mpirun")
 
 
 def mpirun_command(mpirun: str, num_workers: int, command: Sequence[str]) -> tuple[str, ...]:
-    """Returns the command that starts `command` as that many ranks on this machine."""
+    """Returns the command that starts `command` as `num_workers` ranks on this machine."""
     size = str(num_workers)
     options = (*_OPTIONS, *_LOCAL_OPTIONS)
     return (mpirun, *options, "-np", size, "-H", f"localhost:{size}", *command)
@@ -60,23 +60,24 @@ def mpirun_options(
     """Returns mpirun's options for a whole run.
 
     Args:
-      mpirun: Its path.
-      is_local: Whether all ranks are on this machine.
-      subnet: The network to use between machines, such as "10.0.0.0/24"; None: whichever works.
-      kill_after_s: How long ranks have between TERM and KILL.
+      mpirun: The path of mpirun.
+      is_local: True if all ranks are on this machine.
+      subnet: The network between the machines, such as "10.0.0.0/24"; None leaves the choice to
+        mpirun.
+      kill_after_s: The seconds between TERM and KILL for a rank.
     """
     options = (*_OPTIONS, *(_LOCAL_OPTIONS if is_local else _REMOTE_OPTIONS))
     options += ("--mca", "odls_base_sigkill_timeout", str(round(kill_after_s)))
     if subnet is not None:
         options += ("--mca", "oob_tcp_if_include", subnet, "--mca", "btl_tcp_if_include", subnet)
     if not is_local and _is_from_pip(mpirun):
-        options += ("--prefix", sys.prefix)  # the other machines find its daemon there
+        options += ("--prefix", sys.prefix)  # the path of its daemon on the other machines
     return options
 
 
 def mpirun_environment(mpirun: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment in which this mpirun works; the ranks inherit it."""
-    # Killed ranks leave their shared memory behind: it belongs with the other temporary files.
+    """Returns `environ` with the variables that this mpirun needs. The ranks inherit it."""
+    # Killed ranks leave their shared-memory files behind, so these are placed in TMPDIR.
     # ("vader" is Open MPI 4's name for the shared-memory transport, "sm" is 5's.)
     additions = {
         f"OMPI_MCA_btl_{transport}_backing_directory": environ["TMPDIR"]
@@ -86,7 +87,7 @@ def mpirun_environment(mpirun: str, environ: Mapping[str, str]) -> dict[str, str
     if os.geteuid() == 0:
         additions |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     if _is_from_pip(mpirun):
-        # Installed by pip it lies elsewhere than where it was compiled for.
+        # The installation folder of pip differs from the folder that Open MPI was compiled for.
         additions["OPAL_PREFIX"] = sys.prefix
     return {**additions, **environ}
 

@@ -1,4 +1,4 @@
-"""Free ports of this machine, and the addresses under which other machines reach it."""
+"""Free ports of this machine, and the addresses at which other machines reach it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ import psutil
 
 from tfdist.launch.errors import UsageError
 
-_FIRST_PORT = 10_000  # below live the well-known services
+_FIRST_PORT = 10_000  # well-known services use ports below
 _LAST_PORT = 65_535
 _ENOUGH_PORTS = 1_000
 _LINUX_DEFAULT_EPHEMERAL = (32_768, 60_999)
 
 
 class ReservedPorts:
-    """Free ports, held by locks until they are released.
+    """Free ports, reserved by locks until `release`.
 
-    The ports lie outside the range from which the kernel serves outgoing connections, nobody
-    listened on them when they were chosen, and nobody who chooses through this class gets them
-    until `release`. A process that dies releases its ports.
+    The ports are outside the range that the kernel uses for outgoing connections, if enough ports
+    are. No process listened on them when they were chosen. Other users of this class do not get
+    them until `release`. A process that dies releases its ports.
     """
 
     def __init__(self, count: int) -> None:
         """Reserves `count` ports.
 
         Raises:
-          OSError: If there are not that many free ports.
+          OSError: If there are fewer free ports.
         """
         self._locks: dict[int, socket.socket] = {}
         candidates = candidate_ports(*_ephemeral_range())
@@ -54,16 +54,16 @@ class ReservedPorts:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """The ports that are held, in the order in which they were found."""
+        """The reserved ports, in the order in which they were found."""
         return tuple(self._locks)
 
     def release(self) -> None:
-        """Gives the ports back; does nothing the second time."""
+        """Releases the ports. A second call has no effect."""
         while self._locks:
             self._locks.popitem()[1].close()
 
     def __enter__(self) -> ReservedPorts:
-        """Returns the ports themselves."""
+        """Returns this object."""
         return self
 
     def __exit__(
@@ -104,8 +104,8 @@ def _is_free(port: int) -> bool:
             if family == socket.AF_INET6:
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             try:
-                # Without SO_REUSEADDR, and on every address at once: refused if anybody holds
-                # the port on any address, gRPC's servers with SO_REUSEPORT among them.
+                # Without SO_REUSEADDR, and on all addresses at once: this fails if any process
+                # uses the port on any address, including gRPC servers with SO_REUSEPORT.
                 probe.bind(("", port))
             except OSError as error:
                 if family == socket.AF_INET6 and error.errno != errno.EADDRINUSE:
@@ -115,10 +115,10 @@ def _is_free(port: int) -> bool:
 
 
 def _lock(port: int) -> socket.socket | None:
-    """Returns a socket whose name is the port's lock, or None if somebody else has it.
+    """Returns a socket that locks the port by its name, or None if the port is locked already.
 
-    A name in Linux's abstract namespace belongs to one process, reaches as far as the ports
-    themselves do (a network namespace), and is gone with the process.
+    A name in Linux's abstract namespace belongs to one process and disappears with it. It is valid
+    within a network namespace, as the ports are (unix(7)).
     """
     lock = socket.socket(socket.AF_UNIX)
     try:
@@ -130,13 +130,14 @@ def _lock(port: int) -> socket.socket | None:
 
 
 def own_addresses(subnet: str | None) -> list[str]:
-    """Returns this machine's IPv4 addresses, without loopback; then its name.
+    """Returns this machine's IPv4 addresses without loopback, followed by its name.
 
     Args:
-      subnet: Only those in this network, such as "10.0.0.0/24"; None: all.
+      subnet: A network such as "10.0.0.0/24". Only the addresses in it are returned, without the
+        name. None returns all.
 
     Raises:
-      UsageError: If this machine is not in the network.
+      UsageError: If this machine has no address in the network.
     """
     addresses = [
         one.address

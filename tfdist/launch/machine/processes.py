@@ -1,4 +1,4 @@
-"""Processes of our own modules: their command lines, and their bond to a parent."""
+"""Processes that run a module of this package: their command, and their ties to a parent."""
 
 import ctypes
 import os
@@ -8,19 +8,19 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 _PR_SET_CHILD_SUBREAPER = 36
-# Loaded before any fork: a forked process must not wait for the loader's lock.
+# Loaded before any fork, because a forked process must not wait for the loader's lock.
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def python_command(module: str, *args: str, with_packages: bool = True) -> list[str]:
-    """Returns the command that runs `main(*args)` of a module of ours in a new interpreter.
+    """Returns the command that runs `main(*args)` of a tfdist module in a new interpreter.
 
-    The module is found where this one was found, installed or not.
+    The module is loaded from the same place as this one, whether tfdist is installed or not.
 
     Args:
       module: The module's dotted name.
-      *args: What `main` gets.
-      with_packages: False leaves out the installed packages, which starts faster.
+      *args: The arguments of `main`.
+      with_packages: If False, the installed packages are not on the path, which starts faster.
     """
     root = str(Path(os.path.abspath(__file__)).parents[3])
     code = (
@@ -31,11 +31,11 @@ def python_command(module: str, *args: str, with_packages: bool = True) -> list[
 
 
 def die_with_parent(parent: int) -> None:
-    """Has the kernel kill this process when its parent ends, however it ends.
+    """Makes the kernel kill this process (SIGKILL) when its parent ends for any reason.
 
     Args:
-      parent: The parent's process id, taken before the fork: if it has ended since, this
-        process ends here.
+      parent: The parent's process ID, read before the fork. If the parent has ended since, this
+        process exits at once with code 1.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
@@ -43,8 +43,8 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of descendants whose own parent ends.
+    """Makes this process the new parent of each descendant that loses its parent.
 
-    So none of them escapes whoever looks for them below this process.
+    A search through the descendants of this process therefore finds all of them.
     """
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Options kept in a YAML file: --import-config and --export-config."""
+"""YAML files with options: --import-config and --export-config."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tfdist.launch.errors import UsageError
 from tfdist.launch.options.option_parser import COMMAND, OptionParser, did_you_mean
 
 _MOST_CHARACTERS = 100_000
-_KINDS = ("str", "seq", "map")  # what YAML calls words, lists and options
+_KINDS = ("str", "seq", "map")  # YAML's names for words, lists and options
 _ABOUT_FILES = {"import-config", "export-config", "overwrite-config", "help"}
 _EXAMPLE = 'For example "num-instances: 2".'
 
 
 def read_config(path: str, parser: OptionParser) -> argparse.Namespace:
-    """Reads options, and perhaps the command, as if they stood on the command line.
+    """Reads options and an optional command from a file, as from a command line.
 
-    Keys are the options' long names without the dashes, and "command", a list of words. "null"
+    Keys are the options' long names without the dashes, and "command" for a list of words. "null"
     stands for the option's default.
 
     Returns:
-      What `parser.parse_given` returns.
+      The result of `parser.parse_given`.
 
     Raises:
       UsageError: If the file cannot be read, or an option in it is unknown or wrong.
@@ -48,13 +48,13 @@ def write_config(path: Path, config: Mapping[str, Any], *, may_overwrite: bool) 
 
     Args:
       path: The file.
-      config: All options of the run and the command, as a file has them.
-      may_overwrite: Whether the file may be there already.
+      config: All options of the run and the command, in the form of a file.
+      may_overwrite: If True, an existing file is replaced.
 
     Raises:
-      UsageError: If it cannot be written.
+      UsageError: If the file cannot be written.
     """
-    import yaml  # costs 10 ms, which only those pay who use it
+    import yaml  # takes 10 ms, so it is imported only when it is used
 
     text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
     try:
@@ -68,7 +68,11 @@ def write_config(path: Path, config: Mapping[str, Any], *, may_overwrite: bool) 
 
 
 def check_export(path: str, may_overwrite: bool) -> None:
-    """Refuses a file that `write_config` could not write, before anything is started."""
+    """Checks that `write_config` can write the file, before any process is started.
+
+    Raises:
+      UsageError: If it cannot.
+    """
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
         problem = "is a folder, and a file is needed. Name a file in it."
@@ -87,10 +91,10 @@ def check_export(path: str, may_overwrite: bool) -> None:
 
 
 def _load(path: str) -> Mapping[Any, Any]:
-    import yaml  # costs 10 ms, which only those pay who use it
+    import yaml  # takes 10 ms, so it is imported only when it is used
 
     class Loader(yaml.BaseLoader):
-        """Leaves each value the text that it is, as on the command line: no is "no"."""
+        """Keeps each value as text, as on the command line: no stays "no"."""
 
         def construct_object(self, node: Any, deep: bool = False) -> Any:
             if not node.tag.startswith("tag:yaml.org,2002:") or node.tag[18:] not in _KINDS:
@@ -141,7 +145,7 @@ def _load(path: str) -> Mapping[Any, Any]:
 
 
 def _words(parser: OptionParser, key: str, value: Any) -> list[str]:
-    """Returns the words of the command line that say the same."""
+    """Returns the equivalent words of a command line."""
     allowed = {name[2:] for name in parser.long_names} - _ABOUT_FILES
     if key not in allowed:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The machines of a run: from --host or --hostfile, and which instance is on which."""
+"""The machines of a run, from --host or --hostfile, and the placement of the instances."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Host:
     """A machine of the run.
 
     Attributes:
-      name: As the user wrote it; "localhost" for this machine.
-      slots: How many instances it takes; None if the user did not say.
+      name: The name as the user wrote it; "localhost" for this machine.
+      slots: The number of instances that it takes; None if the user did not give one.
     """
 
     name: str
@@ -32,10 +32,10 @@ THIS_MACHINE = Host(name="localhost")
 
 
 def parse_host_list(text: str) -> tuple[Host, ...]:
-    """Reads hosts as --host has them: "a,b", "node[0-2,4]", "a:2,[fe80::1]:4".
+    """Reads hosts in the format of --host: "a,b", "node[0-2,4]", "a:2,[fe80::1]:4".
 
     Raises:
-      UsageError: If it is no such list, or names a host twice.
+      UsageError: If the text is not such a list, or names a host twice.
     """
     try:
         return _checked(host for part in _split_at_commas(text) for host in _read_part(part))
@@ -44,10 +44,10 @@ def parse_host_list(text: str) -> tuple[Host, ...]:
 
 
 def read_hostfile(path: str) -> tuple[Host, ...]:
-    """Reads a file with one host a line, as Open MPI has them: "NAME" or "NAME slots=N".
+    """Reads a file with one host per line, in Open MPI's format: "NAME" or "NAME slots=N".
 
     Raises:
-      UsageError: If it cannot be read, has another form, or names a host twice.
+      UsageError: If the file cannot be read, has another format, or names a host twice.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -84,8 +84,8 @@ def read_hostfile(path: str) -> tuple[Host, ...]:
 def place_instances(hosts: Sequence[Host], num_instances: int) -> tuple[Host, ...]:
     """Returns the host of each instance.
 
-    Without slots the instances are dealt out in turn, as poprun does. With slots one host after
-    another is filled, as mpirun does.
+    Without slots, the instances are placed on the hosts in turn, as by poprun. With slots, one host
+    after another is filled, as by mpirun.
 
     Raises:
       UsageError: If there are too few slots.
@@ -105,7 +105,7 @@ def place_instances(hosts: Sequence[Host], num_instances: int) -> tuple[Host, ..
 
 
 def _split_at_commas(text: str) -> list[str]:
-    """Splits at the commas that are not in brackets."""
+    """Splits a text at the commas outside brackets."""
     parts, is_in_brackets = [""], False
     for character in text:
         if character == "," and not is_in_brackets:
@@ -175,7 +175,11 @@ def _host(name: str, slots: int | None) -> Host:
 
 
 def _checked(hosts: Iterable[Host]) -> tuple[Host, ...]:
-    """Refuses what holds for a whole list; the ValueError goes on after its name."""
+    """Checks a whole list of hosts.
+
+    Raises:
+      ValueError: If the list is wrong. Callers put the option's name before the message.
+    """
     found = tuple(hosts)
     if not found:
         raise ValueError('it names no host. Name one a line, for example "gpu1 slots=2".')
@@ -207,5 +211,5 @@ def _checked(hosts: Iterable[Host]) -> tuple[Host, ...]:
 
 
 def is_this_machine(hosts: Sequence[Host]) -> bool:
-    """Whether the whole run is on this machine."""
+    """Returns whether the whole run is on this machine."""
     return len(hosts) == 1 and is_loopback(hosts[0].name)

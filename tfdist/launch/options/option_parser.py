@@ -1,4 +1,4 @@
-"""Command lines of the form `tfdist run [options] [--] command...`, and option values."""
+"""The parser for `tfdist run [options] [--] command...`, and readers of option values."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ _MOST = 100_000
 
 
 class OptionParser(argparse.ArgumentParser):
-    """An argparse parser for options that end where another program's command begins.
+    """An argparse parser for options that are followed by another program's command.
 
     The options end at "--", at "-m", or at the first word that is neither an option nor an
-    option's value; what follows is the command, untouched. That holds if the parser has a
-    positional argument called "command" (`add_command_argument`); without it, such words are
-    refused. What is wrong is raised as a `UsageError`, names cannot be shortened, and an option
-    whose value may be left out takes one only as --name=VALUE.
+    option's value. The rest is the command, unchanged. That requires a positional argument called
+    "command" (`add_command_argument`); without one, such words are an error.
+
+    Errors are raised as `UsageError`. Names of options cannot be shortened. An option with an
+    optional value takes it only as --name=VALUE.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class OptionParser(argparse.ArgumentParser):
         )
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Returns all options, those that are not among the words with their defaults.
+        """Returns all options; those that are not among the words have their defaults.
 
         Raises:
           UsageError: If the words are wrong.
@@ -61,7 +62,7 @@ class OptionParser(argparse.ArgumentParser):
         return self._parse(words, argparse.Namespace())
 
     def parse_given(self, words: Sequence[str]) -> argparse.Namespace:
-        """Returns all options, those that are not among the words as None. Raises as `parse`."""
+        """Like `parse`, but options that are not among the words are None."""
         nothing = {action.dest: None for action in self._actions}
         return self._parse(words, argparse.Namespace(**nothing))
 
@@ -71,10 +72,10 @@ class OptionParser(argparse.ArgumentParser):
         return tuple(name for name in self._option_string_actions if name.startswith("--"))
 
     def option(self, name: str) -> argparse.Action:
-        """Returns an option by its name, dashes included.
+        """Returns an option by its name, including the dashes.
 
         Raises:
-          UsageError: If there is none of that name.
+          UsageError: If there is no such option.
         """
         if name not in self._option_string_actions:
             raise UsageError(
@@ -84,7 +85,7 @@ class OptionParser(argparse.ArgumentParser):
         return self._option_string_actions[name]
 
     def error(self, message: str) -> NoReturn:
-        """Raises argparse's complaints as ours."""
+        """Raises argparse's error messages as `UsageError`."""
         raise UsageError(message.removeprefix("argument "))
 
     def _parse(self, words: Sequence[str], namespace: argparse.Namespace) -> argparse.Namespace:
@@ -106,7 +107,7 @@ class OptionParser(argparse.ArgumentParser):
         return parsed
 
     def _split(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Returns the options, each with its value in one word, and the command."""
+        """Returns the options, each in one word with its value, and the command."""
         options: list[str] = []
         rest = list(words)
         while rest:
@@ -149,7 +150,7 @@ def long_name(action: argparse.Action) -> str:
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    """Returns ' Did you mean "x"?' for a near name, else nothing."""
+    """Returns ' Did you mean "x"?' for a similar name, else ""."""
     near = difflib.get_close_matches(name.lower(), list(allowed), n=1)
     return f' Did you mean "{near[0]}"?' if near else ""
 
@@ -171,7 +172,7 @@ def boolean(text: str) -> bool:
 
 
 def whole_number(minimum: int, maximum: int = _MOST) -> Callable[[str], int]:
-    """Returns the reader of a whole number within these limits."""
+    """Returns a function that reads a whole number within these limits."""
 
     def read(text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,9}", text) or not minimum <= int(text) <= maximum:
@@ -185,7 +186,7 @@ def whole_number(minimum: int, maximum: int = _MOST) -> Callable[[str], int]:
 
 
 def one_of(*allowed: str) -> Callable[[str], str]:
-    """Returns the reader of one of these words."""
+    """Returns a function that reads one of these words."""
 
     def read(text: str) -> str:
         if text not in allowed:
@@ -209,7 +210,7 @@ def seconds(text: str) -> float:
 
 
 def seconds_from_0(text: str) -> float:
-    """Reads a number of seconds, 0 among them."""
+    """Reads a number of seconds from 0 on."""
     number = _number(text)
     if not 0 <= number < math.inf:
         raise ArgumentTypeError(
@@ -219,7 +220,7 @@ def seconds_from_0(text: str) -> float:
 
 
 def seconds_or_none(text: str) -> float:
-    """Reads a number of seconds above 0, or "none": infinity."""
+    """Reads a number of seconds above 0, or "none" for infinity."""
     return math.inf if text.lower() == "none" else seconds(text)
 
 
@@ -237,7 +238,7 @@ def network(text: str) -> str:
 
 
 def variable(text: str) -> str:
-    """Reads NAME or NAME=VALUE, and leaves it as it is."""
+    """Checks that the text is NAME or NAME=VALUE, and returns it unchanged."""
     name = text.partition("=")[0]
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise ArgumentTypeError(
@@ -248,7 +249,7 @@ def variable(text: str) -> str:
 
 
 def shell_words(text: str) -> str:
-    """Checks that the text can be split into words as a shell does, and leaves it as it is."""
+    """Checks that a shell can split the text into words, and returns it unchanged."""
     try:
         shlex.split(text)
     except ValueError as error:
@@ -260,7 +261,7 @@ def shell_words(text: str) -> str:
 
 
 def numbered_shell_words(text: str) -> str:
-    """Checks INDEX:"words", and leaves it as it is."""
+    """Checks that the text has the form INDEX:"words", and returns it unchanged."""
     index, colon, words = text.partition(":")
     if not colon or not re.fullmatch(r"[0-9]{1,6}", index):
         raise ArgumentTypeError(
@@ -272,7 +273,7 @@ def numbered_shell_words(text: str) -> str:
 
 
 def worker_indices(text: str) -> str:
-    """Checks "evaluator" or a list of indices such as 0,2, and leaves it as it is."""
+    """Checks a list of indices and "evaluator", such as 0,2, and returns it unchanged."""
     for word in text.split(","):
         if word != "evaluator" and not re.fullmatch(r"[0-9]{1,6}", word):
             raise ArgumentTypeError(

@@ -1,4 +1,4 @@
-"""The command that every worker runs: found before anything is started."""
+"""The command that every worker runs, and the checks of it before any process is started."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _EXAMPLE = "For example: tfdist run --num-instances 2 -- python train.py"
 
 
 def program_command(words: Sequence[str], path: str | None) -> tuple[str, ...]:
-    """Returns the command as workers run it: a .py file and "-m MODULE" get this Python in front.
+    """Returns the command of the workers; a .py file and "-m MODULE" are run by this Python.
 
     Args:
-      words: What the user wrote.
-      path: The folders of the variable PATH in which programs are looked for.
+      words: The command as the user wrote it.
+      path: The value of the variable PATH, in which programs are searched.
 
     Raises:
       UsageError: If there is no such program, file or module on this machine.
@@ -43,7 +43,7 @@ def program_command(words: Sequence[str], path: str | None) -> tuple[str, ...]:
     _check_program(program, path)
     if re.fullmatch(r"python[0-9.]*", os.path.basename(program)) and len(words) > 1:
         if words[1] == "-m":
-            return tuple(words)  # its Python may have other modules than this one
+            return tuple(words)  # the modules of that Python may differ from this one's
         if words[1].endswith(".py"):
             _check_script(words[1])
     return tuple(words)
@@ -75,7 +75,7 @@ def _check_module(words: Sequence[str]) -> None:
             f"-m {shown(name)} is not a module's name: letters, digits, _ and dots are allowed. "
             "Write for example -m package.train."
         )
-    # As `python -m` looks for it: in this folder, then where modules are installed.
+    # Searched as by `python -m`: in this folder first, then among the installed modules.
     top = name.partition(".")[0]
     is_built_in = top in sys.builtin_module_names or top in sys.stdlib_module_names
     if not is_built_in and not importlib.machinery.PathFinder.find_spec(top, ["", *sys.path]):

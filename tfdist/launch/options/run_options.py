@@ -1,4 +1,4 @@
-"""What `tfdist run` was asked to do, checked as far as it can be before anything is started."""
+"""The options of `tfdist run`, read and checked before any process is started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tfdist.launch.options.run_parser import run_parser
 from tfdist.launch.options.run_rules import total_replicas
 from tfdist.launch.options.shared_options import MEANINGLESS, meaningless_notices
 
-# About one call or who makes it, not about the run, or another option's second name.
+# Options that are not written into files: those that concern one call or its user instead of the
+# run, and second names of other options.
 _NOT_IN_FILES = {
     "allow_run_as_root",
     *("help", "dry_run", "offline_mode", "numa_aware"),
@@ -33,39 +34,40 @@ class RunOptions:
     """The options of one run.
 
     Attributes:
-      command: What every worker runs; a .py file and "-m MODULE" have this Python before them.
+      command: The command that every worker runs. A .py file and "-m MODULE" follow the path of
+        this Python.
       engine: "grpc" or "horovod".
-      num_instances: Worker processes, without the evaluator.
-      num_replicas: Copies of the model in the whole run, a multiple of `num_instances`.
-      devices_per_replica: Devices of each copy.
-      evaluator: Whether there is an evaluator.
+      num_instances: The number of worker processes, without the evaluator.
+      num_replicas: The number of replicas in the whole run, a multiple of `num_instances`.
+      devices_per_replica: The number of devices of each replica.
+      evaluator: True if the run has an evaluator.
       hosts: The machines, at least one; "localhost" alone is this machine.
       host_subnet: The network between the hosts, such as "10.0.0.0/24".
       port: The first port of the workers on other machines.
       bind: "cores", "numa" or "none".
-      threads: Threads that compute in each worker; None divides the cores.
-      environment: Variables for the workers, besides those that the launcher makes.
-      log_dir: Where the workers' output goes; None is a folder of the launcher's choice.
-      show: Indices of the workers whose output is shown, `num_instances` being the evaluator's;
-        None shows all.
-      tag_output: Whether each line begins with its worker's tag.
+      threads: The number of compute threads of each worker; None divides the cores.
+      environment: Variables for the workers, in addition to those that the launcher sets.
+      log_dir: The folder of the workers' logs; None for a folder of the launcher's choice.
+      show: The indices of the workers to show, `num_instances` for the evaluator; None shows all.
+      tag_output: If True, each line begins with its worker's tag.
       color: "auto", "always" or "never".
       progress: "auto", "bar", "plain" or "none".
-      print_topology: Whether to print the table of hosts, instances and replicas.
-      verbosity: 0, 1 (commands) or 2 (environments and details, too).
-      grace_s: From TERM to KILL.
-      start_timeout_s: How long workers wait for each other at the start.
-      stall_timeout_s: A worker without a step for so long counts as dead; None: never.
-      max_restarts: How often all workers may be started again.
-      dry_run: Whether to print commands and environments, and start nothing.
-      mpi_global_args: mpirun's options before everything else.
+      print_topology: If True, prints the table of hosts, instances and replicas.
+      verbosity: 0, 1 (commands) or 2 (environments and details as well).
+      grace_s: Seconds between TERM and KILL.
+      start_timeout_s: Seconds that the workers wait for each other at the start.
+      stall_timeout_s: Seconds without a step after which a worker counts as dead; None sets no
+        limit.
+      max_restarts: The largest number of restarts of all workers.
+      dry_run: If True, prints commands and environments, and starts nothing.
+      mpi_global_args: mpirun's options before all others.
       mpi_local_args: mpirun's options for every instance.
-      instance_mpi_local_args: mpirun's options for single instances.
-      num_ilds: A row of the topology table.
-      export_config: The file that gets `config`.
-      overwrite_config: Whether it may be there already.
-      config: All options of the run and the command, as a file has them.
-      notices: A line for each option that means nothing here: to be printed, with -v or without.
+      instance_mpi_local_args: mpirun's options for single instances, by index.
+      num_ilds: A row of the topology table, without further effect.
+      export_config: The file to which `config` is written.
+      overwrite_config: If True, an existing file is replaced.
+      config: All options of the run and the command, in the form of a file.
+      notices: A line for each option without effect in this run. Printed with -v or without.
     """
 
     command: tuple[str, ...]
@@ -103,22 +105,22 @@ class RunOptions:
 
     @property
     def replicas_per_instance(self) -> int:
-        """Copies of the model in each instance."""
+        """The number of replicas of each instance."""
         return self.num_replicas // self.num_instances
 
     @property
     def is_on_this_machine(self) -> bool:
-        """Whether no other machine takes part."""
+        """True if the run uses no other machine."""
         return is_this_machine(self.hosts)
 
     @property
     def uses_mpirun(self) -> bool:
-        """Whether mpirun starts the workers: for Horovod, and on other machines."""
+        """True if mpirun starts the workers: with Horovod, and on other machines."""
         return self.engine == "horovod" or not self.is_on_this_machine
 
 
 def parse_run_options(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> RunOptions:
-    """Reads and checks what follows `tfdist run`. Starts and writes nothing.
+    """Reads and checks the arguments of `tfdist run`. Starts no process and writes no file.
 
     Raises:
       UsageError: If an option, a file that it names, or the command is wrong.
@@ -171,14 +173,14 @@ def parse_run_options(argv: Sequence[str], environ: Mapping[str, str] = os.envir
 
 
 def _read(argv: Sequence[str], parser: OptionParser) -> argparse.Namespace:
-    """Returns what the command line says, and the file that it names where it says nothing."""
+    """Returns the options of the command line, completed from the file of --import-config."""
     given = parser.parse_given(argv)
     if given.import_config is None:
         return given
     merged = vars(read_config(given.import_config, parser)).copy()
     said = {name: value for name, value in vars(given).items() if value not in (None, [])}
     for names in (("host", "hostfile"), ("bind", "numa_aware"), ("dry_run", "offline_mode")):
-        if said.keys() & names:  # one of two names for the same thing replaces the other, too
+        if said.keys() & names:  # either of two names of an option replaces both
             merged.update(dict.fromkeys(names))
     return argparse.Namespace(**{**merged, **said})
 
@@ -195,7 +197,11 @@ def _with_defaults(given: argparse.Namespace, parser: OptionParser) -> argparse.
 def _settle(
     options: RunOptions, given: argparse.Namespace, environ: Mapping[str, str]
 ) -> list[str]:
-    """Refuses options that do not fit each other; returns a line for each that means nothing."""
+    """Checks options against each other; returns a line for each that has no effect.
+
+    Raises:
+      UsageError: If options contradict each other or cannot work on this machine.
+    """
     if options.log_dir is not None:
         rules.check_log_dir(options.log_dir)
     if options.export_config is not None:
@@ -223,7 +229,7 @@ def _as_in_a_file(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def network_notices(options: RunOptions, given: argparse.Namespace) -> list[str]:
-    """Names the options about a network that this run does not use."""
+    """Returns a line for each network option that this run does not use."""
     notices = []
     if options.is_on_this_machine:
         if given.host_subnet is not None:
@@ -236,7 +242,7 @@ def network_notices(options: RunOptions, given: argparse.Namespace) -> list[str]
 
 
 def mpirun_notices(options: RunOptions, given: argparse.Namespace) -> list[str]:
-    """Names the options of mpirun if no mpirun is used."""
+    """Returns a line for each mpirun option that was given if the run does not use mpirun."""
     if options.uses_mpirun:
         return []
     names = ("mpi_global_args", "mpi_local_args", "instance_mpi_local_args", "allow_run_as_root")

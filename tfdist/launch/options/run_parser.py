@@ -1,4 +1,4 @@
-"""The options of `tfdist run`, and its --help."""
+"""The parser of `tfdist run`, and the text of its --help."""
 
 from __future__ import annotations
 

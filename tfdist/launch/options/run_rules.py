@@ -14,7 +14,8 @@ from tfdist.launch.errors import UsageError
 from tfdist.launch.options.hosts import THIS_MACHINE, Host, parse_host_list, read_hostfile
 
 _LAST_PORT = 65535
-# Variables that the launcher or mpirun makes for each worker, and what to use instead.
+# Variables that users cannot set with --env because a launcher sets them for each worker, each
+# with the text that follows in the error message.
 _MADE_HERE = {
     "TF_CONFIG": "tfdist run makes it for each worker",
     START_TIMEOUT: "use --start-timeout",
@@ -31,7 +32,11 @@ _MADE_HERE = {
 
 
 def dry_run(dry_run: bool | None, offline_mode: bool | None) -> tuple[bool, list[str]]:
-    """Returns whether nothing is to be started, and notices."""
+    """Returns whether this is a dry run, and notices.
+
+    Raises:
+      UsageError: If --dry-run and --offline-mode contradict each other.
+    """
     if offline_mode is None:
         return bool(dry_run), []
     if dry_run is not None and dry_run != offline_mode:
@@ -47,7 +52,11 @@ def dry_run(dry_run: bool | None, offline_mode: bool | None) -> tuple[bool, list
 
 
 def binding(bind: str | None, numa_aware: bool | None) -> str | None:
-    """Returns --bind, or what --numa-aware means; None if neither is given."""
+    """Returns --bind, or its equivalent for --numa-aware; None if neither is given.
+
+    Raises:
+      UsageError: If both are given and contradict each other.
+    """
     if numa_aware is None:
         return bind
     if bind is not None and (bind == "numa") != numa_aware:
@@ -59,7 +68,11 @@ def binding(bind: str | None, numa_aware: bool | None) -> str | None:
 
 
 def hosts(lists: Sequence[str] | None, hostfile: str | None) -> tuple[Host, ...]:
-    """Returns the machines: those listed, those in the file, or this one."""
+    """Returns the machines: those listed, those in the file, or this one.
+
+    Raises:
+      UsageError: If both are given, or one of them is wrong.
+    """
     if lists is not None and hostfile is not None:
         raise UsageError(
             f"got both --host {shown(','.join(lists))} and --hostfile {shown(hostfile)}, and one "
@@ -71,7 +84,11 @@ def hosts(lists: Sequence[str] | None, hostfile: str | None) -> tuple[Host, ...]
 
 
 def environment(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of --env, those without a value with the one they have here."""
+    """Returns the variables of --env. One without a value gets its value from `environ`.
+
+    Raises:
+      UsageError: If a variable is set by the launcher, or has no value in `environ` either.
+    """
     variables: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -92,7 +109,13 @@ def environment(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, s
 def shown_workers(
     lists: Sequence[str] | None, num_instances: int, has_evaluator: bool
 ) -> tuple[int, ...] | None:
-    """Returns the indices of the workers to show; the evaluator's is `num_instances`."""
+    """Returns the indices of the workers to show; the evaluator's is `num_instances`.
+
+    None shows all.
+
+    Raises:
+      UsageError: If the run has no such worker.
+    """
     if lists is None:
         return None
     allowed = [str(index) for index in range(num_instances)]
@@ -112,7 +135,11 @@ def shown_workers(
 
 
 def start_timeout(environ: Mapping[str, str]) -> float:
-    """Returns the limit that the environment sets for the workers' meeting, or 300 s."""
+    """Returns the limit for the workers' start from the environment in seconds, by default 300.
+
+    Raises:
+      UsageError: If the variable has a wrong value.
+    """
     try:
         return read_start_timeout(environ)
     except ClusterError as error:
@@ -120,12 +147,16 @@ def start_timeout(environ: Mapping[str, str]) -> float:
 
 
 def split_words(texts: Sequence[str]) -> tuple[str, ...]:
-    """Splits texts into words as a shell does, without one."""
+    """Splits texts into words by the rules of a shell."""
     return tuple(word for text in texts for word in shlex.split(text))
 
 
 def instance_words(texts: Sequence[str], num_instances: int) -> dict[int, tuple[str, ...]]:
-    """Reads INDEX:"words" of each text."""
+    """Returns the words of each instance from texts of the form INDEX:"words".
+
+    Raises:
+      UsageError: If there is no instance with that index.
+    """
     found: dict[int, tuple[str, ...]] = {}
     for text in texts:
         index, _, words = text.partition(":")
@@ -140,7 +171,7 @@ def instance_words(texts: Sequence[str], num_instances: int) -> dict[int, tuple[
 
 
 def check_log_dir(folder: Path) -> None:
-    """Refuses a folder that cannot be made or written to."""
+    """Checks that the folder can be made and written to; raises `UsageError` if not."""
     there = folder
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
@@ -157,7 +188,7 @@ def check_log_dir(folder: Path) -> None:
 
 
 def check_port(port: int, num_instances: int) -> None:
-    """Refuses a first port after which there are too few."""
+    """Checks that all instances' ports are within 65535; raises `UsageError` if not."""
     if port + num_instances - 1 > _LAST_PORT:
         raise UsageError(
             f"--port is {port}, but {num_instances} instances need ports up to "
@@ -167,7 +198,7 @@ def check_port(port: int, num_instances: int) -> None:
 
 
 def check_root(allow_run_as_root: bool | None) -> None:
-    """Refuses what mpirun would refuse."""
+    """Checks that mpirun may run as this user; raises `UsageError` if not."""
     if allow_run_as_root is False and os.geteuid() == 0:
         raise UsageError(
             "--allow-run-as-root is no, but you are root, and mpirun starts the workers. "
@@ -176,7 +207,7 @@ def check_root(allow_run_as_root: bool | None) -> None:
 
 
 def idle_host_notices(hosts: Sequence[Host], used: Sequence[Host]) -> list[str]:
-    """Names the hosts that no instance is on."""
+    """Returns a line that names the hosts without an instance, if there are any."""
     names = {host.name for host in used}
     idle = [host.name for host in hosts if host.name not in names]
     if not idle:
@@ -185,7 +216,7 @@ def idle_host_notices(hosts: Sequence[Host], used: Sequence[Host]) -> list[str]:
 
 
 def environment_notices(environ: Mapping[str, str]) -> list[str]:
-    """Names what this environment says about a run, and the workers are told otherwise."""
+    """Returns a line if this environment has a TF_CONFIG, which the workers do not get."""
     if environ.get("TF_CONFIG", "").strip():
         return ["TF_CONFIG of this environment is not used: each worker gets its own"]
     return []
@@ -196,7 +227,7 @@ def _word(value: bool) -> str:
 
 
 def total_replicas(num_instances: int, num_replicas: int | None) -> int:
-    """Returns how many copies of the model the run has: one per instance unless told otherwise.
+    """Returns the number of replicas of the run, by default one per instance.
 
     Raises:
       UsageError: If they cannot be divided evenly between the instances.

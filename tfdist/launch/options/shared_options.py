@@ -21,7 +21,7 @@ ENGINES = ("grpc", "horovod")
 _NO_VIPU = "there is no V-IPU server: the devices are those of the machines themselves"
 _NO_PARTITION = "there are no partitions: each worker uses devices of the machine it runs on"
 
-# poprun's other options: what stands for the value, and why they mean nothing here.
+# poprun's other options, each with the name of its value and the reason why it has no effect.
 MEANINGLESS = {
     "--executable-cache-path": ("FOLDER", "TensorFlow compiles no executables to keep"),
     "--sync-type": ("TYPE", "the engine synchronises the workers, there are no sync groups"),
@@ -49,7 +49,7 @@ def add_command_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_size_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds how many workers and replicas there are, and what connects them.
+    """Adds the options for the numbers of workers, replicas and devices, and for the engine.
 
     `num_replicas` stays None if it is not given: see `run_rules.total_replicas`.
     """
@@ -96,7 +96,7 @@ def add_size_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what each worker gets: variables (`env`, a list of words) and `threads`."""
+    """Adds the options for each worker: variables (`env`, a list of words) and `threads`."""
     group = parser.add_argument_group("each worker")
     group.add_argument(
         "-x",
@@ -118,7 +118,7 @@ def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_failure_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds when workers count as dead, how they are stopped, and whether they start again."""
+    """Adds the options for failures: time limits, the grace period, and restarts."""
     group = parser.add_argument_group("when something goes wrong")
     group.add_argument(
         "--grace",
@@ -153,7 +153,7 @@ def add_failure_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_poprun_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of poprun that have no effect here; each has its reason."""
+    """Adds the options of poprun that have no effect here."""
     group = parser.add_argument_group(
         "accepted for poprun's sake", "They change nothing; a line says why."
     )

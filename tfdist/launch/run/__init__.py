@@ -1,3 +1,3 @@
-"""`tfdist run`: description, start, supervision and end of the workers."""
+"""The command `tfdist run`: description, start, supervision and end of the workers."""
 
 __all__: list[str] = []  # internal

@@ -1,8 +1,11 @@
-"""The process between launcher and worker, on the worker's machine.
+"""The agent: a process on the worker's machine, between the launcher and one worker.
 
-It starts the worker as the launcher tells it, sends on what the worker prints and how far it is,
-passes signals on, and ends when nothing of the worker is left. When the launcher is gone or silent,
-it stops the worker by itself: with TERM, then KILL.
+The agent starts the worker with the command and environment that the launcher sends. It forwards
+the worker's output and progress to the launcher, and the launcher's signals to the worker. It ends
+once no process of the worker is left and the launcher has sent "bye". If the launcher closes the
+connection or is silent for `SILENCE_S` seconds, the agent stops the worker: with TERM, then KILL.
+
+The drawing in `supervision.py` shows launcher, agents and workers together.
 """
 
 from __future__ import annotations
@@ -48,25 +51,27 @@ from tfdist.process import endings
 from tfdist.process.progress_file import ProgressFile, progress_environment
 
 _CONNECT_LIMIT_S = 10.0  # for each of the launcher's addresses
-# What the worker's last processes have written is there soon after their end; somebody outside may
-# hold the pipe open.
+# The last output arrives soon after the worker's last process has ended. The limit is needed
+# because an unrelated process may hold the pipe open.
 _DRAIN_LIMIT_S = 2.0
-# Processes that a worker left behind when it ended by itself.
+# The time between TERM and KILL for processes left behind by a worker that ended by itself.
 _LEFTOVERS_GRACE_S = 2.0
-_CANNOT_START, _NOT_FOUND = 126, 127  # as shells have it
-# Prefixes of what mpirun sets for its ranks. The launcher itself may be a worker of another run.
+_CANNOT_START, _NOT_FOUND = 126, 127  # the exit codes of shells
+# Prefixes of the variables that mpirun sets for its ranks. The launcher itself may be a worker of
+# another run and have inherited them.
 _MPI = ("OMPI_", "PRTE_", "ORTE_", *OF_OTHER_LAUNCHERS)
-# Looking at all processes costs some milliseconds: only where something may be wrong.
+# Inspecting all processes takes some milliseconds, so it is done only after this long without
+# progress, and no more often than that.
 _QUIET_S = 2.0
 
 
 class Agent:
-    """One worker's keeper.
+    """Starts one worker, forwards its output and state, and stops it.
 
     Args:
-      channel: To the launcher.
+      channel: The connection to the launcher.
       start: The launcher's message "start".
-      progress_path: Where the worker's training writes how far it is.
+      progress_path: The file to which the worker's training writes its progress.
     """
 
     def __init__(self, channel: Channel, start: Mapping[str, Any], progress_path: Path) -> None:
@@ -83,7 +88,11 @@ class Agent:
         self._worker: subprocess.Popen[bytes] | None = None
 
     async def keep(self) -> None:
-        """Starts the worker and stays until nothing of it is left and the launcher says bye."""
+        """Starts the worker and returns once no process of it is left and "bye" has arrived.
+
+        A worker that cannot be started is reported as ended, with exit code 127 if its program is
+        not found, else 126. Also returns once the launcher is gone and the worker has ended.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._stop, self._grace_s)
@@ -93,7 +102,7 @@ class Agent:
             self._worker = self._start_worker()
         except OSError as error:
             program, missing = self._start["command"][0], error.filename
-            where = "" if missing in (None, program) else f": {missing}"  # the folder to start in
+            where = "" if missing in (None, program) else f": {missing}"  # the working directory
             what = f"cannot start {program}: {error.strerror or error}{where}\n"
             self._channel.say("output", stream="err", text=what)
             code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_START
@@ -105,16 +114,16 @@ class Agent:
         await obeying
 
     async def _see_it_end(self, worker: subprocess.Popen[bytes]) -> bool:
-        """Returns, when nothing of the worker is left, whether anything had to be killed."""
+        """Waits until no process of the worker is left; returns whether it had to be killed."""
         reporting = asyncio.create_task(self._report())
         killing = asyncio.create_task(self._kill_in_time(worker.pid))
         assert worker.stdout is not None and worker.stderr is not None
         pumps = asyncio.gather(self._pump(worker.stdout, "out"), self._pump(worker.stderr, "err"))
-        # asyncio's own processes are over only when nobody holds their pipes any more.
+        # asyncio's subprocess.wait() would also wait until every process has closed the pipes.
         code = await asyncio.get_running_loop().run_in_executor(None, worker.wait)
         ended_s = time.monotonic()
         was_killed = time.monotonic() >= self._kill_at_s
-        # Before its end is told, what it has written must be.
+        # The worker's output must be sent before its end is reported.
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(pumps), BEAT_S)
         self._say_state(is_stopped=False)
@@ -123,7 +132,7 @@ class Agent:
         if self._kill_at_s == float("inf"):
             send(signal.SIGTERM, descendants())
             self._kill_at_s = time.monotonic() + _LEFTOVERS_GRACE_S
-        else:  # those in its process group know already, and may need the time that is left
+        else:  # its process group got TERM already, and may need the rest of the grace period
             send(signal.SIGTERM, [one for one in descendants() if _group(one) != worker.pid])
         await end_all(lambda: self._kill_at_s)
         with contextlib.suppress(asyncio.TimeoutError):
@@ -162,7 +171,7 @@ class Agent:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         while chunk := await source.read(CHUNK_BYTES):
             self._channel.say("output", stream=stream, text=decoder.decode(chunk))
-            await self._channel.flush()  # a launcher that cannot keep up slows the worker down
+            await self._channel.flush()  # back-pressure: a slow launcher slows the worker down
         if cut := decoder.decode(b"", final=True):
             self._channel.say("output", stream=stream, text=cut)
 
@@ -174,7 +183,7 @@ class Agent:
                 is_stopped = False
             elif time.monotonic() - looked_at_s >= _QUIET_S:
                 looked_at_s, is_stopped = time.monotonic(), self._is_stopped()
-            # That it is quiet is never told before it was looked at.
+            # `is_stopped` was determined before this report of a quiet worker.
             self._say_state(is_stopped=is_stopped)
             await asyncio.sleep(BEAT_S)
 
@@ -189,7 +198,7 @@ class Agent:
         self._channel.say("state", is_stopped=is_stopped, progress=told, quiet_s=quiet_s)
 
     def _is_stopped(self) -> bool:
-        """Whether a process of the worker was stopped (SIGSTOP, Ctrl-Z)."""
+        """Returns whether a process of the worker was stopped (SIGSTOP, Ctrl-Z)."""
         for process in descendants(awaited=[self._worker.pid] if self._worker else ()):
             with contextlib.suppress(psutil.NoSuchProcess):
                 if process.status() == psutil.STATUS_STOPPED:
@@ -197,7 +206,7 @@ class Agent:
         return False
 
     async def _obey(self) -> None:
-        """Does as the launcher says, until it says bye; stops the worker when it is gone."""
+        """Follows the launcher's messages until "bye"; stops the worker if the launcher is gone."""
         while True:
             try:
                 message = await self._channel.hear(SILENCE_S)
@@ -208,7 +217,7 @@ class Agent:
                 self._stop(self._grace_s)
                 return
             if message["kind"] == "bye":
-                self._stop(0.0)  # what is left of it, if anything is
+                self._stop(0.0)  # kills the processes that are left, if any
                 return
             if message["kind"] == "signal":
                 self._pass_on(message["number"])
@@ -218,7 +227,7 @@ class Agent:
     def _stop(self, grace_s: float) -> None:
         if self._kill_at_s == float("inf"):
             self._pass_on(signal.SIGTERM)
-            self._pass_on(signal.SIGCONT)  # a stopped process hears nothing else
+            self._pass_on(signal.SIGCONT)  # a stopped process handles TERM only after CONT
         self._kill_at_s = min(self._kill_at_s, time.monotonic() + grace_s)
         self._is_stopping.set()
 
@@ -227,7 +236,7 @@ class Agent:
         await end_all(lambda: self._kill_at_s, awaited=[worker])
 
     def _pass_on(self, number: int) -> None:
-        """Sends a signal to the worker and what it started in its process group."""
+        """Sends a signal to the worker's process group, unless the worker has ended."""
         if self._worker is not None and self._worker.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._worker.pid, number)
@@ -245,10 +254,10 @@ def worker_environment(
     """Returns a worker's environment.
 
     Args:
-      inherited: This agent's own.
-      additions: What the launcher sets.
-      is_rank: Whether the worker is a rank of the MPI job that this agent was started in. If not,
-        mpirun's variables are not for it.
+      inherited: The agent's environment.
+      additions: The variables that the launcher sets.
+      is_rank: True if the worker is a rank of the MPI job in which this agent was started. If
+        False, mpirun's variables are removed.
     """
     kept = {
         name: value
@@ -259,7 +268,11 @@ def worker_environment(
 
 
 async def _connect(addresses: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connects to the first of the launcher's addresses ("host:port,host:port") that answers."""
+    """Connects to the first of the launcher's addresses ("host:port,host:port") that answers.
+
+    Raises:
+      ConnectionError: If none answers within `_CONNECT_LIMIT_S` seconds.
+    """
     problems = []
     for address in addresses.split(","):
         host, _, port = address.rpartition(":")
@@ -294,14 +307,17 @@ async def _run(index: int) -> None:
     try:
         await Agent(channel, message, folder / "progress").keep()
     finally:
-        with contextlib.suppress(asyncio.TimeoutError):  # a launcher that is stopped takes nothing
+        with contextlib.suppress(asyncio.TimeoutError):  # a stopped launcher reads nothing
             await asyncio.wait_for(channel.flush(), _DRAIN_LIMIT_S)
         channel.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def main(index: str = "") -> None:
-    """Keeps the worker with this index; without one, that of this process's MPI rank."""
+    """Runs the agent of the worker with this index, by default this process's MPI rank.
+
+    Exits with code 1 if the launcher cannot be reached.
+    """
     endings.install()
     adopt_orphans()
     number = int(index or os.environ["OMPI_COMM_WORLD_RANK"])

@@ -1,4 +1,7 @@
-"""One start of all workers of a run: their agents, what they say, and the end of all of them."""
+"""One start of all workers of a run: their agents, the agents' messages, and the end of all.
+
+The drawing in `supervision.py` shows the order of events.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ from tfdist.launch.screen.terminal import Stream
 from tfdist.launch.worker_state import WorkerState
 from tfdist.process.progress_file import Progress
 
-# Agents kill what is theirs at the end of the grace period; then they have this long to say so.
+# Agents kill their workers at the end of the grace period; this is the time to report it.
 _AFTER_KILL_S = 5.0
-# mpirun tidies up for a moment after its last rank.
+# mpirun needs a moment to clean up after its last rank has ended.
 _STARTER_END_S = 5.0
 
 
@@ -41,18 +44,18 @@ class Attempt:
     """All workers, from the start of the first agent to the end of the last process.
 
     Args:
-      plan: Which workers there are.
+      plan: The workers of the run.
       starters: The commands that start their agents.
       listen_on: The address to listen on: loopback, or "0.0.0.0" for all.
       own_hosts: Names and addresses by which agents reach this machine, best first.
       grace_s: Seconds between TERM and KILL.
-      start_timeout_s: How long the agents may take to come, in seconds.
-      folder: Where what the starters themselves print is kept.
-      on_output: Gets the worker's index, "out" or "err", and text as it was printed.
+      start_timeout_s: The time limit for all agents to connect, in seconds.
+      folder: The folder of "start.log", which receives the output of the starters themselves.
+      on_output: Called with the worker's index, "out" or "err", and the text as it was printed.
 
     Attributes:
-      workers: What is known of each, in order of their index.
-      changed: Set whenever something about them has changed.
+      workers: The state of each worker, in order of index.
+      changed: Set whenever the state of a worker has changed.
     """
 
     def __init__(
@@ -83,14 +86,15 @@ class Attempt:
         self._processes: list[asyncio.subprocess.Process] = []
         self._is_given_up = False
         self._sent: set[int] = set()
-        # Whoever runs the launcher may have children of its own.
+        # Children that this process had before; `close` leaves them alone.
         self._spared = psutil.Process().children(recursive=True)
 
     async def start(self) -> None:
-        """Starts all workers, once the agent of each is there.
+        """Starts all agents, waits until each has connected, then starts all workers.
 
         Raises:
-          StartError: If an agent does not come, or the workers are stopped before all have.
+          StartError: If an agent does not connect, a starter cannot be started, or the workers are
+            stopped before all agents have connected.
         """
         try:
             await self._start_agents()
@@ -105,7 +109,8 @@ class Attempt:
             worker.channel.say("start", **self._start_message(worker))
 
     async def _start_agents(self) -> None:
-        # asyncio's own task for a connection that is open at the end would print a traceback.
+        # The tasks are kept here and not by asyncio, which would print a traceback for a connection
+        # that is still open at the end.
         self._server = await asyncio.start_server(
             lambda reader, writer: self._keep(self._receive(reader, writer)),
             self._listen_on,
@@ -126,27 +131,31 @@ class Attempt:
                         stdout=log,
                         stderr=log,
                         env={**os.environ, **starter.environment, **way_back},
-                        start_new_session=True,  # Ctrl-C is the launcher's alone
+                        start_new_session=True,  # Ctrl-C reaches the launcher only
                     )
                 )
 
     def signal(self, number: int) -> None:
-        """Sends a signal, which asks to stop, to every worker that runs."""
+        """Sends a signal that asks to stop to every running worker."""
         self._sent.add(number)
         for worker in self._reachable():
             worker.channel.say("signal", number=number)
 
     def ask_to_stop(self, grace_s: float) -> None:
-        """Has every worker stopped: TERM, and KILL after the grace period."""
+        """Asks the agents to stop every worker: TERM, and KILL after `grace_s` seconds."""
         self._is_given_up = True
         for worker in self._reachable():
             worker.channel.say("stop", grace_s=grace_s)
 
     async def wait_until_gone(self, kill_at_s: Callable[[], float]) -> None:
-        """Waits until nothing of any worker is left, as far as their agents can tell.
+        """Waits until every agent has reported that no process of its worker is left.
+
+        Does not wait for agents that are lost or silent, and waits until `_AFTER_KILL_S` seconds
+        after the kill time at most.
 
         Args:
-          kill_at_s: When they kill what is theirs, on the clock of `time.monotonic`.
+          kill_at_s: Returns the time at which the agents kill their workers, on the clock of
+            `time.monotonic`. Called again at each check.
         """
         while any(not _is_silent(worker) for worker in self._reachable()):
             if time.monotonic() > kill_at_s() + _AFTER_KILL_S:
@@ -154,7 +163,10 @@ class Attempt:
             await self.wait_for_change()
 
     async def wait_for_change(self) -> None:
-        """Waits until something has changed, or some time has passed."""
+        """Waits until `changed` is set, for at most `BEAT_S` seconds.
+
+        Then records which workers are orphaned: those with a starter that has ended.
+        """
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.changed.wait(), BEAT_S)
         self.changed.clear()
@@ -166,7 +178,11 @@ class Attempt:
                         worker.orphaned_s = time.monotonic()
 
     async def close(self) -> None:
-        """Ends everything that still runs, whatever state it is in."""
+        """Ends all agents, starters and workers that still run, in any state.
+
+        Sends "bye" to each agent, gives mpirun `_STARTER_END_S` seconds if all workers are gone,
+        then kills every process that is left below this one.
+        """
         for worker in self.workers:
             if worker.channel is not None:
                 worker.channel.say("bye")
@@ -190,7 +206,7 @@ class Attempt:
             self._server.close()
 
     def starter_output(self) -> str:
-        """Returns what the starters themselves have printed."""
+        """Returns the output of the starters themselves; "" if there is none."""
         with contextlib.suppress(FileNotFoundError):
             return self._starter_log.read_text(errors="replace")
         return ""
@@ -252,7 +268,7 @@ class Attempt:
             await self._listen(channel)
 
     async def _listen(self, channel: Channel) -> None:
-        """Hears what an agent says until it has gone."""
+        """Receives an agent's messages until it closes the connection."""
         hello = await channel.hear(SILENCE_S)
         worker = self._greeted(hello)
         if hello is None or worker is None:
@@ -270,10 +286,13 @@ class Attempt:
         self.changed.set()
 
     def _greeted(self, hello: Mapping[str, Any] | None) -> WorkerState | None:
-        """Returns the worker that the agent keeps; None for anybody else who connects."""
+        """Returns the worker of the agent that sent `hello`; None for any other process.
+
+        An agent must send the token of this attempt, and the index of a worker without an agent.
+        """
         if hello is None or hello["kind"] != "hello":
             return None
-        token = str(hello.get("token")).encode(errors="replace")  # JSON may hold half characters
+        token = str(hello.get("token")).encode(errors="replace")  # JSON may contain lone surrogates
         if not hmac.compare_digest(token, self._token.encode()):
             return None
         index = hello.get("index")
@@ -292,7 +311,8 @@ class Attempt:
             worker.pid = message["pid"]
         elif kind == "ended":
             code = message["code"]
-            # A program that knows nothing of our signal has stopped, as it was asked to.
+            # A program without a handler for the signal was ended by it, as requested. That is
+            # reported as exit code 128 + signal, not as a failure.
             worker.code = 128 - code if -code in self._sent else code
             worker.ended_s = now_s - message["ago_s"]
         elif kind == "gone":

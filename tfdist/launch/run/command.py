@@ -1,4 +1,4 @@
-"""`tfdist run`: starts the workers, watches over them, and ends as they end."""
+"""The command `tfdist run`: the checks before the start, the dry run, and the run itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main(options: RunOptions) -> int:
     """Runs the workers; returns the exit code.
 
     Raises:
-      UsageError: If something that the run needs is missing; nothing was started.
+      UsageError: If a requirement of the run is missing. No process was started.
     """
     _check_engine(options)
     if options.dry_run:
@@ -47,10 +47,10 @@ def main(options: RunOptions) -> int:
 
 
 def _print(lines: Iterable[str]) -> int:
-    """Prints to stdout; returns the exit code."""
+    """Prints lines to stdout and returns the exit code."""
     try:
         print(*lines, sep="\n", flush=True)
-    except BrokenPipeError:  # nobody reads any more, as after `| head`
+    except BrokenPipeError:  # the reader has closed the pipe, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return 0

@@ -15,8 +15,8 @@ from tfdist.launch.plan import Plan, WorkerPlan
 from tfdist.launch.run.starters import starters_of
 
 _TITLE = "tfdist topology"
-_HOST_WIDTHS = (253, 24, 12)  # how long a host's name may be, from as long as there are
-_MOST_LISTED = 8  # workers whose cores are told one by one
+_HOST_WIDTHS = (253, 24, 12)  # limits to try for the length of a host name; 253 is DNS's limit
+_MOST_LISTED = 8  # more workers than this are described with their number of cores only
 _THREADS_VARIABLE = "OMP_NUM_THREADS"
 _GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
@@ -29,7 +29,7 @@ _HIDDEN = "***"
 
 
 def notices(options: RunOptions) -> Iterator[str]:
-    """Yields a line for each thing that was given and means nothing here."""
+    """Yields a line for each option or variable that has no effect in this run."""
     for notice in options.notices:
         yield f"tfdist: {notice}"
 
@@ -49,20 +49,21 @@ def description(
 
 
 def topology_text(plan: Plan, width: int) -> str:
-    """Returns the table of the run, and below it what else is to know before the start.
+    """Returns the topology table, and below it the hosts, devices, cores, threads and GPUs.
 
     Args:
-      plan: The run.
-      width: How many columns the terminal has.
+      plan: The plan of the run.
+      width: The number of columns of the terminal.
     """
     return "\n".join([topology_table(plan, width), *_notes(plan)])
 
 
 def topology_table(plan: Plan, width: int) -> str:
-    """Returns the table: a column a replica, below its instance and its host.
+    """Returns the table with one column per replica, grouped by instance and host.
 
-    Where that is wider than the terminal a column is an instance, else a host, with the numbers
-    as ranges; hosts that do not fit even so are counted; and at last there is one column for all.
+    If that is wider than the terminal, a column is an instance. If that is too wide as well, a
+    column is a host. Both show numbers as ranges. Hosts that still do not fit are counted in one
+    column. If even that is too wide, one column stands for the whole run.
     """
     instances = [worker for worker in plan.workers if worker.replicas]
     by_host = [[w for w in instances if w.host == host.name] for host in plan.hosts]
@@ -89,7 +90,7 @@ def topology_table(plan: Plan, width: int) -> str:
 
 
 def _column(plan: Plan, workers: Sequence[WorkerPlan], replicas: Iterable[int]) -> dict[str, str]:
-    """Returns the text of each row in a column."""
+    """Returns one column of the table: the text of each row."""
     column = {"hosts": workers[0].host}
     if plan.num_ilds is not None:
         total = sum(len(worker.replicas) for worker in plan.workers)
@@ -102,14 +103,14 @@ def _column(plan: Plan, workers: Sequence[WorkerPlan], replicas: Iterable[int]) 
 
 def _drawn(columns: Sequence[Mapping[str, str]], host_width: int) -> list[str]:
     """Returns the lines of the table; neighbours with equal texts share a cell."""
-    rows: dict[str, list[tuple[str, int]]] = {}  # each cell's text, and how many columns it spans
+    rows: dict[str, list[tuple[str, int]]] = {}  # the text and column span of each cell
     for row in columns[0]:
         groups = itertools.groupby(column[row] for column in columns)
         rows[row] = [(text, len(list(group))) for text, group in groups]
     rows["hosts"] = [(_shortened(text, host_width), span) for text, span in rows["hosts"]]
 
     label = max(map(len, rows)) + 2
-    # The narrowest columns in which every text fits, with a space on both sides.
+    # The smallest column width at which every text fits with a space on both sides.
     column_width = max(
         math.ceil((len(text) + 3) / span) - 1 for cells in rows.values() for text, span in cells
     )
@@ -125,7 +126,7 @@ def _drawn(columns: Sequence[Mapping[str, str]], host_width: int) -> list[str]:
 
 
 def _shortened(name: str, width: int) -> str:
-    """Returns a host's name without its domain, and at last without its beginning."""
+    """Shortens a host's name: removes the domain first, then the beginning of the name."""
     if len(name) <= width:
         return name
     machine = name.split(".")[0]
@@ -172,7 +173,7 @@ def _threads_text(worker: WorkerPlan) -> str:
 
 
 def _for_each(texts: Mapping[str, str]) -> str:
-    """Returns each text once, with the workers that it is for."""
+    """Returns each text once, with the names of its workers."""
     workers: dict[str, list[str]] = {}
     for name, text in texts.items():
         workers.setdefault(text, []).append(name)
@@ -183,10 +184,10 @@ def _for_each(texts: Mapping[str, str]) -> str:
 
 
 def command_lines(plan: Plan) -> list[str]:
-    """Returns lines that can be pasted into terminals to start each worker by hand.
+    """Returns lines that start each worker by hand when pasted into a terminal.
 
-    What several workers have in common is exported once. Values of variables and options whose
-    names say that they are secret are hidden.
+    Variables that all instances share are exported once. The value of a variable or option is
+    hidden if its name indicates a secret.
     """
     alone = [w for w in plan.workers if not w.replicas]
     instances = [w for w in plan.workers if w.replicas]
@@ -199,7 +200,7 @@ def command_lines(plan: Plan) -> list[str]:
             if all(other.get(name) == value for other in others)
         }
     lines: list[str] = []
-    # Those with nothing in common come first: what is exported below is not for them.
+    # Workers outside the instances come first, because the exports below do not apply to them.
     for workers, exported in ((alone, {}), (instances, shared)):
         if exported:
             names = joined_names(worker.name for worker in workers)
@@ -214,7 +215,7 @@ def command_lines(plan: Plan) -> list[str]:
 
 
 def command_text(command: Sequence[str]) -> str:
-    """Returns a command as it is typed into a shell, the values of secret options hidden."""
+    """Returns a command as it is typed into a shell, with the values of secret options hidden."""
     shown: list[str] = []
     for word in command:
         name, equals, _ = word.partition("=")

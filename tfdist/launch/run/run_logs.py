@@ -1,4 +1,4 @@
-"""The log files of a run: one a worker, whole, whatever the screen shows."""
+"""The log files of a run: one per worker, with its whole output."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tfdist.launch.plan import Plan
 
 
 def default_log_dir(now: datetime) -> Path:
-    """Returns a folder below the current one, named after the time."""
+    """Returns a path below the current folder, named after the time; makes no folder."""
     return Path("tfdist-logs", f"{now:%Y-%m-%d_%H-%M-%S}")
 
 
 def make_log_dir(folder: Path, *, must_be_new: bool) -> Path:
-    """Makes the folder for the logs, and returns it.
+    """Makes the folder for the logs and returns its path.
 
     Args:
-      folder: Where the user wants it, or the default.
-      must_be_new: Whether another run's folder must not be used; the name then gets a number.
+      folder: The user's choice, or the default.
+      must_be_new: If True, an existing folder is not used: the name gets a number from 2 on.
 
     Raises:
-      UsageError: If it cannot be made.
+      UsageError: If the folder cannot be made.
     """
     try:
         for number in range(2, 1000):
@@ -46,11 +46,12 @@ def make_log_dir(folder: Path, *, must_be_new: bool) -> Path:
 
 
 class RunLogs:
-    """The open logs.
+    """The open log files of a run.
 
     Args:
-      plan: Whose logs they are.
-      say: Gets a line for the user where a log cannot be written; the run goes on without.
+      plan: The plan, with the path of each worker's log.
+      say: Called with a line for the user if a log cannot be written. The run continues without
+        that log.
     """
 
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
@@ -58,13 +59,13 @@ class RunLogs:
         self._files: dict[int, TextIO] = {}
         for worker in plan.workers:
             try:
-                # Of an earlier start of the same run, it is continued.
+                # Appends, because an earlier start of the same run may have written to it.
                 self._files[worker.index] = worker.log_path.open("a", encoding="utf-8")
             except OSError as error:
                 say(f"the log {worker.log_path} cannot be written: {error.strerror}")
 
     def write(self, worker: int, text: str) -> None:
-        """Adds what a worker has printed; it can be read at once."""
+        """Appends a worker's output to its log and flushes it."""
         file = self._files.get(worker)
         if file is None:
             return
@@ -74,10 +75,10 @@ class RunLogs:
         except OSError as error:
             self._say(f"the log {file.name} ends here: {error.strerror}")
             del self._files[worker]
-            with contextlib.suppress(OSError):  # again: what was not written is still in its buffer
+            with contextlib.suppress(OSError):  # the unwritten buffer fails again
                 file.close()
 
     def close(self) -> None:
-        """Closes the files."""
+        """Closes all log files."""
         while self._files:
             self._files.popitem()[1].close()

@@ -12,22 +12,23 @@ from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.plan import Plan, WorkerPlan
 
 _AGENT = "tfdist.launch.run.agent"
-# What programs on another machine are found with, and the way back to the launcher. Only their
-# names stand in the command: other users of a machine can read commands.
+# The variables for finding programs on another machine, and for connecting to the launcher. The
+# command contains only their names, because other users of a machine can read its commands.
 _EXPORTED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", ADDRESSES_VARIABLE, TOKEN_VARIABLE)
-# Agents stop their workers in the grace period; mpirun must leave them that time, and then some.
+# Agents stop their workers within the grace period. mpirun must wait this much longer than that
+# before it kills the agents.
 _MPIRUN_PATIENCE_S = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Starter:
-    """A command that starts one agent or several.
+    """A command that starts one or more agents.
 
     Attributes:
-      name: What messages call it: "mpirun", or "the agent of worker 1".
-      workers: The indices of the workers whose agents it starts.
+      name: Its name in messages: "mpirun", or "the agent of worker 1".
+      workers: The indices of the workers for which it starts an agent.
       command: The command.
-      environment: What is set for it, on top of the inherited environment.
+      environment: The variables that are set for it, in addition to the inherited ones.
     """
 
     name: str
@@ -39,8 +40,8 @@ class Starter:
 def starters_of(plan: Plan, options: RunOptions, environ: Mapping[str, str]) -> list[Starter]:
     """Returns the commands that start the agents of all workers.
 
-    Workers on other machines are started by mpirun whatever connects them; an evaluator is
-    started here.
+    With Horovod, and with either engine on other machines, mpirun starts the agents of the
+    instances. The agent of an evaluator is always started directly on this machine.
     """
     if not options.uses_mpirun:
         return [_direct(worker) for worker in plan.workers]

@@ -1,4 +1,43 @@
-"""A run from its first start to its last: workers watched, stopped, started again."""
+"""A run with all its restarts: the workers are started, watched, stopped and restarted.
+
+    launcher        `tfdist run`: one `Supervision`, and one `Attempt` per start of all workers
+       |            starts: the agents, directly or through mpirun (Horovod, other machines)
+       v
+    agent           one per worker, on the worker's machine
+       |            starts: its worker, in a new session
+       v
+    worker          the user's program
+
+    from      to        through            carries
+    launcher  agent     environment        the launcher's addresses, a token
+    agent     launcher  TCP, JSON lines    hello, started, state, output, ended, gone
+    launcher  agent     TCP, JSON lines    start, alive, signal, stop, bye (see `channel.py`)
+    agent     worker    environment        variables of the plan, the path of the progress file
+    agent     worker    signals            to the worker's process group
+    worker    agent     stdout and stderr  the output, which the agent sends on as "output"
+    worker    agent     progress file      step and phase, which the agent sends on as "state"
+    starter   launcher  start.log          the output of mpirun or of an agent itself
+
+The start: the launcher waits until every agent has sent "hello", then sends "start" to all.
+
+If a worker fails:
+
+    1. Its agent sends "ended" with the exit code or signal. If the agent itself is lost, the
+       launcher sees a closed connection, or 20 s of silence (`SILENCE_S`). A worker that makes no
+       step for --stall-timeout counts as failed.
+    2. `judge` names the worker that failed first. It waits up to 0.8 s for news of an earlier
+       failure, and longer if a worker ended only because it lost another one.
+    3. The launcher sends "stop" to every agent. Each sends TERM to its worker, and KILL at the end
+       of the grace period (--grace). It sends "gone" once no process of the worker is left.
+    4. The launcher sends "bye", waits a moment for mpirun, and kills all processes that are left
+       below it.
+    5. All workers start again: with other ports if another process took a port, or from the last
+       checkpoint if --max-restarts allows it. Otherwise the launcher prints the failure box and
+       ends with the exit code of the worker that failed first, or 124 if that stalled or is silent.
+
+If the launcher fails, each agent sees a closed connection or 20 s of silence, and stops its worker
+with TERM, then KILL. If an agent fails, the kernel kills its worker (`die_with_parent`).
+"""
 
 from __future__ import annotations
 
@@ -30,18 +69,19 @@ from tfdist.launch.screen.terminal import Stream, Terminal, TerminalClosedError
 from tfdist.launch.worker_state import sightings
 
 _LOOPBACK = "127.0.0.1"
-# Not "", which listens on a port for IPv4 and on another one for IPv6, in an order left to chance.
+# Not "", which would listen on one port for IPv4 and on another one for IPv6, in random order.
 _EVERYWHERE = "0.0.0.0"
-# How often ports that somebody else took are replaced before the user has to look.
+# The number of starts with other ports, after another process took a port, before the run fails.
 _MOST_NEW_PORTS = 3
 _CANNOT_START = 1
-# Programs that start this one often pass on a signal that the whole process group gets anyway.
+# A parent process often forwards a signal that the whole process group has received already. A
+# second signal within this time counts as the same one.
 _SAME_SIGNAL_S = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
 class _End:
-    """How one start of the workers ended."""
+    """The end of one start of the workers."""
 
     verdict: Verdict
     failure: Failure | None = None
@@ -54,9 +94,9 @@ class Supervision:
     """A run with all its restarts.
 
     Args:
-      options: What the user wants.
-      log_dir: Where the logs go.
-      terminal: Where the output goes.
+      options: The options of the run.
+      log_dir: The folder of the log files.
+      terminal: The terminal for the output.
     """
 
     def __init__(self, options: RunOptions, log_dir: Path, terminal: Terminal) -> None:
@@ -66,7 +106,8 @@ class Supervision:
         self._started_s = time.monotonic()
         self._restarts = 0
         self._new_ports = 0
-        # The signal that asked us to stop, and when what is left will be killed.
+        # The signal that asked the launcher to stop, its time, and the time at which the workers
+        # that are left will be killed.
         self._asked: int | None = None
         self._asked_s = 0.0
         self._kill_at_s = float("inf")
@@ -74,7 +115,7 @@ class Supervision:
         self._attempt: Attempt | None = None
 
     async def run(self) -> int:
-        """Starts the workers, again and again if that may help; returns the exit code."""
+        """Runs the workers, with restarts as far as they are allowed; returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._ask_to_stop, number)
@@ -91,7 +132,7 @@ class Supervision:
                     return _CANNOT_START if self._asked is None else 128 + self._asked
             if end.failure is None:
                 return self._ended_as_asked(end)
-            if self._asked is not None or self._is_saving:  # nobody wants another start
+            if self._asked is not None or self._is_saving:  # the user asked to stop
                 self._show_box(end)
                 return end.verdict.exit_code
             if is_new_port_needed(end.failure, self._options) and self._new_ports < _MOST_NEW_PORTS:
@@ -189,7 +230,7 @@ class Supervision:
             await attempt.wait_for_change()
 
     async def _stop_all(self, attempt: Attempt, verdict: Verdict, failure: Failure | None) -> _End:
-        is_asked = self._asked is not None  # then some have left already
+        is_asked = self._asked is not None  # then some workers have ended already
         stopped = [
             worker
             for worker in attempt.workers
@@ -273,7 +314,7 @@ class Supervision:
         )
 
     def _ask_to_stop(self, number: int) -> None:
-        """Stops the workers: TERM and the grace period at first, KILL at the second time."""
+        """Stops the workers: TERM and the grace period on the first signal, KILL on the second."""
         now_s = time.monotonic()
         if self._asked is None:
             self._asked, self._asked_s = number, now_s
@@ -292,7 +333,7 @@ class Supervision:
             self._attempt.changed.set()
 
     def _ask_to_save(self) -> None:
-        """Has the workers save and stop, in their own time."""
+        """Asks the workers to save a checkpoint and stop, without a time limit."""
         self._say("SIGUSR1: the workers save, and stop")
         self._is_saving = True
         if self._attempt is not None:
@@ -307,7 +348,7 @@ class Supervision:
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:
-        """Stops the run if what is written in this block is read by nobody any more."""
+        """Stops the run if the block finds that the reader of the terminal output is gone."""
         try:
             yield
         except TerminalClosedError:

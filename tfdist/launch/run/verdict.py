@@ -1,8 +1,8 @@
-"""The verdict on a run: goes on, is done, was stopped, or has failed, and by whose fault.
+"""The verdict on a run: it continues, is complete, was stopped, or failed because of a worker.
 
-The first failure in time is the cause of the others, with two exceptions: a worker that ended
-because it lost another one is never the cause if any other can be, and a worker that nothing is
-heard of may have failed long before that is noticed.
+The first failure in time is taken as the cause of the others, with two exceptions. A worker that
+ended because it lost another one is the cause only if no other worker can be. A silent worker may
+have failed long before the silence is noticed, so its failure counts from its last message.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from tfdist.process.exit_codes import (
 )
 
 _STOP_CODES = tuple(SAVED_AND_STOPPED.values())
-# A worker that lost another one notices it earlier than we do.
+# A worker notices the loss of another one earlier than the launcher does. The launcher waits this
+# long for the cause.
 _PATIENCE_S = SILENCE_S + 5.0
-_NEWS_S = 0.8
+_NEWS_S = 0.8  # the wait for news of an earlier failure
 
 _NOT_FOUND = (126, 127)  # a shell's codes for commands that it cannot run
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """How a run has ended.
+    """The end of a run.
 
     Attributes:
-      exit_code: What the launcher ends with.
+      exit_code: The launcher's exit code.
       blamed: The worker that failed first; None if none has failed.
-      kind: How it failed.
-      detail: What else is known about that.
+      kind: The kind of its failure.
+      detail: Further details of the failure as text.
     """
 
     exit_code: int
@@ -54,13 +55,13 @@ def judge(
     stall_timeout_s: float | None = None,
     grace_s: float = 30.0,
 ) -> Verdict | None:
-    """Returns how the run has ended, or None while it goes on.
+    """Returns the verdict on the run, or None while it continues.
 
     Args:
       workers: All workers that have started.
       now_s: The time, on the launcher's clock.
-      stall_timeout_s: How long the run may make no step; None: as long as it likes.
-      grace_s: How long the others may take once a worker has saved and left.
+      stall_timeout_s: The longest time without a step; None sets no limit.
+      grace_s: The time that the other workers have to end after one has saved and stopped.
     """
     return (
         _failed_by_itself(workers, now_s)
@@ -71,7 +72,7 @@ def judge(
 
 
 def exit_code_of(code: int) -> int:
-    """Returns what a shell would make of it: 128 + n for the signal n."""
+    """Returns the exit code that a shell would report: 128 + n for the signal n."""
     return code if code >= 0 else 128 - code
 
 
@@ -94,28 +95,30 @@ def _failed_by_itself(workers: Sequence[WorkerState], now_s: float) -> Verdict |
         elif worker.heard_s is not None and now_s - worker.heard_s > SILENCE_S:
             detail = f"nothing was heard of it for {now_s - worker.heard_s:.0f} s"
             verdict = Verdict(exit_code=_SILENT, blamed=worker, kind="silent", detail=detail)
-            # It fell silent before anybody could notice.
+            # The failure counts from its last message, not from the moment it was noticed.
             found.append((worker.heard_s, worker, verdict))
     if not found:
         return None
     failed_s, _, verdict = min(found, key=lambda one: one[0])
-    # The news of an earlier failure may still be on its way.
+    # A message about an earlier failure may still arrive.
     is_open = any(worker.code is None and not worker.is_over for worker in workers)
     return None if is_open and now_s - failed_s < _NEWS_S else verdict
 
 
-_SILENT = 124  # as `timeout` has it for a command that took too long
+_SILENT = 124  # the exit code of `timeout` for a command that took too long
 _STALLED = 124
 
 
 def _stalled(
     workers: Sequence[WorkerState], now_s: float, timeout_s: float | None
 ) -> Verdict | None:
-    """A run stalls as a whole: its workers wait for each other at every step.
+    """Returns a verdict if the run has stalled, else None.
 
-    To blame is a process that was stopped, else the worker that keeps the others waiting, else the
-    one that fell quiet first. Where some tell how far they are, one that has told nothing yet keeps
-    them waiting; where nobody does, nobody can say what a step is.
+    A run stalls as a whole, because its workers wait for each other at every step. The blamed
+    worker is one with a stopped process. If there is none, it is the worker that keeps the others
+    waiting, else the one that has been quiet longest. If some workers report progress, a worker
+    that has not reported any yet keeps the others waiting. If no worker reports progress, steps
+    are unknown and only a stopped process counts.
     """
     if timeout_s is None:
         return None
@@ -145,7 +148,7 @@ def _quiet_s(worker: WorkerState, now_s: float) -> float:
 
 
 def _keeps_waiting(worker: WorkerState) -> bool:
-    """Whether the others wait for this one, as far as it has told what it does."""
+    """Returns whether the other workers wait for this one, according to its progress reports."""
     progress = worker.progress
     if progress is None:
         return True
@@ -166,7 +169,10 @@ def _doing(worker: WorkerState) -> str:
 
 
 def _lost_another(workers: Sequence[WorkerState], now_s: float) -> Verdict | None:
-    """Somebody has lost another worker that we do not know to have failed, or not yet."""
+    """Returns a verdict if a worker has lost another one and no other failure is known.
+
+    Waits up to `_PATIENCE_S` seconds for another failure while workers are still running.
+    """
     lost = [worker for worker in workers if worker.code == LOST_WORKER]
     if not lost:
         return None
@@ -195,7 +201,8 @@ def _ended(workers: Sequence[WorkerState], now_s: float, grace_s: float) -> Verd
         return Verdict(exit_code=asked[0].code or 0 if asked else 0)
     if not asked:
         return None
-    # Somebody stopped it from outside; the others leave with it, or do not know how to.
+    # A signal from outside stopped this worker. The others should stop with it; those without
+    # support for that never do.
     first = min(asked, key=lambda worker: worker.ended_s or 0.0)
     if first.ended_s is None or now_s - first.ended_s < grace_s:
         return None
@@ -208,8 +215,8 @@ def why_no_restart(failure: Failure, restarts: int, max_restarts: int) -> str | 
 
     Args:
       failure: The first failure.
-      restarts: How often they were started again before.
-      max_restarts: How often they may be.
+      restarts: The number of restarts so far.
+      max_restarts: The largest number of restarts allowed.
     """
     if failure.kind == "exited" and failure.code in (BAD_CONFIGURATION, *_NOT_FOUND):
         return "the configuration is bad, and would be so again"
@@ -221,5 +228,8 @@ def why_no_restart(failure: Failure, restarts: int, max_restarts: int) -> str | 
 
 
 def is_new_port_needed(failure: Failure, options: RunOptions) -> bool:
-    """Whether somebody took a port that we had chosen; the user's own choice is left to them."""
+    """Returns whether another process took a port that the launcher had chosen.
+
+    False for a run on several machines, where the user or the default sets the ports.
+    """
     return failure.code == PORT_TAKEN and failure.kind == "exited" and options.is_on_this_machine

@@ -1,4 +1,4 @@
-"""ANSI escape sequences: colours that are written, and sequences that are filtered out."""
+"""ANSI escape sequences: colours for the output, and a filter for the workers' sequences."""
 
 from __future__ import annotations
 
@@ -7,39 +7,40 @@ from collections.abc import Mapping
 
 from tfdist.launch.options.option_parser import ColorMode
 
-# Numbers of the 256-colour palette, apart from each other, and readable on black and on white.
+# Numbers of the 256-colour palette: easy to tell apart, and readable on black and on white.
 _MANY = (33, 208, 35, 170, 37, 167, 99, 106, 204, 67, 178, 137)
-# For terminals that know 16 colours only; without red, in which errors are shown.
+# For terminals with 16 colours. Without red, which is used for errors.
 _FEW = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 RED = "1;31"
 YELLOW = "33"
 BOLD = "1"
 
 _ESCAPE = re.compile(
-    # A command with parameters, like a colour or a cursor movement.
+    # A sequence with parameters, such as a colour or a cursor movement.
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    # A command with a text, like a window title; unfinished, it takes the rest of the line.
+    # A sequence with text, such as a window title. Without an end it takes the rest of the line.
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)"
     r"|\x1b[ -/]*[0-Z\\^-~]"
 )
 _COLOR = re.compile(r"\x1b\[[0-9;:]*m")
 _CONTROL = re.compile(
-    # All but tab, and ESC, which is looked at after the escape sequences.
+    # All control characters except tab, and ESC, which `strip_escapes` removes afterwards.
     r"[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f"
-    # Line separators, and what turns the direction of writing around.
+    # Line separators, and characters that change the writing direction.
     r"\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )
 _RESET = "\x1b[0m"
 
 
 def is_colored(mode: ColorMode, *, is_terminal: bool, environ: Mapping[str, str]) -> bool:
-    """Returns whether to write colours: what the user says counts more than what is usual.
+    """Returns whether to write colours. The user's choice has priority over the default.
 
     Args:
-      mode: "auto" asks the variables NO_COLOR and FORCE_COLOR (if both are set, NO_COLOR counts),
-        else it colours what goes to a terminal.
-      is_terminal: Whether the output goes to a terminal.
-      environ: Where the variables are looked up.
+      mode: "always", "never" or "auto". "auto" follows the variables NO_COLOR and FORCE_COLOR
+        (NO_COLOR if both are set). Without them it selects colours for a terminal that is not
+        "dumb".
+      is_terminal: True if the output goes to a terminal.
+      environ: The environment with these variables and TERM.
     """
     if mode != "auto":
         return mode == "always"
@@ -51,7 +52,7 @@ def is_colored(mode: ColorMode, *, is_terminal: bool, environ: Mapping[str, str]
 
 
 def worker_colors(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the colours of worker 0, 1, …, for `paint`; further workers begin again."""
+    """Returns the colours of worker 0, 1, …, for `paint`. More workers repeat the colours."""
     terminal = environ.get("TERM", "")
     if "COLORTERM" in environ or any(word in terminal for word in ("256", "kitty", "direct")):
         return tuple(f"38;5;{number}" for number in _MANY)
@@ -59,7 +60,7 @@ def worker_colors(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def paint(text: str, color: str | None) -> str:
-    """Returns the text in a colour, or as it is for None."""
+    """Returns the text in a colour; unchanged if `color` is None."""
     return text if color is None else f"\x1b[{color}m{text}\x1b[0m"
 
 
@@ -68,8 +69,8 @@ def strip_escapes(text: str, *, keep_colors: bool = False) -> str:
 
     Args:
       text: One line.
-      keep_colors: Leaves the sequences that set colours and weights, and ends them at the end of
-        the line.
+      keep_colors: If True, keeps the sequences that set colours and weights, and resets them at
+        the end of the line.
     """
     if text.isprintable():
         return text
@@ -82,7 +83,10 @@ def strip_escapes(text: str, *, keep_colors: bool = False) -> str:
 
 
 def last_state(line: str) -> str:
-    """Returns what a line shows after its carriage returns: a progress bar's last state."""
+    """Returns a line's text after its last carriage return: the last state of a progress bar.
+
+    States without visible text are left out.
+    """
     if "\r" not in line:
         return line
     states = [state for state in line.split("\r") if strip_escapes(state).strip()]

@@ -1,4 +1,4 @@
-"""The box at the end of a failed run: who, where, when, why, the last output, and advice."""
+"""The box at the end of a failed run: the worker, time, cause, last output, and advice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tfdist.process.exit_codes import BAD_CONFIGURATION, LOST_WORKER, NO_SPACE, 
 _TAIL_LINES = 20
 _WIDEST = 100
 _NARROWEST = 30
-_LONGEST_LINE = 240  # of one line, some three on a terminal
+_LONGEST_LINE = 240  # characters of a line of output, which fill about three terminal lines
 _BOLD, _ALERT = "bold", "bold red"
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'  File ".*", line \d+')
@@ -44,7 +44,7 @@ _PORT = (
     "The port was taken by another program: start again, or leave the choice of ports to tfdist."
 )
 _SPACE = "Free space where the model and the logs are written; the last whole checkpoint is kept."
-# What programs print, and what that means; the first that fits counts.
+# Patterns in the output of programs, with the advice for each. The first match is used.
 _SIGNS = (
     (r"No space left on device|Disk quota exceeded", _SPACE),
     (
@@ -76,14 +76,14 @@ _MOST_BYTES = 65_536
 
 @dataclass(frozen=True, kw_only=True)
 class Aftermath:
-    """What happened after the failure.
+    """The events after the failure.
 
     Attributes:
-      num_workers: How many processes the run has.
-      stopped: Names of those that still ran, and were then stopped.
-      killed: Names of those among them that did not leave in time, and were killed.
-      restarts: How often the run was started again before this.
-      max_restarts: How often it might have been.
+      num_workers: The number of processes of the run.
+      stopped: The names of the workers that were still running and were then stopped.
+      killed: The names of those of them that did not end in time and were killed.
+      restarts: The number of restarts before this failure.
+      max_restarts: The largest number of restarts allowed.
     """
 
     num_workers: int
@@ -105,10 +105,10 @@ def failure_box(
 
     Args:
       failure: The worker that failed first.
-      aftermath: What happened then.
-      width: How many columns the terminal has; the box takes at most 100.
-      is_colored: Whether it has colours.
-      is_unicode: Whether the terminal shows more than ASCII.
+      aftermath: The events after the failure.
+      width: The number of columns of the terminal. The box is 30 to 100 columns wide.
+      is_colored: If True, the box has colours.
+      is_unicode: True if the terminal shows the box-drawing characters; else the box is ASCII.
     """
     width = max(_NARROWEST, min(width, _WIDEST))
     tail = plain_lines(failure.log_tail)
@@ -124,7 +124,7 @@ def failure_box(
         "next": advice(failure) or _restart_advice(aftermath),
     }
     log = str(failure.log_path)
-    # Broken into two lines the path could not be copied.
+    # The path is not broken into two lines, because it could not be copied then.
     is_log_inside = len(log) <= width - len("| restarts   |")
     if is_log_inside:
         rows["log"] = log
@@ -177,7 +177,7 @@ def _drawn(panel: Panel, width: int, *, is_colored: bool) -> str:
 
 
 def how_text(failure: Failure) -> str:
-    """Returns how the worker ended, or why it counts as failed."""
+    """Returns the worker's exit code or signal, or the reason why it counts as failed."""
     if failure.kind == "exited" and failure.code is not None:
         how = f"exit code {exit_code_text(failure.code)}"
     elif failure.kind == "signal" and failure.code is not None:
@@ -190,7 +190,7 @@ def how_text(failure: Failure) -> str:
 
 
 def others_text(aftermath: Aftermath) -> str:
-    """Returns what happened to the other workers; "" if there were none."""
+    """Returns a text about the end of the other workers; "" if there were none."""
     stopped, killed = aftermath.stopped, aftermath.killed
     if aftermath.num_workers == 1:
         return ""
@@ -205,7 +205,7 @@ def others_text(aftermath: Aftermath) -> str:
 
 
 def exception_line(lines: Sequence[str]) -> str | None:
-    """Returns the last line of the last Python traceback, the one that names the exception."""
+    """Returns the line of the last Python traceback that names the exception; None without one."""
     found = None
     is_inside = False
     for line in lines:
@@ -232,7 +232,7 @@ def _restart_advice(aftermath: Aftermath) -> str:
 
 
 def advice(failure: Failure) -> str:
-    """Returns what the user may do next, in a sentence or two."""
+    """Returns one or two sentences of advice for the user; "" if there is none."""
     if failure.kind == "stalled":
         return _stall_advice(failure)
     if failure.kind == "silent":
@@ -257,7 +257,7 @@ def _stall_advice(failure: Failure) -> str:
 
 
 def _code_advice(failure: Failure, number: int | None) -> str:
-    """Returns what a code means whatever was printed."""
+    """Returns the advice for an exit code or signal that needs no look at the output."""
     if failure.kind == "exited" and failure.code == BAD_CONFIGURATION:
         return "Mend what the last lines name; a wrong configuration is never tried again."
     if failure.kind == "exited" and failure.code == NO_SPACE:
@@ -287,7 +287,7 @@ def _default_advice(number: int | None) -> str:
 
 
 def log_tail(path: Path) -> tuple[str, ...]:
-    """Returns the last lines of a log, up to 64 KiB of it; none if it cannot be read."""
+    """Returns the last lines of a log, up to 64 KiB; no lines if it cannot be read."""
     try:
         with path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
@@ -296,12 +296,12 @@ def log_tail(path: Path) -> tuple[str, ...]:
     except OSError:
         return ()
     lines = text.split("\n")
-    # The first one is cut, unless it is all there is.
+    # The first line may be cut, so it is left out unless it is the only one.
     return plain_lines(lines[1:] if size > _MOST_BYTES and len(lines) > 1 else lines)
 
 
 def plain_lines(lines: Iterable[str]) -> tuple[str, ...]:
-    """Returns lines without escape sequences, and without empty ones at both ends."""
+    """Removes escape sequences from lines, and empty lines at both ends."""
     plain = [strip_escapes(last_state(line.rstrip("\r\n"))).rstrip() for line in lines]
     filled = [number for number, line in enumerate(plain) if line]
     return tuple(plain[filled[0] : filled[-1] + 1]) if filled else ()

@@ -1,4 +1,4 @@
-"""What the workers print, as it is shown on the screen: tagged, coloured, and harmless."""
+"""The workers' output on the screen: tagged, coloured, and without control sequences."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tfdist.launch.screen.ansi import is_colored, last_state, paint, strip_escap
 from tfdist.launch.screen.terminal import Stream, Terminal
 
 _LONGEST_LINE = 1_000
-_MOST_PENDING = 65_536  # characters of a line without an end
+_MOST_PENDING = 65_536  # characters kept of an unfinished line
 _BAR_INTERVAL_S = 10.0
 
 
 def worker_tags(plan: Plan) -> dict[int, str]:
-    """Returns what stands before each worker's lines, without brackets: "0", "evaluator"."""
+    """Returns the tag of each worker's lines by index, without brackets: "0", "evaluator"."""
     return {worker.index: worker_tag(worker.name) for worker in plan.workers}
 
 
 class Screen:
-    """Shows what the workers print.
+    """Shows the output of the workers.
 
     Args:
-      terminal: Where it is written.
-      tags: What stands in brackets before a worker's lines, by its index.
-      shown: The workers that are shown; None shows all.
-      is_tagged: Whether lines are tagged.
-      color: When tags, and the workers' own colours, are shown.
-      environ: Where variables about colours are looked up.
+      terminal: The terminal for the output.
+      tags: The tag of each worker's lines by index, without brackets.
+      shown: The indices of the workers that are shown; None shows all.
+      is_tagged: If True, each line begins with its worker's tag in brackets.
+      color: "auto", "always" or "never", for the tags' colours and the workers' own ones.
+      environ: The environment with the variables about colours.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class Screen:
         self._pending: dict[tuple[int, Stream], PendingLine] = {}
 
     def write(self, worker: int, stream: str, text: str, now_s: float) -> None:
-        """Shows what a worker has printed: any piece of text, at any time.
+        """Shows a piece of a worker's output, of any length.
 
         Args:
-          worker: Its index.
-          stream: Where it has printed: "out" or "err".
-          text: What. A line is shown once its end has come.
-          now_s: Any clock's time.
+          worker: The worker's index.
+          stream: The stream to which it was printed: "out" or "err".
+          text: The piece of output. A line is shown once its end has arrived.
+          now_s: The time in seconds, on any clock.
 
         Raises:
-          TerminalClosedError: If nobody reads any more. See `Terminal.write`.
+          TerminalClosedError: If the reader of the output is gone. See `Terminal.write`.
         """
         if self._shown is not None and worker not in self._shown:
             return
@@ -81,10 +81,10 @@ class Screen:
         self._show(*key, lines)
 
     def flush(self, worker: int) -> None:
-        """Shows the lines of a worker that will get no end: it has ended.
+        """Shows the unfinished lines of a worker that has ended.
 
         Raises:
-          TerminalClosedError: If nobody reads any more.
+          TerminalClosedError: If the reader of the output is gone.
         """
         for key in [key for key in self._pending if key[0] == worker]:
             pending = self._pending.pop(key)
@@ -93,10 +93,10 @@ class Screen:
                 self._show(*key, lines)
 
     def say(self, text: str) -> None:
-        """Shows what the launcher itself has to say, on stderr.
+        """Shows a line from the launcher itself, on stderr.
 
         Raises:
-          TerminalClosedError: If nobody reads any more.
+          TerminalClosedError: If the reader of stderr is gone.
         """
         self._terminal.write("err", f"{text}\n")
 
@@ -110,11 +110,11 @@ class Screen:
 
 @dataclass(frozen=True, kw_only=True)
 class PendingLine:
-    """A line whose end has not come.
+    """An unfinished line.
 
     Attributes:
-      text: What there is of it.
-      shown_s: When this line, or its last state, was last shown.
+      text: The part of the line that has arrived.
+      shown_s: The time at which this line, or its last state, was last shown.
     """
 
     text: str = ""
@@ -122,17 +122,17 @@ class PendingLine:
 
 
 def split_lines(pending: PendingLine, text: str, now_s: float) -> tuple[list[str], PendingLine]:
-    """Returns the lines that are whole now, and the rest.
+    """Returns the lines that are complete now, and the unfinished rest.
 
-    A progress bar, which is one line that is printed again and again after a carriage return,
-    becomes a line with its last state every 10 seconds, and one at its end.
+    A progress bar is one line that is printed repeatedly after carriage returns. It becomes a line
+    with its last state every 10 seconds, and another one at its end.
     """
     *whole, rest = (pending.text + text).split("\n")
     lines = [last_state(line) for line in whole]
     if whole:
         pending = PendingLine(shown_s=now_s)
     if "\r" in rest:
-        # A carriage return as the last thing belongs to the newline that may follow.
+        # A carriage return at the end may belong to a newline that follows.
         rest = "\r" + last_state(rest) + ("\r" if rest.endswith("\r") else "")
         if now_s - pending.shown_s >= _BAR_INTERVAL_S:
             pending = PendingLine(shown_s=now_s)
@@ -141,7 +141,10 @@ def split_lines(pending: PendingLine, text: str, now_s: float) -> tuple[list[str
 
 
 def shown_line(line: str, *, keep_colors: bool) -> str | None:
-    """Returns a line as it is shown, or None if it only moved the cursor."""
+    """Returns a line as it is shown, or None if it contains only control sequences.
+
+    A line of more than 1,000 visible characters is cut.
+    """
     shown = strip_escapes(line, keep_colors=keep_colors)
     if line.strip() and not shown.strip():
         return None

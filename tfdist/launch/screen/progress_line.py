@@ -1,4 +1,4 @@
-"""One line about the whole run: how far it is, how fast it goes, and how each worker is."""
+"""The progress line of a run: step, loss, throughput, remaining time, and workers' status."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ _PREFIX = "tfdist: "
 
 
 class ProgressLine:
-    """Draws the line on stderr: again and again in its place, or now and then as a plain line.
+    """Shows the progress line on stderr, either redrawn in place or as occasional plain lines.
+
+    A plain line is written every 10 seconds at most, and only if the status has changed.
 
     Args:
-      terminal: Where it is drawn.
-      mode: "bar" draws it in its place on a terminal; so does "auto", unless the variable CI is
-        set; "plain" never does; "none" is silent.
-      color: When it has colours.
-      environ: Where variables are looked up.
+      terminal: The terminal on which it is shown.
+      mode: "bar" redraws it in place on a terminal. "auto" does the same unless the variable CI
+        is set. "plain" writes plain lines only. "none" shows nothing.
+      color: "auto", "always" or "never", for its colours.
+      environ: The environment with CI and the variables about colours.
     """
 
     def __init__(
@@ -60,10 +62,10 @@ class ProgressLine:
         self._said: tuple[float, object] = (-math.inf, None)
 
     def update(self, now_s: float, workers: Mapping[int, Sighting]) -> None:
-        """Draws what there is to say about the workers, by index; twice a second is often enough.
+        """Shows the state of the workers, given by index. Two calls a second are enough.
 
         Raises:
-          TerminalClosedError: If nobody reads any more. See `Terminal.write`.
+          TerminalClosedError: If the reader of stderr is gone. See `Terminal.write`.
         """
         if self._is_silent:
             return
@@ -77,7 +79,7 @@ class ProgressLine:
             self._say(now_s)
 
     def close(self, now_s: float) -> None:
-        """Takes the line away, and leaves how the run stands as a plain line."""
+        """Removes the line and writes the final state of the run as a plain line."""
         if self._is_silent:
             return
         self._terminal.show_status("")
@@ -87,7 +89,7 @@ class ProgressLine:
         if all(worker.progress is None for worker in self._workers.values()):
             return
         standings = worker_standings(now_s, self._pace, self._workers)
-        # What grows by itself, like how long a worker has been late, is no news.
+        # The seconds for which a worker is late are left out: they change without any news.
         news = [(standing.word, standing.step) for standing in standings]
         if news != self._said[1]:
             self._said = (now_s, news)
@@ -105,14 +107,14 @@ def progress_text(
     *,
     has_bar: bool = False,
 ) -> str:
-    """Returns the line, with colours; the less important is left out of a narrow one.
+    """Returns the line with colours. If it is too wide, less important fields are left out.
 
     Args:
-      now_s: The time, by the clock of `Pace`.
-      pace: What was seen until now.
-      workers: How they are, by index.
-      width: How many columns the line may have.
-      has_bar: Whether to draw a bar if there is room.
+      now_s: The time, on the clock of `pace`.
+      pace: The recent history of the run.
+      workers: The snapshot of each worker, by index.
+      width: The largest number of columns.
+      has_bar: If True, draws a bar if there is room.
     """
     progresses = training_progress(workers)
     step = run_step(workers)
@@ -120,7 +122,7 @@ def progress_text(
     loss = next((p.loss for p in progresses if not math.isnan(p.loss)), math.nan)
     standings = worker_standings(now_s, pace, workers)
     is_measured = step >= 0 and total > 0
-    is_well = not any(standing.is_trouble for standing in standings)  # else nobody knows the end
+    is_well = not any(standing.is_trouble for standing in standings)  # else no ETA
     steps_per_s = pace.steps_per_s(now_s)
     no_step = "no step yet" if progresses else ""
     short_step = paint(f"step {step}", BOLD) if step >= 0 else no_step

@@ -1,6 +1,6 @@
-"""The launcher's stdout and stderr: lines that scroll by, and one status line below them.
+"""The launcher's stdout and stderr: scrolling lines, with one status line below them.
 
-A thread writes. A reader who takes nothing for a while (a pager, Ctrl-S) holds up neither the
+A thread does the writing. A reader that pauses (a pager, Ctrl-S) therefore blocks neither the
 launcher nor the workers.
 """
 
@@ -23,7 +23,7 @@ _WIDTH_IF_UNKNOWN = 80
 
 
 class TerminalClosedError(Exception):
-    """Nobody reads what is written to stdout or stderr any more, as after `| head`.
+    """The reader of stdout or stderr is gone, as after `| head`.
 
     Attributes:
       stream: "out" or "err".
@@ -35,15 +35,16 @@ class TerminalClosedError(Exception):
 
 
 class Terminal:
-    """Where the launcher writes; `close` it before the process ends.
+    """The output of the launcher. `close` must be called before the process ends.
 
     Args:
-      stdout: Where the workers' stdout goes; None if there is none.
-      stderr: Where the workers' stderr and what the launcher itself says go; None if there is none.
-      environ: TERM tells whether a line can be drawn again in its place.
+      stdout: The stream for the workers' stdout; None if there is none.
+      stderr: The stream for the workers' stderr and the launcher's own lines; None if there is
+        none.
+      environ: The environment. With TERM=dumb no line can be redrawn in place.
 
     Attributes:
-      is_live: Whether there can be a status line.
+      is_live: True if a status line can be shown.
     """
 
     def __init__(
@@ -62,28 +63,28 @@ class Terminal:
         self._status = ""
         self._status_changed = False
         self._drawn_width = 0
-        self._closed: list[Stream] = []  # of which the caller was not told yet
+        self._closed: list[Stream] = []  # closed streams that are not reported yet
         self._last_taken_s = time.monotonic()
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="tfdist-terminal", daemon=True)
         self._thread.start()
 
     def is_terminal(self, name: Stream) -> bool:
-        """Returns whether a person watches this stream."""
+        """Returns whether this stream is a terminal."""
         stream = self._streams[name]
         return stream is not None and stream.isatty()
 
     @property
     def width(self) -> int:
-        """How many columns there are now; a resize changes it."""
+        """The present number of columns, which follows a resize; 80 if it is unknown."""
         for stream in (self._streams["err"], self._streams["out"]):
             with contextlib.suppress(AttributeError, OSError, ValueError):
-                # Some terminals in containers say 0.
+                # Some terminals in containers report 0 columns.
                 return os.get_terminal_size(stream.fileno()).columns or _WIDTH_IF_UNKNOWN  # type: ignore[union-attr]
         return _WIDTH_IF_UNKNOWN
 
     def encodes(self, text: str, name: Stream = "err") -> bool:
-        """Returns whether the stream can show these characters."""
+        """Returns whether the encoding of the stream has these characters."""
         try:
             text.encode(_encoding(self._streams[name]))
         except UnicodeEncodeError:
@@ -91,16 +92,17 @@ class Terminal:
         return True
 
     def write(self, stream: Stream, lines: str, *, is_droppable: bool = False) -> None:
-        """Writes whole lines; does not wait until they are taken.
+        """Queues whole lines for writing and returns at once.
 
         Args:
-          stream: Where to.
-          lines: Each with its newline.
-          is_droppable: If too much waits already, they are left out, and it is said how many were.
+          stream: The stream to write to.
+          lines: One or more lines, each with its newline.
+          is_droppable: If True and more than `_MOST_WAITING` characters are queued, the lines are
+            dropped. A later line gives their number.
 
         Raises:
-          TerminalClosedError: Once for each stream that nobody reads any more. From then on what
-            is written to it is lost.
+          TerminalClosedError: Once for each stream that has lost its reader. Later lines for that
+            stream are discarded.
         """
         with self._changed:
             if is_droppable and self._num_waiting > _MOST_WAITING:
@@ -113,12 +115,12 @@ class Terminal:
             self._raise_if_closed()
 
     def show_status(self, text: str) -> None:
-        """Draws this as the line below all others, in the place of the last one; "" removes it.
+        """Draws the status line below all others, in place of the previous one; "" removes it.
 
-        Only if `is_live`. What is too wide is cut.
+        Has no effect unless `is_live`. A text that is too wide is cut.
 
         Raises:
-          TerminalClosedError: As `write` does.
+          TerminalClosedError: As in `write`.
         """
         with self._changed:
             if text != self._status:
@@ -128,10 +130,10 @@ class Terminal:
             self._raise_if_closed()
 
     def close(self, limit_s: float = 60.0) -> None:
-        """Removes the status line, and waits until all is written.
+        """Removes the status line and waits until all queued lines are written.
 
         Args:
-          limit_s: For so long a reader may take nothing before the rest is given up.
+          limit_s: If the reader takes nothing for this many seconds, the rest is discarded.
         """
         with self._changed:
             self._add_dropped()
@@ -195,17 +197,17 @@ class Terminal:
             while rest:
                 rest = rest[write(rest) :]
                 self._last_taken_s = time.monotonic()
-        except (OSError, ValueError):  # closed on the other side, or on ours
+        except (OSError, ValueError):  # closed by the reader, or by this process
             self._writers[name] = None
             with self._changed:
                 self._closed.append(name)
 
 
 def _erase(drawn_width: int, width: int) -> str:
-    """Returns what removes a line that was so wide, on a terminal that is now so wide."""
+    """Returns the sequence that erases a line of `drawn_width` on a terminal of `width` columns."""
     if not drawn_width:
         return ""
-    # Made narrower, the terminal has broken the line into several.
+    # A terminal that was made narrower has wrapped the line into several.
     above = -(-drawn_width // max(1, width)) - 1
     return "\r" + (f"\x1b[{above}A" if above else "") + "\x1b[J"
 
@@ -215,22 +217,22 @@ def _encoding(stream: TextIO | None) -> str:
 
 
 def _writer(stream: TextIO | None) -> Callable[[memoryview], int] | None:
-    """Returns a function that writes bytes, and returns how many it has written."""
+    """Returns a function that writes bytes and returns their number; None without a stream."""
     if stream is None:
         return None
     stream.flush()
     try:
         file = stream.fileno()
-    except OSError:  # a stand-in for a file
+    except OSError:  # a stream without a file, as in tests
         return lambda data: stream.write(str(data, _encoding(stream))) and len(data)
 
     def write(data: memoryview) -> int:
         while True:
             try:
-                # Not through the stream: at the end of the process it would wait for a lock that
-                # this thread holds while nobody reads.
+                # Not through the stream: at the end of the process, flushing it would wait for a
+                # lock that this thread holds while the reader takes nothing.
                 return os.write(file, data)
-            except BlockingIOError:  # somebody who shares the terminal made it so
+            except BlockingIOError:  # set by a process that shares the terminal
                 waiter = select.poll()
                 waiter.register(file, select.POLLOUT)
                 waiter.poll()

@@ -1,4 +1,4 @@
-"""The status of each worker in words, and the throughput of the run."""
+"""The status of each worker as text, and the throughput of the run."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from tfdist.launch.worker_state import Sighting
 from tfdist.process.progress_file import Progress
 
 _WINDOW_S = 30.0
-_FEWEST_MOMENTS = 5  # steps may take longer than the window
+_FEWEST_MOMENTS = 5  # kept even if older than the window, because steps may take longer than it
 _LATE_S = 10.0
 _LATE_STEPS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """How a worker is, in words.
+    """The status of one worker.
 
     Attributes:
-      name: What messages call it.
+      name: Its name in messages.
       word: "training", "stopped", "no step", …
-      late_s: For how long it has made no step; 0 if that is nothing special.
+      late_s: The seconds for which it has made no step; 0 if that is not unusual.
       step: Its step; -1 if not known.
-      is_trouble: Whether somebody should look at it.
+      is_trouble: True if the user should look at it.
     """
 
     name: str
@@ -40,7 +40,11 @@ class Standing:
 def worker_standings(
     now_s: float, pace: Pace, workers: Mapping[int, Sighting]
 ) -> tuple[Standing, ...]:
-    """Returns how each worker is; where several make no step, who keeps the others waiting."""
+    """Returns the status of each worker.
+
+    If several workers make no step, those that hold up the run are marked as late, and the others
+    as "waiting".
+    """
     late = pace.late(now_s, workers)
     is_held_up = any(w.condition in ("stopped", "silent") for w in workers.values()) or any(
         _holds_up(_progress(workers[index])) for index in late
@@ -49,7 +53,7 @@ def worker_standings(
     standings = []
     for index, worker in workers.items():
         progress = _progress(worker)
-        # What tells nothing may be any program.
+        # A program that reports nothing may be any program.
         word = progress.phase if worker.progress is not None else "running"
         late_s, is_trouble = 0, False
         if worker.condition != "running":
@@ -74,7 +78,7 @@ def worker_standings(
 
 
 def _holds_up(progress: Progress) -> bool:
-    """Returns whether the others wait for this one: in a step each waits for all others."""
+    """Returns whether the other workers wait for this one. In a step, each waits for all others."""
     return not progress.in_step or progress.waits_for_input
 
 
@@ -84,7 +88,7 @@ def _progress(worker: Sighting) -> Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """When the run was first seen to have come so far."""
+    """A point of the run: a step, and the time at which it was first seen."""
 
     time_s: float
     step: int
@@ -93,18 +97,19 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """What is remembered of a run.
+    """The recent history of a run.
 
     Attributes:
-      moments: Its last steps, oldest first.
-      standing: Each worker's phase and step, and since when they have been the same.
+      moments: The last steps of the run, oldest first.
+      standing: Each worker's phase and step by index, and the time since which both have been the
+        same.
     """
 
     moments: tuple[Moment, ...] = ()
     standing: Mapping[int, tuple[str, int, float]] = field(default_factory=dict)
 
     def after(self, now_s: float, workers: Mapping[int, Sighting]) -> Pace:
-        """Returns what is to be remembered after seeing the workers, by index, at this time."""
+        """Returns the history with a snapshot of the workers, by index, at this time added."""
         standing = {}
         for index, worker in workers.items():
             if worker.progress is not None:
@@ -114,17 +119,20 @@ class Pace:
         return Pace(moments=self._moments_after(now_s, workers), standing=standing)
 
     def steps_per_s(self, now_s: float) -> float:
-        """Returns how many steps the run makes; NaN before that is known."""
+        """Returns the number of steps per second; NaN before it is known."""
         moments = self.moments
         return self._per_s(now_s, moments[-1].step - moments[0].step if moments else 0)
 
     def examples_per_s(self, now_s: float) -> float:
-        """Returns how many examples all workers together take in; NaN before that is known."""
+        """Returns the examples per second of all workers together; NaN before it is known."""
         moments = self.moments
         return self._per_s(now_s, moments[-1].examples - moments[0].examples if moments else 0.0)
 
     def late(self, now_s: float, workers: Mapping[int, Sighting]) -> dict[int, float]:
-        """Returns the workers that train but make no step, and for how many seconds."""
+        """Returns the workers that train but make no step, each with its seconds without one.
+
+        A worker is late after `_LATE_S` seconds or `_LATE_STEPS` usual steps, the longer of both.
+        """
         limit_s = max(_LATE_S, _LATE_STEPS * self._usual_s())
         return {
             index: now_s - since_s
@@ -159,19 +167,20 @@ class Pace:
         if len(self.moments) < 2:
             return math.nan
         first_s, last_s = self.moments[0].time_s, self.moments[-1].time_s
-        # The next step is on its way; once it is overdue the run is slower than it was.
+        # The time since the last step counts only once the next step is overdue. The speed then
+        # falls with every second.
         until_s = last_s if now_s - last_s <= _LATE_STEPS * self._usual_s() else now_s
         return number / (until_s - first_s)
 
     def _usual_s(self) -> float:
-        """Returns the time between two moments; 0 before that is known."""
+        """Returns the mean time between two moments in seconds; 0 before it is known."""
         if len(self.moments) < 2:
             return 0.0
         return (self.moments[-1].time_s - self.moments[0].time_s) / (len(self.moments) - 1)
 
 
 def training_progress(workers: Mapping[int, Sighting]) -> list[Progress]:
-    """Returns what those that train have written, in the order of the workers."""
+    """Returns the progress of the training workers that have reported any, in order."""
     return [
         worker.progress
         for worker in workers.values()
