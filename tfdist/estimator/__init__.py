@@ -1,7 +1,8 @@
 """The Estimator API on stock TensorFlow, with host_call.
 
 Names, arguments, files and log lines are those of tf.estimator. Importing this package makes
-`tf.keras` Keras 2 (tf-keras), whose layers build v1 graphs, unless the user decided otherwise.
+`tf.keras` Keras 2 (tf-keras), because its layers build v1 graphs. A choice that the user has
+already made stays.
 """
 
 from tfdist.cluster import WorkerLostError

@@ -1,4 +1,4 @@
-"""add_metrics: an Estimator with more metrics than its model_fn has."""
+"""`add_metrics`: an Estimator that evaluates additional metrics."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _ARGUMENTS = ("features", "labels", "predictions", "config")
 
 
 def add_metrics(estimator: Estimator, metric_fn: Callable[..., dict[str, Any]]) -> Estimator:
-    """Makes an Estimator that evaluates the metrics of another one and some more.
+    """Makes an Estimator that evaluates the metrics of another Estimator and additional ones.
 
     Args:
-      estimator: The other one. The new one shares its model_dir, config and warm start.
+      estimator: The other Estimator. The new one shares its model_dir, config and warm start.
       metric_fn: A function of any of `features`, `labels`, `predictions` and `config` that returns
-        a dict of name to metric, as in `eval_metric_ops`. A name that the model has too is
-        replaced. It runs after model_fn, where that runs.
+        a dict of name to metric, as in `eval_metric_ops`. A metric of the model with the same name
+        is replaced. It runs after model_fn, in the same place.
 
     Raises:
       ValueError: If `metric_fn` has other arguments.
@@ -45,7 +45,7 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., dict[str, Any]]) 
         return _with_metrics(spec, call_with(metric_fn, offered))
 
     class WithAddedMetrics(Estimator):
-        """Evaluates more metrics; all else is the other Estimator's."""
+        """An Estimator with additional metrics; everything else is the other Estimator's."""
 
         def _pipeline(self, mode: str) -> PipelineEstimatorSpec | None:
             return estimator._pipeline(mode)
@@ -59,7 +59,7 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., dict[str, Any]]) 
 
 
 def _with_metrics(spec: EstimatorSpec, added: dict[str, Any]) -> EstimatorSpec:
-    """Adds metrics to those of the spec, of whichever kind it has."""
+    """Returns the spec with the metrics added, to `eval_metrics` if it has them."""
     if spec.eval_metrics is None:
         return spec._replace(eval_metric_ops={**(spec.eval_metric_ops or {}), **added})
     function, tensors = spec.eval_metrics

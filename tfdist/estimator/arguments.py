@@ -13,13 +13,13 @@ _MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
 
 
 def check_positive(name: str, value: int | None) -> None:
-    """Refuses a number of steps below 1; ValueError."""
+    """Raises ValueError for a number of steps below 1."""
     if value is not None and value <= 0:
         raise ValueError(f"Must specify {name} > 0, given: {value}.")
 
 
 def check_multiple(steps: int | None, loops: int) -> None:
-    """Refuses a number of steps that does not fill its last loop; ValueError."""
+    """Raises ValueError for a number of steps that is not a multiple of iterations_per_loop."""
     if steps is not None and steps % loops:
         below = steps - steps % loops
         nearest = f"{below} and {below + loops}" if below else f"{loops}"
@@ -30,7 +30,7 @@ def check_multiple(steps: int | None, loops: int) -> None:
 
 
 def checked_listeners(listeners: Any) -> tuple[v1.train.CheckpointSaverListener, ...]:
-    """Makes a tuple of checkpoint listeners; TypeError for anything else."""
+    """Returns a tuple of checkpoint listeners; raises TypeError for anything else."""
     listeners = tuple(listeners or ())
     for listener in listeners:
         if not isinstance(listener, v1.train.CheckpointSaverListener):
@@ -41,17 +41,18 @@ def checked_listeners(listeners: Any) -> tuple[v1.train.CheckpointSaverListener,
 
 
 def argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Names a callable's arguments; those that a partial has bound are left out."""
+    """Returns the names of a callable's arguments, without those that a partial has bound."""
     return tuple(parameter.name for parameter in _parameters(function))
 
 
 def check_model_fn(model_fn: Any, params: Any) -> None:
-    """Refuses a model_fn whose arguments the Estimator cannot fill.
+    """Checks that the Estimator can fill the arguments of a model_fn.
 
-    One that takes neither features nor labels is a pipeline's; see `PipelineEstimatorSpec`.
+    A model_fn that takes neither features nor labels belongs to a pipeline; see
+    `PipelineEstimatorSpec`.
 
     Raises:
-      ValueError: Naming the argument.
+      ValueError: If it cannot; the message names the argument.
     """
     if model_fn is None:
         raise ValueError("model_fn must be provided to Estimator.")
@@ -65,7 +66,7 @@ def check_model_fn(model_fn: Any, params: Any) -> None:
             f"model_fn ({model_fn}) does not include params argument, but params ({params}) is "
             "passed to Estimator."
         )
-    # One after a * that has a default is the function's own affair.
+    # Keyword-only arguments with a default are left to the function.
     own = {p.name for p in _parameters(model_fn) if p.kind is p.KEYWORD_ONLY and not _is_needed(p)}
     unknown = sorted(names - set(_MODEL_FN_ARGUMENTS) - {"self"} - own)
     if unknown:
@@ -76,25 +77,25 @@ def check_model_fn(model_fn: Any, params: Any) -> None:
 
 
 def call_with(function: Callable[..., Any], offered: Mapping[str, Any], *args: Any) -> Any:
-    """Calls a function with those of the offered arguments that it names."""
+    """Calls a function with the offered arguments that its signature names."""
     names = argument_names(function)
     return function(*args, **{k: v for k, v in offered.items() if k in names})
 
 
 def needed_arguments(function: Callable[..., Any]) -> set[str]:
-    """Names the arguments without which a function cannot be called."""
+    """Returns the names of a function's required arguments."""
     return {parameter.name for parameter in _parameters(function) if _is_needed(parameter)}
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Lists the parameters that have a name of their own, less those that a partial has bound."""
+    """Returns the named parameters, without *args, **kwargs and those that a partial has bound."""
     bound: set[str] = set()
     skipped = 0
     while isinstance(function, functools.partial):
         bound |= set(function.keywords or {})
         skipped += len(function.args)
         function = function.func
-    # A decorator's own arguments count: it need not hand them on as they are.
+    # A decorator's own arguments count: it may not pass them on unchanged.
     every = inspect.signature(function, follow_wrapped=False).parameters.values()
     named = [p for p in every if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     wrapped = getattr(function, "__wrapped__", None)

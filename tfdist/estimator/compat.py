@@ -1,4 +1,4 @@
-"""enable_compat: tf.estimator back in its place, for programs that cannot change their imports."""
+"""`enable_compat`: tfdist.estimator as tf.estimator, for programs with unchanged imports."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-# TensorFlow keeps its API in several modules: tf.compat.v1 is one, and another one is in
-# sys.modules as tensorflow._api.v2.compat.v1, and each holds the API of the other version again.
+# TensorFlow has several modules for its API. tf.compat.v1 is one module, and sys.modules has
+# another one as tensorflow._api.v2.compat.v1. Each also contains the API of the other version.
 _API = re.compile(r"tensorflow(\._api\.v2)?(\.compat\.v[12])*")
 _PARTS = ("experimental", "export", "inputs")
 _KERAS = {
@@ -25,8 +25,8 @@ _KERAS = {
 def enable_compat() -> None:
     """Puts `tfdist.estimator` where TensorFlow had tf.estimator up to 2.15.
 
-    Call it once, before the first import of a module that uses tf.estimator; again does no harm.
-    Then these work as they did, each with the classes of its version:
+    Call it once, before the first import of a module that uses tf.estimator. Further calls have no
+    effect. Afterwards these work as before, each with the classes of its version:
 
     * `tf.estimator`, `from tensorflow import estimator`, `import tensorflow.estimator`;
     * the same of `tensorflow.compat.v1` and `tensorflow.compat.v2`;
@@ -35,7 +35,7 @@ def enable_compat() -> None:
     * `from tensorflow_estimator import estimator`, the v1 version, unless that is installed.
 
     Raises:
-      RuntimeError: If this TensorFlow has a tf.estimator of its own.
+      RuntimeError: If this TensorFlow includes tf.estimator.
     """
     from tfdist import estimator as v2
     from tfdist.estimator import v1
@@ -60,12 +60,12 @@ def enable_compat() -> None:
 
 
 def reason_to_refuse(version: str, existing: Any, ours: Any) -> str | None:
-    """Says why tf.estimator cannot be replaced, or None.
+    """Returns the reason why tf.estimator cannot be replaced, or None.
 
     Args:
-      version: TensorFlow's.
-      existing: What is at tf.estimator now; None if nothing is.
-      ours: What is to be there.
+      version: The version of TensorFlow.
+      existing: The present value of tf.estimator; None without one.
+      ours: The module to put there.
     """
     major, minor = (int(part) for part in version.split(".")[:2])
     if (major, minor) >= (2, 16) and (existing is None or existing is ours):
@@ -77,7 +77,7 @@ def reason_to_refuse(version: str, existing: Any, ours: Any) -> str | None:
 
 
 def _make_importable(name: str, estimator: Any) -> None:
-    """Lets `import <name>` and `import <name>.export` find the modules that are there already."""
+    """Makes `import <name>` and `import <name>.export` find the existing modules."""
     sys.modules[name] = estimator
     for part in _PARTS:
         sys.modules[f"{name}.{part}"] = getattr(estimator, part)

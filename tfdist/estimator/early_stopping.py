@@ -1,13 +1,13 @@
-"""Hooks that end training: by its evaluations, or once a checkpoint is on disk.
+"""Hooks that end training: depending on evaluations, or once a checkpoint is on disk.
 
 With other workers a hook's request to stop is passed on to all of them (`agreement.StopWish`), and
-all stop after the same step. So a decision on one worker is enough.
+all stop after the same step. A decision on one worker is therefore enough.
 
-tf.estimator told its other workers by a variable, `signal_early_stopping/STOP`, which its
-checkpoints hold. Nothing here reads it, but it is kept in a checkpoint that has it and put into a
-new one, so that tf.estimator can resume from what is saved here; where a checkpoint without it is
-resumed, it is left out, since restoring would fail. tf.estimator has saved True there at the end of
-a run that was stopped early; here it is False from the first step on.
+tf.estimator notified its other workers through a variable, `signal_early_stopping/STOP`, which its
+checkpoints contain. tfdist does not read this variable. New checkpoints include it, so that
+tf.estimator can resume from them. A training that resumes from a checkpoint without the variable
+leaves it out, because restoring would fail. tf.estimator has saved True there at the end of a run
+that was stopped early; here it is False from the first step on.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ def make_early_stopping_hook(
     run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> v1.train.SessionRunHook:
-    """Makes a hook that asks a function from time to time whether training shall end.
+    """Makes a hook that calls a function at intervals and ends training once it returns True.
 
-    Every worker that has the hook asks its own function; one that answers True ends training on
-    all workers.
+    Every worker that has the hook calls its function. True on one worker ends training on all
+    workers.
 
     Args:
       estimator: The Estimator that trains.
-      should_stop_fn: Takes nothing, returns a bool; first called after the first step.
+      should_stop_fn: Takes no argument and returns a bool; first called after the first step.
       run_every_secs: Seconds between two calls.
       run_every_steps: Steps between two calls; needs `run_every_secs=None`.
 
     Raises:
-      TypeError: If `estimator` is no Estimator, or `should_stop_fn` is not callable.
+      TypeError: If `estimator` is not an Estimator, or `should_stop_fn` is not callable.
       ValueError: If both intervals are given, or none.
     """
     if not isinstance(estimator, Estimator):
@@ -92,11 +92,11 @@ def stop_if_higher_hook(
     Args:
       estimator: The Estimator that trains.
       metric_name: Name of the metric; KeyError while training if an evaluation lacks it.
-      threshold: What the metric must exceed.
+      threshold: The value that the metric must exceed.
       eval_dir: Folder of the event files; None is `estimator.eval_dir()`.
       min_steps: Evaluations of earlier global steps do not count.
-      run_every_secs: Seconds between two looks.
-      run_every_steps: Steps between two looks; needs `run_every_secs=None`.
+      run_every_secs: Seconds between two checks.
+      run_every_steps: Steps between two checks; needs `run_every_secs=None`.
     """
     has_crossed = _crossing(metric_name, threshold, operator.gt, "greater than")
     return _stop_if(estimator, has_crossed, eval_dir, min_steps, run_every_secs, run_every_steps)
@@ -137,8 +137,8 @@ def stop_if_no_increase_hook(
         one before it.
       eval_dir: Folder of the event files.
       min_steps: Evaluations of earlier global steps do not count.
-      run_every_secs: Seconds between two looks.
-      run_every_steps: Steps between two looks.
+      run_every_secs: Seconds between two checks.
+      run_every_steps: Steps between two checks.
     """
     has_stalled = _stalling(metric_name, max_steps_without_increase, operator.gt, "increase")
     return _stop_if(estimator, has_stalled, eval_dir, min_steps, run_every_secs, run_every_steps)
@@ -161,7 +161,7 @@ def stop_if_no_decrease_hook(
     return _stop_if(estimator, has_stalled, eval_dir, min_steps, run_every_secs, run_every_steps)
 
 
-# Deciding: from metrics to the line that says why to stop, or None.
+# Decisions: from metrics to the line with the reason to stop, or None.
 
 _Decision = Callable[[_Metrics], str | None]
 
@@ -204,7 +204,7 @@ def _stop_if(
     run_every_steps: int | None,
 ) -> v1.train.SessionRunHook:
     folder = estimator.eval_dir() if eval_dir is None else eval_dir
-    # Another worker's model_dir may hold what an earlier run has left.
+    # Another worker's model_dir may contain event files of an earlier run.
     is_chief = estimator.config.is_chief
 
     def should_stop() -> bool:
@@ -219,16 +219,17 @@ def _stop_if(
     return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
 
 
-# Doing.
+# Hooks.
 
 
 class _StopOnRequest(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Asks a function from time to time, and requests to stop when it answers True.
+    """Calls a function at intervals, and requests to stop when it returns True.
 
     Args:
       should_stop_fn: The function.
-      timer: Says at which steps to ask.
-      checkpoint_dir: Where training resumes from; None leaves tf.estimator's variable out.
+      timer: Decides after which steps to call it.
+      checkpoint_dir: The folder that training resumes from; None leaves out tf.estimator's
+        variable.
     """
 
     def __init__(
@@ -266,7 +267,7 @@ class _StopOnRequest(v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 def _fits_checkpoint(checkpoint_dir: str) -> bool:
-    """Says whether a model with tf.estimator's variable can be restored from the folder."""
+    """Returns whether a model with tf.estimator's variable can be restored from the folder."""
     latest = newest_whole(checkpoint_dir)
     name = f"{_SCOPE}/{_VARIABLE}"
     return latest is None or tf.train.load_checkpoint(latest).has_tensor(name)
@@ -290,14 +291,14 @@ def make_stop_at_checkpoint_step_hook(
 ) -> v1.train.SessionRunHook:
     """Makes a hook that ends training at a global step, once its checkpoint exists.
 
-    Under a strategy, and on the chief, it stops at that step: workers end together, after worker 0
-    has saved. Another task, in a session of its own that shares model_dir and the global step with
-    the chief's, goes on until it finds the chief's checkpoint of that step.
+    Under a strategy, and on the chief, it stops at that step. All workers end together, after
+    worker 0 has saved. Another task has a separate session that shares model_dir and the global
+    step with the chief's. It continues until it finds the chief's checkpoint of that step.
 
     Args:
       estimator: The Estimator that trains.
       last_step: The global step.
-      wait_after_file_check_secs: Seconds that such another task sleeps between two looks.
+      wait_after_file_check_secs: Seconds that such a task sleeps between two checks.
 
     Raises:
       ValueError: If `last_step` is None.
@@ -314,7 +315,7 @@ class _StopAtCheckpointStep(v1.train.SessionRunHook):  # type: ignore[misc]
     Args:
       model_dir: The folder.
       last_step: The step.
-      wait_after_file_check_secs: Seconds to sleep after each look, since many may be looking.
+      wait_after_file_check_secs: Seconds to sleep after each check, since many tasks may check.
     """
 
     def __init__(
@@ -340,7 +341,7 @@ class _StopAtCheckpointStep(v1.train.SessionRunHook):  # type: ignore[misc]
         return v1.train.SessionRunArgs(self._global_step)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        # The step was fetched beside the call that may have incremented it.
+        # The step was fetched in the same call that may have incremented it.
         if int(run_values.results) + 1 < self._last_step:
             return
         newest = listing.latest(self._model_dir)

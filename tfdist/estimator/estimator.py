@@ -44,24 +44,24 @@ _OVERRIDABLE = frozenset(
         "_create_and_assert_global_step",
         "_export_all_saved_models",
         "_pipeline",
-        "export_savedmodel",  # That of v1, which v2 does not have.
+        "export_savedmodel",  # Only v1 has it.
     }
 )
 _HOOKS_RULE = "Hooks must be a SessionRunHook"
 
 
 class Estimator:
-    """Trains, evaluates and predicts with a model_fn, saving to and resuming from model_dir.
+    """Trains, evaluates and predicts with a model_fn; saves to and resumes from model_dir.
 
     Args:
       model_fn: A function of `features` and any of `labels`, `mode`, `params`, `config` that builds
         one model in the current graph and returns an `EstimatorSpec`. It runs on the device.
-      model_dir: Folder of checkpoints and event files; None takes the config's, else a temporary
-        folder.
+      model_dir: Folder of checkpoints and event files. None takes the config's folder; without
+        one, a temporary folder.
       config: A `RunConfig`; None is `RunConfig()`.
       params: Passed to model_fn and input_fn, copied.
-      warm_start_from: A path or `WarmStartSettings` for training and evaluating without a
-        checkpoint of one's own.
+      warm_start_from: A path or `WarmStartSettings`, for training and evaluation while model_dir
+        has no checkpoint.
       train_batch_size: Examples that all replicas of all workers read in one step of training.
         params["batch_size"] tells input_fn and model_fn what each replica reads.
       eval_batch_size: The same for evaluating.
@@ -106,7 +106,7 @@ class Estimator:
             v1.logging.info("eval_distribute has several workers, but an evaluation runs in the "
                             "process that calls it alone.")  # fmt: skip
 
-    # Facts.
+    # Properties and values of checkpoints.
 
     @property
     def model_dir(self) -> str:
@@ -134,7 +134,7 @@ class Estimator:
         return listing.latest(self.model_dir)
 
     def get_variable_names(self) -> list[str]:
-        """Names the variables of the newest checkpoint; ValueError if there is none."""
+        """Returns the names of the newest checkpoint's variables; ValueError without one."""
         return listing.variable_names(self.model_dir)
 
     def get_variable_value(self, name: str) -> Any:
@@ -145,7 +145,7 @@ class Estimator:
         """Returns the folder of evaluation's event files."""
         return os.path.join(self.model_dir, "eval" if not name else f"eval_{name}")
 
-    # Work.
+    # Training, evaluation, prediction and export.
 
     def train(
         self,
@@ -157,31 +157,33 @@ class Estimator:
     ) -> Estimator:
         """Trains until a number of steps is done or the input ends.
 
-        Under a strategy every worker must call it, with the same model and number of steps; all
-        end after the same step, also if the input or a hook ends on one of them only. Only worker
-        0 saves checkpoints and summaries.
+        Under a strategy every worker must call it, with the same model and number of steps. All
+        end after the same step, even if the input or a hook ends training on only one of them.
+        Only worker 0 saves checkpoints and summaries.
 
         Args:
           input_fn: Returns a `tf.data.Dataset` of features or (features, labels), or such tensors.
-            Gets those of `mode`, `params`, `config` that it names, and `input_context` under a
-            strategy.
+            Called with those of `mode`, `params` and `config` that its signature names, and with
+            `input_context` under a strategy.
           hooks: Session hooks.
-          steps: Steps from where training resumes; a multiple of iterations_per_loop.
-          max_steps: The global step at which to stop; returns at once if a checkpoint is there.
+          steps: Number of steps from the restored one; a multiple of iterations_per_loop.
+          max_steps: The global step at which to stop. Returns at once if a checkpoint has reached
+            it.
           saving_listeners: Called around each checkpoint, on worker 0.
 
         Returns:
           This Estimator.
 
         Raises:
-          ValueError: If steps are not usable, or model_fn or input_fn returned what is not allowed.
+          ValueError: If steps are not usable, or model_fn or input_fn returned something that is
+            not allowed.
           NanLossDuringTrainingError: If the loss became NaN on any worker.
-          WorkerLostError: If another worker went away.
+          WorkerLostError: If another worker was lost.
           ModelMismatchError: If the workers' models differ.
           CheckpointMismatchError: If the model differs from that of model_dir's checkpoint.
           ModelDirInUseError: If another process trains in the same model_dir.
-          CheckpointDamagedError: If there are checkpoints in model_dir, but none is whole.
-          CheckpointSpaceError: If there is no room for a checkpoint.
+          CheckpointDamagedError: If model_dir has checkpoints, but all are damaged.
+          CheckpointSpaceError: If there is no disk space for a checkpoint.
         """
         self._check_role()
         check_positive("steps", steps)
@@ -224,10 +226,10 @@ class Estimator:
 
         Args:
           input_fn: As in `train`; `input_context` is None.
-          steps: Batches to evaluate; None is all of the input.
+          steps: Batches to evaluate; None evaluates the whole input.
           hooks: Session hooks.
-          checkpoint_path: None is the newest of model_dir; without any, the freshly initialised
-            model is evaluated.
+          checkpoint_path: None takes the newest checkpoint of model_dir; without any, the freshly
+            initialised model is evaluated.
           name: Event files go to model_dir/eval_<name>.
 
         Returns:
@@ -263,16 +265,16 @@ class Estimator:
         yield_single_examples: bool = True,
         num_predictions: int | None = None,
     ) -> Iterator[Any]:
-        """Yields predictions for the input's features; nothing happens before the first `next`.
+        """Yields predictions for the input's features. Work starts with the first `next`.
 
         Args:
           input_fn: As in `train`; labels are dropped.
-          predict_keys: Which of a dict's predictions to keep.
+          predict_keys: The keys to keep of a dict of predictions.
           hooks: Session hooks, run once a batch.
-          checkpoint_path: None is the newest of model_dir; without any, the freshly initialised
-            model predicts.
+          checkpoint_path: None takes the newest checkpoint of model_dir; without any, the freshly
+            initialised model predicts.
           yield_single_examples: Whether batches are split into examples.
-          num_predictions: How many to yield at most; None is until the input ends.
+          num_predictions: The highest number of predictions to yield; None reads the whole input.
         """
         if num_predictions is not None and num_predictions < 1:
             raise ValueError(f"num_predictions must be at least 1, got {num_predictions}.")
@@ -308,14 +310,15 @@ class Estimator:
         """Writes a checkpoint and the model as a SavedModel, in this process alone.
 
         Args:
-          export_dir_base: The folder that gets a folder named by the seconds since 1970.
-          serving_input_receiver_fn: Returns a `tfdist.estimator.export.ServingInputReceiver` or the
-            like: what the model is fed with.
-          assets_extra: Path below "assets.extra" to the file that is copied there.
+          export_dir_base: The folder in which a new folder is made, named by the seconds since
+            1970.
+          serving_input_receiver_fn: Returns a `tfdist.estimator.export.ServingInputReceiver` or a
+            similar object, with the tensors that feed the model.
+          assets_extra: A dict of path below "assets.extra" to the file that is copied there.
           as_text: Whether to write saved_model.pbtxt.
-          checkpoint_path: None is the newest of model_dir; without any, the one that
+          checkpoint_path: None takes the newest checkpoint of model_dir; without any, the one that
             warm_start_from names.
-          experimental_mode: In which mode model_fn is called.
+          experimental_mode: The mode in which model_fn is called.
 
         Returns:
           The path of the new folder.
@@ -351,7 +354,7 @@ class Estimator:
 
         Args:
           export_dir_base: As in `export_saved_model`.
-          input_receiver_fn_map: Mode to receiver function; modes with None are left out.
+          input_receiver_fn_map: A dict of mode to receiver function; modes with None are left out.
           assets_extra: As in `export_saved_model`.
           as_text: As in `export_saved_model`.
           checkpoint_path: As in `export_saved_model`.
@@ -371,7 +374,7 @@ class Estimator:
             strip_default_attrs=True,
         )
 
-    # Inside.
+    # Internal methods.
 
     def _export_all_saved_models(
         self,
@@ -382,7 +385,7 @@ class Estimator:
         checkpoint_path: str | None = None,
         strip_default_attrs: bool = True,
     ) -> bytes:
-        """Does both kinds of export; a subclass may put something around it."""
+        """Performs both kinds of export. Subclasses may extend it."""
         return saved_model.export(
             model_fn=lambda features, labels, mode: self._in_mode(mode, for_export=True)(
                 features, labels
@@ -409,20 +412,20 @@ class Estimator:
         return newest
 
     def _create_and_assert_global_step(self, graph: Any) -> Any:
-        """Creates the step counter of a graph; a subclass may make another one, or None."""
+        """Creates the step counter of a graph. Subclasses may make another one, or return None."""
         with graph.as_default():
             return create_global_step()
 
     def _config_of_session(self) -> RunConfig:
-        """Returns the config to train with: a strategy has a session target of its own."""
+        """Returns the config for training, with the session target of the strategy."""
         config = self._config
         return config if config.train_distribute is not None else config.in_this_process()
 
     def _pipeline(self, mode: str) -> PipelineEstimatorSpec | None:
-        """Returns what a pipeline's model_fn says; None for another one.
+        """Returns the spec of a pipeline's model_fn; None for an ordinary model_fn.
 
-        The input and the devices have to be known before the graph is built, so the model_fn is
-        called here in a graph that nothing else is built in. It calls no stage.
+        The input and the devices must be known before the graph is built. So the model_fn is called
+        here in a separate graph. This calls no stage.
         """
         if "features" in argument_names(self._model_fn):
             return None
@@ -487,14 +490,14 @@ class Estimator:
         return lambda: warm_start.apply_warm_start(settings)
 
     def _find_checkpoint(self, needs_step: bool) -> FoundCheckpoint:
-        """Looks for what to resume from; only worker 0 needs the folder."""
+        """Finds the checkpoint to resume from. Only worker 0 needs the folder."""
         if self._config.train_distribute is not None and not self._config.is_chief:
             return FoundCheckpoint(path=None, step=0)
         listing.require_writable(self.model_dir)
         try:
             recovers = recover if self._config.is_chief else newest_whole
             path = recovers(self.model_dir)
-        except CheckpointDamagedError as error:  # All workers are to end with it.
+        except CheckpointDamagedError as error:  # All workers must end with it.
             return FoundCheckpoint(path=None, step=0, problem=str(error))
         step = listing.step_of(path) if path and needs_step else 0
         return FoundCheckpoint(path=path, step=step)
@@ -502,13 +505,13 @@ class Estimator:
     def _lock_of_chief(
         self, hooks: Sequence[v1.train.SessionRunHook]
     ) -> AbstractContextManager[Sequence[v1.train.CheckpointSaverListener]]:
-        """Locks model_dir for a chief that saves, and gives its saver's listeners."""
+        """Locks model_dir for a chief that saves; yields the listeners for its saver."""
         has_saver = any(isinstance(hook, v1.train.CheckpointSaverHook) for hook in hooks)
         saves = has_saver or saves_checkpoints(self._config)
         return locked(self.model_dir) if self._config.is_chief and saves else nullcontext(())
 
     def _check_role(self) -> None:
-        """Refuses to train in a task, or a cluster, that does not train."""
+        """Raises an error in a task, or a cluster, that does not train."""
         config = self._config
         if config.task_type in ("evaluator", "ps"):
             raise ValueError(
@@ -523,7 +526,7 @@ class Estimator:
             )
 
     def _check_overrides(self) -> None:
-        """Refuses subclasses that replace what the Estimator relies on."""
+        """Raises an error for subclasses that override methods which the Estimator relies on."""
         own = {name for name in vars(Estimator) if not name.startswith("__")} - _OVERRIDABLE
         overridden = sorted(
             name
@@ -538,8 +541,8 @@ class Estimator:
 
 
 def _complete(config: RunConfig, model_dir: str) -> RunConfig:
-    """Returns a copy with the model_dir, and a session_config if it has none."""
-    # Not as methods of the config: a subclass may replace by rules of its own.
+    """Returns a copy with the model_dir, and with a session_config if it has none."""
+    # Not methods of the config, because a subclass may override `replace`.
     if config.session_config is None:
         config = RunConfig.replace(config, session_config=default_session_config())
     return RunConfig.replace(config, model_dir=model_dir)

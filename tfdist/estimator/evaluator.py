@@ -1,4 +1,4 @@
-"""What evaluates while others train: the newest checkpoint, its exporters, and when."""
+"""Evaluation during a training: the newest checkpoint, the exporters, and the times."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _SHORTEST_WAIT_S = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
-    """What one evaluation gave.
+    """The results of one evaluation.
 
     Attributes:
-      metrics: What `Estimator.evaluate` returned.
-      exports: What the exporters returned, in order.
+      metrics: The return value of `Estimator.evaluate`.
+      exports: The return values of the exporters, in order.
       is_final: Whether the evaluated step has reached max_steps.
     """
 
@@ -40,9 +40,9 @@ class Evaluator:
     """Evaluates the newest checkpoint and calls the exporters.
 
     Args:
-      estimator: Whose checkpoints.
-      eval_spec: What to evaluate with.
-      max_steps: The global step at which training ends; None if nobody knows.
+      estimator: The Estimator; its checkpoints are evaluated.
+      eval_spec: The input and the settings of the evaluation.
+      max_steps: The global step at which training ends; None if it is not known.
     """
 
     def __init__(self, estimator: Estimator, eval_spec: EvalSpec, max_steps: int | None) -> None:
@@ -54,7 +54,7 @@ class Evaluator:
         self._warned_at = 0.0
 
     def evaluate(self) -> EvaluationResult | None:
-        """Evaluates; None, with a warning now and then, if there is no new checkpoint.
+        """Evaluates; returns None if there is no new checkpoint, with an occasional warning.
 
         Raises:
           TypeError, ValueError: If `Estimator.evaluate` was replaced by something that does not
@@ -89,7 +89,7 @@ class Evaluator:
         return self.last
 
     def _whole(self, path: str) -> str | None:
-        """Returns this checkpoint or, if it is damaged, the newest whole one; None if none is."""
+        """Returns this checkpoint or, if it is damaged, the newest whole one; None without one."""
         try:
             return newest_whole(self._estimator.model_dir, first=path)
         except CheckpointDamagedError as error:  # The next one may be whole.
@@ -117,9 +117,9 @@ class Evaluator:
 
 
 class EvaluateAfterSave(v1.train.CheckpointSaverListener):  # type: ignore[misc]
-    """Evaluates after a checkpoint, but not the one at the start, and not too often.
+    """Evaluates saved checkpoints, except the one at the start, and not too often.
 
-    A stop signal ends it: all that was trained is saved then.
+    A stop signal ends the evaluation: at that time all training is already saved.
     """
 
     def __init__(self, evaluator: Evaluator) -> None:
@@ -160,7 +160,7 @@ class EvaluateAfterSave(v1.train.CheckpointSaverListener):  # type: ignore[misc]
 
 
 def evaluate_continuously(evaluator: Evaluator, max_steps: int | None) -> None:
-    """Evaluates each new checkpoint until one has reached max_steps; never ends without."""
+    """Evaluates each new checkpoint until one has reached max_steps; without it, runs forever."""
     spec, file = evaluator.eval_spec, find_progress_file()
     if file is not None:
         file.write(phase="waiting", total_steps=max_steps or -1)
@@ -193,7 +193,7 @@ def _wait_for_the_next_round(throttle_secs: float, started: float, has_evaluated
             "EvalSpec.throttle_secs is set as 0. This might overload the job before finding (next) "
             "new checkpoint. Please consider to increase it."
         )
-        time.sleep(_SHORTEST_WAIT_S)  # Looking without a pause would keep a core busy.
+        time.sleep(_SHORTEST_WAIT_S)  # Without a pause the loop would keep a core busy.
 
 
 def _check_metrics(metrics: Any) -> None:

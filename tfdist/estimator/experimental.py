@@ -35,10 +35,10 @@ __all__ = [
 def call_logit_fn(
     logit_fn: Callable[..., Any], features: Any, mode: str, params: Any, config: Any
 ) -> Any:
-    """Calls a logit_fn with `features` and those of mode, params and config that it names.
+    """Calls a logit_fn with `features` and the other arguments that its signature names.
 
     Returns:
-      Its result: a tensor, or a dict of string to tensor.
+      The result of the logit_fn: a tensor, or a dict of string to tensor.
 
     Raises:
       ValueError: If the result is something else.

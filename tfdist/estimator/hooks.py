@@ -1,9 +1,9 @@
 """Session hooks: TensorFlow's under the names of tf.estimator, and a hook that logs on the device.
 
-They are TensorFlow's own classes: a hook written for `tf.compat.v1.train` is one here.
+The classes are TensorFlow's own, so hooks written for `tf.compat.v1.train` work here.
 
 `tf.compat.v1.train.LoggingTensorHook` fetches tensors, which is not possible inside a loop of
-steps. Here an op in the step hands them to the hook, on the host.
+steps. In `DeviceLoggingTensorHook` an op in the step passes them to the hook, on the host.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class DeviceLoggingTensorHook(v1.train.SessionRunHook):  # type: ignore[misc]
     """Logs tensors every n session calls, every n seconds, or at the end.
 
     Call `log` once in model_fn, and give the hook to `training_hooks` (or to the hooks of another
-    method). A line reads "name = value, name2 = value2 (x.xxx sec)". The tensors cross to the host
-    in every step. Of several replicas in a worker, the first one's are logged.
+    method). A line reads "name = value, name2 = value2 (x.xxx sec)". The tensors are copied to the
+    host in every step. With several replicas in a worker, the tensors of the first one are logged.
 
     Args:
       every_n_iter: Session calls between two lines; the first call is logged.
       every_n_secs: Seconds between two lines.
       at_end: Whether to log at the end of the session.
-      formatter: From a dict of names and values to the line; None is as above.
+      formatter: Makes the line from a dict of name to value; None is the format above.
       logging_mode: `LoggingMode.LAST`, or `LoggingMode.ALL` for arrays [values, ...].
 
     Raises:
@@ -58,7 +58,7 @@ class DeviceLoggingTensorHook(v1.train.SessionRunHook):  # type: ignore[misc]
     """
 
     class LoggingMode(enum.Enum):
-        """What to log of the values since the last time: the last one, or all, stacked."""
+        """The values to log of those since the last line: the last one, or all, stacked."""
 
         LAST = "LAST"
         ALL = "ALL"
@@ -91,17 +91,17 @@ class DeviceLoggingTensorHook(v1.train.SessionRunHook):  # type: ignore[misc]
         self._calls = 0
 
     def log(self, tensors: Any) -> tf.Operation:
-        """Chooses what is logged; to be called once in a model.
+        """Sets the tensors to log; must be called once in a model.
 
         Args:
           tensors: A tensor, a list of tensors, or a dict of name to tensor.
 
         Returns:
-          The op that hands the values over. A training step runs it, and so does a session that
-          has the hook; only inside a loop of the user's own it must be made a control dependency.
+          The op that passes the values to the hook. A training step runs it, and so does a session
+          that has the hook. Inside a loop in the user's code it must be a control dependency.
 
         Raises:
-          TypeError: For anything but tensors.
+          TypeError: If something is not a tensor.
           RuntimeError: If it has been called before in this graph.
         """
         named = _by_name(tensors)
@@ -117,7 +117,7 @@ class DeviceLoggingTensorHook(v1.train.SessionRunHook):  # type: ignore[misc]
         self._names = list(named)
         with tf.device(HOST):
             handed = tf.numpy_function(self._receive, list(named.values()), [])
-        # Without outputs it is an operation, or in some versions a list of none.
+        # Without outputs this is an operation or, in some versions, an empty list.
         self._op = handed if isinstance(handed, tf.Operation) else tf.group(handed)
         v1.add_to_collection(RUN_WITH_EACH_STEP, self._op)
         return self._op
@@ -199,6 +199,6 @@ def _is_first_replica() -> bool:
 
 
 def _stacked(column: tuple[Any, ...]) -> Any:
-    """Stacks values of one shape; others, of a smaller last batch say, stay a list."""
+    """Stacks values of equal shape; others stay a list, for example with a smaller last batch."""
     shapes = {np.shape(value) for value in column}
     return np.stack(column) if len(shapes) == 1 else list(column)

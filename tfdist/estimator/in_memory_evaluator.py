@@ -1,4 +1,4 @@
-"""Evaluating inside a training, without a checkpoint between the two."""
+"""Evaluation inside a training, without a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from tfdist.strategies.values.sync_on_read import variables_of
 class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
     """Evaluates when training starts, every so many session calls, and when it ends.
 
-    The evaluation's graph is built once; each evaluation copies the variables that both graphs
-    have, and writes to `estimator.eval_dir(name)`. Nothing is saved. Give it to `train` as a hook.
+    The evaluation's graph is built once. Each evaluation copies the variables that both graphs
+    have, and writes to `estimator.eval_dir(name)`. No checkpoint is saved. Give it to `train` as a
+    hook.
 
-    Under a strategy with several workers, worker 0 evaluates and the others, which may have the
-    hook too, wait for it in their next step. Variables that each worker keeps for itself until
-    they are saved (`synchronization=ON_READ`) cannot be evaluated so.
+    Under a strategy with several workers, worker 0 evaluates. The others, which may also have the
+    hook, wait for it in their next step. Variables with a separate value on each worker until they
+    are saved (`synchronization=ON_READ`) cannot be evaluated with this hook.
 
     Args:
       estimator: The Estimator whose model is evaluated.
@@ -35,9 +36,9 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
 
     Raises:
       ValueError: If `every_n_iter` is below 1, there are several workers without a strategy, or
-        parameter servers. While training starts: if the model's scaffold has a saver or init_fn of
-        its own, or the training graph has other things to save than variables.
-      TypeError: If a hook is no SessionRunHook.
+        parameter servers. At the start of training: if the model's scaffold defines a saver or an
+        init_fn, or the training graph has other objects to save than variables.
+      TypeError: If a hook is not a SessionRunHook.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
         self._timer.update_last_triggered_step(self._calls)
 
     def _refuse_own_variables(self) -> None:
-        """Refuses, on every worker, variables of which each worker has its own value."""
+        """Raises an error, on every worker, for variables with a separate value on each worker."""
         config = self._estimator.config
         own = variables_of(v1.get_default_graph()) if config.num_worker_replicas > 1 else []
         if own:
@@ -135,7 +136,7 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 class _Copies:
-    """Copies the variables that a training graph shares, by name, with an evaluation's graph.
+    """Copies variables from a training graph to those with the same names in an evaluation's graph.
 
     Args:
       evaluation: The evaluation.
@@ -155,7 +156,7 @@ class _Copies:
             )
 
     def read(self, session: v1.Session) -> dict[str, Any]:
-        """Returns values of the training's variables, to be given to `write`."""
+        """Returns the values of the training's variables, for `write`."""
         return session.run(self._sources)
 
     def write(self, session: v1.Session, values: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""Every name of Keras that it does not promise to keep and that tfdist uses, and why.
+"""All private names of Keras that tfdist uses, and the reasons.
 
-A tf_keras model that is converted to an Estimator is rebuilt in a v1 graph, where tf_keras makes of
-it a model of its older kind (`tf_keras.src.engine.training_v1`). That kind has no public door to
-some of its parts. Nothing else in tfdist touches them.
+A tf_keras model that is converted to an Estimator is rebuilt in a v1 graph. There tf_keras makes a
+model of its older kind (`tf_keras.src.engine.training_v1`). This kind has no public interface to
+some of its parts. No other module of tfdist uses them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledWith:
-    """What a model is compiled with, read once and outside of the Estimator's graphs.
+    """The arguments that a model is compiled with, read once outside the Estimator's graphs.
 
     Attributes:
-      own_optimizer: The one that the user's model has.
-      optimizer: Of the older kind, or a v1 optimizer wrapped by Keras.
-      optimizer_config: Its settings as plain values, to make another one from; None if it has none
-        to read.
+      own_optimizer: The optimizer of the user's model.
+      optimizer: An optimizer of the older kind, or a v1 optimizer wrapped by Keras.
+      optimizer_config: Its settings as plain values, from which another one can be made; None if
+        it has no readable settings.
       arguments: The other arguments of `compile`.
     """
 
@@ -51,7 +51,7 @@ class CompiledWith:
 
 
 def compile_arguments(model: Any) -> dict[str, Any]:
-    """Returns the arguments that the user gave to `compile`; publicly there is only their JSON."""
+    """Returns the arguments that the user gave to `compile`; the public API has only their JSON."""
     return dict(model._get_compile_args())
 
 
@@ -64,17 +64,18 @@ def clone_and_build(
     custom_objects: dict[str, Any] | None,
     iterations: tf.Variable | None,
 ) -> Any:
-    """Rebuilds a model in the current graph on these inputs; compiles it if there are iterations.
+    """Rebuilds a model in the current graph on these inputs; compiles it if `iterations` is given.
 
-    `tf_keras.models.clone_model` is public, but it neither compiles nor knows subclassed models.
+    `tf_keras.models.clone_model` is public, but it does not compile and does not support subclassed
+    models.
 
     Args:
-      model: The user's model; left as it is.
+      model: The user's model; not changed.
       inputs: Tensors in the model's order, a dict of them, or None for placeholders.
       targets: Tensors in the order of the model's outputs, or None for placeholders.
-      compiled: What to compile with.
+      compiled: The arguments to compile with.
       custom_objects: Classes and functions by name, for layers that are not Keras' own.
-      iterations: The variable that the optimizer counts its steps in, or None to not compile.
+      iterations: The variable in which the optimizer counts its steps; None does not compile.
     """
     with _compiled_as(model, compiled):
         return tf_keras.__internal__.models.clone_and_build_model(
@@ -90,10 +91,11 @@ def clone_and_build(
 
 @contextmanager
 def _compiled_as(model: Any, compiled: CompiledWith) -> Iterator[None]:
-    """Lends a model what the clone is to be compiled with, which is taken from the model.
+    """Sets on a model, in the `with` block, the arguments that its clone is compiled with.
 
-    It is taken at once, before the clone is built: another replica, which builds meanwhile, may
-    borrow and give back as well.
+    Keras compiles a clone with the arguments of the original model. They are read immediately,
+    before the clone is built, because another replica that builds at the same time may also set and
+    restore them.
     """
     borrows = compiled.optimizer is not compiled.own_optimizer
     if borrows:
@@ -108,10 +110,11 @@ def _compiled_as(model: Any, compiled: CompiledWith) -> Iterator[None]:
 
 
 def make_eager_again(model: Any) -> None:
-    """Undoes what building a model in a graph did to the classes of this one.
+    """Restores the classes of a model after a model of these classes was built in a graph.
 
-    tf_keras gives a class its older parent whenever one of its objects is made in a v1 graph, and
-    the newer one in eager execution; objects made before do not work under the other parent.
+    tf_keras changes the parent of a class whenever an object of it is made: to the older parent in
+    a v1 graph, to the newer one in eager execution. Objects made earlier do not work with the
+    other parent.
     """
     if tf.executing_eagerly():
         for part in (model, *model.submodules):
@@ -121,10 +124,10 @@ def make_eager_again(model: Any) -> None:
 
 
 def to_legacy(optimizer: Any) -> Any:
-    """Makes the older optimizer with the settings of a newer one; only tf_keras knows the pairs.
+    """Makes the older optimizer with the settings of a newer one; tf_keras defines the pairs.
 
     Raises:
-      AttributeError: If there is no older one.
+      AttributeError: If there is no older optimizer of this kind.
     """
     return tf_keras.__internal__.optimizers.convert_to_legacy_optimizer(optimizer)
 
@@ -132,23 +135,23 @@ def to_legacy(optimizer: Any) -> Any:
 def learning_rate_as_given(optimizer: Any) -> Any:
     """Returns the learning rate of an optimizer: a variable, or the schedule it was made with.
 
-    The public property has the schedule's value at this step in its place.
+    The public property returns the schedule's value at this step instead of the schedule.
     """
     return optimizer._learning_rate
 
 
 def has_known_graph(model: Any) -> bool:
-    """Says whether the layers are connected already: functional, or sequential with a shape.
+    """Returns whether the layers are already connected: functional, or sequential with a shape.
 
-    No public name tells a functional model from a subclassed one.
+    No public name distinguishes a functional model from a subclassed one.
     """
     return bool(model._is_graph_network)
 
 
 def has_weights_to_keep(model: Any) -> bool:
-    """Says whether the weights have values: always, but for models of a v1 graph.
+    """Returns whether the weights have values: always, except for models of a v1 graph.
 
-    There Keras marks the weights that it has initialised.
+    In a v1 graph Keras marks the weights that it has initialised.
     """
     if tf.compat.v1.executing_eagerly_outside_functions():
         return True
@@ -156,22 +159,23 @@ def has_weights_to_keep(model: Any) -> bool:
 
 
 def compiled_metrics(model: Any) -> list[Any]:
-    """Lists the metrics given to `compile`; `model.metrics` also has those of `add_metric`."""
+    """Returns the metrics given to `compile`; `model.metrics` also has those of `add_metric`."""
     if not getattr(model, "_compile_metrics", None):
         return []
     return list(model._compile_metric_functions)
 
 
 def weight_the_losses(model: Any, weights: list[Any]) -> None:
-    """Weighs each output's loss by a tensor per example; only `fit` has a public argument."""
+    """Weights each output's loss by a tensor per example; only `fit` has a public argument."""
     model._compile_weights_loss_and_weighted_metrics(weights)
 
 
 def name_layers_from_the_start() -> None:
-    """Lets Keras 3 call the next layer without a name "dense" again, say, and not "dense_7".
+    """Restarts the numbering of unnamed layers in Keras 3: "dense" again, not "dense_7".
 
-    It counts in the process, not in the graph as tf_keras does, and so the variables of a model_fn
-    would have other names at each call. Publicly, only all of Keras' state can be reset.
+    Keras 3 counts layers for the whole process; tf_keras counts them for each graph. Without the
+    restart the variables of a model_fn would have other names at each call. The public API can
+    only reset all of Keras' state.
     """
     naming = sys.modules.get("keras.src.utils.naming")
     if naming is not None:  # Keras 3 is in use.
@@ -179,5 +183,5 @@ def name_layers_from_the_start() -> None:
 
 
 def track(variable: tf.Variable) -> None:
-    """Tells Keras of a variable that it did not make, so that its session leaves it alone."""
+    """Registers a variable that Keras did not make, so that Keras' session does not change it."""
     tf_keras.__internal__.backend.track_variable(variable)

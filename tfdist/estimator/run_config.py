@@ -1,4 +1,4 @@
-"""RunConfig and DeviceConfig: how an Estimator runs, and which strategies it accepts."""
+"""RunConfig and DeviceConfig: settings of an Estimator, and the strategies that it accepts."""
 
 from __future__ import annotations
 
@@ -34,19 +34,20 @@ _LOCAL = (
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceConfig:
-    """What runs on the device of one worker.
+    """Settings of the device of one worker.
 
     Attributes:
-      device: Where model_fn is computed while training without a strategy: "/device:GPU:0", say.
-        None is the first GPU, or a second logical CPU. A strategy brings its own.
+      device: The device that computes model_fn while training without a strategy, for example
+        "/device:GPU:0". None is the first GPU, or a second logical CPU. A strategy has its own
+        device.
       variables_on_host: Whether variables live on the host while training without a strategy.
-      iterations_per_loop: Steps in one session call. Their loss is reported as the mean over
-        them; `steps` must be a multiple of it and `max_steps` is rounded up. Hooks run once a
-        call, and summaries made inside model_fn are not written when it is above 1.
-      num_replicas: Copies of the model in this process without a strategy, each on its own device
-        (`device` and the ones after it) and with batches of its own. They share the variables;
-        gradients are averaged on the host. A strategy brings its own number. None becomes what
-        `tfdist run` says, or 1; where `tfdist run` says another number, it wins.
+      iterations_per_loop: Steps in one session call. The reported loss is the mean over them.
+        `steps` must be a multiple of it, and `max_steps` is rounded up. Hooks run once a call.
+        Summaries made inside model_fn are not written if it is above 1.
+      num_replicas: Copies of the model in this process without a strategy. Each has its own device
+        (`device` and the ones after it) and reads separate batches. They share the variables;
+        gradients are averaged on the host. A strategy has its own number. None takes the number of
+        `tfdist run`, else 1. A number given to `tfdist run` takes precedence.
     """
 
     device: str | None = None
@@ -65,14 +66,14 @@ class DeviceConfig:
 
 
 def default_session_config() -> v1.ConfigProto:
-    """Returns the config of a session that the user gave none for: soft placement, one pass."""
+    """Returns the default config of a session: soft placement, one pass of optimisation."""
     config = v1.ConfigProto(allow_soft_placement=True)
     config.graph_options.rewrite_options.meta_optimizer_iterations = 1  # ONE
     return config
 
 
 def _kept(name: str) -> Any:
-    """Makes a read-only property of what is stored with an underscore before its name."""
+    """Makes a read-only property of the attribute with this name and a leading underscore."""
     return property(lambda config: getattr(config, f"_{name}"))
 
 
@@ -80,12 +81,12 @@ class RunConfig:
     """Settings of an Estimator; the arguments and read-only properties of tf.estimator's.
 
     Args:
-      model_dir: Folder of checkpoints and event files; may be PathLike. TF_CONFIG's "model_dir" is
-        taken where this is None.
+      model_dir: Folder of checkpoints and event files; may be PathLike. None takes the "model_dir"
+        of TF_CONFIG.
       tf_random_seed: Seed of every graph.
       save_summary_steps: Steps between summaries.
-      save_checkpoints_steps: Steps between checkpoints. Excludes `save_checkpoints_secs`; None for
-        both saves none.
+      save_checkpoints_steps: Steps between checkpoints. Excludes `save_checkpoints_secs`. With None
+        for both, no checkpoints are saved.
       save_checkpoints_secs: Seconds between checkpoints; 600 if neither is given.
       session_config: A `tf.compat.v1.ConfigProto`.
       keep_checkpoint_max: How many recent checkpoints stay; None or 0 keeps all.
@@ -97,11 +98,11 @@ class RunConfig:
       protocol: None, "grpc" or "grpc+verbs".
       eval_distribute: Strategy for evaluation; its workers count for eval_batch_size only, as each
         process evaluates by itself.
-      experimental_distribute: An object with `train_distribute` and `eval_distribute`, another way
-        to give the two.
+      experimental_distribute: An object with the attributes `train_distribute` and
+        `eval_distribute`: another way to give the two strategies.
       experimental_max_worker_delay_secs: Kept for compatibility; workers start together here.
       session_creation_timeout_secs: Limit for making a session, in seconds.
-      checkpoint_save_graph_def: Whether the graph is written beside each checkpoint.
+      checkpoint_save_graph_def: Whether the graph is written next to each checkpoint.
       device: A `DeviceConfig`; None is `DeviceConfig()`.
 
     Raises:
@@ -150,7 +151,7 @@ class RunConfig:
         self._find_role(tf_config)
 
     def _keep(self, settings: dict[str, Any]) -> None:
-        """Stores settings, each as an attribute with an underscore, and checks them all."""
+        """Stores each setting as an attribute with a leading underscore, and checks them all."""
         for name, value in settings.items():
             setattr(self, f"_{name}", value)
         if self.device is None:
@@ -164,13 +165,13 @@ class RunConfig:
             raise ValueError(f"train_distribute should be {_STRATEGIES}, got {strategy!r}.")
 
     def _find_role(self, tf_config: TfConfig) -> None:
-        """Stores the role of this process, and the jobs that its sessions see by default."""
+        """Stores the role of this process, and the jobs visible to its sessions by default."""
         role = find_role(self.train_distribute, tf_config)
         for field in fields(role):
             setattr(self, f"_{field.name}", getattr(role, field.name))
         filters = device_filters(role)
         has_none = self.session_config is None and self.train_distribute is None
-        if has_none and role.cluster_spec and filters:  # A strategy chooses whom its sessions see.
+        if has_none and role.cluster_spec and filters:  # A strategy sets its own filters.
             self._session_config = default_session_config()
             self._session_config.device_filters.extend(filters)
 
@@ -200,7 +201,7 @@ class RunConfig:
         return new
 
     def in_this_process(self) -> RunConfig:
-        """Returns a copy for a session of this process alone, which no other one is part of.
+        """Returns a copy for a session of this process alone, without other processes.
 
         Its master is the session_master of TF_CONFIG or "", but not this task's own address.
         """
@@ -211,7 +212,7 @@ class RunConfig:
         return new
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RunConfig:
-        # A strategy holds a server and cannot be copied; a subclass's attributes can.
+        # A strategy has a server and cannot be copied; a subclass's attributes can.
         new = self.__class__.__new__(self.__class__)
         memo[id(self)] = new
         for name, value in vars(self).items():
@@ -256,7 +257,7 @@ class RunConfig:
 
 _SETTINGS = list(inspect.signature(RunConfig.__init__).parameters)[1:]
 
-# What copies of a RunConfig have in common.
+# Values that copies of a RunConfig share.
 _SHARED = frozenset(
     {"_device_fn", "_train_distribute", "_eval_distribute", "_experimental_distribute"}
 )
@@ -273,17 +274,17 @@ def is_own(strategy: Any) -> TypeGuard[WorkerStrategy]:
 
 
 def is_usable(strategy: Any) -> bool:
-    """Says whether a RunConfig takes it: our own, and TensorFlow's for one machine."""
+    """Returns whether a RunConfig accepts a strategy: ours, and TensorFlow's for one machine."""
     return is_own(strategy) or isinstance(strategy, _LOCAL) or is_default(strategy)
 
 
 def is_default(strategy: Any) -> bool:
-    """Says whether it is what `tf.distribute.get_strategy()` gives where there is none."""
+    """Returns whether a strategy is the default that `tf.distribute.get_strategy()` returns."""
     return not tf.distribute.has_strategy() and strategy is tf.distribute.get_strategy()
 
 
 def decide_model_dir(model_dir: Any, config: RunConfig) -> str:
-    """Takes the argument, else the config's folder, else a fresh one; ValueError if they differ."""
+    """Returns the argument, else the config's folder, else a new one; ValueError if they differ."""
     given = os.fspath(model_dir) if model_dir else None
     if given and config.model_dir and given != config.model_dir:
         raise ValueError(

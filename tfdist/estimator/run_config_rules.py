@@ -1,4 +1,4 @@
-"""What RunConfig allows: pure checks of its settings, and where the model_dir comes from."""
+"""Rules of RunConfig: pure checks of its settings, and the choice of the model_dir."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def decide_model_dir(model_dir: Any, tf_config: TfConfig) -> str | None:
 
 
 def decide_save_interval(steps: Any, secs: Any, unset: object) -> tuple[Any, Any]:
-    """Returns save_checkpoints_steps and _secs: one of them, 600 seconds if neither is given."""
+    """Returns save_checkpoints_steps and _secs: the one that is given, else 600 seconds."""
     if steps is unset and secs is unset:
         return None, 600
     steps, secs = (None if steps is unset else steps), (None if secs is unset else secs)
@@ -42,7 +42,7 @@ def decide_save_interval(steps: Any, secs: Any, unset: object) -> tuple[Any, Any
 
 
 def refuse_two_intervals(steps: Any, secs: Any) -> None:
-    """Refuses saving by steps and by seconds at once."""
+    """Raises an error if both a number of steps and a number of seconds are given."""
     if steps is not None and secs is not None:
         raise ValueError(
             "`save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set. They are "
@@ -54,8 +54,8 @@ def decide_strategies(train: Any, evaluate: Any, experimental: Any) -> tuple[Any
     """Returns the strategies for training and evaluating, from either way of giving them.
 
     Args:
-      train: train_distribute.
-      evaluate: eval_distribute.
+      train: The argument train_distribute.
+      evaluate: The argument eval_distribute.
       experimental: An object with the attributes train_distribute and eval_distribute, or None.
 
     Raises:
@@ -94,10 +94,10 @@ def _either(name: str, plain: Any, experimental: Any) -> Any:
 
 
 def check_setting(name: str, value: Any) -> None:
-    """Refuses a value that RunConfig does not allow; None is always allowed.
+    """Checks that RunConfig allows a value; None is always allowed.
 
     Raises:
-      ValueError: With the value found and what is allowed.
+      ValueError: If it does not; the message has the value found and the allowed values.
     """
     rule, allowed = _RULES.get(name, (None, ""))
     if rule is not None and value is not None and not rule(value):

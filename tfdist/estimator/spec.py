@@ -1,4 +1,4 @@
-"""What a model_fn returns: ModeKeys and EstimatorSpec."""
+"""ModeKeys and EstimatorSpec: the mode and the return value of a model_fn."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ class _SpecFields(NamedTuple):
 
 
 class EstimatorSpec(_SpecFields):
-    """The ops and objects that a model_fn hands to the Estimator; checked when made.
+    """The ops and objects that a model_fn returns to the Estimator; checked when made.
 
     Args:
       mode: One of `ModeKeys`.
       predictions: A tensor or a dict of tensors; needed in PREDICT.
       loss: A tensor of one element; needed in TRAIN and EVAL.
-      train_op: The op of one training step. Needed in TRAIN unless `host_call` is given; with
-        both, a step runs both.
+      train_op: The op of one training step. Needed in TRAIN unless `host_call` is given. If both
+        are given, a step runs both.
       eval_metric_ops: Dict of name to (value, update_op) or to a Keras metric object.
-      export_outputs: Dict of signature name to `ExportOutput`, for exporting; looked at in PREDICT
-        only. None offers the predictions as "serving_default".
+      export_outputs: Dict of signature name to `ExportOutput`, for exports; used in PREDICT only.
+        None exports the predictions as "serving_default".
       training_chief_hooks: Hooks that run on worker 0 only, while training.
       training_hooks: Hooks that run on every worker while training.
       scaffold: A `tf.compat.v1.train.Scaffold`.
       evaluation_hooks: Hooks that run while evaluating.
       prediction_hooks: Hooks that run while predicting.
-      host_call: A pair (function, list of tensors), for TRAIN. The tensors, gradients as a rule,
-        are computed on the device and each crosses to the host as soon as it exists;
+      host_call: A pair (function, list of tensors), for TRAIN. The tensors, usually gradients, are
+        computed on the device. Each is copied to the host as soon as it exists.
         `function(*tensors)` builds ops on the host and returns an op or tensor, which every step
         runs. `optimizer.apply_gradients` in it reduces over the workers. The Estimator then
         increments the global step itself.
-      eval_metrics: A pair (function, list or dict of tensors), for EVAL. The tensors cross to the
-        host; the function gets them as positional or keyword arguments there and returns what
-        `eval_metric_ops` would be. Give one of the two.
+      eval_metrics: A pair (function, list or dict of tensors), for EVAL. The tensors are copied to
+        the host. There the function gets them as positional or keyword arguments, and returns a
+        dict as in `eval_metric_ops`. Give only one of the two.
 
     Raises:
       ValueError: If something needed in this mode is missing, or has a wrong shape or length.
@@ -119,7 +119,7 @@ class EstimatorSpec(_SpecFields):
 
 
 def _check_function_and_tensors(value: Any, name: str, containers: tuple[Any, ...]) -> None:
-    """Refuses anything that is not a pair (function, tensors)."""
+    """Checks that a value is a pair (function, tensors)."""
     if value is None:
         return
     tensors = "list or dict of tensors" if dict in containers else "list of tensors"
@@ -192,7 +192,7 @@ def _checked_train_op(train_op: Any, mode: str, host_call: Any) -> Any:
 
 
 def _checked_metrics(metrics: Any) -> dict[str, Any]:
-    """Replaces Keras metric objects by (value, update_op), in the user's own dict."""
+    """Replaces Keras metric objects with (value, update_op), in the user's dict itself."""
     if metrics is None:
         return {}
     if not isinstance(metrics, dict):
@@ -217,7 +217,7 @@ def _checked_metrics(metrics: Any) -> dict[str, Any]:
 
 
 def is_keras_metric(metric: Any) -> bool:
-    """Recognises a metric object of any Keras by what it can do."""
+    """Returns whether an object is a metric of any Keras version, judged by its methods."""
     return all(hasattr(metric, name) for name in ("update_state", "result", "variables"))
 
 
@@ -246,7 +246,7 @@ def _checked_hooks(hooks: Any, name: str) -> tuple[Any, ...]:
 
 
 def checked_hooks(hooks: Any, rule: str) -> tuple[Any, ...]:
-    """Makes a tuple of hooks; TypeError with `rule` for anything else."""
+    """Returns a tuple of hooks; raises TypeError with `rule` for anything else."""
     if hooks is None:
         return ()
     if isinstance(hooks, v1.train.SessionRunHook) or not isinstance(hooks, Iterable):
@@ -267,7 +267,7 @@ def _checked_scaffold(scaffold: Any) -> Any:
 
 
 def _tensor(value: Any, name: str, plural: str | None = None) -> tf.Tensor:
-    """Refuses what is no tensor of this graph; a variable becomes its value."""
+    """Returns a tensor of this graph, and a variable's value; raises an error for anything else."""
     if isinstance(value, tf.Variable):
         value = tf.convert_to_tensor(value)
     if not isinstance(value, tf.Tensor):
@@ -277,7 +277,7 @@ def _tensor(value: Any, name: str, plural: str | None = None) -> tf.Tensor:
 
 
 def _check_graph(value: Any, name: str) -> None:
-    """Refuses what was built in another graph than the current one."""
+    """Checks that a value was built in the current graph."""
     if tf.executing_eagerly():
         return
     part = value.values if isinstance(value, (tf.IndexedSlices, tf.SparseTensor)) else value

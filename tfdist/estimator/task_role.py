@@ -1,4 +1,4 @@
-"""The role of this process in a run, as a strategy or TF_CONFIG gives it to a RunConfig."""
+"""The role of this process in a run, taken from a strategy or from TF_CONFIG."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tfdist.cluster.tf_config import TfConfig, check_task_is_listed
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRole:
-    """This process's part; the fields are RunConfig's properties of the same name.
+    """The role of this process; the fields are RunConfig's properties of the same names.
 
     Attributes:
       cluster_spec: The cluster as given; empty without one and for an evaluator.
@@ -31,10 +31,10 @@ class TaskRole:
       master: The target of a training session; "" is this process itself.
       evaluation_master: The target of an evaluation's session.
       is_chief: Whether this task saves checkpoints and summaries.
-      num_ps_replicas: How many parameter servers there are.
-      num_worker_replicas: How many tasks train, the chief included; 0 for an evaluator.
-      global_id_in_cluster: The position in the cluster: chief, other jobs by name, ps; None for an
-        evaluator.
+      num_ps_replicas: The number of parameter servers.
+      num_worker_replicas: The number of tasks that train, including the chief; 0 for an evaluator.
+      global_id_in_cluster: The position in the cluster, in the order chief, other jobs by name,
+        ps; None for an evaluator.
     """
 
     cluster_spec: tf.train.ClusterSpec
@@ -49,14 +49,14 @@ class TaskRole:
 
 
 def find_role(strategy: Any, tf_config: TfConfig) -> TaskRole:
-    """Finds the role of this process: the strategy knows it, else TF_CONFIG says it.
+    """Returns the role of this process, from the strategy, else from TF_CONFIG.
 
     Args:
       strategy: The strategy for training, or None.
       tf_config: The environment variable TF_CONFIG.
 
     Raises:
-      ClusterError: If what is given contradicts itself, or nothing is given to one of several
+      ClusterError: If the settings contradict each other. Also if there are none, in one of several
         processes that an unsupported launcher started.
     """
     cluster, task = getattr(strategy, "cluster", None), getattr(strategy, "task", None)
@@ -71,13 +71,13 @@ def find_role(strategy: Any, tf_config: TfConfig) -> TaskRole:
     task_type, index = tf_config.complete_task()
     if strategy is None:
         _check_chief_of_others(jobs)
-    if task_type != TaskType.EVALUATOR:  # Not in the training cluster, listed or not.
+    if task_type != TaskType.EVALUATOR:  # An evaluator does not train, even if listed.
         check_task_is_listed(jobs, task_type, index)
     return _role_in_cluster(jobs, task_type, index, tf_config)
 
 
 def refuse_parameter_servers(config: Any) -> None:
-    """Refuses the RunConfig of a cluster that lists parameter servers; ClusterError."""
+    """Raises ClusterError for the RunConfig of a cluster that lists parameter servers."""
     if config.task_type == TaskType.PS or config.num_ps_replicas > 0:
         raise ClusterError(
             f"TF_CONFIG's cluster has job 'ps' (this task is {config.task_type} {config.task_id}), "
@@ -88,7 +88,7 @@ def refuse_parameter_servers(config: Any) -> None:
 
 
 def device_filters(role: TaskRole) -> list[str] | None:
-    """Says which jobs a session of this task sees by default; None where there is no default."""
+    """Returns the jobs visible to a session of this task by default; None without a default."""
     return {
         TaskType.MASTER: ["/job:ps", "/job:master"],
         TaskType.CHIEF: ["/job:ps", "/job:chief"],
@@ -125,7 +125,7 @@ def _role_alone(tf_config: TfConfig) -> TaskRole:
 
 
 def _role_among_equals(extended: Any) -> TaskRole:
-    """Returns the role of a process that knows no addresses (Horovod's)."""
+    """Returns the role of a process in a run without addresses (Horovod's)."""
     worker_index = extended.collectives.worker_index
     return TaskRole(
         cluster_spec=tf.train.ClusterSpec({}),
@@ -176,7 +176,7 @@ def _evaluator(index: int, tf_config: TfConfig) -> TaskRole:
 
 
 def _check_chief_of_others(jobs: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuses jobs such as `ps` next to workers without a chief: nothing would save the model."""
+    """Raises an error for jobs such as `ps` next to workers without a chief to save the model."""
     if not set(jobs) & set(CHIEF_TYPES) and not set(jobs) <= {TaskType.WORKER, TaskType.EVALUATOR}:
         raise ClusterError(
             'If "cluster" is set in TF_CONFIG, it must have one "chief" node. It lists '
@@ -185,7 +185,7 @@ def _check_chief_of_others(jobs: Mapping[str, tuple[str, ...]]) -> None:
 
 
 def _global_id(jobs: Mapping[str, tuple[str, ...]], task_type: str) -> int:
-    """Counts the tasks before the first one of a job: chief, other jobs by name, ps last."""
+    """Returns the number of tasks before a job's first one: chief, other jobs by name, ps last."""
     first = [job for job in CHIEF_TYPES if job in jobs]
     others = sorted(set(jobs) - {*first, TaskType.PS})
     order = [*first, *others, TaskType.PS]

@@ -1,4 +1,4 @@
-"""train_and_evaluate: one call for every task of a run."""
+"""`train_and_evaluate`: one call for every task of a run."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _TASKS = (TaskType.CHIEF, TaskType.EVALUATOR, TaskType.MASTER, TaskType.PS, Task
 
 
 def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> Results:
-    """Trains and evaluates, as this process's task in the run demands.
+    """Trains and evaluates, according to this process's task in the run.
 
-    Alone, training and evaluation alternate: each checkpoint is evaluated, at most every
-    `throttle_secs`, and the last one always. In a cluster all workers train together; a task of
-    type evaluator evaluates each new checkpoint until the last, a master evaluates after its
-    checkpoints. If there is neither, worker 0 evaluates once at the end while the others wait.
+    A process alone alternates training and evaluation. Each checkpoint is evaluated, at most every
+    `throttle_secs`; the last one is always evaluated. In a cluster all workers train together. A
+    task of type evaluator evaluates each new checkpoint until the last one. A master evaluates
+    after its checkpoints. Without either, worker 0 evaluates once at the end while the others wait.
 
     Returns:
-      (metrics of the last evaluation, the exporters' results); (None, None) where training had
-      nothing to do. Without an evaluator task every worker gets worker 0's metrics.
+      (metrics of the last evaluation, the exporters' results); (None, None) if there was nothing to
+      train. Without an evaluator task every worker gets worker 0's metrics.
 
     Raises:
       TypeError: If an argument has a wrong type.
@@ -45,7 +45,7 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
     config = estimator.config
     v1.logging.info("Not using Distribute Coordinator.")
     _check_task(config)
-    check_multiple(eval_spec.steps, config.device.iterations_per_loop)  # Before training for long.
+    check_multiple(eval_spec.steps, config.device.iterations_per_loop)  # Before a long training.
     if config.task_type == TaskType.EVALUATOR:
         return _evaluate(estimator, train_spec, eval_spec)
     if config.num_worker_replicas > 1:
@@ -93,7 +93,7 @@ def _train_together(estimator: Estimator, train_spec: TrainSpec, eval_spec: Eval
 def _train(
     estimator: Estimator, train_spec: TrainSpec, *own_listeners: v1.train.CheckpointSaverListener
 ) -> None:
-    """Trains; only the chief, which saves, has listeners."""
+    """Trains. Only the chief, which saves checkpoints, has listeners."""
     listeners = [*train_spec.saving_listeners, *own_listeners]
     estimator.train(
         input_fn=train_spec.input_fn,
@@ -104,7 +104,10 @@ def _train(
 
 
 def _share_metrics(estimator: Estimator, evaluator: Evaluator) -> Results:
-    """Worker 0 evaluates what is not yet evaluated and tells the others, who wait for it."""
+    """Returns worker 0's metrics on every worker.
+
+    Worker 0 evaluates the newest checkpoint if that has not been done. The other workers wait.
+    """
     strategy = estimator.config.train_distribute
     share = TextExchange(strategy)
     text = ""
@@ -146,7 +149,7 @@ def _to_json(metrics: dict[str, Any] | None) -> str:
 
 
 def _has_evaluator(config: Any) -> bool:
-    """Whether an evaluator runs beside those who train, as the cluster or the launcher says."""
+    """Returns whether the cluster or the launcher has an evaluator next to the training tasks."""
     if is_evaluator_launched(os.environ):
         return True
     return bool(config.cluster_spec) and TaskType.EVALUATOR in config.cluster_spec.jobs
@@ -169,7 +172,7 @@ def _check_types(estimator: Any, train_spec: Any, eval_spec: Any) -> None:
 
 
 def _check_task(config: Any) -> None:
-    """Refuses a task that cannot take part in a run."""
+    """Raises an error for a task that cannot take part in a run."""
     task_type = config.task_type
     if task_type == TaskType.EVALUATOR:
         if config.task_id > 0:

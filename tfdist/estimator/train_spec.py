@@ -1,4 +1,4 @@
-"""What train_and_evaluate works with: TrainSpec and EvalSpec, checked when made."""
+"""TrainSpec and EvalSpec: the arguments of train_and_evaluate, checked when made."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class _TrainFields(NamedTuple):
 
 
 class TrainSpec(_TrainFields):
-    """What to train with; checked when made.
+    """The input and the settings of training; checked when made.
 
     Args:
       input_fn: As in `Estimator.train`.
-      max_steps: The global step at which training ends; None is until the input ends.
+      max_steps: The global step at which training ends; None trains until the input ends.
       hooks: Session hooks.
       saving_listeners: Called around each checkpoint, on worker 0.
     """
@@ -63,17 +63,17 @@ class _EvalFields(NamedTuple):
 
 
 class EvalSpec(_EvalFields):
-    """What to evaluate with; checked when made.
+    """The input and the settings of evaluation; checked when made.
 
     Args:
       input_fn: As in `Estimator.evaluate`.
-      steps: Batches to evaluate; None is all of the input.
+      steps: Batches to evaluate; None evaluates the whole input.
       name: Event files go to model_dir/eval_<name>.
       hooks: Session hooks.
       exporters: Objects with a `name` and `export(estimator, export_path, checkpoint_path,
         eval_result, is_the_final_export)`, called after each evaluation.
       start_delay_secs: Seconds that an evaluator task waits first.
-      throttle_secs: Seconds between the starts of two evaluations, at least.
+      throttle_secs: The least number of seconds between the starts of two evaluations.
     """
 
     __slots__ = ()
@@ -140,5 +140,5 @@ def _checked_exporters(exporters: Any) -> tuple[Any, ...]:
 
 
 def _is_exporter(value: Any) -> bool:
-    """Recognises an exporter by what it has; a class of one is none."""
+    """Returns whether a value is an exporter, judged by its attributes; a class is not one."""
     return hasattr(value, "export") and hasattr(value, "name") and not isinstance(value, type)

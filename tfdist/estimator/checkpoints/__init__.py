@@ -1,3 +1,3 @@
-"""Checkpoints of a model_dir: found, checked, recovered, written, locked; warm starts."""
+"""Checkpoints of a model_dir: search, checks, recovery, writing and locks; warm starts."""
 
 __all__: list[str] = []  # internal

@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint's files, found before anything is restored from them.
+"""Checks of a checkpoint's files for damage, before anything is restored from them.
 
 A checkpoint is an index, and a file of values for each device that has variables:
 
@@ -6,8 +6,8 @@ A checkpoint is an index, and a file of values for each device that has variable
     model.ckpt-20.data-00000-of-00002    values, one after the other
     model.ckpt-20.data-00001-of-00002
 
-TensorFlow compares the index's checksums when it opens it, and a value's when it reads it. It does
-not say which file is too short; the sizes in the index do.
+TensorFlow compares the checksums of the index when it opens the index, and the checksum of a value
+when it reads the value. It does not report which file is too short; the sizes in the index show it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ _NOT_IN_NUMPY = (tf.resource, tf.variant)
 
 
 class CheckpointDamagedError(OneLineError, OSError):
-    """A checkpoint is damaged, and no other one can take its place."""
+    """Raised for a damaged checkpoint if no other one can replace it."""
 
 
 def damage(checkpoint: str) -> str | None:
-    """Reads a checkpoint once from the first byte to the last, one value at a time.
+    """Reads a whole checkpoint once, one value at a time, and describes its damage.
 
     Args:
-      checkpoint: Its path, without ".index". Of the old format, which has none, nothing is read.
+      checkpoint: Its path, without ".index". A checkpoint of the old format, which has no index, is
+        not read.
 
     Returns:
-      Which file is damaged and why, in one line; None if the checkpoint is whole.
+      One line with the damaged file and the cause; None if the checkpoint is whole.
 
     Raises:
-      ModelDirError: If a file may not be read, so that nobody knows what is in it.
+      ModelDirError: If there is no permission to read a file, so that its content is unknown.
     """
     path = f"{checkpoint}.index"
     name = os.path.basename(path)
@@ -71,7 +72,7 @@ def damage_named(checkpoint: str | None) -> Iterator[None]:
     """Turns an error in the `with` block into one line, if the checkpoint is damaged.
 
     Raises:
-      CheckpointDamagedError: Which file is damaged, and why.
+      CheckpointDamagedError: Names the damaged file and the cause.
     """
     try:
         yield
@@ -85,10 +86,10 @@ def damage_named(checkpoint: str | None) -> Iterator[None]:
 
 
 def _data_files(checkpoint: str, index: bytes) -> dict[str, int]:
-    """Returns a checkpoint's files of values in order, with the bytes that each must have."""
+    """Returns a checkpoint's files of values in order, with the expected size of each in bytes."""
     num_files, sizes = 0, dict[int, int]()
     for key, value in _table(index):
-        if not key:  # The first entry is about all of them.
+        if not key:  # The first entry describes all files.
             num_files = BundleHeaderProto.FromString(value).num_shards
         else:
             entry = BundleEntryProto.FromString(value)
@@ -105,7 +106,7 @@ def _damage_of_sizes(files: dict[str, int]) -> str | None:
         if not tf.io.gfile.exists(path):
             return f"{name} is missing"
         with tf.io.gfile.GFile(path, "rb") as file:
-            file.read(1)  # May it be read?
+            file.read(1)  # Checks the permission to read.
             found = file.size()
         if found < size:
             return f"{name} has {found:,} of {size:,} bytes"
@@ -113,7 +114,7 @@ def _damage_of_sizes(files: dict[str, int]) -> str | None:
 
 
 def _damage_of_values(reader: Any, files: list[str]) -> str | None:
-    """Has TensorFlow read every value, which compares its checksum."""
+    """Reads every value with TensorFlow, which compares its checksum."""
     for name, dtype in reader.get_variable_to_dtype_map().items():
         if tf.as_dtype(dtype) in _NOT_IN_NUMPY:
             continue
@@ -131,22 +132,23 @@ def _damage_of_values(reader: Any, files: list[str]) -> str | None:
 
 
 def _first_words(error: Exception) -> str:
-    """Returns the beginning of what an error says, in one line."""
+    """Returns the beginning of an error's message, in one line."""
     text = error.message if isinstance(error, tf.errors.OpError) else str(error)
-    # TensorFlow's guess at the cause of what stands in parentheses.
+    # TensorFlow adds a possible cause of the error in parentheses.
     text = re.sub(r"^Unable to read file .* format changes \((.*)\)$", r"\1", text, flags=re.S)
     return " ".join(text.split())[:200].rstrip(".")
 
 
-# The index is a table file of LevelDB (tsl/lib/io/format.h in TensorFlow), not compressed: blocks
-# of entries, a block that says where they are, and a footer that says where that one is.
+# The index is a table file of LevelDB (tsl/lib/io/format.h in TensorFlow), not compressed. It has
+# blocks of entries, a block with the places of these blocks, and a footer with the place of the
+# latter.
 
 _FOOTER_BYTES = 48
 
 
 def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Lists keys and values of a table file whose checksums have been compared."""
-    _, place = _place_of_block(data, len(data) - _FOOTER_BYTES)  # Of a block that is not used.
+    """Yields keys and values of a table file; its checksums must have been compared before."""
+    _, place = _place_of_block(data, len(data) - _FOOTER_BYTES)  # The place of an unused block.
     blocks, _ = _place_of_block(data, place)
     for _, value in _block(data, *blocks):
         where, _ = _place_of_block(value, 0)
@@ -154,7 +156,7 @@ def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _block(data: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """Lists a block's keys, each without what it shares with the one before it, and values."""
+    """Yields a block's keys and values, each key without the prefix shared with the last key."""
     end = start + size
     (num_restarts,) = struct.unpack_from("<I", data, end - 4)
     end -= 4 * (num_restarts + 1)
@@ -169,14 +171,14 @@ def _block(data: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _place_of_block(data: bytes, place: int) -> tuple[tuple[int, int], int]:
-    """Returns (start, size) of a block, and the place after them."""
+    """Returns (start, size) of a block, and the place after these two numbers."""
     start, place = _number(data, place)
     size, place = _number(data, place)
     return (start, size), place
 
 
 def _number(data: bytes, place: int) -> tuple[int, int]:
-    """Returns a number of seven bits a byte, the low ones first, and the place after it."""
+    """Returns a number with seven bits in each byte, low bits first, and the place after it."""
     number = shift = 0
     while data[place] >= 0x80:
         number |= (data[place] & 0x7F) << shift

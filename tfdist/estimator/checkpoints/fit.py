@@ -1,8 +1,8 @@
 """The comparison of a model's variables with the checkpoint that they will be restored from.
 
 TensorFlow compares names and dtypes, but not shapes: a variable takes the shape in the checkpoint,
-and a changed layer would go on training with its old shape. So the ops that a saver has built are
-read from the graph, with the names that they restore, and compared with the checkpoint before:
+and a changed layer would continue training with its old shape. So the comparison is made before the
+restore. It reads from the graph the ops that a saver has built, with the names that they restore:
 
     RestoreV2(path, names, slices) -> (Identity | Reshape)* -> AssignVariableOp(variable, value)
 """
@@ -23,7 +23,7 @@ _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # Key of object-based checkpoint
 
 
 class CheckpointMismatchError(OneLineError, ValueError):
-    """A checkpoint does not have what the model restores from it."""
+    """Raised for a checkpoint that lacks a value that the model restores."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Value:
 
     Attributes:
       dtype: Its type.
-      shape: Its shape, of all slices together; in a model it may be unknown.
+      shape: Its shape, including all slices; in a model it may be unknown.
       is_reshaped: Whether the model takes any shape with the same number of elements.
     """
 
@@ -46,7 +46,7 @@ class Value:
 
     @property
     def num_bytes(self) -> int:
-        """The size of its elements in a file; 0 if the shape is not known, or each has its own."""
+        """Size of its elements in a file; 0 if the shape is unknown or the element size varies."""
         return (self.shape.num_elements() or 0) * (
             0 if self.dtype == tf.string else self.dtype.size
         )
@@ -60,7 +60,7 @@ class Value:
 
 
 def difference(wanted: Mapping[str, Value], saved: Mapping[str, Value]) -> str | None:
-    """Describes the first value that a model restores and a checkpoint lacks; None if none."""
+    """Describes the first value that a model restores and a checkpoint lacks; None without one."""
     differing = [
         name
         for name, value in wanted.items()
@@ -84,8 +84,8 @@ def mismatch(saver: v1.train.Saver, checkpoint: str) -> str | None:
       checkpoint: The checkpoint's path.
 
     Returns:
-      One line for the user; None if all values can be restored. None as well for a checkpoint that
-      cannot be read: restoring it will report that.
+      One line for the user; None if all values can be restored. Also None for a checkpoint that
+      cannot be read, because restoring it reports the error.
     """
     what = _difference(values_of(saver, v1.get_default_graph()), checkpoint)
     return what and (
@@ -95,24 +95,24 @@ def mismatch(saver: v1.train.Saver, checkpoint: str) -> str | None:
 
 
 def values_of(saver: v1.train.Saver, graph: tf.Graph) -> dict[str, Value]:
-    """Returns what a built saver of a graph saves and restores, by name."""
-    if saver.saver_def is None:  # Nothing.
+    """Returns the values that a built saver of a graph saves and restores, by name."""
+    if saver.saver_def is None:  # It saves nothing.
         return {}
     path = graph.get_tensor_by_name(saver.saver_def.filename_tensor_name)
     return _restored_by(op for op in path.consumers() if op.type == "RestoreV2")
 
 
 def check(saver: v1.train.Saver, checkpoint: str) -> None:
-    """Refuses to restore a checkpoint that does not fit; see `mismatch`."""
+    """Raises an error for a checkpoint that does not fit the model; see `mismatch`."""
     text = mismatch(saver, checkpoint)
     if text is not None:
         raise CheckpointMismatchError(text)
 
 
 def check_initial_values(checkpoint: str) -> None:
-    """Refuses a checkpoint that does not fit the initializers which read from it.
+    """Raises an error for a checkpoint that does not fit the initializers which read from it.
 
-    TensorFlow has compared names and shapes when it built them, but not dtypes.
+    TensorFlow compared names and shapes when it built the initializers, but not dtypes.
     """
     restores = [
         op
@@ -140,7 +140,7 @@ def _difference(wanted: Mapping[str, Value], checkpoint: str) -> str | None:
         for name, shape in shapes.items()
     }
     if _OBJECT_GRAPH in saved and not v1.get_default_graph().finalized:
-        # A saver looks for missing names in the graph of objects, and adds operations for them.
+        # A saver searches the object graph for missing names, and adds operations for them.
         keys = _keys_by_name(reader.get_tensor(_OBJECT_GRAPH))
         saved = {name: saved[key] for name, key in keys.items() if key in saved} | saved
     return difference(wanted, saved)
@@ -155,14 +155,14 @@ def _restored(op: tf.Operation) -> Iterator[tuple[str, Value]]:
     names, slices = (tf.get_static_value(tensor) for tensor in op.inputs[1:])
     for output, name, whole in zip(op.outputs, names, slices, strict=True):
         shape, is_reshaped = _assigned_shape(output)
-        if whole:  # A partition, as "20 30 0,10:0,30": the whole shape, then this slice.
+        if whole:  # A partition such as "20 30 0,10:0,30": the whole shape, then this slice.
             shape = tf.TensorShape([int(size) for size in whole.decode().split()[:-1]])
         value = Value(dtype=output.dtype, shape=shape, is_reshaped=is_reshaped)
         yield name.decode(), value
 
 
 def _assigned_shape(restored: tf.Tensor) -> tuple[tf.TensorShape, bool]:
-    """Returns the shape of the variable that gets a restored tensor, and whether by a Reshape."""
+    """Returns the shape of the variable that gets a restored tensor, and whether it is reshaped."""
     for op in restored.consumers():
         if op.type in ("Identity", "Reshape"):
             shape, is_reshaped = _assigned_shape(op.outputs[0])
@@ -182,7 +182,7 @@ def _keys_by_name(object_graph: bytes) -> dict[str, str]:
 
 
 def checked(scaffold: v1.train.Scaffold, checkpoint: str | None) -> Any:
-    """Returns a scaffold that refuses a checkpoint which does not fit; None is no checkpoint."""
+    """Returns a scaffold that checks that the checkpoint fits; None is no checkpoint."""
     if checkpoint is None:
         return scaffold
     return CheckedScaffold(scaffold, lambda saver: check(saver, checkpoint))
@@ -191,11 +191,11 @@ def checked(scaffold: v1.train.Scaffold, checkpoint: str | None) -> Any:
 class CheckedScaffold:
     """A scaffold that checks the complete model before a session is opened.
 
-    TensorFlow's sessions get it in place of the model's scaffold. Other objects keep the model's,
-    which is finalized with it.
+    TensorFlow's sessions get this object instead of the model's scaffold. Other objects keep the
+    model's scaffold, which is finalized together with this one.
 
     Args:
-      scaffold: The model's.
+      scaffold: The model's scaffold.
       check: Called with the built saver, in the model's graph.
     """
 

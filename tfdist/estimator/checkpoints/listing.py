@@ -13,16 +13,16 @@ import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
 
-# By name, and in the object-based checkpoints of converted Keras models.
+# Its keys: in checkpoints by name, and in object-based checkpoints of converted Keras models.
 _GLOBAL_STEP_NAMES = ("global_step", "estimator_global_step/.ATTRIBUTES/VARIABLE_VALUE")
 
-# What `CheckpointSaverHook` calls checkpoints, and what identifies one.
+# The name that `CheckpointSaverHook` gives to checkpoints, and the pattern that identifies one.
 _FILE = re.compile(r"(?P<name>model\.ckpt-\d+)\.index")
 _STEP = re.compile(r"-(\d+)$")
 
 
 class ModelDirError(OneLineError, PermissionError):
-    """The model_dir cannot be read or written."""
+    """Raised if the model_dir cannot be read or written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class Listed:
     """The checkpoints of a folder.
 
     Attributes:
-      named: Those that the file `checkpoint` names, oldest first; none where it is lost.
-      paths: Those to choose from: first the one that the file `checkpoint` calls the newest, then
-        all others, from the newest to the oldest.
+      named: The checkpoints that the file `checkpoint` names, oldest first; empty if it is lost.
+      paths: The checkpoints to choose from: first the one that the file `checkpoint` names as the
+        newest, then all others, from the newest to the oldest.
     """
 
     named: Sequence[str]
@@ -40,10 +40,10 @@ class Listed:
 
 
 def listed(model_dir: str) -> Listed:
-    """Lists checkpoints by the file `checkpoint` and, in case it is lost or outdated, by name."""
+    """Lists checkpoints from the file `checkpoint`, and by name if it is lost or outdated."""
     try:
         state = tf.train.get_checkpoint_state(model_dir)
-    except ValueError:  # It is empty, or holds something else.
+    except ValueError:  # The file is empty or has other content.
         state = None
     newest = [] if state is None else [state.model_checkpoint_path]
     others = [] if state is None else list(state.all_model_checkpoint_paths)
@@ -60,7 +60,7 @@ def listed(model_dir: str) -> Listed:
 
 
 def exists(checkpoint: str) -> bool:
-    """Says whether a checkpoint has an index or, in the old format, a file of values."""
+    """Returns whether a checkpoint has an index or, in the old format, a file of values."""
     return tf.io.gfile.exists(f"{checkpoint}.index") or bool(tf.io.gfile.glob(checkpoint))
 
 
@@ -76,7 +76,7 @@ def _step(path: str) -> int:
 
 
 def step_of(checkpoint: str) -> int:
-    """Returns the global step that a checkpoint holds, 0 if it holds none."""
+    """Returns the global step in a checkpoint, 0 if it has none."""
     try:
         reader = tf.train.load_checkpoint(checkpoint)
     except tf.errors.NotFoundError:
@@ -86,7 +86,7 @@ def step_of(checkpoint: str) -> int:
 
 
 def variable_names(model_dir: str) -> list[str]:
-    """Names the variables of the newest checkpoint; ValueError if there is none."""
+    """Returns the names of the newest checkpoint's variables; ValueError if there is none."""
     return [name for name, _ in tf.train.list_variables(_required(model_dir))]
 
 
@@ -103,14 +103,14 @@ def _required(model_dir: str) -> str:
 
 
 def is_remote(path: str) -> bool:
-    """Whether TensorFlow alone can reach a path: one like gs://bucket/model."""
+    """Returns whether only TensorFlow can access a path, such as gs://bucket/model."""
     return "://" in path
 
 
 def require_writable(model_dir: str) -> None:
-    """Refuses a model_dir that cannot be written, before anything is trained.
+    """Checks that a model_dir can be written, before training starts.
 
-    A remote one is made, and nothing is tried: the first checkpoint comes soon.
+    A remote folder is made, but writing to it is not tested: the first checkpoint follows soon.
 
     Raises:
       ModelDirError: One line that names the folder and the cause.

@@ -1,24 +1,24 @@
 """The lock of a model_dir: one chief at a time trains in it and saves checkpoints.
 
-The lock is a file, model_dir/training.lock, that says who trains there:
+The lock is a file, model_dir/training.lock, that names the process that trains there:
 
-    a training begins, and finds          then
+    a training begins and finds           effect
     ------------------------------------  -----------------------------------------------------
-    no lock                               it writes its own, anew every 5 s, until it has ended
-    that of a process of this machine     refused if that process runs, else taken over, at once
-    that of a process somewhere else      watched: refused if it is written anew for 30 s, taken
-                                          over once it was not for 30 s, free once it is removed
+    no lock                               writes a lock, and rewrites it every 5 s until its end
+    a lock of a process in this place     error if that process runs, else immediate takeover
+    a lock of a process in another place  watches it: error if it is rewritten for 30 s, takeover
+                                          after 30 s without a rewrite, free once it is removed
 
-Two containers, or two machines of one name, are different places: the kernel's boot id and the
-process namespace say so, and the start time tells a process from a later one with its number. The
-30 s are six times the 5; a pod that is replaced has as long to end by itself. Nobody's clock is
-compared with another's.
+A place is a boot of a machine and a process namespace. So two containers, or two machines with the
+same name, are different places. The start time distinguishes a process from a later one with the
+same number. The limit of 30 s is six times the interval of 5 s. A pod that is replaced has the same
+30 s to end by itself. The clocks of different machines are never compared.
 
-A local file system makes the file for one process only, and lets one process at a time take it over
-(flock on the folder). Elsewhere (gs://..., some network file systems) the last of several writers
-wins, and the others see that half a second later. What all that misses, a process that was stopped
-for longer than 30 s for example, is seen before the next save: the process whose lock was taken
-over saves no more, and ends with the error.
+A local file system creates the file for only one process, and one process at a time can take it
+over (flock on the folder). Elsewhere (gs://..., some network file systems) the last of several
+writers wins, and the others see that half a second later. Some cases remain, for example a process
+that was stopped for longer than 30 s. They are found before the next save: a process that has lost
+its lock does not save again, and ends with the error.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ BEAT_S = 5.0
 SILENCE_S = 30.0
 _LOOK_EVERY_S = 0.5
 _SETTLE_S = 0.5
-# The kernel says in whole seconds when it was booted.
+# The kernel reports its boot time in whole seconds.
 _SAME_START_S = 1.5
 
 
 class ModelDirInUseError(OneLineError, RuntimeError):
-    """Another chief trains in the model_dir."""
+    """Raised if another chief trains in the model_dir."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """Who holds a lock, as its file says; the defaults are for a file that cannot be read.
+    """The holder of a lock, as in its file; the defaults are for a file that cannot be read.
 
     Attributes:
       host: The machine's name.
       pid: The process's number there.
-      place: What has such numbers of its own: a boot of a machine, and a namespace of processes.
-      started_s: When the process was started, in seconds since that boot.
-      since: When the training began, for people.
-      token: Tells this training from all others.
+      place: The scope of process numbers: a boot of a machine, and a namespace of processes.
+      started_s: The time at which the process was started, in seconds since that boot.
+      since: The time at which the training began, as text for messages.
+      token: Distinguishes this training from all others.
     """
 
     host: str = ""
@@ -85,15 +85,15 @@ class Holder:
 
 @contextlib.contextmanager
 def locked(model_dir: str) -> Iterator[Sequence[v1.train.CheckpointSaverListener]]:
-    """Holds the lock of a model_dir in the `with` block, whatever ends it.
+    """Holds the lock of a model_dir in the `with` block, and releases it also after an error.
 
-    For the chief of a training that saves; nobody else takes it.
+    Only the chief of a training that saves checkpoints takes it.
 
     Args:
-      model_dir: The folder, which is made where it is missing.
+      model_dir: The folder; made if it is missing.
 
     Yields:
-      Listeners for the training's saver: they keep a training from saving that has lost its lock.
+      Listeners for the training's saver. They prevent a training without its lock from saving.
 
     Raises:
       ModelDirInUseError: If another chief trains there.
@@ -122,7 +122,7 @@ class _Lock:
             since=datetime.now().astimezone().isoformat(" ", "seconds"),
             token=uuid.uuid4().hex,
         )
-        # What cannot be read is being written, by this process.
+        # A file that cannot be read is being written, by this process.
         self._harmless = (self._own.token, "")
         self._num_beats = 0
         self._is_over = threading.Event()
@@ -145,7 +145,7 @@ class _Lock:
             v1.logging.warning("%s could not be removed: %s", self._path, error)
 
     def check(self) -> None:
-        """Refuses to go on where another process has taken the lock over."""
+        """Raises ModelDirInUseError if another process has taken over the lock."""
         holder = None
         with contextlib.suppress(OSError, tf.errors.OpError):
             holder = self._holder()
@@ -156,10 +156,10 @@ class _Lock:
                 "let one of the two go on."
             )
 
-    # Taking it.
+    # Taking the lock.
 
     def _create(self) -> bool:
-        """Writes the lock if there is none; whether it is ours now."""
+        """Writes the lock if there is none; returns whether this process has it now."""
         if is_remote(self._path):
             if tf.io.gfile.exists(self._path):
                 return False
@@ -170,14 +170,14 @@ class _Lock:
                 file.write(self._text())
         except FileExistsError:
             return False
-        except OSError:  # The disk is full: an empty file would look like somebody's lock.
+        except OSError:  # The disk is full: an empty file would look like a lock.
             with contextlib.suppress(OSError):
                 os.remove(self._path)
             raise
         return True
 
     def _take_over(self) -> bool:
-        """Puts our lock in the place of one whose process has ended; whether it is ours now.
+        """Replaces the lock of a process that has ended; returns whether this process has it now.
 
         Raises:
           ModelDirInUseError: If the process has not ended.
@@ -202,7 +202,7 @@ class _Lock:
         return True
 
     def _replace(self, text: str) -> bool:
-        """Puts our lock in the place of this one; whether nobody was faster."""
+        """Replaces a lock with this process's; returns False if another process was faster."""
         with _alone_in(self._model_dir):
             if self._read() != text:
                 return False
@@ -212,13 +212,13 @@ class _Lock:
         return self._is_settled()
 
     def _watch(self, text: str, holder: Holder) -> str | None:
-        """Watches the lock of a process that cannot be seen, until it has been silent for long.
+        """Watches the lock of a process in another place, until 30 s pass without a rewrite.
 
         Returns:
-          What stands in it at last; None if it was removed.
+          The last text of the lock; None if it was removed.
 
         Raises:
-          ModelDirInUseError: If the process writes it anew all the time.
+          ModelDirInUseError: If the process keeps rewriting the lock.
         """
         v1.logging.warning(
             "model_dir %r is locked by %s since %s: waiting %.0f s to see whether that still runs.",
@@ -240,7 +240,7 @@ class _Lock:
         return text
 
     def _is_settled(self) -> bool:
-        """Whether nobody else has written the lock at the same time."""
+        """Returns whether no other process has written the lock at the same time."""
         time.sleep(_SETTLE_S)
         return self._holder() == self._own
 
@@ -250,15 +250,15 @@ class _Lock:
             "second training would overwrite its checkpoints: stop it, or choose another model_dir."
         )
 
-    # Keeping it.
+    # Keeping the lock.
 
     def _beat(self) -> None:
         while not self._is_over.wait(BEAT_S):
             self._num_beats += 1
-            # What cannot be written now may be the next time; a saver says what is wrong.
+            # The next attempt may succeed; a saver reports the problem.
             with contextlib.suppress(OSError, tf.errors.OpError):
                 holder = self._holder()
-                if holder is None:  # Somebody has removed it.
+                if holder is None:  # The file was removed.
                     self._create()
                 elif holder.token in self._harmless:
                     self._write()
@@ -266,7 +266,7 @@ class _Lock:
     # The file.
 
     def _text(self) -> str:
-        """Returns what stands in the file: always of the same length."""
+        """Returns the text of the file, which always has the same length."""
         return json.dumps({**asdict(self._own), "beats": f"{self._num_beats:010d}"}, indent=1)
 
     def _write(self) -> None:
@@ -274,7 +274,7 @@ class _Lock:
             with tf.io.gfile.GFile(self._path, "w") as file:
                 file.write(self._text())
             return
-        # In place: whoever reads it, or finds it after a crash, sees a whole one.
+        # In place: a reader, also one after a crash, finds a complete text.
         with open(self._path, "r+") as file:
             file.write(self._text())
 
@@ -291,7 +291,7 @@ class _Lock:
 
 
 class _SaveIfHeld(v1.train.CheckpointSaverListener):  # type: ignore[misc]
-    """Keeps a training from saving that has lost its lock."""
+    """Prevents a training that has lost its lock from saving."""
 
     def __init__(self, lock: _Lock) -> None:
         self._lock = lock
@@ -302,7 +302,7 @@ class _SaveIfHeld(v1.train.CheckpointSaverListener):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _alone_in(folder: str) -> Iterator[None]:
-    """Lets one process at a time into the `with` block for a folder, where its file system can."""
+    """Admits one process at a time to the `with` block, if the folder's file system supports it."""
     if is_remote(folder):
         yield
         return
@@ -316,7 +316,7 @@ def _alone_in(folder: str) -> Iterator[None]:
 
 
 def _parse(text: str) -> Holder:
-    """Reads a lock's file; what was cut off, or is no lock, has an unknown holder."""
+    """Returns the holder in a lock's text; an unknown holder if it is incomplete or not a lock."""
     try:
         values = json.loads(text)
         return Holder(**{name: kind(values[name]) for name, kind in _KINDS.items()})
@@ -328,7 +328,7 @@ _KINDS = {name: type(value) for name, value in asdict(Holder()).items()}
 
 
 def _own_place() -> str:
-    """Returns what has process numbers of its own: this boot, and this namespace."""
+    """Returns the scope of this process's number: this boot, and this process namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -337,8 +337,8 @@ def _own_place() -> str:
 
 
 def _started_s(pid: int) -> float | None:
-    """Returns when a process of this place was started, in seconds since the boot."""
-    booted_s = psutil.boot_time()  # Set forward or back with the clock, as is the other.
+    """Returns the start time of a process in this place, in seconds since the boot."""
+    booted_s = psutil.boot_time()  # Follows changes of the clock, as does the start time.
     try:
         process = psutil.Process(pid)
         is_gone = process.status() == psutil.STATUS_ZOMBIE

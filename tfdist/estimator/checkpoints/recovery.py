@@ -1,8 +1,8 @@
-"""The choice of the checkpoint to go on from, where the newest is damaged or nothing names it.
+"""The choice of the checkpoint to resume from, if the newest is damaged or no file names it.
 
-Worker 0 of a training sets damaged checkpoints aside and mends the file `checkpoint`, so that all
-that reads it afterwards, TensorFlow included, sees the same. Everybody else, who may be looking
-into the folder of a running training, changes nothing.
+Worker 0 of a training renames damaged checkpoints and repairs the file `checkpoint`. All later
+readers of that file, TensorFlow included, then find the same checkpoint. Other processes, which may
+read the folder of a running training, change nothing.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tfdist.estimator.checkpoints.writer import remove_unfinished, write_state
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The checkpoint of a folder to go on from.
+    """The checkpoint of a folder to resume from.
 
     Attributes:
-      path: The newest whole one; None if there is no checkpoint.
-      damaged: Those that are newer, and what is wrong with each.
+      path: The newest whole checkpoint; None if there is no checkpoint.
+      damaged: The newer checkpoints, with a description of the damage of each.
     """
 
     path: str | None
@@ -34,14 +34,14 @@ class Choice:
 
 
 def choose(paths: Iterable[str], find_damage: Callable[[str], str | None]) -> Choice:
-    """Takes the first checkpoint that is whole.
+    """Chooses the first checkpoint that is whole.
 
     Args:
-      paths: From the newest to the oldest.
-      find_damage: Says what is wrong with one, None if nothing.
+      paths: The checkpoints, from the newest to the oldest.
+      find_damage: Describes the damage of a checkpoint; None without any.
 
     Raises:
-      CheckpointDamagedError: If there are checkpoints, but none is whole; lists all.
+      CheckpointDamagedError: If there are checkpoints, but all are damaged; the message lists all.
     """
     damaged: dict[str, str] = {}
     for path in paths:
@@ -59,11 +59,11 @@ def choose(paths: Iterable[str], find_damage: Callable[[str], str | None]) -> Ch
 
 
 def newest_whole(model_dir: str, first: str | None = None) -> str | None:
-    """Returns the newest whole checkpoint, and says which are damaged; changes no file.
+    """Returns the newest whole checkpoint, and logs the damaged ones; changes no file.
 
     Args:
       model_dir: The folder.
-      first: A checkpoint that is taken if it is whole.
+      first: A checkpoint to prefer if it is whole.
 
     Raises:
       CheckpointDamagedError: If there are checkpoints, but none is whole.
@@ -79,7 +79,7 @@ def newest_whole(model_dir: str, first: str | None = None) -> str | None:
 
 
 def whole_at(path: str) -> str | None:
-    """Returns a checkpoint's own path, and of a folder the newest whole one's, None if it has none.
+    """Returns the path of a checkpoint, or of the newest whole one in a folder; None without one.
 
     Raises:
       CheckpointDamagedError: If there is a checkpoint, but no whole one.
@@ -88,10 +88,11 @@ def whole_at(path: str) -> str | None:
 
 
 def recover(model_dir: str) -> str | None:
-    """Returns the newest whole checkpoint, and leaves the folder as if it were the newest.
+    """Returns the newest whole checkpoint, and makes it the newest one of the folder.
 
-    Newer ones, which are damaged, are set aside: their files' names begin with "damaged-" then. For
-    the one process that writes checkpoints, before it does. Only on a local file system.
+    Newer checkpoints, which are damaged, are renamed: the names of their files begin with
+    "damaged-" then. Only the process that writes checkpoints may call this, before its first save.
+    Files are renamed only on a local file system.
 
     Raises:
       CheckpointDamagedError: If there are checkpoints, but none is whole. Nothing is changed then.
@@ -122,14 +123,14 @@ def _say_if_not_named(model_dir: str, found: Listed, choice: Choice) -> None:
 
 
 def set_aside(path: str, what: str) -> None:
-    """Renames the files of a damaged checkpoint, and says so, with what is wrong."""
+    """Renames the files of a damaged checkpoint, and logs that with a description of the damage."""
     folder, name = os.path.split(path)
     files = [file[len(path) :] for file in glob.glob(f"{glob.escape(path)}.*")]
     number = 1
     while any(os.path.exists(os.path.join(folder, _aside(name, number) + end)) for end in files):
         number += 1
     aside = _aside(name, number)
-    for end in sorted(files, key=lambda end: end != ".index"):  # Without it nothing finds the rest.
+    for end in sorted(files, key=lambda end: end != ".index"):  # Without it the rest is not found.
         os.rename(path + end, os.path.join(folder, aside + end))
     v1.logging.warning("Checkpoint %s is damaged: %s. It is set aside as %s.*", path, what, aside)
 

@@ -1,4 +1,4 @@
-"""Warm starts: first values of variables from another model's checkpoint."""
+"""Warm starts: initial values of variables from another model's checkpoint."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class _WarmStartFields(NamedTuple):
 
 
 class WarmStartSettings(_WarmStartFields):
-    """Which variables start from which checkpoint.
+    """The variables of a warm start, and the checkpoint with their initial values.
 
     Args:
       ckpt_to_initialize_from: A checkpoint's path, or a folder with checkpoints.
       vars_to_warm_start: A regular expression over trainable variables ('.*' is all of them), a
         list of expressions over all global variables, a list of variables, or None for only those
         in `var_name_to_vocab_info`.
-      var_name_to_vocab_info: Variable name to `VocabInfo`, for rows that have moved.
-      var_name_to_prev_var_name: Variable name to its name in the checkpoint.
+      var_name_to_vocab_info: A dict of variable name to `VocabInfo`, for rows that have moved.
+      var_name_to_prev_var_name: A dict of variable name to its name in the checkpoint.
 
     Raises:
       ValueError: If the checkpoint is empty.
@@ -57,7 +57,7 @@ class WarmStartSettings(_WarmStartFields):
 
 
 def warm_start_settings(warm_start_from: Any) -> WarmStartSettings | None:
-    """Accepts a path or settings; a path that holds a SavedModel means its variables.
+    """Returns settings, given a path or settings; the path of a SavedModel means its variables.
 
     Raises:
       ValueError: For anything else.
@@ -81,7 +81,7 @@ def warm_start_settings(warm_start_from: Any) -> WarmStartSettings | None:
 
 
 def apply_warm_start(settings: WarmStartSettings | None) -> None:
-    """Makes the current graph's variables start from the settings' checkpoint."""
+    """Initialises the current graph's variables from the settings' checkpoint."""
     if settings is None:
         return
     v1.logging.info("Warm-starting with WarmStartSettings: %s", settings)

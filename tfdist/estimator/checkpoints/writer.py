@@ -1,12 +1,12 @@
-"""Saving a checkpoint so that at any moment there is either all of it or nothing.
+"""Atomic saving: at any moment a checkpoint is either complete or absent.
 
     model_dir/.saving/          1. TensorFlow writes the files here
-      model.ckpt-20.data-...    2. they are on the disk (fsync)
-      model.ckpt-20.meta        3. they get their final place, the index last
+      model.ckpt-20.data-...    2. the files are on the disk (fsync)
+      model.ckpt-20.meta        3. they move to their final place, the index last
       model.ckpt-20.index       4. the file `checkpoint` names them
     model_dir/checkpoint        5. the oldest checkpoint is deleted
 
-Whatever ends the process or the machine in between, the file `checkpoint` names a whole one.
+If the process or the machine ends at any point, the file `checkpoint` names a whole checkpoint.
 """
 
 from __future__ import annotations
@@ -35,16 +35,15 @@ _UNFINISHED = ".saving"
 
 
 class CheckpointSpaceError(OneLineError, OSError):
-    """There is no room for a checkpoint; older ones are as they were."""
+    """Raised if there is no disk space for a checkpoint; older ones are unchanged."""
 
     exit_code: ClassVar[int] = NO_SPACE
 
 
 class CheckpointWriter:
-    """Saves with another saver, in its place in a `CheckpointSaverHook`.
+    """Saves with another saver; takes the place of that saver in a `CheckpointSaverHook`.
 
-    A saver of a class of the user's own, and one for another file system than the local one, is
-    called as it is.
+    A saver of a user-defined class, and a saver on a remote file system, are called unchanged.
 
     Args:
       find_saver: Returns the saver, once the graph is complete.
@@ -69,7 +68,7 @@ class CheckpointWriter:
         """Saves as `Saver.save` does, and returns the checkpoint's path.
 
         Raises:
-          CheckpointSpaceError: If there is no room.
+          CheckpointSpaceError: If there is no disk space.
         """
         saver = self._find_saver()
         options["meta_graph_suffix"] = meta_graph_suffix
@@ -101,7 +100,7 @@ def write_state(folder: str, paths: Sequence[str], name: str | None = None) -> N
     """Writes the file `checkpoint`, which names a folder's checkpoints.
 
     Args:
-      folder: The folder; the names are relative to it, so that it may be moved.
+      folder: The folder. The names are relative to it, so that it can be moved.
       paths: From the oldest to the newest.
       name: Another name of the file.
     """
@@ -114,13 +113,13 @@ def write_state(folder: str, paths: Sequence[str], name: str | None = None) -> N
 
 
 def remove_unfinished(folder: str) -> None:
-    """Removes what a process has left that was ended while it saved."""
+    """Removes the files of a process that ended while it saved."""
     shutil.rmtree(os.path.join(folder, _UNFINISHED), ignore_errors=True)
 
 
 @contextmanager
 def _unfinished(folder: str) -> Iterator[str]:
-    """Makes an empty folder in a folder; it is gone after the `with` block, however that ends."""
+    """Makes an empty folder in a folder, and removes it after the `with` block, also on errors."""
     remove_unfinished(folder)
     path = os.path.join(folder, _UNFINISHED)
     os.makedirs(path)
@@ -131,7 +130,7 @@ def _unfinished(folder: str) -> Iterator[str]:
 
 
 def _move_all(source: str, folder: str) -> None:
-    """Moves files into a folder above, when all of them are on the disk; an index comes last."""
+    """Moves files to a folder once all of them are on the disk; an index is moved last."""
     names = sorted(os.listdir(source), key=lambda name: name.endswith(".index"))
     for name in names:
         _sync(os.path.join(source, name))
@@ -146,7 +145,7 @@ def _sync(path: str) -> None:
     try:
         os.fsync(number)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # Some file systems cannot do it for folders.
+        if error.errno != errno.EINVAL:  # Some file systems do not support it for folders.
             raise
     finally:
         os.close(number)
@@ -159,12 +158,12 @@ def full_disk_named(
     """Turns an error about a full disk in the `with` block into one line.
 
     Args:
-      folder: What is written to.
-      what: What is written, for the message.
-      num_bytes: How large that is; 0 if nobody knows.
+      folder: The folder that is written to.
+      what: A name of the written data, for the message.
+      num_bytes: The size of the data; 0 if it is not known.
 
     Raises:
-      CheckpointSpaceError: If there is no room, or a file may not become so large.
+      CheckpointSpaceError: If there is no disk space, or a file would exceed the allowed size.
     """
     try:
         yield
@@ -179,7 +178,7 @@ def refuse_full_disk(
     what: str = "what is written",
     num_bytes: int = 0,
 ) -> None:
-    """Raises a `CheckpointSpaceError` in place of an error about a full disk; see above."""
+    """Raises a `CheckpointSpaceError` for an error about a full disk; see `full_disk_named`."""
     if isinstance(error, CheckpointSpaceError) or is_remote(folder):
         return
     numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -196,14 +195,14 @@ def refuse_full_disk(
 
 
 def _existing(folder: str) -> str:
-    """Returns the folder itself, or the nearest one above it that exists."""
+    """Returns the folder or, if it does not exist, the nearest parent that exists."""
     while not os.path.isdir(folder):
         folder = os.path.dirname(os.path.abspath(folder))
     return folder
 
 
 def _is_about(error: tf.errors.OpError | OSError, number: int) -> bool:
-    """Says whether an error is the system's of that number, whose text TensorFlow quotes."""
+    """Returns whether an error is, or quotes the text of, the system error with this number."""
     if isinstance(error, OSError):
         return error.errno == number
     return os.strerror(number) in error.message

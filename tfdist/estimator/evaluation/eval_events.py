@@ -1,4 +1,4 @@
-"""What evaluations write for TensorBoard, and reading it back."""
+"""Event files of evaluations: writing them for TensorBoard, and reading them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_results(folder: str, results: dict[str, Any], checkpoint_path: str | N
     for name, value in results.items():
         if name != "global_step" and value is not None:
             _add_value(summary, name, value)
-    # Kept open: another writer made within the same second would overwrite this one's file.
+    # It stays open: another writer made within the same second would overwrite its file.
     writer = v1.summary.FileWriterCache.get(folder)
     writer.add_summary(summary, step)
     if checkpoint_path:
@@ -70,12 +70,12 @@ def read_eval_metrics(eval_dir: Any) -> OrderedDict[int, dict[str, float]]:
     """Reads the metrics of all evaluations in a folder.
 
     Args:
-      eval_dir: Such a folder as `Estimator.eval_dir()`; it need not exist.
+      eval_dir: A folder such as `Estimator.eval_dir()`; it need not exist.
 
     Returns:
-      Global step, ascending, to metric name to value. Only numbers count; where two evaluations of
-      one step have a metric each, the later one's value is taken. A corrupt file is read as far as
-      it goes, with a warning.
+      A dict of global step, ascending, to a dict of metric name to value. It contains numbers only.
+      If two evaluations of a step have the same metric, the later value is used. A corrupt file is
+      read up to the error, with a warning.
     """
     found: dict[int, dict[str, float]] = {}
     folder = os.fspath(eval_dir)
@@ -86,14 +86,14 @@ def read_eval_metrics(eval_dir: Any) -> OrderedDict[int, dict[str, float]]:
 
 
 def results_in(pattern: str) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yields (global step, metrics) of each evaluation that the files of a pattern tell of.
+    """Yields (global step, metrics) of each evaluation in the files that match a pattern.
 
-    A corrupt file is read as far as it goes, with a warning.
+    A corrupt file is read up to the error, with a warning.
     """
     for path in tf.io.gfile.glob(pattern):
         try:
             for event in v1.train.summary_iterator(path):
-                summary = event.summary.value  # Empty in events that are no summary.
+                summary = event.summary.value  # Empty in events without a summary.
                 values = {v.tag: v.simple_value for v in summary if v.HasField("simple_value")}
                 if values:
                     yield event.step, values

@@ -29,15 +29,15 @@ class Evaluation:
     """The graph of an evaluation, built once; it may be run several times.
 
     Attributes:
-      graph: Where it was built.
-      scaffold: The model's, with a local_init_op for the metrics.
+      graph: The graph in which it was built.
+      scaffold: The model's scaffold, with a local_init_op for the metrics.
       input_hooks: Hooks that initialise the input, and give all replicas the same variables.
       model_hooks: The spec's evaluation_hooks.
       values: The metrics' values by name, with "loss" and "global_step".
-      updates: Feeds the metrics with a batch; one op for each replica.
+      updates: One op for each replica, which updates the metrics with a batch.
       has_more: 1.0 while there is a batch for each replica; None if not known.
-      is_enough: Whether there is one for each at the start.
-      session_config: What the session runs on.
+      is_enough: Whether there is a batch for each replica at the start.
+      session_config: The config of the session.
     """
 
     graph: tf.Graph
@@ -66,8 +66,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluates a checkpoint; without one, the freshly initialised model.
 
-    Runs in this process alone, on its devices, whatever the strategy for training is. Of several
-    replicas each takes batches of its own; the metrics are those of all batches.
+    Runs in this process alone, on its devices, with any strategy for training. Several replicas
+    take different batches; the metrics are those of all batches.
 
     Returns:
       Metrics by name, as numpy values, with "loss" (mean over the batches) and "global_step".
@@ -99,7 +99,7 @@ def build_evaluation(
     config: RunConfig,
     warm_start: Callable[[], None],
 ) -> Evaluation:
-    """Builds what `evaluate` runs, in a graph of its own."""
+    """Builds the ops that `evaluate` runs, in a separate graph."""
     strategy = evaluation_strategy(config)
     with tf.Graph().as_default() as graph, ExitStack() as stack:
         v1.set_random_seed(config.tf_random_seed)
@@ -155,16 +155,17 @@ def run_evaluation(
     checkpoint_path: str | None = None,
     init_fn: Callable[[v1.Session], None] | None = None,
 ) -> dict[str, Any]:
-    """Opens a session, feeds the metrics, and writes the results for TensorBoard.
+    """Opens a session, updates the metrics, and writes the results for TensorBoard.
 
     Args:
-      evaluation: What to run.
+      evaluation: The evaluation to run.
       master: The session's target.
-      steps: Batches to evaluate; None is all of the input.
+      steps: Batches to evaluate; None evaluates the whole input.
       hooks: The user's hooks.
       events_dir: Folder of the event file.
-      checkpoint_path: Where variables come from.
-      init_fn: Sets variables after their initialisation, given a session; not with a checkpoint.
+      checkpoint_path: The checkpoint with the values of the variables.
+      init_fn: Sets variables after their initialisation, given a session; not used with a
+        checkpoint.
 
     Returns:
       The results, as numpy values.
@@ -204,10 +205,10 @@ def _run_updates(
     has_more: tf.Tensor | None,
     is_enough: tf.Tensor | None,
 ) -> None:
-    """Feeds the metrics until the input ends, or a hook stops.
+    """Updates the metrics until the input ends, or a hook requests to stop.
 
-    Several replicas run in step while there is a batch for each; of the last batches, too few for
-    all, the first replica takes one after the other.
+    Several replicas run in step while there is a batch for each. When the remaining batches are too
+    few for all replicas, the first replica takes them one after the other.
     """
     suffices = is_enough is None or session.run_step_fn(
         lambda step_context: step_context.session.run(is_enough)
@@ -230,7 +231,7 @@ class _RunFirst(v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 def metrics_of(spec: EstimatorSpec) -> dict[str, Any]:
-    """Returns the spec's metrics; those of `eval_metrics` are built here, on the host."""
+    """Returns the spec's metrics. Those of `eval_metrics` are built here, on the host."""
     if spec.eval_metrics is None:
         return dict(spec.eval_metric_ops)
     if spec.eval_metric_ops:
@@ -257,11 +258,11 @@ def _with_loss(metrics: dict[str, Any], loss: tf.Tensor) -> dict[str, Any]:
             raise ValueError(f"Metric with name {name!r} is not allowed: the Estimator adds it.")
     assert not any(is_keras_metric(m) for m in metrics.values())
     metrics = {**metrics, "loss": v1.metrics.mean(loss, name="mean_loss")}
-    return dict(sorted(metrics.items()))  # The order in which results are given and written.
+    return dict(sorted(metrics.items()))  # The order in which results are returned and written.
 
 
 def _scaffold(spec: EstimatorSpec) -> v1.train.Scaffold:
-    """Runs the spec's own local_init_op beside the default one."""
+    """Returns a scaffold that runs the default local_init_op in addition to the spec's."""
     own = spec.scaffold.local_init_op
     if own is None:
         return spec.scaffold
@@ -270,7 +271,7 @@ def _scaffold(spec: EstimatorSpec) -> v1.train.Scaffold:
 
 
 class _StopAfter(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Stops after a number of steps and logs about ten times on the way."""
+    """Stops after a number of steps, and logs the progress about ten times."""
 
     def __init__(self, steps: int | None) -> None:
         self._steps = steps

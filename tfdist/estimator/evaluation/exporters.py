@@ -1,4 +1,4 @@
-"""Exporters: when train_and_evaluate exports a model, and which exports it keeps."""
+"""Exporters: rules for the exports of train_and_evaluate, and for the exports to keep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Result = dict[str, Any]
 
 
 class Exporter(ABC):
-    """Exports a model after an evaluation, or decides not to; an entry of `EvalSpec.exporters`."""
+    """An entry of `EvalSpec.exporters`: may export the model after each evaluation."""
 
     @property
     @abstractmethod
@@ -38,8 +38,8 @@ class Exporter(ABC):
         Args:
           estimator: The Estimator.
           export_path: model_dir/export/<name>.
-          checkpoint_path: Which checkpoint was evaluated.
-          eval_result: What `evaluate` returned.
+          checkpoint_path: The checkpoint that was evaluated.
+          eval_result: The return value of `evaluate`.
           is_the_final_export: Whether training has ended; never true without max_steps.
 
         Returns:
@@ -48,7 +48,7 @@ class Exporter(ABC):
 
 
 class _SavedModelExporter(Exporter):
-    """What the exporters below have in common: what they write.
+    """Base class of the exporters below: writes the SavedModel.
 
     Args:
       name: See `Exporter`.
@@ -84,7 +84,7 @@ class _SavedModelExporter(Exporter):
 
 
 class FinalExporter(_SavedModelExporter):
-    """Exports once, at the end of training, which only max_steps tells."""
+    """Exports once, at the end of training; never exports without max_steps."""
 
     def export(
         self,
@@ -139,7 +139,7 @@ class LatestExporter(_SavedModelExporter):
 
 
 def _loss_smaller(best_eval_result: Result, current_eval_result: Result) -> bool:
-    """Says whether the current loss is smaller than the best one."""
+    """Returns whether the current loss is smaller than the best one."""
     for name, result in (
         ("best_eval_result", best_eval_result),
         ("current_eval_result", current_eval_result),
@@ -155,15 +155,15 @@ def _loss_smaller(best_eval_result: Result, current_eval_result: Result) -> bool
 class BestExporter(_SavedModelExporter):
     """Exports after an evaluation that is better than that of the last export.
 
-    The first call exports in any case, and its result is the one to beat from then on.
+    The first call always exports, and later results are compared with its result.
 
     Args:
       name: See `Exporter`.
       serving_input_receiver_fn: As in `Estimator.export_saved_model`.
       event_file_pattern: Event files below model_dir, from which the best earlier result is read
-        at the first call for a model_dir; None does not read any.
-      compare_fn: From `best_eval_result` and `current_eval_result`, both name to number, to
-        whether the current one is better; by default the one with the smaller loss.
+        at the first call for a model_dir; None reads no files.
+      compare_fn: A function of `best_eval_result` and `current_eval_result`, both dicts of name to
+        number. Returns whether the current one is better; by default, whether its loss is smaller.
       assets_extra: As in `Estimator.export_saved_model`.
       as_text: As in `Estimator.export_saved_model`.
       exports_to_keep: Older exports are deleted; None keeps all.
@@ -218,7 +218,7 @@ class BestExporter(_SavedModelExporter):
 
 
 def _best_in_events(pattern: str, is_better: Callable[..., Any]) -> Result | None:
-    """Returns the best of all evaluations that event files tell of, None if there are none."""
+    """Returns the best of all evaluations in event files, None if there are none."""
     best: Result | None = None
     for _, result in results_in(pattern):
         if best is None or is_better(best, result):

@@ -31,10 +31,10 @@ def predict(
     create_global_step: Callable[[tf.Graph], Any],
     num_predictions: int | None,
 ) -> Iterator[Any]:
-    """Yields predictions in the input's order, until it ends or there are enough.
+    """Yields predictions in the input's order, until the input ends or there are enough.
 
-    The graph is the thread's default only while a value is being computed, so that two of these
-    can be read in turn.
+    The graph is the thread's default only while a value is being computed. So two of these
+    generators can be read alternately.
     """
     graph = tf.Graph()
     with graph.as_default():
@@ -79,7 +79,7 @@ def predict(
                 yielded += 1
             if yielded == num_predictions:
                 break
-    except BaseException as error:  # GeneratorExit too: then hooks do not see an `end`.
+    except BaseException as error:  # Also GeneratorExit: then hooks' `end` is not called.
         with graph.as_default():
             session.__exit__(type(error), error, error.__traceback__)
         raise
@@ -88,7 +88,7 @@ def predict(
 
 
 def select(predictions: Any, keys: Sequence[str] | None) -> Any:
-    """Keeps the asked keys of a dict of predictions; ValueError if that cannot be done."""
+    """Returns the requested entries of a dict of predictions; ValueError if it has none."""
     if not keys:
         return predictions
     if not isinstance(predictions, dict):

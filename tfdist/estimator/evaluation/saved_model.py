@@ -1,4 +1,4 @@
-"""SavedModels: a checkpoint and its model, exported into a folder named by the time."""
+"""SavedModels: exports of a checkpoint and its model to a folder named by the time."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from tfdist.strategies.private_tensorflow import saver_of_checkpoint
 
 ReceiverFn = Callable[[], Any]
 
-# Training comes first: the first graph saves the variables, and a checkpoint has all of its.
+# Training comes first: the first graph saves the variables, and its variables are all in the
+# checkpoint.
 _TAGS = {ModeKeys.TRAIN: "train", ModeKeys.EVAL: "eval", ModeKeys.PREDICT: "serve"}
 
-# Where TensorFlow's loader looks for the train op; it has no public name.
+# The key by which TensorFlow's loader finds the train op; it has no public name.
 _TRAIN_OP_KEY = "saved_model_train_op"
 
 _ATTEMPTS = 10
@@ -49,25 +50,27 @@ def export(
 ) -> bytes:
     """Writes a SavedModel with one graph for each mode, in this process alone.
 
-    Nothing is bound to a device unless model_fn binds it, so that it loads on any machine; what
-    `host_call` and `eval_metrics` build is on the first CPU, which every machine has.
+    Only ops that model_fn binds to a device are bound to one, so that the SavedModel loads on any
+    machine. The ops of `host_call` and `eval_metrics` are on the first CPU, which every machine
+    has.
 
     Args:
-      model_fn: From (features, labels, mode) to an EstimatorSpec.
+      model_fn: A function from (features, labels, mode) to an EstimatorSpec.
       create_global_step: Makes the global step of a graph.
-      config: The Estimator's.
-      export_dir_base: The folder that gets a folder named by the time.
-      receiver_fns: Mode to a function that returns a receiver; modes with None are left out.
-      checkpoint_path: Whose variables are exported.
-      assets_extra: Path below "assets.extra" to the file that is copied there.
+      config: The Estimator's config.
+      export_dir_base: The folder in which a new folder is made, named by the time.
+      receiver_fns: A dict of mode to a function that returns a receiver; modes with None are left
+        out.
+      checkpoint_path: The checkpoint with the variables to export.
+      assets_extra: A dict of path below "assets.extra" to the file that is copied there.
       as_text: Whether to write saved_model.pbtxt.
       strip_default_attrs: Whether ops lose attributes that have their default value.
 
     Returns:
-      The folder's path. It appears when everything is in it.
+      The folder's path. The folder appears once it is complete.
 
     Raises:
-      ValueError: If no known mode is asked for, or the checkpoint lacks variables.
+      ValueError: If no known mode is requested, or the checkpoint lacks variables.
     """
     wanted = {mode: fn for mode in _TAGS if (fn := receiver_fns.get(mode))}
     if not wanted:
@@ -101,7 +104,7 @@ def export(
 
 
 def _parts(spec: EstimatorSpec, receiver: Any, global_step: tf.Variable) -> dict[str, Any]:
-    """Collects what the builder wants to know of the current graph."""
+    """Collects the builder's arguments for the current graph."""
     train_op = _train_op(spec, global_step)
     if train_op is not None:
         v1.add_to_collection(_TRAIN_OP_KEY, train_op)
@@ -134,7 +137,7 @@ def _outputs(spec: EstimatorSpec) -> Mapping[str, ExportOutput]:
 def _train_op(spec: EstimatorSpec, global_step: tf.Variable) -> Any:
     """Returns the op of one training step, None in other modes.
 
-    That of a spec with host_call is what a worker alone would run.
+    With host_call it is the op that a worker alone would run.
     """
     if spec.mode != ModeKeys.TRAIN or spec.host_call is None:
         return spec.train_op
@@ -142,7 +145,7 @@ def _train_op(spec: EstimatorSpec, global_step: tf.Variable) -> Any:
 
 
 def _saver(scaffold: v1.train.Scaffold) -> v1.train.Saver:
-    """Returns the saver that restores the checkpoint now, and the export whenever it is loaded."""
+    """Returns the saver that restores the checkpoint now, and the export when it is loaded."""
     if isinstance(scaffold.saver, tf.train.Checkpoint):
         return saver_of_checkpoint(scaffold.saver)
     return scaffold.saver or v1.train.Saver(sharded=True)
@@ -166,9 +169,9 @@ def _copy_assets(sources: Mapping[str, Any], folder: str) -> None:
 
 
 def timestamped_folder(base: Any) -> str:
-    """Names a folder in `base` by the seconds since 1970, which does not exist yet.
+    """Returns the path of a new folder in `base`, named by the seconds since 1970.
 
-    If there is one, another process has just exported too: it waits for the next second.
+    If the folder exists, another process has just exported. Then it waits for the next second.
 
     Raises:
       RuntimeError: If ten attempts failed.
@@ -187,7 +190,7 @@ def timestamped_folder(base: Any) -> str:
 
 
 def temporary_folder(folder: str) -> str:
-    """Names the folder in which an export is written; TensorFlow Serving does not look at it."""
+    """Returns the folder in which an export is written; TensorFlow Serving ignores it."""
     base, name = os.path.split(folder)
     return os.path.join(base, f"temp-{name}")
 

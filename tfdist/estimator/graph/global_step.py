@@ -29,7 +29,7 @@ def create_global_step() -> tf.Variable:
 def is_incremented(graph: tf.Graph, global_step: tf.Variable) -> bool:
     """Returns whether an op of the graph, or of a function in it, changes the global step.
 
-    Its initialisation does not count, and a saver's restoring neither.
+    Its initialisation and a saver's restore ops do not count.
     """
     handle = global_step.handle if hasattr(global_step, "handle") else global_step.op.outputs[0]
     for operation in handle.consumers():
@@ -57,7 +57,7 @@ def increment(global_step: tf.Variable, after: list[Any]) -> tf.Operation:
 
 
 def _is_restored(assignment: tf.Operation) -> bool:
-    """Says whether an assignment's value comes from a checkpoint."""
+    """Returns whether an assignment's value comes from a checkpoint."""
     source = assignment.inputs[1].op
     while source.type in ("Identity", "Reshape"):
         source = source.inputs[0].op
@@ -79,7 +79,7 @@ def _offset(operation: tf.Operation) -> int:
 
 
 def _writes_argument(graph: tf.Graph, name: str, position: int) -> bool:
-    """Looks into a function for an assignment to its argument at `position`."""
+    """Returns whether a function has an assignment to its argument at `position`."""
     library = {f.signature.name: f for f in graph.as_graph_def().library.function}
     if name not in library:
         return False
@@ -94,7 +94,7 @@ def _writes_argument(graph: tf.Graph, name: str, position: int) -> bool:
 class StepCounter:
     """Counts the global step without reading it: each session call adds as many steps as the first.
 
-    Call `begin` while the graph is the default one, `start` when the session is there, and `count`
+    Call `begin` while the graph is the default one, `start` once the session is open, and `count`
     after each session call.
 
     Attributes:
@@ -152,7 +152,7 @@ def last_step_of(limits: Iterable[StepLimit], first_step: int) -> int | None:
     """Returns the lowest global step at which one of the limits ends a training; None without any.
 
     Args:
-      limits: The limits; those with two None are none.
+      limits: The limits; a pair of two None is no limit.
       first_step: The global step at which the training begins.
     """
     ends = [last if steps is None else first_step + steps for steps, last in limits]
@@ -165,7 +165,7 @@ def is_last_call(
     """Returns whether the call just made has reached the last step.
 
     Args:
-      session: Reads the global step where the fetched value leaves it open.
+      session: Reads the global step if the fetched value does not decide it.
       global_step: The variable.
       fetched: Its value, fetched in the call: the value from before or after the call's steps.
       steps_per_call: Steps in one session call.

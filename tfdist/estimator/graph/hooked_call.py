@@ -22,7 +22,7 @@ class HookRequests:
     """The additions of all hooks to one session call.
 
     Attributes:
-      fetches: By hook, the tensors and ops that it asks for.
+      fetches: The tensors and ops that each hook asks for, by hook.
       feeds: Values for tensors.
       options: The options of all hooks together.
     """

@@ -49,7 +49,7 @@ def evaluation_strategy(config: RunConfig) -> WorkerStrategy | None:
 
 
 def num_local_replicas(config: RunConfig, strategy: Any) -> int:
-    """Returns the number of replicas of this worker under a strategy; None is the config's."""
+    """Returns the number of replicas of this worker; None takes the config's strategy."""
     if strategy is None:
         strategy = config.train_distribute
     if strategy is None or is_default(strategy):
@@ -141,14 +141,14 @@ class BatchSizes:
     """The Estimator's train_batch_size, eval_batch_size and predict_batch_size.
 
     In one step all replicas of all workers together read a global batch; a replica reads
-    `size / (num_workers * num_replicas)`. Predicting counts one worker, and so does evaluating
-    unless an eval_distribute has more.
+    `size / (num_workers * num_replicas)`. Prediction counts one worker. Evaluation counts one
+    worker unless an eval_distribute has more.
 
     Args:
       train: Global batch size of training, or None.
-      evaluate: Of evaluating.
-      predict: Of predicting.
-      config: The Estimator's.
+      evaluate: Global batch size of evaluation, or None.
+      predict: Global batch size of prediction, or None.
+      config: The Estimator's config.
       params: The Estimator's params, or None.
 
     Raises:
@@ -184,7 +184,7 @@ class BatchSizes:
         Args:
           params: A copy of the Estimator's params.
           mode: One of `ModeKeys`.
-          input_fn: Must take params then; None is not checked.
+          input_fn: Must take params if there is a batch size; None is not checked.
 
         Raises:
           ValueError: If the input_fn cannot receive it.
@@ -222,7 +222,7 @@ def replica_batch_size(name: str, size: int, num_workers: int, num_replicas: int
 
 
 def num_workers(strategy: Any) -> int:
-    """Returns the number of workers of a strategy: 1 without one, and for one machine."""
+    """Returns the number of workers of a strategy; 1 without one or with one for one machine."""
     return int(strategy.extended.collectives.num_workers) if is_own(strategy) else 1
 
 

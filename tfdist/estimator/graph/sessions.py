@@ -20,12 +20,12 @@ from tfdist.process.progress_file import in_phase
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.private_tensorflow import call_prepared, is_closed
 
-# Hooks ask for other fetches every few steps. A limit, in case every call has new fetches.
+# Hooks ask for other fetches every few steps. The limit is for calls that always have new ones.
 _MOST_PREPARED = 64
 
 
 def with_defaults(config: v1.ConfigProto | None) -> v1.ConfigProto:
-    """Returns the user's config, or tf.estimator's: soft placement, one pass of optimisation."""
+    """Returns the user's config, else the default: soft placement, one pass of optimisation."""
     return config if config is not None else default_session_config()
 
 
@@ -36,9 +36,9 @@ def configured(placement: Placement, config: RunConfig) -> v1.ConfigProto:
 
 
 def add_saver(scaffold: v1.train.Scaffold, config: RunConfig) -> None:
-    """Adds tf.estimator's saver to the graph where the scaffold has none.
+    """Adds tf.estimator's saver to the graph if the scaffold has none.
 
-    It is sharded, writes relative paths, and keeps as many checkpoints as the config says.
+    It is sharded, writes relative paths, and keeps the number of checkpoints set in the config.
     """
     if scaffold.saver is None and not v1.get_collection(v1.GraphKeys.SAVERS):
         saver = v1.train.Saver(
@@ -57,7 +57,7 @@ def restored_by_worker_0(
     """Makes a scaffold that restores worker 0's checkpoint and sends its values to all workers.
 
     Args:
-      scaffold: The model's.
+      scaffold: The model's scaffold.
       broadcast: The op that sets every variable to worker 0's value; a collective.
       checkpoint_dir: On worker 0 the folder to restore from; None on the others.
     """
@@ -131,7 +131,7 @@ class CallTimes:
 
 
 def prepare_calls(session: v1.Session) -> None:
-    """Makes a session remember each set of fetches that it has run, also where hooks run it."""
+    """Makes a session prepare each set of fetches once, also for calls by hooks."""
     session.run = _PreparedRun(session)
 
 

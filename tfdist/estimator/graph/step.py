@@ -1,4 +1,4 @@
-"""One training step: model_fn on the device, host_call on the host, the global step counted.
+"""One training step: model_fn on the device; host_call and the global step on the host.
 
     device                                       host
                                                  next batch
@@ -64,8 +64,8 @@ def build_training(
     """Builds the training ops of one session call.
 
     Args:
-      model_fn: From (features, labels) to an EstimatorSpec in TRAIN.
-      inputs: Gives the batches, one for each replica and step.
+      model_fn: A function from (features, labels) to an EstimatorSpec in TRAIN.
+      inputs: Provides the batches, one for each replica and step.
       global_step: Incremented by one each step.
       each_replica: Calls a function in each replica.
       placement: The devices.
@@ -157,7 +157,7 @@ def _build_loop(build_step: Callable[[], Training], iterations: int) -> Training
 
 
 def _forget_the_inside(graph: tf.Graph) -> None:
-    """Removes the ops inside a loop from the collections: they cannot be run from outside."""
+    """Removes the ops inside a loop from the collections, since they cannot run outside it."""
     for key in graph.get_all_collection_keys():
         items = graph.get_collection_ref(key)
         usable = [
@@ -178,7 +178,7 @@ def _run_host_call(spec: EstimatorSpec, placement: Placement) -> tf.Operation | 
         return None
     function, tensors = spec.host_call
     with placement.on_host():
-        # One copy for each tensor, so that each leaves the device as soon as it exists.
+        # One copy op for each tensor, so that each is copied as soon as it exists.
         result = function(*(_on_host(t) for t in tensors))
     if isinstance(result, tf.Variable):
         result = result.op
@@ -215,7 +215,7 @@ def _count(spec: EstimatorSpec, global_step: tf.Variable, ops: list[Any]) -> tf.
 def describe_host_call(
     spec: EstimatorSpec, placement: Placement, num_workers: int, num_buckets: int
 ) -> str:
-    """Returns one line on where the tensors of host_call come from and go to."""
+    """Returns one line with number, size, devices and destination of host_call's tensors."""
     assert spec.host_call is not None
     tensors = spec.host_call[1]
     # A pipeline's gradients come from several devices.

@@ -1,4 +1,4 @@
-"""model_to_estimator: an Estimator that trains a compiled Keras model."""
+"""`model_to_estimator`: an Estimator that trains a compiled Keras model."""
 
 from __future__ import annotations
 
@@ -41,28 +41,29 @@ def model_to_estimator(
 ) -> Estimator:
     """Makes an Estimator from a compiled Keras model of tf_keras (Keras 2).
 
-    The model is rebuilt in the Estimator's graphs and stays as it is. Its present weights are
-    written to model_dir/keras, unless a checkpoint is there already, and the first training or
+    The model is rebuilt in the Estimator's graphs, and is not changed. Its present weights are
+    written to model_dir/keras, unless that folder has a checkpoint. The first training or
     evaluation starts from them. Features are a tensor, a list in the order of the model's inputs,
-    or a dict by the inputs' names; {"features": ..., "sample_weights": ...} weighs the loss.
-    Labels likewise. Predictions are a dict by the outputs' names.
+    or a dict by the inputs' names. {"features": ..., "sample_weights": ...} weights the loss.
+    Labels have the same forms. Predictions are a dict by the outputs' names.
 
     Args:
       keras_model: A compiled model: sequential, functional, or subclassed with `get_config` and
-        `from_config`. Of a subclassed one only the structure is taken, not the weights.
-      keras_model_path: A saved compiled model; give one of the two.
+        `from_config`. From a subclassed model only the structure is taken, not the weights.
+      keras_model_path: The path of a saved compiled model; give only one of the two.
       custom_objects: Classes and functions by name, for layers that are not Keras' own.
       model_dir: As in `Estimator`.
       config: As in `Estimator`.
       checkpoint_format: "checkpoint" (also None) saves objects, as `tf.train.Checkpoint` does;
         "saver" saves variables by name and is the only one for subclassed models.
-      metric_names_map: The name of each of the model's metrics, to its name in `evaluate`.
-      export_outputs: An output's name to a class of ExportOutput: exported under that name,
-        beside all predictions under "serving_default".
+      metric_names_map: A dict from the name of each of the model's metrics to its name in
+        `evaluate`.
+      export_outputs: A dict of an output's name to a class of ExportOutput. Each is exported under
+        that name, in addition to all predictions under "serving_default".
 
     Raises:
-      ValueError: If not exactly one model is given, or it is not compiled, of Keras 3, or of a
-        kind that cannot be rebuilt.
+      ValueError: If not exactly one model is given. Also if the model is not compiled, belongs to
+        Keras 3, or is of a kind that cannot be rebuilt.
     """
     return convert(
         Estimator,
@@ -89,7 +90,7 @@ def convert(
     metric_names_map: dict[str, str] | None,
     export_outputs: dict[str, Any] | None,
 ) -> Estimator:
-    """Does what `model_to_estimator` says, with this class of Estimator."""
+    """Like `model_to_estimator`, for this class of Estimator."""
     if keras_model is None and not keras_model_path:
         raise ValueError("Either `keras_model` or `keras_model_path` needs to be provided.")
     if keras_model is not None and keras_model_path:
@@ -127,7 +128,7 @@ def convert(
     return estimator_class(keras_model_fn, config=config, warm_start_from=warm_start)
 
 
-# Checking what was given.
+# Checks of the arguments.
 
 
 def _with_model_dir(config: RunConfig | None, model_dir: Any) -> RunConfig:
@@ -149,7 +150,7 @@ def _load(path: Any, custom_objects: dict[str, Any] | None) -> Any:
 
 
 def _check_model(model: Any, custom_objects: dict[str, Any] | None) -> None:
-    """Refuses what cannot be rebuilt in another graph."""
+    """Raises an error for a model that cannot be rebuilt in another graph."""
     if not isinstance(model, tf_keras.Model):
         what = "a model of Keras 3" if _is_keras_3(type(model)) else repr(model)
         raise ValueError(
@@ -193,7 +194,7 @@ def _saves_objects(checkpoint_format: str | None, model: Any) -> bool:
 
 
 def _legacy_optimizer(model: Any) -> Any:
-    """Returns the model's optimizer, or its older twin: the newer kind needs eager execution."""
+    """Returns the model's optimizer, or its older version: the newer kind needs eager execution."""
     optimizer = model.optimizer
     if not isinstance(optimizer, tf_keras.optimizers.Optimizer):
         return optimizer
@@ -219,7 +220,7 @@ def _legacy_optimizer(model: Any) -> Any:
 
 
 def _compiled_with(model: Any) -> private_keras.CompiledWith:
-    """Reads the optimizer's settings here, since a graph cannot read another's variables."""
+    """Reads the optimizer's settings. A graph cannot read the variables of another graph later."""
     optimizer = _legacy_optimizer(model)
     try:
         config = optimizer.get_config()
@@ -234,14 +235,14 @@ def _compiled_with(model: Any) -> private_keras.CompiledWith:
     )
 
 
-# The weights to start from.
+# Initial weights.
 
 
 def _first_weights(model_fn: KerasModelFn, config: RunConfig) -> WarmStartSettings | None:
-    """Writes the model's weights and says that all of them are to start from there.
+    """Writes the model's weights; returns settings by which all variables start from them.
 
-    A worker that is not the chief starts from a copy of its own, for a moment: workers must build
-    the same graph, and then all get worker 0's values. A task that does not train needs none.
+    Workers must build the same graph. So a worker that is not the chief starts from a temporary
+    copy, and then all workers get worker 0's values. A task that does not train needs no weights.
     """
     if config.is_chief:
         return _save_weights(model_fn, config, os.path.join(config.model_dir, _FOLDER))
@@ -253,7 +254,7 @@ def _first_weights(model_fn: KerasModelFn, config: RunConfig) -> WarmStartSettin
 
 
 def _save_weights(model_fn: KerasModelFn, config: RunConfig, folder: str) -> WarmStartSettings:
-    """Writes a checkpoint, unless one is there: it stays and is used."""
+    """Writes a checkpoint of the weights, or uses the existing one."""
     has_values = private_keras.has_weights_to_keep(model_fn.model)
     path = listing.latest(folder)
     what = None if path is None else damage(path)
@@ -281,7 +282,7 @@ def _write(clone: Any, values: Any, model_fn: KerasModelFn, path: str, config: R
     with v1.Session(config=sessions.with_defaults(config.session_config)) as session:
         session.run(initialize)
         for variable, value in zip(clone.weights, values or [], strict=bool(values)):
-            # In place of the initial value.
+            # Instead of the initial value.
             session.run(variable.initializer, {variable.initializer.inputs[1]: value})
         writer = CheckpointWriter(lambda: saver)
         saved = writer.save(session, path, write_meta_graph=not model_fn.saves_objects)

@@ -20,15 +20,15 @@ _SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
 @dataclass(frozen=True, kw_only=True)
 class KerasModelFn:
-    """What the model_fn is made from.
+    """The model_fn of a compiled Keras model.
 
     Attributes:
       model: The user's compiled model; only read.
-      compiled: What it is compiled with.
+      compiled: The arguments that it is compiled with.
       custom_objects: Classes and functions by name, for layers that are not Keras' own.
       saves_objects: Whether checkpoints are object-based.
-      metric_names: Keras' metric name to the Estimator's; None keeps them.
-      export_outputs: Output name to a class of ExportOutput.
+      metric_names: A dict of Keras' metric name to the Estimator's; None keeps the names.
+      export_outputs: A dict of output name to a class of ExportOutput.
     """
 
     model: Any
@@ -45,13 +45,13 @@ class KerasModelFn:
 
         Raises:
           KeyError: If the features or labels lack one of the model's names.
-          ValueError: If metric_names are not those of the metrics.
+          ValueError: If metric_names does not have exactly the names of the metrics.
         """
         clone = self.build(features, labels, mode)
         predictions = dict(zip(clone.output_names, clone.outputs, strict=True))
         loss = metrics = train_op = None
         if mode != ModeKeys.PREDICT:
-            # Keras divides by the replicas, as their gradients are added. A result is not added.
+            # Keras divides by the number of replicas, since gradients are summed. A result is not.
             is_result = mode == ModeKeys.EVAL and tf.distribute.has_strategy()
             replicas = tf.distribute.get_strategy().num_replicas_in_sync if is_result else 1
             loss = clone.total_loss * replicas if replicas > 1 else clone.total_loss
@@ -69,7 +69,7 @@ class KerasModelFn:
         )
 
     def build(self, features: Any, labels: Any, mode: str) -> Any:
-        """Rebuilds the model on these tensors; compiled, unless it only predicts."""
+        """Rebuilds the model on these tensors, and compiles it unless it only predicts."""
         _set_learning_phase(mode == ModeKeys.TRAIN)
         features, weights = _without_weights(features)
         iterations = None
@@ -93,15 +93,15 @@ class KerasModelFn:
         if not self.saves_objects:
             return None
         step = v1.train.get_global_step()
-        with tf.init_scope():  # Saving is outside of a loop of steps.
+        with tf.init_scope():  # Saving is outside a loop of steps.
             saver = saver_of_checkpoint(clone, estimator_global_step=step)
         return v1.train.Scaffold(saver=saver)
 
 
 def add_training(clone: Any) -> tf.Operation:
-    """Adds the optimizer's update and those of the layers; the global step is counted.
+    """Adds the updates of the optimizer and of the layers; they increment the global step.
 
-    The optimizer's variables are called training/<optimizer>/..., as they are under `fit`.
+    The optimizer's variables are named training/<optimizer>/..., as under `fit`.
     """
     with v1.name_scope("training/"):
         updates = clone.optimizer.get_updates(params=clone.trainable_weights, loss=clone.total_loss)
@@ -109,13 +109,14 @@ def add_training(clone: Any) -> tf.Operation:
 
 
 def _set_learning_phase(is_training: bool) -> None:
-    """Says for this graph what layers take for `training` when nobody says."""
+    """Sets the default of the argument `training` of all layers in this graph."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Keras asks to say it at each call, which it does itself.
+        # Keras asks to set it at each call, but makes the calls itself.
+        warnings.simplefilter("ignore")
         tf_keras.backend.set_learning_phase(is_training)
 
 
-# What goes in.
+# Inputs.
 
 
 def _without_weights(features: Any) -> tuple[Any, Any]:
@@ -126,7 +127,7 @@ def _without_weights(features: Any) -> tuple[Any, Any]:
 
 
 def _inputs(model: Any, features: Any) -> Any:
-    """Brings features into the shape that the model is rebuilt on."""
+    """Converts features to the structure on which the model is rebuilt."""
     if not isinstance(features, dict):
         return _ordered(features, [], "features", "inputs")
     if isinstance(model.inputs, dict):
@@ -150,7 +151,7 @@ def _numbered(word: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def _ordered(values: Any, names: Sequence[str], given: str, asked: str) -> list[Any] | None:
-    """Lists tensors; those of a dict in the order of these names, others are left out."""
+    """Returns a list of tensors, from a dict in the order of these names, without other entries."""
     if values is None:
         return None
     if isinstance(values, (list, tuple)):
@@ -172,10 +173,10 @@ def _tensor(value: Any) -> Any:
 
 
 def weights_of_outputs(weights: Any, outputs: Sequence[str]) -> list[Any]:
-    """Gives each output its weights per example, [batch], or None.
+    """Returns the weights per example, [batch], of each output, or None for an output.
 
     Args:
-      weights: A tensor for the only output; a list with one entry an output; or a dict by name.
+      weights: A tensor for the only output; a list with one entry per output; or a dict by name.
       outputs: The outputs' names.
 
     Raises:
@@ -206,18 +207,18 @@ def weights_of_outputs(weights: Any, outputs: Sequence[str]) -> list[Any]:
     return [weights]
 
 
-# What comes out.
+# Outputs.
 
 
 def named_metrics(clone: Any, names: Mapping[str, str] | None) -> dict[str, Any] | None:
-    """Maps names to the metrics that `compile` was given; None if there are none.
+    """Returns the metrics given to `compile`, by name; None if there are none.
 
     Args:
       clone: The compiled clone.
-      names: A new name for each metric; None keeps them.
+      names: A dict of each metric's name to its new name; None keeps the names.
 
     Raises:
-      ValueError: If the names are not those of the metrics.
+      ValueError: If the dict does not have exactly the names of the metrics.
     """
     metrics = {metric.name: metric for metric in private_keras.compiled_metrics(clone)}
     if not metrics:
@@ -242,7 +243,7 @@ def named_metrics(clone: Any, names: Mapping[str, str] | None) -> dict[str, Any]
 def _exports(
     wanted: Mapping[str, Callable[[Any], Any]] | None, predictions: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Makes the user's export outputs beside the default one; None leaves it to EstimatorSpec."""
+    """Returns the user's export outputs and the default one; None leaves it to EstimatorSpec."""
     if wanted is None:
         return None
     from tfdist.estimator.export import PredictOutput

@@ -1,4 +1,4 @@
-"""Which Keras `tf.keras` is: decided once, before anybody touches it."""
+"""The choice of the Keras version of `tf.keras`, made once, before its first use."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _VARIABLE = "TF_USE_LEGACY_KERAS"
 def choose() -> None:
     """Makes `tf.keras` Keras 2 unless the user set TF_USE_LEGACY_KERAS or Keras 3 is loaded.
 
-    TensorFlow reads the variable when `tf.keras` is first touched; after that it has no effect,
-    and then one line says what follows.
+    TensorFlow reads the variable at the first use of `tf.keras`. Later the variable has no effect,
+    and one line reports the consequences.
     """
     if _VARIABLE in os.environ:
         return
@@ -29,8 +29,8 @@ def choose() -> None:
 
 
 def _is_keras_3() -> bool:
-    """Says whether `tf.keras` has been touched, and is Keras 3 since."""
+    """Returns whether `tf.keras` has been used already and is Keras 3."""
     tensorflow = sys.modules.get("tensorflow")
-    # Before the first touch it is a lazy loader that says nothing of a version.
+    # Before its first use it is a lazy loader without a version.
     shown = repr(getattr(tensorflow, "keras", None))
     return "keras_3" in shown or "keras._tf_keras" in shown

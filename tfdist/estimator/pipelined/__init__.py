@@ -1,6 +1,6 @@
-"""Model functions whose model is cut into stages on several devices.
+"""Model functions with a model in stages on several devices.
 
-`tfdist.estimator.pipelined.model` builds it; most Estimators never import that.
+`tfdist.estimator.pipelined.model` builds the model; most Estimators never import that module.
 """
 
 from tfdist.estimator.pipelined.spec import (

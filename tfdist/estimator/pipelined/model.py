@@ -1,4 +1,4 @@
-"""From a PipelineEstimatorSpec and a batch to the EstimatorSpec of an ordinary step."""
+"""Conversion of a PipelineEstimatorSpec and a batch to the EstimatorSpec of an ordinary step."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def build_model(
 
     Args:
       spec: The stages.
-      features: The input's; in TRAIN [micro-batches, batch, ...] each.
-      labels: The same; None if there are none.
-      config: The Estimator's: where the first device is, without a strategy.
+      features: The features of the input; in TRAIN each tensor is [micro-batches, batch, ...].
+      labels: The labels, with the same shapes; None without labels.
+      config: The Estimator's config, which has the first device if there is no strategy.
       for_export: Whether no stage is bound to a device, so that the graph runs on any machine.
 
     Raises:
-      TypeError: If eval_metrics_fn or optimizer_function returns something else than it should.
-      ValueError: If the stages use what they can't have, or nothing is trained.
+      TypeError: If eval_metrics_fn or optimizer_function returns a value of a wrong type.
+      ValueError: If the stages use tensors that they cannot use, or nothing is trained.
     """
     arguments = (features,) if labels is None else (features, labels)
     if for_export:
@@ -185,7 +185,7 @@ def _scaled_in_place(gradient: Any, factor: float) -> Any:
 
 
 def _given(template: Template, stages: Sequence[StageFunctions]) -> dict[str, tf.Tensor]:
-    """Handles and the like, which the pipeline takes from the graph around it as they are."""
+    """Returns handles and placeholders that the pipeline takes unchanged from the outer graph."""
     known = {t.name for t in template.traced.arguments}
     return {
         tensor.name: tensor

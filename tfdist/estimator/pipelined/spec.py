@@ -1,4 +1,4 @@
-"""PipelineEstimatorSpec: what a pipelined model_fn returns, and its input requirements."""
+"""PipelineEstimatorSpec, the return value of a pipelined model_fn, and its requirements."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tfdist.cluster.tasks import listed
 from tfdist.estimator.spec import ModeKeys
 from tfdist.pipeline.schedule import SCHEDULES, Schedule, smallest_accumulation
 
-# Graph collection of the number of devices that a pipeline in the graph needs.
+# Graph collection with the number of devices that a pipeline in the graph needs.
 _NUM_DEVICES = "tfdist_pipeline_devices"
 
 
 @dataclass(frozen=True)
 class OptimizerFunctionOutput:
-    """What the optimizer_function of a `PipelineEstimatorSpec` returns.
+    """The return value of the optimizer_function of a `PipelineEstimatorSpec`.
 
     Attributes:
       opt: An optimizer of tf.compat.v1.train or tf_keras.
       loss: Scalar tensor of floating type, the mean over the micro-batch.
 
     Raises:
-      TypeError: If one of them is of another kind.
+      TypeError: If one of them has another type.
     """
 
     opt: Any
@@ -59,46 +59,46 @@ class OptimizerFunctionOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineEstimatorSpec:
-    """A model as stages, each on a device of its own; returned by a model_fn without features.
+    """A model as stages, each on a separate device; returned by a model_fn without features.
 
-    The model_fn takes any of `mode`, `params` and `config`, but not `features` or `labels`: the
-    first stage gets these. To train, it is called twice: the first time nothing else is built. A
-    stage is a function; it gets what the one before it returned, and a stage that returns several
-    tensors gives the next one as many arguments. Its variables and layers are made while it runs:
-    once, whatever the number of micro-batches.
+    The model_fn takes any of `mode`, `params` and `config`, but not `features` or `labels`, which
+    are passed to the first stage. For training it is called twice: first in an otherwise empty
+    graph. A stage is a function. It gets the return value of the stage before it; several returned
+    tensors become as many arguments of the next stage. Its variables and layers are made while it
+    runs: once, for any number of micro-batches.
 
-    In training the input gives micro-batches. A step takes `gradient_accumulation_count` of them
-    through the pipeline, adds up their gradients on the devices, and updates the weights once, on
-    the host: there the gradients are averaged over the workers, too. Micro-batches at the input's
-    end that are too few for a step are left. The Estimator's `train_batch_size` is that of one
-    micro-batch in each worker, over all workers. What stages assign to variables that are not
-    trained, such as moving averages, happens with each micro-batch.
+    In training the input consists of micro-batches. A step takes `gradient_accumulation_count` of
+    them through the pipeline, and adds up their gradients on the devices. It updates the weights
+    once, on the host, where the gradients are also averaged over the workers. Micro-batches at the
+    end of the input that are too few for a step are dropped. The Estimator's `train_batch_size` is
+    the size of one micro-batch of each worker, summed over all workers. Assignments of the stages
+    to variables that are not trained, such as moving averages, run with each micro-batch.
 
-    In evaluation and prediction each batch goes through the stages by itself, one device after the
-    other; an export is bound to no device.
+    In evaluation and prediction each batch passes through the stages by itself, one device after
+    the other. An export is not bound to any device.
 
     Args:
       mode: One of `ModeKeys`.
-      computational_stages: At least two functions. The first is called with the features, and the
-        labels if the input has any.
+      computational_stages: At least two functions. The first is called with the features, and with
+        the labels if the input has any.
       gradient_accumulation_count: Micro-batches in a step; needed in TRAIN. At least 2N - 1 for N
         stages, unless the schedule is "sequential".
-      optimizer_function: Called with what the last stage returned; returns an
+      optimizer_function: Called with the return value of the last stage; returns an
         `OptimizerFunctionOutput`. Needed in TRAIN.
-      eval_metrics_fn: Called with what the last stage returned; returns a dict of metrics as in
-        `EstimatorSpec.eval_metric_ops`, and with "loss" a scalar tensor. Needed in EVAL.
-      device_mapping: The index of each stage's device, 0 being the device of the Estimator; by
-        default 0, 1, 2 and so on.
+      eval_metrics_fn: Called with the return value of the last stage; returns a dict of metrics as
+        in `EstimatorSpec.eval_metric_ops`, and a scalar tensor as "loss". Needed in EVAL.
+      device_mapping: The index of each stage's device; 0 is the device of the Estimator. The
+        default is 0, 1, 2 and so on.
       pipeline_schedule: "interleaved", "grouped" or "sequential"; see
         `tfdist.pipeline.PipelinedExecution`.
-      recomputation: Whether stages drop their activations and compute them again for backward.
+      recomputation: Whether stages drop their activations and recompute them for the backward pass.
       reduction_method: Whether the gradients of a step's micro-batches are averaged ("mean") or
         added up ("sum").
       training_chief_hooks: As in `EstimatorSpec`, as are the other hooks and the scaffold.
 
     Raises:
-      TypeError: If an argument is of another kind.
-      ValueError: If something needed in this mode is missing, or numbers do not fit.
+      TypeError: If an argument has a wrong type.
+      ValueError: If something needed in this mode is missing, or numbers do not match.
     """
 
     mode: str
@@ -138,7 +138,7 @@ class PipelineEstimatorSpec:
 
     @property
     def num_devices(self) -> int:
-        """How many devices a worker needs, up to the highest that is used."""
+        """The number of devices that a worker needs, up to the highest index that is used."""
         return max(self.devices) + 1
 
     def _check_stages(self) -> None:
@@ -204,17 +204,17 @@ def _is_index(value: Any) -> bool:
 
 
 def in_steps(result: Any, micro_batches: int) -> Any:
-    """Groups the micro-batches of an input into those of a step.
+    """Groups the micro-batches of an input by step.
 
     Args:
-      result: What an input_fn returned: a dataset of micro-batches.
-      micro_batches: How many a step takes.
+      result: The return value of an input_fn: a dataset of micro-batches.
+      micro_batches: The number of micro-batches in a step.
 
     Returns:
       A dataset of elements [micro_batches, batch, ...].
 
     Raises:
-      ValueError: If it is no dataset, or the size of its batches is not fixed.
+      ValueError: If it is not a dataset, or the size of its batches is not fixed.
     """
     if not isinstance(result, (tf.data.Dataset, v1.data.Dataset)):
         raise ValueError(
@@ -231,10 +231,10 @@ def in_steps(result: Any, micro_batches: int) -> Any:
 
 
 def need_devices(number: int) -> None:
-    """Says that a pipeline in the current graph needs so many devices."""
+    """Records the number of devices that a pipeline in the current graph needs."""
     v1.add_to_collection(_NUM_DEVICES, number)
 
 
 def num_devices_in(graph: tf.Graph) -> int:
-    """Returns how many devices the pipeline in a graph needs; 1 without one."""
+    """Returns the number of devices that the pipeline in a graph needs; 1 without a pipeline."""
     return max(graph.get_collection(_NUM_DEVICES), default=1)

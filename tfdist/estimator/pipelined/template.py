@@ -1,7 +1,7 @@
-"""Calls the stage functions once, and finds out what each has added to the graph.
+"""One call of each stage function, and the ops that each has added to the graph.
 
-The ops that this adds are a template: the pipeline runs functions that are cut out of it. They are
-fed with the step's first micro-batch, so that what a hook or a summary asks for can be computed.
+These ops are a template: the pipeline runs functions that are extracted from them. They are fed
+with the step's first micro-batch, so that tensors for hooks and summaries can be computed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import tensorflow.compat.v1 as v1
 from tfdist.estimator.pipelined.spec import OptimizerFunctionOutput, PipelineEstimatorSpec
 from tfdist.pipeline.graph.op_stages import Traced, by_handle, line_of
 
-# Named by what they read, so any stage may have them for itself.
+# These ops depend only on variables and constants, so each stage may have a copy.
 _READS = frozenset({"ReadVariableOp", "Const", "VarHandleOp"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """The stages' ops, and what they are for.
+    """The ops of the stages, and the optimizer.
 
     Attributes:
       traced: The ops by stage.
-      optimizer: What updates the weights.
+      optimizer: The optimizer that updates the weights.
     """
 
     traced: Traced
@@ -37,10 +37,10 @@ class Template:
 def call_stages(
     stages: Sequence[Callable[..., Any]], arguments: Sequence[Any], devices: Sequence[str | None]
 ) -> tuple[Any, ...]:
-    """Calls each stage on its device, if it has one, with what the one before it returned.
+    """Calls each stage, on its device if it has one, with the return value of the stage before it.
 
     Returns:
-      What the last stage returned.
+      The return value of the last stage.
     """
     for stage, device in zip(stages, devices, strict=True):
         with tf.device(device):
@@ -55,12 +55,12 @@ def make_template(
     """Calls the stages and the optimizer_function.
 
     Args:
-      spec: In TRAIN.
-      arguments: The first stage's, of one micro-batch.
+      spec: The pipeline, in TRAIN.
+      arguments: The arguments of the first stage, for one micro-batch.
       devices: The name of each stage's device.
 
     Raises:
-      TypeError: If the optimizer_function returns something else than it should.
+      TypeError: If the optimizer_function does not return an `OptimizerFunctionOutput`.
     """
     graph = v1.get_default_graph()
     fed = [v1.placeholder_with_default(t, t.shape) for t in tf.nest.flatten(arguments)]
@@ -136,16 +136,16 @@ def _stage_of(operations: Sequence[tf.Operation], starts: Sequence[int]) -> dict
 
 
 def _reads_a_variable(op: tf.Operation) -> bool:
-    """Says whether an op is a weight's value, or the copy of it that lives on the device."""
+    """Returns whether an op is a weight's value, or its copy on the device."""
     if op.type == "Identity":
         return op.inputs[0].op.type == "ReadVariableOp"
     return op.type in _READS
 
 
 def _take_updates(graph: tf.Graph, operations: Sequence[tf.Operation]) -> tuple[tf.Operation, ...]:
-    """Finds what changes variables in the forward pass, such as moving averages.
+    """Finds the ops that change variables in the forward pass, such as moving averages.
 
-    They run with each micro-batch in its stage, so that they are no longer the model's business.
+    They run with each micro-batch in their stage, so they are removed from the model's collection.
     """
     trained = by_handle(graph, v1.trainable_variables())
     handles = by_handle(graph, v1.global_variables()).keys() - trained.keys()
@@ -170,7 +170,7 @@ def _take_updates(graph: tf.Graph, operations: Sequence[tf.Operation]) -> tuple[
 
 
 def _needs(op: tf.Operation, names: set[str]) -> bool:
-    """Says whether an op is one of those named, or only hands on what one of them gives."""
+    """Returns whether an op is one of those named, or only forwards the output of one."""
     while op.type in ("Identity", "ReadVariableOp", "NoOp"):
         before = [*op.control_inputs, *(t.op for t in op.inputs if t.dtype != tf.resource)]
         if not before:

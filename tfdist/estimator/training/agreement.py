@@ -6,9 +6,9 @@ few numbers over the workers, in one small reduction together with the loss:
     worker 0    [loss, has_more, stop, save, SIGTERM, SIGUSR1, index] ──┐
     worker 1    [loss, has_more, stop, save, SIGTERM, SIGUSR1, index] ──┴─ sum ──> every worker
 
-All workers get the same sums in the same step, and so decide the same: to stop, to save, or to go
-on. A wish takes part in the step that comes after it, so what one worker wishes after a step, all
-do after the next one.
+All workers get the same sums in the same step. So they make the same decision: to stop, to save, or
+to continue. A wish is part of the next step's sums. So if one worker has a wish after a step, all
+workers follow it after the next step.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Agreed:
       num_ended: The number of workers whose input has ended.
       stop: Whether a worker's hook has asked to stop.
       save: Whether worker 0 saves a checkpoint.
-      order: The stop signal that all follow; None without one.
+      order: The stop signal that all workers follow; None without one.
     """
 
     num_ended: int = 0
@@ -70,7 +70,7 @@ def read_sums(sums: Sequence[float], num_workers: int) -> Agreed:
 
     Args:
       sums: [loss, has_more, stop, save, SIGTERM, SIGUSR1, index], each summed over the workers.
-      num_workers: How many there are.
+      num_workers: The number of workers.
     """
     return Agreed(
         num_ended=num_workers - round(float(sums[1])),
@@ -119,7 +119,7 @@ class Agreement:
         """Returns the wishes of this worker as feeds of the coming call.
 
         Args:
-          signal: The stop signal that this process got; None so far.
+          signal: The stop signal that this process got; None without one.
         """
         wishes = [float(self.wishes.stop), float(self.wishes.save)]
         wishes += wishes_of(signal, self._worker_index)
@@ -142,7 +142,7 @@ class Agreement:
 
 
 class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Refuses to start, on all workers, if the input of one is too short for a session call.
+    """Raises an error on all workers if the input of one is too short for a session call.
 
     Args:
       strategy: A tfdist strategy.
@@ -213,7 +213,7 @@ class StopWish(v1.train.SessionRunHook):  # type: ignore[misc]
 class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
     """Combines the sync-on-read variables of all workers before worker 0 saves them.
 
-    Stands at the place of tf.estimator's saver among the hooks.
+    It has the position of tf.estimator's saver among the hooks.
 
     Args:
       agreement: Carries worker 0's wish to save.
@@ -276,10 +276,10 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 class LeaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Waits at the end until every worker is there, worker 0's last checkpoint included.
+    """Waits at the end for every worker, and for worker 0's last checkpoint.
 
-    A worker that left early would look like a failure to the others. A signal that came too late
-    for another step is passed on here. The last of the hooks.
+    To the others, a worker that left early would look like a failure. A signal that came too late
+    for another step is passed on here. This must be the last hook.
 
     Args:
       strategy: A tfdist strategy.
@@ -299,7 +299,7 @@ class LeaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
 
     def begin(self) -> None:
         self._complete_graph()
-        # Added later, as a collective of the engine: a direct exchange needs a worker that stays.
+        # Added later, as a collective of the engine: a direct exchange needs a worker that remains.
         with tf.device(HOST):
             self._own = v1.placeholder(tf.float32, [NUM_WISHES])
             self._all = self._strategy.extended.reduce_to(

@@ -1,8 +1,8 @@
 """Estimator.train: from an input_fn to a trained checkpoint.
 
-Every worker calls `train`, with the same program. It is a training from top to bottom:
+Every worker calls `train`, with the same program. These are the parts of a training, in order:
 
-    checkpoint    the one that worker 0 has found                              peers.py
+    checkpoint    the checkpoint that worker 0 has found                       peers.py
     graph         input_fn, model_fn on the device, host_call on the host,     ../graph/step.py
                   and the sums by which the workers agree                      agreement.py
     hooks         the user's and TensorFlow's, in tf.estimator's order         session_hooks.py
@@ -127,7 +127,7 @@ class TrainingLoop:
       peers: The other workers.
       signals: The stop signals of this process.
       report: The progress report.
-      first_step: The global step at which the session has started.
+      first_step: The global step at the start of the session.
       last_step: The global step to stop at; None if only the input ends the training.
     """
 
@@ -141,7 +141,7 @@ class TrainingLoop:
     last_step: int | None
 
     def run(self, session: v1.train.SingularMonitoredSession) -> float | None:
-        """Runs steps until all workers stop; then the hooks end, and the session closes.
+        """Runs steps until all workers stop. Then the hooks end, and the session closes.
 
         Ends the process after a stop signal.
 
@@ -282,7 +282,7 @@ def _scopes(
 
 
 def _placement(call: TrainCall, strategy: Any) -> Placement:
-    """Returns the devices of the training: the strategy's, or the config's; a pipeline has more."""
+    """Returns the devices of the training, from the strategy or the config; more for a pipeline."""
     device = call.config.device
     placement: Placement = (
         strategy.extended.placement

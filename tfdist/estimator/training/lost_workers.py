@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfdist.cluster import Cluster, Task, WorkerLostError
 
 _ALWAYS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
-# Another worker's own error comes through the collective that it has left: over gRPC, over MPI.
+# The error of another worker arrives through the collective that it left: over gRPC, over MPI.
 _SIGNS = ("information from remote target", "Horovod has been shut down")
 _REMOTE = re.compile(
     r"^(?P<why>.*)\n.* remote target /job:(?P<job>\w+)/replica:0/task:(?P<i>\d+)", re.M

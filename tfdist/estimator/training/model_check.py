@@ -21,7 +21,7 @@ _READS = frozenset(
 
 
 class ModelMismatchError(OneLineError, RuntimeError):
-    """The workers' models differ; every worker gets this error."""
+    """Raised on every worker if the workers' models differ."""
 
 
 def describe_model(
@@ -34,8 +34,8 @@ def describe_model(
     """Describes a worker's model: the facts that must be equal on all workers.
 
     Args:
-      variables: The graph's global variables, in the order of their creation: in that order the
-        workers exchange their values.
+      variables: The graph's global variables, in the order of their creation. The workers exchange
+        their values in that order.
       reductions: One text for each value that the training graph reduces, in the order of their
         creation.
       combined_with: For each trainable variable, the inputs and variables that the forward pass
@@ -61,7 +61,7 @@ def check_models(models: Sequence[str]) -> None:
       models: Texts of `describe_model`, in worker order.
 
     Raises:
-      ModelMismatchError: Naming the worker and the first variable that differs.
+      ModelMismatchError: If models differ; names the worker and the first variable that differs.
     """
     first = json.loads(models[0])
     for worker, text in enumerate(models[1:], start=1):

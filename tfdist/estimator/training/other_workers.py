@@ -73,7 +73,7 @@ class OtherWorkers:
     # While the graph is built.
 
     def found_checkpoint(self) -> FoundCheckpoint:
-        """Returns worker 0's: the others may have another model_dir, or none."""
+        """Returns worker 0's checkpoint: the others may have another model_dir, or none."""
         with lost_workers_named(self._strategy):
             found = self._share_checkpoint(json.dumps(asdict(self._call.found)))[0]
         self._found = FoundCheckpoint(**json.loads(found))
@@ -120,7 +120,7 @@ class OtherWorkers:
         return [*inputs.hooks, start]
 
     def hooks_of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
-        """Defers their requests to stop; only worker 0 gets those that save checkpoints."""
+        """Defers the hooks' requests to stop; only worker 0 gets hooks that save checkpoints."""
         return [
             # TensorFlow's StopAtStepHook stops every worker after the same step by itself.
             hook
@@ -151,7 +151,7 @@ class OtherWorkers:
         return [LeaveTogether(self._strategy, self._signals, self._complete_graph)]
 
     def _complete_graph(self) -> None:
-        """Replaces collectives by a direct exchange: all of those in a session call, or none."""
+        """Replaces all collectives of a session call with a direct exchange, or none of them."""
         if self._exchanges_directly:
             self._strategy.exchange_directly(self._run_in_each_step)
 
@@ -212,7 +212,7 @@ class OtherWorkers:
         return self._strategy.update_config_proto(config)
 
     def _check_fit(self, saver: v1.train.Saver, found: FoundCheckpoint) -> None:
-        """Compares the checkpoint on worker 0, which restores it; every worker gets the error."""
+        """Checks the checkpoint on worker 0, which restores it; every worker gets the error."""
         if found.path is None:
             return
         own = fit.mismatch(saver, found.path) if self.is_chief else None

@@ -1,7 +1,7 @@
-"""The other workers of a training, as the training loop sees them.
+"""The interface of the training loop to the other workers of a training.
 
-`Peers` lists what the loop needs of them. `Alone` is the null object, for one replica in one
-process; `OtherWorkers` (other_workers.py) is for several workers, and for several replicas in one
+`Peers` has the methods that the loop needs. `Alone` is the null object, for one replica in one
+process. `OtherWorkers` (other_workers.py) is for several workers, and for several replicas in one
 process.
 """
 
@@ -25,13 +25,13 @@ from tfdist.strategies.placement import Placement
 
 
 class Peers(Protocol):
-    """The other workers of a training, in the order in which the loop needs them.
+    """The other workers of a training; methods are in the order in which the loop calls them.
 
     Attributes:
       num_workers: The number of workers that train.
-      worker_index: This one's index.
+      worker_index: The index of this worker.
       is_chief: Whether this worker writes checkpoints and summaries.
-      fetches: The tensors that each session call fetches for them; `receive` gets the values.
+      fetches: The tensors that each session call fetches; `receive` gets their values.
     """
 
     num_workers: int
@@ -45,22 +45,22 @@ class Peers(Protocol):
         """Returns the checkpoint from which all workers resume."""
 
     def input_rules(self) -> dict[str, Any]:
-        """Returns the arguments of `make_input` that say what an input must offer."""
+        """Returns the arguments of `make_input` with the requirements for an input."""
 
     def begin_model(self) -> None:
-        """Prepares for the model, whose ops are added next."""
+        """Prepares for the model; its ops are added next."""
 
     def agree(self, training: Training) -> tf.Tensor:
         """Adds the agreement to the graph; returns the loss to report, the same on all workers.
 
-        Called in cross-replica context.
+        Must be called in cross-replica context.
         """
 
     def log_places(self, training: Training) -> None:
         """Logs where gradients are computed and how they are reduced."""
 
     def make_scaffold(self, scaffold: v1.train.Scaffold) -> v1.train.Scaffold:
-        """Returns the scaffold that gives the variables their first values, from the model's."""
+        """Returns the scaffold that initialises the variables, made from the model's scaffold."""
 
     # The hooks.
 
@@ -86,7 +86,7 @@ class Peers(Protocol):
     # While the session runs.
 
     def watched(self) -> AbstractContextManager[None]:
-        """Watches the other workers in the `with` block, and names one that is lost."""
+        """Watches the other workers in the `with` block; raises an error that names a lost one."""
 
     def open_session(
         self,
@@ -94,10 +94,10 @@ class Peers(Protocol):
         scaffold: v1.train.Scaffold,
         found: FoundCheckpoint,
     ) -> v1.train.SingularMonitoredSession:
-        """Opens the session, when all workers have built the same model."""
+        """Opens the session, once all workers have built the same model."""
 
     def feeds(self) -> dict[tf.Tensor, Any]:
-        """Returns what this worker tells the others in the coming session call."""
+        """Returns this worker's feeds for the coming session call: its message to the others."""
 
     def receive(self, values: Sequence[Any]) -> None:
         """Takes the values of `fetches`, right after the call."""
@@ -121,7 +121,7 @@ class Alone:
         self._call = call
         self._placement = placement
         self._signals = signals
-        self.is_chief = bool(call.config.is_chief)  # A user's subclass of RunConfig may say no.
+        self.is_chief = bool(call.config.is_chief)  # A subclass of RunConfig may return False.
         self.fetches: list[tf.Tensor] = []
 
     def found_checkpoint(self) -> FoundCheckpoint:

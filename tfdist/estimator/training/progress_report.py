@@ -19,7 +19,7 @@ from tfdist.process.progress_file import ProgressFile, find_progress_file
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import listeners_of
 
-# For a call that takes longer, the report looks whether it waits for its input.
+# During a call that takes longer, the report checks whether it waits for its input.
 _LONG_CALL_S = 2.0
 _LOOK_EVERY_S = 0.5
 
@@ -37,7 +37,7 @@ class NoReport:
         return []
 
     def start(self, session: v1.Session, first_step: int, last_step: int | None) -> None:
-        """Writes where the training begins, once the session is there and before the first call.
+        """Writes the start of the training; called once the session is open, before the first call.
 
         Args:
           session: The session.
@@ -252,7 +252,7 @@ class InputCounter:
 
 
 def _num_examples(feature: Any) -> Any:
-    """Returns the size of the first dimension: an int where it is known, 0 where there is none."""
+    """Returns the size of the first dimension: an int if it is static, 0 without a dimension."""
     if isinstance(feature, tf.SparseTensor):
         return feature.dense_shape[0]
     if isinstance(feature, tf.RaggedTensor):
@@ -267,7 +267,7 @@ def _num_examples(feature: Any) -> Any:
 def make_report(
     signals: StopSignals, *, steps_per_call: int, batches_per_step: int, in_micro_batches: bool
 ) -> NoReport:
-    """Makes the report of a training: into the launcher's file, or none without a launcher.
+    """Makes the report of a training for the launcher; without a launcher nothing is written.
 
     Args:
       signals: The stop signals of this process.

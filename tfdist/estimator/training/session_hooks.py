@@ -33,11 +33,11 @@ def all_hooks(
 ) -> tuple[Hooks, list[StepLimit]]:
     """Returns the user's hooks and TensorFlow's, and the limits of the training.
 
-    The loop itself needs no hooks: its own work in a step is written in the loop.
+    The loop itself needs no hooks: its work in a step is written in the loop.
 
     Args:
       call: The arguments of the training.
-      spec: The model's.
+      spec: The EstimatorSpec of the model.
       peers: The other workers.
       signals: The stop signals of this process.
       scaffold: The scaffold of the session.
@@ -110,7 +110,7 @@ class Savers:
     def usual(self, spec: EstimatorSpec, is_chief: bool) -> Hooks:
         """Returns tf.estimator's saver unless the user has one.
 
-        The user's listeners go to that saver, or to the first of the user's.
+        The user's listeners are added to that saver, or to the first saver of the user.
         """
         given = [
             hook

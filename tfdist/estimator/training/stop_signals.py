@@ -21,10 +21,10 @@ from tfdist.process.exit_codes import SAVED_AND_STOPPED
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
-# How long the main thread may take to come back to Python where there is nothing to finish.
+# The time limit for the main thread to return to Python if it has nothing to finish.
 _GRACE_S = 2.0
-# How much longer than any before it a session call may take once SIGTERM has come. Less than the
-# 30 s that Kubernetes and `tfdist run` leave until SIGKILL.
+# After SIGTERM, the time by which a session call may exceed the longest one before it. Less than
+# the 30 s that Kubernetes and `tfdist run` wait until SIGKILL.
 _STEP_GRACE_S = 10.0
 
 _LOOK_EVERY_S = 0.1
@@ -37,9 +37,9 @@ class StopOrder:
     """A signal that all workers follow.
 
     Attributes:
-      number: The signal; SIGTERM if some workers got that and others SIGUSR1.
-      receivers: How many workers got one.
-      receiver: The index of the worker that got it, where it was one.
+      number: The signal; SIGTERM if some workers got SIGTERM and others SIGUSR1.
+      receivers: The number of workers that got a signal.
+      receiver: The index of the worker that got it, if it was only one.
     """
 
     number: int
@@ -67,7 +67,7 @@ def order_in(sums: Sequence[float]) -> StopOrder | None:
 
 
 def describe(order: StopOrder, *, step: int, num_workers: int, saves: bool) -> str:
-    """Returns one line on who asked for the end of the training and where it has ended."""
+    """Returns one line with the signal, the workers that got it, the last step and the saving."""
     who = ""
     if num_workers > 1 and order.receivers == 1:
         who = f" to worker {order.receiver}"
@@ -82,16 +82,16 @@ def describe(order: StopOrder, *, step: int, num_workers: int, saves: bool) -> s
 
 
 class StopSignals:
-    """The stop signals of this process, and their effect at the moment.
+    """The stop signals of this process, and their present effect.
 
-    At first they end the process at once. While training they are noted, and the training loop
-    follows them. Ctrl-C raises KeyboardInterrupt as always, also where TensorFlow waits.
+    At first they end the process at once. During training they are noted, and the training loop
+    follows them. Ctrl-C raises KeyboardInterrupt as usual, also while TensorFlow waits.
 
     Attributes:
-      own: The stop signal that this process got; None so far.
-      order: The one that all workers follow; None so far.
+      own: The stop signal that this process got; None without one.
+      order: The stop signal that all workers follow; None without one.
       calls: The training's session calls.
-      is_saving: Whether a checkpoint is being written, which is finished first.
+      is_saving: Whether a checkpoint is being written. Writing it is finished first.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class StopSignals:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Notes stop signals in the `with` block; one that came before it ends the process."""
+        """Notes stop signals in the `with` block; an earlier signal ends the process."""
         with self._noting(True):
             self.leave_if_asked()
             yield
@@ -121,19 +121,19 @@ class StopSignals:
             yield
 
     def leave_if_asked(self) -> None:
-        """Ends the process if it was asked to."""
+        """Ends the process if a stop signal has come."""
         if self.is_stopping:
             self._leave("Stopped by {name}.")
 
     def leave_unless_noted(self) -> None:
-        """Ends the process if it was asked to, unless it has a training to finish."""
+        """Ends the process if a stop signal has come, unless it has a training to finish."""
         if not self._notes_only:
             self.leave_if_asked()
 
     def leave_after_training(
         self, *, step: int, num_workers: int, worker_index: int, saves: bool
     ) -> None:
-        """Ends the process if it was asked to; called after the end of a training."""
+        """Ends the process if a stop signal has come; called after the end of a training."""
         order = self.order
         if order is None and self.own is not None:  # It came after the last agreement.
             order = StopOrder(number=self.own, receiver=worker_index)
@@ -156,7 +156,7 @@ class StopSignals:
 
         Args:
           number: A signal that has come.
-          since_s: When.
+          since_s: The time of its arrival.
 
         Returns:
           Whether to call this again.
@@ -204,9 +204,9 @@ def overdue(
 
     Args:
       number: The signal.
-      waited_s: Seconds since it came.
-      has_to_finish: Whether it lets the training finish its step and save.
-      in_call_s: Seconds it has waited inside the present session call; None outside of one.
+      waited_s: Seconds since the signal came.
+      has_to_finish: Whether the process lets the training finish its step and save.
+      in_call_s: Seconds of waiting inside the present session call; None outside of one.
       longest_call_s: The longest session call so far.
 
     Returns:
@@ -239,8 +239,8 @@ _current: StopSignals | None = None  # Signals belong to the process.
 def listening() -> Iterator[StopSignals]:
     """Handles stop signals while the `with` block runs, unless the program handles them itself.
 
-    Only in the main thread, and only signals that would kill the process. Inside another such
-    block, yields that block's object.
+    It has an effect only in the main thread, and only on signals that would kill the process.
+    Inside another such block it yields that block's object.
     """
     global _current
     if threading.current_thread() is not threading.main_thread():
@@ -276,7 +276,7 @@ def watched_signals(
     a lost worker never returns. A second thread learns of a signal at once, through a pipe.
 
     Args:
-      numbers: The signals. Outside the main thread nothing is done.
+      numbers: The signals. Outside the main thread there is no effect.
       handle: Python's handler for all of them.
       watch: Called in the second thread several times a second after a signal, with its number
         and the time of its arrival (`time.monotonic()`), until it returns False. It may end the

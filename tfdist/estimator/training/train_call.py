@@ -22,7 +22,7 @@ class FoundCheckpoint:
 
     Attributes:
       path: Its path; None if there is no checkpoint.
-      step: Its global step, where that matters.
+      step: Its global step, if the training needs it.
       problem: The reason why training must not start; None if it may.
     """
 
@@ -36,19 +36,19 @@ class TrainCall:
     """The arguments of one call of `Estimator.train`, after its checks.
 
     Attributes:
-      model_fn: From (features, labels) to an EstimatorSpec in TRAIN.
+      model_fn: A function from (features, labels) to an EstimatorSpec in TRAIN.
       create_global_step: Makes the step counter of a graph.
       input_fn: The user's input_fn.
-      params: For the input_fn.
-      config: The Estimator's.
+      params: The params for the input_fn.
+      config: The Estimator's config.
       model_dir: The folder of checkpoints and event files.
       hooks: The user's hooks.
       steps: The number of steps from the restored one; None if `max_steps` limits the training, or
         the end of its input does.
       max_steps: The global step to stop at.
       listeners: The user's checkpoint listeners.
-      warm_start: Adds to the graph the ops that initialise variables from elsewhere, for a run that
-        finds no checkpoint.
+      warm_start: Adds to the graph the ops that initialise variables from another checkpoint, for a
+        run that finds no checkpoint in model_dir.
       found: The checkpoint in this worker's model_dir.
       pipeline: The pipelined model_fn's spec; None for an ordinary model_fn.
     """
@@ -74,7 +74,7 @@ class TrainCall:
 
     @property
     def saves_checkpoints(self) -> bool:
-        """Whether the config asks for checkpoints."""
+        """Returns whether the config asks for checkpoints."""
         return saves_checkpoints(self.config)
 
 
