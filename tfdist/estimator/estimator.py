@@ -1,4 +1,4 @@
-"""Estimator: trains, evaluates and predicts with a model_fn."""
+"""The Estimator class: training, evaluation, prediction and export with a model_fn."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Estimator:
       warm_start_from: A path or `WarmStartSettings`, for training and evaluation while model_dir
         has no checkpoint.
       train_batch_size: Examples that all replicas of all workers read in one step of training.
-        params["batch_size"] tells input_fn and model_fn what each replica reads.
+        params["batch_size"] in input_fn and model_fn is the number that each replica reads.
       eval_batch_size: The same for evaluating.
       predict_batch_size: The same for predicting.
 

@@ -89,8 +89,8 @@ class RunConfig:
         for both, no checkpoints are saved.
       save_checkpoints_secs: Seconds between checkpoints; 600 if neither is given.
       session_config: A `tf.compat.v1.ConfigProto`.
-      keep_checkpoint_max: How many recent checkpoints stay; None or 0 keeps all.
-      keep_checkpoint_every_n_hours: Hours after which one checkpoint is kept for good.
+      keep_checkpoint_max: The number of recent checkpoints to keep; None or 0 keeps all.
+      keep_checkpoint_every_n_hours: Hours after which one checkpoint is kept permanently.
       log_step_count_steps: Steps between log lines of the loss and of global_step/sec.
       train_distribute: Strategy for training: `tfdist.strategies.MultiWorkerStrategy` or
         `HorovodStrategy`.

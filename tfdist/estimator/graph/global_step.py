@@ -179,7 +179,7 @@ def limit_in_place_of(hook: v1.train.SessionRunHook, steps_per_call: int) -> Ste
     """Returns the limit to use in place of TensorFlow's StopAtStepHook; None for other hooks.
 
     With several steps in a call that hook would stop one call too late where a call ends exactly
-    at its step. Objects of its subclasses are used as they are.
+    at its step. Objects of its subclasses are used unchanged.
     """
     if steps_per_call > 1 and type(hook) is v1.train.StopAtStepHook:
         return stop_limit_of(hook)

@@ -90,7 +90,7 @@ def convert(
     metric_names_map: dict[str, str] | None,
     export_outputs: dict[str, Any] | None,
 ) -> Estimator:
-    """Like `model_to_estimator`, for this class of Estimator."""
+    """Converts a model as `model_to_estimator` does, with this class of Estimator."""
     if keras_model is None and not keras_model_path:
         raise ValueError("Either `keras_model` or `keras_model_path` needs to be provided.")
     if keras_model is not None and keras_model_path:

@@ -1,4 +1,4 @@
-"""The agreement of all workers on what they do after a step.
+"""The agreement of all workers on the action after a step.
 
 A worker that left the loop alone would leave the others waiting in a reduction. So each step sums a
 few numbers over the workers, in one small reduction together with the loss:

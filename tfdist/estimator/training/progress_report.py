@@ -182,7 +182,7 @@ class SavingNotes(v1.train.CheckpointSaverListener):  # type: ignore[misc]
         self._file = find_progress_file()
 
     def add_to(self, saver: v1.train.CheckpointSaverHook) -> None:
-        """Becomes the saver's first listener, in place of that of an earlier training."""
+        """Becomes the saver's first listener, and replaces the one of an earlier training."""
         listeners = listeners_of(saver)
         listeners[:] = [self, *(one for one in listeners if not isinstance(one, SavingNotes))]
 

@@ -121,19 +121,19 @@ class StopSignals:
             yield
 
     def leave_if_asked(self) -> None:
-        """Ends the process if a stop signal has come."""
+        """Ends the process if it has a stop signal to follow: one it got, or the agreed one."""
         if self.is_stopping:
             self._leave("Stopped by {name}.")
 
     def leave_unless_noted(self) -> None:
-        """Ends the process if a stop signal has come, unless it has a training to finish."""
+        """Ends the process if it has a signal to follow, unless it has a training to finish."""
         if not self._notes_only:
             self.leave_if_asked()
 
     def leave_after_training(
         self, *, step: int, num_workers: int, worker_index: int, saves: bool
     ) -> None:
-        """Ends the process if a stop signal has come; called after the end of a training."""
+        """Ends the process if it has a signal to follow; called after the end of a training."""
         order = self.order
         if order is None and self.own is not None:  # It came after the last agreement.
             order = StopOrder(number=self.own, receiver=worker_index)
