@@ -1,4 +1,4 @@
-"""A model that ignores the features: one number for each logit."""
+"""Baseline models, which ignore the features and learn one number for each logit."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from tfdist.estimator.heads import binary_or_multi_class_head as classifier_head
 
 
 def baseline_tower(optimizer: Any, weight_column: Any = None) -> Tower:
-    """Returns a bias, the variable baseline/bias, float32 [units], for every example.
+    """Returns a tower with the same logits, a bias, for every example.
+
+    The bias is the variable baseline/bias, float32 [units].
 
     Args:
       optimizer: As in `Tower`.
-      weight_column: Name or numeric column of a feature that is no part of the batch. Of the other
-        features only the size of the batch is used, which must be the same for all.
+      weight_column: Name or numeric column of a feature to ignore. From the other features only the
+        batch size is used. It must be the same for all of them.
 
     Returns:
-      A tower whose `build` raises TypeError if weight_column is neither.
+      A tower. Its `build` raises TypeError if `weight_column` is of another type.
     """
 
     def build(layers: Layers, features: dict[str, Any], mode: str, units: int) -> tf.Tensor:
         weight_key = _key_of(weight_column)
         with v1.variable_scope("baseline"):
-            # Before the checks: its initialisation must not wait for a batch.
+            # Made before the checks, so that its initialization does not wait for a batch.
             bias = v1.get_variable("bias", [units], initializer=v1.zeros_initializer())
             layers.variables.append(bias)
             sizes = [v1.shape(value)[0] for key, value in features.items() if key != weight_key]
@@ -51,7 +53,9 @@ def _key_of(weight_column: Any) -> str | None:
 
 
 class BaselineEstimator(CannedEstimator):
-    """One number for each logit, whatever the features are, with a head of the user's.
+    """A model that learns one number for each logit and ignores the features.
+
+    The head is given by the user.
 
     Args:
       head: A head of `tfdist.estimator`.
@@ -68,13 +72,13 @@ class BaselineEstimator(CannedEstimator):
 
 
 class BaselineClassifier(CannedEstimator):
-    """Learns how frequent each class is.
+    """A classifier that ignores the features and learns the frequency of each class.
 
     Args:
-      model_dir: As in `BaselineEstimator`, and so are the arguments that are not listed here.
-      n_classes: Number of classes; labels are integers below it unless there is a vocabulary.
-      weight_column: Name of a feature, or numeric column, that weighs each example's loss.
-      label_vocabulary: The labels, if they are strings.
+      model_dir: As in `BaselineEstimator`, as are all arguments not listed here.
+      n_classes: Number of classes. Without a vocabulary, labels are integers in [0, n_classes).
+      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
+      label_vocabulary: List of the labels, if they are strings.
       loss_reduction: A `tf.losses.Reduction` other than NONE.
     """
 
@@ -93,12 +97,12 @@ class BaselineClassifier(CannedEstimator):
 
 
 class BaselineRegressor(CannedEstimator):
-    """Learns the mean of the labels.
+    """A regressor that ignores the features and learns the mean of the labels.
 
     Args:
-      model_dir: As in `BaselineEstimator`, and so are the arguments that are not listed here.
-      label_dimension: Numbers to predict for an example.
-      weight_column: Name of a feature, or numeric column, that weighs each example's loss.
+      model_dir: As in `BaselineEstimator`, as are all arguments not listed here.
+      label_dimension: Number of values to predict for each example.
+      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
       loss_reduction: A `tf.losses.Reduction` other than NONE.
     """
 

@@ -1,4 +1,4 @@
-"""Deep networks: dense layers over the features."""
+"""Deep neural networks of dense layers over the features."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Network:
     """The hidden layers of a network.
 
     Attributes:
-      hidden_units: Size of each; None is no layer.
-      activation_fn: None is the identity.
-      dropout: The part of each hidden layer's values that training drops; None drops none.
-      batch_norm: Whether batch normalization follows each.
+      hidden_units: Size of each hidden layer. None means no hidden layers.
+      activation_fn: Activation function of the hidden layers. None is the identity.
+      dropout: The fraction of each hidden layer's values that training drops. None drops none.
+      batch_norm: Whether batch normalization follows each hidden layer.
     """
 
     hidden_units: Sequence[int] | None
@@ -39,18 +39,19 @@ def dnn_tower(
     rate: float | None,
     is_part: bool = False,
 ) -> Tower:
-    """Returns a network with the summaries of its layers.
+    """Returns a tower of a deep network with the summaries of its layers.
 
-    Variables: dnn/hiddenlayer_<i>/{kernel,bias}, dnn/logits/{kernel,bias}, those of embeddings in
-    dnn/input_from_feature_columns/input_layer/<column>/, and of batch normalization in
-    dnn/hiddenlayer_<i>/batchnorm_<i>/.
+    The variables are dnn/hiddenlayer_<i>/{kernel,bias} and dnn/logits/{kernel,bias}. Variables of
+    embeddings are in dnn/input_from_feature_columns/input_layer/<column>/, and those of batch
+    normalization in dnn/hiddenlayer_<i>/batchnorm_<i>/.
 
     Args:
-      network: The layers. Dropout and batch normalization train in TRAIN only.
+      network: The hidden layers. Dropout and batch normalization are in training mode only in
+        TRAIN.
       feature_columns: Dense columns.
       optimizer: As in `Tower`.
       rate: The `learning_rate` of `Tower`.
-      is_part: As in `Tower`; a part must have hidden layers.
+      is_part: As in `Tower`. A part must have hidden layers.
     """
     columns = tuple(feature_columns or ())
 
@@ -61,7 +62,7 @@ def dnn_tower(
                 "size of each hidden layer, such as [64, 32]."
             )
         is_training = mode == ModeKeys.TRAIN
-        net = layers.input(features, columns, is_training)  # [batch, numbers of all columns]
+        net = layers.input(features, columns, is_training)  # [batch, sum of the columns' sizes]
         for i, size in enumerate(network.hidden_units or ()):
             name = f"hiddenlayer_{i}"
             net = layers.dense(net, size, network.activation_fn, name)  # [batch, size]
@@ -78,18 +79,18 @@ def dnn_tower(
 
 
 class DNNEstimator(CannedEstimator):
-    """A deep network with a head of the user's.
+    """A deep network with a head given by the user.
 
     Args:
       head: A head of `tfdist.estimator`.
-      hidden_units: Size of each hidden layer, from the features on.
-      feature_columns: Dense columns of `tf.feature_column`; wrap categorical ones in
+      hidden_units: Size of each hidden layer, starting at the features.
+      feature_columns: Dense columns of `tf.feature_column`. Wrap categorical columns in
         `embedding_column` or `indicator_column`.
       model_dir: Folder of checkpoints and event files.
       optimizer: A name ("Adagrad", "Adam", "Ftrl", "RMSProp", "SGD"), a Keras or v1 optimizer, or a
         function that returns one.
-      activation_fn: Of the hidden layers.
-      dropout: The part of each hidden layer's values that training drops.
+      activation_fn: Activation function of the hidden layers.
+      dropout: The fraction of each hidden layer's values that training drops.
       config: A `RunConfig`.
       warm_start_from: A path or `WarmStartSettings`.
       batch_norm: Whether batch normalization follows each hidden layer.
@@ -114,13 +115,13 @@ class DNNEstimator(CannedEstimator):
 
 
 class DNNClassifier(CannedEstimator):
-    """A deep network that tells two or more classes apart; softmax or sigmoid cross entropy.
+    """A deep network that classifies: softmax cross entropy, or sigmoid for two classes.
 
     Args:
-      hidden_units: As in `DNNEstimator`, and so are the arguments that are not listed here.
-      n_classes: Number of classes; labels are integers below it unless there is a vocabulary.
-      weight_column: Name of a feature, or numeric column, that weighs each example's loss.
-      label_vocabulary: The labels, if they are strings.
+      hidden_units: As in `DNNEstimator`, as are all arguments not listed here.
+      n_classes: Number of classes. Without a vocabulary, labels are integers in [0, n_classes).
+      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
+      label_vocabulary: List of the labels, if they are strings.
       loss_reduction: A `tf.losses.Reduction` other than NONE.
     """
 
@@ -147,12 +148,12 @@ class DNNClassifier(CannedEstimator):
 
 
 class DNNRegressor(CannedEstimator):
-    """A deep network of numbers; squared error.
+    """A deep network for regression, trained with squared error.
 
     Args:
-      hidden_units: As in `DNNEstimator`, and so are the arguments that are not listed here.
-      label_dimension: Numbers to predict for an example.
-      weight_column: Name of a feature, or numeric column, that weighs each example's loss.
+      hidden_units: As in `DNNEstimator`, as are all arguments not listed here.
+      label_dimension: Number of values to predict for each example.
+      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
       loss_reduction: A `tf.losses.Reduction` other than NONE.
     """
 

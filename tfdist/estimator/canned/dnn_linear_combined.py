@@ -1,4 +1,4 @@
-"""A linear model and a deep network side by side, each with an optimizer of its own."""
+"""Models that add the logits of a linear model and a deep network, each with its own optimizer."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from tfdist.estimator.heads import binary_or_multi_class_head as classifier_head
 def dnn_and_linear(
     network: Network, dnn: tuple[Any, Any], linear: tuple[Any, Any, str]
 ) -> list[Tower]:
-    """Returns a deep and a linear part; one without feature columns is left out.
+    """Returns the towers of the deep and the linear part that have feature columns.
 
     Args:
-      network: The layers of the deep part.
-      dnn: Feature columns and optimizer; by name with a learning rate of 0.001.
-      linear: Feature columns, optimizer, and sparse_combiner.
+      network: The hidden layers of the deep part.
+      dnn: Feature columns and optimizer of the deep part. An optimizer given by name has a learning
+        rate of 0.001.
+      linear: Feature columns, optimizer and sparse_combiner of the linear part.
 
     Raises:
-      ValueError: If there are no feature columns at all.
+      ValueError: If neither part has feature columns.
     """
     dnn_columns, linear_columns = tuple(dnn[0] or ()), tuple(linear[0] or ())
     towers = []
@@ -43,24 +44,25 @@ def dnn_and_linear(
 
 
 class DNNLinearCombinedEstimator(CannedEstimator):
-    """A linear model and a deep network whose logits are added, with a head of the user's.
+    """A linear model and a deep network whose logits are added, with a head given by the user.
 
     Args:
       head: A head of `tfdist.estimator`.
       model_dir: Folder of checkpoints and event files.
-      linear_feature_columns: Columns of `tf.feature_column` for the linear model; None leaves it
-        out.
+      linear_feature_columns: Columns of `tf.feature_column` for the linear model. None leaves the
+        linear model out.
       linear_optimizer: A name ("Adagrad", "Adam", "Ftrl", "RMSProp", "SGD"; learning rate 0.005, or
         one over the square root of the number of columns if that is smaller), a Keras or v1
         optimizer, or a function that returns one.
-      dnn_feature_columns: Dense columns for the network; None leaves it out.
-      dnn_optimizer: The same for the network; by name with a learning rate of 0.001.
-      dnn_hidden_units: Size of each hidden layer, from the features on.
-      dnn_activation_fn: Of the hidden layers.
-      dnn_dropout: The part of each hidden layer's values that training drops.
+      dnn_feature_columns: Dense columns for the network. None leaves the network out.
+      dnn_optimizer: The optimizer of the network, in the same forms. One given by name has a
+        learning rate of 0.001.
+      dnn_hidden_units: Size of each hidden layer, starting at the features.
+      dnn_activation_fn: Activation function of the hidden layers.
+      dnn_dropout: The fraction of each hidden layer's values that training drops.
       config: A `RunConfig`.
       batch_norm: Whether batch normalization follows each hidden layer.
-      linear_sparse_combiner: How the weights of an example's ids are combined: "sum", "mean" or
+      linear_sparse_combiner: Combination of the weights of an example's ids: "sum", "mean" or
         "sqrtn".
     """
 
@@ -86,14 +88,13 @@ class DNNLinearCombinedEstimator(CannedEstimator):
 
 
 class DNNLinearCombinedClassifier(CannedEstimator):
-    """A linear model and a deep network together tell two or more classes apart.
+    """A classifier for two or more classes of a linear model and a deep network.
 
     Args:
-      model_dir: As in `DNNLinearCombinedEstimator`, and so are the arguments that are not listed
-        here.
-      n_classes: Number of classes; labels are integers below it unless there is a vocabulary.
-      weight_column: Name of a feature, or numeric column, that weighs each example's loss.
-      label_vocabulary: The labels, if they are strings.
+      model_dir: As in `DNNLinearCombinedEstimator`, as are all arguments not listed here.
+      n_classes: Number of classes. Without a vocabulary, labels are integers in [0, n_classes).
+      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
+      label_vocabulary: List of the labels, if they are strings.
       warm_start_from: A path or `WarmStartSettings`.
       loss_reduction: A `tf.losses.Reduction` other than NONE.
     """
@@ -125,13 +126,12 @@ class DNNLinearCombinedClassifier(CannedEstimator):
 
 
 class DNNLinearCombinedRegressor(CannedEstimator):
-    """A linear model and a deep network together predict numbers; squared error.
+    """A regressor of a linear model and a deep network, trained with squared error.
 
     Args:
-      model_dir: As in `DNNLinearCombinedEstimator`, and so are the arguments that are not listed
-        here.
-      label_dimension: Numbers to predict for an example.
-      weight_column: Name of a feature, or numeric column, that weighs each example's loss.
+      model_dir: As in `DNNLinearCombinedEstimator`, as are all arguments not listed here.
+      label_dimension: Number of values to predict for each example.
+      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
       warm_start_from: A path or `WarmStartSettings`.
       loss_reduction: A `tf.losses.Reduction` other than NONE.
     """

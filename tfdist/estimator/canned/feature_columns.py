@@ -1,4 +1,4 @@
-"""Specs for `tf.io.parse_example`: features, label and weight."""
+"""Parsing specs for `tf.io.parse_example` with the features, label and weight of an example."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ def classifier_parse_example_spec(
 
     Args:
       feature_columns: Columns of `tf.feature_column`.
-      label_key: The label's name in an example; its shape is [1].
+      label_key: Name of the label in an example. The label has the shape [1].
       label_dtype: tf.int64, or tf.string with a label vocabulary.
-      label_default: The label of examples that have none; None refuses those.
+      label_default: The label of examples without one. If None, such examples are refused.
       weight_column: Name or numeric column of the example's weight.
 
     Raises:
-      ValueError: If label or weight are also features, or weight_column is of another type.
+      ValueError: If the label or the weight is also a feature, or `weight_column` is of another
+        type.
     """
     label = tf.io.FixedLenFeature((1,), label_dtype, label_default)
     return _with_label_and_weight(feature_columns, label_key, label, weight_column)
@@ -43,14 +44,15 @@ def regressor_parse_example_spec(
 
     Args:
       feature_columns: Columns of `tf.feature_column`.
-      label_key: The label's name in an example; its shape is [label_dimension].
-      label_dtype: Type of the label's numbers.
-      label_default: The label of examples that have none; None refuses those.
-      label_dimension: Numbers in a label.
+      label_key: Name of the label in an example. The label has the shape [label_dimension].
+      label_dtype: Dtype of the label.
+      label_default: The label of examples without one. If None, such examples are refused.
+      label_dimension: Number of values in a label.
       weight_column: Name or numeric column of the example's weight.
 
     Raises:
-      ValueError: If label or weight are also features, or weight_column is of another type.
+      ValueError: If the label or the weight is also a feature, or `weight_column` is of another
+        type.
     """
     label = tf.io.FixedLenFeature((label_dimension,), label_dtype, label_default)
     return _with_label_and_weight(feature_columns, label_key, label, weight_column)

@@ -1,7 +1,7 @@
-"""The layers that towers are made of, and the feature columns that they take.
+"""The layers of towers, and checks of the feature columns that they take.
 
-These are the layers of tf.estimator's newer models. Those of tf.compat.v1.estimator are made in
-variable scopes: `tfdist.estimator.v1.model.ScopedLayers`.
+These are the layers of tf.estimator's newer models. The layers of tf.compat.v1.estimator are made
+in variable scopes by `tfdist.estimator.v1.model.ScopedLayers`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tfdist.strategies.private_tensorflow import is_v2_column
 
 Activation = Callable[[tf.Tensor], tf.Tensor] | str | None
 
-# Not Keras' own momentum of 0.99: that of tf.estimator.
+# The momentum of tf.estimator; the default of Keras is 0.99.
 BATCH_NORM_MOMENTUM = 0.999
 
 
 class Layers:
-    """The layers of one tower in the current graph: those of tf_keras, by their full names.
+    """The layers of one tower in the current graph: tf_keras layers with full names.
 
     Attributes:
-      variables: What the tower's optimizer changes.
-      updates: Ops to run with each step, as batch normalization has.
+      variables: The variables that the tower's optimizer updates.
+      updates: Ops to run in each step, such as those of batch normalization.
     """
 
     takes_v1_columns = False
@@ -43,15 +43,15 @@ class Layers:
         Args:
           tower: "dnn", "linear" or "baseline".
         """
-        # With the slash the scope is "dnn" even if the graph has one of that name already.
+        # With the slash, the scope is named "dnn" even if the graph already has such a scope.
         return tf.name_scope("dnn/") if tower == "dnn" else contextlib.nullcontext()
 
     def tag(self, layer: str) -> str:
-        """Returns the tag of a layer's summaries, inside the tower's scope."""
+        """Returns the tag of a layer's summaries within the tower's scope."""
         return layer
 
     def call(self, layer: Any, *inputs: Any, **options: Any) -> tf.Tensor:
-        """Calls a Keras layer and remembers its variables and updates."""
+        """Calls a Keras layer and records its variables and updates."""
         values = layer(*inputs, **options)
         self.variables += layer.trainable_variables
         self.updates += layer.updates
@@ -60,7 +60,7 @@ class Layers:
     def input(
         self, features: dict[str, Any], feature_columns: Sequence[Any], is_training: bool
     ) -> tf.Tensor:
-        """Returns the dense columns of a batch side by side, float32 [batch, numbers]."""
+        """Returns the concatenated dense columns, float32 [batch, sum of the columns' sizes]."""
         columns = check_columns(feature_columns)
         name = "input_from_feature_columns/input_layer"
         layer = tf_keras.layers.DenseFeatures(columns, name=name)
@@ -80,27 +80,27 @@ class Layers:
         return self.call(layer, values)
 
     def dropout(self, values: tf.Tensor, rate: float) -> tf.Tensor:
-        """Drops this part of the values and scales up the others."""
+        """Drops the fraction `rate` of the values and scales up the others."""
         return self.call(tf_keras.layers.Dropout(rate), values, training=True)
 
     def batch_norm(self, values: tf.Tensor, name: str, is_training: bool) -> tf.Tensor:
-        """Normalizes each column of the values, by the batch's moments in training."""
+        """Normalizes each column of the values; in training, by the moments of the batch."""
         layer = tf_keras.layers.BatchNormalization(momentum=BATCH_NORM_MOMENTUM, name=name)
         return self.call(layer, values, training=is_training)
 
 
 def summarize_layer(values: tf.Tensor, tag: str) -> None:
-    """Writes '<tag>/fraction_of_zero_values' and the histogram '<tag>/activation'."""
+    """Writes the scalar '<tag>/fraction_of_zero_values' and the histogram '<tag>/activation'."""
     v1.summary.scalar(f"{tag}/fraction_of_zero_values", tf.math.zero_fraction(values))
     v1.summary.histogram(f"{tag}/activation", values)
 
 
 def check_columns(feature_columns: Iterable[Any]) -> list[Any]:
-    """Returns the columns sorted by name, the order in which a layer uses them.
+    """Returns the columns sorted by name, which is the order in which a layer uses them.
 
     Raises:
-      ValueError: If there are none, one is no feature column of `tf.feature_column`, or two have
-        one name.
+      ValueError: If there are no columns, one is not a column of `tf.feature_column`, or two have
+        the same name.
     """
     columns = list(feature_columns)
     for column in columns:
@@ -123,9 +123,9 @@ def check_columns(feature_columns: Iterable[Any]) -> list[Any]:
 
 
 def _warn_of_shared(columns: Iterable[Any]) -> None:
-    """Names the embeddings that no tower trains: shared ones belong to no layer.
+    """Logs the shared embeddings, which no tower trains because they belong to no layer.
 
-    So it was in tf.estimator, whose checkpoints have no slots for them.
+    tf.estimator does not train them either: its checkpoints have no slots for them.
     """
     creators = (getattr(column, "shared_embedding_column_creator", None) for column in columns)
     names = {creator.embedding_weights.op.name for creator in creators if creator is not None}

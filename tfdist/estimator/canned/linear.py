@@ -1,4 +1,4 @@
-"""Linear models: a weight for each number or id of each feature, and a bias."""
+"""Linear models with a bias and a weight for each number or id of each feature."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from tfdist.strategies.private_tensorflow import (
 
 
 class LinearLayer(tf_keras.layers.Layer):  # type: ignore[misc]
-    """The bias and, for each column, its values times its weights, added: [batch, units].
+    """A layer that returns the bias plus each column's values times its weights, [batch, units].
 
     The variables are `<name>/<column>/weights`, float32 [ids or numbers, units], and
-    `<name>/bias_weights`, float32 [units]; all start at zero. A partitioned variable scope may
-    divide them.
+    `<name>/bias_weights`, float32 [units]. All are initialized with zeros. A partitioned variable
+    scope may divide them.
 
     Args:
       feature_columns: Dense and categorical columns.
-      units: Logits of an example.
-      sparse_combiner: How the weights of an example's ids are combined: "sum", "mean" or "sqrtn".
+      units: Number of logits per example.
+      sparse_combiner: Combination of the weights of an example's ids: "sum", "mean" or "sqrtn".
       name: First part of the variables' names.
     """
 
@@ -54,7 +54,7 @@ class LinearLayer(tf_keras.layers.Layer):  # type: ignore[misc]
         self.bias: Any = None
 
     def build(self, _: Any) -> None:
-        """Makes the variables, named by variable scopes as in tf.estimator's checkpoints."""
+        """Makes the variables in variable scopes, with the names of tf.estimator's checkpoints."""
         with v1.variable_scope(self.name, auxiliary_name_scope=False):
             for column in self._columns:
                 with v1.variable_scope(_scope_name(column), auxiliary_name_scope=False):
@@ -77,23 +77,24 @@ class LinearLayer(tf_keras.layers.Layer):  # type: ignore[misc]
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def call(self, features: dict[str, Any]) -> tf.Tensor:
-        """Returns the logits of a batch."""
+        """Returns the logits of a batch, float32 [batch, units]."""
         cache = TransformedFeatures(features)
-        # tf.estimator's layer was in two models of the same name: so the ops' names begin there.
+        # In tf.estimator the layer is inside two models of this name, and op names begin with both.
         with tf.name_scope(self.name), tf.name_scope(self.name):
             sums = []
             for column in self._columns:
                 with tf.name_scope(_scope_name(column)):
                     sums.append(self._weighted_sum(column, cache))
             total = tf.add_n(sums, name="weighted_sum_no_bias")  # [batch, units]
-            return tf.nn.bias_add(total, self.bias, name="weighted_sum")
+            return tf.nn.bias_add(total, self.bias, name="weighted_sum")  # [batch, units]
 
     def _weighted_sum(self, column: Any, cache: Any) -> tf.Tensor:
         weights = self._state.get_variable(column, "weights")  # [ids or numbers, units]
         if not _is_categorical(column):
             dense = column.get_dense_tensor(cache, self._state)
+            # [batch, numbers]
             rows = tf.reshape(dense, [v1.shape(dense)[0], column.variable_shape.num_elements()])
-            return tf.matmul(rows, weights, name="weighted_sum")
+            return tf.matmul(rows, weights, name="weighted_sum")  # [batch, units]
         pair = column.get_sparse_tensors(cache, self._state)
         return v1.nn.safe_embedding_lookup_sparse(
             weights,
@@ -105,30 +106,31 @@ class LinearLayer(tf_keras.layers.Layer):  # type: ignore[misc]
 
 
 def _ids_in_rows(values: tf.SparseTensor) -> tf.SparseTensor:
-    """Reshapes to [batch, ids of an example]."""
+    """Reshapes `values` to [batch, ids per example]."""
     return tf.sparse.reshape(values, [v1.shape(values)[0], -1])
 
 
 def _is_categorical(column: Any) -> bool:
-    """Says whether a column gives ids, which a linear model has one weight each for."""
+    """Returns True if a column returns ids; a linear model has weights for each id."""
     return hasattr(column, "num_buckets") and hasattr(column, "get_sparse_tensors")
 
 
 def _scope_name(column: Any) -> str:
-    """Returns the part of a variable's name that stands for the column."""
+    """Returns the column's part of a variable's name."""
     return re.sub(r"[^A-Za-z0-9_.\-]", "_", column.name)
 
 
 def linear_tower(
     feature_columns: Any, optimizer: Any, sparse_combiner: str, is_part: bool = False
 ) -> Tower:
-    """Returns a linear model with the summaries 'bias' and 'fraction_of_zero_weights'.
+    """Returns a tower of a linear model, with summaries 'bias' and 'fraction_of_zero_weights'.
 
     Args:
       feature_columns: Dense and categorical columns.
-      optimizer: As in `Tower`; None is Ftrl, whose rate falls with the number of columns.
+      optimizer: As in `Tower`. None is Ftrl with a learning rate that decreases with the number of
+        columns.
       sparse_combiner: "sum", "mean" or "sqrtn".
-      is_part: As in `Tower`; a part has summaries of its logits, too.
+      is_part: As in `Tower`. A part also has summaries of its logits.
     """
     columns = tuple(feature_columns or ())
 
@@ -177,7 +179,7 @@ def _summarize_weights(bias: Any, variables: Iterable[Any]) -> None:
 
 
 def _parts(variable: Any) -> list[Any]:
-    """Lists the parts of a variable that a partitioner may have divided."""
+    """Returns the parts of a variable, which a partitioner may have divided."""
     return [variable] if isinstance(variable, tf.Variable) else list(variable)
 
 
@@ -186,7 +188,7 @@ def _is_in(variable: tf.Variable, variables: Sequence[tf.Variable]) -> bool:
 
 
 class LinearEstimator(CannedEstimator):
-    """A linear model with a head of the user's.
+    """A linear model with a head given by the user.
 
     Args:
       head: A head of `tfdist.estimator`.
@@ -196,7 +198,7 @@ class LinearEstimator(CannedEstimator):
         or v1 optimizer, or a function that returns one. None is Ftrl with a learning rate of 0.2,
         or one over the square root of the number of columns if that is smaller.
       config: A `RunConfig`.
-      sparse_combiner: How the weights of an example's ids are combined: "sum", "mean" or "sqrtn".
+      sparse_combiner: Combination of the weights of an example's ids: "sum", "mean" or "sqrtn".
       warm_start_from: A path or `WarmStartSettings`.
     """
 
@@ -215,13 +217,13 @@ class LinearEstimator(CannedEstimator):
 
 
 class LinearClassifier(CannedEstimator):
-    """A linear model that tells two or more classes apart; softmax or sigmoid cross entropy.
+    """A linear model that classifies: softmax cross entropy, or sigmoid for two classes.
 
     Args:
-      feature_columns: As in `LinearEstimator`, and so are the arguments that are not listed here.
-      n_classes: Number of classes; labels are integers below it unless there is a vocabulary.
-      weight_column: Name of a feature, or numeric column, that weighs each example's loss.
-      label_vocabulary: The labels, if they are strings.
+      feature_columns: As in `LinearEstimator`, as are all arguments not listed here.
+      n_classes: Number of classes. Without a vocabulary, labels are integers in [0, n_classes).
+      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
+      label_vocabulary: List of the labels, if they are strings.
       loss_reduction: A `tf.losses.Reduction` other than NONE.
     """
 
@@ -244,12 +246,12 @@ class LinearClassifier(CannedEstimator):
 
 
 class LinearRegressor(CannedEstimator):
-    """A linear model of numbers; squared error.
+    """A linear model for regression, trained with squared error.
 
     Args:
-      feature_columns: As in `LinearEstimator`, and so are the arguments that are not listed here.
-      label_dimension: Numbers to predict for an example.
-      weight_column: Name of a feature, or numeric column, that weighs each example's loss.
+      feature_columns: As in `LinearEstimator`, as are all arguments not listed here.
+      label_dimension: Number of values to predict for each example.
+      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
       loss_reduction: A `tf.losses.Reduction` other than NONE.
     """
 

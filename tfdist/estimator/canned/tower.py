@@ -1,19 +1,20 @@
-"""The model_fn of a canned estimator: towers that give logits, a head, and optimizers.
+"""The model_fn of a canned estimator, composed of towers, a head and optimizers.
 
-A tower is one way from features to logits (a linear model, a deep network, a bias). The logits of
-all towers are added; the head makes loss, metrics and predictions of the sum.
+A tower is a model that computes logits from features: a linear model, a deep network or a bias. The
+logits of all towers are added. The head computes loss, metrics and predictions from the sum.
 
     features --> dnn tower ----+
          |                     +--> logits --> head --> loss, metrics, predictions
          +-----> linear tower -+                          |
                                         an optimizer for each tower's variables
 
-A tower serves both generations: it is built from `Layers` here, from `ScopedLayers` in
-`tfdist.estimator.canned.v1`. Heads, optimizers and defaults are the generation's, too.
+The same towers are used by both generations of canned estimators. They are built from `Layers`
+here, and from `ScopedLayers` in `tfdist.estimator.v1.model`. Each generation has its own heads,
+optimizers and defaults.
 
-Keras 2 optimizers of the older kind (`tf.keras.optimizers.legacy`) build v1 graphs, and their slots
-have the names that tf.estimator's checkpoints hold. Newer ones are rebuilt as their older
-namesakes; v1 optimizers are used as they are.
+Legacy Keras 2 optimizers (`tf.keras.optimizers.legacy`) build v1 graphs, and their slots have the
+names in tf.estimator's checkpoints. Newer Keras optimizers are rebuilt as the legacy optimizers of
+the same name. v1 optimizers are used unchanged.
 """
 
 from __future__ import annotations
@@ -53,14 +54,15 @@ _V1_CLASSES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Tower:
-    """One way from features to logits, with its optimizer.
+    """A model that computes logits from features, with its optimizer.
 
     Attributes:
-      name: "dnn", "linear" or "baseline": the first part of its variables' names.
-      build: From (layers, features, mode, logits_dimension) to float32 [batch, logits_dimension].
+      name: "dnn", "linear" or "baseline", which is the first part of the variables' names.
+      build: Function of (layers, features, mode, logits_dimension) that returns the logits, float32
+        [batch, logits_dimension].
       optimizer: An optimizer, its name, or a function that returns one.
-      learning_rate: For an optimizer given by name; None is the optimizer's default.
-      is_part: Whether it is a part of a model with a linear and a deep part.
+      learning_rate: Learning rate of an optimizer given by name. None is the optimizer's default.
+      is_part: Whether the tower is part of a model that combines a linear and a deep part.
     """
 
     name: str
@@ -70,7 +72,9 @@ class Tower:
     is_part: bool = False
 
     def optimizer_maker(self, maker: Callable[[Any, float | None], MakeOptimizer]) -> MakeOptimizer:
-        """Returns a function that gives the optimizer for a new graph, or raises ValueError.
+        """Returns a function that returns the optimizer for a new graph.
+
+        The function raises ValueError if the optimizer cannot be used.
 
         Args:
           maker: `keras_optimizer_maker` or `v1_optimizer_maker`.
@@ -91,11 +95,11 @@ class Tower:
 
 
 class CannedEstimator(Estimator):
-    """An Estimator whose model is towers and a head.
+    """An Estimator with a model of towers and a head.
 
     Args:
-      head: A head of `tfdist.estimator`, or an object with its `create_estimator_spec`.
-      towers: At least one. The first one's optimizer increments the global step.
+      head: A head of `tfdist.estimator`, or an object with the method `create_estimator_spec`.
+      towers: At least one tower. The optimizer of the first increments the global step.
       model_dir: As in `Estimator`.
       config: As in `Estimator`.
       warm_start_from: As in `Estimator`.
@@ -138,10 +142,10 @@ def _make_model_fn(head: Any, towers: Sequence[Tower]) -> Callable[..., Estimato
 
 
 def check_features(features: Any) -> None:
-    """Refuses features that are not a dict.
+    """Checks that the features are a dict.
 
     Raises:
-      ValueError: If so.
+      ValueError: If they are not.
     """
     if not isinstance(features, dict):
         raise ValueError(
@@ -151,16 +155,16 @@ def check_features(features: Any) -> None:
 
 
 def total(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Adds the logits of all towers, float32 [batch, logits_dimension]."""
+    """Returns the sum of the logits of all towers, float32 [batch, logits_dimension]."""
     return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
 
 def _how_to_train(pairs: list[tuple[Any, Layers]], loss_is_mean: bool) -> dict[str, Any]:
-    """Returns the arguments of `create_estimator_spec` that say how to train.
+    """Returns the arguments of `create_estimator_spec` for training.
 
     Args:
-      pairs: An optimizer for each tower's variables.
-      loss_is_mean: Whether the loss is a mean over the batch, so that the workers' gradients are
+      pairs: The optimizer and the layers of each tower.
+      loss_is_mean: Whether the loss is a mean over the batch. If so, the workers' gradients are
         averaged.
     """
     global_step = v1.train.get_or_create_global_step()
@@ -173,11 +177,11 @@ def _how_to_train(pairs: list[tuple[Any, Layers]], loss_is_mean: bool) -> dict[s
 
     def train_op_fn(loss: tf.Tensor) -> tf.Operation:
         workers = tf.distribute.get_strategy().num_replicas_in_sync
-        share = loss / workers if loss_is_mean and workers > 1 else loss
+        share = loss / workers if loss_is_mean and workers > 1 else loss  # []
         ops: list[Any] = []
         for i, (optimizer, layers) in enumerate(pairs):
             if is_v1(optimizer):
-                # It divides a mean loss by the number of workers itself.
+                # A v1 optimizer itself divides a mean loss by the number of workers.
                 step = global_step if i == 0 else None
                 ops.append(optimizer.minimize(loss, global_step=step, var_list=layers.variables))
             else:
@@ -189,17 +193,17 @@ def _how_to_train(pairs: list[tuple[Any, Layers]], loss_is_mean: bool) -> dict[s
 
 
 def keras_optimizer_maker(optimizer: Any, learning_rate: float | None = None) -> MakeOptimizer:
-    """Returns a function that gives the optimizer for a new graph.
+    """Returns a function that returns the optimizer for a new graph.
 
     Args:
       optimizer: A name ("Adagrad", "Adam", "Ftrl", "RMSProp", "SGD"), a Keras 2 or v1 optimizer, or
-        a function without arguments that returns one and runs in the graph.
-      learning_rate: For a name; None is Keras' default.
+        a function without arguments that returns one. The function runs in the graph.
+      learning_rate: Learning rate of an optimizer given by name. None is the default of Keras.
 
     Returns:
       A function that raises ValueError if the optimizer cannot be used.
     """
-    # A legacy optimizer belongs to the first graph that it works in: later ones get a new one.
+    # A legacy optimizer belongs to the first graph that uses it. Later graphs get a copy.
     config = _config_of(optimizer)
 
     def make() -> Any:
@@ -214,7 +218,7 @@ def keras_optimizer_maker(optimizer: Any, learning_rate: float | None = None) ->
 
 
 def v1_optimizer_maker(optimizer: Any, learning_rate: float | None) -> MakeOptimizer:
-    """Does what `keras_optimizer_maker` does, with v1 optimizers only."""
+    """Returns the same as `keras_optimizer_maker`, but allows v1 optimizers only."""
 
     def make() -> Any:
         if isinstance(optimizer, str):
@@ -231,7 +235,7 @@ def v1_optimizer_maker(optimizer: Any, learning_rate: float | None) -> MakeOptim
 
 
 def is_v1(optimizer: Any) -> bool:
-    """Says whether it is an optimizer of `tf.compat.v1.train`."""
+    """Returns True if `optimizer` is an optimizer of `tf.compat.v1.train`."""
     return isinstance(optimizer, v1.train.Optimizer)
 
 
@@ -244,7 +248,10 @@ def _class_named(name: str, classes: dict[str, Any]) -> Any:
 
 
 def _config_of(optimizer: Any) -> dict[str, Any] | None:
-    """Reads an unused legacy optimizer's settings, while no graph holds them yet."""
+    """Returns the settings of an unused legacy optimizer, before any graph holds them.
+
+    Returns None for any other optimizer, and for one without `get_config`.
+    """
     if not isinstance(optimizer, tf_keras.optimizers.legacy.Optimizer) or optimizer.weights:
         return None
     try:
@@ -254,7 +261,11 @@ def _config_of(optimizer: Any) -> dict[str, Any] | None:
 
 
 def _for_graph(optimizer: Any) -> Any:
-    """Accepts what trains in a v1 graph, and rebuilds newer Keras 2 optimizers."""
+    """Returns an optimizer that trains in a v1 graph; rebuilds a newer Keras 2 optimizer.
+
+    Raises:
+      ValueError: If it is not an optimizer, or cannot be rebuilt.
+    """
     if is_v1(optimizer) or hasattr(optimizer, "get_updates"):
         return optimizer
     if not isinstance(optimizer, tf_keras.optimizers.Optimizer):
@@ -273,9 +284,9 @@ def _for_graph(optimizer: Any) -> Any:
 
 
 def _forget_variables(optimizer: Any) -> None:
-    """Takes variables that an unused optimizer made in this graph out of what is saved."""
+    """Removes the variables of an unused optimizer from the graph, so that they are not saved."""
     graph = v1.get_default_graph()
-    # Its `variables` are not all of them.
+    # `optimizer.variables` is incomplete.
     unused = {id(value) for value in vars(optimizer).values() if isinstance(value, tf.Variable)}
     for name in graph.collections:
         kept = [x for x in graph.get_collection(name) if id(x) not in unused]

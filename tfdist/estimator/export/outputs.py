@@ -1,4 +1,4 @@
-"""What a model offers to those who load its export: each output becomes one signature."""
+"""Export outputs of a model; each becomes one signature of the exported model."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ _SEPARATOR = "/"
 
 
 class ExportOutput(ABC):
-    """One output of a model, as values of `EstimatorSpec.export_outputs`."""
+    """One output of a model, a value of `EstimatorSpec.export_outputs`."""
 
     @abstractmethod
     def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
-        """Builds the signature with these inputs; ValueError if they do not suit the output.
+        """Builds the SignatureDef of this output with the given inputs.
 
         Args:
-          receiver_tensors: Name to tensor, what a caller feeds.
+          receiver_tensors: The tensors that a caller feeds, by name.
+
+        Raises:
+          ValueError: If the output cannot have these inputs.
         """
 
 
@@ -33,11 +36,11 @@ class ClassificationOutput(ExportOutput):
 
     Args:
       scores: A float tensor [batch, classes].
-      classes: A string tensor [batch, classes] of labels. With scores, each belongs to the score at
-        its place; alone, they are the best classes, the best one first.
+      classes: A string tensor [batch, classes] of labels. With `scores`, each label belongs to the
+        score at the same position. Without `scores`, they are the top classes, the best one first.
 
     Raises:
-      ValueError: If both are missing, or one is not such a tensor.
+      ValueError: If both are missing, or one is not a tensor of that type.
     """
 
     def __init__(self, scores: Any = None, classes: Any = None) -> None:
@@ -73,7 +76,7 @@ class RegressionOutput(ExportOutput):
       value: A float tensor [batch, 1] or [batch].
 
     Raises:
-      ValueError: If it is not such a tensor.
+      ValueError: If `value` is not a float tensor.
     """
 
     def __init__(self, value: Any) -> None:
@@ -91,14 +94,14 @@ class RegressionOutput(ExportOutput):
 
 
 class PredictOutput(ExportOutput):
-    """Any tensors by name; the signature takes any inputs.
+    """Tensors by name, of any type; the signature takes any inputs.
 
     Args:
-      outputs: A tensor, which is then called "output", or a dict of them. Keys are strings, or
-        tuples of strings, which are joined with "/".
+      outputs: A tensor, which gets the name "output", or a dict of tensors. Keys are strings, or
+        tuples of strings. Tuples are joined with "/".
 
     Raises:
-      ValueError: If a key or a value is something else.
+      ValueError: If a key or a value has another type.
     """
 
     def __init__(self, outputs: Any) -> None:
@@ -113,16 +116,16 @@ class PredictOutput(ExportOutput):
 
 
 class _SupervisedOutput(ExportOutput):
-    """Loss, predictions and metrics under one signature; what it takes are features and labels.
+    """Loss, predictions and metrics in one signature, which takes features and labels.
 
     Args:
       loss: A tensor or a dict of tensors; keys are prefixed with "loss/".
       predictions: A tensor or a dict of tensors; keys are prefixed with "predictions/".
-      metrics: A dict of (value, update_op) tuples or Keras metric objects, or one of them. Each
-        gives "metrics/<name>/value" and "metrics/<name>/update_op".
+      metrics: A dict of (value, update_op) tuples or Keras metric objects, or one such value. Each
+        metric becomes "metrics/<name>/value" and "metrics/<name>/update_op".
 
     Raises:
-      ValueError: If a key is not a string, or a value not a tensor.
+      ValueError: If a key is not a string, or a value is not a tensor.
     """
 
     _method_name: str
@@ -175,19 +178,19 @@ class EvalOutput(_SupervisedOutput):
 
 
 def with_serving_default(export_outputs: Any, predictions: Any) -> dict[str, ExportOutput]:
-    """Checks a model's outputs for serving and makes sure that one is the default.
+    """Checks a model's outputs for serving and adds a default if there is only one output.
 
     Args:
-      export_outputs: Outputs by name; None is one `PredictOutput` of the predictions.
+      export_outputs: Outputs by name. None means one `PredictOutput` of the predictions.
       predictions: A tensor or a dict of tensors.
 
     Returns:
-      Outputs with a "serving_default" among them, in the given dict. A single one gets that name
-      beside its own.
+      The given dict, with an output named "serving_default". A single output gets this name in
+      addition to its own.
 
     Raises:
-      TypeError: If it is not a dict of `ExportOutput`.
-      ValueError: If there are several and none is called "serving_default".
+      TypeError: If `export_outputs` is not a dict of `ExportOutput`.
+      ValueError: If there are several outputs and none is named "serving_default".
     """
     default = v1.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
     if export_outputs is None:
@@ -218,7 +221,11 @@ def _is_string(value: Any) -> bool:
 
 
 def _serialized_examples(receiver_tensors: Mapping[str, Any], kind: str) -> Any:
-    """Returns the one input, a string tensor; ValueError for any others."""
+    """Returns the only input, which must be a string tensor.
+
+    Raises:
+      ValueError: If there are other inputs, or it is not a string tensor.
+    """
     tensors = list(receiver_tensors.values())
     if len(tensors) != 1 or tensors[0].dtype != tf.string:
         raise ValueError(
@@ -230,7 +237,7 @@ def _serialized_examples(receiver_tensors: Mapping[str, Any], kind: str) -> Any:
 
 
 def _checked_key(key: Any, label: str) -> str:
-    if isinstance(key, tuple):  # Models with several heads name an output by head and key.
+    if isinstance(key, tuple):  # `MultiHead` names an output by (head name, key).
         key = _SEPARATOR.join(key)
     if not isinstance(key, str):
         raise ValueError(f"{label} output key must be a string; got {key}.")
@@ -274,7 +281,10 @@ def _metric_tensors(metrics: Any) -> dict[str, Any]:
 
 
 def _as_tensor(update: Any) -> tf.Tensor:
-    """A signature holds tensors only: an op becomes an empty tensor that needs it."""
+    """Returns the update as a tensor, since a signature holds only tensors.
+
+    An op becomes an empty tensor with a control dependency on the op.
+    """
     if isinstance(update, tf.Tensor):
         return update
     with tf.control_dependencies([update]):

@@ -1,4 +1,4 @@
-"""What an exported model is fed with: receivers, and functions that make their placeholders."""
+"""Receivers, the inputs of an exported model, and functions that make their placeholders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.inputs.batches import make_input
 
-# The names that single tensors get in a signature.
+# Names of single tensors in a signature.
 _FEATURE = "feature"
 _INPUT = "input"
 _LABEL = "label"
@@ -23,20 +23,21 @@ class _ServingFields(NamedTuple):
 
 
 class ServingInputReceiver(_ServingFields):
-    """What a serving_input_receiver_fn returns.
+    """The return value of a serving_input_receiver_fn.
 
-    Tensors may be sparse or ragged ones too.
+    Tensors may be dense, sparse or ragged.
 
     Args:
-      features: What model_fn gets: a dict by name (or integer). A single tensor becomes
-        {"feature": tensor}; to pass it as it is, use `TensorServingInputReceiver`.
-      receiver_tensors: What a caller feeds by default: a dict by name, often of one placeholder
-        for serialized tf.Example protos. A single tensor becomes {"input": tensor}.
-      receiver_tensors_alternatives: Further dicts of what may be fed instead, by name; each gives
-        signatures of its own, "<name>:<output>".
+      features: The features for model_fn: a dict of tensors by name or integer. A single tensor
+        becomes {"feature": tensor}. To pass a single tensor unchanged, use
+        `TensorServingInputReceiver`.
+      receiver_tensors: The tensors that a caller feeds by default: a dict by name, often with one
+        placeholder for serialized tf.Example protos. A single tensor becomes {"input": tensor}.
+      receiver_tensors_alternatives: Dicts of tensors that a caller may feed instead, by name. Each
+        makes additional signatures, named "<name>:<output>".
 
     Raises:
-      ValueError: If something is missing, has another type, or a key that is not a string.
+      ValueError: If an argument is missing or of another type, or a key is not a string.
     """
 
     __slots__ = ()
@@ -56,15 +57,15 @@ class ServingInputReceiver(_ServingFields):
 
 
 class TensorServingInputReceiver(_ServingFields):
-    """What a serving_input_receiver_fn returns for a model_fn whose features are one tensor.
+    """The return value of a serving_input_receiver_fn if model_fn takes a single tensor.
 
     Args:
-      features: The tensor, possibly sparse or ragged, that model_fn gets.
+      features: The tensor for model_fn. It may be sparse or ragged.
       receiver_tensors: As in `ServingInputReceiver`.
       receiver_tensors_alternatives: As in `ServingInputReceiver`.
 
     Raises:
-      ValueError: As in `ServingInputReceiver`, and if features are a dict.
+      ValueError: As in `ServingInputReceiver`, and if `features` is a dict.
     """
 
     __slots__ = ()
@@ -87,7 +88,10 @@ class TensorServingInputReceiver(_ServingFields):
 
 
 class UnsupervisedInputReceiver(ServingInputReceiver):
-    """A receiver without labels, for exporting in TRAIN or EVAL; arguments as in its parent."""
+    """A receiver without labels, for exports in TRAIN or EVAL.
+
+    The arguments are those of `ServingInputReceiver`, without alternatives.
+    """
 
     __slots__ = ()
 
@@ -104,12 +108,12 @@ class _SupervisedFields(NamedTuple):
 
 
 class SupervisedInputReceiver(_SupervisedFields):
-    """A receiver with labels, for exporting in TRAIN or EVAL.
+    """A receiver with labels, for exports in TRAIN or EVAL.
 
     Args:
-      features: What model_fn gets: a tensor or a dict of tensors; left as they are.
-      labels: The same for labels.
-      receiver_tensors: What a caller feeds; a single tensor becomes {"input": tensor}.
+      features: The features for model_fn: a tensor or a dict of tensors, passed unchanged.
+      labels: The labels for model_fn: a tensor or a dict of tensors, passed unchanged.
+      receiver_tensors: The tensors that a caller feeds. A single tensor becomes {"input": tensor}.
 
     Raises:
       ValueError: As in `ServingInputReceiver`.
@@ -127,18 +131,19 @@ class SupervisedInputReceiver(_SupervisedFields):
 def build_parsing_serving_input_receiver_fn(
     feature_spec: dict[str, Any], default_batch_size: int | None = None
 ) -> Callable[[], ServingInputReceiver]:
-    """Makes a receiver function that is fed serialized tf.Example protos.
+    """Returns a receiver function for serialized tf.Example protos.
 
     Args:
-      feature_spec: Name to `tf.io.FixedLenFeature`, `VarLenFeature` and so on.
-      default_batch_size: Examples in a batch; None leaves it open.
+      feature_spec: Dict from feature name to `tf.io.FixedLenFeature`, `VarLenFeature` and so on.
+      default_batch_size: Number of examples in a batch. None means any number.
 
     Returns:
-      A function whose receiver has one string placeholder "input_example_tensor" [batch] under
-      the key "examples", and as features what is parsed from it.
+      A function that returns a receiver. The receiver's only tensor, with the key "examples", is a
+      string placeholder "input_example_tensor" [batch]. Its features are parsed from this tensor.
     """
 
     def serving_input_receiver_fn() -> ServingInputReceiver:
+        # string [batch]
         examples = v1.placeholder(tf.string, [default_batch_size], name="input_example_tensor")
         features = v1.io.parse_example(examples, feature_spec)
         return ServingInputReceiver(features, {"examples": examples})
@@ -149,12 +154,12 @@ def build_parsing_serving_input_receiver_fn(
 def build_raw_serving_input_receiver_fn(
     features: dict[str, Any], default_batch_size: int | None = None
 ) -> Callable[[], ServingInputReceiver]:
-    """Makes a receiver function that is fed the features themselves.
+    """Returns a receiver function for unserialized features.
 
     Args:
-      features: Name to tensor (eager ones too), whose dtype, op name and shape behind the first
-        dimension the placeholders get.
-      default_batch_size: The first dimension; None leaves it open.
+      features: Dict from name to tensor, symbolic or eager. The placeholders get the tensors'
+        dtypes, op names and shapes after the first dimension.
+      default_batch_size: The first dimension of the placeholders. None means any size.
     """
 
     def serving_input_receiver_fn() -> ServingInputReceiver:
@@ -167,16 +172,16 @@ def build_raw_serving_input_receiver_fn(
 def build_raw_supervised_input_receiver_fn(
     features: Any, labels: Any, default_batch_size: int | None = None
 ) -> Callable[[], SupervisedInputReceiver]:
-    """Makes a receiver function that is fed features and labels, for exporting in TRAIN or EVAL.
+    """Returns a receiver function for features and labels, for exports in TRAIN or EVAL.
 
     Args:
-      features: A tensor, fed as "input", or a dict of tensors; see
+      features: A tensor, which is fed as "input", or a dict of tensors. See
         `build_raw_serving_input_receiver_fn`.
-      labels: A tensor, fed as "label", or a dict of tensors.
-      default_batch_size: The first dimension; None leaves it open.
+      labels: A tensor, which is fed as "label", or a dict of tensors.
+      default_batch_size: The first dimension of the placeholders. None means any size.
 
     Raises:
-      ValueError: If a key is in both.
+      ValueError: If features and labels share a key.
     """
     both = set(_keys(features, _INPUT)) & set(_keys(labels, _LABEL))
     if both:
@@ -200,12 +205,12 @@ def build_raw_supervised_input_receiver_fn(
 def build_supervised_input_receiver_fn_from_input_fn(
     input_fn: Callable[..., Any], **input_fn_args: Any
 ) -> Callable[[], SupervisedInputReceiver]:
-    """Makes a receiver function that is fed what an input_fn would give.
+    """Returns a receiver function for the features and labels of an input_fn.
 
     Args:
-      input_fn: Returns a `tf.data.Dataset` of (features, labels), or (features, labels). It is
-        called once, in a graph that is thrown away.
-      **input_fn_args: Its arguments.
+      input_fn: Function that returns a `tf.data.Dataset` of (features, labels), or (features,
+        labels). It is called once, in a graph that is then discarded.
+      **input_fn_args: Arguments of `input_fn`.
     """
     with tf.Graph().as_default():
         features, labels, _ = make_input(input_fn(**input_fn_args)).next_batch()
@@ -215,7 +220,7 @@ def build_supervised_input_receiver_fn_from_input_fn(
 def _named(
     tensors: Any, kind: str, default_name: str, allow_int_keys: bool = False
 ) -> dict[Any, Any]:
-    """Returns a dict of tensors as it is, and one tensor as a dict; checks keys and values."""
+    """Checks keys and values, and returns a dict of tensors; one tensor becomes a dict."""
     if tensors is None:
         raise ValueError(f"{kind}s must be defined.")
     if not isinstance(tensors, dict):
@@ -240,7 +245,7 @@ def _named_alternatives(alternatives: Any) -> dict[str, dict[str, Any]] | None:
 def _check_tensor(tensor: Any, what: str) -> None:
     if isinstance(tensor, (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)):
         return
-    if hasattr(tensor, "tensor"):  # A tensor with names for its axes, or the like.
+    if hasattr(tensor, "tensor"):  # A wrapper, such as a tensor with named axes.
         try:
             tf.convert_to_tensor(tensor)
             return
@@ -263,5 +268,5 @@ def _placeholders_like(tensors: Any, batch_size: int | None) -> Any:
 
 def _placeholder_like(tensor: Any, batch_size: int | None) -> tf.Tensor:
     shape = tf.TensorShape([batch_size]).concatenate(tensor.get_shape()[1:])
-    operation = getattr(tensor, "op", None)  # An eager tensor has none.
+    operation = getattr(tensor, "op", None)  # None for an eager tensor.
     return v1.placeholder(tensor.dtype, shape, name=operation.name if operation else None)

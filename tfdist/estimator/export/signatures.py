@@ -1,4 +1,4 @@
-"""Signatures: what a loaded model can be asked for, by name."""
+"""Signatures of an exported model, the named functions that a caller can run."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def build_signatures(
     *,
     serving_only: bool,
 ) -> dict[str, Any]:
-    """Builds a signature for each output and each way to feed it, in the current graph.
+    """Builds a signature for each output and each set of inputs, in the current graph.
 
-    One that cannot be built, or needs a placeholder that it does not take, is left out; the log
-    says which and why.
+    A signature that cannot be built, or that needs a placeholder that is not among its inputs, is
+    left out. The log names it and the reason.
 
     Args:
-      receiver_tensors: What is fed by default: signatures are called like their output.
+      receiver_tensors: The default inputs. Their signatures have the names of the outputs.
       export_outputs: Outputs by name.
-      alternatives: What else may be fed, by name: "<alternative>:<output>".
-      serving_only: Whether signatures that TensorFlow Serving does not know are dropped.
+      alternatives: Alternative inputs by name. Their signatures are named "<alternative>:<output>".
+      serving_only: Whether to leave out signatures that TensorFlow Serving does not support.
 
     Returns:
       SignatureDef protos by name.
@@ -63,7 +63,11 @@ def build_signatures(
 
 
 def _check_is_fed(signature: Any) -> None:
-    """Refuses a signature whose outputs need a placeholder that is not among its inputs."""
+    """Checks that the signature's outputs need no placeholder except its inputs.
+
+    Raises:
+      ValueError: If they need another one.
+    """
     graph = v1.get_default_graph()
 
     def tensors(infos: Mapping[str, Any]) -> list[tf.Tensor]:
@@ -87,7 +91,7 @@ def _check_is_fed(signature: Any) -> None:
 
 
 def _names_in(info: Any) -> Iterator[str]:
-    """Names the dense tensors that a TensorInfo proto stands for."""
+    """Yields the names of the dense tensors of a TensorInfo proto."""
     kind = info.WhichOneof("encoding")
     if kind == "coo_sparse":
         sparse = info.coo_sparse

@@ -1,4 +1,4 @@
-"""Heads: from a model's logits to loss, metrics, predictions and export outputs."""
+"""Heads, which turn a model's logits into loss, metrics, predictions and export outputs."""
 
 from tfdist.estimator.heads.classification import (
     BinaryClassHead,

@@ -1,7 +1,9 @@
-"""Checks of heads: arguments when a head is made, and shapes of its tensors.
+"""Checks of a head's arguments and of the shapes of its tensors.
 
-In a graph the number of dimensions and the last one are checked when it is built, with ValueError;
-the rest when it runs, with InvalidArgumentError. Eagerly all is checked at once, with ValueError.
+Arguments are checked when a head is made. In a graph, the rank and the last dimension of a tensor
+are checked when the graph is built, with ValueError. The other dimensions are checked when the
+graph runs, with InvalidArgumentError. In eager execution all checks are made at once and raise
+ValueError.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from tfdist.estimator.arguments import argument_names
 
 MEAN = tf_keras.losses.Reduction.SUM_OVER_BATCH_SIZE
 SUM = tf_keras.losses.Reduction.SUM
-AUTO = tf_keras.losses.Reduction.AUTO  # Means MEAN.
+AUTO = tf_keras.losses.Reduction.AUTO  # The same as MEAN.
 
 
 def check_loss_reduction(loss_reduction: Any) -> None:
-    """Requires one of `tf.losses.Reduction` that gives a scalar."""
+    """Checks that the reduction is one of `tf.losses.Reduction` that returns a scalar."""
     allowed = [r for r in tf_keras.losses.Reduction.all() if r != "none"]
     if loss_reduction not in allowed:
         raise ValueError(
@@ -31,7 +33,7 @@ def check_loss_reduction(loss_reduction: Any) -> None:
 
 
 def check_loss_fn(loss_fn: Callable[..., Any] | None) -> None:
-    """Requires a loss_fn that takes labels and logits, and maybe features."""
+    """Checks that loss_fn takes labels and logits, and optionally features."""
     if not loss_fn:
         return
     names = argument_names(loss_fn)
@@ -46,7 +48,7 @@ def check_loss_fn(loss_fn: Callable[..., Any] | None) -> None:
 
 
 def checked_thresholds(thresholds: Iterable[float] | None) -> tuple[float, ...]:
-    """Requires numbers between 0 and 1, both excluded."""
+    """Checks that all thresholds are in the open interval (0, 1) and returns them as a tuple."""
     thresholds = tuple(thresholds or ())
     for threshold in thresholds:
         if not 0.0 < threshold < 1.0:
@@ -58,7 +60,7 @@ def checked_thresholds(thresholds: Iterable[float] | None) -> tuple[float, ...]:
 
 
 def check_vocabulary(vocabulary: Any, n_classes: Any = None) -> None:
-    """Requires None or a list or tuple, of n_classes words if that is given."""
+    """Checks that the vocabulary is None, a list or a tuple, with `n_classes` words if given."""
     if vocabulary is None:
         return
     if not isinstance(vocabulary, (list, tuple)):
@@ -73,11 +75,11 @@ def check_vocabulary(vocabulary: Any, n_classes: Any = None) -> None:
 
 
 def checked_logits(logits: Any, dimension: Any) -> tf.Tensor:
-    """Casts logits to float32 and requires the shape [D0, D1, ... DN, dimension].
+    """Casts logits to float32 and checks their shape, [D0, D1, ... DN, dimension].
 
     Args:
-      logits: A number tensor.
-      dimension: An int; or an int tensor, which is compared when the graph runs.
+      logits: A numeric tensor.
+      dimension: An int, or an int tensor. A tensor is compared when the graph runs.
     """
     rule = "logits shape must be [D0, D1, ... DN, logits_dimension]"
     with v1.name_scope("logits", values=(logits,)):
@@ -88,14 +90,15 @@ def checked_logits(logits: Any, dimension: Any) -> tf.Tensor:
             raise ValueError(f"{rule}, got {logits.shape}. logits_dimension is {expected}.")
         if last is not None:
             return logits
-        shape = tf.shape(logits)
+        shape = tf.shape(logits)  # int32 [rank of logits]
         return _require_shape(logits, tf.concat([shape[:-1], [dimension]], 0), rule, shape=shape)
 
 
 def checked_labels(labels: Any, logits: tf.Tensor, dimension: Any) -> tf.Tensor:
-    """Requires dense labels of shape [D0, D1, ... DN, dimension], where logits have D0 ... DN.
+    """Checks that labels are dense and have the shape [D0, D1, ... DN, dimension].
 
-    Labels without the last dimension get one of size 1.
+    D0 ... DN are the leading dimensions of the logits. A last dimension of size 1 is added to
+    labels of shape [D0, D1, ... DN].
     """
     if labels is None:
         raise ValueError(
@@ -115,7 +118,7 @@ def checked_labels(labels: Any, logits: tf.Tensor, dimension: Any) -> tf.Tensor:
     with v1.name_scope("labels", values=(labels, logits)) as scope:
         labels = tf.convert_to_tensor(labels)
         if _lacks_last_dimension(labels, logits):
-            labels = tf.expand_dims(labels, -1)
+            labels = tf.expand_dims(labels, -1)  # [D0, D1, ... DN, 1]
         labels = _with_rank_2(labels, "labels", rule)
         last = labels.shape[-1] if labels.shape.rank is not None else None
         if last is not None and last != dimension:
@@ -124,7 +127,7 @@ def checked_labels(labels: Any, logits: tf.Tensor, dimension: Any) -> tf.Tensor:
                 "Suggested Fix: check the number of classes and the shape of labels; dimension 1 "
                 "means ids, not one-hot vectors."
             )
-        expected = tf.concat([tf.shape(logits)[:-1], [dimension]], 0)
+        expected = tf.concat([tf.shape(logits)[:-1], [dimension]], 0)  # int32 [rank of logits]
         shown = {"expected_labels_shape": expected, "labels_shape": tf.shape(labels)}
         return _require_shape(labels, expected, rule, name=scope, **shown)
 
@@ -132,19 +135,20 @@ def checked_labels(labels: Any, logits: tf.Tensor, dimension: Any) -> tf.Tensor:
 def checked_weights(
     features: Any, weight_column: Any, logits: tf.Tensor, *, is_per_logit: bool = False
 ) -> tf.Tensor | None:
-    """Looks up the weights of a batch, float32, and requires a shape that fits the logits.
+    """Looks up the float32 weights of a batch and checks that their shape fits the logits.
 
     Args:
-      features: Dict with the weights, or what they are made of.
+      features: Dict with the feature that holds the weights.
       weight_column: None, a feature's name, or a numeric column.
-      logits: [D0, D1, ... DN, logits_dimension].
-      is_per_logit: Whether weights may have the logits' own shape.
+      logits: Float tensor [D0, D1, ... DN, logits_dimension].
+      is_per_logit: Whether weights may have the same shape as the logits.
 
     Returns:
-      None without a column, else [D0, D1, ... DN, 1], or the logits' shape.
+      None if `weight_column` is None. Otherwise weights of shape [D0, D1, ... DN, 1], or of the
+      logits' shape if `is_per_logit`.
 
     Raises:
-      TypeError: If weight_column is something else.
+      TypeError: If `weight_column` is of another type.
     """
     if weight_column is None:
         return None
@@ -160,14 +164,14 @@ def checked_weights(
         shown = {"logits_shape": shape, "weights_shape": tf.shape(weights)}
         if _lacks_last_dimension(weights, logits):
             weights = _require_shape(weights, shape[:-1], rule, **shown)
-            return tf.expand_dims(weights, -1, name=scope)
-        one_each = tf.concat([shape[:-1], [1]], 0)
+            return tf.expand_dims(weights, -1, name=scope)  # [D0, D1, ... DN, 1]
+        one_each = tf.concat([shape[:-1], [1]], 0)  # int32 [rank of logits]
         also = shape if is_per_logit else None
         return _require_shape(weights, one_each, rule, also=also, name=scope, **shown)
 
 
 def checked_losses(losses: Any, logits: tf.Tensor, dimension: Any) -> tf.Tensor:
-    """Requires that a user's loss_fn returned [D0, D1, ... DN, dimension]."""
+    """Checks that the user's loss_fn returned the shape [D0, D1, ... DN, dimension]."""
     shape = tf.shape(logits)
     return _require_shape(
         tf.convert_to_tensor(losses),
@@ -179,7 +183,7 @@ def checked_losses(losses: Any, logits: tf.Tensor, dimension: Any) -> tf.Tensor:
 
 
 def checked_range(labels: tf.Tensor, n_classes: Any, message: str | None = None) -> tf.Tensor:
-    """Requires 0 <= labels <= n_classes - 1."""
+    """Checks that all labels are in [0, n_classes - 1] and returns them."""
     with v1.name_scope("check_label_range", values=(labels,)):
         largest = tf.cast(n_classes - 1, labels.dtype)
         if tf.executing_eagerly():
@@ -198,7 +202,7 @@ def checked_range(labels: tf.Tensor, n_classes: Any, message: str | None = None)
 
 
 def _look_up(features: Any, column: Any) -> tf.Tensor:
-    """Gets weights as a numeric column does: [batch] becomes [batch, 1]."""
+    """Returns the weights as a numeric column does: float32, with [batch] made [batch, 1]."""
     if not isinstance(column, str) and not hasattr(column, "normalizer_fn"):
         raise TypeError(
             f"Weight column must be either a string or NumericColumn. Given type: {type(column)}."
@@ -221,7 +225,7 @@ def _look_up(features: Any, column: Any) -> tf.Tensor:
             f"Feature (key: {key}) cannot have rank 0. Give each example a weight of its own."
         )
     if weights.shape.rank == 1:
-        weights = tf.expand_dims(weights, -1)
+        weights = tf.expand_dims(weights, -1)  # [batch, 1]
     elif weights.shape.rank is None:
         is_flat = tf.equal(tf.rank(weights), 1)
         weights = tf.cond(is_flat, lambda: tf.expand_dims(weights, -1), lambda: weights)
@@ -260,24 +264,24 @@ def _require_shape(
     name: str | None = None,
     **shown: Any,
 ) -> tf.Tensor:
-    """Returns the tensor; refuses it unless its shape is `expected`, or `also`.
+    """Returns the tensor after a check that its shape is `expected` or `also`.
 
     Args:
-      tensor: What to check.
-      expected: int32 vector.
-      rule: What the error says.
-      also: int32 vector that is allowed too, or None.
-      name: Of the tensor that is returned in a graph.
-      **shown: Shapes that the error shows, by name.
+      tensor: The tensor to check.
+      expected: The allowed shape, an int32 vector.
+      rule: The error message.
+      also: Another allowed shape, an int32 vector, or None.
+      name: Name of the tensor that is returned in a graph.
+      **shown: Shapes to show in the error message, by name.
     """
     allowed = [expected] if also is None else [expected, also]
-    found = tf.shape(tensor)
+    found = tf.shape(tensor)  # int32 [rank of tensor]
     if tf.executing_eagerly():
         if not any(found.numpy().tolist() == shape.numpy().tolist() for shape in allowed):
             shapes = ", ".join(f"{k}: {tuple(v.numpy().tolist())}" for k, v in shown.items())
             raise ValueError(f"{rule.rstrip(' .')}: {shapes}.")
         return tensor
-    fits = tf.reduce_any([_are_equal(found, shape) for shape in allowed])
+    fits = tf.reduce_any([_are_equal(found, shape) for shape in allowed])  # bool []
     data = [rule]
     for what, shape in shown.items():
         data += [f"{what}: ", shape]
@@ -286,7 +290,7 @@ def _require_shape(
 
 
 def _are_equal(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """Compares two shapes, which may have different ranks."""
+    """Returns a bool scalar: True if two shapes, possibly of different ranks, are equal."""
     have_equal_ranks = tf.equal(tf.size(one), tf.size(other))
     equal = tf.raw_ops.Equal(x=one, y=other, incompatible_shape_error=False)
     return have_equal_ranks & tf.reduce_all(equal)

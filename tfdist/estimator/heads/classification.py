@@ -1,4 +1,7 @@
-"""Heads for examples of one class: of two classes, or of three or more; names of classes."""
+"""Classification heads for two classes, or for three or more, and the names of classes.
+
+Each example belongs to exactly one class.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +28,21 @@ Vocabulary = Sequence[str] | None
 
 
 class BinaryClassHead(SingleHead):
-    """Sigmoid cross entropy of one logit an example, [D0, D1, ... DN, 1].
+    """Head for two classes: sigmoid cross entropy of one logit per example, [D0, D1, ... DN, 1].
 
     Args:
-      weight_column: Name of a feature or numeric column with weights [D0, D1, ... DN] or
-        [D0, D1, ... DN, 1], by which losses are multiplied.
-      thresholds: Numbers in (0, 1); accuracy, precision and recall are measured at each.
-      label_vocabulary: List or tuple of the two labels' strings. None: labels are numbers in
-        [0, 1].
+      weight_column: Name of a feature, or a numeric column, with weights [D0, D1, ... DN] or
+        [D0, D1, ... DN, 1]. Losses are multiplied by the weights.
+      thresholds: Numbers in (0, 1). Accuracy, precision and recall are measured at each of them.
+      label_vocabulary: List or tuple of the strings of the two labels. If None, labels are numbers
+        in [0, 1].
       loss_reduction: One of `tf.losses.Reduction`.
-      loss_fn: From (labels, logits) or (labels, logits, features), labels float32 in [0, 1], to
-        losses [D0, D1, ... DN, 1].
+      loss_fn: Function of (labels, logits) or (labels, logits, features) that returns losses
+        [D0, D1, ... DN, 1]. Its labels are float32 in [0, 1].
       name: Suffix of metrics and summaries.
 
     Raises:
-      ValueError: If an argument is not usable.
+      ValueError: If an argument is invalid.
     """
 
     def __init__(
@@ -66,10 +69,11 @@ class BinaryClassHead(SingleHead):
     def predictions(self, logits: Any, keys: Sequence[str] | None = None) -> dict[str, Any]:
         logits = checks.checked_logits(logits, 1)
         with v1.name_scope("predictions", values=(logits,)):
+            # [D0, D1, ... DN, 2]
             both = tf.concat([tf.zeros_like(logits), logits], -1, name="two_class_logits")
             predictions = {
-                "logits": logits,
-                "logistic": tf.sigmoid(logits, name="logistic"),
+                "logits": logits,  # [D0, D1, ... DN, 1]
+                "logistic": tf.sigmoid(logits, name="logistic"),  # [D0, D1, ... DN, 1]
                 **predictions_of_one_class(both, 2, self._label_vocabulary),
             }
             return chosen(predictions, keys)
@@ -80,9 +84,10 @@ class BinaryClassHead(SingleHead):
             labels = ids_of_words(labels, self._label_vocabulary)
         elif labels.dtype == tf.string:
             raise ValueError("Labels are strings: give label_vocabulary, or labels in [0, 1].")
-        return checks.checked_range(tf.cast(labels, tf.float32), 2)
+        return checks.checked_range(tf.cast(labels, tf.float32), 2)  # [D0, D1, ... DN, 1]
 
     def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        # [D0, D1, ... DN, 1]
         return tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
 
     def _measures(self) -> list[Measure]:
@@ -113,23 +118,27 @@ class BinaryClassHead(SingleHead):
 
 
 class MultiClassHead(SingleHead):
-    """Softmax cross entropy of n_classes logits an example, [D0, D1, ... DN, n_classes].
+    """Head for three or more classes: softmax cross entropy of n_classes logits per example.
+
+    The logits have the shape [D0, D1, ... DN, n_classes].
 
     Args:
-      n_classes: Number of classes, above 2; an int, or an int tensor of the model's graph.
-      weight_column: Name of a feature or numeric column with weights [D0, D1, ... DN] or
-        [D0, D1, ... DN, 1], by which losses are multiplied.
-      label_vocabulary: List or tuple of the n_classes labels' strings. None: labels are ids from 0.
+      n_classes: Number of classes, greater than 2: an int, or an int tensor of the model's graph.
+      weight_column: Name of a feature, or a numeric column, with weights [D0, D1, ... DN] or
+        [D0, D1, ... DN, 1]. Losses are multiplied by the weights.
+      label_vocabulary: List or tuple of the strings of the n_classes labels. If None, labels are
+        integer ids in [0, n_classes).
       loss_reduction: One of `tf.losses.Reduction`.
-      loss_fn: From (labels, logits) or (labels, logits, features), labels integer ids, to losses
-        [D0, D1, ... DN, 1].
+      loss_fn: Function of (labels, logits) or (labels, logits, features) that returns losses
+        [D0, D1, ... DN, 1]. Its labels are integer ids.
       name: Suffix of metrics and summaries.
 
     Raises:
-      ValueError: If an argument is not usable.
+      ValueError: If an argument is invalid.
     """
 
-    # Whether the list of all classes comes first, as in v1: the ops' names are numbered in turn.
+    # If True, the ops that list all classes are made first, as in v1. The order of creation
+    # determines the numbers in the ops' names.
     _lists_classes_first = False
 
     def __init__(
@@ -143,7 +152,7 @@ class MultiClassHead(SingleHead):
     ) -> None:
         if n_classes is None:
             raise ValueError("n_classes cannot be None. Give the number of classes, above 2.")
-        number = tf.get_static_value(n_classes)  # None: known when the graph runs.
+        number = tf.get_static_value(n_classes)  # None if known only when the graph runs.
         checks.check_vocabulary(label_vocabulary, number)
         if number is not None and number <= 2:
             raise ValueError(f"n_classes must be > 2: {number}. BinaryClassHead is for 2.")
@@ -162,7 +171,7 @@ class MultiClassHead(SingleHead):
         logits = checks.checked_logits(logits, n_classes)
         with v1.name_scope("predictions", values=(logits,)):
             predictions = {
-                "logits": logits,
+                "logits": logits,  # [D0, D1, ... DN, n_classes]
                 **predictions_of_one_class(
                     logits,
                     n_classes,
@@ -187,12 +196,13 @@ class MultiClassHead(SingleHead):
                     f"{labels.dtype}"
                 )
             labels = ids_of_words(labels, self._label_vocabulary)
-        return checks.checked_range(labels, self.logits_dimension)
+        return checks.checked_range(labels, self.logits_dimension)  # [D0, D1, ... DN, 1]
 
     def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-        ids = tf.squeeze(labels, -1)
+        ids = tf.squeeze(labels, -1)  # [D0, D1, ... DN]
+        # [D0, D1, ... DN]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=ids, logits=logits)
-        return tf.expand_dims(losses, -1)
+        return tf.expand_dims(losses, -1)  # [D0, D1, ... DN, 1]
 
     def _measures(self) -> list[Measure]:
         return [
@@ -207,11 +217,11 @@ class MultiClassHead(SingleHead):
 
 
 def classification_outputs(predictions: dict[str, tf.Tensor], names: tf.Tensor) -> dict[str, Any]:
-    """Returns the export outputs of a classifier: all classes' probabilities, and predictions.
+    """Returns a classifier's export outputs: the probabilities of all classes, and predictions.
 
     Args:
-      predictions: With "probabilities" [batch, n_classes].
-      names: Strings [batch, n_classes].
+      predictions: Predictions by name. "probabilities" must have the shape [batch, n_classes].
+      names: Strings of the classes, [batch, n_classes].
     """
     output = ClassificationOutput(scores=predictions["probabilities"], classes=names)
     return {
@@ -227,7 +237,7 @@ def binary_or_multi_class_head(
     label_vocabulary: Sequence[str] | None,
     loss_reduction: str,
 ) -> BinaryClassHead | MultiClassHead:
-    """Makes the head that suits the number of classes; for the canned classifiers."""
+    """Makes the head for the number of classes. The canned classifiers call it."""
     if n_classes == 2:
         return BinaryClassHead(
             weight_column=weight_column,
@@ -243,39 +253,40 @@ def binary_or_multi_class_head(
 
 
 def ids_of_words(words: Any, vocabulary: Sequence[str]) -> Any:
-    """Returns the int64 id of each word, -1 for one that the vocabulary lacks.
+    """Returns the int64 id of each word, or -1 for a word that is not in the vocabulary.
 
     Args:
-      words: String tensor, dense or sparse; TypeError for other dtypes.
-      vocabulary: Word of each id.
+      words: String tensor, dense or sparse. Other dtypes raise TypeError.
+      vocabulary: The word of each id.
     """
-    with tf.init_scope():  # A table made inside a loop of steps would never be initialised.
-        keys = tf.constant(list(vocabulary), tf.string)
-        ids = tf.range(len(vocabulary), dtype=tf.int64)
+    # `init_scope`: a table made inside the loop over steps would never be initialized.
+    with tf.init_scope():
+        keys = tf.constant(list(vocabulary), tf.string)  # [n_classes]
+        ids = tf.range(len(vocabulary), dtype=tf.int64)  # [n_classes]
         table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, ids), -1)
     return table.lookup(words)
 
 
 def names_of_ids(ids: tf.Tensor, vocabulary: Vocabulary) -> tf.Tensor:
-    """Returns the string of each int64 id."""
+    """Returns the string of each int64 id, in the shape of `ids`."""
     if vocabulary:
-        words = tf.constant(list(vocabulary), tf.string)
-        # The name is that of tf.estimator, which looks the ids up in a table.
+        words = tf.constant(list(vocabulary), tf.string)  # [n_classes]
+        # The op has the name from tf.estimator, which looks the ids up in a table.
         return tf.gather(words, ids, name="hash_table_Lookup/LookupTableFindV2")
     return tf.strings.as_string(ids, name="str_classes")
 
 
 def all_ids(logits: tf.Tensor, n_classes: Any) -> tf.Tensor:
-    """Returns the int32 ids of all classes, once an example: [batch, n_classes]."""
+    """Returns the int32 ids of all classes for each example, [batch, n_classes]."""
     return tf.tile(tf.expand_dims(tf.range(n_classes), 0), [tf.shape(logits)[0], 1])
 
 
 def all_names(logits: tf.Tensor, n_classes: Any, vocabulary: Vocabulary) -> tf.Tensor:
-    """Returns the names of all classes, once an example: [batch, n_classes]."""
+    """Returns the names of all classes for each example, [batch, n_classes]."""
     if vocabulary:
-        names = tf.constant(list(vocabulary), tf.string)
+        names = tf.constant(list(vocabulary), tf.string)  # [n_classes]
     else:
-        names = tf.strings.as_string(tf.range(n_classes))
+        names = tf.strings.as_string(tf.range(n_classes))  # [n_classes]
     return tf.tile(tf.expand_dims(names, 0), [tf.shape(logits)[0], 1])
 
 
@@ -286,17 +297,17 @@ def predictions_of_one_class(
     *,
     lists_classes_first: bool = False,
 ) -> dict[str, tf.Tensor]:
-    """Predicts one class an example.
+    """Predicts one class for each example.
 
     Args:
-      logits: [D0, D1, ... DN, n_classes].
-      n_classes: int or int tensor.
-      vocabulary: Word of each class, or None.
+      logits: Float tensor [D0, D1, ... DN, n_classes].
+      n_classes: An int or an int tensor.
+      vocabulary: The word of each class, or None.
       lists_classes_first: Whether the ops of "all_class_ids" and "all_classes" are made first.
 
     Returns:
-      "probabilities" like logits, "class_ids" (int64) and "classes" [D0, D1, ... DN, 1],
-      "all_class_ids" and "all_classes" [D0, n_classes].
+      Predictions by name: "probabilities" in the shape of `logits`, "class_ids" (int64) and
+      "classes" [D0, D1, ... DN, 1], "all_class_ids" and "all_classes" [D0, n_classes].
     """
 
     def list_classes() -> dict[str, tf.Tensor]:
@@ -306,17 +317,19 @@ def predictions_of_one_class(
         }
 
     listed = list_classes() if lists_classes_first else {}
+    # int64 [D0, D1, ... DN, 1]
     class_ids = tf.expand_dims(tf.argmax(logits, axis=-1, name="class_ids"), -1)
     return {
+        # [D0, D1, ... DN, n_classes]
         "probabilities": tf.nn.softmax(logits, name="probabilities"),
         "class_ids": class_ids,
-        "classes": names_of_ids(class_ids, vocabulary),
+        "classes": names_of_ids(class_ids, vocabulary),  # [D0, D1, ... DN, 1]
         **(listed or list_classes()),
     }
 
 
 def chosen(predictions: dict[str, Any], keys: Sequence[str] | None) -> dict[str, Any]:
-    """Keeps the predictions that are asked for; None and nothing ask for all."""
+    """Returns the predictions named in `keys`, or all if `keys` is None or empty."""
     for key in keys or ():
         if key not in predictions:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What heads measure in an evaluation: Keras 2 metrics, and what each is shown of a batch."""
+"""The metrics of heads in an evaluation: Keras 2 metrics, and the inputs of each."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ AucOfPrecisionAndRecall = partial(AUC, curve="PR")
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """A batch with what the head makes of it; all have the leading dimensions [D0, D1, ... DN].
+    """The labels, losses, weights and predictions of one batch.
+
+    All tensors have the leading dimensions [D0, D1, ... DN].
 
     Attributes:
-      labels: Checked labels, class ids or numbers.
-      losses: The loss of each label, not weighted.
-      weights: float32 weights that broadcast to the losses; None means 1.
-      predictions: By name.
+      labels: Checked labels: class ids or numbers.
+      losses: The unweighted loss of each label.
+      weights: float32 weights that can be broadcast to the losses. None means 1.
+      predictions: Predictions by name.
     """
 
     labels: tf.Tensor
@@ -32,12 +34,13 @@ class Scored:
 
 @dataclass(frozen=True)
 class Measure:
-    """One metric.
+    """One metric of a head.
 
     Attributes:
-      key: Its name in the results.
-      make: Makes the metric object from `name`.
-      inputs: What `update_state` gets of a batch, apart from the weights.
+      key: Name of the metric in the results.
+      make: Function of `name` that makes the metric object.
+      inputs: Function that returns the arguments of `update_state` for a batch, apart from the
+        weights.
     """
 
     key: str
@@ -46,22 +49,28 @@ class Measure:
 
 
 class MajorityAccuracy(Mean):  # type: ignore[misc]
-    """The accuracy of always naming the more frequent of two classes; sees labels in [0, 1]."""
+    """The accuracy of always predicting the more frequent of two classes.
+
+    Its inputs are labels in [0, 1].
+    """
 
     def result(self) -> tf.Tensor:
-        larger = tf.maximum(self.total, self.count - self.total)
+        larger = tf.maximum(self.total, self.count - self.total)  # []
         return tf.math.divide_no_nan(larger, self.count)
 
 
 def average_loss() -> Measure:
-    """The mean loss of an example, where 'loss' is the mean over steps."""
+    """Returns the metric 'average_loss', the mean over examples ('loss' is a mean over steps)."""
     return Measure("average_loss", Mean, lambda batch: (batch.losses,))
 
 
 def measures_at_thresholds(
     thresholds: Iterable[float], inputs: Callable[[Scored], tuple[Any, ...]]
 ) -> list[Measure]:
-    """Accuracy, precision and recall where scores above a threshold mean yes."""
+    """Returns accuracy, precision and recall at each threshold.
+
+    A score above the threshold is a positive prediction.
+    """
     found = []
     for threshold in thresholds:
         for name, make in (

@@ -1,4 +1,4 @@
-"""The base class of heads, and the base class of heads with one loss."""
+"""The base classes of heads: `Head`, and `SingleHead` for heads with one loss."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ _V1_REDUCTIONS = {
 
 
 class Head(ABC):
-    """The last part of a model: turns logits into loss, metrics, predictions and export outputs.
+    """The last part of a model, which turns logits into loss, metrics, predictions and exports.
 
-    A model_fn computes logits of `head.logits_dimension` and returns `head.create_estimator_spec`.
-    `loss`, `predictions`, `metrics` and `update_metrics` also work alone, eagerly too.
+    A model_fn computes logits with a last dimension of `head.logits_dimension` and returns
+    `head.create_estimator_spec(...)`. The methods `loss`, `predictions`, `metrics` and
+    `update_metrics` can also be called separately, in a graph or eagerly.
     """
 
     @property
     @abstractmethod
     def name(self) -> str | None:
-        """The suffix of this head's metrics and summaries; None adds none."""
+        """The suffix of this head's metrics and summaries, or None for no suffix."""
 
     @property
     @abstractmethod
@@ -46,7 +47,7 @@ class Head(ABC):
     @property
     @abstractmethod
     def loss_reduction(self) -> str:
-        """How the loss is reduced over the batch: one of `tf.losses.Reduction`."""
+        """The reduction of the loss over the batch, one of `tf.losses.Reduction`."""
 
     @abstractmethod
     def loss(
@@ -57,23 +58,23 @@ class Head(ABC):
         mode: str | None = None,
         regularization_losses: Sequence[Any] | None = None,
     ) -> Any:
-        """Returns the scalar loss of a batch, with the regularization losses added.
+        """Returns the scalar loss of a batch, including the regularization losses.
 
         Args:
-          labels: The batch's labels.
+          labels: The labels of the batch.
           logits: The model's output for the batch.
-          features: Dict of the batch's features; a weight column is looked up in it.
-          mode: One of `ModeKeys`, for heads whose loss depends on it.
-          regularization_losses: Scalars to add.
+          features: Dict of the batch's features. The weight column is looked up in it.
+          mode: One of `ModeKeys`, used by heads whose loss depends on the mode.
+          regularization_losses: Scalars to add to the loss.
         """
 
     @abstractmethod
     def predictions(self, logits: Any, keys: Sequence[str] | None = None) -> dict[Any, Any]:
-        """Returns predictions by name; `keys` chooses some of them, None is all."""
+        """Returns the predictions named in `keys`, by name; None selects all."""
 
     @abstractmethod
     def metrics(self, regularization_losses: Sequence[Any] | None = None) -> Metrics:
-        """Makes the metric objects by name, without a value yet."""
+        """Returns new metric objects by name, without a value yet."""
 
     @abstractmethod
     def update_metrics(
@@ -85,7 +86,7 @@ class Head(ABC):
         mode: str | None = None,
         regularization_losses: Sequence[Any] | None = None,
     ) -> Metrics:
-        """Lets the metric objects see a batch, and returns them."""
+        """Updates the metric objects with a batch and returns them."""
 
     def create_estimator_spec(
         self,
@@ -99,26 +100,28 @@ class Head(ABC):
         update_ops: Sequence[Any] | None = None,
         regularization_losses: Sequence[Any] | None = None,
     ) -> EstimatorSpec:
-        """Returns what a model_fn returns.
+        """Returns the `EstimatorSpec` for a model_fn to return.
 
         Args:
           features: Dict of the batch's features.
           mode: One of `ModeKeys`.
           logits: The model's output.
-          labels: Needed in TRAIN and EVAL.
-          optimizer: For TRAIN: a tf_keras optimizer or a `tf.compat.v1.train.Optimizer`. Over
-            several workers it trains as one worker with all their batches would, as long as the
-            loss is a mean or sum over the batch and no regularization loss is added to a sum.
-          trainable_variables: List or tuple of what the optimizer updates; a v1 optimizer takes
-            the graph's trainable variables if it is None.
-          train_op_fn: For TRAIN in place of an optimizer: from the loss to the train op. A Keras
-            optimizer in it must get the loss divided by the number of workers.
+          labels: The labels of the batch. Required in TRAIN and EVAL.
+          optimizer: For TRAIN: a tf_keras optimizer or a `tf.compat.v1.train.Optimizer`. Training
+            on several workers is equivalent to training on one worker with all their batches, if
+            the loss is a mean or a sum over the batch and no regularization loss is added to a
+            sum.
+          trainable_variables: List or tuple of the variables that the optimizer updates. If None, a
+            v1 optimizer updates the graph's trainable variables.
+          train_op_fn: For TRAIN, instead of an optimizer: a function of the loss that returns the
+            train op. If it uses a Keras optimizer, it must give it the loss divided by the number
+            of workers.
           update_ops: List or tuple of ops to run in each step, such as those of batch norm.
           regularization_losses: Scalars to add to the loss.
 
         Raises:
-          ValueError: If labels, logits or weights do not fit each other, or in TRAIN there is not
-            exactly one of optimizer and train_op_fn.
+          ValueError: If labels, logits or weights do not fit each other, or if in TRAIN not exactly
+            one of `optimizer` and `train_op_fn` is given.
         """
         raise NotImplementedError(
             "Subclasses of Head must implement `create_estimator_spec()`: "
@@ -130,19 +133,19 @@ class Head(ABC):
 
 
 class SingleHead(Head):
-    """One tensor of logits, one of labels, one loss.
+    """A head with one tensor of logits, one tensor of labels and one loss.
 
-    A subclass says how labels are read, what an example's loss is, what is predicted, measured
-    and exported.
+    A subclass defines how labels are read, how the loss of an example is computed, and which
+    predictions, metrics and export outputs there are.
 
     Args:
       logits_dimension: Size of the logits' last dimension.
-      loss_dimension: Size of the last dimension of what loss_fn returns.
-      weight_column: None, a feature's name or a numeric column; the loss of an example is
+      loss_dimension: Size of the last dimension of the losses that loss_fn returns.
+      weight_column: None, a feature's name, or a numeric column. The loss of an example is
         multiplied by its weight.
       loss_reduction: One of `tf.losses.Reduction`.
-      loss_fn: From (labels, logits) or (labels, logits, features) to the loss of each example;
-        None takes the head's own.
+      loss_fn: Function of (labels, logits) or (labels, logits, features) that returns the loss of
+        each example. If None, the head's default loss is used.
       name: Suffix of metrics and summaries.
     """
 
@@ -165,13 +168,13 @@ class SingleHead(Head):
         self._loss_fn = loss_fn
         self._name = name
 
-    # What differs.
+    # Defined by subclasses.
 
     _may_weigh_logits = False
 
     @abstractmethod
     def _read_labels(self, labels: Any, logits: tf.Tensor) -> tf.Tensor:
-        """Checks the labels against the logits and makes numbers of them."""
+        """Checks the labels against the logits and converts them to numbers."""
 
     @abstractmethod
     def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
@@ -179,13 +182,13 @@ class SingleHead(Head):
 
     @abstractmethod
     def _measures(self) -> list[Measure]:
-        """Lists what an evaluation measures."""
+        """Lists the metrics of an evaluation."""
 
     @abstractmethod
     def _export_outputs(self, predictions: dict[str, tf.Tensor]) -> dict[str, Any]:
         """Returns the export outputs by signature name."""
 
-    # What is the same.
+    # Common to all subclasses.
 
     @property
     def name(self) -> str | None:
@@ -234,7 +237,7 @@ class SingleHead(Head):
             metric = eval_metrics[self._summary_key(measure.key)]
             metric.update_state(*measure.inputs(batch), sample_weight=weights)
         if regularization_losses is not None:
-            total = tf.add_n(regularization_losses)
+            total = tf.add_n(regularization_losses)  # []
             eval_metrics[self._summary_key(REGULARIZATION_LOSS)].update_state(total)
         return eval_metrics
 
@@ -292,10 +295,11 @@ class SingleHead(Head):
         features: Any,
         regularization_losses: Sequence[Any] | None,
     ) -> tf.Tensor:
-        """Does what `loss` does, in the current name scope."""
+        """Returns the same loss as `loss`, with its ops in the current name scope."""
         logits = checks.checked_logits(logits, self.logits_dimension)
         _, losses, weights = self._losses_and_weights(labels, logits, features)
-        # It also tells a v1 optimizer whether to divide by the number of workers.
+        # `compute_weighted_loss` also records the reduction in the graph. A v1 optimizer reads it
+        # to decide whether to divide by the number of workers.
         loss = v1.losses.compute_weighted_loss(
             losses if weights is None else losses * weights,
             loss_collection=None,
@@ -306,7 +310,11 @@ class SingleHead(Head):
     def _losses_and_weights(
         self, labels: Any, logits: tf.Tensor, features: Any
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
-        """Returns the labels as numbers, the loss of each and their weights."""
+        """Returns the labels as numbers, their losses and their weights.
+
+        The losses have the shape [D0, D1, ... DN, loss_dimension]. The weights are None without a
+        weight column, otherwise [D0, D1, ... DN, 1] or the shape of the logits.
+        """
         labels = self._read_labels(labels, logits)
         if self._loss_fn:
             offered = {"labels": labels, "logits": logits, "features": features}
@@ -321,7 +329,7 @@ class SingleHead(Head):
 
 
 def add_regularization(loss: tf.Tensor, regularization_losses: Sequence[Any] | None) -> tf.Tensor:
-    """Adds the sum of the regularization losses, if there are any."""
+    """Returns the loss plus the sum of the regularization losses, all scalars."""
     return loss if regularization_losses is None else loss + tf.add_n(regularization_losses)
 
 
@@ -330,7 +338,7 @@ def write_loss(
     regularization_losses: Sequence[Any] | None,
     key: Callable[[str], str] = str,
 ) -> None:
-    """Writes the summaries of a head in TRAIN: the loss, and the regularization's part of it."""
+    """Writes a head's summaries in TRAIN: the loss, and the sum of the regularization losses."""
     with v1.name_scope(""):
         v1.summary.scalar(key("loss"), loss)
         if regularization_losses is not None:

@@ -1,4 +1,4 @@
-"""MultiHead: several heads over one model, trained together."""
+"""`MultiHead`, which trains several heads of one model together."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ _DEFAULT = v1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
 
 class MultiHead(Head):
-    """Minimizes the sum of its heads' losses.
+    """A head whose loss is the sum of the losses of several heads.
 
-    Logits are a dict by head name, or one tensor [D0, D1, ... DN, sum of the heads' dimensions]
-    that is split in the heads' order. Labels are a dict by head name. Predictions have keys
-    (head name, key), metrics the suffix "/head name"; the first head is served by default.
+    Logits are a dict by head name, or one tensor [D0, D1, ... DN, sum of the heads' dimensions].
+    A single tensor is split in the order of the heads. Labels are a dict by head name. Keys of
+    predictions are (head name, key). Names of metrics have the suffix "/<head name>". The first
+    head's output is the default for serving.
 
     Args:
-      heads: List or tuple of heads that have names.
-      head_weights: A number for each head, by which its loss is multiplied; None is 1.
+      heads: List or tuple of heads. Each must have a name.
+      head_weights: For each head, a number by which its loss is multiplied. None means 1.
 
     Raises:
-      ValueError: If there is no head, one has no name, or the weights are not as many.
+      ValueError: If there is no head, a head has no name, or the number of weights differs from
+        the number of heads.
     """
 
     def __init__(self, heads: Sequence[Head], head_weights: Sequence[float] | None = None) -> None:
@@ -90,7 +92,7 @@ class MultiHead(Head):
         with v1.name_scope("merge_losses", values=losses):
             if self._weights is not None:
                 losses = [loss * w for loss, w in zip(losses, self._weights, strict=True)]
-            return add_regularization(tf.add_n(losses), regularization_losses)
+            return add_regularization(tf.add_n(losses), regularization_losses)  # []
 
     def predictions(self, logits: Any, keys: Sequence[str] | None = None) -> dict[Any, Any]:
         parts = self._parts(logits)
@@ -106,7 +108,7 @@ class MultiHead(Head):
         if regularization_losses is not None:
             metrics[self._summary_key(REGULARIZATION_LOSS)] = Mean(name=REGULARIZATION_LOSS)
         with v1.name_scope("merge_eval"):
-            # The heads' own are made when they are updated.
+            # The metrics of each head are made in `update_metrics`.
             metrics.update({f"loss/{name}": Mean(name=f"loss/{name}") for name in self._heads})
         return metrics
 
@@ -120,7 +122,7 @@ class MultiHead(Head):
     ) -> Metrics:
         parts = self._parts(logits, labels)
         if regularization_losses is not None:
-            total = tf.add_n(regularization_losses)
+            total = tf.add_n(regularization_losses)  # []
             eval_metrics[self._summary_key(REGULARIZATION_LOSS)].update_state(total)
         for name, head in self._heads.items():
             loss = head.loss(logits=parts[name], labels=labels[name], features=features)
@@ -163,7 +165,7 @@ class MultiHead(Head):
                 )
             if mode != ModeKeys.TRAIN:
                 raise ValueError(f"mode={mode} unrecognized. Use ModeKeys.TRAIN, EVAL or PREDICT.")
-            self._specs(features, mode, logits, labels)  # For their summaries.
+            self._specs(features, mode, logits, labels)  # Writes the summaries of each head.
             train_op = build_train_op(
                 loss,
                 loss_reduction=self.loss_reduction,
@@ -176,7 +178,7 @@ class MultiHead(Head):
         return EstimatorSpec(mode, predictions=predictions, loss=loss, train_op=train_op)
 
     def _specs(self, features: Any, mode: str, logits: Any, labels: Any) -> dict[str, Any]:
-        """Returns the heads' own specs, whose train ops do nothing."""
+        """Returns the spec of each head by name; its train op does nothing."""
         parts = self._parts(logits, labels)
         return {
             name: head.create_estimator_spec(
@@ -190,7 +192,12 @@ class MultiHead(Head):
         }
 
     def _parts(self, logits: Any, labels: Any = None) -> dict[str, Any]:
-        """Returns each head's logits; refuses logits and labels that lack a head's part."""
+        """Returns the logits of each head by name.
+
+        Raises:
+          ValueError: If the logits or labels of a head are missing, or a single logits tensor has
+            another size than all heads together.
+        """
         if labels is not None:
             if not isinstance(labels, dict):
                 raise ValueError(f"labels must be a dict. Given: {labels}")
@@ -207,6 +214,7 @@ class MultiHead(Head):
                     f"individual logits dimensions: {sizes}. The last dimension should equal "
                     f"{sum(sizes)}."
                 )
+            # Each part: [D0, D1, ... DN, the head's logits_dimension]
             return dict(zip(self._heads, tf.split(logits, sizes, axis=-1), strict=True))
 
     def _check_names(self, noun: str, values: dict[str, Any]) -> None:
@@ -216,10 +224,13 @@ class MultiHead(Head):
 
 
 def _merged_outputs(specs: dict[str, EstimatorSpec]) -> dict[str, Any]:
-    """Names each head's export outputs after it; adds all predictions and the first head's default.
+    """Returns the export outputs of all heads.
+
+    Each output is named after its head. "predict" has the predictions of all heads, and the
+    default output is that of the first head.
 
     Args:
-      specs: In PREDICT, by head name.
+      specs: The heads' specs in PREDICT, by head name.
     """
     merged: dict[str, Any] = {}
     predictions: dict[str, Any] = {}

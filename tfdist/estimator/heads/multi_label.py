@@ -1,4 +1,4 @@
-"""MultiLabelHead: each example is of any number of classes."""
+"""`MultiLabelHead`, for examples that belong to any number of classes."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ from tfdist.estimator.heads.head import SingleHead
 
 
 class MultiLabelHead(SingleHead):
-    """Sigmoid cross entropy of n_classes logits, averaged over the classes.
+    """Head for several classes per example: sigmoid cross entropy, averaged over the classes.
 
-    Labels are [D0, D1, ... DN, n_classes] of 0 and 1; or a SparseTensor [D0, D1, ... DN, ?] of the
-    classes that each example has, as ids or, with a vocabulary, as strings.
+    Labels are a dense tensor [D0, D1, ... DN, n_classes] of 0 and 1, or a SparseTensor
+    [D0, D1, ... DN, ?] of the classes of each example. In a SparseTensor, classes are ids or, with
+    a vocabulary, strings.
 
     Args:
-      n_classes: Number of classes, above 1.
-      weight_column: Name of a feature or numeric column with weights [D0, D1, ... DN] or
-        [D0, D1, ... DN, 1], by which losses are multiplied.
-      thresholds: Numbers in (0, 1); accuracy, precision and recall are measured at each.
-      label_vocabulary: List or tuple of the n_classes labels' strings.
+      n_classes: Number of classes, greater than 1.
+      weight_column: Name of a feature, or a numeric column, with weights [D0, D1, ... DN] or
+        [D0, D1, ... DN, 1]. Losses are multiplied by the weights.
+      thresholds: Numbers in (0, 1). Accuracy, precision and recall are measured at each of them.
+      label_vocabulary: List or tuple of the strings of the n_classes labels.
       loss_reduction: One of `tf.losses.Reduction`.
-      loss_fn: From (labels, logits) or (labels, logits, features), labels of 0 and 1, to losses
-        [D0, D1, ... DN, 1].
+      loss_fn: Function of (labels, logits) or (labels, logits, features) that returns losses
+        [D0, D1, ... DN, 1]. Its labels are 0 and 1.
       classes_for_class_based_metrics: Ids, or words of the vocabulary, of classes that are also
-        measured alone.
+        measured separately.
       name: Suffix of metrics and summaries.
 
     Raises:
-      ValueError: If an argument is not usable.
+      ValueError: If an argument is invalid.
     """
 
     def __init__(
@@ -80,8 +81,10 @@ class MultiLabelHead(SingleHead):
         logits = checks.checked_logits(logits, n_classes)
         with v1.name_scope("predictions", values=(logits,)):
             predictions = {
-                "logits": logits,
+                "logits": logits,  # [D0, D1, ... DN, n_classes]
+                # [D0, D1, ... DN, n_classes]
                 "probabilities": tf.sigmoid(logits, name="probabilities"),
+                # [D0, n_classes]
                 "classes": classification.all_names(logits, n_classes, self._label_vocabulary),
             }
             return classification.chosen(predictions, keys)
@@ -96,7 +99,14 @@ class MultiLabelHead(SingleHead):
         return checks.checked_labels(labels, logits, n_classes)
 
     def _indicators(self, labels: tf.SparseTensor) -> tf.Tensor:
-        """Turns the classes of each example into 0 and 1 for each class, int64."""
+        """Converts the classes of each example to an int64 tensor of 0 and 1.
+
+        Args:
+          labels: Ids or strings, [D0, D1, ... DN, ?].
+
+        Returns:
+          A dense tensor [D0, D1, ... DN, n_classes].
+        """
         n_classes = self.logits_dimension
         if labels.dtype == tf.string and self._label_vocabulary is not None:
             ids = classification.ids_of_words(labels.values, self._label_vocabulary)
@@ -112,9 +122,10 @@ class MultiLabelHead(SingleHead):
         return tf.cast(tf.sparse.to_indicator(sparse, n_classes), tf.int64)
 
     def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-        numbers = tf.cast(labels, logits.dtype)
+        numbers = tf.cast(labels, logits.dtype)  # [D0, D1, ... DN, n_classes]
+        # [D0, D1, ... DN, n_classes]
         losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=numbers, logits=logits)
-        return tf.reduce_mean(losses, axis=-1, keepdims=True)
+        return tf.reduce_mean(losses, axis=-1, keepdims=True)  # [D0, D1, ... DN, 1]
 
     def _measures(self) -> list[Measure]:
         def by_score(batch: Scored) -> tuple[Any, ...]:
@@ -138,7 +149,7 @@ def _measures_of_class(class_id: int, vocabulary: Sequence[str] | None) -> list[
     name = f"class{class_id}" if vocabulary is None else vocabulary[class_id]
 
     def of_class(tensor: tf.Tensor) -> tf.Tensor:
-        return tensor[..., class_id : class_id + 1]
+        return tensor[..., class_id : class_id + 1]  # [D0, D1, ... DN, 1]
 
     def scores(batch: Scored) -> tuple[Any, ...]:
         return (of_class(batch.predictions["probabilities"]),)
@@ -167,7 +178,11 @@ def _check_vocabulary(vocabulary: Any, n_classes: int) -> None:
 
 
 def _class_ids(chosen: Any, n_classes: int, vocabulary: Sequence[str] | None) -> tuple[int, ...]:
-    """Turns ids or words into ids; ValueError for those that are not classes."""
+    """Converts ids or words to ids.
+
+    Raises:
+      ValueError: If an id or a word is not a class, or words are given without a vocabulary.
+    """
     chosen = tuple(chosen or ())
     if not chosen:
         return ()

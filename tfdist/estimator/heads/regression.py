@@ -1,4 +1,4 @@
-"""Regression heads: each example has one or more numbers."""
+"""Regression heads, which predict one or more numbers for each example."""
 
 from __future__ import annotations
 
@@ -16,20 +16,24 @@ from tfdist.estimator.heads.head import SingleHead
 
 
 class RegressionHead(SingleHead):
-    """Squared error of label_dimension logits an example, [D0, D1, ... DN, label_dimension].
+    """Head for regression: squared error of label_dimension logits per example.
+
+    The logits have the shape [D0, D1, ... DN, label_dimension].
 
     Args:
-      label_dimension: Numbers an example.
-      weight_column: Name of a feature or numeric column with weights [D0, D1, ... DN],
-        [D0, D1, ... DN, 1] or [D0, D1, ... DN, label_dimension], by which losses are multiplied.
-      loss_reduction: One of `tf.losses.Reduction`; the mean is over all numbers.
-      loss_fn: From (labels, logits) or (labels, logits, features) to losses like the logits.
-      inverse_link_fn: From logits to the predicted numbers; None is identity. The loss is that of
-        the logits.
+      label_dimension: Number of values per example.
+      weight_column: Name of a feature, or a numeric column, with weights [D0, D1, ... DN],
+        [D0, D1, ... DN, 1] or [D0, D1, ... DN, label_dimension]. Losses are multiplied by the
+        weights.
+      loss_reduction: One of `tf.losses.Reduction`. A mean is taken over all values.
+      loss_fn: Function of (labels, logits) or (labels, logits, features) that returns losses in
+        the shape of the logits.
+      inverse_link_fn: Function from logits to the predicted values. None is the identity. The loss
+        is computed from the logits.
       name: Suffix of metrics and summaries.
 
     Raises:
-      ValueError: If an argument is not usable.
+      ValueError: If an argument is invalid.
     """
 
     _may_weigh_logits = True
@@ -58,16 +62,17 @@ class RegressionHead(SingleHead):
     def predictions(self, logits: Any) -> dict[str, Any]:  # type: ignore[override]
         logits = checks.checked_logits(logits, self.logits_dimension)
         with v1.name_scope("predictions", values=(logits,)):
+            # Both predictions: [D0, D1, ... DN, label_dimension]
             if self._inverse_link_fn is None:
                 return {"predictions": logits}
             return {"predictions": self._inverse_link_fn(logits), "logits": logits}
 
     def _read_labels(self, labels: Any, logits: tf.Tensor) -> tf.Tensor:
         labels = checks.checked_labels(labels, logits, self.logits_dimension)
-        return tf.cast(labels, tf.float32)
+        return tf.cast(labels, tf.float32)  # [D0, D1, ... DN, label_dimension]
 
     def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-        return tf.math.squared_difference(logits, labels)
+        return tf.math.squared_difference(logits, labels)  # [D0, D1, ... DN, label_dimension]
 
     def _measures(self) -> list[Measure]:
         return [
@@ -86,13 +91,15 @@ class RegressionHead(SingleHead):
 
 
 class PoissonRegressionHead(RegressionHead):
-    """Poisson loss: the logits are logarithms of the predicted means, see `tf.nn.log_poisson_loss`.
+    """Head for Poisson regression, with the loss `tf.nn.log_poisson_loss`.
+
+    The logits are the logarithms of the predicted means.
 
     Args:
-      label_dimension: Numbers an example.
+      label_dimension: Number of values per example.
       weight_column: As in `RegressionHead`.
       loss_reduction: One of `tf.losses.Reduction`.
-      compute_full_loss: Whether the loss has the term log(label!), which is constant.
+      compute_full_loss: Whether the loss includes the constant term log(label!).
       name: Suffix of metrics and summaries.
     """
 
@@ -114,14 +121,15 @@ class PoissonRegressionHead(RegressionHead):
         )
 
     def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        # [D0, D1, ... DN, label_dimension]
         return tf.nn.log_poisson_loss(labels, logits, compute_full_loss=self._compute_full_loss)
 
 
 class LogisticRegressionHead(RegressionHead):
-    """Sigmoid cross entropy of labels in [0, 1], as a regression.
+    """Head for logistic regression: sigmoid cross entropy of labels in [0, 1].
 
-    Unlike `BinaryClassHead` it predicts and exports the logistic value only, and measures no
-    accuracy.
+    Unlike `BinaryClassHead`, it predicts and exports no classes, only the logistic value, and it
+    measures no accuracy.
 
     Args:
       weight_column: As in `RegressionHead`.
@@ -144,4 +152,5 @@ class LogisticRegressionHead(RegressionHead):
 
     def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
         labels = checks.checked_range(labels, 2, "Labels must be in range [0, 1]")
+        # [D0, D1, ... DN, 1]
         return tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)

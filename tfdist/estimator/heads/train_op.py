@@ -1,4 +1,4 @@
-"""The op of one training step from a head's loss, also with Keras optimizers in a v1 graph."""
+"""The train op of a head's loss, including the use of Keras optimizers in a v1 graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfdist.estimator.heads import checks
 from tfdist.estimator.private_keras import learning_rate_as_given
 from tfdist.strategies.extended import own_initial_value
 
-# What only the newer optimizers can do; left alone, it changes nothing.
+# Options that only the newer optimizers have. Unset, they have no effect.
 _NEWER_OPTIONS = ("weight_decay", "use_ema", "adaptive_epsilon")
 
 
@@ -28,21 +28,22 @@ def build_train_op(
     train_op_fn: Callable[[tf.Tensor], Any] | None,
     update_ops: Sequence[Any] | None,
 ) -> Any:
-    """Builds a step with the optimizer or with train_op_fn, and the update ops.
+    """Builds the op of one training step, from the optimizer or train_op_fn and the update ops.
 
-    Runs in the scope "training", where Keras optimizers of tf.estimator put their variables.
+    The ops are built in the name scope "training", where the Keras optimizers of tf.estimator put
+    their variables.
 
     Args:
-      loss: Scalar of this worker's batch.
-      loss_reduction: Whether that is a mean or a sum over the batch.
+      loss: Scalar loss of this worker's batch.
+      loss_reduction: The reduction of the loss over the batch, a mean or a sum.
       optimizer: A Keras or v1 optimizer, or None.
-      trainable_variables: What the optimizer updates.
-      train_op_fn: From the loss to an op, or None.
-      update_ops: Ops to run too.
+      trainable_variables: The variables that the optimizer updates.
+      train_op_fn: Function of the loss that returns the train op, or None.
+      update_ops: Further ops to run in each step.
 
     Raises:
-      ValueError: If an argument is not usable, or there is not exactly one of optimizer and
-        train_op_fn.
+      ValueError: If an argument is invalid, or if not exactly one of `optimizer` and
+        `train_op_fn` is given.
     """
     if update_ops is not None:
         _check_list("update_ops", update_ops)
@@ -67,7 +68,7 @@ def _minimize(
     if isinstance(optimizer, v1.train.Optimizer):
         if variables is not None:
             _check_list("trainable_variables", variables)
-        # Divides a mean loss by the number of workers by itself.
+        # A v1 optimizer itself divides a mean loss by the number of workers.
         step = v1.train.get_or_create_global_step()
         return optimizer.minimize(loss, global_step=step, var_list=variables)
     optimizer = graph_optimizer(optimizer)
@@ -77,10 +78,11 @@ def _minimize(
             "model.trainable_variables, or tf.compat.v1.trainable_variables()."
         )
     _check_list("trainable_variables", variables)
-    # A Keras optimizer adds up the workers' gradients: a mean becomes their mean here.
+    # A Keras optimizer sums the workers' gradients. If the loss is a mean, dividing it by the
+    # number of workers makes the sum a mean.
     num_workers = tf.distribute.get_strategy().num_replicas_in_sync
     if num_workers > 1 and loss_reduction != checks.SUM:
-        loss = loss / num_workers
+        loss = loss / num_workers  # []
     return optimizer.get_updates(loss, variables)[0]
 
 
@@ -92,15 +94,17 @@ def _check_list(name: str, value: Any) -> None:
 def graph_optimizer(optimizer: Any) -> Any:
     """Returns a Keras 2 optimizer with `get_updates`, which builds the ops of a step.
 
-    tf_keras has two kinds. Those in `tf_keras.optimizers.legacy` build graphs and are returned as
-    they are. The newer ones, `tf_keras.optimizers.Adam` and so on, build updates that a v1 graph
-    does not run; the legacy one of that name takes over their settings.
+    tf_keras has two kinds of optimizers. Those in `tf_keras.optimizers.legacy` build graphs and
+    are returned unchanged. The newer ones, such as `tf_keras.optimizers.Adam`, build updates that a
+    v1 graph does not run. They are replaced by the legacy optimizer of the same name with the same
+    settings.
 
     Args:
       optimizer: An optimizer of tf_keras.
 
     Raises:
-      ValueError: If it is something else, or has an option that the legacy one lacks.
+      ValueError: If `optimizer` is of another type, or has an option that the legacy optimizer
+        does not have.
     """
     if hasattr(optimizer, "get_updates"):
         return optimizer
@@ -128,17 +132,17 @@ def _legacy_copy(optimizer: Any, legacy: Any) -> Any:
     copy = legacy(**{**settings, "learning_rate": _learning_rate(optimizer)})
     step = v1.train.get_global_step()
     if step is not None and optimizer.iterations is step:
-        copy.iterations = step  # The user lets the optimizer count the steps.
+        copy.iterations = step  # The user made the global step the optimizer's step counter.
     return copy
 
 
 def _learning_rate(optimizer: Any) -> Any:
-    """Returns the schedule, number or tensor that the optimizer was made with."""
+    """Returns the learning rate that the optimizer was made with: a schedule, number or tensor."""
     rate = learning_rate_as_given(optimizer)
     if not isinstance(rate, tf.Variable):
         return rate
     if not tf.is_symbolic_tensor(rate.handle):
-        # Made eagerly; this thread builds a graph, a new one executes eagerly.
+        # The variable was made eagerly. This thread builds a graph; a new one executes eagerly.
         with ThreadPoolExecutor(1) as thread:
             return float(thread.submit(rate.numpy).result())
     tensor = own_initial_value(rate)
@@ -147,12 +151,15 @@ def _learning_rate(optimizer: Any) -> Any:
 
 
 def forget_dependent_variables(optimizer: Any) -> None:
-    """Takes variables of a newer optimizer that a v1 graph cannot initialise out of the graph.
+    """Removes variables of a newer optimizer from the graph that a v1 graph cannot initialize.
 
-    The current rate of a schedule, or a rate that is a tensor, starts with what other variables
-    say, and a v1 graph initialises all of them at once. Nothing uses that variable here. Called in
-    every mode: what is evaluated must have the variables that were saved. Others stay, so that
-    it does not matter whether the user hands over the optimizer in every mode.
+    The variable of a schedule's current learning rate, or of a learning rate that is a tensor, is
+    initialized from the values of other variables. A v1 graph initializes all variables at once,
+    so this fails. Nothing uses that variable here.
+
+    Heads call this in every mode, because an evaluation must have the variables that were saved.
+    Other variables stay in the graph, so that it makes no difference whether the user passes the
+    optimizer in every mode.
     """
     if hasattr(optimizer, "get_updates") or not isinstance(
         optimizer, tf_keras.optimizers.Optimizer
@@ -160,7 +167,7 @@ def forget_dependent_variables(optimizer: Any) -> None:
         return
     dependent = {
         id(variable)
-        for variable in vars(optimizer).values()  # Its `variables` are not all of them.
+        for variable in vars(optimizer).values()  # `optimizer.variables` is incomplete.
         if isinstance(variable, tf.Variable)
         and tf.is_symbolic_tensor(variable.handle)
         and tf.get_static_value(own_initial_value(variable)) is None

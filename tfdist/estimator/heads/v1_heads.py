@@ -1,4 +1,7 @@
-"""The heads of tf.compat.v1.estimator's models: other names of tensors, reductions and metrics."""
+"""The heads of tf.compat.v1.estimator's models.
+
+They differ from the newer heads in the names of tensors, the loss reductions and the metrics.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ SUM = _Reduction.SUM
 
 
 def scope_of_next_head() -> str:
-    """Returns the name scope that a head without a name opens next."""
+    """Returns the name scope that the next head without a name will open."""
     return f"{v1.get_default_graph().unique_name('head', mark_as_used=False)}/"
 
 
 class _V1Head(SingleHead):
-    """A head with the tensors' names of v1, and the summary 'average_loss' beside a summed loss."""
+    """A head with v1 tensor names, which adds the summary 'average_loss' to a summed loss."""
 
     def loss(
         self,
@@ -35,7 +38,7 @@ class _V1Head(SingleHead):
         mode: str | None = None,
         regularization_losses: Sequence[Any] | None = None,
     ) -> Any:
-        # Without a scope of its own: the loss is head/weighted_loss/Sum.
+        # Opens no name scope, so that the loss is named head/weighted_loss/Sum.
         return self._reduced_loss(labels, logits, features, regularization_losses)
 
     def create_estimator_spec(
@@ -45,21 +48,21 @@ class _V1Head(SingleHead):
         spec = super().create_estimator_spec(features, mode, logits, *rest, **more)
         if mode == ModeKeys.TRAIN and self.loss_reduction == checks.SUM:
             with v1.name_scope(scope):
-                average = spec.loss / self._sum_of_weights(features, logits)
+                average = spec.loss / self._sum_of_weights(features, logits)  # []
             with v1.name_scope(""):
                 v1.summary.scalar("average_loss", average)
         return spec
 
     def _sum_of_weights(self, features: Any, logits: tf.Tensor) -> tf.Tensor:
-        losses = tf.ones_like(logits[..., : self._loss_dimension])  # [batch, losses of an example]
+        losses = tf.ones_like(logits[..., : self._loss_dimension])  # [D0 ... DN, loss_dimension]
         weights = checked_weights(
             features, self._weight_column, logits, is_per_logit=self._may_weigh_logits
         )
-        return tf.reduce_sum(losses if weights is None else losses * weights)
+        return tf.reduce_sum(losses if weights is None else losses * weights)  # []
 
 
 class _BinaryHead(_V1Head, BinaryClassHead):
-    """Measures the area under the precision-recall curve as v1 did, by trapezoids."""
+    """A binary head with the v1 area under the precision-recall curve, summed by trapezoids."""
 
     def create_estimator_spec(
         self, features: Any, mode: str, logits: Any, labels: Any = None, *rest: Any, **more: Any
@@ -99,10 +102,12 @@ def regressor_head(label_dimension: int, weight_column: Any, loss_reduction: str
 
 
 def _as_v2(loss_reduction: str, weight_column: Any) -> str:
-    """Translates a `tf.compat.v1.losses.Reduction`; without weights all means are one.
+    """Converts a `tf.compat.v1.losses.Reduction` to a v2 reduction.
+
+    Without weights all v1 means are equal.
 
     Raises:
-      ValueError: If there is no v2 reduction like it.
+      ValueError: If there is no equivalent v2 reduction.
     """
     if loss_reduction == SUM:
         return str(checks.SUM)

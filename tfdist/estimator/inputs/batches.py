@@ -1,6 +1,6 @@
-"""From an input_fn to the tensors of one step, and what is known of the steps to come.
+"""The batches of an input_fn, and a look-ahead that says whether input for more steps is left.
 
-Everything here runs on the host.
+All ops and datasets of this module run on the host.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ _Dataset = (tf.data.Dataset, v1.data.Dataset)
 
 @dataclass(kw_only=True)
 class Input:
-    """What an input_fn gave.
+    """The input that an input_fn returned.
 
     Attributes:
-      next_batch: Makes the ops that fetch (features, labels, has_more) of one step; labels is None
-        if there are none. has_more is a float32 scalar, 1.0 while enough input is left for the
-        next session call; None where that is not known.
-      hooks: Hooks that initialise the input.
-      is_endless: Whether the input gives no sign of its end (plain tensors).
-      is_enough: Beside has_more: a float32 scalar to be run once, after `hooks` have initialised
-        the input and before the first batch: 1.0 if there is enough for the first session call.
+      next_batch: Makes the ops that fetch (features, labels, has_more) of one step. Labels are None
+        if the input has none. has_more is a float32 scalar, 1.0 if enough input is left for the
+        next session call. It is None without a look-ahead.
+      hooks: Hooks that initialize the input.
+      is_endless: Whether the input does not signal its end, as with plain tensors.
+      is_enough: With a look-ahead, a float32 scalar that is 1.0 if there is enough input for the
+        first session call, otherwise None. It must be run once, after `hooks` have initialized
+        the input and before the first batch.
     """
 
     next_batch: Callable[[], tuple[Any, Any, tf.Tensor | None]]
@@ -48,11 +49,14 @@ def call_input_fn(
     config: Any,
     input_context: tf.distribute.InputContext | None,
 ) -> Any:
-    """Calls an input_fn on the host with those of mode, params, config, input_context it names."""
+    """Calls an input_fn on the host and returns its result.
+
+    It gets those of the arguments mode, params, config and input_context that its signature names.
+    """
     offered = {"mode": mode, "config": config}
     if "params" in argument_names(input_fn):
         offered["params"] = params
-    # Outside a strategy an input_fn with an optional input_context keeps its default.
+    # Outside a strategy, an optional input_context of the input_fn keeps its default.
     if input_context is not None or "input_context" in needed_arguments(input_fn):
         offered["input_context"] = input_context
     if input_context is not None and "input_context" in argument_names(input_fn):
@@ -63,16 +67,17 @@ def call_input_fn(
 
 
 def make_input(result: Any, *, needs_dataset: bool = False, look_ahead: int | None = None) -> Input:
-    """Prepares what an input_fn returned.
+    """Prepares the result of an input_fn.
 
     Args:
-      result: A dataset of features or (features, labels), or such tensors themselves.
+      result: A dataset of features or (features, labels), or tensors in this structure.
       needs_dataset: Whether plain tensors are refused.
-      look_ahead: Where workers must agree on the end of the input, how many batches one session
-        call takes: has_more then says whether as many are left.
+      look_ahead: The number of batches that one session call takes, if workers must agree on the
+        end of the input. has_more then says whether that many batches are left. None makes no
+        look-ahead.
 
     Raises:
-      ValueError: If it is neither, or a tuple of another length than two.
+      ValueError: If `result` is of another type, or a tuple with more than two elements.
     """
     if isinstance(result, _Dataset):
         return _from_dataset(result, look_ahead)
@@ -91,7 +96,7 @@ def make_input(result: Any, *, needs_dataset: bool = False, look_ahead: int | No
 
 
 def split(element: Any) -> tuple[Any, Any]:
-    """Splits a dataset's element, or what an input_fn returned, into features and labels."""
+    """Splits a dataset's element, or the result of an input_fn, into features and labels."""
     if isinstance(element, (list, tuple)):
         if len(element) == 1:
             return element[0], None
@@ -106,19 +111,19 @@ def split(element: Any) -> tuple[Any, Any]:
 
 def _from_dataset(dataset: tf.data.Dataset, look_ahead: int | None) -> Input:
     spec = dataset.element_spec
-    split(spec)  # Refuses a bad one before anything is built on it.
+    split(spec)  # Refuses an invalid structure before any op is built.
     with tf.device("/device:CPU:0"):
         if look_ahead is not None:
             dataset = _with_look_ahead(dataset, look_ahead)
         iterator = v1.data.make_initializable_iterator(dataset)
-        is_enough = None if look_ahead is None else iterator.get_next()[1]
+        is_enough = None if look_ahead is None else iterator.get_next()[1]  # float32 []
 
     def next_batch() -> tuple[Any, Any, tf.Tensor | None]:
         with tf.device("/device:CPU:0"):
             element = iterator.get_next()
             has_more = None
             if look_ahead is not None:
-                parts, has_more = element
+                parts, has_more = element  # has_more: float32 []
                 element = tf.nest.pack_sequence_as(spec, parts, expand_composites=True)
         features, labels = split(element)
         return features, labels, has_more
@@ -128,18 +133,24 @@ def _from_dataset(dataset: tf.data.Dataset, look_ahead: int | None) -> Input:
 
 
 def _with_look_ahead(dataset: tf.data.Dataset, distance: int) -> tf.data.Dataset:
-    """Pairs each element with 1.0 if at least `distance` more follow it, else 0.0.
+    """Pairs each element with 1.0 if at least `distance` more elements follow, else 0.0.
 
-    A filler goes first, with 1.0 if there are at least `distance` elements at all. Elements wait
-    in the scan's state until the one `distance` further on has been read; `distance` fillers after
-    the last one push the rest out. An element comes out as the flat tuple of its tensors: a
-    filler need not be a valid sparse or ragged tensor, as nobody packs one.
+    The first element of the result is a filler. It has 1.0 if the dataset has at least `distance`
+    elements. An element is kept in the scan's state until the element `distance` positions later
+    has been read. After the last element, `distance` fillers push the remaining elements out:
+
+        read:     e0      e1      e2      filler  filler      (distance 2, three elements)
+        returned:         filler  e0      e1      e2
+                          1.0     1.0     0.0     0.0
+
+    Each returned element is the flat tuple of its tensors. A filler is never packed into a sparse
+    or ragged tensor, so it need not be a valid one.
     """
     specs = tf.nest.flatten(dataset.element_spec, expand_composites=True)
     filler = tuple(_filler(spec) for spec in specs)
-    one, zero = tf.constant(1.0), tf.constant(0.0)
+    one, zero = tf.constant(1.0), tf.constant(0.0)  # float32 []
 
-    # AutoGraph would take a third of a second at the start, to convert nothing.
+    # Without this, AutoGraph takes a third of a second at the start, with nothing to convert.
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def as_real(*element: Any) -> Any:
         return _tensors_of(element), one
@@ -153,8 +164,8 @@ def _with_look_ahead(dataset: tf.data.Dataset, distance: int) -> tf.data.Dataset
         element, is_real = entry
         return (*state[1:], element), (state[0], is_real)
 
-    # The first `distance` to come out are the fillers that the scan began with; the last of them
-    # comes with the word on the element numbered `distance`.
+    # The first `distance` results are the initial fillers. The last of them is kept: it is paired
+    # with 1.0 if the element numbered `distance` (from 1) exists.
     return elements.concatenate(fillers).scan(waiting, shift).skip(distance - 1)
 
 
@@ -165,11 +176,11 @@ def _tensors_of(element: Any) -> tuple[tf.Tensor, ...]:
 
 def _filler(spec: tf.TensorSpec) -> tf.Tensor:
     shape = [] if spec.shape.rank is None else [d or 0 for d in spec.shape]
-    return tf.zeros(shape, spec.dtype)
+    return tf.zeros(shape, spec.dtype)  # As in `spec`, with 0 for unknown dimensions.
 
 
 def _is_read_from_a_dataset(features: Any) -> bool:
-    """Whether the user has made an iterator of a dataset and given what it gets."""
+    """Returns True if the features come from a dataset's iterator that the user made."""
     tensors = [x for x in tf.nest.flatten(features) if isinstance(x, tf.Tensor)]
     return any(tensor.op.type == "IteratorGetNext" for tensor in tensors)
 
@@ -179,7 +190,7 @@ def _has_queues() -> bool:
 
 
 class _InitializeIterator(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Initialises a dataset's iterator whenever a session has been created."""
+    """Hook that initializes a dataset's iterator after each creation of a session."""
 
     def __init__(self, iterator: Any) -> None:
         self._initializer = iterator.initializer

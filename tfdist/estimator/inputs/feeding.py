@@ -1,7 +1,7 @@
-"""A TensorFlow queue that threads fill from columns in memory, as tf.estimator's inputs did.
+"""A TensorFlow queue that threads fill from columns in memory, as in tf.estimator.
 
-A queue, and not a dataset, because old programs start its threads themselves
-(`tf.compat.v1.train.start_queue_runners`) and initialise nothing.
+It is a queue and not a dataset because old programs start the queue's threads themselves
+(`tf.compat.v1.train.start_queue_runners`) and do not initialize an iterator.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Array = np.ndarray[Any, Any]
 
 
 def check_shuffle(shuffle: Any) -> None:
-    """Refuses anything but True and False: the user must have decided.
+    """Checks that `shuffle` is True or False, so that the user has chosen one.
 
     Raises:
-      ValueError: For anything else, None included.
+      ValueError: If it is another value, such as None.
     """
     if not isinstance(shuffle, bool):
         raise ValueError(
@@ -33,19 +33,20 @@ def check_shuffle(shuffle: Any) -> None:
 def row_numbers(
     num_rows: int, batch_size: int, num_epochs: int | None, first_row: int
 ) -> Iterator[Array]:
-    """Yields the rows of one batch after the other, going round and round.
+    """Yields the row numbers of each batch, [batch_size], and starts over at the end of the data.
 
     Args:
-      num_rows: Rows in the data.
-      batch_size: Rows in a batch; batches cross the ends of epochs, only the last may be smaller.
-      num_epochs: How often each row comes; None is without end.
-      first_row: Where to begin.
+      num_rows: Number of rows in the data.
+      batch_size: Number of rows in a batch. Batches cross the ends of epochs; only the last batch
+        may be smaller.
+      num_epochs: Number of times that each row is returned. None means without end.
+      first_row: Number of the first row to return.
     """
     total = None if num_epochs is None else num_epochs * num_rows
     done = 0
     while total is None or done < total:
         end = done + batch_size if total is None else min(done + batch_size, total)
-        yield (first_row + np.arange(done, end)) % num_rows
+        yield (first_row + np.arange(done, end)) % num_rows  # [end - done]
         done = end
 
 
@@ -62,16 +63,17 @@ def next_batch(
     """Builds a queue of rows, the threads that fill it, and the ops that take a batch from it.
 
     Args:
-      columns: Equally long arrays by name, of any shape beyond the first dimension.
-      batch_size: Rows in a batch.
-      num_epochs: How often each row comes from each thread; None is without end.
-      shuffle: Whether rows come in random order, from a random first row on.
-      capacity: Rows in the queue.
-      min_after_dequeue: With `shuffle`, rows that stay in the queue to be mixed with new ones.
-      num_threads: How many threads read, each the whole data.
+      columns: Arrays [rows, ...] by name, all with the same first dimension.
+      batch_size: Number of rows in a batch.
+      num_epochs: Number of times that each thread returns each row. None means without end.
+      shuffle: Whether rows are returned in random order, starting at a random row.
+      capacity: Capacity of the queue in rows.
+      min_after_dequeue: With `shuffle`, the minimum number of rows that remain in the queue to be
+        mixed with new ones.
+      num_threads: Number of reading threads. Each reads all the data.
 
     Returns:
-      A tensor [batch, ...] for each column, in their order.
+      A tensor [batch, ...] for each column, in the order of the columns.
     """
     if num_threads > 1:
         _warn_of_threads(num_threads, num_epochs, shuffle)
@@ -87,10 +89,11 @@ def next_batch(
         enqueue_ops = []
         for _ in range(num_threads):
             read = _reader(arrays, batch_size, num_epochs, starts_anywhere=shuffle)
-            rows = tf.numpy_function(read, [], types)
+            rows = tf.numpy_function(read, [], types)  # [batch_size, ...] per column
             enqueue_ops.append(queue.enqueue_many(rows))
         v1.train.add_queue_runner(v1.train.QueueRunner(queue, enqueue_ops))
         _add_summary(queue, min_after_dequeue, capacity)
+    # [batch_size, ...] per column; with `num_epochs` the last batch may be smaller.
     batch = (
         queue.dequeue_many(batch_size) if num_epochs is None else queue.dequeue_up_to(batch_size)
     )
@@ -100,7 +103,7 @@ def next_batch(
 def _reader(
     arrays: list[Array], batch_size: int, num_epochs: int | None, *, starts_anywhere: bool
 ) -> Callable[[], list[Array]]:
-    """Makes a function that returns the columns of the next rows, and begins anew at the end."""
+    """Returns a function that returns the columns of the next rows, and starts over at the end."""
     num_rows = len(arrays[0])
 
     def fresh() -> Iterator[Array]:
@@ -114,24 +117,24 @@ def _reader(
         try:
             rows = next(coming)
         except StopIteration:
-            # TensorFlow makes an OutOfRangeError of it, at which the thread closes the queue. A
-            # later session on the same graph reads again.
+            # TensorFlow converts StopIteration to OutOfRangeError, and the thread then closes the
+            # queue. A later session on the same graph reads the data again.
             coming = fresh()
             raise
-        return [array[rows] for array in arrays]
+        return [array[rows] for array in arrays]  # [rows, ...] per column
 
     return read
 
 
 def _as_fed(array: Array) -> Array:
-    """Makes text objects: numpy's own text type reaches TensorFlow as ASCII only."""
+    """Converts numpy's text type to objects; as it is, TensorFlow accepts only ASCII of it."""
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
 def _add_summary(queue: Any, min_after_dequeue: int, capacity: int) -> None:
-    """Writes how full the queue is, under tf.estimator's name."""
+    """Adds a summary with tf.estimator's name: the fraction of the queue that is filled."""
     spare = capacity - min_after_dequeue
-    waiting = tf.maximum(0, queue.size() - min_after_dequeue)
+    waiting = tf.maximum(0, queue.size() - min_after_dequeue)  # int32 []
     v1.summary.scalar(
         f"queue/{queue.name}fraction_over_{min_after_dequeue}_of_{spare}_full",
         tf.cast(waiting, tf.float32) * (1.0 / spare),

@@ -1,6 +1,6 @@
-"""numpy_input_fn and pandas_input_fn: batches of data in memory.
+"""Input functions for data in memory: `numpy_input_fn` and `pandas_input_fn`.
 
-pandas is loaded when pandas_input_fn is called.
+pandas is imported when `pandas_input_fn` is called.
 """
 
 from __future__ import annotations
@@ -27,21 +27,24 @@ def numpy_input_fn(
     queue_capacity: int = 1000,
     num_threads: int = 1,
 ) -> Callable[[], Any]:
-    """Makes an input_fn that feeds numpy arrays to one process, not to several workers.
+    """Returns an input_fn that feeds numpy arrays to one process, not to several workers.
 
     Args:
       x: An array [rows, ...], or a dict of such arrays.
-      y: Labels: an array, a dict of arrays, or None.
-      batch_size: Rows in a batch. Batches cross the ends of epochs; the last one may be smaller.
-      num_epochs: How often each row comes; None is without end.
+      y: Labels: an array [rows, ...], a dict of such arrays, or None.
+      batch_size: Number of rows in a batch. Batches cross the ends of epochs; the last batch may be
+        smaller.
+      num_epochs: Number of times that each row is returned. None means without end.
       shuffle: True or False; there is no default.
-      queue_capacity: Rows that wait in the queue. A quarter of it is what shuffling mixes.
-      num_threads: Threads that fill the queue, each with all epochs.
+      queue_capacity: Capacity of the queue in rows. With shuffling, a quarter of it stays in the
+        queue to be mixed with new rows.
+      num_threads: Number of threads that fill the queue. Each reads all epochs.
 
     Returns:
-      A function of nothing that returns features, or (features, labels): tensors for arrays, and
-      dicts of tensors for dicts. It raises ValueError for empty or unequally long data and for keys
-      that x and y share, and TypeError if x is neither array nor dict.
+      A function without arguments that returns features, or (features, labels). Arrays become
+      tensors [batch, ...], and dicts of arrays become dicts of tensors. The function raises
+      ValueError if the data is empty, lengths differ, or x and y share keys. It raises TypeError if
+      x is neither an array nor a dict.
 
     Raises:
       ValueError: If `shuffle` is neither True nor False.
@@ -124,26 +127,28 @@ def pandas_input_fn(
     num_threads: int = 1,
     target_column: str = "target",
 ) -> Callable[[], Any]:
-    """Makes an input_fn that feeds a DataFrame to one process, not to several workers.
+    """Returns an input_fn that feeds a DataFrame to one process, not to several workers.
 
     Args:
-      x: A DataFrame; copied.
-      y: Labels: a Series or DataFrame with x's index, or None.
-      batch_size: Rows in a batch. Batches cross the ends of epochs; the last one may be smaller.
-      num_epochs: How often each row comes; None is without end.
+      x: A DataFrame. It is copied.
+      y: Labels: a Series or a DataFrame with the same index as x, or None.
+      batch_size: Number of rows in a batch. Batches cross the ends of epochs; the last batch may be
+        smaller.
+      num_epochs: Number of times that each row is returned. None means without end.
       shuffle: True or False; there is no default.
-      queue_capacity: Rows that wait in the queue; None is as many as x has, with shuffling four
-        times as many.
-      num_threads: Threads that fill the queue, each with all epochs.
-      target_column: A name for y that x does not have.
+      queue_capacity: Capacity of the queue in rows. None means the number of rows of x, or four
+        times that number with shuffling.
+      num_threads: Number of threads that fill the queue. Each reads all epochs.
+      target_column: A name for y that is not a column of x.
 
     Returns:
-      A function of nothing that returns features, or (features, labels). Features are a dict of
-      column name to tensor [batch]; labels are such a dict for a DataFrame, else a tensor [batch].
+      A function without arguments that returns features, or (features, labels). Features are a dict
+      from column name to tensor [batch]. Labels are such a dict if y is a DataFrame, otherwise a
+      tensor [batch].
 
     Raises:
-      TypeError: If pandas is not installed, or `target_column` is no string.
-      ValueError: If `shuffle` is neither True nor False, x has a column called `target_column`, or
+      TypeError: If pandas is not installed, or `target_column` is not a string.
+      ValueError: If `shuffle` is neither True nor False, x has a column named `target_column`, or
         the indexes differ.
     """
     pandas = _load_pandas()
@@ -205,5 +210,5 @@ def _check_labels(x: Any, y: Any, target_column: str) -> None:
 
 
 def _array(column: Any) -> Array:
-    """Copies a column; text of any of pandas' types comes as objects, TensorFlow's strings."""
-    return np.array(column.to_numpy())
+    """Copies a column; text in any of pandas' types becomes objects, which TensorFlow accepts."""
+    return np.array(column.to_numpy())  # [rows]

@@ -1,7 +1,8 @@
-"""`tf.compat.v1.estimator`: where it differs from `tf.estimator`; other names are the same objects.
+"""The names of `tf.compat.v1.estimator`.
 
-The older Estimator still has `export_savedmodel`. The older canned estimators take v1 optimizers
-and add the losses of a batch, where the newer ones take the mean.
+The Estimator also has `export_savedmodel`. The canned estimators take v1 optimizers and sum the
+losses of a batch, while those of `tf.estimator` take the mean. All other names are the same objects
+as in `tfdist.estimator`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ def model_to_estimator(
     metric_names_map: dict[str, str] | None = None,
     export_outputs: dict[str, Any] | None = None,
 ) -> v2.Estimator:
-    """Does what `tfdist.estimator.model_to_estimator` does, saving variables by name by default."""
+    """Returns an Estimator as `tfdist.estimator.model_to_estimator` does.
+
+    By default it saves variables by name (`checkpoint_format` "saver").
+    """
     return conversion.convert(
         Estimator,
         keras_model=keras_model,

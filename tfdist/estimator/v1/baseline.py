@@ -1,4 +1,4 @@
-"""Models of tf.compat.v1.estimator that ignore the features."""
+"""Baseline models of tf.compat.v1.estimator, which ignore the features."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfdist.estimator.v1.model import CannedV1Estimator
 
 
 class BaselineEstimator(CannedV1Estimator):
-    """`tfdist.estimator.BaselineEstimator` in the style of v1.
+    """`tfdist.estimator.BaselineEstimator` with v1 optimizers and a summed loss.
 
     Args:
       optimizer: A name (learning rate 0.3), a v1 optimizer, or a function that returns one.
@@ -23,7 +23,7 @@ class BaselineEstimator(CannedV1Estimator):
 
 
 class BaselineClassifier(CannedV1Estimator):
-    """`tfdist.estimator.BaselineClassifier` in the style of v1."""
+    """`tfdist.estimator.BaselineClassifier` with v1 optimizers and a summed loss."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class BaselineClassifier(CannedV1Estimator):
 
 
 class BaselineRegressor(CannedV1Estimator):
-    """`tfdist.estimator.BaselineRegressor` in the style of v1."""
+    """`tfdist.estimator.BaselineRegressor` with v1 optimizers and a summed loss."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Deep networks of tf.compat.v1.estimator: v1 optimizers, summed losses."""
+"""Deep networks of tf.compat.v1.estimator, with v1 optimizers and summed losses."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ LEARNING_RATE = 0.05
 
 
 class DNNEstimator(CannedV1Estimator):
-    """`tfdist.estimator.DNNEstimator` in the style of v1.
+    """`tfdist.estimator.DNNEstimator` with v1 optimizers and a summed loss.
 
     Args:
       optimizer: A name (learning rate 0.05), a v1 optimizer, or a function that returns one.
-      input_layer_partitioner: Divides embeddings; None leaves them whole.
+      input_layer_partitioner: Partitioner of embeddings. None leaves them whole.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class DNNEstimator(CannedV1Estimator):
 
 
 class DNNClassifier(CannedV1Estimator):
-    """`tfdist.estimator.DNNClassifier` in the style of v1."""
+    """`tfdist.estimator.DNNClassifier` with v1 optimizers and a summed loss."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class DNNClassifier(CannedV1Estimator):
 
 
 class DNNRegressor(CannedV1Estimator):
-    """`tfdist.estimator.DNNRegressor` in the style of v1."""
+    """`tfdist.estimator.DNNRegressor` with v1 optimizers and a summed loss."""
 
     def __init__(
         self,

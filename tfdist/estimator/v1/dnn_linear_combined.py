@@ -1,4 +1,4 @@
-"""A linear model beside a deep network, of tf.compat.v1.estimator."""
+"""Combined linear and deep models of tf.compat.v1.estimator."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tfdist.estimator.v1.model import CannedV1Estimator
 
 
 class DNNLinearCombinedEstimator(CannedV1Estimator):
-    """`tfdist.estimator.DNNLinearCombinedEstimator` in the style of v1.
+    """`tfdist.estimator.DNNLinearCombinedEstimator` with v1 optimizers and a summed loss.
 
     Args:
-      linear_optimizer: A name (learning rates as there), a v1 optimizer, or a function that returns
-        one.
-      dnn_optimizer: The same for the network.
-      input_layer_partitioner: Divides embeddings and linear weights; None leaves them whole.
+      linear_optimizer: A name (with the same learning rates), a v1 optimizer, or a function that
+        returns one.
+      dnn_optimizer: The optimizer of the network, in the same forms.
+      input_layer_partitioner: Partitioner of embeddings and linear weights. None leaves them whole.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class DNNLinearCombinedEstimator(CannedV1Estimator):
 
 
 class DNNLinearCombinedClassifier(CannedV1Estimator):
-    """`tfdist.estimator.DNNLinearCombinedClassifier` in the style of v1."""
+    """`tfdist.estimator.DNNLinearCombinedClassifier` with v1 optimizers and a summed loss."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class DNNLinearCombinedClassifier(CannedV1Estimator):
 
 
 class DNNLinearCombinedRegressor(CannedV1Estimator):
-    """`tfdist.estimator.DNNLinearCombinedRegressor` in the style of v1."""
+    """`tfdist.estimator.DNNLinearCombinedRegressor` with v1 optimizers and a summed loss."""
 
     def __init__(
         self,

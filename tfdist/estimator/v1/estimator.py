@@ -1,4 +1,4 @@
-"""The Estimator of tf.compat.v1: the older one, with `export_savedmodel`."""
+"""The Estimator of tf.compat.v1, which also has `export_savedmodel`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from tfdist.estimator.spec import ModeKeys
 
 
 class _AnyEstimator(type):
-    """Makes every Estimator an instance of `Estimator`, which in tf.estimator is their parent."""
+    """Metaclass that makes every Estimator an instance of the v1 `Estimator`.
+
+    In tf.estimator, the v1 class is the base class of all Estimators.
+    """
 
     def __instancecheck__(cls, instance: Any) -> bool:
         if cls is Estimator:
@@ -26,7 +29,7 @@ class _AnyEstimator(type):
 
 
 class Estimator(v2.Estimator, metaclass=_AnyEstimator):
-    """The Estimator of v1: with `export_savedmodel`."""
+    """The v1 Estimator, which also has `export_savedmodel`."""
 
     def export_savedmodel(
         self,
@@ -37,7 +40,7 @@ class Estimator(v2.Estimator, metaclass=_AnyEstimator):
         checkpoint_path: str | None = None,
         strip_default_attrs: bool = False,
     ) -> bytes:
-        """Does what `export_saved_model` does, keeping attributes that have their default value.
+        """Exports a SavedModel as `export_saved_model` does, but keeps default-valued attributes.
 
         Args:
           export_dir_base: As in `export_saved_model`.
@@ -45,8 +48,8 @@ class Estimator(v2.Estimator, metaclass=_AnyEstimator):
           assets_extra: As in `export_saved_model`.
           as_text: As in `export_saved_model`.
           checkpoint_path: As in `export_saved_model`.
-          strip_default_attrs: Whether to leave such attributes out, as `export_saved_model` does:
-            older TensorFlows can read the export then.
+          strip_default_attrs: Whether to leave default-valued attributes out, as
+            `export_saved_model` does. Older TensorFlow versions can then read the export.
         """
         v1.logging.warning(
             "export_savedmodel is deprecated: use export_saved_model, which tf.estimator has, too."

@@ -1,11 +1,11 @@
-"""`tf.compat.v1.estimator.experimental`: also the builders of the v1 models' logits."""
+"""The names of `tf.compat.v1.estimator.experimental`, with the builders of v1 models' logits."""
 
 from typing import Any
 
 from tfdist.estimator import experimental
 from tfdist.estimator.v1.model import dnn_logit_fn_builder, linear_logit_fn_builder
 
-# All other names are found by __getattr__.
+# __getattr__ returns all other names.
 __all__ = ["dnn_logit_fn_builder", "linear_logit_fn_builder"]
 
 

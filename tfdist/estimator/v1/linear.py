@@ -1,4 +1,4 @@
-"""Linear models of tf.compat.v1.estimator: v1 optimizers, summed losses."""
+"""Linear models of tf.compat.v1.estimator, with v1 optimizers and summed losses."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tfdist.estimator.v1.model import CannedV1Estimator
 
 
 class LinearEstimator(CannedV1Estimator):
-    """`tfdist.estimator.LinearEstimator` in the style of v1.
+    """`tfdist.estimator.LinearEstimator` with v1 optimizers and a summed loss.
 
     Args:
-      optimizer: A name (learning rate 0.2), a v1 optimizer, a function that returns one, or None as
-        in `tfdist.estimator.LinearEstimator`.
-      partitioner: Divides the weights; None leaves them whole.
+      optimizer: A name (learning rate 0.2), a v1 optimizer, a function that returns one, or None.
+        None has the same meaning as in `tfdist.estimator.LinearEstimator`.
+      partitioner: Partitioner of the weights. None leaves them whole.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class LinearEstimator(CannedV1Estimator):
 
 
 class LinearClassifier(CannedV1Estimator):
-    """`tfdist.estimator.LinearClassifier` in the style of v1."""
+    """`tfdist.estimator.LinearClassifier` with v1 optimizers and a summed loss."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class LinearClassifier(CannedV1Estimator):
 
 
 class LinearRegressor(CannedV1Estimator):
-    """`tfdist.estimator.LinearRegressor` in the style of v1."""
+    """`tfdist.estimator.LinearRegressor` with v1 optimizers and a summed loss."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
-"""Common parts of the model_fns of tf.compat.v1.estimator: heads, partitions, logits, training.
+"""The model_fn of the canned estimators of tf.compat.v1.estimator: layers, partitions, training.
 
-Optimizers are those of `tf.compat.v1.train`, variables are made in scopes that may be partitioned,
-and ops are where tf.estimator had them.
+Optimizers are those of `tf.compat.v1.train`. Ops have the same names as in tf.estimator.
 
-Variables are made with `get_variable` in scopes that may be partitioned: both are in the names of
-old checkpoints, which have `<variable>/part_0`, and decide where optimizers put their slots.
+Variables are made with `get_variable` in scopes that may be partitioned. The scopes and the
+partitions are part of the names in old checkpoints, such as `<variable>/part_0`, and determine the
+names of the optimizers' slots.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SLICE_BYTES = 64 << 20
 
 
 class CannedV1Estimator(Estimator):
-    """A v1 Estimator whose model is towers and a head.
+    """A v1 Estimator with a model of towers and a head.
 
     Args:
-      head: As in `tfdist.estimator.canned.tower.CannedEstimator`, and so are the arguments that are
-        not listed here.
-      input_partitioner: Divides embeddings and linear weights; None leaves them whole.
+      head: As in `tfdist.estimator.canned.tower.CannedEstimator`, as are all arguments not listed
+        here.
+      input_partitioner: Partitioner of embeddings and linear weights. None leaves them whole.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ def _make_model_fn(
         divide_input = input_partitioner or _partitioner(config, min_slice_size=_SLICE_BYTES)
         layers = ScopedLayers(_partitioner(config), divide_input)
         if not towers[0].is_part:
-            # The head and the optimizer work inside the model's scope: it is in the slots' names.
+            # The head and the optimizer build inside the tower's scope, because the names of the
+            # slots include it.
             with layers.scope(towers[0].name):
                 return create_spec(logits_of(towers[0]), minimize_by_all)
         parts = []
@@ -97,7 +98,7 @@ def _make_model_fn(
 
 
 def _train_with_updates(minimize: Minimize, scope: str) -> Minimize:
-    """Returns a train_op_fn that works in this name scope and runs the graph's update ops too."""
+    """Returns a train_op_fn that builds in this name scope and also runs the graph's update ops."""
 
     def train_op_fn(loss: tf.Tensor) -> tf.Operation:
         with v1.name_scope(scope):
@@ -107,7 +108,7 @@ def _train_with_updates(minimize: Minimize, scope: str) -> Minimize:
 
 
 def _partitioner(config: Any, **options: Any) -> Any:
-    """Returns what divides variables over parameter servers; here always into one part."""
+    """Returns the partitioner of variables over parameter servers; here always one part."""
     count = getattr(config, "num_ps_replicas", 0) or 0
     return v1.min_max_variable_partitioner(max_partitions=count, **options)
 
@@ -116,8 +117,8 @@ class ScopedLayers(Layers):
     """The layers of one tower, made in the current variable scope.
 
     Args:
-      partitioner: Divides the network's variables.
-      input_partitioner: Divides embeddings and linear weights.
+      partitioner: Partitioner of the network's variables.
+      input_partitioner: Partitioner of embeddings and linear weights.
     """
 
     takes_v1_columns = True
@@ -136,7 +137,7 @@ class ScopedLayers(Layers):
         return v1.variable_scope(tower, partitioner=partitioner)
 
     def tag(self, layer: str) -> str:
-        # The name scope is in the tag already: tf.estimator's tags begin with "dnn/dnn/".
+        # The name scope is added to the tag, so tags begin with "dnn/dnn/" as in tf.estimator.
         return f"{v1.get_variable_scope().name}/{layer}".lstrip("/")
 
     def input(
@@ -156,6 +157,7 @@ class ScopedLayers(Layers):
                 "kernel", [values.shape[-1], size], initializer=v1.glorot_uniform_initializer()
             )
             bias = v1.get_variable("bias", [size], initializer=v1.zeros_initializer())
+            # [batch, size]
             sums = tf.nn.bias_add(tf.matmul(values, kernel), tf.convert_to_tensor(bias))
             return tf_keras.activations.get(activation_fn)(sums)
 
@@ -163,7 +165,7 @@ class ScopedLayers(Layers):
         return tf.nn.dropout(values, rate=rate)
 
     def batch_norm(self, values: tf.Tensor, name: str, is_training: bool) -> tf.Tensor:
-        """Normalizes as in `Layers`; its updates are in the graph's UPDATE_OPS."""
+        """Normalizes as in `Layers`; the updates are in the graph's UPDATE_OPS collection."""
         layer = v1.layers.BatchNormalization(momentum=BATCH_NORM_MOMENTUM, name=name)
         return layer(values, training=is_training)
 
@@ -180,17 +182,17 @@ def dnn_logit_fn_builder(
     """Returns a function of (features, mode) that builds a network and its summaries.
 
     Args:
-      units: Logits of an example.
+      units: Number of logits per example.
       hidden_units: Size of each hidden layer.
       feature_columns: Dense columns.
-      activation_fn: Of the hidden layers; None is the identity.
-      dropout: The part of each hidden layer's values that training drops.
-      input_layer_partitioner: Divides embeddings.
-      batch_norm: Whether batch normalization follows each hidden layer; its updates are in the
-        graph's UPDATE_OPS.
+      activation_fn: Activation function of the hidden layers. None is the identity.
+      dropout: The fraction of each hidden layer's values that training drops.
+      input_layer_partitioner: Partitioner of embeddings.
+      batch_norm: Whether batch normalization follows each hidden layer. Its updates are in the
+        graph's UPDATE_OPS collection.
 
     Raises:
-      ValueError: If units is not an int.
+      ValueError: If `units` is not an int.
     """
     if not isinstance(units, int):
         raise ValueError(f"units must be an int. Given type: {type(units)}")
@@ -209,9 +211,9 @@ def linear_logit_fn_builder(
     """Returns a function of features that builds a linear model and its summaries.
 
     Args:
-      units: Logits of an example.
+      units: Number of logits per example.
       feature_columns: Dense and categorical columns.
-      sparse_combiner: How the weights of an example's ids are combined: "sum", "mean" or "sqrtn".
+      sparse_combiner: Combination of the weights of an example's ids: "sum", "mean" or "sqrtn".
     """
     tower = linear_tower(feature_columns, None, sparse_combiner)
 
