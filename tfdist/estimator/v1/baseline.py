@@ -10,7 +10,7 @@ from tfdist.estimator.v1.model import CannedV1Estimator
 
 
 class BaselineEstimator(CannedV1Estimator):
-    """`tfdist.estimator.BaselineEstimator` with v1 optimizers and a summed loss.
+    """`tfdist.estimator.BaselineEstimator` with v1 optimizers.
 
     Args:
       optimizer: A name (learning rate 0.3), a v1 optimizer, or a function that returns one.

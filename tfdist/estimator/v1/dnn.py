@@ -16,7 +16,7 @@ LEARNING_RATE = 0.05
 
 
 class DNNEstimator(CannedV1Estimator):
-    """`tfdist.estimator.DNNEstimator` with v1 optimizers and a summed loss.
+    """`tfdist.estimator.DNNEstimator` with v1 optimizers.
 
     Args:
       optimizer: A name (learning rate 0.05), a v1 optimizer, or a function that returns one.

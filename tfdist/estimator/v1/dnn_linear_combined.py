@@ -15,7 +15,7 @@ from tfdist.estimator.v1.model import CannedV1Estimator
 
 
 class DNNLinearCombinedEstimator(CannedV1Estimator):
-    """`tfdist.estimator.DNNLinearCombinedEstimator` with v1 optimizers and a summed loss.
+    """`tfdist.estimator.DNNLinearCombinedEstimator` with v1 optimizers.
 
     Args:
       linear_optimizer: A name (with the same learning rates), a v1 optimizer, or a function that

@@ -10,7 +10,7 @@ from tfdist.estimator.v1.model import CannedV1Estimator
 
 
 class LinearEstimator(CannedV1Estimator):
-    """`tfdist.estimator.LinearEstimator` with v1 optimizers and a summed loss.
+    """`tfdist.estimator.LinearEstimator` with v1 optimizers.
 
     Args:
       optimizer: A name (learning rate 0.2), a v1 optimizer, a function that returns one, or None.

@@ -1,10 +1,11 @@
 """The model_fn of the canned estimators of tf.compat.v1.estimator: layers, partitions, training.
 
-Optimizers are those of `tf.compat.v1.train`. Ops have the same names as in tf.estimator.
+Optimizers are those of `tf.compat.v1.train`. Ops are in the same name
+scopes as in tf.estimator.
 
 Variables are made with `get_variable` in scopes that may be partitioned. The scopes and the
-partitions are part of the names in old checkpoints, such as `<variable>/part_0`, and determine the
-names of the optimizers' slots.
+partitions are part of the names in old checkpoints, such as `<variable>/part_0`. They also
+determine where optimizers put their slots.
 """
 
 from __future__ import annotations

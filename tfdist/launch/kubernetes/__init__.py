@@ -1,4 +1,4 @@
-"""`tfdist kubernetes`: manifests of a run, for kubectl."""
+"""The command `tfdist kubernetes`, which writes the manifests of a run for kubectl."""
 
 from tfdist.launch.kubernetes.command import main
 from tfdist.launch.kubernetes.job_parser import add_arguments

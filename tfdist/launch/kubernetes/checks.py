@@ -1,4 +1,4 @@
-"""Options of `tfdist kubernetes` that cannot go together, and those that are better not used."""
+"""Checks of `tfdist kubernetes` options that exclude each other, and warnings about others."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SECRET_VALUE = r"-----BEGIN|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_\w{30}|://[^/\s:@]
 
 
 def check(options: JobOptions) -> None:
-    """Refuses what the cluster would refuse, or what could not work there.
+    """Checks for options that the cluster would refuse or that cannot work there.
 
     Raises:
-      UsageError: With the first thing found.
+      UsageError: For the first such option.
     """
     _check_command(options)
     _check_length(options)
@@ -31,7 +31,7 @@ def check(options: JobOptions) -> None:
 
 
 def notices(options: JobOptions) -> list[str]:
-    """Returns what the user should know before the run, a line each."""
+    """Returns notices for the user to read before the run, one line each."""
     lines = [
         f"--env {name} looks like a secret, and a manifest is no place for one. "
         f"Put it into a Secret and write --secret-env {name}=SECRET:KEY."
@@ -68,7 +68,7 @@ def _check_command(options: JobOptions) -> None:
 
 def _check_length(options: JobOptions) -> None:
     last = options.num_instances - 1
-    # Trainer's JobSet wants room for what is added to a pod's name at random, too.
+    # The JobSet of Trainer also needs room for the random suffix of a pod's name.
     suffixes = {
         "job": [f"-{last}"],
         "tfjob": ["-chief-0", f"-worker-{max(0, last - 1)}"],

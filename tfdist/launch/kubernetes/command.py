@@ -1,4 +1,4 @@
-"""`tfdist kubernetes`: writes the manifests of a run, and submits them with kubectl."""
+"""The command `tfdist kubernetes`: writes a run's manifests and submits them with kubectl."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _REQUEST_TIMEOUT_S = 60
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Writes the manifests.
+    """Writes the manifests, and submits them if requested.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The parsed arguments, which `add_arguments` defines.
 
     Returns:
-      The exit code: 0, or kubectl's.
+      The exit code: 0, or that of kubectl.
 
     Raises:
-      UsageError: If the options are wrong, or something that they need is not installed.
+      UsageError: If the options are invalid, or a program or package that they need is not
+        installed.
     """
     options, delivery = read_options(arguments)
     check(options)
@@ -46,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _text(options: JobOptions) -> str:
     try:
-        # Here, since loading the models takes a second, and they may be missing.
+        # Imported here, because the models take a second to load and may not be installed.
         from tfdist.launch.kubernetes.manifests import manifests, to_yaml
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "kubeflow_trainer_api":
@@ -82,7 +83,7 @@ def find_kubectl() -> str:
     """Returns the path of kubectl.
 
     Raises:
-      UsageError: If there is none on PATH.
+      UsageError: If kubectl is not on PATH.
     """
     kubectl = shutil.which("kubectl")
     if kubectl is None:

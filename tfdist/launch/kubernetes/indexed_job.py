@@ -1,4 +1,4 @@
-"""A run as batch/v1 Jobs and a headless Service: any cluster has these. gRPC."""
+"""A run over gRPC as batch/v1 Jobs and a headless Service, which every cluster supports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tfdist.process.exit_codes import NEVER_AGAIN
 
 
 def indexed_job(options: JobOptions) -> list[dict[str, Any]]:
-    """Returns the manifests: the Service, the Job of the workers, that of the evaluator."""
+    """Returns the manifests: the Service, the workers' Job and the evaluator's Job."""
     hostnames = [f"{options.name}-{index}" for index in range(options.num_instances)]
     workers = addresses(options, hostnames, options.name)
     manifests = [_service(options), _workers(options, workers)]
@@ -29,7 +29,12 @@ def indexed_job(options: JobOptions) -> list[dict[str, Any]]:
 
 
 def evaluator_job(options: JobOptions, workers: list[str]) -> dict[str, Any]:
-    """Returns the Job of the pod that evaluates the checkpoints of these workers."""
+    """Returns the Job of the pod that evaluates the workers' checkpoints.
+
+    Args:
+      options: The options of the run.
+      workers: The addresses of the workers.
+    """
     env = evaluator_variables(options, workers)
     container = program_container(options, name="evaluator", env=env)
     spec = {
@@ -42,13 +47,13 @@ def evaluator_job(options: JobOptions, workers: list[str]) -> dict[str, Any]:
 
 
 def failure_policy(options: JobOptions) -> dict[str, Any]:
-    """Returns a Job's field "podFailurePolicy": which ends of a pod end the Job at once."""
+    """Returns a Job's field "podFailurePolicy", with the pod failures that end the Job at once."""
     rules: list[dict[str, Any]] = [
-        # Started again, it would end the same way.
+        # If started again, the pod would end in the same way.
         {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [*NEVER_AGAIN]}}
     ]
     if options.max_restarts:
-        # A pod that Kubernetes itself took away (a drained node, say) has not failed.
+        # A pod that Kubernetes itself removed, for example from a drained node, has not failed.
         condition = {"type": "DisruptionTarget", "status": "True"}
         rules.append({"action": "Ignore", "onPodConditions": [condition]})
     return {"podFailurePolicy": {"rules": rules}}
@@ -63,9 +68,10 @@ def _workers(options: JobOptions, workers: list[str]) -> dict[str, Any]:
         "completionMode": "Indexed",
         "completions": options.num_instances,
         "parallelism": options.num_instances,
-        # When one worker dies the others lose it, end, and start again too: one for each of them.
+        # When one worker dies, the others lose it, end, and start again. So each restart of the
+        # run counts as one restart of each worker.
         "backoffLimitPerIndex": options.max_restarts,
-        # No worker can do without another: the first that is given up ends the Job.
+        # All workers are needed: the first one that is given up ends the Job.
         "maxFailedIndexes": 0,
         **failure_policy(options),
         **_deadline(options),
@@ -92,7 +98,7 @@ def _service(options: JobOptions) -> dict[str, Any]:
         "metadata": metadata(options),
         "spec": {
             "clusterIP": "None",
-            # The workers look for each other before any of them is ready.
+            # The workers resolve each other's addresses before any of them is ready.
             "publishNotReadyAddresses": True,
             "selector": run_labels(options),
             "ports": [port],

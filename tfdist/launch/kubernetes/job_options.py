@@ -1,7 +1,7 @@
-"""The options of `tfdist kubernetes`, read and checked, and the values that they allow.
+"""The options of `tfdist kubernetes`, and the checks of their values.
 
-Kubernetes' API server would refuse a wrong value too, but later, and as the value of a field that
-the user never wrote.
+The API server of Kubernetes would also refuse an invalid value, but later, and it would name a
+manifest field that the user did not write.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tfdist.launch.errors import UsageError
 from tfdist.launch.options.option_parser import variable
 from tfdist.launch.options.run_rules import total_replicas
 
-# Which engines each kind can start, its own choice first.
+# The engines that each kind can start, with its default first.
 KINDS = {
     "job": ("grpc",),
     "tfjob": ("grpc",),
     "mpijob": ("horovod",),
     "trainjob": ("grpc", "horovod"),
 }
-# What must be given.
+# Required options, with an example of each.
 _EXAMPLES = {"name": "--name train", "image": "--image registry.example.com/team/train:1.0"}
 
 LONGEST_LABEL = 63
@@ -46,38 +46,38 @@ _IMAGE = (
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """What the manifests are made from.
+    """The options from which the manifests are made.
 
     Attributes:
       kind: "job", "tfjob", "mpijob" or "trainjob".
       engine: "grpc" or "horovod".
-      name: Of the run and its objects.
-      namespace: Where they live; None leaves that to kubectl.
-      image: What the containers run.
-      command: The program and its arguments, as they should arrive.
-      num_instances: Training pods.
-      replicas_per_instance: Copies of the model in each.
-      devices_per_replica: Devices of each copy.
-      has_evaluator: Whether one more pod evaluates.
-      cpu: Cores of a pod, as a quantity; None leaves it open.
-      memory: Memory of a pod, as a quantity; None leaves it open.
-      gpus: NVIDIA GPUs of a pod.
-      shared_memory: Size of /dev/shm, as a quantity; None leaves the container's own.
+      name: Name of the run and its objects.
+      namespace: Namespace of the objects. None leaves the choice to kubectl.
+      image: Image of the containers.
+      command: The program and its arguments, as the program must receive them.
+      num_instances: Number of training pods.
+      replicas_per_instance: Number of copies of the model in each training pod.
+      devices_per_replica: Number of devices of each copy.
+      has_evaluator: Whether there is an additional pod for evaluation.
+      cpu: Processor cores of a pod, as a quantity. None sets no value.
+      memory: Memory of a pod, as a quantity. None sets no value.
+      gpus: Number of NVIDIA GPUs of a pod.
+      shared_memory: Size of /dev/shm, as a quantity. None keeps the default of the container.
       host_ipc: Whether the pods share the node's IPC namespace.
       ipc_lock: Whether the pods may pin memory.
-      user_id: Whom the containers run as.
-      env: Variables of the program.
-      secret_env: Variables of the program whose values are in Secrets.
-      volumes: Claims and where they are mounted.
-      mpirun: The image's mpirun.
-      max_restarts: How often a worker is started again.
-      active_deadline_s: After how long everything is ended; None for never.
-      grace_s: How long a pod may save and leave after TERM.
-      start_timeout_s: How long the workers wait for each other at the start.
-      queue: Kueue's queue; None for none.
-      service_account: Whose rights the pods have; None for the namespace's default.
-      image_pull_secrets: Secrets that open the image's registry.
-      has_network_policy: Whether only the run's own pods may connect to its pods.
+      user_id: The user id of the containers' processes.
+      env: Environment variables of the program.
+      secret_env: Environment variables of the program with values from Secrets.
+      volumes: Persistent volume claims and their mount paths.
+      mpirun: The mpirun of the image.
+      max_restarts: Number of times that a worker is started again.
+      active_deadline_s: Time in seconds after which the run is ended. None means no limit.
+      grace_s: Time in seconds that a pod has after SIGTERM to save and exit.
+      start_timeout_s: Time in seconds that the workers wait for each other at the start.
+      queue: Queue of Kueue, or None.
+      service_account: Service account of the pods. None means the namespace's default.
+      image_pull_secrets: Secrets with credentials for the image's registry.
+      has_network_policy: Whether only pods of the run may connect to its pods.
     """
 
     kind: str
@@ -113,12 +113,12 @@ class JobOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """Where the manifests go.
+    """The destination of the manifests.
 
     Attributes:
-      output: A file; None for stdout, unless they are submitted.
-      verb: kubectl's "apply" or "create"; None submits nothing.
-      dry_run: kubectl's "client" or "server"; None submits for real.
+      output: A file. None means stdout, unless the manifests are submitted.
+      verb: "apply" or "create" of kubectl. None submits nothing.
+      dry_run: "client" or "server" for a dry run of kubectl. None means no dry run.
     """
 
     output: Path | None
@@ -127,10 +127,10 @@ class Delivery:
 
 
 def read_options(arguments: argparse.Namespace) -> tuple[JobOptions, Delivery]:
-    """Returns the options; `checks.check` looks at how they go together.
+    """Returns the options; `checks.check` then checks their combination.
 
     Raises:
-      UsageError: If one that is needed is missing, or another does not go with --kind.
+      UsageError: If a required option is missing, or an option cannot be used with --kind.
     """
     for name, example in _EXAMPLES.items():
         if getattr(arguments, name) is None:
@@ -192,7 +192,7 @@ def _read_delivery(arguments: argparse.Namespace) -> Delivery:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimMount:
-    """A PersistentVolumeClaim, and the folder in which the pods see it."""
+    """A PersistentVolumeClaim, and the folder in the pods where it is mounted."""
 
     claim: str
     path: str
@@ -200,7 +200,7 @@ class ClaimMount:
 
 @dataclass(frozen=True, kw_only=True)
 class SecretVariable:
-    """An environment variable whose value is a key of a Secret."""
+    """An environment variable with the value of a Secret's key."""
 
     name: str
     secret: str
@@ -208,7 +208,7 @@ class SecretVariable:
 
 
 def run_name(text: str) -> str:
-    """Reads a name that pods and a Service can have: a DNS label that starts with a letter."""
+    """Reads a name for pods and a Service: a DNS label that starts with a letter."""
     label(text)
     if not text[0].isalpha():
         raise ArgumentTypeError(
@@ -219,7 +219,7 @@ def run_name(text: str) -> str:
 
 
 def label(text: str) -> str:
-    """Reads a DNS label: a namespace, a queue."""
+    """Reads a DNS label, such as the name of a namespace or a queue."""
     if not re.fullmatch(_LABEL, text) or len(text) > LONGEST_LABEL:
         raise ArgumentTypeError(
             f"got {shown(text)}, allowed are 1 to {LONGEST_LABEL} characters a-z, 0-9 and -, no - "
@@ -229,7 +229,7 @@ def label(text: str) -> str:
 
 
 def object_name(text: str) -> str:
-    """Reads the name of a Secret, a service account or a claim: DNS labels with dots between."""
+    """Reads the name of a Secret, service account or claim: DNS labels separated by dots."""
     if not re.fullmatch(rf"{_LABEL}(?:[.]{_LABEL})*", text) or len(text) > _LONGEST_NAME:
         raise ArgumentTypeError(
             f"got {shown(text)}, allowed are 1 to {_LONGEST_NAME} characters a-z, 0-9, - and ., a "
@@ -239,7 +239,7 @@ def object_name(text: str) -> str:
 
 
 def cpus(text: str) -> str:
-    """Reads a number of processor cores: 4, 0.5 or 500m."""
+    """Reads a number of processor cores, such as 4, 0.5 or 500m."""
     if not re.fullmatch(r"[0-9]{1,6}(?:[.][0-9]{1,3})?|[0-9]{1,9}m", text) or not re.search(
         "[1-9]", text
     ):
@@ -251,7 +251,7 @@ def cpus(text: str) -> str:
 
 
 def memory(text: str) -> str:
-    """Reads an amount of memory: 16Gi, 500M."""
+    """Reads an amount of memory, such as 16Gi or 500M."""
     match = re.fullmatch(r"([0-9]{1,18}(?:[.][0-9]{1,3})?)([A-Za-z]*)", text)
     if not match or match[2] not in _BYTES:
         raise ArgumentTypeError(
@@ -267,7 +267,7 @@ def memory(text: str) -> str:
 
 
 def memory_or_none(text: str) -> str | None:
-    """Reads an amount of memory; 0 and "none" mean none of it."""
+    """Reads an amount of memory; returns None for 0 and "none"."""
     return None if text in ("0", "none") else memory(text)
 
 
@@ -282,7 +282,7 @@ def image(text: str) -> str:
 
 
 def claim_mount(text: str) -> ClaimMount:
-    """Reads CLAIM:/FOLDER."""
+    """Reads a claim and its mount path: CLAIM:/FOLDER."""
     claim, _, path = text.partition(":")
     if not path.startswith("/") or re.search(r"[:\s]|/[.][.]?(/|$)", path) or path == "/":
         raise ArgumentTypeError(
@@ -293,7 +293,7 @@ def claim_mount(text: str) -> ClaimMount:
 
 
 def assignment(text: str) -> tuple[str, str]:
-    """Reads NAME=VALUE."""
+    """Reads an environment variable: NAME=VALUE."""
     name, equals, value = variable(text).partition("=")
     if not equals:
         raise ArgumentTypeError(
@@ -304,7 +304,7 @@ def assignment(text: str) -> tuple[str, str]:
 
 
 def secret_variable(text: str) -> SecretVariable:
-    """Reads NAME=SECRET:KEY."""
+    """Reads an environment variable from a Secret: NAME=SECRET:KEY."""
     name, _, place = text.partition("=")
     secret, _, key = place.partition(":")
     if not re.fullmatch(r"[-._a-zA-Z0-9]{1,253}", key):

@@ -40,7 +40,7 @@ A BOOL is yes, no, 1, 0, true or false. The exit code is 0, kubectl's, or 2 for 
 
 
 def add_arguments(parser: OptionParser) -> None:
-    """Adds the options of `tfdist kubernetes`."""
+    """Adds the options of `tfdist kubernetes` to the parser."""
     parser.usage = "tfdist kubernetes --name NAME --image IMAGE [options] -- COMMAND [ARGUMENT...]"
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES

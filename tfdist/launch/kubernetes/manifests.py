@@ -1,4 +1,4 @@
-"""All manifests of a run and their text; the TFJob and the network policy among them."""
+"""All manifests of a run as YAML text, including the TFJob and the network policy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ from tfdist.launch.kubernetes.train_job import train_job
 
 
 def tf_job(options: JobOptions) -> list[dict[str, Any]]:
-    """Returns the manifest. Worker 0 is the chief, so that the operator knows when all is done."""
+    """Returns the manifest of the TFJob.
+
+    Worker 0 is the chief, so that the operator knows when the run has ended.
+    """
     counts = {"Chief": 1, "Worker": options.num_instances - 1, "Evaluator": options.has_evaluator}
     deadline = options.active_deadline_s
     return [
@@ -36,7 +39,7 @@ def tf_job(options: JobOptions) -> list[dict[str, Any]]:
             "spec": {
                 "runPolicy": {
                     "backoffLimit": options.max_restarts,
-                    # Whoever still runs when the chief has ended or failed is stopped.
+                    # Pods that still run when the chief has ended or failed are stopped.
                     "cleanPodPolicy": "Running",
                     **({"activeDeadlineSeconds": deadline} if deadline else {}),
                 },
@@ -54,21 +57,22 @@ def _replicas(options: JobOptions, role: str, count: int) -> dict[str, Any]:
     trains = role != "Evaluator"
     start = {"name": START_TIMEOUT, "value": str(options.start_timeout_s)}
     env = [*([start, *replica_variables(options)] if trains else []), *program_variables(options)]
-    # The operator finds container and port by their names.
+    # The operator finds the container and the port by these names.
     container = program_container(options, name="tensorflow", env=env, port="tfjob-port")
     template = checked(
         "IoK8sApiCoreV1PodTemplateSpec", pod_template(options, container, restart=None)
     )
     return {
         "replicas": count,
-        # "ExitCode" starts a pod again if its exit code is 128 or more, as ours are meant.
+        # "ExitCode" starts a pod again if its exit code is 128 or more. The exit codes of workers
+        # are chosen for this rule.
         "restartPolicy": "ExitCode" if options.max_restarts else "Never",
         "template": template,
     }
 
 
 def network_policy(options: JobOptions) -> dict[str, Any]:
-    """Returns the manifest: only pods of this run may connect to pods of this run."""
+    """Returns the manifest that allows only pods of this run to connect to pods of this run."""
     pods = {"matchLabels": run_labels(options)}
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -86,13 +90,13 @@ _MAKERS = {"job": indexed_job, "tfjob": tf_job, "mpijob": mpi_job, "trainjob": t
 
 
 def manifests(options: JobOptions) -> list[dict[str, Any]]:
-    """Returns the manifests in the order in which they have to be submitted."""
+    """Returns the manifests in the order in which they must be submitted."""
     guard = [network_policy(options)] if options.has_network_policy else []
     return guard + _MAKERS[options.kind](options)
 
 
 def to_yaml(documents: list[dict[str, Any]]) -> str:
-    """Returns the documents as one YAML stream that reads the same everywhere."""
+    """Returns the documents as one YAML stream that all YAML parsers read in the same way."""
     return yaml.dump_all(
         documents,
         Dumper=_Dumper,
@@ -109,8 +113,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # Quoted unless it is plainly a word: to kubectl's parser 1e-3 and 0o17 are numbers, and y is
-    # true, which PyYAML would leave without quotes.
+    # Text is quoted unless it is clearly a word. PyYAML would leave 1e-3, 0o17 and y without
+    # quotes, but the parser of kubectl reads the first two as numbers and y as true.
     quote = '"' if "'" in text else "'"
     is_word = re.fullmatch(r"[A-Za-z/][A-Za-z0-9._/-]+", text)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if is_word else quote)

@@ -1,8 +1,8 @@
-"""A run as an MPIJob of Kubeflow's MPI Operator (v2beta1), over Horovod.
+"""A run over Horovod as an MPIJob of Kubeflow's MPI Operator (v2beta1).
 
-All settings of sshd and ssh are on their command lines, so that the image needs none. The operator
-makes a key for the run and mounts it in all pods; it is what the launcher shows to the workers, and
-by which the workers' sshd shows itself.
+All settings of sshd and ssh are on their command lines, so that the image needs no configuration of
+them. The operator makes a key for the run and mounts it in all pods. The launcher authenticates to
+the workers with this key. It is also the host key of the workers' sshd.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tfdist.launch.kubernetes.pods import (
 )
 from tfdist.launch.machine.mpi import mpirun_options
 
-# Above 1024: sshd needs no right for it.
+# Above 1024, so that sshd needs no privilege to listen on it.
 SSH_PORT = 2222
-# What sshd needs to serve root: a child of its own without rights, in an empty folder.
+# Capabilities that sshd needs as root. It starts a child process without rights in an empty folder.
 _ROOT_SSHD_CAPABILITIES = ("SETGID", "SETUID", "SYS_CHROOT")
 
 
 def mpi_job(options: JobOptions) -> list[dict[str, Any]]:
-    """Returns the manifests: the MPIJob, and the Job of the evaluator."""
+    """Returns the manifests: the MPIJob and the evaluator's Job."""
     deadline = options.active_deadline_s
     job = {
         "apiVersion": "kubeflow.org/v2beta1",
@@ -79,7 +79,8 @@ def _workers(options: JobOptions) -> dict[str, Any]:
     )
     return {
         "replicas": options.num_instances,
-        # The operator replaces the launcher, but not a worker's pod: its container must come back.
+        # The operator replaces the launcher's pod, but not a worker's pod. So the container of a
+        # worker must be started again in its pod.
         "restartPolicy": "OnFailure" if options.max_restarts else "Never",
         "template": _template(options, container | sshd_probe(), runs_program=True),
     }
@@ -93,12 +94,15 @@ def _template(
 
 
 def key_folder(options: JobOptions) -> str:
-    """Returns where the operator mounts the key: for root where it then protects it for root."""
+    """Returns the folder in which the operator mounts the key.
+
+    If the containers run as root, it is the folder for which the operator sets root's permissions.
+    """
     return "/etc/tfdist/ssh" if options.user_id else "/root/.ssh"
 
 
 def sshd_command(options: JobOptions) -> list[str]:
-    """Returns the command of a worker's pod: an SSH server that lets in whoever has the key."""
+    """Returns the command of a worker's pod: an SSH server that accepts the run's key."""
     folder = key_folder(options)
     settings = (
         f"HostKey={folder}/id_rsa",
@@ -109,7 +113,7 @@ def sshd_command(options: JobOptions) -> list[str]:
         "PermitRootLogin=prohibit-password",
         "PidFile=none",
         "PrintMotd=no",
-        # The key's folder belongs to root, whoever runs sshd.
+        # The key's folder belongs to root, even if another user runs sshd.
         "StrictModes=no",
         "UsePAM=no",
         "X11Forwarding=no",
@@ -119,26 +123,27 @@ def sshd_command(options: JobOptions) -> list[str]:
 
 
 def sshd_capabilities(options: JobOptions) -> tuple[str, ...]:
-    """Returns the capabilities that sshd needs: none, unless it is root's."""
+    """Returns the capabilities that sshd needs; none unless it runs as root."""
     return () if options.user_id else _ROOT_SSHD_CAPABILITIES
 
 
 def sshd_probe() -> dict[str, Any]:
-    """Returns the container's readiness probe: mpirun waits until all workers answer."""
+    """Returns the readiness probe of sshd, so that mpirun waits until all workers answer."""
     probe = {"tcpSocket": {"port": SSH_PORT}, "initialDelaySeconds": 2, "periodSeconds": 10}
     return {"readinessProbe": probe}
 
 
 def mpirun_command(options: JobOptions) -> list[str]:
-    """Returns the launcher's command. The operator's variables name the hosts."""
+    """Returns the launcher's command; the operator's variables name the hosts."""
     ssh = (
         f"-p {SSH_PORT} -i {key_folder(options)}/id_rsa -o BatchMode=yes -o ConnectTimeout=10 "
         "-o ConnectionAttempts=10 -o LogLevel=ERROR -o StrictHostKeyChecking=no "
         "-o UserKnownHostsFile=/dev/null"
     )
-    # After TERM the ranks may save and leave before KILL, and all that before the pod gets KILL.
+    # After SIGTERM the ranks have time to save and exit before mpirun sends SIGKILL. All of this
+    # must end before Kubernetes sends SIGKILL to the pod.
     kill_after_s = max(1, options.grace_s - 2)
-    # sshd starts programs without the container's variables.
+    # sshd starts programs without the container's variables, so mpirun passes them on.
     names = [variable["name"] for variable in launcher_variables(options)]
     return [
         escaped(options.mpirun),
@@ -152,5 +157,5 @@ def mpirun_command(options: JobOptions) -> list[str]:
 
 
 def launcher_variables(options: JobOptions) -> list[dict[str, Any]]:
-    """Returns the launcher's variables, which mpirun hands on to all ranks."""
+    """Returns the launcher's variables, which mpirun passes on to all ranks."""
     return [*replica_variables(options), *program_variables(options)]

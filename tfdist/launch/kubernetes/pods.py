@@ -1,7 +1,8 @@
-"""Pods of a run: containers, resources, rights, and environment variables.
+"""The pods of a run: containers, resources, rights and environment variables.
 
-Kubernetes replaces $(NAME) in a value by the variable NAME, if that stands before it in the list;
-that is how one TF_CONFIG serves all pods of a Job. A doubled $ stands for one that is meant.
+In the value of a variable, Kubernetes replaces $(NAME) by the value of the variable NAME if NAME is
+earlier in the list. In this way, all pods of a Job have the same TF_CONFIG. $$ stands for a
+literal $.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _NAMESPACE = "POD_NAMESPACE"
 
 
 def metadata(options: JobOptions, name: str | None = None) -> dict[str, Any]:
-    """Returns the name, namespace and labels of one of the run's objects."""
+    """Returns the metadata of one of the run's objects: its name, namespace and labels."""
     labels = run_labels(options)
     return {
         "name": name or options.name,
@@ -35,7 +36,7 @@ def metadata(options: JobOptions, name: str | None = None) -> dict[str, Any]:
 
 
 def queued_metadata(options: JobOptions, name: str | None = None) -> dict[str, Any]:
-    """Returns the metadata of an object that Kueue may hold back until there is room."""
+    """Returns the metadata of an object that Kueue may hold back until there is capacity."""
     meta = metadata(options, name)
     if options.queue:
         meta["labels"]["kueue.x-k8s.io/queue-name"] = options.queue
@@ -43,7 +44,7 @@ def queued_metadata(options: JobOptions, name: str | None = None) -> dict[str, A
 
 
 def run_labels(options: JobOptions) -> dict[str, str]:
-    """Returns the labels that all objects and pods of the run have, and nobody else."""
+    """Returns the labels that all objects and pods of the run have, and no other objects."""
     return {"app.kubernetes.io/name": "tfdist", "app.kubernetes.io/instance": options.name}
 
 
@@ -53,10 +54,10 @@ def program_container(
     """Returns the container of a worker or an evaluator, which runs the user's command.
 
     Args:
-      options: What was asked for.
-      name: Of the container.
-      env: Its variables.
-      port: The name of the port on which others connect to it over gRPC; None if nobody does.
+      options: The options of the run.
+      name: Name of the container.
+      env: Environment variables of the container.
+      port: Name of the port for gRPC connections from other pods. None if there are none.
     """
     ports = [{"name": port, "containerPort": GRPC_PORT, "protocol": "TCP"}] if port else []
     return {
@@ -80,15 +81,16 @@ def tool_container(
     is_worker: bool,
     capabilities: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Returns the container in which sshd or mpirun runs, and not the user's command itself.
+    """Returns a container that runs sshd or mpirun instead of the user's command.
 
     Args:
-      options: What was asked for.
-      name: Of the container.
-      command: What it runs, in which Kubernetes replaces nothing more.
-      env: Its variables.
-      is_worker: Whether a worker will run in it, and needs what workers need.
-      capabilities: What it needs beside what the program needs.
+      options: The options of the run.
+      name: Name of the container.
+      command: Command of the container. Kubernetes replaces no variables in it.
+      env: Environment variables of the container.
+      is_worker: Whether a worker will run in the container, so that it gets the settings of
+        workers.
+      capabilities: Capabilities in addition to those of the program.
     """
     small = {"cpu": "500m", "memory": "512Mi"}
     return {
@@ -111,13 +113,13 @@ def pod_template(
     restart: str | None = "Never",
     runs_program: bool = True,
 ) -> dict[str, Any]:
-    """Returns the template of pods with this container.
+    """Returns the template of pods with the given container.
 
     Args:
-      options: What was asked for.
-      container: From one of the functions above.
-      restart: The pods' restart policy; None where the operator has one of its own.
-      runs_program: Whether the user's program runs in them, and needs the rights asked for it.
+      options: The options of the run.
+      container: The container, from one of the functions above.
+      restart: Restart policy of the pods. None if the operator sets one.
+      runs_program: Whether the user's program runs in the pods, so that they get its rights.
     """
     claims = [
         {"name": f"claim-{i}", "persistentVolumeClaim": {"claimName": volume.claim}}
@@ -138,7 +140,7 @@ def pod_template(
             **({"hostIPC": True} if options.host_ipc and runs_program else {}),
             "securityContext": _pod_rights(options),
             **({"serviceAccountName": options.service_account} if options.service_account else {}),
-            # Training asks nothing of the API server, and needs no addresses of other services.
+            # Training does not call the API server and needs no addresses of other services.
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             **({"imagePullSecrets": pull} if pull else {}),
@@ -147,17 +149,17 @@ def pod_template(
 
 
 def resources(options: JobOptions) -> dict[str, Any]:
-    """Returns the container's field "resources", or nothing if none were asked for."""
+    """Returns the container's field "resources", or an empty dict if none were requested."""
     amounts = {"cpu": options.cpu, "memory": options.memory}
     limits = {name: amount for name, amount in amounts.items() if amount}
     if options.gpus:
         limits[_GPU] = str(options.gpus)
-    # Equal: a pod that gets less than it may use is the first to be evicted.
+    # Limits and requests are equal: a pod that requests less than its limit is evicted first.
     return {"resources": {"limits": limits, "requests": dict(limits)}} if limits else {}
 
 
 def _command(words: Sequence[str]) -> dict[str, Any]:
-    # Both as lists: no shell reads them.
+    # Both are lists, so that no shell interprets them.
     return {"command": [words[0]], **({"args": list(words[1:])} if words[1:] else {})}
 
 
@@ -177,7 +179,8 @@ def _pod_rights(options: JobOptions) -> dict[str, Any]:
     user = options.user_id
     groups = {
         "runAsGroup": user,
-        # Claims become writable for the user; not by changing each of their files every time.
+        # Makes claims writable for the user. "OnRootMismatch" avoids changing every file on each
+        # start.
         "fsGroup": user,
         "fsGroupChangePolicy": "OnRootMismatch",
     }
@@ -201,23 +204,23 @@ def _mounts(options: JobOptions) -> dict[str, Any]:
 
 
 def escaped(text: str) -> str:
-    """Returns the text in which Kubernetes replaces nothing: it arrives as it is written here."""
+    """Returns the text with escapes, so that Kubernetes replaces no variables in it."""
     return text.replace("$", "$$")
 
 
 def addresses(options: JobOptions, hostnames: Sequence[str], service: str) -> list[str]:
-    """Returns where the pods of these hostnames listen, by the names the service gives them."""
+    """Returns the addresses on which pods with these hostnames listen, as names of the service."""
     namespace = options.namespace or f"$({_NAMESPACE})"
     return [f"{hostname}.{service}.{namespace}.svc:{GRPC_PORT}" for hostname in hostnames]
 
 
 def worker_variables(options: JobOptions, workers: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns the variables of a training pod whose index in its Job is its index as a worker."""
-    # The Job's controller would add this one itself, but last, when TF_CONFIG cannot use it.
+    """Returns the variables of a training pod; its index in the Job is its worker index."""
+    # The Job's controller also adds this variable, but at the end, so that TF_CONFIG cannot use it.
     annotation = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     index = _from_field(_INDEX, annotation)
     config = _tf_config(workers, "worker", f"$({_INDEX})")
-    # An index as a number: no quotes around what Kubernetes replaces.
+    # The index must be a number, so there are no quotes around the text that Kubernetes replaces.
     config = config.replace(f'"$({_INDEX})"', f"$({_INDEX})")
     return [
         index,
@@ -230,7 +233,7 @@ def worker_variables(options: JobOptions, workers: Sequence[str]) -> list[dict[s
 
 
 def evaluator_variables(options: JobOptions, workers: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns the variables of the pod that evaluates."""
+    """Returns the variables of the evaluator's pod."""
     return [
         *_namespace_variables(options),
         {"name": "TF_CONFIG", "value": _tf_config(workers, "evaluator", 0)},
@@ -239,7 +242,7 @@ def evaluator_variables(options: JobOptions, workers: Sequence[str]) -> list[dic
 
 
 def replica_variables(options: JobOptions) -> list[dict[str, Any]]:
-    """Returns what each training pod is told about its replicas."""
+    """Returns the variables that describe the replicas of each training pod."""
     return [
         {"name": NUM_LOCAL_REPLICAS, "value": str(options.replicas_per_instance)},
         {"name": DEVICES_PER_REPLICA, "value": str(options.devices_per_replica)},
@@ -247,7 +250,7 @@ def replica_variables(options: JobOptions) -> list[dict[str, Any]]:
 
 
 def program_variables(options: JobOptions) -> list[dict[str, Any]]:
-    """Returns the variables that the user has asked for."""
+    """Returns the variables that the user requested."""
     return [
         *({"name": name, "value": escaped(value)} for name, value in options.env),
         *(
@@ -275,17 +278,17 @@ def _tf_config(workers: Sequence[str], task_type: str, index: int | str) -> str:
 
 
 def checked(model: str, document: dict[str, Any]) -> dict[str, Any]:
-    """Returns the document, after the model of that name has read all of it.
+    """Validates a document with the model of the given name, and returns the document.
 
-    The models refuse a wrong type, but pass over a field that they do not know. So what they have
-    read is compared with what there was.
+    The models refuse a value of the wrong type, but ignore unknown fields. So the document is
+    compared with the fields that the model has read.
 
     Args:
       model: The name of a class in `kubeflow_trainer_api.models`.
-      document: A manifest, or the part of one that the class describes.
+      document: A manifest, or the part of a manifest that the class describes.
 
     Raises:
-      ValueError: If the model does not know a field, or its value is of another type.
+      ValueError: If the model does not know a field, or a value is of another type.
     """
     unlike = _first_difference(document, getattr(models, model).from_dict(document).to_dict())
     if unlike is not None:

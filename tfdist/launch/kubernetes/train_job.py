@@ -1,7 +1,7 @@
-"""A run as a TrainJob of Kubeflow Trainer v2, and the runtime that it refers to.
+"""A run as a TrainJob of Kubeflow Trainer v2, and the TrainingRuntime that it refers to.
 
-The runtime holds what somebody who looks after a cluster wants to see: rights, volumes, what is
-done with a failure. The TrainJob holds the run: image, command, variables, size.
+The runtime holds the settings for the administrators of a cluster: rights, volumes and the handling
+of failures. The TrainJob holds the settings of the run: image, command, variables and size.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from tfdist.launch.kubernetes.pods import (
 
 _GROUP = "trainer.kubeflow.org"
 _VERSION = f"{_GROUP}/v1alpha1"
-# Trainer puts what the TrainJob says into the container "node" of the job with this label.
+# Trainer copies the TrainJob's settings into the container "node" of the job with this label.
 _TRAINER = {f"{_GROUP}/trainjob-ancestor-step": "trainer"}
 _FROM_TRAIN_JOB = ("image", "command", "args", "env")
 
 
 def train_job(options: JobOptions) -> list[dict[str, Any]]:
-    """Returns the manifests: the TrainingRuntime, which has to be there first, and the TrainJob."""
-    # JobSet's names: of the set, the job in it, that job's number, the pod's index.
+    """Returns the manifests: the TrainingRuntime, which must exist first, and the TrainJob."""
+    # Hostnames of a JobSet: name of the set, name of the job, number of the job, index of the pod.
     hostnames = [f"{options.name}-node-0-{index}" for index in range(options.num_instances)]
     workers = addresses(options, hostnames, options.name)
     if options.engine == "horovod":
@@ -101,7 +101,7 @@ def _runtime(options: JobOptions, jobs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _policy(options: JobOptions) -> dict[str, Any]:
-    # One launcher; how many nodes there are, the TrainJob says.
+    # There is one launcher. The TrainJob sets the number of nodes.
     if options.engine == "grpc":
         return {"numNodes": options.num_instances}
     mpi = {
@@ -134,7 +134,7 @@ def _sshd_job(options: JobOptions) -> dict[str, Any]:
     container = tool_container(
         options, name="node", command=sshd_command(options), env=(), is_worker=True
     )
-    # Without labels: Trainer leaves this job's command alone.
+    # Without the label, Trainer does not change the command of this job.
     return _job(options, "node", container | sshd_probe())
 
 
@@ -147,7 +147,10 @@ def _job(
     after: str | None = None,
     runs_program: bool = True,
 ) -> dict[str, Any]:
-    """Returns one of the JobSet's jobs: a failed pod fails it, and the set starts all again."""
+    """Returns one job of the JobSet.
+
+    A failed pod fails the job, and the JobSet then starts all jobs again.
+    """
     return {
         "name": name,
         "replicas": 1,

@@ -1,4 +1,4 @@
-"""`tfdist slurm`: a batch script for a run, and what the script runs on the cluster."""
+"""The command `tfdist slurm`: a run's batch script, and the processes that it starts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["add_arguments", "main"]
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Writes the script and submits it, or prints it; returns the exit code.
+    """Writes the batch script and submits it, or prints it; returns the exit code.
 
     Raises:
-      UsageError: If something is wrong; nothing was submitted.
+      UsageError: If an option is invalid or a program is missing. Nothing was submitted.
     """
     from tfdist.launch.errors import UsageError
     from tfdist.launch.machine.mpi import find_mpirun, horovod_problem

@@ -1,4 +1,4 @@
-"""How the workers of a Slurm job have ended: by whose fault, and with which exit code."""
+"""The end of a Slurm job's workers: the worker that caused it, and the job's exit code."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from tfdist.launch.slurm.worker import JobFiles, Record
 from tfdist.process.exit_codes import LOST_WORKER, SAVED_AND_STOPPED
 
 _STOP_CODES = tuple(SAVED_AND_STOPPED.values())
-_SILENT = 124  # as `tfdist run` has it
-_LOST_A_DAEMON = 205  # mpirun's exit code when it does not reach a node any more
-# Those that lost a worker have all left: the lost one will not be heard of any more.
+_SILENT = 124  # As in `tfdist run`.
+_LOST_A_DAEMON = 205  # The exit code of mpirun if it can no longer reach a node.
+# Time without a new record after which a lost worker is given up. The workers that lost it have
+# all exited by then.
 _SILENCE_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How the workers have ended.
+    """The result of one start of the workers.
 
     Attributes:
-      exit_code: What the job ends with.
-      worker: The one that failed first; None if none has.
-      kind: How it failed.
-      detail: What else is known about that.
+      exit_code: The exit code of the job.
+      worker: The worker that failed first, or None if none failed.
+      kind: The kind of its failure.
+      detail: Further information about the failure.
     """
 
     exit_code: int
@@ -39,12 +40,14 @@ class Ending:
 
 
 def is_hopeless(records: Mapping[int, Record], now_s: float, grace_s: float) -> bool:
-    """Whether workers have failed and the rest will not end by itself: a node does not answer.
+    """Returns True if workers have failed and the others will not end by themselves.
+
+    This is the case if a node does not answer.
 
     Args:
-      records: The workers that have started.
-      now_s: The time, in seconds since 1970.
-      grace_s: How long the others may take once one has failed.
+      records: The records of the workers that have started.
+      now_s: The current time, in seconds since 1970.
+      grace_s: Time in seconds that the other workers have to end after one has failed.
     """
     failed = {worker: record for worker, record in records.items() if _has_failed(record)}
     if not failed:
@@ -56,25 +59,29 @@ def is_hopeless(records: Mapping[int, Record], now_s: float, grace_s: float) -> 
 
 
 def is_node_lost(records: Mapping[int, Record], step_code: int) -> bool:
-    """Whether somebody says that a node does not answer: it is worth looking which."""
+    """Returns True if mpirun or a worker reports that a node does not answer.
+
+    In this case the caller checks which node it is.
+    """
     return step_code == _LOST_A_DAEMON or any(r.code == LOST_WORKER for r in records.values())
 
 
 def ending(
     records: Mapping[int, Record], step_code: int, unreachable: Collection[int] = ()
 ) -> Ending:
-    """Returns how the workers have ended.
+    """Returns the result of the workers from their records.
 
-    The first that failed is the cause, unless it left because it had lost another one.
+    The first worker that failed is the cause, unless it exited because it had lost another worker.
 
     Args:
-      records: The workers that have started.
-      step_code: What `srun` or `mpirun` ended with.
-      unreachable: Those whose nodes do not answer. They think that they have lost the others.
+      records: The records of the workers that have started.
+      step_code: The exit code of `srun` or `mpirun`.
+      unreachable: The workers on nodes that do not answer. These workers may report that they have
+        lost the others.
     """
     in_order = sorted(records.items(), key=lambda item: _end_s(item[1]))
     failed = [(worker, record) for worker, record in in_order if _has_failed(record)]
-    # Slurm and mpirun stop the others when one has failed.
+    # When one worker has failed, Slurm and mpirun stop the others.
     first_s = _end_s(failed[0][1]) if failed else 0.0
     by_itself = [
         (worker, record)
@@ -106,11 +113,12 @@ def ending(
 
 
 def failure_of(end: Ending, records: Mapping[int, Record], files: JobFiles) -> Failure | None:
-    """Returns what is known about the worker that failed first; None if none has."""
+    """Returns the failure of the worker that failed first, or None if none failed."""
     if end.worker is None:
         return None
     record = records[end.worker]
-    # Of a silent one the last sign of life is not known: those that missed it left soon after.
+    # The time at which a silent worker stopped is unknown. The workers that lost it exited soon
+    # after, so the last of their times is used.
     at_s = record.ended_s or max(_end_s(other) for other in records.values())
     log_path = files.log_path(end.worker)
     return Failure(
@@ -130,7 +138,7 @@ def failure_of(end: Ending, records: Mapping[int, Record], files: JobFiles) -> F
 
 
 def stopped_after(end: Ending, records: Mapping[int, Record]) -> dict[str, bool]:
-    """Returns the workers that ran on after the first failure; True if they had to be killed."""
+    """Returns the workers that still ran after the first failure; True if they had to be killed."""
     if end.worker is None or end.kind == "silent":
         return {}
     first_s = _end_s(records[end.worker])

@@ -1,8 +1,8 @@
-"""What a batch script of `tfdist slurm` runs: it starts the workers and sees to their end.
+"""The program that a batch script of `tfdist slurm` runs to start and supervise the workers.
 
-It runs on the job's first node, starts `srun` or `mpirun`, passes signals on to it, names the
-worker that failed first and ends with that worker's exit code. It does not wait for a node that
-does not answer: Slurm itself would, for SlurmdTimeout seconds.
+It runs on the job's first node, starts `srun` or `mpirun` and passes signals on to it. It names the
+worker that failed first and exits with that worker's exit code. It does not wait for a node that
+does not answer. Slurm itself would wait SlurmdTimeout seconds.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ from tfdist.launch.slurm.worker import JobFiles, Record
 from tfdist.process.exit_codes import LOST_WORKER, NEVER_AGAIN, PORT_TAKEN, SAVED_AND_STOPPED
 
 _LOOK_EVERY_S = 0.5
-# Another node's files are not seen at once in a shared folder.
+# Files of another node appear in a shared folder with a delay.
 _RECORDS_LIMIT_S = 5.0
 _MOST_OTHER_PORTS = 3
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-_CANNOT_START = 127  # as a shell has it
+_CANNOT_START = 127  # As in a shell.
 _NEVER_AGAIN = (0, *NEVER_AGAIN, 126, _CANNOT_START, *SAVED_AND_STOPPED.values())
 _BOX_WIDTH = 100
-_ANY_PORT = 6818  # slurmd's, unless its administrator says otherwise: then it is refused
+# The default port of slurmd. If the cluster uses another one, a live node refuses the connection,
+# which is an answer as well.
+_ANY_PORT = 6818
 
 
 def main(argv: Sequence[str]) -> int:
@@ -69,11 +71,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 class _Job:
-    """The workers, started once or several times.
+    """The workers of the job, which are started once or several times.
 
     Attributes:
-      records: How those of the last start have ended.
-      is_asked_to_stop: Whether a signal has come.
+      records: The workers' records of the last start.
+      is_asked_to_stop: Whether a signal was received.
       has_lost_a_node: Whether a node of the job does not answer.
     """
 
@@ -89,7 +91,11 @@ class _Job:
         self._grace_s = grace_s
 
     def run(self, restarts: int) -> Ending:
-        """Starts the workers, waits for their end, and returns how it was."""
+        """Starts the workers, waits until they have ended, and returns the result.
+
+        Args:
+          restarts: Number of restarts of the workers within this job so far.
+        """
         before = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         environ = {
             **_without_other_run(os.environ),
@@ -97,7 +103,7 @@ class _Job:
             RESTART_COUNT: str(before + restarts),
         }
         self._files.remove(self._num_workers)
-        # Blocked: none may come between the start and the moment it can be passed on.
+        # Signals are blocked, so that none arrives after the start and before it can be passed on.
         signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         try:
             process = subprocess.Popen(
@@ -131,7 +137,7 @@ class _Job:
                 process.kill()
 
     def _ending(self, code: int) -> Ending:
-        """Returns how the workers have ended, as soon as all have told."""
+        """Waits until all workers have written their final records, and returns the result."""
         give_up_s = time.monotonic() + _RECORDS_LIMIT_S
         while True:
             self.records = self._files.read(self._num_workers)
@@ -159,7 +165,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 def _tell(
     end: Ending, job: _Job, files: JobFiles, restarts: int, options: argparse.Namespace
 ) -> None:
-    """Says who failed first, if any has."""
+    """Prints the failure of the worker that failed first, or another reason of the end."""
     failure = failure_of(end, job.records, files)
     if failure is not None:
         stopped = stopped_after(end, job.records)
@@ -180,7 +186,7 @@ def _tell(
 
 
 def _unreachable(records: Mapping[int, Record]) -> list[int]:
-    """Returns the workers whose nodes do not answer at all."""
+    """Returns the workers on nodes that do not answer."""
     hosts = sorted({record.host for record in records.values()})
     with ThreadPoolExecutor(max_workers=len(hosts) or 1) as pool:
         answers = dict(zip(hosts, pool.map(_does_answer, hosts), strict=True))
@@ -191,16 +197,16 @@ def _does_answer(host: str) -> bool:
     try:
         connect(f"{host}:{_ANY_PORT}").close()
     except ConnectionRefusedError:
-        return True  # nobody listens there, and the node says so
+        return True  # No process listens on this port, but the node has answered.
     except OSError:
         return False
     return True
 
 
 def _without_other_run(environ: Mapping[str, str]) -> dict[str, str]:
-    """Leaves out the variables of the run in whose environment the job was submitted, if any.
+    """Returns the environment without variables of a run in which the job was submitted, if any.
 
-    The batch script sets those of `SHAPE` for all workers; they stay.
+    Variables in `SHAPE` are kept: the batch script sets them for all workers.
     """
     return {
         name: value

@@ -1,4 +1,4 @@
-"""The text of a batch script, and its submission with sbatch."""
+"""The text of a Slurm batch script, and its submission with sbatch."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from tfdist.launch.machine.cores_and_gpus import Machine, Share, share_environme
 from tfdist.launch.machine.mpi import mpirun_environment, mpirun_options
 from tfdist.launch.slurm.slurm_options import SlurmOptions
 
-# The workers have their own time to save, before: see --save-before-end.
+# Short, because the workers have had time to save before: see --save-before-end.
 _MPIRUN_KILL_AFTER_S = 1.0
 _WIDTH = 90
 _DEFAULTS = {
-    # A worker that is killed leaves its last line.
+    # So that the log of a killed worker contains its last line.
     "PYTHONUNBUFFERED": "1",
 }
 
-_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+_INTERRUPTED = 130  # 128 + SIGINT, as in a shell.
 
 
 def batch_script(
     options: SlurmOptions, *, mpirun: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> str:
-    """Returns the script that sbatch takes.
+    """Returns the text of the batch script for sbatch.
 
     Args:
-      options: The job.
+      options: The options of the job.
       mpirun: The path of mpirun, for Horovod.
-      environ: The environment in which the job is submitted: it goes to the workers, and what is
-        set there about threads is left alone.
+      environ: The environment in which the job is submitted. The workers get it. Its settings for
+        threads are not changed.
     """
     variables = _variables(options, mpirun, environ)
     lines = [
@@ -60,8 +60,8 @@ def batch_script(
 def _directives(options: SlurmOptions) -> list[str]:
     gpus, of_whom = options.gpus_per_task, "task"
     if options.engine == "horovod" and gpus is not None:
-        # mpirun starts one daemon a node, to which Slurm would give one task's GPUs. Of a node's
-        # GPUs each rank takes its own by itself.
+        # mpirun starts one daemon per node, and Slurm would give it the GPUs of one task. So the
+        # GPUs are requested per node, and each rank selects its own.
         gpus, of_whom = gpus * options.tasks_per_node, "node"
     wanted = {
         "job-name": options.job_name,
@@ -76,7 +76,8 @@ def _directives(options: SlurmOptions) -> list[str]:
         "qos": options.qos,
         "output": f"{options.log_dir}/%x-%j.log",
         "open-mode": "append",
-        # B: to the script alone, whose last process passes it on: mpirun is no step of the job.
+        # "B" sends the signal only to the script, and the script's last process passes it on.
+        # mpirun is not a step of the job, so Slurm would not signal it.
         "signal": f"B:USR1@{options.save_before_end_s}",
         "export": "ALL",
     }
@@ -94,7 +95,7 @@ def _variables(
     }
     if options.threads is not None or options.cpus_per_task is not None:
         cores = tuple(range(options.cpus_per_task or 1))
-        # GPUs are Slurm's to give: it sets CUDA_VISIBLE_DEVICES for each task.
+        # Slurm assigns the GPUs: it sets CUDA_VISIBLE_DEVICES for each task.
         share = Share(num_workers=1, index=0, bind="none", threads=options.threads, num_devices=0)
         variables |= share_environment(share, Machine(cores=cores, numa_nodes=(cores,)), environ)
     if options.start_timeout_s is not None:
@@ -122,7 +123,7 @@ def _starter(options: SlurmOptions, mpirun: str | None) -> list[str]:
         )
         places = ("--map-by", f"ppr:{per_node}:node", "-np", str(options.num_instances))
         return [mpirun or "mpirun", *wide, *places]
-    # srun takes some of these from the job in some versions only.
+    # Given explicitly, because only some versions of srun take all of these from the job.
     words = [f"--nodes={options.nodes}", f"--ntasks-per-node={per_node}"]
     if options.cpus_per_task is not None:
         words.append(f"--cpus-per-task={options.cpus_per_task}")
@@ -132,7 +133,7 @@ def _starter(options: SlurmOptions, mpirun: str | None) -> list[str]:
 
 
 def _wrapped(words: Sequence[str]) -> list[str]:
-    """Returns words as lines of a command that goes on after them."""
+    """Returns words as the lines of a command that continues after them."""
     lines = [shlex.quote(words[0])]
     for word in words[1:]:
         longer = f"{lines[-1]} {shlex.quote(word)}"
@@ -145,10 +146,10 @@ def _continued(line: str) -> str:
 
 
 def submit(script: str, options: SlurmOptions) -> int:
-    """Submits the job, keeps its script beside its logs, and returns the exit code.
+    """Submits the job, saves its script in the folder of its logs, and returns the exit code.
 
     Raises:
-      UsageError: If there is no sbatch here.
+      UsageError: If sbatch is not installed on this machine.
     """
     folder = Path(options.log_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -176,7 +177,7 @@ def submit(script: str, options: SlurmOptions) -> int:
 
 def _keep(script: str, folder: Path, job_name: str, job_id: str) -> Path:
     path = folder / f"{job_name}-{job_id}.sbatch"
-    # It has the variables of --env: for its owner only.
+    # Only the owner may read it, because it contains the variables of --env.
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(script)
     return path

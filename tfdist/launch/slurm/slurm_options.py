@@ -1,4 +1,4 @@
-"""What `tfdist slurm` was asked for, checked before anything is written or submitted."""
+"""The options of `tfdist slurm`, checked before anything is written or submitted."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tfdist.launch.options.program import program_command
 from tfdist.launch.options.run_rules import total_replicas
 from tfdist.launch.slurm.slurm_parser import time_limit_s
 
-_MOST_TASKS_PER_NODE = 64  # as many ports as `tfdist.cluster.slurm.first_port` leaves to a job
-# What the script sets itself, and what to use instead.
+_MOST_TASKS_PER_NODE = 64  # The number of ports that `tfdist.cluster.slurm.first_port` allows.
+# Options of sbatch that the script sets itself -> the option to use instead.
 _SET_HERE = {
     **{f"--{name}": f"--{name}" for name in ("nodes", "cpus-per-task", "gpus-per-task", "mem")},
     **{f"--{name}": f"--{name}" for name in ("job-name", "time", "partition", "account", "qos")},
@@ -38,35 +38,36 @@ _SET_HERE = {
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmOptions:
-    """The options of one job. What is None is left to Slurm, or not asked for.
+    """The options of one job. An option that is None is left to Slurm, or was not given.
 
     Attributes:
-      command: What every worker runs; a .py file and "-m MODULE" have this Python before them.
+      command: The command of every worker. A .py file or "-m MODULE" is preceded by this Python.
       engine: "grpc" or "horovod".
-      nodes: Nodes of the job.
-      tasks_per_node: Workers on each of them.
-      replicas_per_instance: Copies of the model in each worker.
-      devices_per_replica: Devices of each copy.
-      cpus_per_task: Processor cores of each worker.
-      gpus_per_task: GPUs of each worker.
-      mem: Memory of each node, as Slurm writes it.
-      threads: Threads that compute in each worker; None is as many as it has cores.
-      environment: Variables whose values the script has. Those without a value here go to the
-        workers, too, from the environment in which the job is submitted.
-      job_name: The job's name, and the logs'.
-      time: Its time limit, as Slurm writes it.
-      partition: Where it may run.
-      account: Who is charged for it.
-      qos: Its quality of service.
-      sbatch_args: More options of sbatch.
-      log_dir: The folder of the script and of all logs.
-      save_before_end_s: How long before the time limit the workers are told.
-      requeue: Whether it goes back into the queue.
-      max_restarts: How often the workers may be started again within the job.
-      grace_s: How long the other workers may take once one has failed.
-      start_timeout_s: How long workers wait for each other at the start.
-      dry_run: Whether to print the script only.
-      wait: Whether to wait for the job's end.
+      nodes: Number of nodes of the job.
+      tasks_per_node: Number of workers on each node.
+      replicas_per_instance: Number of copies of the model in each worker.
+      devices_per_replica: Number of devices of each copy.
+      cpus_per_task: Number of processor cores of each worker.
+      gpus_per_task: Number of GPUs of each worker.
+      mem: Memory of each node, in Slurm's notation.
+      threads: Number of computing threads in each worker. None means its number of cores.
+      environment: Variables that the script sets. Variables given without a value are not in it:
+        the workers get them from the environment in which the job is submitted.
+      job_name: Name of the job and of its logs.
+      time: Time limit of the job, in Slurm's notation.
+      partition: Partition in which the job may run.
+      account: Account that is charged for the job.
+      qos: Quality of service of the job.
+      sbatch_args: Further options of sbatch.
+      log_dir: Folder of the script and of all logs.
+      save_before_end_s: Time in seconds before the time limit at which the workers are told to save
+        and stop.
+      requeue: Whether the job goes back into the queue.
+      max_restarts: Number of times that the workers may be started again within the job.
+      grace_s: Time in seconds that the other workers have to end after one has failed.
+      start_timeout_s: Time in seconds that workers wait for each other at the start.
+      dry_run: Whether to only print the script.
+      wait: Whether to wait for the end of the job.
     """
 
     command: tuple[str, ...]
@@ -97,17 +98,17 @@ class SlurmOptions:
 
     @property
     def num_instances(self) -> int:
-        """Workers of the job."""
+        """The number of workers of the job."""
         return self.nodes * self.tasks_per_node
 
 
 def slurm_options(
     given: argparse.Namespace, environ: Mapping[str, str] = os.environ
 ) -> SlurmOptions:
-    """Checks what the parser has read.
+    """Checks the parsed arguments and returns the options of the job.
 
     Raises:
-      UsageError: If something is wrong or does not fit.
+      UsageError: If an option is invalid or does not fit the others.
     """
     command = program_command(given.command, environ.get("PATH"))
     nodes, tasks_per_node = _places(given.num_instances, given.nodes, given.tasks_per_node)
@@ -150,7 +151,7 @@ def slurm_options(
 
 
 def _places(instances: int | None, nodes: int | None, per_node: int | None) -> tuple[int, int]:
-    """Returns nodes and tasks per node, from those of the three numbers that are given."""
+    """Returns nodes and tasks per node, computed from the numbers that are given."""
     if instances is None:
         return nodes or 1, per_node or 1
     if nodes is not None and per_node is not None:
@@ -171,7 +172,11 @@ def _places(instances: int | None, nodes: int | None, per_node: int | None) -> t
 
 
 def _check(options: SlurmOptions) -> None:
-    """Refuses options that do not fit each other."""
+    """Checks that the options fit each other.
+
+    Raises:
+      UsageError: If they do not.
+    """
     if options.tasks_per_node > _MOST_TASKS_PER_NODE:
         raise UsageError(
             f"--tasks-per-node is {options.tasks_per_node}, and at most {_MOST_TASKS_PER_NODE} "
@@ -211,14 +216,14 @@ def _sbatch_words(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _written(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that the script writes down: those given with a value."""
+    """Returns the variables that the script sets: those given with a value."""
     values = rules.environment(words, environ)
     named = {word.partition("=")[0] for word in words if "=" in word}
     return {name: value for name, value in values.items() if name in named}
 
 
 def _name_of(command: Sequence[str]) -> str:
-    """Returns a job name: that of the script or the module, else the program's."""
+    """Returns the default job name: the name of the script or module, else of the program."""
     program, *rest = (os.path.basename(word) for word in command)
     is_python = re.fullmatch(r"python[0-9.]*", program) is not None
     named = next((word for word in rest if not word.startswith("-")), program)

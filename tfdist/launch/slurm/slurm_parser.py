@@ -1,4 +1,4 @@
-"""The command line of `tfdist slurm`, and the values of its options."""
+"""The command line of `tfdist slurm`, and checks of its options' values."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _TIME = re.compile(
 
 
 def add_arguments(parser: OptionParser) -> None:
-    """Adds the options of `tfdist slurm`."""
+    """Adds the options of `tfdist slurm` to the parser."""
     parser.usage = "tfdist slurm [options] [--] COMMAND [ARGUMENT...]"
     parser.epilog = _EXAMPLES
     add_command_argument(parser)
     add_size_arguments(parser)
     instances = parser.option("--num-instances")
     instances.default = None
-    parser.option("--evaluator").help = argparse.SUPPRESS  # refused
+    parser.option("--evaluator").help = argparse.SUPPRESS  # Hidden, because it is refused.
     instances.help = "worker processes, one a task (default: nodes times tasks per node)"
     _add_place_arguments(parser)
     add_worker_arguments(parser)
@@ -175,7 +175,7 @@ def _add_end_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def time_limit(text: str) -> str:
-    """Checks a time as Slurm has them, and leaves it as it is."""
+    """Checks a time limit in Slurm's notation and returns it unchanged."""
     if time_limit_s(text) <= 0:
         raise ArgumentTypeError(
             f"got {shown(text)}, allowed are MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, "
@@ -185,7 +185,7 @@ def time_limit(text: str) -> str:
 
 
 def time_limit_s(text: str) -> int:
-    """Returns a time's seconds; 0 if it is none."""
+    """Returns a time limit in seconds, or 0 if the text is not a time limit."""
     match = _TIME.fullmatch(text)
     if match is None:
         return 0
@@ -196,7 +196,7 @@ def time_limit_s(text: str) -> int:
 
 
 def name(text: str) -> str:
-    """Checks the name of a job, an account or a quality of service."""
+    """Checks the name of a job, an account or a quality of service and returns it unchanged."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", text):
         raise ArgumentTypeError(
             f'got {shown(text)}, allowed are up to 64 letters, digits, "_", "-" and ".", the first '
@@ -206,14 +206,14 @@ def name(text: str) -> str:
 
 
 def names(text: str) -> str:
-    """Checks names with commas between them."""
+    """Checks names separated by commas and returns them unchanged."""
     for one in text.split(","):
         name(one)
     return text
 
 
 def memory(text: str) -> str:
-    """Checks an amount of memory: a number with K, M, G or T, or without (megabytes)."""
+    """Checks an amount of memory: a number with K, M, G or T, or without a unit in megabytes."""
     if not re.fullmatch(r"[0-9]{1,9}[KMGT]?", text):
         raise ArgumentTypeError(
             f"got {shown(text)}, allowed is a whole number with K, M, G or T after it. "
@@ -223,7 +223,7 @@ def memory(text: str) -> str:
 
 
 def folder(text: str) -> str:
-    """Checks a folder that sbatch is to write into: no blanks, and no % (a pattern there)."""
+    """Checks a folder for sbatch's output: no blanks, and no %, which sbatch reads as a pattern."""
     if not re.fullmatch(r"[A-Za-z0-9_./+=@,:-]+", text) or text.startswith("-"):
         raise ArgumentTypeError(
             f'got {shown(text)}, allowed are letters, digits and "_./+=@,:-", since sbatch reads '
@@ -233,7 +233,7 @@ def folder(text: str) -> str:
 
 
 def sbatch_words(text: str) -> str:
-    """Checks options of sbatch for lines #SBATCH, and leaves them as they are."""
+    """Checks options of sbatch for #SBATCH lines and returns them unchanged."""
     try:
         words = shlex.split(text)
     except ValueError as error:

@@ -1,13 +1,13 @@
-"""The worker of a Slurm job: runs the worker's command, and leaves a log and a record.
+"""The program of one worker of a Slurm job: it runs the command and writes a log and a record.
 
-Both lie beside the job's own log, in a folder that all nodes share:
-<log folder>/<job name>-<job id>-<worker>.log, and .end. Slurm itself tells only the exit code of
-the whole step: where one worker left with 7, and the others were then stopped, that is 143.
+Both files are in the folder of the job's log, which all nodes share:
+<log folder>/<job name>-<job id>-<worker>.log, and .end. The log has the output of the command, and
+the record has its exit code. The record is needed because Slurm reports only the exit code of the
+whole step. If one worker exits with 7 and the others are then stopped, that is 143.
 
-It keeps what the command prints in the worker's own log and records how the command ended. Signals
-reach the command directly: Slurm sends them to all processes of a task, Open MPI to the rank's
-process group. A worker that was asked to save and stop, and did, leaves with 0: Slurm and Open MPI
-would otherwise kill the others, which may still be saving.
+Signals reach the command directly: Slurm sends them to all processes of a task, and Open MPI to the
+process group of the rank. A worker that has saved and stopped on request exits with 0. Otherwise
+Slurm and Open MPI would kill the other workers, which may still be saving.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ _NOT_OURS = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCONT),
     *(signal.SIGUSR1, signal.SIGUSR2),
 )
-_CANNOT_START = 127  # as a shell has it
+_CANNOT_START = 127  # As in a shell.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One worker of the job.
+    """The record of one worker of the job.
 
     Attributes:
-      host: The node that it runs on.
-      pid: Its process; None if it could not be started.
-      started_s: When it started, in seconds since 1970.
-      ended_s: When it ended; None while it runs, or if nobody was left to tell.
+      host: The node on which the worker runs.
+      pid: The process id of its command, or None if the command could not be started.
+      started_s: Time of its start, in seconds since 1970.
+      ended_s: Time of its end, in seconds since 1970. None while it runs, or if no process was left
+        to write it.
       code: Its exit code, or minus the number of the signal that ended it.
     """
 
@@ -60,23 +61,23 @@ class JobFiles:
     """The files of a job's workers.
 
     Attributes:
-      prefix: What all their paths begin with.
+      prefix: The common prefix of the files' paths.
     """
 
     prefix: str
 
     def log_path(self, worker: int) -> Path:
-        """Where all that the worker prints is kept."""
+        """Returns the path of the log with the worker's output."""
         return Path(f"{self.prefix}-{worker}.log")
 
     def write(self, worker: int, record: Record) -> None:
-        """Writes a worker's record, so that a reader sees a whole one or none."""
+        """Writes a worker's record atomically: a reader sees a complete record or none."""
         draft = Path(f"{self._record_path(worker)}.draft")
         draft.write_text(json.dumps(asdict(record)))
         draft.replace(self._record_path(worker))
 
     def read(self, num_workers: int) -> dict[int, Record]:
-        """Returns the records that there are, by the workers' numbers."""
+        """Returns the existing records by worker number."""
         found = {}
         for worker in range(num_workers):
             with contextlib.suppress(FileNotFoundError):
@@ -84,12 +85,12 @@ class JobFiles:
         return found
 
     def remove(self, num_workers: int) -> None:
-        """Removes the records; the logs stay."""
+        """Removes the records and keeps the logs."""
         for worker in range(num_workers):
             self._record_path(worker).unlink(missing_ok=True)
 
     def environment(self) -> dict[str, str]:
-        """Returns the variable by which the workers find their files."""
+        """Returns the environment variable from which the workers get the paths of their files."""
         return {_PREFIX_VARIABLE: self.prefix}
 
     def _record_path(self, worker: int) -> Path:
@@ -97,17 +98,17 @@ class JobFiles:
 
 
 def find_job_files(environ: Mapping[str, str] = os.environ) -> JobFiles:
-    """Returns the files of the job that this process is a worker of."""
+    """Returns the files of the job to which this worker process belongs."""
     return JobFiles(environ[_PREFIX_VARIABLE])
 
 
 def main(command: Sequence[str]) -> int:
-    """Runs a worker's command to its end, and returns the exit code for this process."""
+    """Runs a worker's command until it ends, and returns the exit code for this process."""
     rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("SLURM_PROCID", ""))
     files, worker, parent = find_job_files(), int(rank), os.getpid()
     record = Record(host=socket.gethostname(), pid=None, started_s=time.time())
     files.write(worker, record)
-    # This process stays until the command has ended.
+    # Signals are blocked, so that this process runs until the command has ended.
     signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_OURS)
 
     def prepare() -> None:
