@@ -124,7 +124,7 @@ def test_a_port_that_was_taken_before_its_worker_could_is_replaced(
 ) -> None:
     seen = run_to_fault(engine="grpc", num_workers=2, fault="port taken", moment="start", worker=1)
     assert seen.exit_code == 0, seen.output
-    assert "somebody took the port of worker 1" in seen.output
+    assert "another program took the port of worker 1" in seen.output
     assert seen.last_step == 60
     note(fault_table, ("grpc", 2, "port taken", "start", 1), seen)
 

@@ -26,7 +26,7 @@ _SIGNAL_MEANINGS = {
     "SIGBUS": "a broken memory access, often: /dev/shm or a disk is full",
     "SIGILL": "an instruction that this processor does not have",
     "SIGFPE": "a forbidden calculation in native code, like a division by zero",
-    "SIGTERM": "somebody asked it to stop",
+    "SIGTERM": "another process asked it to stop",
     "SIGINT": "Ctrl-C",
     "SIGHUP": "its terminal was closed",
     "SIGQUIT": "Ctrl-\\",
@@ -40,7 +40,7 @@ _CODE_MEANINGS = {
     126: "the command was found, but cannot be run",
     127: "the command was not found",
     LOST_WORKER: "it lost another worker",
-    PORT_TAKEN: "somebody else had taken its port",
+    PORT_TAKEN: "another program had taken its port",
     **{code: f"it saved and stopped on {name}" for name, code in SAVED_AND_STOPPED.items()},
 }
 _SHELL_SIGNAL_OFFSET = 128  # a shell or mpirun reports signal n as exit code 128 + n

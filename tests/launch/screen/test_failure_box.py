@@ -193,7 +193,7 @@ def test_there_is_one_hint_for_each_kind_of_failure() -> None:
         failed(code=1, log_tail=("ModuleNotFoundError: No module named 'x'",)): "install",
         failed(code=LOST_WORKER): "network",
         failed(kind="signal", code=11): "PYTHONFAULTHANDLER=1",
-        failed(kind="signal", code=15): "Somebody else ended it",
+        failed(kind="signal", code=15): "Another process ended it",
         failed(kind="stalled", code=None, detail="stopped (SIGSTOP)"): "kill -STOP",
         failed(kind="stalled", code=None): "--stall-timeout",
         failed(kind="silent", code=None): "Check that node2 runs",

@@ -33,7 +33,7 @@ _DEVELOPERS_EXTRAS = ("test",)
 
 @dataclass(frozen=True, kw_only=True)
 class TensorFlowFacts:
-    """What a child process that imports TensorFlow and Horovod prints."""
+    """The answer of a child process that imports TensorFlow and Horovod."""
 
     problem: str = ""  # Why TensorFlow cannot be imported.
     tensorflow: str | None = None

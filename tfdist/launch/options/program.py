@@ -58,7 +58,7 @@ def _check_script(script: str) -> None:
     if not os.path.isfile(script):
         raise UsageError(
             f"there is no file {shown(script)} in {os.getcwd()}.{_near_file(script)} A program is "
-            "named by its path from here: mend it, or change to its folder."
+            "named by its path from here: correct it, or change to its folder."
         )
     if not os.access(script, os.R_OK):
         raise UsageError(
@@ -81,7 +81,7 @@ def _check_module(words: Sequence[str]) -> None:
     if not is_built_in and not importlib.machinery.PathFinder.find_spec(top, ["", *sys.path]):
         raise UsageError(
             f"there is no module {shown(top)} in {os.getcwd()} or installed for {sys.executable}. "
-            "Mend the name, install it, or change to the folder that holds it."
+            "Correct the name, install it, or change to the folder that holds it."
         )
 
 
@@ -106,7 +106,7 @@ def _check_program(program: str, path: str | None) -> None:
         )
     where = f"in {os.getcwd()}" if os.sep in program else "on PATH"
     raise UsageError(
-        f"there is no program {shown(program)} {where}. Mend the name, or give the path of the "
+        f"there is no program {shown(program)} {where}. Correct the name, or give the path of the "
         f"program. {_EXAMPLE}"
     )
 

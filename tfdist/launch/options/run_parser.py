@@ -134,8 +134,8 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=worker_indices,
         metavar="LIST",
-        help="show only these workers' output, by index, or the evaluator's; a failure is shown "
-        "whoever fails; repeatable (default: all)",
+        help="show only these workers' output, by index, or the evaluator's; failures of "
+        "others are shown as well; repeatable (default: all)",
     )
     group.add_argument(
         "--tag-output",

@@ -164,7 +164,7 @@ def instance_words(texts: Sequence[str], num_instances: int) -> dict[int, tuple[
             indices = [str(one) for one in range(num_instances)]
             raise UsageError(
                 f"--instance-mpi-local-args names instance {index}, but there are only "
-                f"{listed(indices)}. Mend the index, or raise --num-instances."
+                f"{listed(indices)}. Correct the index, or raise --num-instances."
             )
         found[int(index)] = (*found.get(int(index), ()), *split_words([words]))
     return found

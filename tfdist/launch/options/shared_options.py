@@ -139,7 +139,7 @@ def add_failure_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds_or_none,
         default=math.inf,
         metavar="SECONDS",
-        help='a worker that makes no step for so long counts as dead; "none" waits for ever '
+        help='a worker that makes no step for so long counts as dead; "none" waits indefinitely '
         "(default: none)",
     )
     group.add_argument(

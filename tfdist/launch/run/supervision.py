@@ -138,8 +138,8 @@ class Supervision:
             if is_new_port_needed(end.failure, self._options) and self._new_ports < _MOST_NEW_PORTS:
                 self._new_ports += 1
                 self._say(
-                    f"somebody took the port of {end.failure.name} before it could: all workers "
-                    f"start again with other ports ({self._new_ports} of {_MOST_NEW_PORTS})"
+                    f"another program took the port of {end.failure.name} before it could: all "
+                    f"workers start again with other ports ({self._new_ports} of {_MOST_NEW_PORTS})"
                 )
                 continue
             reason = why_no_restart(end.failure, self._restarts, self._options.max_restarts)

@@ -206,7 +206,7 @@ def _ended(workers: Sequence[WorkerState], now_s: float, grace_s: float) -> Verd
     first = min(asked, key=lambda worker: worker.ended_s or 0.0)
     if first.ended_s is None or now_s - first.ended_s < grace_s:
         return None
-    detail = "somebody asked it to stop, and the others did not leave with it"
+    detail = "another process asked it to stop, and the others did not leave with it"
     return Verdict(exit_code=first.code or 0, blamed=first, detail=detail)
 
 

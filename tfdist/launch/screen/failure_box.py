@@ -37,8 +37,8 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?::|$)")
 
 _MEMORY = "Memory ran out: use smaller batches, fewer workers on a machine, or a larger machine."
 _KILLED = (
-    "If nobody killed it, memory ran out (`dmesg` tells): use smaller batches, fewer workers on a "
-    "machine, or a larger machine."
+    "If it was not killed on purpose, memory ran out (`dmesg` tells): use smaller batches, fewer "
+    "workers on a machine, or a larger machine."
 )
 _PORT = (
     "The port was taken by another program: start again, or leave the choice of ports to tfdist."
@@ -252,14 +252,14 @@ def advice(failure: Failure) -> str:
 def _stall_advice(failure: Failure) -> str:
     longer = "Steps that may take so long need a longer --stall-timeout."
     if "SIGSTOP" in failure.detail:
-        return f"Somebody stopped the process: a debugger, Ctrl-Z, or kill -STOP. {longer}"
+        return f"The process was stopped: by a debugger, Ctrl-Z, or kill -STOP. {longer}"
     return f"While it hangs, `py-spy dump --pid` shows where. {longer}"
 
 
 def _code_advice(failure: Failure, number: int | None) -> str:
     """Returns the advice for an exit code or signal that needs no look at the output."""
     if failure.kind == "exited" and failure.code == BAD_CONFIGURATION:
-        return "Mend what the last lines name; a wrong configuration is never tried again."
+        return "Fix the error in the last lines; a wrong configuration is never tried again."
     if failure.kind == "exited" and failure.code == NO_SPACE:
         return _SPACE
     if failure.kind == "exited" and failure.code == 127:
@@ -282,7 +282,7 @@ def _default_advice(number: int | None) -> str:
     if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE):
         return _NATIVE
     if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        return "Somebody else ended it: a batch system, another user, or a limit of the machine."
+        return "Another process ended it: a batch system, another user, or a limit of the machine."
     return ""
 
 

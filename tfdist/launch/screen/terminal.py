@@ -30,7 +30,7 @@ class TerminalClosedError(Exception):
     """
 
     def __init__(self, stream: Stream) -> None:
-        super().__init__(f"std{stream} was closed by whoever read it")
+        super().__init__(f"std{stream} was closed by the process that reads it")
         self.stream = stream
 
 
