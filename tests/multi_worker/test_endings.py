@@ -10,6 +10,7 @@ END_LIMIT_S = 60.0
 
 PROGRAM = """
 import sys
+import time
 
 # TensorFlow does without these, and starts faster.
 sys.modules.update(dict.fromkeys(("h5py", "pandas", "PIL", "scipy")))
@@ -18,6 +19,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
+from tfdist.cluster.rendezvous import peer_watch
 from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
 
 engine, way = sys.argv[1:]
@@ -29,7 +31,13 @@ class EndEarly(v1.train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         self.steps += 1
-        if self.steps == 3 and strategy.extended.collectives.worker_index == 1:
+        if self.steps == 3 and way == "slow":
+            if strategy.extended.collectives.worker_index == 0:
+                peer_watch._LEAVING_S = 0.5  # of 5, so that 5 s are long
+                close = v1.Session.close
+                v1.Session.close = lambda session: (time.sleep(5), close(session))
+            run_context.request_stop()
+        elif self.steps == 3 and strategy.extended.collectives.worker_index == 1:
             print("ends", flush=True)
             if way == "error":
                 raise ArithmeticError("of the hook")
@@ -81,3 +89,14 @@ def test_a_worker_that_ends_early_ends_first_and_the_other_blames_it(
     assert line.startswith(f"WorkerLostError: Lost {who}")
     if way == "error":
         assert leaver.stderr().rstrip().endswith("ArithmeticError: of the hook")
+
+
+@pytest.mark.parametrize("engine", ["grpc", "horovod"])
+def test_a_worker_that_takes_long_to_close_its_session_does_not_miss_those_that_have_left(
+    fake_cluster: Any, program: str, engine: str
+) -> None:
+    with fake_cluster.start_script([program, engine, "slow"], engine=engine) as script:
+        codes = [worker.wait(START_LIMIT_S) for worker in script.workers]
+        ends = [worker.ended().time_s for worker in script.workers]
+    assert codes == [0, 0]
+    assert ends[0] - ends[1] > 3 or engine == "horovod"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 
-def _reduce_twice(num_runs: int = 2) -> dict[str, Any]:
+def _reduce_twice(num_runs: int = 2, piece_size_bytes: int | None = None) -> dict[str, Any]:
     """Runs the same collectives directly and around the ring; returns both lists of values."""
     import numpy as np
     import tensorflow as tf
@@ -16,6 +16,7 @@ def _reduce_twice(num_runs: int = 2) -> dict[str, Any]:
 
     strategy = MultiWorkerStrategy()
     collectives = strategy.extended.collectives
+    collectives.piece_size_bytes = piece_size_bytes or collectives.piece_size_bytes
     index, count = collectives.worker_index, collectives.num_workers
     random = np.random.RandomState(index)
     # Some that all workers get whole, and some that are shared out; most sizes do not divide.
@@ -56,12 +57,17 @@ def _reduce_twice(num_runs: int = 2) -> dict[str, Any]:
     return results
 
 
-@pytest.mark.parametrize("num_workers", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("num_workers", "piece_size_bytes"), [(2, None), (3, None), (4, None), (2, 30_000), (3, 9_000)]
+)
 def test_workers_get_directly_what_they_get_around_the_ring(
-    fake_cluster: Any, num_workers: int
+    fake_cluster: Any, num_workers: int, piece_size_bytes: int | None
 ) -> None:
-    workers = fake_cluster.run(_reduce_twice, num_workers=num_workers)
+    options = {"num_workers": num_workers, "piece_size_bytes": piece_size_bytes}
+    workers = fake_cluster.run(_reduce_twice, **options)
     for worker in workers:
+        num_collectives = len([op for op in worker["ring ops"] if op.startswith("Collective")])
+        assert num_collectives == {None: 13, 30_000: 37, 9_000: 97}[piece_size_bytes]
         assert not [op for op in worker["direct ops"] if op.startswith("Collective")]
         assert not [op for op in worker["ring ops"] if op.startswith("Queue")]
         for directly, around in zip(worker["direct"], worker["ring"], strict=True):

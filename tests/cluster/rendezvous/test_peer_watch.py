@@ -53,6 +53,17 @@ def test_the_worker_that_went_first_is_named(server: socket.socket) -> None:
     assert "Lost worker 2" in str(caught.value)
 
 
+def test_a_worker_that_ends_when_nobody_waits_for_it_any_more_is_not_lost(
+    server: socket.socket,
+) -> None:
+    interrupted = threading.Event()
+    with PeerWatch(member(server)) as watch:
+        watch.start(interrupted.set)
+        watch.stop()
+        server.close()
+        assert not interrupted.wait(0.5)
+
+
 def test_an_ended_worker_interrupts_the_wait_and_is_named(server: socket.socket) -> None:
     peer, interrupted = member(server), threading.Event()
     with pytest.raises(WorkerLostError) as caught, PeerWatch(peer) as watch:

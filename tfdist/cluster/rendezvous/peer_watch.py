@@ -74,6 +74,10 @@ class PeerWatch:
             self._threads.append(threading.Thread(target=self._watch, args=(peer,), daemon=True))
             self._threads[-1].start()
 
+    def stop(self) -> None:
+        """Ends the watching: nobody is waited for any more, and others may leave first."""
+        self._is_over.set()
+
     def _watch(self, peer: Member) -> None:
         refusals, answered_at = 0, time.monotonic()
         while not self._is_over.wait(_PROBE_EVERY_S):

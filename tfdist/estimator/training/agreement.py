@@ -285,6 +285,8 @@ class LeaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
       strategy: A tfdist strategy.
       signals: The stop signals of this process.
       complete_graph: Called when all other hooks have added their ops to the graph.
+      all_are_there: Called when no worker waits for another one any more. Closing a session takes
+        seconds for a large model, so others may have ended before.
     """
 
     def __init__(
@@ -292,10 +294,12 @@ class LeaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         strategy: tf.distribute.Strategy,
         signals: StopSignals,
         complete_graph: Callable[[], None],
+        all_are_there: Callable[[], None],
     ) -> None:
         self._strategy = strategy
         self._signals = signals
         self._complete_graph = complete_graph
+        self._all_are_there = all_are_there
 
     def begin(self) -> None:
         self._complete_graph()
@@ -311,4 +315,5 @@ class LeaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         own = wishes_of(self._signals.own, int(index))
         with in_phase("waiting"):
             sums = session.run(self._all, {self._own: own})
+        self._all_are_there()
         self._signals.order = self._signals.order or order_in(sums)

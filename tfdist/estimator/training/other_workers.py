@@ -148,7 +148,14 @@ class OtherWorkers:
         return self.hooks_of_user([together])
 
     def last_hooks(self) -> Hooks:
-        return [LeaveTogether(self._strategy, self._signals, self._complete_graph)]
+        return [
+            LeaveTogether(
+                self._strategy,
+                self._signals,
+                complete_graph=self._complete_graph,
+                all_are_there=self._watch.stop,
+            )
+        ]
 
     def _complete_graph(self) -> None:
         """Replaces all collectives of a session call with a direct exchange, or none of them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -21,6 +21,9 @@ from tfdist.strategies.reductions.engine import Collectives, NoCollectives
 # A message costs about as much as copying 1 MB into a bucket and out again.
 _BUCKET_SIZE_BYTES = 1 << 20
 _THRESHOLD_BYTES = 512 << 10
+
+# A message of gRPC ends at 2 GB, with what protobuf puts around its tensor.
+_PIECE_SIZE_BYTES = 1 << 30
 
 _ALL_WORKERS = 1  # The key of the group of all workers.
 # The keys of this process's collectives. A server remembers them, so none is used twice.
@@ -43,6 +46,7 @@ class GrpcCollectives:
 
     bucket_size_bytes = _BUCKET_SIZE_BYTES
     threshold_bytes = _THRESHOLD_BYTES
+    piece_size_bytes = _PIECE_SIZE_BYTES
 
     def __init__(self, num_workers: int, worker_index: int, group_key: int = _ALL_WORKERS) -> None:
         self.num_workers = num_workers
@@ -98,7 +102,7 @@ class GrpcCollectives:
 
     def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         if len(tensors) == 1:
-            return [self._reduce(tensors[0], name)]
+            return [self._in_pieces(self._reduce, tensors[0], name)]
         flat = tf.concat([tf.reshape(t, [-1]) for t in tensors], axis=0)  # [elements]
         parts = tf.split(self._reduce(flat, name), [tf.size(t) for t in tensors])
         return [tf.reshape(part, tf.shape(t)) for part, t in zip(parts, tensors, strict=True)]
@@ -137,6 +141,24 @@ class GrpcCollectives:
         return self._note("gather", tensor, from_copied(gathered, tensor.dtype), key)
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        return self._in_pieces(self._broadcast, tensor, name)
+
+    def _in_pieces(
+        self, send: Callable[[tf.Tensor, str], tf.Tensor], tensor: tf.Tensor, name: str
+    ) -> tf.Tensor:
+        """Sends a tensor in several collectives if it is larger than a message may be.
+
+        A tensor of unknown size is sent in one.
+        """
+        size, num_elements = self.piece_size_bytes // tensor.dtype.size, tensor.shape.num_elements()
+        if num_elements is None or num_elements <= size:
+            return send(tensor, name)
+        sizes = [min(size, num_elements - start) for start in range(0, num_elements, size)]
+        pieces = tf.split(tf.reshape(tensor, [-1]), sizes)
+        results = [send(piece, f"{name}_piece_{i}") for i, piece in enumerate(pieces)]
+        return tf.reshape(tf.concat(results, axis=0), tensor.shape)
+
+    def _broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         key = _new_key(self._group_key, name)
         arguments = dict(
             group_size=self.num_workers,
