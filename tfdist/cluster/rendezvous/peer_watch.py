@@ -75,7 +75,7 @@ class PeerWatch:
             self._threads[-1].start()
 
     def stop(self) -> None:
-        """Ends the watching: nobody is waited for any more, and others may leave first."""
+        """Ends the watch: this worker waits for no other one, and others may end first."""
         self._is_over.set()
 
     def _watch(self, peer: Member) -> None:
