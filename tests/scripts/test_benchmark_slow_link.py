@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import shaped_link
 import slow_link
 import slow_link_figures as figures
 from results import Options
 from slow_link_figures import Found
+
+from tfdist.testing.run import wait_until
 
 MBIT = 1e6
 
@@ -84,6 +87,7 @@ def test_the_hosts_are_gone_after_a_failure_with_all_that_ran_there() -> None:
         for host in link.hosts:
             assert "tbf" in qdisc_of(host) and "rate 100Mbit" in qdisc_of(host)
         sleeper = subprocess.Popen(link.hosts[1].command(["sleep", "1000"]))
+        assert wait_until(lambda: psutil.Process(sleeper.pid).name() == "sleep", 20.0)
         networks = [network_of(host.pid) for host in link.hosts]
         raise ZeroDivisionError
     assert sleeper.wait() == -9

@@ -141,11 +141,11 @@ class RunConfig:
             train_distribute, eval_distribute, experimental_distribute
         )
         tf_config = read_tf_config()
-        self._service = tf_config.service
         if tf_config.values:
             v1.logging.info("TF_CONFIG environment variable: %s", tf_config.values)
         settings["model_dir"] = rules.decide_model_dir(model_dir, tf_config)
-        self._keep(settings)
+        self._keep(settings)  # The settings come first where the config is logged.
+        self._service = tf_config.service
         if self.train_distribute is not None or self.eval_distribute is not None:
             v1.logging.info("Initializing RunConfig with distribution strategies.")
         self._find_role(tf_config)

@@ -195,12 +195,10 @@ def test_a_step_that_takes_long_for_another_reason_does_not_blame_the_input(
     seen: list[bool] = []
 
     def compute() -> np.ndarray[Any, Any]:  # stands for other workers
-        give_up_s = time.monotonic() + 0.6
-        while time.monotonic() < give_up_s:
-            progress = file.read()
-            assert progress is not None
-            seen.append(progress.waits_for_input)
-            time.sleep(0.01)
+        time.sleep(0.6)  # Long enough for several looks at the call.
+        progress = file.read()
+        assert progress is not None
+        seen.append(progress.waits_for_input)
         return np.float32(1.0)
 
     def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
@@ -213,7 +211,7 @@ def test_a_step_that_takes_long_for_another_reason_does_not_blame_the_input(
         return tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat()
 
     tfe.Estimator(model_fn, tmp_path / "model").train(input_fn, steps=2)
-    assert len(seen) > 10 and not any(seen)
+    assert seen == [False, False]
 
 
 def test_the_report_changes_no_result(
