@@ -68,19 +68,19 @@ __all__ = [
     "stop_limit_of",
 ]
 
-# Where a layer over feature columns keeps the columns' variables, and what it has made of a batch's
-# features. Keras' DenseFeatures uses both; its counterpart for linear models was tf.estimator's.
+# The variables of a layer over feature columns, and the features of a batch as its columns have
+# transformed them. Keras' DenseFeatures uses both; the layer for linear models was tf.estimator's.
 ColumnVariables = tf.__internal__.feature_column.StateManager
 TransformedFeatures = tf.__internal__.feature_column.FeatureTransformationCache
 
 
 def is_dense_column(column: Any) -> bool:
-    """Says whether a feature column gives a dense tensor of numbers."""
+    """Returns whether a feature column makes a dense tensor of numbers."""
     return isinstance(column, tf.__internal__.feature_column.DenseColumn)
 
 
 def is_v2_column(column: Any) -> bool:
-    """Says whether a feature column is one of `tf.feature_column`, not of TensorFlow 1."""
+    """Returns whether a feature column is of `tf.feature_column` and not of TensorFlow 1."""
     return bool(getattr(column, "_is_v2_column", False))
 
 
