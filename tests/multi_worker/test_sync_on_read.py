@@ -34,8 +34,9 @@ def test_a_hook_that_fetches_moving_statistics_gets_those_of_all_workers(
                 variables = v1.global_variables()
                 self.mean = next(v for v in variables if "moving_mean" in v.name)
 
-            def end(self, session: Any) -> None:
-                self.value = session.run(self.mean)
+            # Not at the end: the workers' values are combined there, for the last checkpoint.
+            def after_run(self, run_context: Any, run_values: Any) -> None:
+                self.value = run_context.session.run(self.mean)
 
         def input_fn() -> Any:
             # Worker 0 sees a mean of 2, worker 1 of 6.
