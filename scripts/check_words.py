@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Files whose language is not rewritten yet, as prefixes of their paths. Remove an entry once
 # `check_words.py PATH` finds nothing there; add none.
-NOT_YET_REWRITTEN = ("tests/",)
+NOT_YET_REWRITTEN = ("tests/launch/", "tests/virtual_hosts/")
 # These files name the words: this one to forbid them, and its tests.
 EXEMPT = ("scripts/check_words.py", "tests/scripts/test_check_words.py")
 

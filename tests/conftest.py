@@ -1,70 +1,44 @@
-"""Checks around every test that it leaves nothing behind; reading log lines and event files."""
+"""The environment of all tests, and fixtures that read logs and event files."""
 
+import gc
 import logging
 import os
 import signal
-import threading
-import time
+import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 _PLUGIN = "tfdist.testing.pytest_plugin"
 # With tfdist installed, pytest has found the plugin by itself.
-pytest_plugins = (
-    [] if any(entry.value == _PLUGIN for entry in entry_points(group="pytest11")) else [_PLUGIN]
-)
+_IS_INSTALLED = any(entry.value == _PLUGIN for entry in entry_points(group="pytest11"))
+pytest_plugins = [
+    "leftovers",  # these are in plugins/
+    "process_marks",
+    "dealing",
+    *([] if _IS_INSTALLED else [_PLUGIN]),
+]
 
 # A shell that starts us in the background lets us ignore Ctrl-C, and all that we start with it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Every Python that is started reads the module in there first, and starts faster.
-_QUICK_START = str(Path(__file__).with_name("quick_start"))
+# Every Python that is started reads the module in the first folder, and starts faster; workers
+# import what they run from the second.
+_FOLDERS = [str(Path(__file__).with_name(name)) for name in ("quick_start", "programs")]
 _PATHS = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-if _QUICK_START not in _PATHS:
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_QUICK_START, *_PATHS]))
+if _FOLDERS[0] not in _PATHS:
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*_FOLDERS, *_PATHS]))
 
 # The same arithmetic on every machine. Where TensorFlow uses oneDNN by itself, a product's order of
 # addition depends on the shapes, so that numbers that should agree to 6 decimals may miss by 1e-6.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
-_SET_BY_IMPORTS = {  # of TensorFlow, and of tfdist.estimator
-    "ENABLE_RUNTIME_UPTIME_TELEMETRY",
-    "HDF5_PLUGIN_PATH",
-    "KMP_DUPLICATE_LIB_OK",
-    "KMP_INIT_AT_FORK",
-    "TF2_BEHAVIOR",
-    "TF_USE_LEGACY_KERAS",
-    "TPU_ML_PLATFORM",
-    "TPU_ML_PLATFORM_VERSION",
-}
-_SET_BY_PYTEST = {"PYTEST_CURRENT_TEST"}
-_END_LIMIT_S = 5.0
-
-# With `-n 2` the tests of a file run in one process, in order, as without it: they share what their
-# fixtures made. So do those of these folders, whose fixtures are the dearer ones.
-_ONE_PROCESS_FOLDERS = (
-    "tests/faults/",
-    "tests/launch/kubernetes/",
-    "tests/virtual_hosts/",
-    "tests/conformance/",
-    "tests/movers/",
-)
 # What the tests of pipelines compute on, beside the host.
 _NUM_CPU_DEVICES = 8
-# What takes longest comes first, so that no process is left alone with it at the end.
-_FIRST = (
-    *_ONE_PROCESS_FOLDERS,
-    "tests/examples/test_mnist.py",
-    "tests/examples/test_ray.py",
-    "tests/multi_worker/",
-    "tests/examples/",
-)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,21 +47,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the tests of faults have seen into docs/faults.md",
     )
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Deals out whole files, and some folders, where pytest-xdist was asked for processes."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class FilesAndFolders(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.split("::")[0]
-            return next((one for one in _ONE_PROCESS_FOLDERS if file.startswith(one)), file)
-
-    # Not those with the most tests first: a file of few may take long.
-    config.option.loadscopereorder = False
-    return FilesAndFolders(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -107,77 +66,59 @@ def pytest_collection(session: pytest.Session) -> None:
         set_cpu_devices(_NUM_CPU_DEVICES)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if hasattr(config, "workerinput"):  # One of pytest-xdist's processes.
-        items.sort(key=lambda item: _place(item.nodeid))
+def pytest_collection_finish() -> None:
+    # TensorFlow's half a million objects stay: no collection of garbage needs to look at them.
+    gc.set_threshold(100_000, 20, 100)
+    gc.collect()
+    gc.freeze()
+    if "google.protobuf.text_format" in sys.modules:
+        _print_graphs_fast()
 
 
-def _place(nodeid: str) -> int:
-    places = (place for place, start in enumerate(_FIRST) if nodeid.startswith(start))
-    return next(places, len(_FIRST))
+def _print_graphs_fast() -> None:
+    """Has protobuf's C code print `graph.pbtxt`: its Python code takes a fifth of a short training.
+
+    The tests need the file, and no certain layout of its lines.
+    """
+    from google.protobuf import text_format
+
+    in_python = text_format.MessageToString
+
+    def print_message(message: Any, *args: Any, **options: Any) -> str:
+        is_graph = message.DESCRIPTOR.name == "GraphDef"
+        return str(message) if is_graph else in_python(message, *args, **options)
+
+    text_format.MessageToString = print_message
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
-    """Fails a test that leaves a process, a non-daemon thread or a changed variable."""
-    variables = _variables()
-    processes = _processes()
-    threads = _threads()
-    yield
-    give_up_s = time.monotonic() + _END_LIMIT_S
-    while _processes() - processes or _threads() - threads:
-        if time.monotonic() > give_up_s:
-            break
-        time.sleep(0.01)
-    left = [_describe(process) for process in _processes() - processes]
-    assert not left, f"the test left processes running: {left}"
-    assert not _threads() - threads, f"the test left threads: {_threads() - threads}"
-    after = _variables()
-    changed = {
-        name for name in variables.keys() | after.keys() if variables.get(name) != after.get(name)
-    }
-    assert not changed, f"the test changed environment variables: {sorted(changed)}"
+@pytest.fixture(scope="session")
+def collect_log() -> Callable[[], list[str]]:
+    """Starts to collect the lines that TensorFlow's logger gets from INFO on; for a worker."""
 
+    def collect_log() -> list[str]:
+        import logging
 
-def _variables() -> dict[str, str]:
-    ignored = _SET_BY_IMPORTS | _SET_BY_PYTEST
-    return {name: value for name, value in os.environ.items() if name not in ignored}
+        class Keep(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                lines.append(record.getMessage())
 
+        lines: list[str] = []
+        logger = logging.getLogger("tensorflow")
+        logger.addHandler(Keep())
+        logger.setLevel(logging.INFO)
+        return lines
 
-def _processes() -> set[psutil.Process]:
-    """Returns our descendants, without the fork server, which lives as long as the session."""
-    children = psutil.Process().children()
-    servers = [child for child in children if "tfdist.testing.fork_server" in _describe(child)]
-    return set(psutil.Process().children(recursive=True)) - set(servers)
-
-
-def _describe(process: psutil.Process) -> str:
-    try:
-        return f"{process.pid} {process.status()} {' '.join(process.cmdline())}"
-    except psutil.NoSuchProcess:
-        return f"{process.pid}, just ended"
-
-
-def _threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if not thread.daemon}
+    return collect_log
 
 
 @pytest.fixture
-def logged() -> Iterator[list[str]]:
+def logged(collect_log: Callable[[], list[str]]) -> Iterator[list[str]]:
     """The lines that TensorFlow's logger gets during the test, from INFO on."""
-
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
-
-    lines: list[str] = []
     logger = logging.getLogger("tensorflow")
-    handler, level = Keep(), logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    yield lines
+    handlers, level = list(logger.handlers), logger.level
+    yield collect_log()
+    logger.handlers[:] = handlers
     logger.setLevel(level)
-    logger.removeHandler(handler)
 
 
 @pytest.fixture

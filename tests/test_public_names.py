@@ -15,7 +15,7 @@ PUBLIC = {
     """,
     "tfdist.cluster": """
         Cluster ClusterError MpiRank PeerWatch RendezvousError Task WorkerLostError
-        check_port find_cluster find_mpi_rank format_tf_config meet parse_tf_config peers_of
+        check_port find_cluster find_mpi_rank format_tf_config meet parse_tf_config
         wait_for_servers
     """,
     "tfdist.estimator": """
@@ -82,13 +82,13 @@ PUBLIC = {
         tensorflow
     """,
     "tfdist.launch.doctor": """
-        add_arguments main
+        main
     """,
     "tfdist.launch.kubernetes": """
-        add_arguments main
+        main
     """,
     "tfdist.launch.slurm": """
-        add_arguments main
+        main
     """,
     "tfdist.monitoring": """
         CsvMetricsHook PrometheusHook ThroughputHook
@@ -101,6 +101,10 @@ PUBLIC = {
     "tfdist.strategies": """
         DeviceError HorovodNotFoundError HorovodStrategy LocalStrategy MultiWorkerStrategy
         Placement execute_on_instances join_run strategy_for_run synchronize
+    """,
+    "tfdist.training": """
+        AdamW ClippedOptimizer DistributedOptimizer LAMB LARS SGD cosine_decay linear_decay
+        polynomial_decay stepped warmup
     """,
     "tfdist.testing": """
         CompletedWorker EngineMissingError FakeCluster ReservedPorts ScriptRun ScriptWorker

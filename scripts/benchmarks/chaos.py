@@ -2,9 +2,11 @@
 
     python scripts/benchmarks/chaos.py [--kills 50] [--engine grpc] [--num-instances 2] [--seed 1]
 
-Trains under `tfdist run --max-restarts`, and once more without harm. The exit code is 0 if the
-disturbed run ended at exactly the asked step, with the same values in its last checkpoint, if no
-start went back behind the checkpoint that was there, and if no process and no file handle was left.
+The moments are the start of the processes, the first and the last seconds of a call of `train`, a
+save, an evaluation, and any other. Trains under `tfdist run --max-restarts`, with as many restarts
+as kills, and once more without harm. The exit code is 0 if the disturbed run ended at exactly the
+asked step, with the same values in its last checkpoint, if no start went back behind the checkpoint
+that was there, and if no process and no file handle was left.
 Prints a line a kill, and the findings as JSON at the end.
 """
 
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,16 @@ POLL_S = 0.05
 # A start that does not come, or a run that does not end, in this time is a finding.
 START_LIMIT_S = 180.0
 END_LIMIT_S = 600.0
-LONGEST_WAIT_S = 3.0  # from a start, or its first checkpoint, to the next kill
+# The line of worker 0's log that begins each kind of moment, and the longest time from then to the
+# kill. None: the start of the processes.
+MOMENTS: dict[str, tuple[str | None, float]] = {
+    "start": (None, 6.0),
+    "first steps": ("Running local_init_op", 1.0),
+    "middle": ("Saving checkpoints for", 1.5),
+    "save": ("Saving checkpoints for", 0.05),
+    "end of training": ("Loss for final step|Calling checkpoint listeners after", 0.5),
+    "evaluation": ("Starting evaluation", 0.5),
+}
 
 
 def read_arguments() -> argparse.Namespace:
@@ -42,6 +54,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--engine", choices=("grpc", "horovod"), default="grpc")
     parser.add_argument("--num-instances", type=int, default=2)
     parser.add_argument("--steps", type=int, default=15_000)
+    parser.add_argument("--round-steps", type=int, default=300, help="steps of a call of train")
     parser.add_argument("--save-steps", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
@@ -55,6 +68,7 @@ def start_run(arguments: argparse.Namespace, folder: Path, max_restarts: int) ->
         *("--grace", "5", "--progress", "none", "--log-dir", str(folder / "logs"), "--"),
         *(str(TRAINING), str(folder / "model"), "--steps", str(arguments.steps)),
         *("--save-steps", str(arguments.save_steps)),
+        *("--round-steps", str(arguments.round_steps)),
     ]
     with (folder / "output").open("wb") as output:
         return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
@@ -129,26 +143,33 @@ class Chaos:
         return []
 
     def _kill_one(self, workers: list[psutil.Process], popen: Any) -> None:
-        if self._random.random() < 0.5:  # in the middle of the training, wherever that begins
-            self._wait_for_checkpoint(popen)
-        kill_at_s = time.monotonic() + self._random.uniform(0.0, LONGEST_WAIT_S)
+        moment = self._random.choice(list(MOMENTS))
+        line, longest_wait_s = MOMENTS[moment]
+        if line is not None:
+            self._wait_for_line(line, popen)
+        kill_at_s = time.monotonic() + self._random.uniform(0.0, longest_wait_s)
         while time.monotonic() < kill_at_s and popen.poll() is None:
-            time.sleep(POLL_S)
+            time.sleep(min(POLL_S, longest_wait_s / 4))
         victim = self._random.randrange(len(workers))
         before = saved_step(self._folder / "model")
         try:
             workers[victim].kill()
         except psutil.NoSuchProcess:
             return
-        self.kills.append({"saved_step": before})
+        self.kills.append({"saved_step": before, "moment": moment})
         saved = f"step {before} saved" if before >= 0 else "nothing saved"
-        print(f"kill {len(self.kills)}: worker {victim} of {len(workers)}, {saved}", flush=True)
+        print(
+            f"kill {len(self.kills)}: {moment}, worker {victim} of {len(workers)}, {saved}",
+            flush=True,
+        )
 
-    def _wait_for_checkpoint(self, popen: Any) -> None:
-        model_dir = self._folder / "model"
-        before, give_up_s = saved_step(model_dir), time.monotonic() + START_LIMIT_S
-        while saved_step(model_dir) == before and popen.poll() is None:
-            if time.monotonic() > give_up_s:
+    def _wait_for_line(self, pattern: str, popen: Any) -> None:
+        """Waits until worker 0 logs a line that matches, from now on."""
+        log = self._folder / "logs" / "worker-0.log"
+        begin = log.stat().st_size if log.exists() else 0
+        give_up_s = time.monotonic() + START_LIMIT_S
+        while popen.poll() is None and time.monotonic() < give_up_s:
+            if log.exists() and re.search(pattern, log.read_text(errors="replace")[begin:]):
                 return
             time.sleep(POLL_S)
 
@@ -199,6 +220,7 @@ def main() -> int:
             "engine": arguments.engine,
             "workers": arguments.num_instances,
             "kills": len(chaos.kills),
+            "moments": dict(Counter(kill["moment"] for kill in chaos.kills)),
             "exit_code": exit_code,
             "undisturbed_exit_code": quiet_code,
             "asked_step": arguments.steps,

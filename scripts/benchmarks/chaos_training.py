@@ -1,6 +1,7 @@
-"""The training that chaos.py disturbs: digits, momentum and batch norm.
+"""The program that chaos.py disturbs: digits, momentum and batch norm, in rounds.
 
-Each step is over all images of a worker.
+Each round is a call of `train`, then worker 0 evaluates while the others wait for it. Each step is
+over all images of a worker.
 
 A step depends on nothing but the weights before it, so a run that was interrupted must end with the
 weights of one that was not.
@@ -54,11 +55,12 @@ def model_fn(features: Any, labels: Any, mode: str) -> Any:
 
 
 def main() -> None:
-    """Trains to the asked step."""
+    """Trains to the asked step, and evaluates after each round."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model_dir")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--save-steps", type=int, required=True)
+    parser.add_argument("--round-steps", type=int, required=True)
     arguments = parser.parse_args()
     v1.logging.set_verbosity(v1.logging.INFO)
     config = tfe.RunConfig(
@@ -68,7 +70,10 @@ def main() -> None:
         keep_checkpoint_max=3,
     )
     estimator = tfe.Estimator(model_fn, arguments.model_dir, config)
-    estimator.train(input_fn, max_steps=arguments.steps)
+    for last_step in range(arguments.round_steps, arguments.steps + 1, arguments.round_steps):
+        estimator.train(input_fn, max_steps=last_step)
+        if config.is_chief:
+            estimator.evaluate(input_fn, steps=20)
 
 
 if __name__ == "__main__":

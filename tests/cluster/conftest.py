@@ -20,7 +20,7 @@ def _is_free(port: int) -> bool:
 
 @pytest.fixture
 def free_ports() -> Callable[[int], list[int]]:
-    """Chooses ports that nobody listens on, below those that the kernel hands out by itself."""
+    """Chooses ports on which no process listens, below those that the kernel hands out."""
 
     def choose(count: int) -> list[int]:
         chosen: list[int] = []

@@ -1,4 +1,4 @@
-"""Who this process is among the instances of the run, and its share of the work."""
+"""The place of this process among the instances of the run, and its share of the work."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""TF_CONFIG is read strictly, and every refusal says what was found, what is allowed, the mend."""
+"""TF_CONFIG is read strictly, and every refusal says what was found, what is allowed, the fix."""
 
 import json
 from typing import Any

@@ -120,7 +120,7 @@ def run_pipeline() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def told_before() -> dict[str, list[dict[str, Any]]]:
-    """What `alone` and `workers` have been told so far, by engine."""
+    """The results of `alone` and `workers` so far, by engine."""
     return {}
 
 

@@ -1,4 +1,4 @@
-"""Where things ran, read from the graphs that the session executed."""
+"""The devices on which ops ran, read from the graphs that the session executed."""
 
 from typing import Any
 

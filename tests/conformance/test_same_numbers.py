@@ -48,6 +48,18 @@ def test_sparse_gradients_of_an_embedding_are_reduced(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_clipping_and_trust_ratios_are_those_of_the_whole_batch(
+    train_once: Any, train_alone: Any, engine: str, iterations: int
+) -> None:
+    options = {"has_embedding": True, "optimizer": "lamb"}
+    together = train_once(engine, local_batch=8, iterations=iterations, **options)
+    _assert_equal_values(together[0], train_alone(local_batch=16, **options))
+    for name, value in together[0]["values"].items():
+        assert np.array_equal(value, together[1]["values"][name]), name
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_loop_of_steps_in_one_session_call_gives_the_numbers_of_single_steps(
     train_once: Any, train_alone: Any, engine: str
 ) -> None:
@@ -56,6 +68,26 @@ def test_a_loop_of_steps_in_one_session_call_gives_the_numbers_of_single_steps(
     _assert_equal_values(together[0], alone)
     _assert_equal_values(together[1], alone)
     assert together[0]["values"]["global_step"] == 6
+
+
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
+        ("grpc", {}),
+        ("horovod", {}),
+        ("grpc", {"iterations": 3}),
+        ("grpc", {"variables_on_host": False}),
+        ("none", {"num_replicas": 2}),
+    ],
+)
+def test_gradients_of_a_tape_give_the_same_numbers(
+    train_once: Any, train_alone: Any, engine: str, options: dict[str, Any]
+) -> None:
+    num_workers = 1 if engine == "none" else 2
+    together = train_once(
+        engine, num_workers, optimizer="adam", local_batch=8, uses_tape=True, **options
+    )
+    _assert_equal_values(together[-1], train_alone(optimizer="adam", local_batch=16))
 
 
 @pytest.mark.parametrize("engine", ENGINES)

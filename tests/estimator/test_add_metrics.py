@@ -1,4 +1,4 @@
-"""add_metrics and call_logit_fn."""
+"""`add_metrics` and `call_logit_fn`."""
 
 from collections.abc import Callable
 from pathlib import Path

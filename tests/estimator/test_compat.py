@@ -1,4 +1,4 @@
-"""tf.estimator back in its place, and its v1 flavour."""
+"""`tf.estimator` back in its place, and its v1 flavour."""
 
 import json
 import os
@@ -34,6 +34,7 @@ def _run(program: str, folder: Path) -> Any:
     return json.loads((folder / "result.json").read_text())
 
 
+@pytest.mark.processes
 def test_a_v2_program_runs_with_its_own_imports(tmp_path: Path) -> None:
     program = """
         from tfdist.estimator import enable_compat
@@ -74,61 +75,64 @@ def test_a_v2_program_runs_with_its_own_imports(tmp_path: Path) -> None:
     assert (tmp_path / "model" / "checkpoint").exists()
 
 
+_V1_PROGRAM = """
+    import tensorflow.compat.v1 as tf
+    import tfdist.estimator
+    tfdist.estimator.enable_compat()
+    tf.disable_v2_behavior()
+
+    import json
+    import numpy as np
+    import tensorflow
+    import tensorflow.compat.v1.estimator as imported
+    from tensorflow.compat.v1 import estimator
+    from tensorflow.compat.v1.estimator.inputs import numpy_input_fn
+    from tensorflow_estimator import estimator as tf_estimator
+
+    assert tf.estimator is estimator is imported is tf_estimator
+    assert tensorflow.compat.v1.estimator is estimator
+    assert tensorflow.estimator is tfdist.estimator
+    assert tf.estimator.RunConfig is tensorflow.estimator.RunConfig
+
+    def model_fn(features, labels, mode):
+        out = tf.layers.dense(features["x"], 1, kernel_initializer=tf.zeros_initializer())
+        if mode == tf.estimator.ModeKeys.PREDICT:
+            return tf.estimator.EstimatorSpec(mode, predictions={"out": out})
+        loss = tf.losses.mean_squared_error(labels, out)
+        step = tf.train.get_global_step()
+        train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss, step)
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    x, y = np.ones((4, 2), np.float32), np.ones((4, 1), np.float32)
+    data = numpy_input_fn({"x": x}, y, batch_size=4, num_epochs=None, shuffle=False)
+    est = tf.estimator.Estimator(model_fn, "model")
+    est.train(data, steps=2)
+    receiver = tf.estimator.export.build_raw_serving_input_receiver_fn(
+        {"x": tf.placeholder(tf.float32, [None, 2])})
+    exported = est.export_savedmodel("export", receiver)
+
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))])
+    model.compile("adam", "mse")
+    before = model.get_weights()[0]
+    keras = tf.keras.estimator.model_to_estimator(model, model_dir="keras_model")
+    pairs = lambda: tf.data.Dataset.from_tensors((x, y)).repeat(3)
+    keras.evaluate(pairs, steps=1)
+    name = [n for n in tensorflow.train.list_variables("keras_model/keras") if "kernel" in n[0]]
+    first = tensorflow.train.load_variable("keras_model/keras", name[0][0])
+    keras.train(pairs, steps=3)
+    json.dump({
+        "loss": float(est.evaluate(data, steps=1)["loss"]),
+        "exported": tensorflow.io.gfile.exists(exported + b"/saved_model.pb"),
+        "class": isinstance(keras, tf.estimator.Estimator),
+        "kept": bool((before == first).all()),
+        "names": sorted(keras.get_variable_names()),
+    }, open("result.json", "w"))
+"""
+
+
+@pytest.mark.processes
 def test_a_v1_program_runs_with_its_own_imports(tmp_path: Path) -> None:
-    program = """
-        import tensorflow.compat.v1 as tf
-        import tfdist.estimator
-        tfdist.estimator.enable_compat()
-        tf.disable_v2_behavior()
-
-        import json
-        import numpy as np
-        import tensorflow
-        import tensorflow.compat.v1.estimator as imported
-        from tensorflow.compat.v1 import estimator
-        from tensorflow.compat.v1.estimator.inputs import numpy_input_fn
-        from tensorflow_estimator import estimator as tf_estimator
-
-        assert tf.estimator is estimator is imported is tf_estimator
-        assert tensorflow.compat.v1.estimator is estimator
-        assert tensorflow.estimator is tfdist.estimator
-        assert tf.estimator.RunConfig is tensorflow.estimator.RunConfig
-
-        def model_fn(features, labels, mode):
-            out = tf.layers.dense(features["x"], 1, kernel_initializer=tf.zeros_initializer())
-            if mode == tf.estimator.ModeKeys.PREDICT:
-                return tf.estimator.EstimatorSpec(mode, predictions={"out": out})
-            loss = tf.losses.mean_squared_error(labels, out)
-            step = tf.train.get_global_step()
-            train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss, step)
-            return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
-
-        x, y = np.ones((4, 2), np.float32), np.ones((4, 1), np.float32)
-        data = numpy_input_fn({"x": x}, y, batch_size=4, num_epochs=None, shuffle=False)
-        est = tf.estimator.Estimator(model_fn, "model")
-        est.train(data, steps=2)
-        receiver = tf.estimator.export.build_raw_serving_input_receiver_fn(
-            {"x": tf.placeholder(tf.float32, [None, 2])})
-        exported = est.export_savedmodel("export", receiver)
-
-        model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))])
-        model.compile("adam", "mse")
-        before = model.get_weights()[0]
-        keras = tf.keras.estimator.model_to_estimator(model, model_dir="keras_model")
-        pairs = lambda: tf.data.Dataset.from_tensors((x, y)).repeat(3)
-        keras.evaluate(pairs, steps=1)
-        name = [n for n in tensorflow.train.list_variables("keras_model/keras") if "kernel" in n[0]]
-        first = tensorflow.train.load_variable("keras_model/keras", name[0][0])
-        keras.train(pairs, steps=3)
-        json.dump({
-            "loss": float(est.evaluate(data, steps=1)["loss"]),
-            "exported": tensorflow.io.gfile.exists(exported + b"/saved_model.pb"),
-            "class": isinstance(keras, tf.estimator.Estimator),
-            "kept": bool((before == first).all()),
-            "names": sorted(keras.get_variable_names()),
-        }, open("result.json", "w"))
-    """
-    result = _run(program, tmp_path)
+    result = _run(_V1_PROGRAM, tmp_path)
     assert result == {
         "loss": pytest.approx(0.0256),  # The output goes 0, 0.6, 0.84; its error 1, 0.4, 0.16.
         "exported": True,

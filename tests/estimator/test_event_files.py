@@ -1,4 +1,4 @@
-"""What TensorBoard finds: kinds, tags and order of events are those of tf.estimator 2.15."""
+"""Events for TensorBoard: their kinds, tags and order are those of tf.estimator 2.15."""
 
 from collections.abc import Callable
 from pathlib import Path

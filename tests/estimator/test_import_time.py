@@ -1,7 +1,11 @@
-"""What `import tfdist.estimator` leaves for later, because most programs never need it."""
+"""Modules that `import tfdist.estimator` leaves for later, because most programs never need it."""
 
 import subprocess
 import sys
+
+import pytest
+
+pytestmark = pytest.mark.processes
 
 WITHOUT = [
     "tfdist.pipeline.graph.execution",

@@ -47,7 +47,7 @@ def test_what_is_out_is_not_found(name: str) -> None:
 
 
 def _parts(signature: str) -> list[str]:
-    # The value of a default that only means "not given" is anybody's own business.
+    # The value of a default that only means "not given" is an implementation detail.
     return [part.removesuffix("=<unset>") for part in signature.split(", ")] if signature else []
 
 

@@ -13,6 +13,7 @@ import tf_keras
 import tfdist.estimator as tfe
 from tfdist.estimator import OptimizerFunctionOutput, PipelineEstimatorSpec
 from tfdist.strategies import LocalStrategy
+from tfdist.training import LAMB, ClippedOptimizer, warmup
 
 COUNT, MICRO, STEPS = 6, 4, 3  # Micro-batches in a step, examples in one, and steps.
 
@@ -26,6 +27,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
     "adam": lambda: v1.train.AdamOptimizer(0.01),
     "keras": lambda: tf_keras.optimizers.legacy.Adam(0.01),
+    "lamb": lambda: ClippedOptimizer(LAMB(warmup(0.1, 2), weight_decay=0.1), global_norm=0.1),
 }
 
 
@@ -153,6 +155,7 @@ def trained_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., d
         ("momentum", 3, {"pipeline_schedule": "sequential"}),
         ("adam", 1, {"recomputation": True}),
         ("keras", 1, {}),
+        ("lamb", 3, {}),
         ("sgd", 1, {"pipeline_schedule": "grouped", "device_mapping": [0, 1, 0]}),
         ("sgd", 1, {"reduction_method": "sum"}),
     ],
@@ -521,8 +524,9 @@ class _OwnGradients(v1.train.GradientDescentOptimizer):  # type: ignore[misc,nam
         (None, 1.0, "loss of OptimizerFunctionOutput must be a tensor, got 1.0"),
         (None, [1.0], r"must be a scalar of floating type, got shape \(1,\) of float32"),
         (_OwnGradients(0.1), 1.0, "_OwnGradients has a compute_gradients of its own"),
+        (ClippedOptimizer(_OwnGradients(0.1)), 1.0, "ClippedOptimizer has a compute_gradients of"),
     ],
-    ids=["opt", "loss", "shape", "own"],
+    ids=["opt", "loss", "shape", "own", "wrapped"],
 )
 def test_an_output_of_another_kind_is_refused(opt: Any, loss: Any, message: str) -> None:
     with tf.Graph().as_default(), pytest.raises((TypeError, ValueError), match=message):

@@ -502,7 +502,7 @@ def test_the_cluster_the_strategy_and_the_config_agree_on_the_chief(
 
 
 class Distribute:
-    """What `tf.distribute`'s DistributeConfig has."""
+    """The attributes of `tf.distribute`'s DistributeConfig."""
 
     def __init__(self, train: Any = None, evaluate: Any = None, remote: Any = None) -> None:
         self.train_distribute, self.eval_distribute = train, evaluate

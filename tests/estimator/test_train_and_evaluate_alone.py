@@ -1,4 +1,4 @@
-"""train_and_evaluate in one process; TrainSpec and EvalSpec."""
+"""`train_and_evaluate` in one process; TrainSpec and EvalSpec."""
 
 import json
 from collections.abc import Callable

@@ -11,25 +11,15 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "estimator"
 
 
 @pytest.fixture
-def run_example(fake_cluster: Any, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Runs one in a process whose TensorFlow is imported already; returns its last line."""
+def run_example(
+    run_program: Callable[..., list[Any]], tmp_path: Path
+) -> Callable[..., dict[str, Any]]:
+    """Runs one; returns its last line."""
 
     def run_example(name: str, *options: str) -> dict[str, Any]:
-        arguments = [str(EXAMPLES / name), "--model-dir", str(tmp_path), *options]
-
-        def run() -> str:
-            import contextlib
-            import io
-            import runpy
-            import sys
-
-            sys.argv = arguments
-            with contextlib.redirect_stdout(io.StringIO()) as printed:
-                runpy.run_path(arguments[0], run_name="__main__")
-            return printed.getvalue()
-
-        [printed] = fake_cluster.run(run, engine="none", timeout_s=120)
-        return json.loads(printed.splitlines()[-1])
+        argv = [str(EXAMPLES / name), "--model-dir", str(tmp_path), *options]
+        [ran] = run_program(argv, engine="none")
+        return json.loads(ran.stdout.splitlines()[-1])
 
     return run_example
 

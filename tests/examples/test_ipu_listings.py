@@ -1,6 +1,7 @@
 """The original's two programs, with only their import lines changed."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,12 @@ FOLDER = Path(__file__).parents[2] / "examples" / "ipu"
     ],
 )
 def test_the_program_runs_to_the_end(
-    fake_cluster: Any, tmp_path: Path, engine: str, script: str
+    run_program: Callable[..., list[Any]], tmp_path: Path, engine: str, script: str
 ) -> None:
-    workers = fake_cluster.run_script(
+    workers = run_program(
         [str(FOLDER / script), "--num-steps", "30", "--model-dir", str(tmp_path / "model")],
         engine=engine,
-        env={"KERAS_HOME": str(tmp_path), "https_proxy": "http://127.0.0.1:9"},
-        timeout_s=180,
+        env={"HOME": str(tmp_path), "https_proxy": "http://127.0.0.1:9"},
     )
     losses = [re.findall(r"Loss for final step: (\S+)\.$", w.stderr, re.M) for w in workers]
     assert losses[0] == losses[1]

@@ -1,8 +1,9 @@
-"""examples/mnist/pipeline.py, and the notebook beside it, run as a user runs them."""
+"""The example `mnist/pipeline.py` and its notebook, run as a user runs them."""
 
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +11,6 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "mnist"
 SCRIPT = str(EXAMPLES / "pipeline.py")
-
-
-def _run(fake_cluster: Any, *options: str) -> tuple[str, str]:
-    """Runs the script in a process that has TensorFlow imported; returns stdout and stderr."""
-    [printed] = fake_cluster.run(
-        _run_as_script, [SCRIPT, *options], num_workers=1, engine="none", timeout_s=240
-    )
-    return printed
-
-
-def _run_as_script(arguments: list[str]) -> tuple[str, str]:
-    import contextlib
-    import io
-    import runpy
-    import sys
-
-    sys.argv = arguments
-    with (
-        contextlib.redirect_stdout(io.StringIO()) as out,
-        contextlib.redirect_stderr(io.StringIO()) as err,
-    ):
-        runpy.run_path(arguments[0], run_name="__main__")
-    return out.getvalue(), err.getvalue()
 
 
 def _epochs(stderr: str) -> list[str]:
@@ -48,20 +26,20 @@ def _accuracy(stdout: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def by_default() -> dict[str, tuple[str, str]]:
-    """What the script printed without options, once it has run."""
+def by_default() -> dict[str, Any]:
+    """The output of the script without options, once it has run."""
     return {}
 
 
 @pytest.fixture
-def default_run(fake_cluster: Any, by_default: dict[str, tuple[str, str]]) -> tuple[str, str]:
+def default_run(run_program: Callable[..., list[Any]], by_default: dict[str, Any]) -> Any:
     if "printed" not in by_default:
-        by_default["printed"] = _run(fake_cluster)
+        [by_default["printed"]] = run_program([SCRIPT], engine="none")
     return by_default["printed"]
 
 
-def test_three_epochs_reach_90_percent_of_digits_never_seen(default_run: tuple[str, str]) -> None:
-    stdout, stderr = default_run
+def test_three_epochs_reach_90_percent_of_digits_never_seen(default_run: Any) -> None:
+    stdout, stderr = default_run.stdout, default_run.stderr
     assert "Digits to train: 4,000 of 4,000" in stdout
     assert "Digits to test: 1,000 of 1,000" in stdout
     assert re.findall(r"^Epoch .*$", stdout, re.MULTILINE) == [
@@ -75,11 +53,13 @@ def test_three_epochs_reach_90_percent_of_digits_never_seen(default_run: tuple[s
 
 
 def test_sharded_execution_with_the_state_on_the_host_gives_the_same_numbers(
-    fake_cluster: Any, default_run: tuple[str, str]
+    run_program: Callable[..., list[Any]], default_run: Any
 ) -> None:
-    stdout, stderr = _run(fake_cluster, "--strategy", "sharded", "--offload-optimiser", "--debug")
-    assert _epochs(stderr) == _epochs(default_run[1])
-    assert _accuracy(stdout) == _accuracy(default_run[0])
+    options = ["--strategy", "sharded", "--offload-optimiser", "--debug"]
+    [ran] = run_program([SCRIPT, *options], engine="none")
+    stdout = ran.stdout
+    assert _epochs(ran.stderr) == _epochs(default_run.stderr)
+    assert _accuracy(stdout) == _accuracy(default_run.stdout)
     stages = re.findall(r"^Stage (\w+) is on /device:(\S+)\.$", stdout, re.MULTILINE)
     assert stages == [("B1", "CPU:1"), ("B2", "CPU:2"), ("B3", "CPU:3"), ("B4", "CPU:4")]
     assert "ShardedExecution(" in stdout
@@ -87,12 +67,13 @@ def test_sharded_execution_with_the_state_on_the_host_gives_the_same_numbers(
     assert slots == ["CPU:0"] * 16  # Two for each of eight weights.
 
 
-def test_profiles_show_each_device_at_work(fake_cluster: Any, tmp_path: Path) -> None:
-    stdout, _ = _run(
-        fake_cluster,
-        *("--profile", "--profile-dir", str(tmp_path), "--epochs", "1"),
-        *("--device-iterations", "2", "--gradient-accumulation", "7", "--test-batch-size", "10"),
-    )
+def test_profiles_show_each_device_at_work(
+    run_program: Callable[..., list[Any]], tmp_path: Path
+) -> None:
+    options = ["--profile", "--profile-dir", str(tmp_path), "--epochs", "1"]
+    options += ["--device-iterations", "2", "--gradient-accumulation", "7"]
+    [ran] = run_program([SCRIPT, *options, "--test-batch-size", "10"], engine="none")
+    stdout = ran.stdout
     assert stdout.splitlines()[-1].startswith(f"Profiles are in {tmp_path}")
     assert "Digits to train: 3,920 of 4,000, 560 in a call" in stdout
     for name, count in (("training", 7), ("inference", 100)):

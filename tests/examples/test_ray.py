@@ -1,4 +1,4 @@
-"""examples/ray/train.py: an Estimator under Ray's TensorFlow trainer, through TF_CONFIG alone."""
+"""The example `ray/train.py`: an Estimator under Ray's trainer, through TF_CONFIG alone."""
 
 import json
 import os

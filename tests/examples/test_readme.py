@@ -1,6 +1,7 @@
 """The programs of README and docs/ do what these pages say, and the links lead somewhere."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ TEST = _program("docs/testing.md")
 
 
 def test_the_smallest_program_trains_on_two_workers_and_alone(
-    fake_cluster: Any, tmp_path: Path
+    fake_cluster: Any, run_program: Callable[..., list[Any]], tmp_path: Path
 ) -> None:
     model_dir = str(tmp_path / "model")
     script = tmp_path / "program.py"
     script.write_text(SMALLEST.replace('"model"', repr(model_dir)))
-    first, second = fake_cluster.run_script([str(script)])
+    first, second = run_program([str(script)])
     weight = re.search(r"^weight \[\[(\S+)\]\]$", first.stdout, re.M)
     assert weight is not None
     assert abs(float(weight[1]) - 2.0) < 0.01

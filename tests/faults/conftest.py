@@ -21,7 +21,7 @@ _START, _END = "<!-- made by the tests -->\n", "<!-- end -->\n"
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """How a run with a fault ended.
+    """The end of a run with a fault.
 
     Attributes:
       exit_code: The launcher's.
@@ -86,12 +86,10 @@ def run_to_fault(tmp_path: Path) -> Callable[..., Seen]:
             )
             text = output.read_text(errors="replace")
             assert (started and launcher.poll() is None) or note.exists(), text
+            processes = _descendants(launcher.pid)
             if to_launcher is not None:
                 note.write_text(repr(time.time()))
-                processes = _descendants(launcher.pid)
                 launcher.send_signal(to_launcher)
-            else:
-                processes = _descendants(launcher.pid)
             exit_code = launcher.wait(150)
             _, left = psutil.wait_procs(processes, timeout=40)
             assert not left, f"left running: {left}"
@@ -99,12 +97,8 @@ def run_to_fault(tmp_path: Path) -> Callable[..., Seen]:
         finally:
             launcher.kill()
             launcher.wait()
-        return Seen(
-            exit_code=exit_code,
-            output=output.read_text(errors="replace"),
-            ended_s=ended_s,
-            last_step=_last_step(model_dir),
-        )
+        text, step = output.read_text(errors="replace"), _last_step(model_dir)
+        return Seen(exit_code=exit_code, output=text, ended_s=ended_s, last_step=step)
 
     return run
 

@@ -30,14 +30,12 @@ FAULTS: list[tuple[tuple[str, int, str, str, int], tuple[int, str, int | None]]]
     (("grpc", 2, "exit 3", "middle", 0), (3, "exit code 3", 30)),
     (("grpc", 2, "exit 0", "middle", 1), (1, "too early", 30)),
     (("grpc", 2, "memory", "middle", 1), (1, "exit code 1", 30)),
-    (("grpc", 2, "full disk", "saving", 0), (28, "no room for a checkpoint", 10)),
     (("grpc", 2, "kill", "saving", 0), (137, "SIGKILL", 10)),
     (("grpc", 3, "kill", "middle", 2), (137, "SIGKILL", 30)),
     (("grpc", 3, "exit 0", "end", 1), (1, "too early", 60)),
     (("horovod", 2, "exception", "first step", 0), (1, "exit code 1", 0)),
     (("horovod", 2, "kill", "middle", 1), (137, "SIGKILL", 30)),
     (("horovod", 2, "stop", "middle", 0), (124, "stopped (SIGSTOP)", 30)),
-    (("horovod", 2, "exit 3", "middle", 1), (3, "exit code 3", 30)),
     (("horovod", 2, "exit 0", "middle", 1), (1, "too early", 30)),
     (("horovod", 2, "kill", "saving", 0), (137, "SIGKILL", 10)),
     (("horovod", 3, "exit 3", "middle", 2), (3, "exit code 3", 30)),
@@ -145,7 +143,9 @@ def test_a_run_that_is_started_again_ends_at_the_asked_step(
     assert seen.last_step == 60
 
 
-def test_a_run_whose_disk_is_full_is_not_started_again(run_to_fault: Callable[..., Any]) -> None:
+def test_a_run_whose_disk_is_full_is_not_started_again(
+    run_to_fault: Callable[..., Any], fault_table: list[tuple[str, ...]]
+) -> None:
     seen = run_to_fault(
         engine="grpc",
         num_workers=2,
@@ -155,9 +155,13 @@ def test_a_run_whose_disk_is_full_is_not_started_again(run_to_fault: Callable[..
         options=("--max-restarts", "3"),
     )
     assert seen.exit_code == 28, seen.output
+    assert seen.blamed == "worker 0", seen.output
+    assert "no room for a checkpoint" in seen.how, seen.output
     assert "CheckpointSpaceError: File too large: the checkpoint of step 20 needs" in seen.output
     assert "not started again: there is no room for a checkpoint" in seen.output
     assert seen.last_step == 10
+    assert seen.ended_s < LIMIT_S
+    note(fault_table, ("grpc", 2, "full disk", "saving", 0), seen)
 
 
 def note(table: list[tuple[str, ...]], case: tuple[Any, ...], seen: Any) -> None:

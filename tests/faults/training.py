@@ -1,9 +1,9 @@
-"""What the tests of faults start: a small training in which one worker comes to harm.
+"""A small training that the tests of faults start, in which one worker comes to harm.
 
     training.py MODEL_DIR FAULT MOMENT WORKER
 
 Worker WORKER suffers FAULT at MOMENT, at the first start only; the file MODEL_DIR.fault then says
-when, by the clock of `time.time`. FAULT "hold" is none: it trains until somebody stops it.
+when, by the clock of `time.time`. FAULT "hold" is none: it trains until it is stopped.
 """
 
 import os
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-NUM_STEPS = 60 if sys.argv[2] != "hold" else 1_000_000  # "hold": until somebody stops it
+NUM_STEPS = 60 if sys.argv[2] != "hold" else 1_000_000  # "hold": until it is stopped
 SAVE_STEPS = 10
 MIDDLE = 35
 
@@ -47,7 +47,7 @@ def suffer() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (size + (64 << 20),) * 2)
         bytearray(1 << 30)
     elif fault == "full disk":
-        # No file may grow beyond this; whoever ignores the signal gets an error.
+        # No file may grow beyond this; a process that ignores the signal gets an error.
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
     elif fault == "port taken":

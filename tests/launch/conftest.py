@@ -23,6 +23,7 @@ from tfdist.testing.run import wait_until
 _LIMIT_S = 60.0
 _MARK = "TFDIST_TEST_RUN"
 _ROOT = Path(__file__).parents[2]
+_STREAMS = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 # What stands before the code of a test's program.
 _PRELUDE = """\
@@ -158,9 +159,8 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Run]]:
             [*before, *words, "--print-topology", "no", *options, "--", *command],
             cwd=folder,
             env={**_environment(), _MARK: mark, **(environ or {})},
-            stdin=subprocess.DEVNULL,
             text=True,
-            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen},
+            **{**_STREAMS, **popen},
         )
         runs.append(Run(process, folder, mark))
         return runs[-1]

@@ -64,6 +64,7 @@ TF_CONFIGS: list[tuple[str, list[str]]] = [
     (worker("http://a:1"), ['"http://a:1": it starts with a protocol', 'Write only "host:port"']),
     (worker("::1:3"), ['"::1:3": its host has a colon', "Put an IPv6 address in brackets"]),
     (worker("[z]:3"), ["[z] is not an IPv6 address", "Write [address]:port"]),
+    (worker("-a:1"), ['"-a" is not a host', "Use a name of letters"]),
     (worker("a b:1"), ['"a b" is not a host', "Use a name of letters"]),
     (worker("a\nb:1"), [r'"a\nb" is not a host', "Use a name of letters"]),
     (
@@ -140,6 +141,8 @@ FILES = {
     "no_hosts": "# nobody\n",
     "twice": "a slots=2\na slots=1\n",
     "bad_slots": "a slots=2\nb slots=two\n",
+    "option": "b slots=2\n-x slots=2\n",
+    "option.yaml": "host: --foo\n",
     "max_slots": "a max_slots=2\n",
     "binary": "\udcff\udcfe",
     "unclosed.yaml": "num-instances: [2\n",
@@ -227,6 +230,11 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("run --host ::1 cat", ['"::1" has two colons', "in brackets"]),
     ("run --host http://a cat", ["starts with a protocol", "Write only NAME"]),
     ("run --host a/b cat", ['"a/b" is not a host', "Use a name of letters"]),
+    ("run --host=--foo cat", ['"--foo" is not a host', "Use a name of letters"]),
+    ("run --host=b,-oProxyCommand=x cat", ['"-oProxyCommand=x" is not a host', "Use a name"]),
+    ("run --host=b,-x cat", ['"-x" is not a host', "Use a name of letters"]),
+    ("run --host=n[0-1],-n[0-1]:2 cat", ['"-n0" is not a host', "Use a name of letters"]),
+    (f"run --host {'a.' * 130} cat", ['..." is not a host', "Use a name of letters"]),
     ("run --host a:2,b cat", ['"b" has no slots, but "a" has 2', "Give slots to all"]),
     ("run --host a:2,b:1 --num-instances 4 cat", ["3 slots", "is 4", "--num-instances 3"]),
     ("run --host a --hostfile twice cat", ["both --host", "one of them is allowed", "Leave one"]),
@@ -237,6 +245,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("run --hostfile no_hosts cat", ["names no host", "Name one a line"]),
     ("run --hostfile twice cat", ['names "a" twice', "slots=2 in a file"]),
     ("run --hostfile bad_slots cat", ['line 2: got "two"', "from 1 to 99999", "slots=2"]),
+    ("run --hostfile option cat", ['line 2: "-x" is not a host', "Use a name of letters"]),
     ("run --hostfile max_slots cat", ['line 1: got "max_slots=2"', "slots=N", "A whole line"]),
     # Folders and files.
     ("run --log-dir notes.txt cat", ['"notes.txt" is not a folder', "Name a folder"]),
@@ -254,6 +263,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("run --import-config many.yaml", ["list of 2 values", "one is allowed", "For example"]),
     ("run --import-config nested.yaml", ["show holds more than a word", "For example"]),
     ("run --import-config twice.yaml", ['the key "show" twice', "once is allowed", "Remove"]),
+    ("run --import-config option.yaml cat", ['"--foo" is not a host', "Use a name of letters"]),
     ("run --import-config itself.yaml", ['unknown option "import-config"', "Allowed are"]),
     ("run --import-config command.yaml", ['list of words, got "train.py"', "For example"]),
     ("run --import-config tagged.yaml", ["the tag ", "os.system", "Remove the tag"]),
@@ -375,6 +385,7 @@ class TestRefusals:
         assert sum(len(table) for table in tables) >= 60
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("in_a_folder_with_files")
 @pytest.mark.parametrize("words", REAL_COMMANDS)
 def test_the_real_command_refuses_in_a_moment(words: str, tmp_path: Path) -> None:
@@ -388,6 +399,7 @@ def test_the_real_command_refuses_in_a_moment(words: str, tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(FILES)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("row", [1, 17, 34])
 def test_a_program_with_a_wrong_tf_config_ends_in_a_moment(row: int) -> None:
     text, phrases = TF_CONFIGS[row]

@@ -15,6 +15,8 @@ import pytest
 
 import tfdist.launch
 from tfdist.launch.channel import ADDRESSES_VARIABLE, LINE_LIMIT_BYTES, TOKEN_VARIABLE
+from tfdist.launch.handshake import NONCE_BYTES, PROOF_BYTES, agent_proof, launcher_proof
+from tfdist.launch.run.listener import MOST_STRANGERS
 from tfdist.testing.run import wait_until
 
 Launch = Callable[..., Any]
@@ -36,7 +38,7 @@ def waiting(launch: Launch) -> Iterator[Any]:
 
 
 def agent_environment(run: Any) -> dict[str, str]:
-    (agent,) = run.living("tfdist.launch.run.agent")
+    agent, *_ = run.living("tfdist.launch.run.agent")
     return agent.environ()
 
 
@@ -50,12 +52,26 @@ def listening(run: Any) -> list[tuple[str, int]]:
     ]
 
 
-def knock(run: Any, said: bytes) -> bytes:
-    """Says this to the launcher; returns its answer until it has closed the connection."""
+def address(run: Any) -> tuple[str, int]:
+    """Returns the address at which the launcher listens."""
     host, port = agent_environment(run)[ADDRESSES_VARIABLE].rsplit(":", 1)
+    return host, int(port)
+
+
+def knock(run: Any, said: bytes, *, token: str | None = None) -> bytes:
+    """Says this to the launcher, after a handshake if there is a token.
+
+    Returns the launcher's answer to it, until it has closed the connection.
+    """
     answer = b""
-    with socket.create_connection((host, int(port)), timeout=30.0) as connection:
+    with socket.create_connection(address(run), timeout=30.0) as connection:
         try:
+            challenge = connection.recv(NONCE_BYTES, socket.MSG_WAITALL)
+            if token is not None:
+                nonce = b"n" * NONCE_BYTES
+                connection.sendall(nonce + agent_proof(token, challenge, nonce))
+                proof = connection.recv(PROOF_BYTES, socket.MSG_WAITALL)
+                assert proof in (b"", launcher_proof(token, challenge, nonce))
             connection.sendall(said)
             connection.shutdown(socket.SHUT_WR)
             while chunk := connection.recv(1 << 16):
@@ -68,7 +84,7 @@ def knock(run: Any, said: bytes) -> bytes:
 
 
 def hello(**facts: Any) -> bytes:
-    said = {"kind": "hello", "token": "0" * 32, "index": 0, "host": "evil", "pid": 1, **facts}
+    said = {"kind": "hello", "index": 0, "host": "evil", "pid": 1, **facts}
     return json.dumps(said).encode() + b"\n"
 
 
@@ -91,15 +107,7 @@ def test_the_launcher_listens_on_loopback_alone_and_shows_its_token_to_nobody(wa
 def test_who_is_no_agent_of_the_run_is_sent_away_without_a_word(waiting: Any) -> None:
     stop = b'{"kind": "stop", "grace_s": 0}\n'
     ended = b'{"kind": "ended", "code": 3, "ago_s": 0}\n{"kind": "gone", "was_killed": false}\n'
-    without_the_token = (
-        hello() + ended,
-        hello(token=None) + ended,
-        hello(token=["a"]) + ended,
-        hello(token="\ud800") + ended,
-        stop,
-        ended,
-        b"",
-    )
+    messages = (hello() + ended, stop, ended, b"")
     rubbish = (
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\xfc\x03\x03" * 20,
@@ -114,13 +122,16 @@ def test_who_is_no_agent_of_the_run_is_sent_away_without_a_word(waiting: Any) ->
         b"x" * (LINE_LIMIT_BYTES + 10),
         b"x" * (2 * LINE_LIMIT_BYTES) + b"\n" + hello(),
     )
+    for said in (*messages, *rubbish):
+        assert knock(waiting, said) == b"", said[:20]
+    for said in messages:
+        assert knock(waiting, said, token="0" * 32) == b"", said[:20]
     token = agent_environment(waiting)[TOKEN_VARIABLE]
     # Worker 0 has its agent, and there is no other worker.
-    with_a_wrong_index = (
-        hello(token=token, index=index) + ended for index in (0, 1, -1, "0", None, [0], 10**30)
-    )
-    for said in (*without_the_token, *rubbish, *with_a_wrong_index):
-        assert knock(waiting, said) == b"", said[:20]
+    for index in (0, 1, -1, "0", None, [0], 10**30):
+        assert knock(waiting, hello(index=index) + ended, token=token) == b"", index
+    for said in rubbish:
+        assert knock(waiting, said, token=token) == b"", said[:20]
 
 
 def test_nobody_else_can_take_the_place_of_an_agent_that_has_not_come(
@@ -128,16 +139,15 @@ def test_nobody_else_can_take_the_place_of_an_agent_that_has_not_come(
 ) -> None:
     run = launch("ready()", num_instances=1, environ=break_agents("time.sleep(600)"))
     assert wait_until(lambda: bool(run.living("tfdist.launch.run.agent")), 60.0)
-    for said in (hello(), hello(token=""), hello(token=None)):
-        assert knock(run, said) == b""
+    for token in (None, "", "0" * 32):
+        assert knock(run, hello(), token=token) == b""
     run.signal(signal.SIGTERM)
     assert run.wait() == 143
     assert "before worker 0 (localhost) had started" in run.err
 
 
 def test_who_says_nothing_or_breaks_off_keeps_nobody_waiting(waiting: Any) -> None:
-    host, port = agent_environment(waiting)[ADDRESSES_VARIABLE].rsplit(":", 1)
-    silent = [socket.create_connection((host, int(port))) for _ in range(20)]
+    silent = [socket.create_connection(address(waiting)) for _ in range(20)]
     with silent[0]:
         silent[0].sendall(b'{"kind": ')
     for connection in silent[1:10]:  # closed the hard way
@@ -149,11 +159,44 @@ def test_who_says_nothing_or_breaks_off_keeps_nobody_waiting(waiting: Any) -> No
         connection.close()
 
 
+def test_hundreds_of_connections_cost_one_line_and_no_worker(
+    launch: Launch, break_agents: Callable[[str], dict[str, str]]
+) -> None:
+    # The agents start when the strangers are there.
+    agents = break_agents("while not os.path.exists('go'): time.sleep(0.01)")
+    limit = ("sh", "-c", 'ulimit -n 128; exec "$@"', "sh")
+    run = launch("print('done', flush=True)", environ=agents, before=limit)
+    assert wait_until(lambda: len(run.living("tfdist.launch.run.agent")) == 2, 60.0)
+    port, strangers = address(run), []
+    for number in range(350):
+        strangers.append(socket.create_connection(port, timeout=30.0))
+        if number % 3 == 1:
+            strangers[-1].sendall(b"x" * 1000)
+        elif number % 3 == 2:  # closed the hard way
+            reset = struct.pack("ii", 1, 0)
+            strangers[-1].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+            strangers.pop().close()
+
+    def num_open() -> int:
+        found = psutil.Process(run.process.pid).net_connections(kind="tcp")
+        return sum(one.status != psutil.CONN_LISTEN for one in found)
+
+    # Before the time limit of a connection that says nothing.
+    assert wait_until(lambda: num_open() <= 2 + MOST_STRANGERS, 5.0), num_open()
+    (run.folder / "go").touch()
+    assert run.wait() == 0, run.err
+    for connection in strangers:
+        connection.close()
+    assert [run.log(f"worker-{index}") for index in range(2)] == ["done\n"] * 2
+    ignored = "tfdist: ignored a connection from 127.0.0.1 that is not an agent of this run"
+    assert run.err.splitlines() == [ignored, "tfdist: logs are in logs"]
+
+
 def test_a_dry_run_shows_neither_token_nor_secrets(launch: Launch) -> None:
     words = ["--dry-run", "-vv", "--env", "API_KEY=k1e9", "--env", "DB_PASSWORD"]
     run = launch("", *words, environ={"DB_PASSWORD": "hunter2"})
     assert run.wait() == 0
-    assert "API_KEY=***" in run.out
+    assert "API_KEY='***'" in run.out
     for secret in (TOKEN_VARIABLE, "k1e9", "hunter2"):
         assert secret not in run.out + run.err
 

@@ -29,7 +29,7 @@ OLD_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """How a program went: what it printed, and the lines of TensorFlow's logger from INFO on."""
+    """A program's result: what it printed, and the lines of TensorFlow's logger from INFO on."""
 
     printed: str
     logged: list[tuple[str, str]] = field(repr=False)

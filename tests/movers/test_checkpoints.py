@@ -14,7 +14,7 @@ Worlds = tuple[Callable[..., Any], Callable[..., Any]]
 def worlds(
     request: pytest.FixtureRequest, here: Callable[..., Any], there: Callable[..., Any]
 ) -> Worlds:
-    """Where training begins and where it goes on."""
+    """The side that begins the training, and the side that goes on."""
     return (there, here) if request.param == "begun there" else (here, there)
 
 

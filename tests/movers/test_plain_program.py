@@ -12,7 +12,7 @@ Both = tuple[Any, Any, Path, Path]
 
 @pytest.fixture(scope="module")
 def ran_before() -> list[Both]:
-    """What `both` has run in this module."""
+    """The results of `both` in this module."""
     return []
 
 
@@ -23,7 +23,7 @@ def both(
     tmp_path_factory: pytest.TempPathFactory,
     ran_before: list[Both],
 ) -> Both:
-    """How the program went here and in 2.15, and the folders that each left."""
+    """The results of the program here and in 2.15, and the folders that each left."""
     if not ran_before:
         new, old = tmp_path_factory.mktemp("new"), tmp_path_factory.mktemp("old")
         ran = (here("plain.py", "--model-dir", new), there("plain.py", "--model-dir", old))

@@ -44,7 +44,7 @@ def weights_of(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def ran_before() -> dict[str, tuple[Path, Path, Any, Any]]:
-    """What `ran` has run in this module."""
+    """The results of `ran` in this module."""
     return {}
 
 

@@ -1,4 +1,4 @@
-"""What the tests of bad input and of interrupts share: short runs that may end in an error."""
+"""Fixtures for the tests of bad input and of interrupts: short runs that may end in an error."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +21,9 @@ def train_briefly() -> Callable[..., dict[str, Any]]:
 
     Arguments are functions of the worker's index, None for what is right: `loss(index, weight,
     features)`, `spec(index, mode, loss, host_call)`, `input_fn(index)`, `hooks(index)`,
-    `iterations(index)`. What is returned: `error` ("Type: message" or None), `seconds` from the
-    making of the strategy to the end, and `step`, the last global step.
+    `iterations(index)`, `limits(index)` (the keyword arguments `steps` and `max_steps`). What is
+    returned: `error` ("Type: message" or None), `seconds` from the making of the strategy to the
+    end, and `step`, the last global step.
     """
 
     def train_briefly(
@@ -33,6 +34,7 @@ def train_briefly() -> Callable[..., dict[str, Any]]:
         input_fn: Any = None,
         hooks: Any = None,
         iterations: Any = None,
+        limits: Any = None,
         device: str | None = None,
         model_dir: str | None = None,
     ) -> dict[str, Any]:
@@ -86,6 +88,7 @@ def train_briefly() -> Callable[..., dict[str, Any]]:
             tfe.Estimator(model_fn, model_dir, config).train(
                 input_fn(index) if input_fn is not None else default_input_fn,
                 hooks=[watch, *(hooks(index) if hooks is not None else [])],
+                **(limits(index) if limits is not None else {}),
             )
         except Exception as problem:
             error = f"{type(problem).__name__}: {problem}"

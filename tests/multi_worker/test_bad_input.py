@@ -1,4 +1,4 @@
-"""Bad input: each is answered in one or two lines, soon, by every worker; nobody hangs."""
+"""Bad input: each is answered in one or two lines, soon, by every worker; none hangs."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def limit_s() -> float:
 
 
 def check_answer(answer: str, *fragments: str) -> None:
-    """An answer has at most two lines, and names what was found, what is allowed, the mend."""
+    """An answer has at most two lines, and names what was found, what is allowed, the fix."""
     assert len(answer.splitlines()) <= 2, answer
     for fragment in fragments:
         assert fragment in answer
@@ -102,7 +102,7 @@ def test_a_wrong_tf_config_is_refused_before_tensorflow_is_imported(
 
 @pytest.fixture
 def taken_port() -> Any:
-    """A port on which somebody else listens."""
+    """A port on which another process listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 
@@ -215,7 +215,7 @@ def test_each_strategy_refuses_the_processes_of_an_unsupported_launcher(
 def test_a_model_dir_that_cannot_be_written_is_named(
     fake_cluster: Any, train_briefly: Any, tmp_path: Path, engine: str
 ) -> None:
-    # Below a regular file nobody can make a folder, not even root.
+    # Below a regular file no user can make a folder, not even root.
     (tmp_path / "file").touch()
     folder = str(tmp_path / "file" / "model")
     [end] = fake_cluster.run(train_briefly, engine, model_dir=folder, engine="none")
@@ -242,7 +242,7 @@ def test_a_missing_horovod_is_said_with_the_mend(example_says: Any) -> None:
 
 
 def test_a_missing_mpi_library_is_named_with_the_mend(example_says: Any, tmp_path: Path) -> None:
-    # Simulated: a copy of the installed Horovod whose library asks for an MPI that nobody has.
+    # Simulated: a copy of the installed Horovod whose library asks for an MPI that does not exist.
     horovod = pytest.importorskip("horovod")
     copy = tmp_path / "horovod"
     shutil.copytree(Path(horovod.__file__).parent, copy, ignore=shutil.ignore_patterns("*.pyc"))
@@ -329,7 +329,7 @@ def test_a_wrong_host_call_is_refused_by_every_worker(
         check_answer(end["error"], *fragments)
 
 
-def test_an_input_fn_that_returns_no_dataset_is_refused_by_every_worker(
+def test_an_input_fn_that_returns_numbers_is_refused_by_every_worker(
     fake_cluster: Any, train_briefly: Any
 ) -> None:
     def input_fn(index: int) -> Any:
@@ -338,7 +338,9 @@ def test_an_input_fn_that_returns_no_dataset_is_refused_by_every_worker(
     for end in fake_cluster.run(train_briefly, "grpc", input_fn=input_fn):
         assert end["seconds"] < limit_s()
         check_answer(
-            end["error"], "input_fn must return a tf.data.Dataset, got list", "Wrap tensors with"
+            end["error"],
+            "input_fn must return a tf.data.Dataset or tensors, got a float among them",
+            "Return a tf.data.Dataset, such as",
         )
 
 
@@ -398,9 +400,15 @@ def test_different_models_are_named_by_every_worker(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_nan_on_one_worker_ends_all(fake_cluster: Any, train_briefly: Any, engine: str) -> None:
-    for end in fake_cluster.run(train_briefly, engine, loss=build_loss("NaN"), engine=engine):
-        assert end["error"] == "NanLossDuringTrainingError: NaN loss during training."
+def test_nan_on_one_worker_ends_all_and_the_others_name_it(
+    fake_cluster: Any, train_briefly: Any, engine: str
+) -> None:
+    ends = fake_cluster.run(train_briefly, engine, loss=build_loss("NaN"), engine=engine)
+    told = "NaN loss during training"
+    assert [end["error"] for end in ends] == [
+        f"NanLossElsewhereError: {told}: the loss of worker 1 became NaN.",
+        f"NanLossDuringTrainingError: {told}.",
+    ]
 
 
 def batches(*numbers: int) -> Callable[[int], Any]:
@@ -436,6 +444,32 @@ def test_a_worker_without_enough_input_is_named_by_every_worker(
             f"takes {per_loop} batch(es) from each of 2 workers",
             "Give each worker some input",
         )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("steps", "LimitMismatchError: steps is 4 on worker 0 and 5 on worker 1."),
+        ("max_steps", "LimitMismatchError: max_steps is 4 on worker 0 and 5 on worker 1."),
+        ("hook", "the step to stop at (steps, max_steps, StopAtStepHook) is 4 on worker 0 and 5"),
+    ],
+)
+def test_workers_that_would_end_after_different_steps_are_refused(
+    fake_cluster: Any, train_briefly: Any, engine: str, name: str, line: str
+) -> None:
+    def limits(index: int) -> dict[str, int]:
+        return {name: 4 + index}
+
+    def hooks(index: int) -> list[Any]:
+        import tensorflow.compat.v1 as v1
+
+        return [v1.train.StopAtStepHook(4 + index)]
+
+    differing = {"hooks": hooks} if name == "hook" else {"limits": limits}
+    ends = fake_cluster.run(train_briefly, engine, **differing, engine=engine)
+    for end in ends:
+        check_answer(end["error"], line)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -1,4 +1,4 @@
-"""Where worker 0's newest checkpoint is damaged, all workers go on from the same older one."""
+"""Recovery of all workers from the same older checkpoint if worker 0's newest is damaged."""
 
 from pathlib import Path
 from typing import Any

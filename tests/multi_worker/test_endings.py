@@ -1,4 +1,4 @@
-"""A worker that ends in the middle of training: its exit code is its own, the others' are 200."""
+"""The end of a training: in its middle, after its last step, or never, with a stopped worker."""
 
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,8 @@ START_LIMIT_S = 150.0
 END_LIMIT_S = 60.0
 
 PROGRAM = """
+import os
+import signal
 import sys
 import time
 
@@ -19,10 +21,11 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
-from tfdist.cluster.rendezvous import peer_watch
+from tfdist.cluster.rendezvous import peer_state, peer_watch
 from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
 
-engine, way = sys.argv[1:]
+engine, way, *paths = sys.argv[1:]
+peer_state.SILENT_AFTER_S = peer_state.REPORT_EVERY_S = 2.0
 strategy = HorovodStrategy() if engine == "horovod" else MultiWorkerStrategy()
 
 
@@ -33,12 +36,18 @@ class EndEarly(v1.train.SessionRunHook):
         self.steps += 1
         if self.steps == 3 and way == "slow":
             if strategy.extended.collectives.worker_index == 0:
-                peer_watch._LEAVING_S = 0.5  # of 5, so that 5 s are long
-                close = v1.Session.close
-                v1.Session.close = lambda session: (time.sleep(5), close(session))
+                peer_watch._LEAVING_S = 0.5  # of 5, so that 3 s are long
+                close = run_context.session.close
+                def close_slowly():
+                    time.sleep(3)
+                    close()
+                    open(paths[0], "w").close()
+                run_context.session.close = close_slowly
             run_context.request_stop()
         elif self.steps == 3 and strategy.extended.collectives.worker_index == 1:
             print("ends", flush=True)
+            if way == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
             if way == "error":
                 raise ArithmeticError("of the hook")
             sys.exit(int(way))
@@ -56,6 +65,8 @@ def model_fn(features, mode):
 
 config = tfe.RunConfig(train_distribute=strategy)
 tfe.Estimator(model_fn, config=config).train(input_fn, hooks=[EndEarly()])
+if way == "slow":
+    print("all have closed" if os.path.exists(paths[0]) else "too early", flush=True)
 """
 
 
@@ -92,11 +103,28 @@ def test_a_worker_that_ends_early_ends_first_and_the_other_blames_it(
 
 
 @pytest.mark.parametrize("engine", ["grpc", "horovod"])
-def test_a_worker_that_takes_long_to_close_its_session_does_not_miss_those_that_have_left(
+def test_no_worker_leaves_before_all_sessions_are_closed(
+    fake_cluster: Any, program: str, engine: str, tmp_path: Path
+) -> None:
+    closed = str(tmp_path / "closed")
+    with fake_cluster.start_script([program, engine, "slow", closed], engine=engine) as script:
+        codes = [worker.wait(START_LIMIT_S) for worker in script.workers]
+        last_lines = [worker.stdout().splitlines()[-1] for worker in script.workers]
+    assert codes == [0, 0]
+    assert last_lines == ["all have closed"] * 2
+
+
+@pytest.mark.parametrize("engine", ["grpc", "horovod"])
+def test_a_stopped_worker_is_named_and_ends_the_run_after_the_limit(
     fake_cluster: Any, program: str, engine: str
 ) -> None:
-    with fake_cluster.start_script([program, engine, "slow"], engine=engine) as script:
-        codes = [worker.wait(START_LIMIT_S) for worker in script.workers]
-        ends = [worker.ended().time_s for worker in script.workers]
-    assert codes == [0, 0]
-    assert ends[0] - ends[1] > 3 or engine == "horovod"
+    env = {"TFDIST_STALL_TIMEOUT_S": "5"}
+    with fake_cluster.start_script([program, engine, "stop"], engine=engine, env=env) as script:
+        waiting = script.workers[0]
+        assert waiting.wait(START_LIMIT_S) == 200
+        lines = waiting.stderr().splitlines()
+    (first, *_, last) = [line for line in lines if "Waiting for worker 1 (" in line]
+    assert first.startswith("Waiting for worker 1 (")
+    assert last.startswith("WorkerLostError: Waiting for worker 1 (")
+    assert "its process is stopped (SIGSTOP, a debugger), or its host hangs. That is" in last
+    assert last.endswith("longer than TFDIST_STALL_TIMEOUT_S=5.")

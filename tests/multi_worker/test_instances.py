@@ -56,67 +56,69 @@ def test_an_evaluator_gets_a_strategy_of_its_own(fake_cluster: Any) -> None:
 # Replicas that the launcher asks for.
 
 
+def _train_four_replicas() -> dict[str, Any]:
+    """Trains; returns what each replica has got in its first step, and the weight at the end."""
+    import os
+
+    import tensorflow as tf
+    import tensorflow.compat.v1 as v1
+
+    import tfdist.estimator as tfe
+    from tfdist.cluster import instances
+    from tfdist.strategies import strategy_for_run
+
+    os.environ |= instances.instance_environment(
+        index=instances.instance_index(),
+        num_instances=2,
+        local_index=instances.instance_index(),
+        num_total_replicas=4,
+        devices_per_replica=2,
+    )
+
+    def input_fn() -> tf.data.Dataset:
+        numbers = tf.range(16, dtype=tf.float32) ** 2
+        return tf.data.Dataset.from_tensor_slices(numbers).shard(*instances.shard()).batch(2)
+
+    seen: dict[str, Any] = {}
+
+    def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
+        weight = v1.get_variable("weight", [], initializer=v1.zeros_initializer())
+        slices.append(tf.identity(features))
+        loss = tf.reduce_mean(features) * weight
+        optimizer = v1.train.GradientDescentOptimizer(1.0)
+        train_op = optimizer.minimize(loss, v1.train.get_global_step())
+        return tfe.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    class Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+        def begin(self) -> None:
+            self.weight = v1.global_variables("weight")[0]
+
+        def before_run(self, run_context: Any) -> Any:
+            return v1.train.SessionRunArgs(slices)
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            if not seen:
+                seen.update(
+                    {
+                        t.device[-5:]: v.tolist()
+                        for t, v in zip(slices, run_values.results, strict=True)
+                    }
+                )
+
+        def end(self, session: Any) -> None:
+            seen["weight"] = float(session.run(self.weight))
+
+    slices: list[Any] = []
+    config = tfe.RunConfig(train_distribute=strategy_for_run())
+    tfe.Estimator(model_fn, None, config).train(input_fn, hooks=[Watch()], steps=2)
+    return seen
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_launchers_replicas_train_as_one_with_all_their_batches(
     fake_cluster: Any, engine: str
 ) -> None:
-    def train() -> dict[str, Any]:
-        import os
-
-        import tensorflow as tf
-        import tensorflow.compat.v1 as v1
-
-        import tfdist.estimator as tfe
-        from tfdist.cluster import instances
-        from tfdist.strategies import strategy_for_run
-
-        os.environ |= instances.instance_environment(
-            index=instances.instance_index(),
-            num_instances=2,
-            local_index=instances.instance_index(),
-            num_total_replicas=4,
-            devices_per_replica=2,
-        )
-
-        def input_fn() -> tf.data.Dataset:
-            numbers = tf.range(16, dtype=tf.float32) ** 2
-            return tf.data.Dataset.from_tensor_slices(numbers).shard(*instances.shard()).batch(2)
-
-        seen: dict[str, Any] = {}
-
-        def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
-            weight = v1.get_variable("weight", [], initializer=v1.zeros_initializer())
-            slices.append(tf.identity(features))
-            loss = tf.reduce_mean(features) * weight
-            optimizer = v1.train.GradientDescentOptimizer(1.0)
-            train_op = optimizer.minimize(loss, v1.train.get_global_step())
-            return tfe.EstimatorSpec(mode, loss=loss, train_op=train_op)
-
-        class Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-            def begin(self) -> None:
-                self.weight = v1.global_variables("weight")[0]
-
-            def before_run(self, run_context: Any) -> Any:
-                return v1.train.SessionRunArgs(slices)
-
-            def after_run(self, run_context: Any, run_values: Any) -> None:
-                if not seen:
-                    seen.update(
-                        {
-                            t.device[-5:]: v.tolist()
-                            for t, v in zip(slices, run_values.results, strict=True)
-                        }
-                    )
-
-            def end(self, session: Any) -> None:
-                seen["weight"] = float(session.run(self.weight))
-
-        slices: list[Any] = []
-        config = tfe.RunConfig(train_distribute=strategy_for_run())
-        tfe.Estimator(model_fn, None, config).train(input_fn, hooks=[Watch()], steps=2)
-        return seen
-
-    first, second = fake_cluster.run(train, engine=engine)
+    first, second = fake_cluster.run(_train_four_replicas, engine=engine)
     squares = np.arange(16) ** 2
     # Each instance has every second number, each replica its own two of them.
     assert first == {"CPU:1": [0, 4], "CPU:3": [16, 36], "weight": -float(2 * squares.mean())}
@@ -165,46 +167,47 @@ def test_a_launcher_that_mpirun_contradicts_is_refused_by_every_rank(fake_cluste
 # Functions on some of the instances.
 
 
+def _reduce_on_several() -> list[Any]:
+    import tensorflow as tf
+    import tensorflow.compat.v1 as v1
+
+    from tfdist.cluster import instances
+    from tfdist.strategies import execute_on_instances, strategy_for_run, synchronize
+
+    own = instances.instance_index()
+    strategy = strategy_for_run()
+
+    def reduce(power: int) -> dict[str, Any]:
+        with tf.Graph().as_default(), strategy.scope():
+            context = strategy.extended.input_context()
+            values = {
+                "sum": strategy.reduce("SUM", tf.constant(float(10**own)), axis=None),
+                "gathered": strategy.extended.collectives.gather(tf.constant([own]), "own"),
+                "from the first": v1.get_variable("first", initializer=float(own**power)),
+            }
+            config = strategy.update_config_proto(v1.ConfigProto())
+            with v1.Session(strategy.master, config=config) as session:
+                session.run(v1.global_variables_initializer())
+                found = {name: session.run(value).tolist() for name, value in values.items()}
+        found["place"] = (context.input_pipeline_id, context.num_input_pipelines)
+        found["is chief"] = strategy.extended.should_checkpoint
+        return found
+
+    results = [
+        execute_on_instances({1, 2}, reduce, 2),
+        execute_on_instances([2, 0], reduce, power=2),
+        execute_on_instances((2,), reduce, 2),
+        reduce(2),
+        execute_on_instances(range(3), reduce, 2),
+    ]
+    synchronize()
+    results.append(execute_on_instances({1, 2}, lambda: (synchronize(), reduce(3))[1]))
+    synchronize()
+    return results
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_named_instances_have_collectives_of_their_own(fake_cluster: Any, engine: str) -> None:
-    def call_on_several() -> list[Any]:
-        import tensorflow as tf
-        import tensorflow.compat.v1 as v1
-
-        from tfdist.cluster import instances
-        from tfdist.strategies import execute_on_instances, strategy_for_run, synchronize
-
-        own = instances.instance_index()
-        strategy = strategy_for_run()
-
-        def reduce(power: int) -> dict[str, Any]:
-            with tf.Graph().as_default(), strategy.scope():
-                context = strategy.extended.input_context()
-                values = {
-                    "sum": strategy.reduce("SUM", tf.constant(float(10**own)), axis=None),
-                    "gathered": strategy.extended.collectives.gather(tf.constant([own]), "own"),
-                    "from the first": v1.get_variable("first", initializer=float(own**power)),
-                }
-                config = strategy.update_config_proto(v1.ConfigProto())
-                with v1.Session(strategy.master, config=config) as session:
-                    session.run(v1.global_variables_initializer())
-                    found = {name: session.run(value).tolist() for name, value in values.items()}
-            found["place"] = (context.input_pipeline_id, context.num_input_pipelines)
-            found["is chief"] = strategy.extended.should_checkpoint
-            return found
-
-        results = [
-            execute_on_instances({1, 2}, reduce, 2),
-            execute_on_instances([2, 0], reduce, power=2),
-            execute_on_instances((2,), reduce, 2),
-            reduce(2),
-            execute_on_instances(range(3), reduce, 2),
-        ]
-        synchronize()
-        results.append(execute_on_instances({1, 2}, lambda: (synchronize(), reduce(3))[1]))
-        synchronize()
-        return results
-
     def expected(names: list[int], own: int, power: int = 2) -> dict[str, Any] | None:
         if own not in names:
             return None
@@ -217,7 +220,9 @@ def test_named_instances_have_collectives_of_their_own(fake_cluster: Any, engine
             "is chief": place == 0,
         }
 
-    for own, results in enumerate(fake_cluster.run(call_on_several, engine=engine, num_workers=3)):
+    for own, results in enumerate(
+        fake_cluster.run(_reduce_on_several, engine=engine, num_workers=3)
+    ):
         everybody = expected([0, 1, 2], own)
         assert results == [
             expected([1, 2], own),

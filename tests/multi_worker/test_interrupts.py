@@ -72,7 +72,7 @@ def test_ctrl_c_ends_a_worker_that_waits_for_a_peer(
 
         if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
             return 0.0
-        interrupt_when(lambda: main_thread_is_in("meet"), str(pressed))
+        interrupt_when(lambda: main_thread_is_in("_start_server"), str(pressed))
         try:
             train_briefly("grpc")
         except KeyboardInterrupt:
@@ -168,7 +168,7 @@ def test_ctrl_c_ends_workers_that_train(
             return True
         return False
 
-    # Both are interrupted, as the workers of one terminal or mpirun are. Whoever is second may be
+    # Both are interrupted, as the workers of one terminal or mpirun are. The second one may be
     # waiting for the first by then, and ends with code 130.
     try:
         assert fake_cluster.run(train, engine=engine) == [True, True]

@@ -45,16 +45,10 @@ def _train(
         def apply_on_host(*gradients: Any) -> tf.Operation:
             return optimizer.apply_gradients(zip(gradients, [v for _, v in pairs], strict=True))
 
-        gradients = [g for g, _ in pairs]
-        return tfe.EstimatorSpec(
-            mode, loss=loss, train_op=train_op, host_call=(apply_on_host, gradients)
-        )
+        host_call = (apply_on_host, [g for g, _ in pairs])
+        return tfe.EstimatorSpec(mode, loss=loss, train_op=train_op, host_call=host_call)
 
     class Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-        def __init__(self) -> None:
-            self.first_step = 0
-            self.values: dict[str, Any] = {}
-
         def begin(self) -> None:
             self.variables = {v.op.name: v for v in v1.global_variables()}
 
@@ -67,7 +61,7 @@ def _train(
                 os.kill(os.getpid(), signal.SIGKILL)
 
         def end(self, session: Any) -> None:
-            self.values.update(session.run(self.variables))
+            self.values = session.run(self.variables)
 
     config = tfe.RunConfig(train_distribute=strategy, save_checkpoints_steps=6)
     watch = Watch()

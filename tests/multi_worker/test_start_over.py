@@ -1,4 +1,4 @@
-"""What worker 0 finds in its model_dir decides for all workers."""
+"""Starts with a model_dir in use: what worker 0 finds there decides for all workers."""
 
 from pathlib import Path
 from typing import Any

@@ -13,54 +13,43 @@ ENGINES = ["grpc", "horovod"]
 
 
 @pytest.fixture(scope="session")
-def train_until_signal(train_briefly: Any) -> Callable[..., dict[str, Any]]:
+def train_until_signal(
+    train_briefly: Any, collect_log: Callable[[], list[str]]
+) -> Callable[..., dict[str, Any]]:
     """Trains in a worker until a signal ends it, and says how: `code`, `step`, `lines`."""
 
     def train_until_signal(
         engine: str, receiver: int, number: int, *, loop: int = 1, model_dir: str
     ) -> dict[str, Any]:
-        import logging
         import os
         from typing import Any  # a class's own names don't go to the workers by themselves
 
         import tensorflow as tf
         import tensorflow.compat.v1 as v1
 
-        lines: list[str] = []
-        handler = logging.Handler()
-        handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-        logging.getLogger("tensorflow").addHandler(handler)
-        v1.logging.set_verbosity(v1.logging.INFO)
-        steps: list[int] = []
+        lines, steps = collect_log(), []
 
-        def hooks(index: int) -> list[Any]:
-            class Signal(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-                calls = 0
+        class Signal(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+            def __init__(self, index: int) -> None:
+                self.index, self.calls = index, 0
 
-                def begin(self) -> None:
-                    self.global_step = v1.train.get_global_step()
+            def begin(self) -> None:
+                self.global_step = v1.train.get_global_step()
 
-                def after_run(self, run_context: Any, run_values: Any) -> None:
-                    self.calls += 1
-                    if self.calls == 3 and index == receiver:
-                        os.kill(os.getpid(), number)
+            def after_run(self, run_context: Any, run_values: Any) -> None:
+                self.calls += 1
+                if self.calls == 3 and self.index == receiver:
+                    os.kill(os.getpid(), number)
 
-                def end(self, session: Any) -> None:
-                    steps.append(int(session.run(self.global_step)))
+            def end(self, session: Any) -> None:
+                steps.append(int(session.run(self.global_step)))
 
-            return [Signal()]
+        def input_fn() -> Any:
+            return tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat()
 
-        def input_fn(index: int) -> Any:
-            return lambda: tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat()
-
+        of_all = {"input_fn": lambda index: input_fn, "iterations": lambda index: loop}
         try:
-            train_briefly(
-                engine,
-                hooks=hooks,
-                input_fn=input_fn,
-                iterations=lambda index: loop,
-                model_dir=model_dir,
-            )
+            train_briefly(engine, hooks=lambda i: [Signal(i)], model_dir=model_dir, **of_all)
         except SystemExit as end:
             stopped = [line for line in lines if line.startswith("Stopped by")]
             return {"code": end.code, "step": steps[0], "lines": stopped}
@@ -170,7 +159,7 @@ def test_sigterm_ends_a_worker_that_waits_for_a_peer(fake_cluster: Any, train_br
         def send() -> None:
             while True:
                 frame = sys._current_frames()[threading.main_thread().ident or 0]
-                while frame is not None and frame.f_code.co_name != "meet":
+                while frame is not None and frame.f_code.co_name != "_start_server":
                     frame = frame.f_back  # type: ignore[assignment]
                 if frame is not None:
                     break

@@ -1,4 +1,4 @@
-"""What each task of a cluster does in train_and_evaluate."""
+"""The part of each task of a cluster in train_and_evaluate."""
 
 import json
 import textwrap
@@ -108,7 +108,7 @@ def test_chief_worker_and_evaluator_each_do_their_part(
         cluster = {
             "chief": [f"localhost:{chief_port}"],
             "worker": [f"localhost:{worker_port}"],
-            "evaluator": ["localhost:1"],  # Listed so that the chief knows of it; nobody calls it.
+            "evaluator": ["localhost:1"],  # Listed so that the chief knows of it; no task calls it.
         }
 
         def start(task_type: str) -> Any:

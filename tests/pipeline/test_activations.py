@@ -1,4 +1,4 @@
-"""How many activations are kept at once, by count and by bytes."""
+"""The activations that are kept at once, by count and by bytes."""
 
 import ctypes
 import re

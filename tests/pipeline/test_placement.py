@@ -1,4 +1,4 @@
-"""Where the boxes of a schedule, the weights and the slots are; and that devices work at once."""
+"""The devices of a schedule's boxes, of weights and of slots; and that devices work at once."""
 
 import itertools
 import re

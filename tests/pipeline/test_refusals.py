@@ -1,4 +1,4 @@
-"""What a pipelined model refuses: before anything runs, with the numbers or names and the mend."""
+"""Refusals of a pipelined model: before anything runs, with the numbers or names and the fix."""
 
 from collections.abc import Callable
 from typing import Any

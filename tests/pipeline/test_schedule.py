@@ -265,13 +265,13 @@ def test_devices_that_keep_to_their_order_never_wait_in_a_circle(
             for boxes in waiting.values()
             if boxes and done.issuperset(needs(boxes[0], len(devices)))
         ]
-        assert ready, f"nobody can go on: {waiting}"
+        assert ready, f"no device can go on: {waiting}"
         done.update([boxes.pop(0) for boxes in ready])
     assert len(done) == sum(map(len, ticks))
 
 
 def needs(box: Box, stages: int) -> list[Box]:
-    """What a box uses: written anew here, apart from the code under test."""
+    """The boxes that a box needs: written here again, apart from the code under test."""
     if not box.backward:
         return [Box(box.stage - 1, box.micro_batch, False)] if box.stage else []
     behind = [Box(box.stage + 1, box.micro_batch, True)] if box.stage + 1 < stages else []

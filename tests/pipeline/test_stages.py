@@ -1,4 +1,4 @@
-"""What a user writes about stages, the plan made of it, and what the plan asks for."""
+"""Stages as a user writes them, the plan made of them, and what the plan asks for."""
 
 from typing import Any
 

@@ -12,6 +12,8 @@ import pytest
 
 from tfdist.process.progress_file import ProgressFile, progress_environment
 
+pytestmark = pytest.mark.processes
+
 ROOT = str(Path(__file__).parents[2])
 ERRORS = """
 import os, signal, sys
@@ -138,17 +140,6 @@ assert outside() == before
 tfdist.cluster.find_cluster({{}})
 assert outside() == before
 """
-LATER = """
-import sys
-sys.path.insert(0, {root!r})
-import tfdist.estimator, tfdist.strategies
-{code}
-raise KeyboardInterrupt
-"""
-
-
-RANK = {f"OMPI_COMM_WORLD_{name}": "1" for name in ("SIZE", "LOCAL_SIZE")}
-RANK["OMPI_COMM_WORLD_LOCAL_RANK"] = "0"
 
 
 def _run(code: str, **env: str) -> Any:
@@ -166,12 +157,19 @@ def test_an_import_leaves_the_hook_and_the_signal_handlers_as_they_were() -> Non
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize(
-    "code", ["tfdist.strategies.LocalStrategy()", "tfdist.estimator.RunConfig()"]
-)
-def test_a_strategy_and_a_run_config_put_the_hook_in_place(code: str) -> None:
-    ended = _run(LATER.format(root=ROOT, code=code), OMPI_COMM_WORLD_RANK="0", **RANK)
-    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (130, "Interrupted.")
+@pytest.mark.parametrize("name", ["strategies.LocalStrategy", "estimator.RunConfig"])
+def test_a_strategy_and_a_run_config_put_the_hook_in_place(fake_cluster: Any, name: str) -> None:
+    def make_one() -> list[str]:
+        import importlib
+        import sys
+
+        module, made = name.split(".")
+        before = sys.excepthook
+        getattr(importlib.import_module(f"tfdist.{module}"), made)()
+        return [hook.__module__ for hook in (before, sys.excepthook)]
+
+    [modules] = fake_cluster.run(make_one, engine="none")
+    assert modules == ["sys", "tfdist.process.endings"]
 
 
 def test_an_error_of_the_cluster_is_one_line_before_anything_of_a_run_is_made() -> None:

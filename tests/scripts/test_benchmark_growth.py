@@ -17,7 +17,7 @@ SIZES = (100_000, 1_400_000, 8_000_000, 33_000_000)
 
 
 def points_of(model: RingModel, *errors: float) -> list[Point]:
-    """What would be measured; each step is wrong by the next of the errors."""
+    """Times as they would be measured; each step is wrong by the next of the errors."""
     boxes = itertools.product((1, 2, 3, 4), SIZES)
     return [
         Point(num_workers=n, num_bytes=size, seconds=model.step_s(n, size) * (1 + error))
@@ -67,7 +67,7 @@ def test_one_number_of_workers_is_not_enough() -> None:
 
 def part_of(*workers: int, cores: int = 2) -> Part:
     times = {size: {n: [TRUE.step_s(n, size)] * 3 for n in workers} for size in SIZES}
-    return growth_figures.make_part({"horovod": times}, cores, ("gRPC: not there. Mend it.",))
+    return growth_figures.make_part({"horovod": times}, cores, ("gRPC: not there. Fix it.",))
 
 
 def test_the_part_says_what_was_measured_and_what_the_formula_gives() -> None:

@@ -82,12 +82,14 @@ def test_the_data_can_be_written_as_json() -> None:
     assert part.missing == ("Memory with Horovod: ...",)
 
 
+@pytest.mark.processes
 def test_a_fresh_process_is_timed_until_its_first_step_is_done() -> None:
     before_s = time.monotonic()
     seconds = first_steps.first_step_s("cnn", "none", [min(os.sched_getaffinity(0))])
     assert 0 < seconds < time.monotonic() - before_s
 
 
+@pytest.mark.processes
 def test_a_process_that_fails_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-c", "raise SystemExit('KeyError: no such model')"]
     monkeypatch.setattr(first_steps, "program", lambda *_: command)

@@ -9,6 +9,8 @@ import record
 import run
 from results import Options, Part, Ratio, Table
 
+pytestmark = pytest.mark.processes
+
 SCRIPT = Path(run.__file__)
 
 

@@ -15,6 +15,8 @@ from slow_link_figures import Found
 
 from tfdist.testing.run import wait_until
 
+pytestmark = pytest.mark.processes
+
 MBIT = 1e6
 
 

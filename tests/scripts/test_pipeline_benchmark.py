@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "benchmarks" / "pipeline.py"
 SMALL = ("--rounds=2", "--micro-batches=8", "--micro-batch-size=4", "--blocks=4", "--width=8")
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 
 # Stands for the Python of .venv: notes what it is asked for, has no compiler or no TensorFlow 2.15
@@ -57,7 +59,7 @@ def set_up(project: Path, kind: str = "run", **environ: str) -> "subprocess.Comp
 
 
 def calls_of(project: Path) -> list[str]:
-    """What .venv's Python was asked for since the last look."""
+    """The requests to .venv's Python since the last look."""
     calls = project / "calls"
     lines = calls.read_text().splitlines() if calls.exists() else []
     calls.unlink(missing_ok=True)

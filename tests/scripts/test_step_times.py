@@ -22,7 +22,7 @@ def turns(*milliseconds: float) -> list[Turn]:
     ]
 
 
-# The second round was twice as slow for everybody; the ideal's third one was disturbed.
+# The second round was twice as slow for all; the ideal's third one was disturbed.
 FOUND = {
     figures.IDEAL: turns(4, 8, 5),
     BARE_GRPC: turns(3, 6, 3),
@@ -36,7 +36,7 @@ FOUND = {
 
 @pytest.fixture
 def part() -> Part:
-    return figures.make_part({"cnn": FOUND}, {"cnn": "CNN, 1.4 MB"}, ["somebody: not here."])
+    return figures.make_part({"cnn": FOUND}, {"cnn": "CNN, 1.4 MB"}, ["MPI: not here."])
 
 
 def ratio(part: Part, name: str) -> Ratio:
@@ -85,7 +85,7 @@ def test_the_table_has_times_ratios_processor_time_and_memory(part: Part) -> Non
     assert rows[GRPC] == ("6.00", "6.00 - 9.00", "6.00", "1.50", "3.00", "700")
     assert rows["sum, Horovod"] == ("6.00", "5.50 - 8.00", "5.00", "1.25", "", "")
     assert rows[BARE_GRPC][0] == "3.00" and rows[BARE_GRPC][3] == ""
-    assert part.missing == ("somebody: not here.",)
+    assert part.missing == ("MPI: not here.",)
 
 
 def test_a_model_without_targets_has_them_for_peers_only() -> None:
@@ -157,6 +157,7 @@ def measure(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Part]:
     return measure
 
 
+@pytest.mark.processes
 def test_who_fails_at_the_start_or_later_is_named_and_left_out(
     measure: Callable[..., Part],
 ) -> None:
@@ -175,6 +176,7 @@ def test_who_fails_at_the_start_or_later_is_named_and_left_out(
     )
 
 
+@pytest.mark.processes
 def test_without_the_ideal_nothing_is_measured(measure: Callable[..., Part]) -> None:
     with pytest.raises(ContenderError, match=r"ideal: a worker ended.* network is down"):
         measure(contender(figures.IDEAL, max_steps=0), contender(GRPC))

@@ -1,4 +1,4 @@
-"""Which device computes, which one holds the variables."""
+"""The device that computes, and the one that holds the variables."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""How many replicas a worker has, and where: what the launcher says and what the program asks."""
+"""The replicas of a worker and their devices: the launcher's settings and the program's."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the tests of tfdist.testing need to look at processes."""
+"""Fixtures of the tests of tfdist.testing that look at processes."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is left when pytest itself is killed, and when it ends: nothing."""
+"""The end of pytest itself, killed or not: nothing is left."""
 
 import os
 import re

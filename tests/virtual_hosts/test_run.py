@@ -85,6 +85,10 @@ def test_a_worker_on_a_host_that_is_cut_off_is_named_in_time(
         assert wait_until(lambda: said().count("] worker") == 3, _LIMIT_S), said()
         network.cut(hosts[2])
         assert wait_until(lambda: launcher.poll() is not None, within(_CUT_LIMIT_S)), said()
+        # Its agent ends it, while nobody can tell the agent.
+        assert wait_until(
+            lambda: "talk.py" not in str(hosts[2].processes()), within(_CUT_LIMIT_S)
+        ), hosts[2].processes()
     finally:
         launcher.kill()
         launcher.wait()

@@ -3,7 +3,7 @@
 from tfdist.cluster.environment import find_cluster
 from tfdist.cluster.ranks import MpiRank, find_mpi_rank
 from tfdist.cluster.rendezvous.meeting import check_port, meet, wait_for_servers
-from tfdist.cluster.rendezvous.peer_watch import PeerWatch, WorkerLostError, peers_of
+from tfdist.cluster.rendezvous.peer_watch import PeerWatch, WorkerLostError
 from tfdist.cluster.rendezvous.protocol import RendezvousError
 from tfdist.cluster.tasks import Cluster, ClusterError, Task
 from tfdist.cluster.tf_config import format_tf_config, parse_tf_config
@@ -22,7 +22,6 @@ __all__ = [
     "format_tf_config",
     "meet",
     "parse_tf_config",
-    "peers_of",
     "wait_for_servers",
 ]
 

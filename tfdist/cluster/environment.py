@@ -16,6 +16,7 @@ from tfdist.cluster.instance_variables import (
     read_shape,
 )
 from tfdist.cluster.ranks import HOROVODRUN, MPIRUN, check_launcher, find_mpi_rank, has_mpi_rank
+from tfdist.cluster.rendezvous.membership import STALL_TIMEOUT
 from tfdist.cluster.slurm import find_slurm_step
 from tfdist.cluster.tasks import Cluster, ClusterError, Task, shown
 from tfdist.cluster.tf_config import is_tf_config_set, read_tf_config
@@ -158,17 +159,29 @@ def read_start_timeout(environ: Mapping[str, str] = os.environ) -> float:
     Raises:
       ClusterError: If it is not a number above 0.
     """
-    text = environ.get(START_TIMEOUT, "300")
+    return _read_seconds(START_TIMEOUT, environ.get(START_TIMEOUT, "300"), "Set it to 300, or")
+
+
+def read_stall_timeout(environ: Mapping[str, str] = os.environ) -> float | None:
+    """Reads how long workers wait for one that stands still; None, without a limit, if not set.
+
+    Raises:
+      ClusterError: If it is not a number above 0.
+    """
+    text = environ.get(STALL_TIMEOUT, "")
+    return _read_seconds(STALL_TIMEOUT, text, "Set it to 600, or") if text else None
+
+
+def _read_seconds(name: str, text: str, advice: str) -> float:
     try:
-        timeout_s = float(text)
+        seconds = float(text)
     except ValueError:
-        timeout_s = 0.0
-    if not 0 < timeout_s < float("inf"):
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
         raise ClusterError(
-            f"{START_TIMEOUT} is {shown(text)}: a number of seconds above 0 is allowed. "
-            "Set it to 300, or unset it."
+            f"{name} is {shown(text)}: a number of seconds above 0 is allowed. {advice} unset it."
         )
-    return timeout_s
+    return seconds
 
 
 def _place_by_engine(environ: Mapping[str, str]) -> tuple[Instance | None, bool]:

@@ -26,6 +26,7 @@ class TaskType:
 CHIEF_TYPES = (TaskType.CHIEF, TaskType.MASTER)
 TASK_TYPES = (*CHIEF_TYPES, TaskType.WORKER, TaskType.PS, TaskType.EVALUATOR)
 
+_LONGEST_HOST = 253  # DNS's limit
 _LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost")
 
 
@@ -205,6 +206,22 @@ def shown(value: Any) -> str:
     return text if len(text) <= 70 else f"{text[:67]}..."
 
 
+def printable(text: str, most: int = 300) -> str:
+    r"""Returns text of unknown origin as one short line that is safe to print.
+
+    Escape sequences, control characters, line breaks, and characters that change the writing
+    direction are shown as Python writes them: "\x1b[2J".
+
+    Args:
+      text: The text, for example from a connection that any process can make.
+      most: The number of characters after which it is cut.
+    """
+    shown = "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text[:most]
+    )
+    return shown if len(text) <= most else f"{shown[:most]}..."
+
+
 def split_address(address: str) -> tuple[str, int]:
     """Splits "host:port" into its two parts; an IPv6 host loses its brackets.
 
@@ -250,10 +267,12 @@ def _checked_host(host: str) -> str:
     if ":" in host:
         raise ValueError("its host has a colon. Put an IPv6 address in brackets: [::1]:3737.")
     labels = host.removesuffix(".").split(".")
-    if not all(re.fullmatch(r"[A-Za-z0-9_-]{1,63}", label) for label in labels):
+    # A name that begins with "-" would be an option of ssh.
+    is_name = all(re.fullmatch(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)", label) for label in labels)
+    if not is_name or len(host) > _LONGEST_HOST:
         raise ValueError(
-            f"{_quoted(host)} is not a host. "
-            'Use a name of letters, digits, "-", "_" and ".", or an IP.'
+            f'{_quoted(host)} is not a host. Use a name of letters, digits, "_", "." and, '
+            'between them, "-", or an IP.'
         )
     return host
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,10 +13,17 @@ import tensorflow.compat.v1 as v1
 _MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
 
 
-def check_positive(name: str, value: int | None) -> None:
-    """Raises ValueError for a number of steps below 1."""
+def whole_steps(name: str, value: float | None) -> int | None:
+    """Returns a number of steps, rounded up: 13 for 12.5, which a program may get by division.
+
+    tf.estimator stopped at the first step that was not below the limit.
+
+    Raises:
+      ValueError: If it is not above 0.
+    """
     if value is not None and value <= 0:
         raise ValueError(f"Must specify {name} > 0, given: {value}.")
+    return None if value is None or value == math.inf else math.ceil(value)
 
 
 def check_multiple(steps: int | None, loops: int) -> None:

@@ -18,8 +18,8 @@ from tfdist.estimator.arguments import (
     call_with,
     check_model_fn,
     check_multiple,
-    check_positive,
     checked_listeners,
+    whole_steps,
 )
 from tfdist.estimator.checkpoints import listing, warm_start
 from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
@@ -151,8 +151,8 @@ class Estimator:
         self,
         input_fn: Callable[..., Any],
         hooks: Sequence[v1.train.SessionRunHook] | None = None,
-        steps: int | None = None,
-        max_steps: int | None = None,
+        steps: float | None = None,
+        max_steps: float | None = None,
         saving_listeners: Sequence[v1.train.CheckpointSaverListener] | None = None,
     ) -> Estimator:
         """Trains until a number of steps is done or the input ends.
@@ -166,7 +166,8 @@ class Estimator:
             Called with those of `mode`, `params` and `config` that its signature names, and with
             `input_context` under a strategy.
           hooks: Session hooks.
-          steps: Number of steps from the restored one; a multiple of iterations_per_loop.
+          steps: Number of steps from the restored one; a multiple of iterations_per_loop. A
+            fraction is rounded up, here and elsewhere.
           max_steps: The global step at which to stop. Returns at once if a checkpoint has reached
             it.
           saving_listeners: Called around each checkpoint, on worker 0.
@@ -186,8 +187,8 @@ class Estimator:
           CheckpointSpaceError: If there is no disk space for a checkpoint.
         """
         self._check_role()
-        check_positive("steps", steps)
-        check_positive("max_steps", max_steps)
+        steps = whole_steps("steps", steps)
+        max_steps = whole_steps("max_steps", max_steps)
         if steps is not None and max_steps is not None:
             raise ValueError("Can not provide both steps and max_steps. Give one of them.")
         check_multiple(steps, self._config.device.iterations_per_loop)
@@ -217,7 +218,7 @@ class Estimator:
     def evaluate(
         self,
         input_fn: Callable[..., Any],
-        steps: int | None = None,
+        steps: float | None = None,
         hooks: Sequence[v1.train.SessionRunHook] | None = None,
         checkpoint_path: str | None = None,
         name: str | None = None,
@@ -235,7 +236,7 @@ class Estimator:
         Returns:
           The metrics by name, with "loss" (the mean over steps) and "global_step".
         """
-        check_positive("steps", steps)
+        steps = whole_steps("steps", steps)
         check_multiple(steps, self._config.device.iterations_per_loop)
         checked = checked_hooks(hooks, _HOOKS_RULE)
         params = self._batch_sizes.add_to(self.params, ModeKeys.EVAL, input_fn)
@@ -467,6 +468,8 @@ class Estimator:
             )
         if not isinstance(spec, EstimatorSpec):
             raise ValueError(f"model_fn should return an EstimatorSpec, got {spec!r}.")
+        if spec.mode is None:
+            return EstimatorSpec(**{**spec._asdict(), "mode": mode})
         return spec
 
     def _call_pipeline(self, mode: str, config: RunConfig) -> PipelineEstimatorSpec:

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.arguments import whole_steps
 from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
 from tfdist.estimator.checkpoints.recovery import newest_whole
 from tfdist.estimator.estimator import Estimator
@@ -45,7 +46,7 @@ class Evaluator:
       max_steps: The global step at which training ends; None if it is not known.
     """
 
-    def __init__(self, estimator: Estimator, eval_spec: EvalSpec, max_steps: int | None) -> None:
+    def __init__(self, estimator: Estimator, eval_spec: EvalSpec, max_steps: float | None) -> None:
         self.eval_spec = eval_spec
         self.last: EvaluationResult | None = None
         self._estimator = estimator
@@ -159,11 +160,11 @@ class EvaluateAfterSave(v1.train.CheckpointSaverListener):  # type: ignore[misc]
             )
 
 
-def evaluate_continuously(evaluator: Evaluator, max_steps: int | None) -> None:
+def evaluate_continuously(evaluator: Evaluator, max_steps: float | None) -> None:
     """Evaluates each new checkpoint until one has reached max_steps; without it, runs forever."""
     spec, file = evaluator.eval_spec, find_progress_file()
     if file is not None:
-        file.write(phase="waiting", total_steps=max_steps or -1)
+        file.write(total_steps=whole_steps("max_steps", max_steps) or -1)
     if spec.start_delay_secs:
         v1.logging.info("Waiting %f secs before starting eval.", spec.start_delay_secs)
         time.sleep(spec.start_delay_secs)

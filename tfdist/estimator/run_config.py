@@ -19,11 +19,16 @@ from tfdist.estimator import run_config_rules as rules
 from tfdist.estimator.task_role import device_filters, find_role
 from tfdist.process import endings
 from tfdist.strategies.base import BaseStrategy
+from tfdist.strategies.multi_worker import from_multi_worker_mirrored
 from tfdist.strategies.placement import count_replicas
 from tfdist.strategies.worker_strategy import WorkerStrategy
 
 _UNSET = object()
 
+_MULTI_WORKER = (
+    tf.distribute.MultiWorkerMirroredStrategy,
+    v1.distribute.experimental.MultiWorkerMirroredStrategy,
+)
 _LOCAL = (
     tf.distribute.MirroredStrategy,
     tf.distribute.OneDeviceStrategy,
@@ -93,7 +98,7 @@ class RunConfig:
       keep_checkpoint_every_n_hours: Hours after which one checkpoint is kept permanently.
       log_step_count_steps: Steps between log lines of the loss and of global_step/sec.
       train_distribute: Strategy for training: `tfdist.strategies.MultiWorkerStrategy` or
-        `HorovodStrategy`.
+        `HorovodStrategy`. A `tf.distribute.MultiWorkerMirroredStrategy` is replaced by the first.
       device_fn: A function of `op` that returns a device, for placing ops.
       protocol: None, "grpc" or "grpc+verbs".
       eval_distribute: Strategy for evaluation; its workers count for eval_batch_size only, as each
@@ -156,6 +161,7 @@ class RunConfig:
             setattr(self, f"_{name}", value)
         if self.device is None:
             self._device = DeviceConfig()
+        self._replace_stock_strategies()
         for name in _SETTINGS:
             rules.check_setting(name, getattr(self, name))
         if not isinstance(self.device, DeviceConfig):
@@ -163,6 +169,16 @@ class RunConfig:
         strategy = self.train_distribute
         if strategy is not None and not is_usable(strategy):
             raise ValueError(f"train_distribute should be {_STRATEGIES}, got {strategy!r}.")
+
+    def _replace_stock_strategies(self) -> None:
+        """Takes ours for TensorFlow's strategy for several workers; the same one for both uses."""
+        train, evaluate = self.train_distribute, self.eval_distribute
+        if isinstance(train, _MULTI_WORKER):
+            on_host = self.device.variables_on_host
+            self._train_distribute = from_multi_worker_mirrored(train, variables_on_host=on_host)
+        if isinstance(evaluate, _MULTI_WORKER):
+            # Evaluation has no other workers here.
+            self._eval_distribute = self._train_distribute if evaluate is train else None
 
     def _find_role(self, tf_config: TfConfig) -> None:
         """Stores the role of this process, and the jobs visible to its sessions by default."""
@@ -264,7 +280,7 @@ _SHARED = frozenset(
 
 _STRATEGIES = (
     "a strategy of tfdist.strategies (MultiWorkerStrategy or HorovodStrategy for several workers), "
-    "or tf.distribute.MirroredStrategy"
+    "or tf.distribute.MirroredStrategy or MultiWorkerMirroredStrategy"
 )
 
 
@@ -285,7 +301,7 @@ def is_default(strategy: Any) -> bool:
 
 def decide_model_dir(model_dir: Any, config: RunConfig) -> str:
     """Returns the argument, else the config's folder, else a new one; ValueError if they differ."""
-    given = os.fspath(model_dir) if model_dir else None
+    given = os.fsdecode(model_dir) if model_dir else None
     if given and config.model_dir and given != config.model_dir:
         raise ValueError(
             "`model_dir` are set both in constructor and `RunConfig`, but with different values. "

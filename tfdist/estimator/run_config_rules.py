@@ -15,7 +15,7 @@ from tfdist.estimator.arguments import argument_names
 
 def decide_model_dir(model_dir: Any, tf_config: TfConfig) -> str | None:
     """Returns the argument's model_dir, else TF_CONFIG's; ValueError if they contradict."""
-    given = None if model_dir is None else os.fspath(model_dir)
+    given = None if model_dir is None else os.fsdecode(model_dir)
     from_tf_config = tf_config.model_dir
     if given == "":
         raise ValueError("model_dir should be non-empty. Leave it out for a temporary folder.")

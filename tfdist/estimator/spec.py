@@ -23,7 +23,7 @@ class ModeKeys:
 
 
 class _SpecFields(NamedTuple):
-    mode: str
+    mode: str | None
     predictions: Any
     loss: Any
     train_op: Any
@@ -73,7 +73,7 @@ class EstimatorSpec(_SpecFields):
 
     def __new__(
         cls,
-        mode: str,
+        mode: str | None,
         predictions: Any = None,
         loss: Any = None,
         train_op: Any = None,
@@ -87,7 +87,7 @@ class EstimatorSpec(_SpecFields):
         host_call: HostCall | None = None,
         eval_metrics: EvalMetrics | None = None,
     ) -> EstimatorSpec:
-        if mode not in (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT):
+        if mode not in (None, ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT):
             raise ValueError(f"Unknown mode: {mode!r}. Use ModeKeys.TRAIN, EVAL or PREDICT.")
         _check_function_and_tensors(host_call, "host_call", (list, tuple))
         _check_function_and_tensors(eval_metrics, "eval_metrics", (list, tuple, dict))
@@ -154,7 +154,7 @@ def _check_function_and_tensors(value: Any, name: str, containers: tuple[Any, ..
         _check_graph(argument, f"`{name}` argument {key!r}")
 
 
-def _checked_predictions(predictions: Any, mode: str) -> Any:
+def _checked_predictions(predictions: Any, mode: str | None) -> Any:
     if predictions is None:
         if mode == ModeKeys.PREDICT:
             raise ValueError("Missing predictions. EstimatorSpec needs them in PREDICT.")
@@ -167,7 +167,7 @@ def _checked_predictions(predictions: Any, mode: str) -> Any:
     return _tensor(predictions, "predictions", "prediction values")
 
 
-def _checked_loss(loss: Any, mode: str) -> Any:
+def _checked_loss(loss: Any, mode: str | None) -> Any:
     if loss is None:
         if mode in (ModeKeys.TRAIN, ModeKeys.EVAL):
             raise ValueError("Missing loss. EstimatorSpec needs it in TRAIN and EVAL.")
@@ -178,7 +178,7 @@ def _checked_loss(loss: Any, mode: str) -> Any:
     return loss if loss.shape.rank == 0 else tf.reshape(loss, [])
 
 
-def _checked_train_op(train_op: Any, mode: str, host_call: Any) -> Any:
+def _checked_train_op(train_op: Any, mode: str | None, host_call: Any) -> Any:
     if train_op is None:
         if mode == ModeKeys.TRAIN and host_call is None:
             raise ValueError("Missing train_op. EstimatorSpec needs it, or a host_call, in TRAIN.")
@@ -233,6 +233,7 @@ def _value_and_update(metric: Any, name: str) -> tuple[Any, Any]:
             f'Please call update_state(...) on the "{metric.name}" metric before giving it to '
             f"EstimatorSpec as eval_metric_ops[{name!r}]."
         )
+    _check_graph(updates[0], f"eval_metric_ops[{name!r}]")
     graph = v1.get_default_graph()
     for variable in metric.variables:
         for key in (v1.GraphKeys.LOCAL_VARIABLES, v1.GraphKeys.METRIC_VARIABLES):

@@ -10,13 +10,14 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.instance_variables import is_evaluator_launched
 from tfdist.cluster.tasks import TaskType
-from tfdist.estimator.arguments import check_multiple
+from tfdist.estimator.arguments import check_multiple, whole_steps
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluator import EvaluateAfterSave, Evaluator, evaluate_continuously
 from tfdist.estimator.task_role import refuse_parameter_servers
 from tfdist.estimator.train_spec import EvalSpec, TrainSpec
 from tfdist.estimator.training.lost_workers import lost_workers_named
 from tfdist.estimator.training.stop_signals import listening
+from tfdist.process.progress_file import in_phase
 from tfdist.strategies.values.gather_text import TextExchange
 
 Results = tuple[dict[str, Any] | None, list[Any] | None]
@@ -45,7 +46,8 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
     config = estimator.config
     v1.logging.info("Not using Distribute Coordinator.")
     _check_task(config)
-    check_multiple(eval_spec.steps, config.device.iterations_per_loop)  # Before a long training.
+    eval_steps = whole_steps("steps", eval_spec.steps)
+    check_multiple(eval_steps, config.device.iterations_per_loop)  # Before a long training.
     if config.task_type == TaskType.EVALUATOR:
         return _evaluate(estimator, train_spec, eval_spec)
     if config.num_worker_replicas > 1:
@@ -129,7 +131,7 @@ def _evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) 
             "for new ones until it is stopped."
         )
     evaluator = Evaluator(estimator, eval_spec, train_spec.max_steps)
-    with listening():
+    with listening(), in_phase("waiting"):
         evaluate_continuously(evaluator, train_spec.max_steps)
     return _results(evaluator)
 

@@ -14,7 +14,7 @@ _HOOKS_RULE = "All hooks must be `SessionRunHook` instances"
 
 class _TrainFields(NamedTuple):
     input_fn: Callable[..., Any]
-    max_steps: int | None
+    max_steps: float | None
     hooks: tuple[Any, ...]
     saving_listeners: tuple[Any, ...]
 
@@ -34,7 +34,7 @@ class TrainSpec(_TrainFields):
     def __new__(
         cls,
         input_fn: Callable[..., Any],
-        max_steps: int | None = None,
+        max_steps: float | None = None,
         hooks: Iterable[Any] | None = None,
         saving_listeners: Iterable[Any] | None = None,
     ) -> TrainSpec:
@@ -54,7 +54,7 @@ class TrainSpec(_TrainFields):
 
 class _EvalFields(NamedTuple):
     input_fn: Callable[..., Any]
-    steps: int | None
+    steps: float | None
     name: str | None
     hooks: tuple[Any, ...]
     exporters: tuple[Any, ...]
@@ -81,7 +81,7 @@ class EvalSpec(_EvalFields):
     def __new__(
         cls,
         input_fn: Callable[..., Any],
-        steps: int | None = 100,
+        steps: float | None = 100,
         name: str | None = None,
         hooks: Iterable[Any] | None = None,
         exporters: Any = None,

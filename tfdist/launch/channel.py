@@ -1,16 +1,18 @@
 """The protocol between launcher and agents: JSON objects over TCP, one per line.
 
     agent to launcher                              launcher to agent
-    hello    token, index, host, pid               start   command, environment, cwd, cores, ...
+    hello    index, host, pid                      start   command, environment, cwd, cores, ...
     started  pid                                   signal  number
     output   stream, text                          stop    grace_s: TERM, then KILL
     state    process, progress                     alive   nothing: "I am here"
     ended    code (below 0 the signal), ago_s      bye     end now
     gone     was_killed: no process is left
 
+Before the first message, both sides prove that they have the run's token: see `handshake.py`.
 While its worker runs, an agent sends "state" every `BEAT_S` seconds. The launcher sends "alive"
-every `SILENCE_S / 8` seconds. A side that receives nothing for `SILENCE_S` seconds treats the
-other one as lost.
+every `SILENCE_S / 8` seconds. If the launcher receives nothing for `SILENCE_S` seconds, it treats
+the agent as lost. An agent does so only if the launcher's machine does not answer either, because a
+launcher that is suspended will go on.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ SILENCE_S = 20.0
 # A line holds at most one chunk of output. JSON escapes make it at most six times as long.
 LINE_LIMIT_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 16
+# `TCP_ESTABLISHED` in <netinet/tcp.h>. Each new try waits twice as long: 3 take about 3 s.
+_ESTABLISHED, _MOST_UNANSWERED = 1, 2
 
 ADDRESSES_VARIABLE = "TFDIST_AGENT_LAUNCHERS"
 TOKEN_VARIABLE = "TFDIST_AGENT_TOKEN"
@@ -73,6 +77,20 @@ class Channel:
         except (ValueError, RecursionError):  # RecursionError: thousands of brackets
             return None
         return message if isinstance(message, dict) and "kind" in message else None
+
+    def is_answered(self) -> bool:
+        """Returns whether the other side's machine takes what was sent lately.
+
+        It does so for a process that is suspended, too. False if it does not answer, as after a
+        cut cable, which the kernel reports as an error only after many minutes.
+        """
+        connection = self._writer.get_extra_info("socket")
+        # The first bytes of `struct tcp_info` in <linux/tcp.h>. The last two count what was sent
+        # again without an answer: data, and questions whether there is room for data.
+        state, _, retransmits, probes = connection.getsockopt(
+            socket.IPPROTO_TCP, socket.TCP_INFO, 4
+        )
+        return bool(state == _ESTABLISHED and max(retransmits, probes) <= _MOST_UNANSWERED)
 
     def close(self) -> None:
         """Closes the connection."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
+import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tfdist import __version__
 from tfdist.cluster.tasks import ClusterError, listed, shown
@@ -44,6 +47,9 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code: 2 for a wrong call, 130 after Ctrl-C."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Words that are not UTF-8 are printed as the bytes that they are.
+        sys.stdout.reconfigure(errors="surrogateescape")
     name = words[0] if words and words[0] in _SUMMARIES else ""
     try:
         return _run(name, words[1:]) if name else _answer(words)
@@ -55,10 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(name: str, words: Sequence[str]) -> int:
+    _check_current_folder()
     # Imported here, so that a command does not load the modules of the others.
     if name == "run":
         from tfdist.launch.options.config_file import write_config
-        from tfdist.launch.options.run_options import parse_run_options
+        from tfdist.launch.options.run_command_line import parse_run_options
 
         options = parse_run_options(words)
         if options.export_config is not None:
@@ -67,13 +74,19 @@ def _run(name: str, words: Sequence[str]) -> int:
             )
         code: int = importlib.import_module("tfdist.launch.run.command").main(options)
         return code
-    from tfdist.launch.options.option_parser import OptionParser
-
-    command = importlib.import_module(f"tfdist.launch.{name}")
-    parser = OptionParser(prog=f"tfdist {name}", description=_sentence(_SUMMARIES[name]))
-    command.add_arguments(parser)
-    code = command.main(parser.parse(words))
+    code = importlib.import_module(f"tfdist.launch.{name}").main(words)
     return code
+
+
+def _check_current_folder() -> None:
+    """Checks that the current folder exists; raises `UsageError` if not."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise UsageError(
+            "the current folder does not exist any more. Change to a folder that does, for "
+            "example with: cd"
+        ) from None
 
 
 def _answer(words: Sequence[str]) -> int:
@@ -84,7 +97,7 @@ def _answer(words: Sequence[str]) -> int:
     if words and words[0].partition("=")[0] in ("--version", "--version-format"):
         print(_version(words))
         return 0
-    from tfdist.launch.options.option_parser import did_you_mean
+    from tfdist.launch.options.values import did_you_mean
 
     allowed = f"Allowed are {listed(_SUMMARIES)}."
     if not words:
@@ -96,12 +109,20 @@ def _answer(words: Sequence[str]) -> int:
 
 
 def _version(words: Sequence[str]) -> str:
-    from tfdist.launch.options.option_parser import OptionParser, one_of
+    # Imported here, because `tfdist --help` needs none of it.
+    from tfdist.launch.options.command_line import CommandLine
+    from tfdist.launch.options.declaration import Group, flag, option
+    from tfdist.launch.options.values import one_of
 
-    parser = OptionParser(prog="tfdist")
-    parser.add_argument("--version", action="store_true")
-    parser.add_argument("--version-format", type=one_of(*_FORMATS), default="text", metavar="TYPE")
-    if parser.parse(words).version_format == "text":
+    group = Group("options")
+
+    @dataclass(frozen=True)
+    class VersionOptions:
+        version: bool = flag("show the version", group=group)
+        version_format: str = option(one_of(*_FORMATS), "text or json", default="text")
+
+    line = CommandLine(prog="tfdist", options=VersionOptions, takes_command=False)
+    if VersionOptions(**line.parse(words)).version_format == "text":
         return f"tfdist {__version__}"
     return json.dumps({"tfdist": __version__, **_other_versions()})
 
@@ -116,7 +137,3 @@ def _other_versions() -> dict[str, str | None]:
         except PackageNotFoundError:
             versions[package] = None
     return versions
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."

@@ -12,6 +12,7 @@ from tfdist.cluster.environment import START_TIMEOUT
 from tfdist.cluster.instance_variables import instance_environment
 from tfdist.cluster.tasks import Cluster, Task, is_loopback
 from tfdist.cluster.tf_config import format_tf_config
+from tfdist.launch.errors import UsageError
 from tfdist.launch.machine.cores_and_gpus import (
     Machine,
     Share,
@@ -19,10 +20,12 @@ from tfdist.launch.machine.cores_and_gpus import (
     look_at_machine,
     share_environment,
 )
+from tfdist.launch.machine.limits import LONGEST_WORD
 from tfdist.launch.options.hosts import Host, place_instances
 from tfdist.launch.options.run_options import RunOptions
 
 _FIRST_PORT = 3737  # of the workers on other machines; --port overrides it
+_REST_OF_TF_CONFIG = 150  # bytes of it without the addresses, rounded up
 _DEFAULTS = {
     # With a pipe, Python buffers its output: lines would come late, and a killed worker's last
     # lines would be lost.
@@ -197,10 +200,23 @@ def _cluster(
         ]
         # No process connects to the evaluator: its address only has to be valid.
         addresses.append(f"{addresses[0].rpartition(':')[0]}:{first + options.num_instances}")
+    if options.engine == "grpc":
+        _check_tf_config(addresses)
     jobs = {"worker": tuple(addresses[: options.num_instances])}
     if options.evaluator:
         jobs["evaluator"] = (addresses[options.num_instances],)
     return Cluster(jobs=jobs)
+
+
+def _check_tf_config(addresses: Sequence[str]) -> None:
+    """Checks that TF_CONFIG is not too long for a variable; raises `UsageError` if it is."""
+    size = sum(len(address) + len('"", ') for address in addresses) + _REST_OF_TF_CONFIG
+    if size > LONGEST_WORD:
+        raise UsageError(
+            f"with {len(addresses)} workers TF_CONFIG has about {size} bytes, and a variable may "
+            f"have {LONGEST_WORD}. Use at most {len(addresses) * LONGEST_WORD // size} workers, or "
+            "--engine horovod."
+        )
 
 
 def _evaluator(

@@ -19,7 +19,7 @@ _SILENT_S = 5.0  # agents send a message several times a second
 class WorkerState:
     """The state of one worker, as last reported by its agent.
 
-    Times are in seconds on the launcher's `time.monotonic` clock.
+    Times are in seconds on the launcher's clock, an `ObservedClock`.
 
     Attributes:
       plan: Its plan.
@@ -37,6 +37,8 @@ class WorkerState:
       was_killed: True if it had to be killed.
       is_lost: True if its agent's connection closed before the agent reported "gone".
       lost_s: The time at which it was lost.
+      absence_s: The seconds for which the launcher itself was suspended shortly before that, so
+        that the agent took it for lost; 0.0 if it was not.
       orphaned_s: The time at which the process that started its agent, mpirun for example, ended
         although the worker was not over.
     """
@@ -56,6 +58,7 @@ class WorkerState:
     was_killed: bool = False
     is_lost: bool = False
     lost_s: float | None = None
+    absence_s: float = 0.0
     orphaned_s: float | None = None
 
     @property
@@ -88,7 +91,7 @@ class Sighting:
 
 
 def sightings(workers: Iterable[WorkerState], now_s: float) -> dict[int, Sighting]:
-    """Returns a snapshot of each worker by index; `now_s` is the time of `time.monotonic`."""
+    """Returns a snapshot of each worker by index; `now_s` is the launcher's time."""
     return {
         worker.plan.index: Sighting(
             name=worker.plan.name,

@@ -11,7 +11,7 @@ import os
 import struct
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -69,15 +69,11 @@ class ProgressFile:
 
     Args:
       path: Its path. `write` creates it.
-
-    Attributes:
-      phase: The phase that this process has written last.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._map: mmap.mmap | None = None
-        self.phase = Progress.phase
 
     def write(self, **changes: Any) -> None:
         """Changes the named attributes, and the time; the others stay as they were.
@@ -88,7 +84,6 @@ class ProgressFile:
             self._map = self._open()
         for name, value in changes.items():
             if name == "phase":
-                self.phase = value
                 value = PHASES.index(value)
             _STRUCTS[name].pack_into(self._map, _PLACES[name], value)
         _FRACTION.pack_into(self._map, _PLACES["time_s"], time.monotonic())
@@ -118,16 +113,6 @@ class ProgressFile:
         """Changes `waits_for_input` and not `time_s`: a wait is no progress."""
         if self._map is not None:
             _NUMBER.pack_into(self._map, _PLACES["waits_for_input"], waits)
-
-    @contextmanager
-    def during(self, phase: str) -> Iterator[None]:
-        """Sets the phase for the `with` block, and restores the earlier one at its end."""
-        before = self.phase
-        self.write(phase=phase)
-        try:
-            yield
-        finally:
-            self.write(phase=before)
 
     def read(self) -> Progress | None:
         """Returns the values written last; None if nothing is written yet."""
@@ -171,14 +156,47 @@ def find_progress_file(environ: Mapping[str, str] = os.environ) -> ProgressFile 
     return _file_at(path) if path else None
 
 
-def in_phase(phase: str) -> AbstractContextManager[None]:
-    """Sets the phase of this process for the `with` block, if a launcher reads it.
+class _Current:
+    """The phase of this process, which other workers learn, with or without a launcher."""
+
+    phase = Progress.phase
+    since_s = time.monotonic()
+
+
+def current_phase() -> tuple[str, float]:
+    """Returns the phase of this process, and `time.monotonic()` of its beginning."""
+    return _Current.phase, _Current.since_s
+
+
+def set_phase(phase: str) -> str:
+    """Sets the phase of this process, and writes it if a launcher reads it.
+
+    Args:
+      phase: One of `PHASES`.
+
+    Returns:
+      The earlier phase.
+    """
+    before = _Current.phase
+    _Current.phase, _Current.since_s = phase, time.monotonic()
+    file = find_progress_file()
+    if file is not None:
+        file.write(phase=phase)
+    return before
+
+
+@contextmanager
+def in_phase(phase: str) -> Iterator[None]:
+    """Sets the phase of this process for the `with` block, and restores the earlier one.
 
     Args:
       phase: One of `PHASES`.
     """
-    file = find_progress_file()
-    return nullcontext() if file is None else file.during(phase)
+    before = set_phase(phase)
+    try:
+        yield
+    finally:
+        set_phase(before)
 
 
 def progress_environment(path: Path) -> dict[str, str]:

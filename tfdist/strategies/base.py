@@ -12,10 +12,10 @@ from tfdist.strategies.reductions.engine import Collectives
 
 
 class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
-    """A strategy whose sessions run in this process and whose workers need no watch.
+    """A strategy whose sessions run in this process, without other workers to watch.
 
-    `LocalStrategy` and `HorovodStrategy` are like this; `MultiWorkerStrategy`, whose workers talk
-    through TensorFlow's servers, overrides `master`, `watch_peers` and `update_config_proto`.
+    `LocalStrategy` is like this. `HorovodStrategy` overrides `watch_peers`; `MultiWorkerStrategy`,
+    whose workers talk through TensorFlow's servers, `master` and `update_config_proto` as well.
 
     Args:
       collectives: The engine between this worker and the others.

@@ -50,11 +50,13 @@ class Reductions:
 
     Attributes:
       num_buckets: The number of buckets of dense values.
+      num_values: The number of values that replicas or workers combine, dense or not.
       described: Name, dtype and shape of each value, and the half-precision dtype in which it is
         sent, if any; must be equal on all workers, in the same order.
     """
 
     num_buckets: int = 0
+    num_values: int = 0
     described: list[str] = field(default_factory=list)
 
 
@@ -282,6 +284,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         Returns:
           One value per input, of its shape and dtype, on the host.
         """
+        self.reductions.num_values += len(values)
         own = [add_replicas(parts, mean=mean) for parts in values]
         if self.collectives.num_workers == 1:
             return own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -18,17 +19,18 @@ from tfdist.cluster import (
     check_port,
     find_cluster,
     find_mpi_rank,
-    meet,
-    peers_of,
     wait_for_servers,
 )
-from tfdist.cluster.environment import find_engine, read_start_timeout
+from tfdist.cluster.environment import find_engine, read_stall_timeout, read_start_timeout
+from tfdist.cluster.rendezvous.meeting import join, print_to_stderr
+from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.cluster.rendezvous.protocol import members_of
 from tfdist.cluster.rendezvous.sockets import port_taken_error
 from tfdist.cluster.tf_config import TfConfig
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.placement import HOST, DeviceError, count_replicas
+from tfdist.strategies.private_tensorflow import has_started_server
 from tfdist.strategies.reductions.compression import Compression, find_half
 from tfdist.strategies.reductions.engine import Collectives, NoCollectives, executing_instances
 from tfdist.strategies.reductions.grpc_collectives import GrpcCollectives
@@ -38,10 +40,24 @@ from tfdist.strategies.reductions.host_memory import keep_memory
 # the ring has fewer messages.
 _MOST_TO_EXCHANGE_DIRECTLY = 8
 
+
+@dataclass(frozen=True, kw_only=True)
+class EagerServer:
+    """The server that TensorFlow's own strategy has started, in eager execution.
+
+    Attributes:
+      target: The target for a session.
+    """
+
+    target: str
+
+
 # A server cannot be stopped. A process has one per address, which later strategies use as well.
-_SERVERS: dict[str, tf.distribute.Server] = {}
+_SERVERS: dict[str, tf.distribute.Server | EagerServer] = {}
 # The number of logical CPUs that each server was started with: it cannot get more.
 _NUM_CPUS: dict[str, int] = {}
+# The connections to the other workers, for as long as the server lives.
+_MEMBERSHIPS: dict[str, Membership] = {}
 # The latest strategy of each address: a server needs its devices.
 _STRATEGIES: WeakValueDictionary[str, MultiWorkerStrategy] = WeakValueDictionary()
 
@@ -115,6 +131,7 @@ class MultiWorkerStrategy(BaseStrategy):
         self.start_timeout_s = (
             start_timeout_s if start_timeout_s is not None else read_start_timeout()
         )
+        self.stall_timeout_s = read_stall_timeout()
         collectives: Collectives = NoCollectives()
         local_index, full_name = 0, ""
         if self.cluster is not None and self.task is not None:
@@ -170,7 +187,9 @@ class MultiWorkerStrategy(BaseStrategy):
 
     def _start_server(self, cluster: Cluster, task: Task) -> tf.distribute.Server:
         with in_phase("waiting"):
-            meet(cluster, task, timeout_s=self.start_timeout_s)
+            membership = join(cluster, task, timeout_s=self.start_timeout_s)
+        membership.on_line = print_to_stderr
+        membership.stall_timeout_s = self.stall_timeout_s
         # gRPC reads the name in small letters only.
         os.environ["no_grpc_proxy"] = _without_proxy(cluster, os.environ)  # noqa: SIM112
         # A call to a lost worker fails at once. Otherwise closing a session that has ops on that
@@ -192,14 +211,19 @@ class MultiWorkerStrategy(BaseStrategy):
             raise port_taken_error(members_of(cluster)[cluster.worker_index(task)]) from error
         with in_phase("waiting"):
             wait_for_servers(cluster, task, timeout_s=self.start_timeout_s)
+        _MEMBERSHIPS[cluster.address(task)] = membership
         return server
 
     def watch_peers(self) -> PeerWatch:
-        """Returns a watch over the workers that this one waits for; the caller starts it."""
+        """Returns a watch over the workers that this one waits for; the caller starts it.
+
+        The first one waits until all workers have joined, as `master` does.
+        """
         if self.extended.collectives.num_workers == 1:
             return PeerWatch()
         assert self.cluster is not None and self.task is not None
-        return PeerWatch(*peers_of(self.cluster, self.task))
+        _ = self.master
+        return PeerWatch(find_membership(self.cluster, self.task), executing_instances())
 
     def note_collectives(self) -> None:
         """Notes the collectives of the graph that is built next, for `exchange_directly`."""
@@ -262,9 +286,45 @@ def _full_name(task: Task) -> str:
     return f"/job:{task.type}/replica:0/task:{task.index}"
 
 
-def has_server(cluster: Cluster, task: Task) -> bool:
-    """Returns whether TensorFlow's server of this worker has been started."""
-    return cluster.address(task) in _SERVERS
+def find_membership(cluster: Cluster, task: Task) -> Membership | None:
+    """Returns the connections of this worker, once TensorFlow's server has been started."""
+    return _MEMBERSHIPS.get(cluster.address(task))
+
+
+def from_multi_worker_mirrored(
+    stock: tf.distribute.Strategy, *, variables_on_host: bool
+) -> MultiWorkerStrategy:
+    """Makes the strategy that takes the place of a `tf.distribute.MultiWorkerMirroredStrategy`.
+
+    In eager execution the stock strategy has met the other workers already, and has started a
+    server on this task's port, which cannot be stopped. It is used, with the devices that it has.
+
+    Args:
+      stock: The strategy, made with TF_CONFIG or a cluster resolver.
+      variables_on_host: As in `MultiWorkerStrategy`.
+    """
+    devices = [tf.DeviceSpec.from_string(name) for name in stock.extended.worker_devices]
+    device = f"/device:{devices[0].device_type}:{devices[0].device_index}"
+    has_server = has_started_server(stock)
+    if has_server:
+        found = _resolve(stock.cluster_resolver)
+        assert found is not None
+        address = found[0].address(found[1])
+        _SERVERS.setdefault(address, EagerServer(target=f"grpc://{address}"))
+        _NUM_CPUS.setdefault(address, len(tf.config.list_logical_devices("CPU")))
+    elif devices[0].device_type == "CPU":
+        device = f"/device:CPU:{devices[0].device_index + 1}"
+    own = MultiWorkerStrategy(
+        stock.cluster_resolver, device, variables_on_host, num_replicas=len(devices)
+    )
+    v1.logging.info(
+        "%s runs as tfdist.strategies.MultiWorkerStrategy: %d worker(s), %d replica(s) in each%s.",
+        type(stock).__name__,
+        own.extended.collectives.num_workers,
+        len(devices),
+        ", on the server that TensorFlow has started" if has_server else "",
+    )
+    return own
 
 
 def start_server_of_run() -> None:

@@ -15,12 +15,17 @@ from functools import cache
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
 from tfdist.cluster.environment import find_launched_replicas
 from tfdist.cluster.rendezvous.meeting import print_to_stderr
 from tfdist.process.endings import OneLineError
-from tfdist.strategies.private_tensorflow import has_control_dependencies
+from tfdist.strategies.private_tensorflow import (
+    has_control_dependencies,
+    is_recorded_by_tape,
+    read_on_tape,
+)
 
 HOST = "/device:CPU:0"
 
@@ -107,7 +112,7 @@ class Placement:
         with tf.init_scope():
             colocate_with = kwargs.pop("colocate_with", None)
             if colocate_with is not None:
-                with tf.compat.v1.get_default_graph().colocate_with(colocate_with):
+                with v1.get_default_graph().colocate_with(colocate_with):
                     return next_creator(**kwargs)
             is_weight = kwargs.get("trainable") is not False
             # Several replicas read from the host: a copy on one device is far from the others.
@@ -120,12 +125,12 @@ class Placement:
             with tf.device(HOST if is_counter else self.variable_device):
                 variable = next_creator(**kwargs)
         if has_copy:
-            _bypass_copy_after_updates(variable)
+            _choose_between_copy_and_variable(variable, self.device)
         return variable
 
-    def configure(self, config: tf.compat.v1.ConfigProto | None) -> tf.compat.v1.ConfigProto:
+    def configure(self, config: v1.ConfigProto | None) -> v1.ConfigProto:
         """Returns a copy of a session's config in which the devices exist."""
-        configured = tf.compat.v1.ConfigProto()
+        configured = v1.ConfigProto()
         if config is not None:
             configured.CopyFrom(config)
         kind, index = _split(self.devices[-1])
@@ -210,23 +215,31 @@ def own_gpu(local_index: int, num_devices: int) -> str | None:
     return f"/device:GPU:{local_index % num_shares * num_devices}"
 
 
-def _bypass_copy_after_updates(variable: tf.Variable) -> None:
-    """Makes reads under control dependencies read the variable, and not its copy on the device.
+def _choose_between_copy_and_variable(variable: tf.Variable, device: str) -> None:
+    """Makes each read use the copy on the device, or the variable where the copy would be wrong.
 
-    The copy is made when the session call begins. A constraint, a moving average or clipping of the
-    weights would read the value from before the step's update, and write it back.
+    The copy is made when the session call begins. Under control dependencies, a constraint, a
+    moving average or clipping of the weights would read the value from before the step's update,
+    and write it back. A function that a `tf.GradientTape` records would take the copy for an input
+    of its own, and not for the variable.
     """
     read_copy = variable.value
 
     def value() -> tf.Tensor:
-        return variable.read_value() if _must_wait() else read_copy()
+        if _must_wait():
+            return variable.read_value()
+        if not is_recorded_by_tape():
+            return read_copy()
+        if v1.get_default_graph() is not variable.graph:
+            return variable.read_value()
+        return read_on_tape(variable, read_copy(), device)
 
     variable.value = value
 
 
 def _must_wait() -> bool:
     """Returns whether an op made here would wait for others, by control dependencies."""
-    graph = tf.compat.v1.get_default_graph()
+    graph = v1.get_default_graph()
     while graph is not None:
         if has_control_dependencies(graph):
             return True

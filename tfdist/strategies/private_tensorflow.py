@@ -34,8 +34,15 @@ from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 # A value that differs between replicas, as a strategy's functions take and return it.
 from tensorflow.python.distribute.values import PerReplica
 
-# The class behind `tf.Variable` in a v1 graph: the base class of sync-on-read variables.
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+# A GradientTape's record of operations: whether there is one, and additions to it.
+from tensorflow.python.eager import record
+
+# The name of a resource without a name: each execution makes a new one, freed after its last use.
+from tensorflow.python.eager.context import anonymous_name
+
+# The class behind `tf.Variable` in a v1 graph: the base class of sync-on-read variables. The
+# function tells the tapes that a variable is read.
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable, variable_accessed
 
 __all__ = [
     "ColumnVariables",
@@ -44,13 +51,16 @@ __all__ = [
     "TransformedFeatures",
     "ValueContext",
     "add_control_inputs",
+    "anonymous_name",
     "call_prepared",
     "delete_oldest_checkpoint",
     "has_control_dependencies",
+    "has_started_server",
     "is_closed",
     "is_dense_column",
     "is_in_loop_or_branch",
     "is_loss_scaled_by_optimizer",
+    "is_recorded_by_tape",
     "is_v2_column",
     "listeners_of",
     "loss_scaled_by_optimizer",
@@ -58,6 +68,7 @@ __all__ = [
     "make_distributed_dataset_from_function",
     "nested_layers",
     "note_checkpoint",
+    "read_on_tape",
     "replace_input",
     "replace_saver",
     "replica_in_sync_group",
@@ -131,6 +142,46 @@ def has_control_dependencies(graph: tf.Graph) -> bool:
     True in a `with tf.control_dependencies(...)` block, which has no public way to ask.
     """
     return bool(graph._current_control_dependencies())
+
+
+def has_started_server(strategy: tf.distribute.Strategy) -> bool:
+    """Returns whether a MultiWorkerMirroredStrategy runs a server on its task's port.
+
+    Its constructor starts one if TensorFlow executes eagerly.
+    """
+    return bool(getattr(strategy.extended, "_std_server_started", False))
+
+
+def is_recorded_by_tape() -> bool:
+    """Returns whether a `tf.GradientTape` may record the operations that are made now."""
+    return bool(record.could_possibly_record())
+
+
+def read_on_tape(variable: tf.Variable, copy: tf.Tensor, device: str) -> tf.Tensor:
+    """Returns a copy of a variable which the tapes record as a read of the variable.
+
+    A tape follows operations from the variable's handle on, and the copy was made before the tape.
+
+    Args:
+      variable: The variable.
+      copy: Its value, in the default graph.
+      device: The device of the copy.
+    """
+    variable_accessed(variable)
+    with (
+        record.stop_recording(),
+        v1.get_default_graph().colocate_with(None, ignore_existing=True),
+        tf.device(device),
+    ):
+        value = tf.identity(copy)
+
+    def gradient(upstream: Any) -> list[Any]:
+        return [upstream]
+
+    record.record_operation(
+        "ReadVariableOp", [value], [variable.handle], gradient, forward_function=gradient
+    )
+    return value
 
 
 def nested_layers(model: Any) -> list[Any]:

@@ -15,7 +15,11 @@ from tfdist.strategies.horovod.strategy import (
     make_process_set,
 )
 from tfdist.strategies.local import LocalStrategy
-from tfdist.strategies.multi_worker import MultiWorkerStrategy, has_server, start_server_of_run
+from tfdist.strategies.multi_worker import (
+    MultiWorkerStrategy,
+    find_membership,
+    start_server_of_run,
+)
 from tfdist.strategies.reductions.compression import Compression, find_half
 from tfdist.strategies.reductions.engine import executing_instances, executing_on
 from tfdist.strategies.values.barrier import meet_over_grpc, meet_over_horovod
@@ -146,7 +150,7 @@ def synchronize(timeout_s: float = 1800.0) -> None:
         if find_engine() == "horovod":
             meet_over_horovod(_horovod_collectives(members), timeout_s)
         else:
-            meet_over_grpc(members, timeout_s, has_server)
+            meet_over_grpc(members, timeout_s, find_membership)
 
 
 def _checked(instances: Iterable[int], count: int) -> tuple[int, ...]:

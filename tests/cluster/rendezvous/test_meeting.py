@@ -16,8 +16,16 @@ import pytest
 
 from tfdist.cluster import Cluster, ClusterError, RendezvousError, Task, format_tf_config, meet
 from tfdist.cluster.rendezvous import chief as rendezvous_chief
-from tfdist.cluster.rendezvous.protocol import Hello, encode, members_of
-from tfdist.cluster.rendezvous.sockets import connect
+from tfdist.cluster.rendezvous.meeting import _follow
+from tfdist.cluster.rendezvous.protocol import (
+    LINE_MAX_BYTES,
+    Hello,
+    Member,
+    Reply,
+    encode,
+    members_of,
+)
+from tfdist.cluster.rendezvous.sockets import Patience, connect
 
 MakeCluster = Callable[[int], Cluster]
 
@@ -31,7 +39,7 @@ class MeetingWorker:
     thread: threading.Thread | None = None
 
     def is_meeting(self) -> bool:
-        """Whether `meet` is still running."""
+        """True while `meet` is still running."""
         return self.thread is not None and self.thread.is_alive()
 
     def wait_for_end(self, limit_s: float = 10.0) -> str:
@@ -332,6 +340,7 @@ def test_a_process_that_connects_again_is_no_second_process(
         assert chief.wait_for_end() == ""
 
 
+@pytest.mark.processes
 def test_worker_0_may_be_started_again(
     local_cluster: MakeCluster, start_worker: StartWorker
 ) -> None:
@@ -404,6 +413,40 @@ def test_another_program_at_worker_0s_address_is_noticed(
     assert any("another program answers there" in line for line in worker.said)
 
 
+def test_a_stranger_that_takes_part_shows_no_escape_codes(
+    local_cluster: MakeCluster, start_worker: StartWorker
+) -> None:
+    cluster = local_cluster(2)
+    evil = Member(name="\x1b[2J\n", address="\x1b]0;owned\x07" * 1000)
+    worker_0 = start_worker(cluster, 0)
+    with knock(cluster) as connection:
+        connection.sendall(encode(Hello(members=(evil,) * 2, index=1, process="\x1b[2J")))
+        error = worker_0.wait_for_end()
+    assert r"\x1b[2J\n was started with another cluster" in error
+    with socket.create_server(("127.0.0.1", port_of(cluster, 0))) as server:
+        worker_1 = start_worker(cluster, 1)
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(encode(Reply(event="wait", missing=f"{evil}", limit_s=1e308)))
+            worker_1.wait_until_said("Waiting for")
+            connection.sendall(encode(Reply(event="end", error=f"{evil}")))
+            error += worker_1.wait_for_end()
+    said = "".join((error, *worker_0.said, *worker_1.said))
+    assert said.replace("\n", "").isprintable()
+    assert len(said) < 30_000
+
+
+def test_a_line_without_end_is_not_kept(local_cluster: MakeCluster) -> None:
+    hello = Hello(members=members_of(local_cluster(2)), index=1, process="p")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sending = threading.Thread(target=theirs.sendall, args=(b"x" * (LINE_MAX_BYTES + 1),))
+        sending.start()
+        problem = _follow(ours, hello, Patience(2.0, 5.0), print)
+        sending.join()
+    assert problem == "another program answers there"
+
+
 def test_a_program_that_never_answers_at_worker_0s_address_is_noticed(
     local_cluster: MakeCluster, start_worker: StartWorker
 ) -> None:
@@ -414,6 +457,7 @@ def test_a_program_that_never_answers_at_worker_0s_address_is_noticed(
         assert "worker 0 (localhost:" in worker.wait_for_end()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])
 def test_a_port_in_use_is_named_at_once(local_cluster: MakeCluster, index: int, host: str) -> None:
@@ -457,6 +501,7 @@ def test_a_connection_of_a_port_with_itself_counts_as_nobody_there(
         pass
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("index", [0, 1])
 def test_ctrl_c_ends_the_waiting(
     local_cluster: MakeCluster, start_worker: StartWorker, index: int
@@ -474,6 +519,7 @@ def test_ctrl_c_ends_the_waiting(
         pass
 
 
+@pytest.mark.processes
 def test_ctrl_c_ends_the_waiting_among_connected_workers(
     local_cluster: MakeCluster, start_worker: StartWorker
 ) -> None:

@@ -1,137 +1,156 @@
-"""A worker that is gone is noticed while the peers_of train."""
+"""A worker that is lost is noticed while the others train."""
 
-import dataclasses
-import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
-from tfdist.cluster import Cluster, PeerWatch, Task, WorkerLostError, peers_of
+from tfdist.cluster import PeerWatch, WorkerLostError
+from tfdist.cluster.rendezvous import membership as module
 from tfdist.cluster.rendezvous import peer_watch
-from tfdist.cluster.rendezvous.protocol import Member
+from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.process.exit_codes import LOST_WORKER
+
+Make = Callable[[int], list[Membership]]
+
+LINE = (
+    "Lost worker 1 (host1:1) while training: its process has ended. See its output for the cause."
+)
 
 
 @pytest.fixture(autouse=True)
-def quick_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_watch, "_PROBE_EVERY_S", 0.02)
+def quick_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BEAT_S", 0.05)
+    monkeypatch.setattr(peer_watch, "_NEWS_DELAY_S", 0.05)
+    monkeypatch.setattr(peer_watch, "_FAILURE_DELAY_S", 0.3)
 
 
-@pytest.fixture
-def server() -> Iterator[socket.socket]:
-    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
-        yield listener
-
-
-def member(server: socket.socket) -> Member:
-    return Member(name="worker 1", address=f"127.0.0.1:{server.getsockname()[1]}")
-
-
-def test_every_worker_watches_all_others() -> None:
-    addresses = tuple(f"localhost:{port}" for port in (1, 2, 3))
-    cluster = Cluster(jobs={"chief": addresses[:1], "worker": addresses[1:]})
-    watched = [[member.name for member in peers_of(cluster, task)] for task in cluster.workers]
-    assert watched == [["worker 0", "worker 1"], ["chief", "worker 1"], ["chief", "worker 0"]]
-    assert peers_of(cluster, Task(type="worker", index=1))[0].address == "localhost:1"
-
-
-def test_the_worker_that_went_first_is_named(server: socket.socket) -> None:
+def test_an_ended_worker_interrupts_the_wait_and_is_named(make_memberships: Make) -> None:
+    chief, other = make_memberships(2)
     interrupted = threading.Event()
-    with (
-        socket.create_server(("127.0.0.1", 0), backlog=1024) as other,
-        pytest.raises(WorkerLostError) as caught,
-        PeerWatch(member(server), dataclasses.replace(member(other), name="worker 2")) as watch,
-    ):
+    with pytest.raises(WorkerLostError) as caught, PeerWatch(chief) as watch:
         watch.start(interrupted.set)
         other.close()
         assert interrupted.wait(10.0)
-        server.close()
         raise RuntimeError("the session was closed")
-    assert "Lost worker 2" in str(caught.value)
+    assert str(caught.value) == LINE
 
 
-def test_a_worker_that_ends_when_nobody_waits_for_it_any_more_is_not_lost(
-    server: socket.socket,
+def test_a_watch_may_end_while_a_loss_is_being_told(
+    make_memberships: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    begins, may_start = threading.Event(), threading.Event()
+
+    class LateThread(threading.Thread):
+        def start(self) -> None:
+            begins.set()
+            assert may_start.wait(10.0)
+            super().start()
+
+    chief, other = make_memberships(2)
+    with monkeypatch.context() as patched, PeerWatch(chief) as watch:
+        patched.setattr(threading, "Thread", LateThread)
+        watch.start()
+        other.close()
+        assert begins.wait(10.0)
+    may_start.set()
+
+
+def test_the_worker_that_went_first_is_named(make_memberships: Make) -> None:
+    chief, one, other = make_memberships(3)
     interrupted = threading.Event()
-    with PeerWatch(member(server)) as watch:
+    with pytest.raises(WorkerLostError, match="Lost worker 2"), PeerWatch(chief) as watch:
+        watch.start(interrupted.set)
+        other.close()
+        assert interrupted.wait(10.0)
+        one.close()
+        raise RuntimeError("the session was closed")
+
+
+def test_a_worker_that_ends_when_no_worker_waits_for_it_is_not_lost(
+    make_memberships: Make,
+) -> None:
+    chief, other = make_memberships(2)
+    interrupted = threading.Event()
+    with PeerWatch(chief) as watch:
         watch.start(interrupted.set)
         watch.stop()
-        server.close()
+        other.close()
         assert not interrupted.wait(0.5)
 
 
-def test_an_ended_worker_interrupts_the_wait_and_is_named(server: socket.socket) -> None:
-    peer, interrupted = member(server), threading.Event()
-    with pytest.raises(WorkerLostError) as caught, PeerWatch(peer) as watch:
+def test_a_worker_that_is_not_among_the_watched_ones_may_end(make_memberships: Make) -> None:
+    chief, _, other = make_memberships(3)
+    interrupted = threading.Event()
+    with PeerWatch(chief, among=(0, 1)) as watch:
         watch.start(interrupted.set)
-        server.close()
-        assert interrupted.wait(10.0)
-        raise RuntimeError("the session was closed")
-    assert str(caught.value) == (
-        f"Lost worker 1 ({peer.address}) while training: its process has ended. "
-        "See its output for the cause."
-    )
+        other.close()
+        assert not interrupted.wait(0.5)
 
 
-def test_a_worker_that_does_not_answer_is_lost_after_a_while(
-    server: socket.socket, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_training_whose_process_lives_on_interrupts_the_wait(
+    make_memberships: Make,
 ) -> None:
-    def no_answer(address: str) -> socket.socket:
-        raise TimeoutError
-
-    monkeypatch.setattr(peer_watch, "connect", no_answer)
-    monkeypatch.setattr(peer_watch, "_SILENCE_UNTIL_LOST_S", 0.1)
+    chief, other = make_memberships(2)
     interrupted = threading.Event()
     with (
-        pytest.raises(WorkerLostError, match="it does not answer"),
-        PeerWatch(member(server)) as watch,
+        pytest.raises(WorkerLostError, match="its training has failed: ValueError: no"),
+        PeerWatch(chief) as watch,
     ):
         watch.start(interrupted.set)
+        other.set_failure("ValueError: no")
         assert interrupted.wait(10.0)
         raise RuntimeError("the session was closed")
+
+
+def test_a_worker_that_trains_again_after_a_failure_is_not_lost(make_memberships: Make) -> None:
+    chief, other = make_memberships(2)
+    interrupted = threading.Event()
+    with PeerWatch(chief) as watch:
+        watch.start(interrupted.set)
+        other.set_failure("ValueError: no")
+        other.set_failure("")
+        assert not interrupted.wait(1.0)
+
+
+def test_an_error_of_the_user_that_comes_first_stays(make_memberships: Make) -> None:
+    chief, other = make_memberships(2)
+    with pytest.raises(ValueError, match="of the user"), PeerWatch(chief) as watch:
+        watch.start(threading.Event().wait)
+        other.set_failure("ValueError: the same on all workers")
+        raise ValueError("of the user")
+
+
+def test_a_watch_over_no_worker_does_nothing() -> None:
+    with PeerWatch() as watch:
+        watch.start()
 
 
 _WAIT_IN_VAIN = """
-import sys, threading
-from tfdist.cluster import PeerWatch; from tfdist.cluster.rendezvous import peer_watch
+import socket, threading
+from tfdist.cluster import PeerWatch
+from tfdist.cluster.rendezvous import peer_watch
+from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.cluster.rendezvous.protocol import Member
-peer_watch._PROBE_EVERY_S, peer_watch._GRACE_S, peer_watch._LEAVING_S = 0.02, 0.1, 0.1
-with PeerWatch(Member(name="worker 1", address=sys.argv[1])) as watch:
+peer_watch._NEWS_DELAY_S, peer_watch._GRACE_S, peer_watch._LEAVING_S = 0.02, 0.1, 0.1
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    other = socket.create_connection(listener.getsockname())
+    connection, _ = listener.accept()
+members = [Member(name=f"worker {{i}}", address=f"host{{i}}:1") for i in range(2)]
+with PeerWatch(Membership(members, 0, {{1: connection}})) as watch:
     watch.start({interrupt})
+    other.close()
     threading.Event().wait(60.0)
     print("waited to the end")
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("interrupt", ["None", "threading.Event().wait"])
-def test_a_process_that_nothing_interrupts_is_ended_with_the_same_line(
-    server: socket.socket, interrupt: str
-) -> None:
-    peer = member(server)
-    server.close()
-    command = [sys.executable, "-c", _WAIT_IN_VAIN.format(interrupt=interrupt), peer.address]
+def test_a_process_that_nothing_interrupts_is_ended_with_the_same_line(interrupt: str) -> None:
+    command = [sys.executable, "-c", _WAIT_IN_VAIN.format(interrupt=interrupt)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=50)
     assert (ended.returncode, ended.stdout) == (LOST_WORKER, "")
-    assert ended.stderr == (
-        f"WorkerLostError: Lost worker 1 ({peer.address}) while training: its process has ended. "
-        "See its output for the cause.\n"
-    )
-
-
-def test_errors_pass_while_the_worker_is_there(server: socket.socket) -> None:
-    interrupted = threading.Event()
-    with pytest.raises(ValueError, match="of the user"), PeerWatch(member(server)) as watch:
-        watch.start(interrupted.set)
-        for _ in range(3):
-            server.accept()[0].close()  # three probes
-        raise ValueError("of the user")
-    assert not interrupted.is_set()
-
-
-def test_a_watch_over_nobody_does_nothing() -> None:
-    with PeerWatch() as watch:
-        watch.start()
+    assert ended.stderr == f"WorkerLostError: {LINE}\n"

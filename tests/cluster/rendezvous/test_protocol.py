@@ -1,4 +1,4 @@
-"""What workers say before the start reads back, strangers' bytes do not; refusals name all."""
+"""Messages of workers before the start read back, strangers' bytes do not; refusals name all."""
 
 import pytest
 
@@ -8,6 +8,7 @@ from tfdist.cluster.rendezvous.protocol import (
     Member,
     Reply,
     encode,
+    ending_error,
     members_of,
     missing_error,
     name_missing,
@@ -93,6 +94,42 @@ def test_a_second_process_of_one_task_is_refused() -> None:
         )
         assert message is not None
         assert f"Two processes were started as worker {index} (gpu{index}:3737)" in message
+
+
+EVIL = "\x1b[2J\x1b]0;owned\x07\u202e\r\nroot: all is well\n" + "x" * 100_000
+
+
+def check_printable(message: str, most_lines: int) -> None:
+    lines = message.split("\n")
+    assert len(lines) <= most_lines
+    assert all(line.isprintable() for line in lines), message
+    assert len(message) < 8_000
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("version", [1, 9])
+def test_a_strangers_hello_is_shown_without_its_escape_codes(count: int, version: int) -> None:
+    theirs = (Member(name=EVIL, address=EVIL),) * count
+    hello = parse_hello(encode(Hello(members=theirs, index=0, process=EVIL, version=version)))
+    assert hello is not None
+    message = refusal(hello, members(2), present={0})
+    assert message is not None
+    assert r"\x1b[2J" in message
+    check_printable(message, most_lines=2)
+
+
+def test_a_strangers_reply_is_shown_without_its_escape_codes() -> None:
+    reply = Reply(event="wait", missing=EVIL, error=EVIL, waited_s=1e308, limit_s=-1e308)
+    found = parse_reply(encode(reply))
+    assert found is not None
+    check_printable(waiting_line(found.missing, found.waited_s, found.limit_s), most_lines=1)
+    check_printable(missing_error(found.missing, found.limit_s), most_lines=2)
+    check_printable(str(ending_error(found)), most_lines=2)
+
+
+def test_a_version_without_end_is_no_hello() -> None:
+    line = encode(Hello(members=members(2), index=1, process="p"))
+    assert parse_hello(line.replace(b'"version": 1', b'"version": ' + b"9" * 4000)) is None
 
 
 def test_another_version_is_refused() -> None:

@@ -58,7 +58,7 @@ def columns() -> dict[str, Any]:
 
 @pytest.fixture
 def batches(features: Arrays) -> Callable[..., Callable[[], tf.data.Dataset]]:
-    """Makes an input_fn: batches of four, for ever while training; `keys` are its features."""
+    """Makes an input_fn: batches of four, without end while training; `keys` are its features."""
 
     def batches(labels: np.ndarray | None, *keys: str, repeat: bool = True) -> Any:
         def input_fn() -> tf.data.Dataset:

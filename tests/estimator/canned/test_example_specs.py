@@ -1,4 +1,4 @@
-"""What parse_example must read for classifiers and regressors."""
+"""The features that parse_example must read for classifiers and regressors."""
 
 from typing import Any
 

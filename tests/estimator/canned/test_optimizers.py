@@ -1,4 +1,4 @@
-"""Which optimizers canned estimators take."""
+"""The optimizers that canned estimators take."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint's files, in one line."""
+"""The damage of a checkpoint's files, in one line."""
 
 import random
 import shutil

@@ -94,6 +94,7 @@ def test_the_lock_is_written_anew_all_the_time(tmp_path: Path) -> None:
     assert len({len(text) for text in texts}) == 1  # In place: none was cut off.
 
 
+@pytest.mark.processes
 def test_a_fork_of_the_process_leaves_the_lock_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_removed_lock_is_written_again(tmp_path: Path) -> None:
 # A process of this machine.
 
 
+@pytest.mark.processes
 def test_a_second_training_is_refused_at_once_while_the_first_one_runs(
     tmp_path: Path, child: Any
 ) -> None:
@@ -146,7 +148,7 @@ def ended(process: "subprocess.Popen[bytes]", folder: Path) -> None:
 
 
 def zombie(process: "subprocess.Popen[bytes]", folder: Path) -> None:
-    """Leaves the lock of a process that has ended, and for which nobody has waited."""
+    """Leaves the lock of a process that has ended, and for which no process has waited."""
     leave_lock(folder, process.pid)
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -157,6 +159,7 @@ def number_given_again(process: "subprocess.Popen[bytes]", folder: Path) -> None
     leave_lock(folder, process.pid, started_s=1.0)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("leave", [ended, zombie, number_given_again])
 def test_the_lock_of_a_process_that_has_ended_is_taken_over_at_once_and_said(
     tmp_path: Path, child: Any, logged: list[str], leave: Callable[..., None]
@@ -171,6 +174,7 @@ def test_the_lock_of_a_process_that_has_ended_is_taken_over_at_once_and_said(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.processes
 def test_of_many_who_take_it_over_one_gets_it(tmp_path: Path, child: Any) -> None:
     ended(child, tmp_path)
     held: list[model_dir_lock._Lock] = []
@@ -196,6 +200,7 @@ def test_of_many_who_take_it_over_one_gets_it(tmp_path: Path, child: Any) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.processes
 def test_who_comes_too_late_to_take_it_over_does_not(tmp_path: Path, child: Any) -> None:
     ended(child, tmp_path)
     seen = (tmp_path / FILE_NAME).read_text()
@@ -208,6 +213,7 @@ def test_who_comes_too_late_to_take_it_over_does_not(tmp_path: Path, child: Any)
 # A process somewhere else: another machine, or another container.
 
 
+@pytest.mark.processes
 def test_a_process_elsewhere_that_is_silent_loses_its_lock(
     tmp_path: Path, child: Any, logged: list[str]
 ) -> None:
@@ -342,6 +348,7 @@ def test_a_training_that_fails_leaves_no_lock(tmp_path: Path, numbers: Any) -> N
     assert not (tmp_path / FILE_NAME).exists()
 
 
+@pytest.mark.processes
 def test_a_second_training_changes_nothing_in_the_model_dir(
     tmp_path: Path, dense: Any, numbers: Any, child: Any
 ) -> None:
@@ -353,6 +360,7 @@ def test_a_second_training_changes_nothing_in_the_model_dir(
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "config",
     [
@@ -369,6 +377,7 @@ def test_who_does_not_save_needs_no_lock(
     assert json.loads((tmp_path / FILE_NAME).read_text())["pid"] == child.pid
 
 
+@pytest.mark.processes
 def test_evaluating_and_predicting_need_no_lock(
     tmp_path: Path, dense: Any, numbers: Any, child: Any
 ) -> None:

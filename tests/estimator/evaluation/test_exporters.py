@@ -1,4 +1,4 @@
-"""When exporters export, what they keep, and what train_and_evaluate does with them."""
+"""The moments of exporters, what they keep, and what train_and_evaluate does with them."""
 
 import functools
 import itertools

@@ -283,7 +283,7 @@ def test_an_exported_train_op_does_the_next_step(
         (loss,) = run(session, signature, feed, "loss")
         session.run(train_op, {signature.inputs[name].name: feed[name] for name in feed})
         found = {v.op.name: session.run(v) for v in v1.global_variables()}
-    estimator.train(numbers(), steps=1)  # Its input starts anew: the same first batch.
+    estimator.train(numbers(), steps=1)  # Its input starts again: the same first batch.
     expected = weights(estimator)
     assert loss > 0
     assert found["global_step"] == 4

@@ -1,4 +1,4 @@
-"""What a model offers for export, and the signatures that come of it."""
+"""The outputs that a model offers for export, and their signatures."""
 
 from collections.abc import Callable
 from typing import Any

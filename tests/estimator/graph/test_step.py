@@ -235,13 +235,20 @@ def test_the_end_of_the_input_within_a_loop_ends_training(
     assert estimator.get_variable_value("global_step") == 6
 
 
-def test_a_loop_needs_a_dataset(dense: Make, tmp_path: Path) -> None:
+def test_a_loop_takes_tensors_one_batch_after_the_other(
+    dense: Make, numbers: Make, tmp_path: Path
+) -> None:
     def input_fn() -> Any:
-        return {"x": tf.ones([4, 2])}, tf.ones([4, 3])
+        return v1.data.make_one_shot_iterator(numbers(batches=6)()).get_next()
 
     config = tfe.RunConfig(device=tfe.DeviceConfig(iterations_per_loop=2))
-    with pytest.raises(ValueError, match=r"input_fn must return a tf.data.Dataset, got tuple"):
-        tfe.Estimator(dense(), tmp_path, config).train(input_fn, steps=2)
+    estimator = tfe.Estimator(dense(), tmp_path / "tensors", config).train(input_fn)
+    alone = tfe.Estimator(dense(), tmp_path / "dataset").train(numbers(batches=6))
+    assert estimator.get_variable_value("global_step") == 6
+    for name in alone.get_variable_names():
+        np.testing.assert_allclose(
+            estimator.get_variable_value(name), alone.get_variable_value(name), atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("loops", [1, 2])

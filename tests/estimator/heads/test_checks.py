@@ -1,4 +1,4 @@
-"""What heads refuse: when they are made, when a graph is built, and when it runs."""
+"""Refusals of heads: when they are made, when a graph is built, and when it runs."""
 
 from collections.abc import Callable
 from typing import Any

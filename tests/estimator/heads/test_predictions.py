@@ -1,4 +1,4 @@
-"""What heads predict and export."""
+"""Predictions and exports of heads."""
 
 from typing import Any
 

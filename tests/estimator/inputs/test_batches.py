@@ -1,4 +1,4 @@
-"""What an input_fn may take and return, and what is known of its end."""
+"""The arguments and results of an input_fn, and the end of its data."""
 
 import functools
 from collections import namedtuple
@@ -169,9 +169,66 @@ def test_nothing_is_refused() -> None:
         make_input(None)
 
 
-def test_where_a_dataset_is_needed_tensors_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"must return a tf.data.Dataset, got dict\. Wrap"):
-        make_input({"a": tf.constant(1)}, needs_dataset=True)
+# Tensors where a session call takes several batches, or workers must agree on the end.
+
+
+def _numbers_of_iterator(count: int) -> Any:
+    dataset = tf.data.Dataset.range(count).map(lambda i: ({"a": i, "b": [i, i]}, -i))
+    return v1.data.make_one_shot_iterator(dataset).get_next()
+
+
+@pytest.mark.parametrize("distance", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_tensors_are_looked_ahead_as_a_dataset_is(count: int, distance: int) -> None:
+    is_enough, rows = _read_with_start(make_input(_numbers_of_iterator(count), look_ahead=distance))
+    assert is_enough == float(count >= distance)
+    if is_enough:
+        assert [row[1] for row in rows] == [-i for i in range(count)]
+        assert [row[0]["b"].tolist() for row in rows] == [[i, i] for i in range(count)]
+        assert [row[2] for row in rows] == [float(i + distance < count) for i in range(count)]
+
+
+def test_keys_of_several_types_sparse_features_and_constants_are_passed_on() -> None:
+    sparse = tf.sparse.from_dense([[0, 7]])
+    given = make_input({3: tf.constant([1.0]), "a": {"b": sparse}}, look_ahead=1)
+    features, labels, has_more = given.next_batch()
+    assert features[3].shape == [1] and labels is None and given.is_endless
+    with v1.train.SingularMonitoredSession(hooks=given.hooks) as session:
+        assert session.run(given.is_enough) == 1.0
+        for _ in range(3):
+            row = session.run([features[3], features["a"]["b"], has_more])
+            assert (row[0].tolist(), row[1].values.tolist(), row[2]) == ([1.0], [7], 1.0)
+
+
+def test_a_queue_ends_where_a_call_takes_several_batches() -> None:
+    features = v1.train.batch([v1.train.limit_epochs(tf.constant(1.0), 3)], 1)
+    rows = _read(make_input(features, many_per_call=True))
+    assert [row[0].tolist() for row in rows[:3]] == [[1.0]] * 3 and len(rows) == 3
+
+
+def test_a_failure_of_the_input_ends_the_step_that_waits_for_it() -> None:
+    dataset = tf.data.Dataset.from_tensors("x").map(tf.strings.to_number)
+    tensors = v1.data.make_one_shot_iterator(dataset).get_next()
+    given = make_input(tensors, many_per_call=True)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"the input failed.*could not correctly convert"
+    ):
+        _read(given)
+
+
+def test_what_cannot_be_passed_on_is_refused_and_the_advice_helps() -> None:
+    fed = v1.placeholder(tf.float32, [2], name="fed")
+    advice = (
+        r"Return a tf.data.Dataset, such as tf.data.Dataset.from_tensor_slices\(\(features, "
+        r"labels\)\)\.batch\(size\)"
+    )
+    with pytest.raises(ValueError, match=f"placeholder 'fed'.*{advice}"):
+        make_input({"a": fed * 2}, look_ahead=1)
+    with pytest.raises(ValueError, match=f"got a float among them. {advice}"):
+        make_input({"a": 1.0}, look_ahead=1)
+    features, labels, size = [1.0, 2.0], [3.0, 4.0], 1
+    advised = tf.data.Dataset.from_tensor_slices((features, labels)).batch(size)
+    assert len(_read(make_input(advised, look_ahead=1))) == 2
 
 
 # The look-ahead.

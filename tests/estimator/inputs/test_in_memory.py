@@ -1,4 +1,4 @@
-"""numpy_input_fn and pandas_input_fn: expected values are those of tf.estimator 2.15."""
+"""`numpy_input_fn` and `pandas_input_fn`: expected values are those of tf.estimator 2.15."""
 
 import sys
 from collections.abc import Callable

@@ -7,69 +7,73 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 STEPS = 20_000
 EVERY = 500  # Steps between checkpoints, summaries and log lines.
+
+
+def _train(model_dir: str) -> dict[str, Any]:
+    """Trains, and returns what a hook has measured ten times."""
+    import gc
+    import time
+
+    import psutil
+    import tensorflow as tf
+    import tensorflow.compat.v1 as v1
+
+    import tfdist.estimator as tfe
+
+    def input_fn() -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensors((tf.ones([4, 2]), tf.ones([4, 1]))).repeat()
+
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        weight = v1.get_variable("weight", [2, 1])
+        loss = tf.reduce_mean(tf.square(tf.matmul(features, weight) - labels))
+        optimizer = v1.train.AdamOptimizer(0.01)
+        step = v1.train.get_global_step()
+        return tfe.EstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss, step))
+
+    measured: dict[str, Any] = {"memory": [], "time": [], "ops": [], "objects": []}
+
+    class Measure(v1.train.SessionRunHook):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.runs = 0
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            self.runs += 1
+            if self.runs % (STEPS // 10) == 0:
+                gc.collect()
+                graph = run_context.session.graph
+                measured["memory"].append(psutil.Process().memory_info().rss)
+                measured["time"].append(time.monotonic())
+                measured["ops"].append((len(graph.get_operations()), graph.finalized))
+                measured["objects"].append(len(gc.get_objects()))
+
+    config = tfe.RunConfig(
+        model_dir,
+        save_checkpoints_steps=EVERY,
+        save_summary_steps=EVERY,
+        log_step_count_steps=EVERY,
+        keep_checkpoint_max=3,
+    )
+    estimator = tfe.Estimator(model_fn, config=config)
+    estimator.train(input_fn, hooks=[Measure()], max_steps=STEPS)
+    return measured
 
 
 @pytest.fixture(scope="module")
 def long_run(
     fake_cluster_server: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Any], Path]:
-    """What a hook measured during the run, in a process of its own, and the model_dir."""
+    """The measurements of a hook during the run, in a process of its own, and the model_dir."""
     from tfdist.testing import FakeCluster
 
     model_dir = tmp_path_factory.mktemp("long")
 
-    def train() -> dict[str, Any]:
-        import gc
-        import time
-
-        import psutil
-        import tensorflow as tf
-        import tensorflow.compat.v1 as v1
-
-        import tfdist.estimator as tfe
-
-        def input_fn() -> tf.data.Dataset:
-            return tf.data.Dataset.from_tensors((tf.ones([4, 2]), tf.ones([4, 1]))).repeat()
-
-        def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
-            weight = v1.get_variable("weight", [2, 1])
-            loss = tf.reduce_mean(tf.square(tf.matmul(features, weight) - labels))
-            optimizer = v1.train.AdamOptimizer(0.01)
-            step = v1.train.get_global_step()
-            return tfe.EstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss, step))
-
-        measured: dict[str, Any] = {"memory": [], "time": [], "ops": [], "objects": []}
-
-        class Measure(v1.train.SessionRunHook):  # type: ignore[misc]
-            def __init__(self) -> None:
-                self.runs = 0
-
-            def after_run(self, run_context: Any, run_values: Any) -> None:
-                self.runs += 1
-                if self.runs % (STEPS // 10) == 0:
-                    gc.collect()
-                    graph = run_context.session.graph
-                    measured["memory"].append(psutil.Process().memory_info().rss)
-                    measured["time"].append(time.monotonic())
-                    measured["ops"].append((len(graph.get_operations()), graph.finalized))
-                    measured["objects"].append(len(gc.get_objects()))
-
-        config = tfe.RunConfig(
-            str(model_dir),
-            save_checkpoints_steps=EVERY,
-            save_summary_steps=EVERY,
-            log_step_count_steps=EVERY,
-            keep_checkpoint_max=3,
-        )
-        estimator = tfe.Estimator(model_fn, config=config)
-        estimator.train(input_fn, hooks=[Measure()], max_steps=STEPS)
-        return measured
-
     cluster = FakeCluster(fake_cluster_server)
     try:
-        [measured] = cluster.run(train, engine="none", timeout_s=240)
+        [measured] = cluster.run(_train, str(model_dir), engine="none", timeout_s=240)
     finally:
         cluster.close()
     return measured, model_dir

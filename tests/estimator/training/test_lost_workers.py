@@ -1,4 +1,4 @@
-"""What the user reads when another worker is gone."""
+"""Messages for the user when another worker is gone."""
 
 from types import SimpleNamespace
 

@@ -18,6 +18,8 @@ from tfdist.estimator.checkpoints.writer import CheckpointSpaceError, full_disk_
 from tfdist.process.endings import exit_code_of, line_for
 from tfdist.process.exit_codes import NO_SPACE
 
+pytestmark = pytest.mark.processes
+
 NUM_WEIGHTS = 100_000  # 400 kB
 SIZE = "400,008"  # with the global step
 

@@ -1,4 +1,4 @@
-"""What a launcher can read while an Estimator works."""
+"""The report that a launcher can read while an Estimator works."""
 
 import os
 import threading
@@ -141,7 +141,7 @@ def test_an_evaluator_tells_which_step_it_has_evaluated(
     tfe.train_and_evaluate(make(), tfe.TrainSpec(numbers(), max_steps=3), spec)
     progress = file.read()
     assert progress is not None
-    assert (progress.phase, progress.step, progress.total_steps) == ("waiting", 3, 3)
+    assert (progress.phase, progress.step, progress.total_steps) == ("starting", 3, 3)
     assert progress.loss > 0
 
 

@@ -519,6 +519,7 @@ print([float(p["output"][0]) for p in estimator.predict(input_fn)])
 """
 
 
+@pytest.mark.processes
 def test_it_works_with_eager_execution_disabled(tmp_path: Path) -> None:
     # By hand: 0 + 0.5 * (2 - 0) = 1, 1 + 0.5 * (2 - 1) = 1.5; the loss then is 0.25.
     command = [sys.executable, "-c", WITHOUT_EAGER, str(tmp_path)]

@@ -1,4 +1,4 @@
-"""What each variable meets in the forward pass."""
+"""The tensors that each variable is used with in the forward pass."""
 
 from typing import Any
 

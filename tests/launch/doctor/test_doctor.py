@@ -1,6 +1,5 @@
 """tfdist doctor: what it says about what it finds, and a real run of it."""
 
-import argparse
 import json
 import os
 import shutil
@@ -18,7 +17,7 @@ import psutil
 import pytest
 from packaging.requirements import Requirement
 
-from tfdist.launch.doctor import add_arguments, main
+from tfdist.launch.doctor import main
 from tfdist.launch.doctor.children import Children, Ended, answer_within
 from tfdist.launch.doctor.engines import (
     OpenMpi,
@@ -476,6 +475,7 @@ print(child.pid, flush=True)
 """
 
 
+@pytest.mark.processes
 def test_a_child_that_is_not_done_at_the_limit_is_stopped_with_all_that_it_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -494,6 +494,7 @@ def test_a_call_that_is_not_done_at_the_limit_is_left() -> None:
     assert answer_within(60, lambda: "in time", "late") == "in time"
 
 
+@pytest.mark.processes
 def test_when_one_worker_fails_the_others_are_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -526,6 +527,7 @@ def doctor(*options: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+@pytest.mark.processes
 def test_a_machine_on_which_the_tests_run_is_healthy() -> None:
     with doctor() as process:
         output, errors = process.communicate(timeout=240)
@@ -547,10 +549,8 @@ def test_json_has_the_same_lines_and_a_failure_makes_the_exit_code_1(
         "tfdist.launch.doctor.packages.ask_tensorflow", lambda children, *, with_horovod: PLAIN
     )
     (tmp_path / "file").write_text("")
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
     options = ["--json", "--engine", "grpc", "--no-self-test", "--log-dir", str(tmp_path / "file")]
-    assert main(parser.parse_args(options)) == 1
+    assert main(options) == 1
     answer = json.loads(capsys.readouterr().out)
     assert answer["healthy"] is False
     [finding] = [one for one in answer["findings"] if one["state"] == "broken"]
@@ -559,6 +559,7 @@ def test_json_has_the_same_lines_and_a_failure_makes_the_exit_code_1(
     assert "mkdir -p" in finding["fix"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("number", "module"),
     [
@@ -590,6 +591,7 @@ def runs(process: psutil.Process, module: str) -> bool:
         return False
 
 
+@pytest.mark.processes
 def test_it_does_not_import_tensorflow_itself() -> None:
     code = "import sys, tfdist.launch.doctor; sys.exit('tensorflow' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -14,11 +14,9 @@ import jsonschema
 import kubernetes_validate
 import pytest
 
-from tfdist.launch import kubernetes
 from tfdist.launch.kubernetes.checks import check
-from tfdist.launch.kubernetes.job_options import read_options
+from tfdist.launch.kubernetes.job_options import KUBERNETES, job_options
 from tfdist.launch.kubernetes.manifests import manifests
-from tfdist.launch.options.option_parser import OptionParser
 
 Manifest = dict[str, Any]
 
@@ -30,20 +28,13 @@ _NEEDED = ("--name=train", "--image=registry.example.com/train:1.0")
 
 
 @pytest.fixture(scope="session")
-def parser() -> OptionParser:
-    parser = OptionParser(prog="tfdist kubernetes")
-    kubernetes.add_arguments(parser)
-    return parser
-
-
-@pytest.fixture(scope="session")
-def make(parser: OptionParser) -> Callable[..., list[Manifest]]:
+def make() -> Callable[..., list[Manifest]]:
     """Returns the manifests of a command line; name and image need not be in it."""
 
     def make(*options: str, command: tuple[str, ...] = ("python", "train.py")) -> list[Manifest]:
-        options, _ = read_options(parser.parse([*_NEEDED, *options, "--", *command]))
-        check(options)
-        return manifests(options)
+        chosen = job_options(KUBERNETES.parse([*_NEEDED, *options, "--", *command]))
+        check(chosen)
+        return manifests(chosen)
 
     return make
 

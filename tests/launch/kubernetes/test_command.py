@@ -10,7 +10,6 @@ import yaml
 
 from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes import main
-from tfdist.launch.options.option_parser import OptionParser
 
 _WORDS = ["--name", "train", "--image", "train:1"]
 _COMMAND = ["--", "python", "train.py"]
@@ -21,8 +20,8 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def run(parser: OptionParser) -> Run:
-    return lambda *options: main(parser.parse([*_WORDS, *options, *_COMMAND]))
+def run() -> Run:
+    return lambda *options: main([*_WORDS, *options, *_COMMAND])
 
 
 def test_the_manifests_go_to_stdout(run: Run, capsys: Capture) -> None:
@@ -99,6 +98,7 @@ def test_without_kubectl_nothing_is_submitted(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.processes
 def test_the_command_line_does_it_all() -> None:
     command = [sys.executable, "-m", "tfdist", "kubernetes"]
     done = subprocess.run([*command, *_WORDS, *_COMMAND], capture_output=True, text=True)

@@ -8,7 +8,6 @@ import pytest
 
 from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes import main
-from tfdist.launch.options.option_parser import OptionParser
 
 _GOOD = ["--name", "train", "--image", "train:1"]
 _COMMAND = ["--", "python", "train.py"]
@@ -101,7 +100,6 @@ REFUSALS: list[tuple[list[str], tuple[str, ...]]] = [
 
 @pytest.mark.parametrize(("argv", "phrases"), REFUSALS, ids=lambda one: " ".join(one)[-60:])
 def test_what_is_wrong_is_refused_in_one_or_two_lines(
-    parser: OptionParser,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     argv: list[str],
@@ -110,7 +108,7 @@ def test_what_is_wrong_is_refused_in_one_or_two_lines(
     # The models take a second to load: a refusal must not need them.
     monkeypatch.setitem(sys.modules, "tfdist.launch.kubernetes.manifests", None)
     with pytest.raises(UsageError) as caught:
-        main(parser.parse(argv))
+        main(argv)
     message = str(caught.value)
     for phrase in phrases:
         assert phrase in message

@@ -34,6 +34,7 @@ def test_without_room_at_all_every_port_may_serve() -> None:
     assert len(candidate_ports(1024, 65535)) > 50_000
 
 
+@pytest.mark.processes
 def test_concurrent_choosers_never_share_a_port() -> None:
     choosers = [
         subprocess.Popen(
@@ -84,6 +85,7 @@ def test_a_port_that_somebody_listens_on_is_passed_over(
             assert held.ports == (free,)
 
 
+@pytest.mark.processes
 def test_a_dead_process_holds_no_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     chooser = subprocess.Popen(
         [sys.executable, "-c", HOLD_20_PORTS],

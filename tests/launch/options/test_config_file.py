@@ -8,7 +8,8 @@ import yaml
 
 from tfdist.launch.errors import UsageError
 from tfdist.launch.options.config_file import write_config
-from tfdist.launch.options.run_options import RunOptions, parse_run_options
+from tfdist.launch.options.run_command_line import parse_run_options
+from tfdist.launch.options.run_options import RunOptions
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "HOME": "/h"}
 

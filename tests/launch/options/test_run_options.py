@@ -1,6 +1,5 @@
 """`tfdist run`'s options mean what poprun's mean, and each line of help is true."""
 
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,17 +8,11 @@ from pathlib import Path
 import pytest
 
 from tfdist.launch.errors import UsageError
+from tfdist.launch.options.declaration import options_of
 from tfdist.launch.options.hosts import Host
-from tfdist.launch.options.option_parser import OptionParser
-from tfdist.launch.options.run_options import RunOptions, parse_run_options
+from tfdist.launch.options.run_command_line import parse_run_options
+from tfdist.launch.options.run_options import RUN, RunOptions
 from tfdist.launch.options.run_rules import total_replicas
-from tfdist.launch.options.shared_options import (
-    MEANINGLESS,
-    add_command_argument,
-    add_failure_arguments,
-    add_size_arguments,
-    add_worker_arguments,
-)
 
 ENVIRON = {"PATH": "/usr/bin:/bin"}
 
@@ -153,7 +146,9 @@ def test_popruns_names_for_our_options_are_accepted() -> None:
     assert options.notices == ()
 
 
-@pytest.mark.parametrize("name", MEANINGLESS)
+@pytest.mark.parametrize(
+    "name", [one.long_name for one in options_of(RunOptions).values() if one.ignored]
+)
 def test_an_option_without_a_meaning_is_accepted_with_one_line(name: str) -> None:
     (notice,) = parsed(name, "x").notices
     assert notice.startswith(f"{name} is ignored: ")
@@ -229,34 +224,51 @@ def test_help_explains_every_option_with_its_default(capsys: pytest.CaptureFixtu
     assert caught.value.code == 0
     text = capsys.readouterr().out
     words = " ".join(text.split())
-    for name in RunOptions.__dataclass_fields__.keys() - {"notices", "config", "command"}:
-        option = name.removesuffix("_s").replace("_", "-").replace("verbosity", "verbose")
-        assert f"--{option.removesuffix('s') if option == 'hosts' else option}" in words or (
-            option == "environment" and "--env" in words
-        )
-    for default in ("(default: grpc)", "(default: 1)", "(default: 30)", "or 300)", "(default: 0)"):
+    for option in RUN.declared:
+        assert all(name in words for name in option.names)
+        assert option.help is not None and option.help.replace("\n", " ") in words
+    for default in ("(default: grpc)", "(default: 1,", "(default: 30)", "or 300)", "(default: 0)"):
         assert default in words
     assert "examples:" in text
     assert max(len(line) for line in text.splitlines()) <= 100
 
 
-def test_groups_of_options_can_be_added_to_another_command() -> None:
-    parser = OptionParser(prog="tfdist other")
-    add_command_argument(parser)
-    add_size_arguments(parser)
-    add_worker_arguments(parser)
-    add_failure_arguments(parser)
-    parser.add_argument("--partition", metavar="NAME")
-    words = ["--partition", "gpu", "--num-instances=2", "-x", "A=1", "--", "train.py", "-v"]
-    arguments = parser.parse(words)
-    assert (arguments.partition, arguments.num_instances, arguments.engine) == ("gpu", 2, "grpc")
-    assert arguments.command == ["train.py", "-v"]
-    assert arguments.env == ["A=1"]
-    assert arguments.stall_timeout == math.inf
-    assert arguments.num_replicas is None
-    assert parser.parse([]).command == []
+@pytest.mark.parametrize("name", ["-n", "-np", "--np", "--nproc-per-node", "--nproc_per_node"])
+def test_other_launchers_names_for_the_number_of_workers_lead_to_ours(name: str) -> None:
+    assert f'unknown option "{name}". Did you mean "--num-instances"?' in refusal(
+        [name, "2", "cat"]
+    )
 
 
-def test_a_command_without_a_program_takes_options_only() -> None:
-    with pytest.raises(UsageError, match='"now" is no option'):
-        OptionParser(prog="tfdist other").parse(["now"])
+def test_the_number_of_instances_is_the_sum_of_the_slots_if_there_are_any(tmp_path: Path) -> None:
+    assert parsed("--host", "a:2,b:3").num_instances == 5
+    assert parsed("--host", "a:2,b:3").num_replicas == 5
+    assert parsed("--host", "a:2,b:3", "--num-instances", "2").num_instances == 2
+    assert parsed("--host", "a,b").num_instances == 1
+    (tmp_path / "hosts").write_text("a slots=2\nb slots=1\n")
+    assert parsed("--hostfile", str(tmp_path / "hosts")).num_instances == 3
+    message = refusal(["--host", "n[0-9999]:99999", "cat"])
+    assert "999990000 slots, and a run has at most 100000 instances" in message
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--num-instances 2", "--epochs 3 --num-instances=2", "--num-instances 2 --max-restarts 1"],
+)
+def test_an_option_behind_the_program_gets_a_notice(words: str) -> None:
+    (notice,) = parse_run_options(["sleep", "1", *words.split()], ENVIRON).notices
+    assert notice.startswith("--num-instances behind sleep goes to the program; write it before")
+    assert "\n" not in notice
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "-- sleep --num-instances 2",  # the user has said where the options end
+        "--num-instances 3 sleep --num-instances 2",  # both have it
+        "sleep --epochs 3",
+        "sleep -- --num-instances 2",
+    ],
+)
+def test_options_that_are_clearly_the_programs_get_no_notice(words: str) -> None:
+    assert parse_run_options(words.split(), ENVIRON).notices == ()

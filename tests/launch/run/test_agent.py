@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 
 from tfdist.launch.channel import ADDRESSES_VARIABLE, CHUNK_BYTES, LINE_LIMIT_BYTES, TOKEN_VARIABLE
+from tfdist.launch.handshake import NONCE_BYTES, PROOF_BYTES, agent_proof, launcher_proof
 from tfdist.launch.machine.processes import python_command
 from tfdist.launch.run.agent import worker_environment
 from tfdist.testing.run import wait_until
+
+pytestmark = pytest.mark.processes
 
 
 def test_a_worker_inherits_the_agents_environment_and_gets_its_own() -> None:
@@ -84,6 +87,7 @@ class Launcher:
                 "share": None,
                 "is_rank": False,
                 "grace_s": 30.0,
+                "ignores_hang_up": False,
                 **facts,
             },
         )
@@ -125,6 +129,17 @@ def start_agent(addresses: str, index: str = "3") -> subprocess.Popen[str]:
     )
 
 
+def prove(connection: socket.socket, token: str = "the token") -> None:
+    """Does a launcher's part of the handshake."""
+    connection.settimeout(60.0)
+    challenge = b"c" * NONCE_BYTES
+    connection.sendall(challenge)
+    answer = connection.recv(NONCE_BYTES + PROOF_BYTES, socket.MSG_WAITALL)
+    nonce, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
+    assert proof == agent_proof("the token", challenge, nonce)
+    connection.sendall(launcher_proof(token, challenge, nonce))
+
+
 @pytest.fixture
 def launcher() -> Iterator[Launcher]:
     """An agent that has come; it must end without a word of its own."""
@@ -135,9 +150,9 @@ def launcher() -> Iterator[Launcher]:
         agent = start_agent(",".join(f"127.0.0.1:{port}" for port in ports))
         server.settimeout(60.0)
         connection, _ = server.accept()
-    connection.settimeout(60.0)
+    prove(connection)
     found = Launcher(connection, agent)
-    assert found.hear("hello").items() >= {"token": "the token", "index": 3}.items()
+    assert found.hear("hello")["index"] == 3
     try:
         yield found
         found.leave()
@@ -211,6 +226,34 @@ def test_an_agent_kills_what_does_not_heed_term(launcher: Launcher) -> None:
     launcher.say("stop", grace_s=0.0)
     assert launcher.hear("ended")["code"] == -signal.SIGKILL
     assert launcher.hear("gone")["was_killed"] is True
+
+
+def test_an_agent_says_nothing_to_a_program_that_only_has_its_launchers_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        agent = start_agent(f"127.0.0.1:{server.getsockname()[1]}")
+        server.settimeout(60.0)
+        connection, _ = server.accept()
+        with connection:
+            prove(connection, token="another token")
+            assert connection.recv(1) == b""
+        out, _ = agent.communicate(timeout=30)
+    assert agent.returncode == 1
+    assert "another program answers there" in out
+    assert len(out.splitlines()) == 1
+
+
+def test_an_agent_that_was_sent_away_in_the_handshake_comes_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        agent = start_agent(f"127.0.0.1:{server.getsockname()[1]}")
+        server.settimeout(60.0)
+        for _ in range(2):
+            server.accept()[0].close()
+        connection, _ = server.accept()
+        prove(connection)
+        launcher = Launcher(connection, agent)
+        assert launcher.hear("hello")["index"] == 3
+        launcher.leave()
+        assert agent.communicate(timeout=30)[0] == ""
 
 
 def test_an_agent_ends_its_worker_when_its_launcher_has_gone(launcher: Launcher) -> None:

@@ -1,12 +1,18 @@
 """What -v and --dry-run print: lines that start the workers when they are pasted into a shell."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tfdist.launch.cli import main
 from tfdist.launch.options.hosts import Host
 from tfdist.launch.plan import Plan, WorkerPlan
 from tfdist.launch.run.description import command_lines, command_text
+
+ROOT = Path(__file__).parents[3]
 
 
 def make_plan(*environments: dict[str, str], command: tuple[str, ...] = ("train",)) -> Plan:
@@ -53,6 +59,7 @@ def test_the_evaluator_comes_first_and_gets_nothing_that_is_exported() -> None:
     ]
 
 
+@pytest.mark.processes
 def test_a_shell_runs_what_is_printed(tmp_path: Path) -> None:
     code = "import os, sys; print(os.environ['COMMON'], os.environ['OWN'], sys.argv[1:])"
     common = 'it\'s "both" $HOME `x` \\ \n end'
@@ -71,6 +78,73 @@ def test_a_shell_runs_what_is_printed(tmp_path: Path) -> None:
     )
 
 
+SHOW = "import os, sys; print([*sys.argv[1:], os.environ['X']])"
+BREAK_INS = (
+    "--$(touch broken-in)-token=x",
+    "$(touch broken-in)***",
+    "`touch broken-in`",
+    "***",
+    "; touch broken-in",
+    "a\ntouch broken-in",
+    "'; touch broken-in; '",
+)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_nothing_in_a_word_or_value_is_run_when_the_lines_are_pasted(
+    shell: str, tmp_path: Path
+) -> None:
+    for at, word in enumerate(BREAK_INS):
+        words = ("--password", word, word)
+        plan = make_plan({"X": word, "A_TOKEN": word}, command=(sys.executable, "-c", SHOW, *words))
+        log_path = Path(f"logs{word}/worker-0.log")
+        worker = WorkerPlan(**{**vars(plan.workers[0]), "log_path": log_path})
+        lines = command_lines(Plan(engine="grpc", hosts=plan.hosts, workers=(worker,)))
+        done = subprocess.run(
+            [shell], input="\n".join(lines), text=True, capture_output=True, cwd=tmp_path
+        )
+        last = "--$(touch broken-in)-token=***" if at == 0 else word
+        assert (done.stdout, done.stderr) == (f"{['--password', '***', last, word]}\n", "")
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.processes
+def test_a_whole_dry_run_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    evil = "$(touch broken-in)\ntouch broken-in"
+    options = [f"--env={name}={evil}" for name in ("X", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")]
+    options += [f"--log-dir={evil}", "--num-instances=2", "--dry-run"]
+    assert main(["run", *options, "--", sys.executable, "-c", SHOW, evil]) == 0
+    # An interactive shell goes on after a line that it cannot read, such as a row of the table.
+    done = subprocess.run(
+        ["bash", "--norc", "-i"],
+        input=capsys.readouterr().out,
+        text=True,
+        capture_output=True,
+        env={**os.environ, "HISTFILE": ""},
+        start_new_session=True,
+    )
+    assert done.stdout.count(f"{[evil, evil]}\n") == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.processes
+def test_words_that_are_not_utf_8_are_printed_as_they_are(tmp_path: Path) -> None:
+    word = b"caf\xe9"
+    for command in (["run", "--print-topology", "no"], ["slurm"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "tfdist", *command, "--dry-run", "--", "echo", word],
+            env={**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONPATH": str(ROOT)},
+            cwd=tmp_path,
+            capture_output=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.endswith(b"echo '" + word + b"'\n")
+
+
 def test_secrets_are_hidden() -> None:
     names = ("HF_TOKEN", "my_secret", "DB_PASSWORD", "WANDB_API_KEY", "GOOGLE_CREDENTIALS")
     plan = make_plan(
@@ -79,8 +153,8 @@ def test_secrets_are_hidden() -> None:
     )
     lines = command_lines(plan)
     assert "hush" not in "\n".join(lines)
-    assert lines[1].endswith(" train --api-key *** --hf_token=*** --password=*** --x=1")
-    assert "WANDB_API_KEY=*** " in lines[1]
+    assert lines[1].endswith(" train --api-key '***' '--hf_token=***' '--password=***' --x=1")
+    assert "WANDB_API_KEY='***' " in lines[1]
     assert lines[-1] == "# *** stands for a secret"
 
 

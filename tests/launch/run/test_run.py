@@ -152,6 +152,26 @@ def test_a_worker_that_left_too_early_is_blamed(launch: Launch) -> None:
     assert "exit code 0, but too early: worker 0 still needed it" in boxed(run.err)
 
 
+def test_a_run_is_a_success_though_its_last_worker_ends_long_after_the_others(
+    launch: Launch,
+) -> None:
+    run = launch(
+        """
+        if index == 0:
+            wait_for("ready-1")
+            time.sleep(1.5)
+        ready()
+        """,
+        "--grace",
+        "0.5",
+        "--max-restarts",
+        "1",
+    )
+    assert run.wait() == 0, run.err
+    assert "restart" not in run.err
+    assert "failed" not in run.err
+
+
 def test_a_stopped_worker_is_named_after_the_stall_timeout(launch: Launch) -> None:
     run = launch(
         REPORT
@@ -261,6 +281,34 @@ def test_a_dry_run_whose_output_nobody_reads_says_nothing_of_it(launch: Launch) 
     assert run.err == ""
 
 
+WITH_NOISE = """
+    print("I0000 00:00:1795387128.079123    7492 grpc_server_lib.cc:467] Started", file=sys.stderr)
+    ready()
+    wait_for(f"ready-{1 - index}")
+    print("common", flush=True)
+    print("of", index, flush=True)
+    """
+
+
+def test_common_lines_are_shown_once_and_startup_lines_are_counted(launch: Launch) -> None:
+    run = launch(WITH_NOISE)
+    assert run.wait() == 0
+    assert sorted(run.out.splitlines()) == ["[0-1] common", "[0] of 0", "[1] of 1"]
+    assert run.err.splitlines()[-2:] == [
+        "tfdist: TensorFlow printed 2 start-up lines; they are in the logs, --verbose shows them",
+        "tfdist: logs are in logs",
+    ]
+    assert "Started" not in run.err and "Started" in run.log("worker-1")
+
+
+def test_all_lines_and_startup_lines_are_shown_if_asked_for(launch: Launch) -> None:
+    run = launch(WITH_NOISE, "--output", "all", "--verbose")
+    assert run.wait() == 0
+    assert sorted(run.out.splitlines())[:2] == ["[0] common", "[0] of 0"]
+    assert run.err.count("grpc_server_lib.cc:467] Started") == 2
+    assert "start-up lines" not in run.err
+
+
 def test_verbose_shows_commands_environments_and_where_the_logs_are(launch: Launch) -> None:
     run = launch("", "-v", "--env", "MINE=1", "--env", "MY_TOKEN=t0p", num_instances=1)
     assert run.wait() == 0
@@ -331,7 +379,8 @@ def test_a_start_that_hangs_can_be_stopped(
 def test_a_full_disk_under_the_logs_does_not_end_the_run(launch: Launch, tmp_path: Path) -> None:
     (tmp_path / "run-0" / "logs").mkdir(parents=True)
     (tmp_path / "run-0" / "logs" / "worker-0.log").symlink_to("/dev/full")
-    run = launch("for _ in range(3):\n    print('words', flush=True); time.sleep(0.1)")
+    words = "for _ in range(3):\n    print('words', flush=True); time.sleep(0.1)"
+    run = launch(words, "--output", "all")
     assert run.wait() == 0
     assert run.err.count("No space left on device") == 1
     assert run.out.count("[0] words") == 3

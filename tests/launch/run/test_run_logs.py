@@ -10,8 +10,18 @@ import pytest
 
 from tfdist.launch.errors import UsageError
 from tfdist.launch.options.hosts import Host
+from tfdist.launch.options.run_command_line import parse_run_options
+from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.plan import Plan
-from tfdist.launch.run.run_logs import RunLogs, default_log_dir, make_log_dir
+from tfdist.launch.run import command
+from tfdist.launch.run.run_logs import (
+    RunLogs,
+    default_log_dir,
+    kept_from_pruning,
+    make_log_dir,
+    prune_logs,
+)
+from tfdist.launch.screen.terminal import Terminal
 from tfdist.launch.worker_state import WorkerState
 
 MakeWorker = Callable[..., WorkerState]
@@ -87,6 +97,75 @@ def test_two_runs_in_one_second_have_folders_of_their_own(tmp_path: Path) -> Non
     made = [make_log_dir(wanted, must_be_new=True) for _ in range(3)]
     assert [folder.name for folder in made] == [wanted.name, f"{wanted.name}.2", f"{wanted.name}.3"]
     assert all(folder.is_dir() for folder in made)
+
+
+def old_run(folder: Path, name: str, *files: str) -> Path:
+    (folder / name).mkdir()
+    for file in ("start.log", "worker-0.log", *files):
+        (folder / name / file).touch()
+    return folder / name
+
+
+def test_the_oldest_folders_of_logs_are_deleted(tmp_path: Path) -> None:
+    names = ["2026-11-02_12-00-00", "2026-11-02_12-00-00.2", "2026-11-02_12-00-00.10"]
+    for name in ("2026-11-01_12-00-00", *names):
+        old_run(tmp_path, name, "worker-12.log", "evaluator.log")
+    assert prune_logs(4, tmp_path) == 0
+    assert prune_logs(3, tmp_path) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    assert prune_logs(1, tmp_path) == 2
+    assert [path.name for path in tmp_path.iterdir()] == names[-1:]
+    assert prune_logs(1, tmp_path / "missing") == 0
+
+
+def test_only_what_the_launcher_has_made_is_deleted(tmp_path: Path) -> None:
+    named, noted = old_run(tmp_path, "mine"), old_run(tmp_path, "2026-11-01_12-00-00", "notes.txt")
+    begun, linked = tmp_path / "2026-11-01_12-00-01", tmp_path / "2026-11-01_12-00-02"
+    begun.mkdir()
+    linked.symlink_to(named)
+    old_run(tmp_path, "2026-11-03_12-00-00")
+    assert prune_logs(1, tmp_path) == 0
+    assert (named / "worker-0.log").exists() and (noted / "worker-0.log").exists()
+    assert begun.is_dir() and linked.is_symlink()
+
+
+def test_the_folder_of_a_run_that_goes_on_is_not_deleted(tmp_path: Path) -> None:
+    running = old_run(tmp_path, "2026-11-01_12-00-00")
+    old_run(tmp_path, "2026-11-02_12-00-00")
+    with kept_from_pruning(running):
+        assert prune_logs(1, tmp_path) == 0
+    assert prune_logs(1, tmp_path) == 1
+    assert not running.exists()
+
+
+class RunThatLooks:
+    """In place of a run: writes what is in the folder of logs into its own log."""
+
+    def __init__(self, options: RunOptions, log_dir: Path, terminal: Terminal) -> None:
+        self._log_dir = log_dir
+
+    async def run(self) -> int:
+        found = sorted(path.name for path in self._log_dir.parent.iterdir())
+        (self._log_dir / "worker-0.log").write_text("\n".join(found))
+        return 0
+
+
+def test_a_run_deletes_old_folders_before_it_starts_and_not_with_a_folder_of_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "Supervision", RunThatLooks)
+    monkeypatch.setattr(command, "adopt_orphans", lambda: None)
+    Path("tfdist-logs").mkdir()
+    for day in range(1, 10):
+        old_run(Path("tfdist-logs"), f"2001-01-0{day}_12-00-00")
+    mine = ["--log-dir", "tfdist-logs/mine"]
+    assert command.main(parse_run_options(["--keep-logs", "3", *mine, "true"])) == 0
+    assert len(Path("tfdist-logs/mine/worker-0.log").read_text().split()) == 10
+    assert command.main(parse_run_options(["--keep-logs", "3", "true"])) == 0
+    (log,) = Path("tfdist-logs").glob("20[2-9]*/worker-0.log")
+    kept = ["2001-01-08_12-00-00", "2001-01-09_12-00-00", log.parent.name, "mine"]
+    assert log.read_text().split() == kept
 
 
 def test_a_folder_that_the_user_names_may_be_there(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -207,6 +208,31 @@ def test_nothing_is_left_when_an_agent_is_killed(launch: Launch, engine: str) ->
     assert "worker 1 failed first" in run.err
     assert "the process that kept it is gone" in " ".join(run.err.split())
     assert run.is_nothing_left()
+
+
+@pytest.mark.parametrize("engine", ["grpc", pytest.param("horovod", marks=needs_horovod)])
+@pytest.mark.parametrize("victims", ["agents", "agents and launcher"])
+def test_neither_a_grandchild_nor_a_folder_is_left_when_agents_are_killed(
+    launch: Launch, tmp_path: Path, engine: str, victims: str
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environ = {"TMPDIR": str(temporary)}
+    run = launch(WITH_CHILDREN, "--engine", engine, "--grace", "1", environ=environ)
+    run.wait_until_ready(0, 1)
+    assert len(run.living("sh", "trap")) == 6
+    assert len(list(temporary.glob("tfdist-*"))) == 2
+    agents = [
+        process
+        for process in run.living("tfdist.launch.run.agent")
+        if "mpirun" not in process.cmdline()[0]
+    ]
+    assert len(agents) == 2
+    for process in (*([run.process] if "launcher" in victims else []), *agents):
+        process.kill()
+    # mpirun waits for as long as workers may take to save, and some seconds more.
+    assert run.is_nothing_left(60.0)
+    assert wait_until(lambda: not list(temporary.rglob("*")), 10.0), list(temporary.rglob("*"))
 
 
 @needs_horovod

@@ -87,6 +87,34 @@ def test_who_ended_with_0_while_another_needed_it_ended_early(make_worker: MakeW
     assert verdict_of(early, survivor).detail == "worker 1 still needed it"
 
 
+def test_who_ended_with_0_is_not_blamed_if_another_one_did_so_later(
+    make_worker: MakeWorker,
+) -> None:
+    first, survivor = make_worker(code=0, ended_s=900.0), make_worker(code=200, ended_s=910.0)
+    last = make_worker(code=0, ended_s=960.0)
+    assert blamed(first, survivor, last) == ("worker 1", "exited", 200)
+
+
+def test_a_survivor_is_not_judged_while_another_worker_saves(make_worker: MakeWorker) -> None:
+    first, survivor = make_worker(code=0, ended_s=900.0), make_worker(code=200, ended_s=910.0)
+    saves = make_worker(phase="saving")
+    assert judge([first, survivor, saves], NOW_S) is None
+
+
+@pytest.mark.parametrize("phase", ["", "training", "saving", "leaving"])
+@pytest.mark.parametrize("grace_s", [0.0, 5.0])
+def test_a_run_whose_workers_all_end_with_0_succeeds_however_long_the_last_one_takes(
+    make_worker: MakeWorker, phase: str, grace_s: float
+) -> None:
+    early, late = (
+        make_worker(code=0, ended_s=1.0),
+        make_worker(**({"phase": phase} if phase else {})),
+    )
+    assert judge([early, late], NOW_S, grace_s=grace_s) is None
+    late.code, late.ended_s = 0, NOW_S
+    assert judge([early, late], NOW_S, grace_s=grace_s) == Verdict(exit_code=0)
+
+
 def test_who_was_asked_to_stop_alone_is_blamed_before_those_that_it_left(
     make_worker: MakeWorker,
 ) -> None:
@@ -138,6 +166,16 @@ def test_who_stopped_alone_is_blamed_only_after_the_grace_period(make_worker: Ma
     assert judge([asked, goes_on], NOW_S, grace_s=6.0) is None
     assert blamed(asked, goes_on, grace_s=4.0) == ("worker 0", "exited", 143)
     assert "did not leave with it" in verdict_of(asked, goes_on, grace_s=4.0).detail
+
+
+@pytest.mark.parametrize("phase", ["stopping", "saving"])
+def test_workers_that_save_longer_than_the_grace_period_stop_together(
+    make_worker: MakeWorker, phase: str
+) -> None:
+    asked, saves = make_worker(code=143, ended_s=NOW_S - 60.0), make_worker(phase=phase)
+    assert judge([asked, saves], NOW_S, grace_s=5.0) is None
+    saves.code, saves.ended_s = 143, NOW_S
+    assert judge([asked, saves], NOW_S, grace_s=5.0) == Verdict(exit_code=143)
 
 
 def test_without_a_timeout_nobody_stalls(make_worker: MakeWorker) -> None:
@@ -253,3 +291,12 @@ def test_a_worker_that_fails_is_blamed_before_one_that_stalls(make_worker: MakeW
     stalled = make_worker(quiet_s=60.0, phase="training", in_step=False)
     failed = make_worker(code=3, ended_s=LONG_AGO_S)
     assert blamed(stalled, failed, stall_timeout_s=10.0) == ("worker 1", "exited", 3)
+
+
+def test_nobody_is_blamed_if_the_agents_took_a_suspended_launcher_for_lost(
+    make_worker: MakeWorker,
+) -> None:
+    workers = [make_worker(is_lost=True, lost_s=LONG_AGO_S, absence_s=31.0) for _ in range(2)]
+    verdict = verdict_of(*workers)
+    assert (verdict.blamed, verdict.exit_code) == (None, 124)
+    assert "the launcher was suspended for 31 s" in verdict.detail

@@ -1,10 +1,14 @@
 """The box at the end of a run that failed."""
 
+import io
 import signal
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from rich.console import Console
+
+from tfdist.launch.failure_advice import advice
 from tfdist.launch.failures import (
     Failure,
     exit_code_text,
@@ -15,7 +19,6 @@ from tfdist.launch.failures import (
 )
 from tfdist.launch.screen.failure_box import (
     Aftermath,
-    advice,
     exception_line,
     failure_box,
     how_text,
@@ -50,6 +53,22 @@ def failed(**changes: Any) -> Failure:
     return Failure(**known | changes)
 
 
+def drawn(
+    failure: Failure,
+    aftermath: Aftermath,
+    *,
+    width: int,
+    encoding: str = "utf-8",
+    color_system: Literal["standard"] | None = None,
+) -> str:
+    """Returns the box as rich draws it."""
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=file, color_system=color_system, width=width)
+    with console.capture() as capture:
+        console.print(failure_box(failure, aftermath, width=width), crop=False)
+    return capture.get().rstrip("\n")
+
+
 THREE = Aftermath(num_workers=3, stopped=("worker 0", "worker 2"), restarts=1, max_restarts=3)
 
 BOX = """\
@@ -75,31 +94,31 @@ BOX = """\
 
 def test_the_box_says_who_where_when_how_and_what_became_of_the_others() -> None:
     failure = failed(log_tail=("step 412: loss = 0.3", *TRACEBACK))
-    assert failure_box(failure, THREE, width=81) == BOX
+    assert drawn(failure, THREE, width=81) == BOX
 
 
 def test_without_unicode_the_box_is_ascii() -> None:
-    assert failure_box(failed(), THREE, width=80, is_unicode=False).isascii()
+    assert drawn(failed(), THREE, width=80, encoding="ascii").isascii()
 
 
 def test_the_exception_is_red_and_without_colours_there_are_no_escape_sequences() -> None:
     failure = failed(log_tail=TRACEBACK)
-    shown = failure_box(failure, THREE, width=80, is_colored=True)
+    shown = drawn(failure, THREE, width=80, color_system="standard")
     assert shown.count("\x1b[1;31mValueError: 17 is too many") == 2
-    assert "\x1b" not in failure_box(failure, THREE, width=80)
+    assert "\x1b" not in drawn(failure, THREE, width=80)
 
 
 def test_no_line_is_wider_than_the_terminal_or_than_100() -> None:
     failure = failed(log_tail=("x" * 500, "a b " * 100, "日本語" * 40), detail="why " * 40)
     for width in (30, 40, 80, 100, 300):
-        lines = failure_box(failure, THREE, width=width).splitlines()
+        lines = drawn(failure, THREE, width=width).splitlines()
         box = [line for line in lines if line[0] in "╭│╰" and "日" not in line]
         assert {len(line) for line in box} == {min(width, 100)}
 
 
 def test_a_path_that_does_not_fit_stays_whole_below_the_box() -> None:
     path = Path("/") / "/".join(["folder"] * 12) / "worker-1.txt"
-    lines = failure_box(failed(log_path=path), THREE, width=60).splitlines()
+    lines = drawn(failed(log_path=path), THREE, width=60).splitlines()
     assert lines[-1] == f"log of worker 1: {path}"
     assert lines[-2].startswith("╰")
 
@@ -107,7 +126,7 @@ def test_a_path_that_does_not_fit_stays_whole_below_the_box() -> None:
 def test_only_the_last_20_lines_are_shown_harmless_and_without_a_bars_states() -> None:
     tail = [f"line {number}" for number in range(50)]
     tail += ["\r 1%|\r 50%|\r\x1b[32m100%|\x1b[0m\x1b[2J", "[markup] stays", "", ""]
-    shown = failure_box(failed(log_tail=tail), THREE, width=80)
+    shown = drawn(failed(log_tail=tail), THREE, width=80)
     assert "its last 20 lines" in shown
     assert "line 32 " in shown and "line 31 " not in shown
     assert "│ 100%| " in shown and "50%" not in shown
@@ -115,14 +134,14 @@ def test_only_the_last_20_lines_are_shown_harmless_and_without_a_bars_states() -
 
 
 def test_a_run_of_one_worker_has_no_first_and_no_others() -> None:
-    shown = failure_box(failed(name="worker 0"), Aftermath(num_workers=1), width=80)
+    shown = drawn(failed(name="worker 0"), Aftermath(num_workers=1), width=80)
     assert " worker 0 failed ─" in shown
     assert "others" not in shown
     assert "With --max-restarts N the run is started again from its last" in shown
 
 
 def test_a_worker_that_never_started_has_no_process() -> None:
-    assert "node2, not started" in failure_box(failed(pid=None), THREE, width=80)
+    assert "node2, not started" in drawn(failed(pid=None), THREE, width=80)
 
 
 def test_what_became_of_the_others() -> None:
@@ -204,6 +223,16 @@ def test_there_is_one_hint_for_each_kind_of_failure() -> None:
     assert advice(failed(code=1)) == ""
 
 
+def test_what_tensorflow_prints_on_every_machine_without_a_gpu_gives_no_advice() -> None:
+    head = "E0000 00:00:1795387127.837629    7494 cuda_platform.cc:52] failed call to cuInit: "
+    no_driver = f"{head}INTERNAL: CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)"
+    broken = f"{head}CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: system has unsupported display driver"
+    assert advice(failed(code=1, log_tail=(no_driver, *TRACEBACK))) == ""
+    assert "Check the GPUs and their drivers" in advice(failed(code=1, log_tail=(broken,)))
+    error = "InternalError: CUDNN_STATUS_NOT_INITIALIZED"
+    assert "Check the GPUs" in advice(failed(code=1, log_tail=(no_driver, error)))
+
+
 def test_the_exception_is_the_last_tracebacks_last_line() -> None:
     during = ("", "During handling of the above exception, another exception occurred:", "")
     second = (*TRACEBACK[:-1], "pkg.errors.OwnError")
@@ -215,7 +244,7 @@ def test_the_exception_is_the_last_tracebacks_last_line() -> None:
 
 def test_an_exception_in_the_log_of_a_stalled_worker_is_not_its_error() -> None:
     failure = failed(kind="stalled", code=None, log_tail=TRACEBACK)
-    assert "error" not in failure_box(failure, THREE, width=80)
+    assert "error" not in drawn(failure, THREE, width=80)
 
 
 def test_the_end_of_a_log_is_read_whatever_is_in_it(tmp_path: Path) -> None:

@@ -1,32 +1,32 @@
 """What the workers print, on the screen: tags, colours, progress bars, and harmful characters."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
-import pytest
-
-from tfdist.launch.options.option_parser import ColorMode
-from tfdist.launch.screen.ansi import is_colored, last_state, strip_escapes, worker_colors
-from tfdist.launch.screen.output import PendingLine, Screen, shown_line, split_lines
+from tfdist.launch.options.values import ColorMode
+from tfdist.launch.screen.ansi import last_state, strip_escapes
+from tfdist.launch.screen.output import PendingLine, Screen, shown_line, split_lines, worker_style
 from tfdist.launch.screen.terminal import Terminal
 
 TAGS = {0: "0", 1: "1", 2: "evaluator"}
 
 
 @contextmanager
-def screen(**options: object) -> Iterator[tuple[Screen, Callable[[], tuple[str, str]]]]:
+def screen(
+    *, color: ColorMode = "auto", environ: Mapping[str, str] | None = None, **options: Any
+) -> Iterator[tuple[Screen, Callable[[], tuple[str, str]]]]:
     """Yields a screen, and what closes it and returns what went to stdout and to stderr."""
     out, err = io.StringIO(), io.StringIO()
-    terminal = Terminal(out, err, {})
+    terminal = Terminal(out, err, color=color, environ=environ or {})
 
     def close() -> tuple[str, str]:
         terminal.close()
         return out.getvalue(), err.getvalue()
 
-    options = {"tags": TAGS, "environ": {}, **options}
     try:
-        yield Screen(terminal, **options), close  # type: ignore[arg-type]
+        yield Screen(terminal, **{"tags": TAGS, **options}), close
     finally:
         terminal.close()
 
@@ -36,11 +36,42 @@ def test_lines_are_tagged_and_go_where_the_worker_printed_them() -> None:
         shown.write(0, "out", "one\ntwo\n", 0.0)
         shown.write(1, "err", "three\n", 0.0)
         shown.write(2, "out", "four\n", 0.0)
-        shown.say("from the launcher")
         assert close() == (
             "        [0] one\n        [0] two\n[evaluator] four\n",
-            "        [1] three\nfrom the launcher\n",
+            "        [1] three\n",
         )
+
+
+def test_lines_that_all_workers_print_are_shown_once_and_others_after_a_second() -> None:
+    with screen(joined={0, 1}) as (shown, close):
+        shown.write(0, "out", "same\nonly 0\nlast\n", 0.0)
+        shown.write(1, "out", "same\n", 0.5)
+        shown.write(1, "err", "only 0\n", 0.5)
+        shown.write(2, "out", "of the evaluator\n", 0.5)
+        shown.update(1.1)
+        shown.write(1, "out", "last\n", 1.2)
+        for worker in TAGS:
+            shown.flush(worker)
+        assert close() == (
+            "      [0-1] same\n[evaluator] of the evaluator\n        [0] only 0\n        [0] last\n"
+            "        [1] last\n",
+            "        [1] only 0\n",
+        )
+
+
+def test_the_equal_lines_of_the_workers_that_are_shown_are_joined() -> None:
+    with screen(joined={0, 1}, shown={1, 2}) as (shown, close):
+        shown.write(1, "out", "at once\n", 0.0)
+        assert close() == ("        [1] at once\n", "")
+
+
+def test_startup_lines_of_tensorflow_are_counted_instead_of_shown() -> None:
+    lines = "I0000 00:00:1795387128.079123    7492 grpc_server_lib.cc:467] Started\nstep 0\n"
+    for is_hidden in (True, False):
+        with screen(hides_startup_lines=is_hidden) as (shown, close):
+            shown.write(0, "err", lines, 0.0)
+            assert shown.num_startup_lines == is_hidden
+            assert close()[1].count("\n") == 2 - is_hidden
 
 
 def test_without_tags_lines_are_as_they_were() -> None:
@@ -89,30 +120,12 @@ def test_without_colours_the_text_has_none_either() -> None:
         assert close()[0] == "[0] red\n"
 
 
-COLORED: tuple[tuple[ColorMode, bool, dict[str, str], bool], ...] = (
-    ("auto", True, {}, True),
-    ("auto", False, {}, False),
-    ("auto", True, {"NO_COLOR": "1"}, False),
-    ("auto", True, {"NO_COLOR": ""}, True),
-    ("auto", False, {"FORCE_COLOR": "1"}, True),
-    ("auto", True, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
-    ("auto", True, {"TERM": "dumb"}, False),
-    ("always", False, {"NO_COLOR": "1"}, True),
-    ("never", True, {"FORCE_COLOR": "1"}, False),
-)
-
-
-def test_the_option_counts_before_the_variables_and_these_before_the_terminal() -> None:
-    for mode, is_terminal, environ, expected in COLORED:
-        found = is_colored(mode, is_terminal=is_terminal, environ=environ)
-        assert found is expected, (mode, is_terminal, environ)
-
-
-@pytest.mark.parametrize("environ", [{"TERM": "xterm-256color"}, {"TERM": "linux"}])
-def test_more_than_8_workers_have_different_colours(environ: dict[str, str]) -> None:
-    colors = worker_colors(environ)
-    assert len(colors) == len(set(colors)) >= 8
-    assert not {"31", "91", "30", "37", "97"} & set(colors)  # errors' own, and invisible ones
+def test_more_than_8_workers_have_different_colours() -> None:
+    for num_colors in (16, 256):
+        styles = [worker_style(position, num_colors) for position in range(8)]
+        assert len(set(styles)) == 8
+        # Neither errors' own red, nor what is invisible on black or white.
+        assert not {f"color({number})" for number in (0, 1, 7, 8, 9, 15)} & set(styles)
 
 
 def test_a_progress_bar_becomes_one_line() -> None:

@@ -4,11 +4,11 @@ import io
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
-from tfdist.launch.options.option_parser import ProgressMode
-from tfdist.launch.screen.ansi import strip_escapes
+from tfdist.launch.options.values import ProgressMode
 from tfdist.launch.screen.progress_line import ProgressLine, progress_text
 from tfdist.launch.screen.terminal import Terminal
 from tfdist.launch.screen.worker_status import Pace
@@ -46,41 +46,40 @@ def evaluator(step: int) -> Sighting:
     return Sighting(name="evaluator", progress=progress, is_evaluator=True)
 
 
-def run_to(step: int, num_workers: int = 2) -> Pace:
+def run_to(step: int, num_workers: int = 2, *, num_steps: int = 40) -> Pace:
     """Returns the pace of a run that makes ten steps a second, and has just made this one."""
     pace = Pace()
-    for number in range(step - 20, step + 1):
+    for number in range(step - num_steps, step + 1):
         workers = {index: worker(index, number) for index in range(num_workers)}
         pace = pace.after(number / 10, workers)
     return pace
 
 
 def text(
-    pace: Pace, now_s: float, workers: Mapping[int, Sighting], width: int = 200, **options: bool
+    pace: Pace, now_s: float, workers: Mapping[int, Sighting], width: int = 200, **options: Any
 ) -> str:
-    return strip_escapes(
-        progress_text(now_s, pace.after(now_s, workers), workers, width, **options)
-    )
+    return progress_text(now_s, pace.after(now_s, workers), workers, width, **options).plain
 
 
 def test_the_line_says_all_that_is_known() -> None:
     workers = {0: worker(0, 412), 1: worker(1, 412), 2: evaluator(400)}
-    assert text(run_to(412), 41.2, workers) == (
-        "step 412/1000  41 %  loss 0.03120  640 samples/s  ETA 0:59  "
+    assert text(run_to(412), 41.2, workers, elapsed_s=3725.4) == (
+        "step 412/1000  41 %  loss 0.03120  640 samples/s  1:02:05 elapsed  ETA 0:59  "
         "[0 training 412] [1 training 412] [evaluator evaluating 400]"
     )
 
 
 def test_a_narrow_line_leaves_out_the_less_important() -> None:
     workers = {0: worker(0, 412), 1: worker(1, 412), 2: evaluator(400)}
-    numbers = "step 412/1000  41 %  loss 0.03120  640 samples/s  ETA 0:59"
+    numbers = "step 412/1000  41 %  loss 0.03120  640 samples/s"
     for width, expected in {
-        100: f"{numbers}  2 training, 1 evaluating",
-        80: numbers,
+        110: f"{numbers}  0:45 elapsed  ETA 0:59  2 training, 1 evaluating",
+        80: f"{numbers}  0:45 elapsed  ETA 0:59",
+        60: f"{numbers}  ETA 0:59",
         40: "step 412/1000  41 %  ETA 0:59",
         20: "step 412  41 %",
     }.items():
-        assert text(run_to(412), 41.2, workers, width) == expected
+        assert text(run_to(412), 41.2, workers, width, elapsed_s=45.0) == expected
 
 
 def test_no_line_is_wider_than_asked_for() -> None:
@@ -91,12 +90,9 @@ def test_no_line_is_wider_than_asked_for() -> None:
         assert "1 stopped" in line
 
 
-def test_a_bar_fills_the_room_that_is_left() -> None:
-    workers = {0: worker(0, 500)}
-    line = text(run_to(500, 1), 50.0, workers, 200, has_bar=True)
-    assert f"step 500/1000  {'━' * 30}  50 %  " in line
-    drawn = progress_text(50.0, run_to(500, 1), workers, 200, has_bar=True)
-    assert f"\x1b[32m{'━' * 15}\x1b[0m" in drawn
+def test_a_bar_fills_the_room_and_shows_without_colours_what_is_done() -> None:
+    line = text(run_to(500, 1), 50.0, {0: worker(0, 500)}, 200, has_bar=True)
+    assert f"step 500/1000  {'━' * 15}{'─' * 15}  50 %  " in line
 
 
 def test_64_workers_are_counted_and_those_in_trouble_are_named() -> None:
@@ -138,10 +134,14 @@ def test_if_all_are_in_a_step_all_are_late() -> None:
     assert text(run_to(412), 53.2, workers).endswith("  [0 no step for 12 s] [1 no step for 12 s]")
 
 
-def test_a_worker_that_is_two_steps_behind_is_visible() -> None:
-    workers = {0: worker(0, 412), 1: worker(1, 410), 2: worker(2, 411)}
-    line = text(run_to(412), 41.2, workers)
-    assert line.endswith("  [0 training 412] [1 behind 410] [2 training 411]")
+def test_a_worker_that_lags_is_visible_and_one_that_reports_later_is_not_behind() -> None:
+    pace = run_to(412)  # ten steps a second
+    late_report = {0: worker(0, 412), 1: worker(1, 393), 2: worker(2, 411)}
+    assert "behind" not in text(pace, 41.2, late_report)
+    lags = {**late_report, 1: worker(1, 390)}
+    line = text(pace, 41.2, lags)
+    assert line.endswith("  [0 training 412] [1 behind 390] [2 training 411]")
+    assert "ETA" not in line
 
 
 def test_the_evaluators_steps_are_its_own() -> None:
@@ -186,14 +186,16 @@ def test_a_program_that_tells_nothing_gets_no_plain_lines() -> None:
 
 
 def test_without_a_known_end_there_is_no_percentage() -> None:
-    pace = Pace().after(0.0, {0: worker(0, 2)})
-    line = text(pace, 1.0, {0: worker(0, 4, total=-1)})
+    pace = Pace().after(0.0, {0: worker(0, 1)}).after(0.1, {0: worker(0, 2)})
+    line = text(pace, 1.1, {0: worker(0, 4, total=-1)})
     assert line == "step 4  loss 0.03120  64 samples/s  [0 training 4]"
 
 
 def test_without_a_count_of_examples_steps_are_counted() -> None:
-    pace = Pace().after(0.0, {0: worker(0, 2, examples=0.0)})
-    assert "  2 steps/s  " in text(pace, 1.0, {0: worker(0, 4, examples=0.0)})
+    pace = Pace()
+    for number in range(2):
+        pace = pace.after(number / 2, {0: worker(0, number, examples=0.0)})
+    assert "  2 steps/s  " in text(pace, 1.5, {0: worker(0, 3, examples=0.0)})
 
 
 def test_the_speed_is_that_of_the_last_half_minute() -> None:
@@ -201,23 +203,44 @@ def test_the_speed_is_that_of_the_last_half_minute() -> None:
     for second in range(100):  # ten times faster in the second half
         step = second if second < 50 else 50 + 10 * (second - 50)
         pace = pace.after(float(second), {0: worker(0, step)})
-    assert pace.steps_per_s(99.0) == pytest.approx(10)
-    assert pace.examples_per_s(99.0) == pytest.approx(320)
+    assert pace.steps_per_s() == pytest.approx(10)
+    assert pace.examples_per_s() == pytest.approx(320)
     # It makes no further step.
-    assert pace.steps_per_s(160.0) < 4
+    assert pace.after(160.0, {0: worker(0, 540)}).steps_per_s() < 4
+
+
+def test_the_first_step_does_not_count_for_the_speed() -> None:
+    pace = Pace().after(0.0, {0: worker(0, -1, phase="starting")})
+    for number in range(40):  # the first step takes 9 s, and each other one 0.1 s
+        pace = pace.after(number / 4, {0: worker(0, 0)})
+    assert "samples/s" not in text(pace, 10.0, {0: worker(0, 1)})
+    pace = pace.after(10.0, {0: worker(0, 1)}).after(10.5, {0: worker(0, 6)})
+    assert pace.steps_per_s() == pytest.approx(10)
+
+
+def test_starting_saving_and_evaluating_do_not_count_for_the_speed() -> None:
+    pace, now_s = run_to(412), 41.2
+    for phase in ("saving", "evaluating"):
+        for _ in range(100):  # of 0.5 s
+            now_s += 0.5
+            pace = pace.after(now_s, {0: worker(0, 412, phase=phase), 1: worker(1, 412)})
+    for number in range(1, 20):
+        pace = pace.after(now_s + number / 10, {i: worker(i, 412 + number) for i in (0, 1)})
+    # What lies between a phase's begin or end and the next report counts as training.
+    assert pace.steps_per_s() == pytest.approx(59 / 6.4, rel=0.02)
 
 
 def test_after_a_restart_the_speed_is_measured_anew() -> None:
     pace = run_to(412)
-    for number in range(3):
+    for number in range(4):
         restarted = {0: worker(0, 400 + number, examples=16.0 * number)}
         pace = pace.after(60.0 + number, restarted)
-    assert pace.examples_per_s(62.0) == pytest.approx(16)
+    assert pace.examples_per_s() == pytest.approx(16)
 
 
 def test_two_looks_at_the_same_time_are_one() -> None:
-    pace = Pace().after(1.0, {0: worker(0, 1)}).after(1.0, {0: worker(0, 2)})
-    assert "samples/s" not in text(pace, 1.0, {0: worker(0, 3)})
+    pace = Pace().after(1.0, {0: worker(0, 1)}).after(2.0, {0: worker(0, 2)})
+    assert "samples/s" not in text(pace, 2.0, {0: worker(0, 3)})
 
 
 def test_the_end_is_told_in_minutes_hours_or_days() -> None:
@@ -238,7 +261,7 @@ def test_the_loss_has_four_digits() -> None:
 @contextmanager
 def drawn(mode: ProgressMode = "auto") -> Iterator[tuple[ProgressLine, io.StringIO]]:
     err = io.StringIO()
-    terminal = Terminal(None, err, {})
+    terminal = Terminal(None, err, environ={})
     try:
         yield ProgressLine(terminal, mode=mode, environ={}), err
     finally:
@@ -262,6 +285,20 @@ def test_a_file_gets_a_plain_line_every_10_seconds_and_only_news() -> None:
     ]
     assert err.getvalue().splitlines()[-1].endswith("  [0 no step for 15 s]")
     assert "\x1b" not in err.getvalue()
+
+
+def test_a_plain_line_is_not_broken_into_two() -> None:
+    with drawn() as (line, err):
+        line.update(0.0, {index: worker(index, 412) for index in range(8)})
+        line.close(1.0)
+    (written,) = err.getvalue().splitlines()
+    assert len(written) > 150
+
+
+def test_a_run_that_is_asked_to_stop_has_no_eta() -> None:
+    for phase in ("stopping", "leaving"):
+        line = text(run_to(412, 1), 41.2, {0: worker(0, 412, phase=phase)})
+        assert "320 samples/s" in line and "ETA" not in line
 
 
 def test_none_says_nothing() -> None:
@@ -289,7 +326,7 @@ def test_a_terminal_gets_one_line_that_is_drawn_again_in_its_place(
     mode: ProgressMode, environ: dict[str, str], is_live: bool
 ) -> None:
     err = Tty()
-    terminal = Terminal(None, err, environ)
+    terminal = Terminal(None, err, environ=environ)
     line = ProgressLine(terminal, mode=mode, environ=environ)
     line.update(0.0, {0: worker(0, 1)})
     assert not is_live or wait_until(lambda: "step 1/1000" in err.getvalue(), 10.0)

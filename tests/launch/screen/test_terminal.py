@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 import pytest
+from rich.text import Text
 
+from tfdist.launch.options.values import ColorMode
 from tfdist.launch.screen.terminal import Terminal, TerminalClosedError
 from tfdist.testing.run import wait_until
 
@@ -66,6 +68,13 @@ class Tty:
                 return
 
 
+class TtyText(io.StringIO):
+    """Text that was written to a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture
 def tty() -> Iterator[Tty]:
     tty = Tty()
@@ -78,7 +87,7 @@ def make_terminal() -> Iterator[Callable[..., Terminal]]:
     terminals = []
 
     def make(out: TextIO | None, err: TextIO | None, **environ: str) -> Terminal:
-        terminals.append(Terminal(out, err, {"TERM": "xterm", **environ}))
+        terminals.append(Terminal(out, err, environ={"TERM": "xterm", **environ}))
         return terminals[-1]
 
     yield make
@@ -89,7 +98,7 @@ def make_terminal() -> Iterator[Callable[..., Terminal]]:
 def test_the_status_stays_below_the_lines(tty: Tty, make_terminal: Callable[..., Terminal]) -> None:
     terminal = make_terminal(tty.file, tty.file)
     for number in range(50):
-        terminal.show_status(f"step {number}")
+        terminal.show_status(Text(f"step {number}"))
         terminal.write("out" if number % 2 else "err", f"line {number}\n")
     lines = [f"line {number}" for number in range(50)]
     assert wait_until(lambda: tty.lines() == [*lines, "step 49"], LIMIT_S)
@@ -102,15 +111,15 @@ def test_a_status_as_wide_as_the_terminal_is_cut(
 ) -> None:
     tty.resize(10)
     terminal = make_terminal(tty.file, tty.file)
-    terminal.show_status("\x1b[1m0123456789abc\x1b[0m")
-    assert wait_until(lambda: tty.lines() == ["012345678"], LIMIT_S)
+    terminal.show_status(Text("0123456789abc", "bold"))
+    assert wait_until(lambda: "012345678" in tty.raw and "9" not in tty.raw, LIMIT_S)
 
 
 def test_a_status_that_a_resize_has_broken_in_two_is_removed_whole(
     tty: Tty, make_terminal: Callable[..., Terminal]
 ) -> None:
     terminal = make_terminal(tty.file, tty.file)
-    terminal.show_status("x" * 70)
+    terminal.show_status(Text("x" * 70))
     assert wait_until(lambda: "x" * 70 in tty.raw, LIMIT_S)
     tty.resize(30)
     terminal.write("out", "line\n")
@@ -124,7 +133,7 @@ def test_a_terminal_that_cannot_go_back_gets_no_status(
 ) -> None:
     terminal = make_terminal(tty.file, tty.file, **environ)
     assert not terminal.is_live
-    terminal.show_status("step 1")
+    terminal.show_status(Text("step 1"))
     terminal.write("out", "line\n")
     terminal.close(LIMIT_S)
     assert wait_until(lambda: tty.lines() == ["line", ""], LIMIT_S)
@@ -133,7 +142,7 @@ def test_a_terminal_that_cannot_go_back_gets_no_status(
 def test_a_file_gets_no_status(make_terminal: Callable[..., Terminal]) -> None:
     out, err = io.StringIO(), io.StringIO()
     terminal = make_terminal(out, err)
-    terminal.show_status("step 1")
+    terminal.show_status(Text("step 1"))
     terminal.write("out", "line\n")
     terminal.close(LIMIT_S)
     assert (out.getvalue(), err.getvalue()) == ("line\n", "")
@@ -150,12 +159,35 @@ def test_characters_that_the_stream_does_not_know_are_replaced(
     make_terminal: Callable[..., Terminal],
 ) -> None:
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    terminal = make_terminal(out, None)
-    assert terminal.encodes("+-|", "out") and not terminal.encodes("╭", "out")
+    terminal = make_terminal(out, out)
+    assert not terminal.has_unicode
     terminal.write("out", "50 € \udcff\n")
     terminal.close(LIMIT_S)
     out.flush()
     assert out.buffer.getvalue() == b"50 ? ?\n"  # type: ignore[attr-defined]
+
+
+COLORED: tuple[tuple[ColorMode, type[io.StringIO], dict[str, str], bool], ...] = (
+    ("auto", TtyText, {"TERM": "xterm"}, True),
+    ("auto", io.StringIO, {"TERM": "xterm"}, False),
+    ("auto", TtyText, {"NO_COLOR": "1"}, False),
+    ("auto", TtyText, {"NO_COLOR": ""}, True),
+    ("auto", io.StringIO, {"FORCE_COLOR": "1"}, True),
+    ("auto", TtyText, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ("auto", TtyText, {"TERM": "dumb"}, False),
+    ("always", io.StringIO, {"NO_COLOR": "1", "TERM": "dumb"}, True),
+    ("never", TtyText, {"FORCE_COLOR": "1"}, False),
+)
+
+
+def test_the_option_counts_before_the_variables_and_these_before_the_terminal() -> None:
+    for mode, stream, environ, expected in COLORED:
+        err = stream()
+        terminal = Terminal(None, err, color=mode, environ=environ)
+        terminal.print(Text("text", "bold red"))
+        terminal.close()
+        assert ("\x1b" in err.getvalue()) is expected, (mode, stream, environ)
+        assert (terminal.num_colors("err") > 0) is expected, (mode, stream, environ)
 
 
 def test_a_closed_stdout_is_told_once_and_stderr_goes_on(
@@ -205,6 +237,7 @@ def test_a_reader_who_takes_nothing_holds_nobody_up_and_misses_only_what_may_be_
     assert taken[-1] == "the failure box\n"
 
 
+@pytest.mark.processes
 def test_a_reader_who_never_comes_is_given_up(make_terminal: Callable[..., Terminal]) -> None:
     code = (
         "import sys\n"

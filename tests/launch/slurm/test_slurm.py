@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from tfdist.launch.cli import main
-from tfdist.launch.options.option_parser import OptionParser
-from tfdist.launch.slurm import add_arguments
 from tfdist.launch.slurm.ending import (
     Ending,
     ending,
@@ -21,8 +19,8 @@ from tfdist.launch.slurm.ending import (
     stopped_after,
 )
 from tfdist.launch.slurm.script import batch_script
-from tfdist.launch.slurm.slurm_options import SlurmOptions, slurm_options
-from tfdist.launch.slurm.slurm_parser import time_limit_s
+from tfdist.launch.slurm.slurm_checks import slurm_options
+from tfdist.launch.slurm.slurm_options import SLURM, SlurmOptions, time_limit_s
 from tfdist.launch.slurm.worker import JobFiles, Record
 
 
@@ -33,15 +31,14 @@ def in_a_folder_with_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def options(*words: str) -> SlurmOptions:
-    parser = OptionParser(prog="tfdist slurm")
-    add_arguments(parser)
-    return slurm_options(parser.parse([*words, "--", "python", "train.py"]))
+    return slurm_options(SLURM.parse([*words, "--", "python", "train.py"]))
 
 
 def record(host: str, code: int | None = None, *, ended_s: float | None = None) -> Record:
     return Record(host=host, pid=1, started_s=100.0, ended_s=ended_s, code=code)
 
 
+@pytest.mark.processes
 def test_the_workers_of_a_job_do_not_get_the_variables_of_the_run_it_was_submitted_from() -> None:
     of_a_run = ("TF_CONFIG", "TFDIST_NUM_INSTANCES", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK")
     of_a_run += ("HOROVOD_CONTROLLER", "PMI_SIZE", "PMIX_RANK", "MV2_COMM_WORLD_SIZE")
@@ -113,12 +110,11 @@ def test_the_script_of_a_horovod_job_starts_mpirun_with_as_many_ranks_on_each_no
     assert "per-task" not in script
 
 
+@pytest.mark.processes
 def test_every_word_and_value_reaches_the_worker_as_it_was_given(tmp_path: Path) -> None:
     values = ["a b", "it's", '"$HOME"', "`id`", "$(id)", "*", "\\", "two\nlines\n#SBATCH --uid=0"]
-    parser = OptionParser(prog="tfdist slurm")
-    add_arguments(parser)
     given = ["-x", f"VALUE={values[-1]}", "--", "python", "train.py", *values]
-    script = batch_script(slurm_options(parser.parse(given)), environ={})
+    script = batch_script(slurm_options(SLURM.parse(given)), environ={})
     directives = script.partition("\n\n")[0].splitlines()
     assert [line for line in directives if "uid" in line] == []
     # The shell's own reading of the script: only the program is another.
@@ -171,9 +167,7 @@ def test_what_is_left_out_of_the_places_follows(
     ],
 )
 def test_a_job_is_called_after_its_program(command: Sequence[str], name: str) -> None:
-    parser = OptionParser(prog="tfdist slurm")
-    add_arguments(parser)
-    assert slurm_options(parser.parse(["--", *command])).job_name == name
+    assert slurm_options(SLURM.parse(["--", *command])).job_name == name
 
 
 @pytest.mark.parametrize(
@@ -248,6 +242,7 @@ def test_bad_input_is_refused_in_two_lines_with_the_mend(
     assert not Path("logs").exists()
 
 
+@pytest.mark.processes
 def test_without_sbatch_the_user_is_told_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -342,6 +337,7 @@ def test_what_is_told_about_a_failure_comes_from_its_record_and_its_log(tmp_path
 # --- the process beside each worker -------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_a_worker_that_saved_and_stopped_does_not_make_slurm_kill_the_others(
     tmp_path: Path,
 ) -> None:
@@ -353,6 +349,7 @@ def test_a_worker_that_saved_and_stopped_does_not_make_slurm_kill_the_others(
     assert files.log_path(0).read_text() == "hello\nhello\n"
 
 
+@pytest.mark.processes
 def test_a_command_that_cannot_be_started_is_on_record(tmp_path: Path) -> None:
     files = JobFiles(str(tmp_path / "train-7"))
     process = _start_worker(files, command=["./no-such-program"])

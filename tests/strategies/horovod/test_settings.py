@@ -1,4 +1,4 @@
-"""What Horovod and Open MPI are told, and what of it stays the user's."""
+"""The settings of Horovod and Open MPI, and those that stay the user's."""
 
 import os
 import re
@@ -96,6 +96,7 @@ os.write(1, f"rank {hvd.rank()}: {strategy.describe_reductions()}\\n".encode())
 """
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(engine_problem("horovod") is not None, reason=str(engine_problem("horovod")))
 @pytest.mark.parametrize("transports", ["^tcp,ofi", "tcp,self"])  # Shared memory; TCP.
 def test_open_mpi_takes_the_settings_without_a_word_and_the_users_stay(

@@ -1,4 +1,4 @@
-"""Which gradients travel together."""
+"""Gradients that travel together."""
 
 from collections.abc import Sequence
 

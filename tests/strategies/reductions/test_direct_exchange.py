@@ -1,4 +1,4 @@
-"""What a worker's graph holds in place of a collective."""
+"""The ops of a worker's graph in place of a collective."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a large gradient waits for, and what waits for it."""
+"""The order of a large gradient: ops before it, and ops after it."""
 
 import graphlib
 from collections.abc import Callable

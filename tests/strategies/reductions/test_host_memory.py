@@ -33,6 +33,7 @@ def _page_faults(way: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="GNU's C library is needed")
 def test_kept_memory_is_used_again_without_page_faults() -> None:
     assert _page_faults("given back") > 4 * 5 * 256  # 4 KiB each; one round of four at least

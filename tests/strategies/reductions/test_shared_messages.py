@@ -1,4 +1,4 @@
-"""Which sums share a message, and what a tensor of a graph is made of."""
+"""Sums that share a message, and the origins of a graph's tensor."""
 
 import pytest
 import tensorflow as tf

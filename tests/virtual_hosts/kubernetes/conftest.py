@@ -17,7 +17,7 @@ from tfdist.launch.machine.mpi import find_mpirun
 # Tests of two folders need these, and conftest.py cannot be imported by its name.
 _MANIFESTS = Path(__file__).parents[2] / "launch" / "kubernetes" / "conftest.py"
 _FIXTURES = runpy.run_path(str(_MANIFESTS))
-parser, make, pod_commands = (_FIXTURES[name] for name in ("parser", "make", "pod_commands"))
+make, pod_commands = (_FIXTURES[name] for name in ("make", "pod_commands"))
 
 # Where the image has Python, as far as this machine's Python is a virtual environment.
 _IMAGE = "/mnt/image"

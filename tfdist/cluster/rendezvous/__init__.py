@@ -10,14 +10,18 @@ on the ports that TensorFlow will use, first without it:
                     <----------- Hello ------------------------------------ +
                     ------------ Reply "go" ---------> ------------------->  or "end": an error,
                     closes its port                   closes its port        equal for all
+                    (the connections stay: the membership)
     (TensorFlow)    starts its server there           starts its server     starts its server
     wait_for_servers   each worker connects to each other worker's server once
     (training)
-    PeerWatch       each worker connects to each other worker's server once a second;
-                    one that refuses twice, or is silent for 20 s, is lost
+    Membership      <----------- states, each second ------------------------>
+                    a connection that ends is a lost worker; a silent worker is named
+    end             <----------- "I need no other worker" --------------------
+                    ------------ all have said so ----------------------------> all leave
 
 `meeting` holds `meet` and `wait_for_servers`, `chief` the chief's side, `protocol` the messages and
-the texts for the user, `sockets` listening and connecting, `peer_watch` the watch during training.
+the texts for the user, `sockets` listening and connecting, `membership` the connections that stay,
+`peer_state` what workers say of themselves, `peer_watch` the interruption of a wait for a lost one.
 """
 
 __all__: list[str] = []  # internal

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tfdist.cluster.rendezvous.protocol import (
-    HELLO_MAX_BYTES,
+    LINE_MAX_BYTES,
     Member,
     Reply,
     encode,
@@ -74,8 +74,13 @@ class Gathering:
         self._told_missing = ""
         self._has_told_of_strangers = False
 
-    def run(self) -> None:
-        """Returns when all workers have joined and got "go"; raises a RendezvousError otherwise."""
+    def run(self) -> dict[int, socket.socket]:
+        """Returns the connections to all other workers, once they have joined and got "go".
+
+        Raises:
+          RendezvousError: If the run cannot start; all connections are closed.
+        """
+        joined: dict[int, socket.socket] = {}
         try:
             for listener in self._listeners:
                 self._selector.register(listener, selectors.EVENT_READ)
@@ -83,10 +88,13 @@ class Gathering:
                 self._drop_silent_strangers()
                 self._fail_or_report()
             self._tell_all(Reply(event="go"))
+            joined = {g.index: g.connection for g in self._guests if g.index is not None}
         finally:
             for guest in list(self._guests):
-                self._drop(guest)
+                if guest.index not in joined:
+                    self._drop(guest)
             self._selector.close()
+        return joined
 
     def _read_what_came(self) -> bool:
         """Reads for at most POLL_S; returns whether anything came (there may be more)."""
@@ -127,7 +135,7 @@ class Gathering:
             line, newline, _ = guest.received.partition(b"\n")
             if newline:
                 self._welcome(guest, line)
-            elif len(guest.received) > HELLO_MAX_BYTES:
+            elif len(guest.received) > LINE_MAX_BYTES:
                 self._ignore(guest)
 
     def _welcome(self, guest: _Guest, line: bytes) -> None:

@@ -13,7 +13,9 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from tfdist.cluster.rendezvous.chief import Gathering
+from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.cluster.rendezvous.protocol import (
+    LINE_MAX_BYTES,
     AbsentWorkerError,
     Hello,
     Member,
@@ -74,6 +76,18 @@ def meet(
         worker was started with another cluster, or two processes were started as one task.
       ClusterError: If the task is not a worker of the cluster.
     """
+    join(cluster, task, timeout_s=timeout_s, report_every_s=report_every_s, say=say).close()
+
+
+def join(
+    cluster: Cluster,
+    task: Task,
+    *,
+    timeout_s: float = 300.0,
+    report_every_s: float = 5.0,
+    say: Callable[[str], None] = print_to_stderr,
+) -> Membership:
+    """Does the same as `meet`, and keeps the connections: returns this worker's membership."""
     endings.install()
     index = cluster.worker_index(task)
     members = members_of(cluster)
@@ -81,11 +95,12 @@ def meet(
     # Only the chief accepts connections, but every worker must notice here if its port is in use.
     with listening(members[index]) as listeners:
         if index == 0:
-            Gathering(members, listeners, patience, say).run()
+            connections = Gathering(members, listeners, patience, say).run()
         else:
-            _join(members, index, patience, say)
+            connections = {0: _join(members, index, patience, say)}
     if patience.has_reported:
         say(f"All {len(members)} workers are here.")
+    return Membership(members, index, connections)
 
 
 def check_port(cluster: Cluster, task: Task) -> None:
@@ -147,18 +162,25 @@ def wait_for_servers(
 
 def _join(
     members: Sequence[Member], index: int, patience: Patience, say: Callable[[str], None]
-) -> None:
-    """Returns after the chief's "go"; connects again as often as the connection fails."""
+) -> socket.socket:
+    """Returns the connection after the chief's "go"; connects again as often as it fails."""
     chief = str(members[0])
     hello = Hello(members=tuple(members), index=index, process=uuid.uuid4().hex)
     while True:
         try:
-            with connect(members[0].address) as connection:
-                problem = _follow(connection, hello, patience, say)
+            connection = connect(members[0].address)
         except OSError as error:
             problem = why_not_connected(error)
-        if not problem:
-            return
+        else:
+            with contextlib.ExitStack() as closing:
+                closing.enter_context(connection)
+                try:
+                    problem = _follow(connection, hello, patience, say)
+                except OSError as error:
+                    problem = why_not_connected(error)
+                if not problem:
+                    closing.pop_all()
+                    return connection
         if patience.is_over():
             raise AbsentWorkerError(missing_error(chief, patience.limit_s, problem))
         if patience.report_is_due():
@@ -179,6 +201,8 @@ def _follow(
             if not data:
                 return "it went away" if heard else "it closed the connection"
             received += data
+        if len(received) > LINE_MAX_BYTES:
+            return "another program answers there"
         *lines, received = received.split(b"\n")
         for line in lines:
             reply = parse_reply(line)

@@ -9,14 +9,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from tfdist.cluster.tasks import Cluster
+from tfdist.cluster.tasks import Cluster, printable
 from tfdist.process.endings import OneLineError
 from tfdist.process.exit_codes import LOST_WORKER, PORT_TAKEN
 
 PROTOCOL = "tfdist-rendezvous"
 VERSION = 1
-HELLO_MAX_BYTES = 1 << 20  # a hello lists the cluster: some 40 bytes for each worker
+LINE_MAX_BYTES = 1 << 20  # a hello lists the cluster: some 40 bytes for each worker
 _MOST_NAMED = 4
+_MOST_LINES = 2  # of an error
+_LONGEST_LINE = 3000  # more than two lists of `_MOST_NAMED` of the longest addresses
+_LARGEST = 1e9  # seconds, or a version
 
 
 class RendezvousError(OneLineError, RuntimeError):
@@ -101,31 +104,41 @@ def encode(words: Hello | Reply) -> bytes:
 
 
 def parse_hello(line: bytes) -> Hello | None:
-    """Returns the message of a worker, or None if the line is not one."""
+    """Returns the message of a worker, or None if the line is not one.
+
+    Any process can send it, so its texts are made printable here.
+    """
     words = _parse(line)
     try:
         members = tuple(
-            Member(name=str(one["name"]), address=str(one["address"])) for one in words["members"]
+            Member(name=printable(str(one["name"])), address=printable(str(one["address"])))
+            for one in words["members"]
         )
         index, version = int(words["index"]), int(words["version"])
         process = str(words["process"])
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
-    if not 0 <= index < len(members):
+    if not 0 <= index < len(members) or not 0 <= version <= _LARGEST:
         return None
     return Hello(members=members, index=index, process=process, version=version)
 
 
 def parse_reply(line: bytes) -> Reply | None:
-    """Returns the message of the chief, or None if the line is not one."""
+    """Returns the message of the chief, or None if the line is not one.
+
+    Another process may have taken the chief's port, so its texts are made printable here.
+    """
     words = _parse(line)
     try:
         return Reply(
             event=str(words["event"]),
-            missing=str(words["missing"]),
-            waited_s=float(words["waited_s"]),
-            limit_s=float(words["limit_s"]),
-            error=str(words["error"]),
+            missing=printable(str(words["missing"]), _LONGEST_LINE),
+            waited_s=_seconds_of(words["waited_s"]),
+            limit_s=_seconds_of(words["limit_s"]),
+            error="\n".join(
+                printable(line, _LONGEST_LINE)
+                for line in str(words["error"]).split("\n", _MOST_LINES)[:_MOST_LINES]
+            ),
             is_absence=bool(words["is_absence"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError):
@@ -202,6 +215,10 @@ def _parse(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return words if isinstance(words, dict) and words.get("protocol") == PROTOCOL else {}
+
+
+def _seconds_of(value: Any) -> float:
+    return min(max(0.0, float(value)), _LARGEST)
 
 
 def _difference(theirs: Sequence[Member], ours: Sequence[Member]) -> tuple[str, str]:

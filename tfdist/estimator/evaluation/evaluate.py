@@ -112,11 +112,7 @@ def build_evaluation(
             input_fn, mode=ModeKeys.EVAL, params=params, config=config, input_context=None
         )
         replicas = placement.num_replicas
-        inputs = make_input(
-            result,
-            needs_dataset=replicas > 1,
-            look_ahead=replicas if replicas > 1 else None,
-        )
+        inputs = make_input(result, look_ahead=replicas if replicas > 1 else None)
         batches = next_batches(inputs, replicas)
 
         def build(replica: int) -> tuple[EstimatorSpec, dict[str, Any], tf.Operation]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -32,13 +32,13 @@ def is_incremented(graph: tf.Graph, global_step: tf.Variable) -> bool:
     Its initialisation and a saver's restore ops do not count.
     """
     handle = global_step.handle if hasattr(global_step, "handle") else global_step.op.outputs[0]
-    for operation in handle.consumers():
+    for operation, used in _users(handle):
         if operation.type in _WRITES:
             if operation.name != global_step.initializer.name and not _is_restored(operation):
                 return True
             continue
-        position = [t is handle for t in operation.inputs].index(True)
         for function in _functions_of(operation):
+            position = [t is used for t in operation.inputs].index(True)
             if _writes_argument(graph, function, position - _offset(operation)):
                 return True
     # The body of a loop or branch that is being built captures the handle.
@@ -48,6 +48,18 @@ def is_incremented(graph: tf.Graph, global_step: tf.Variable) -> bool:
             if outer is handle and any(c.type in _WRITES for c in inner.consumers()):
                 return True
     return False
+
+
+def _users(handle: tf.Tensor) -> Iterator[tuple[tf.Operation, tf.Tensor]]:
+    """Yields the ops that use a handle, each with the tensor by which it does.
+
+    A loop of TensorFlow 1 has its own tensor for the handle.
+    """
+    for operation in handle.consumers():
+        if operation.type in ("Enter", "RefEnter"):
+            yield from _users(operation.outputs[0])
+        else:
+            yield operation, handle
 
 
 def increment(global_step: tf.Variable, after: list[Any]) -> tf.Operation:

@@ -81,6 +81,13 @@ def _from_stock(strategy: Any, config: RunConfig) -> LocalStrategy:
         )
     # Stock strategies compute on CPU:0 where there is no GPU; the device here is the one after it.
     device = f"/device:{kind}:{first}" if kind != "CPU" else f"/device:CPU:{first + 1}"
+    if kind == "GPU" and not tf.config.list_physical_devices("GPU"):
+        v1.logging.warning(
+            "%s names %s, and this machine has no GPU: the CPU computes.",
+            type(strategy).__name__,
+            device,
+        )
+        device = f"/device:CPU:{first + 1}"
     own = LocalStrategy(len(names), device, config.device.variables_on_host)
     v1.logging.info(
         "%s runs as LocalStrategy: %d replica(s) on %s, which share their variables.",

@@ -1,4 +1,4 @@
-"""Sessions: their configuration, initial values, call times, and prepared calls.
+"""Sessions: their configuration, initial values, prepared calls, and a limit on closing them.
 
 `Session.run` examines the structure of its fetches in each call. That took half of a small model's
 time in Python: 379 microseconds a step, where a prepared call took 198. So the fetches of a
@@ -7,7 +7,8 @@ training step are prepared once.
 
 from __future__ import annotations
 
-import time
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from tfdist.strategies.private_tensorflow import call_prepared, is_closed
 
 # Hooks ask for other fetches every few steps. The limit is for calls that always have new ones.
 _MOST_PREPARED = 64
+_CLOSE_LIMIT_S = 30.0
 
 
 def with_defaults(config: v1.ConfigProto | None) -> v1.ConfigProto:
@@ -98,36 +100,33 @@ def training_session(
         checkpoint_dir=checkpoint_dir,
     )
     prepare_calls(session.raw_session())
+    limit_close(session.raw_session())
     return session
 
 
-class CallTimes:
-    """The durations of session calls.
+def limit_close(session: v1.Session) -> None:
+    """Makes `session.close` return after at most 30 s, with a warning.
 
-    Attributes:
-      began_s: `time.monotonic()` at the beginning of the call that runs; None between calls.
-      longest_s: The longest call so far.
+    TensorFlow closes a session on every worker that it has used, and waits for their answers.
     """
+    close = session.close
+    is_first = True
 
-    def __init__(self) -> None:
-        self.began_s: float | None = None
-        self.longest_s = 0.0
+    def close_in_time() -> None:
+        nonlocal is_first
+        if not is_first or sys.is_finalizing():  # The session's destructor closes it again.
+            return
+        is_first = False
+        closing = threading.Thread(target=close, daemon=True)
+        closing.start()
+        closing.join(_CLOSE_LIMIT_S)
+        if closing.is_alive():
+            v1.logging.warning(
+                "The session was not closed within %.0f s: this worker goes on without it.",
+                _CLOSE_LIMIT_S,
+            )
 
-    def lasting_s(self, since_s: float) -> float | None:
-        """Returns the seconds since the present call began, at most those since a time.
-
-        None between calls.
-        """
-        began_s = self.began_s
-        return None if began_s is None else time.monotonic() - max(began_s, since_s)
-
-    def begin(self) -> None:
-        self.began_s = time.monotonic()
-
-    def end(self) -> None:
-        if self.began_s is not None:
-            self.longest_s = max(self.longest_s, time.monotonic() - self.began_s)
-            self.began_s = None
+    session.close = close_in_time
 
 
 def prepare_calls(session: v1.Session) -> None:

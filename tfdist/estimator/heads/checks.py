@@ -84,7 +84,7 @@ def checked_logits(logits: Any, dimension: Any) -> tf.Tensor:
     rule = "logits shape must be [D0, D1, ... DN, logits_dimension]"
     with v1.name_scope("logits", values=(logits,)):
         logits = _with_rank_2(tf.cast(logits, tf.float32), "logits", rule)
-        last = logits.shape[-1] if logits.shape.rank is not None else None
+        last = logits.shape.as_list()[-1] if logits.shape.rank is not None else None
         expected = tf.get_static_value(dimension)
         if None not in (last, expected) and last != expected:
             raise ValueError(f"{rule}, got {logits.shape}. logits_dimension is {expected}.")
@@ -120,7 +120,7 @@ def checked_labels(labels: Any, logits: tf.Tensor, dimension: Any) -> tf.Tensor:
         if _lacks_last_dimension(labels, logits):
             labels = tf.expand_dims(labels, -1)  # [D0, D1, ... DN, 1]
         labels = _with_rank_2(labels, "labels", rule)
-        last = labels.shape[-1] if labels.shape.rank is not None else None
+        last = labels.shape.as_list()[-1] if labels.shape.rank is not None else None
         if last is not None and last != dimension:
             raise ValueError(
                 f"Mismatched label shape. Expected labels dimension={dimension}.  Received {last}. "

@@ -208,7 +208,7 @@ class MultiHead(Head):
         sizes = [head.logits_dimension for head in self._heads.values()]
         with v1.name_scope("split_logits", values=[logits]):
             logits = tf.convert_to_tensor(logits)
-            if logits.shape[-1] not in (None, sum(sizes)):
+            if logits.shape.as_list()[-1] not in (None, sum(sizes)):
                 raise ValueError(
                     f"Could not split logits of shape {logits.shape} among the heads with "
                     f"individual logits dimensions: {sizes}. The last dimension should equal "

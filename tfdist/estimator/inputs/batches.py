@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.arguments import argument_names, call_with, needed_arguments
+from tfdist.estimator.inputs.passed_on import PassedOn, leaves
 
 # features, labels, has_more (see `Input`)
 Batch = tuple[Any, Any, "tf.Tensor | None"]
@@ -29,6 +30,8 @@ class Input:
         if the input has none. has_more is a float32 scalar, 1.0 if enough input is left for the
         next session call. It is None without a look-ahead.
       hooks: Hooks that initialize the input.
+      starts_last: Whether `hooks` must run after those of the user, which may initialize what the
+        input reads.
       is_endless: Whether the input does not signal its end, as with plain tensors.
       is_enough: With a look-ahead, a float32 scalar that is 1.0 if there is enough input for the
         first session call, otherwise None. It must be run once, after `hooks` have initialized
@@ -37,6 +40,7 @@ class Input:
 
     next_batch: Callable[[], tuple[Any, Any, tf.Tensor | None]]
     hooks: list[v1.train.SessionRunHook] = field(default_factory=list)
+    starts_last: bool = False
     is_endless: bool = False
     is_enough: tf.Tensor | None = None
 
@@ -66,12 +70,13 @@ def call_input_fn(
         return call_with(input_fn, offered)
 
 
-def make_input(result: Any, *, needs_dataset: bool = False, look_ahead: int | None = None) -> Input:
+def make_input(result: Any, *, many_per_call: bool = False, look_ahead: int | None = None) -> Input:
     """Prepares the result of an input_fn.
 
     Args:
       result: A dataset of features or (features, labels), or tensors in this structure.
-      needs_dataset: Whether plain tensors are refused.
+      many_per_call: Whether a session call may take several batches. Tensors, which have one value
+        in a call, are then passed on by a thread.
       look_ahead: The number of batches that one session call takes, if workers must agree on the
         end of the input. has_more then says whether that many batches are left. None makes no
         look-ahead.
@@ -81,17 +86,14 @@ def make_input(result: Any, *, needs_dataset: bool = False, look_ahead: int | No
     """
     if isinstance(result, _Dataset):
         return _from_dataset(result, look_ahead)
-    if needs_dataset:
-        raise ValueError(
-            f"input_fn must return a tf.data.Dataset, got {type(result).__name__}. Wrap tensors "
-            "with tf.data.Dataset.from_tensors(...).repeat()."
-        )
     if result is None:
         raise ValueError(
             "input_fn returned None. It must return a tf.data.Dataset, or features and labels."
         )
     features, labels = split(result)
     is_endless = not (_has_queues() or _is_read_from_a_dataset(features))
+    if many_per_call or look_ahead is not None:
+        return _from_tensors((features, labels), is_endless, look_ahead)
     return Input(next_batch=lambda: (features, labels, None), is_endless=is_endless)
 
 
@@ -107,6 +109,25 @@ def split(element: Any) -> tuple[Any, Any]:
             )
         return element[0], element[1]
     return element, None
+
+
+def _from_tensors(batch: tuple[Any, Any], is_endless: bool, look_ahead: int | None) -> Input:
+    features, labels = batch
+    structure = {"features": features} if labels is None else dict(features=features, labels=labels)
+    passed_on = PassedOn(structure, look_ahead)
+
+    def next_batch() -> tuple[Any, Any, tf.Tensor | None]:
+        parts, has_more = passed_on.next_batch()
+        known = None if look_ahead is None else has_more
+        return parts["features"], parts.get("labels"), known
+
+    return Input(
+        next_batch=next_batch,
+        hooks=[passed_on.hook],
+        starts_last=True,
+        is_endless=is_endless,
+        is_enough=passed_on.is_enough,
+    )
 
 
 def _from_dataset(dataset: tf.data.Dataset, look_ahead: int | None) -> Input:
@@ -175,13 +196,13 @@ def _tensors_of(element: Any) -> tuple[tf.Tensor, ...]:
 
 
 def _filler(spec: tf.TensorSpec) -> tf.Tensor:
-    shape = [] if spec.shape.rank is None else [d or 0 for d in spec.shape]
+    shape = [] if spec.shape.rank is None else [d or 0 for d in spec.shape.as_list()]
     return tf.zeros(shape, spec.dtype)  # As in `spec`, with 0 for unknown dimensions.
 
 
 def _is_read_from_a_dataset(features: Any) -> bool:
     """Returns True if the features come from a dataset's iterator that the user made."""
-    tensors = [x for x in tf.nest.flatten(features) if isinstance(x, tf.Tensor)]
+    tensors = [x for x in leaves(features) if isinstance(x, tf.Tensor)]
     return any(tensor.op.type == "IteratorGetNext" for tensor in tensors)
 
 

@@ -11,6 +11,8 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.inputs.feeding import Array, check_shuffle, next_batch
 
@@ -26,8 +28,8 @@ def numpy_input_fn(
     shuffle: bool | None = None,
     queue_capacity: int = 1000,
     num_threads: int = 1,
-) -> Callable[[], Any]:
-    """Returns an input_fn that feeds numpy arrays to one process, not to several workers.
+) -> Callable[..., Any]:
+    """Returns an input_fn that feeds numpy arrays; each worker of a strategy gets a share of rows.
 
     Args:
       x: An array [rows, ...], or a dict of such arrays.
@@ -41,7 +43,7 @@ def numpy_input_fn(
       num_threads: Number of threads that fill the queue. Each reads all epochs.
 
     Returns:
-      A function without arguments that returns features, or (features, labels). Arrays become
+      A function that returns features, or (features, labels). Arrays become
       tensors [batch, ...], and dicts of arrays become dicts of tensors. The function raises
       ValueError if the data is empty, lengths differ, or x and y share keys. It raises TypeError if
       x is neither an array nor a dict.
@@ -51,12 +53,12 @@ def numpy_input_fn(
     """
     check_shuffle(shuffle)
 
-    def input_fn() -> Any:
+    def input_fn(input_context: tf.distribute.InputContext | None = None) -> Any:
         features = _columns(x)
         labels = _label_columns(y, features)
         _check_lengths(features, labels, y)
         tensors = next_batch(
-            {**features, **labels},
+            _own_rows({**features, **labels}, input_context),
             batch_size=batch_size,
             num_epochs=num_epochs,
             shuffle=bool(shuffle),
@@ -79,7 +81,7 @@ def _columns(x: Any) -> dict[str, Array]:
     if isinstance(x, dict):
         if not x:
             raise ValueError("x cannot be an empty dict. Give at least one array.")
-        return dict(sorted(x.items()))
+        return dict(sorted(x.items(), key=_name))
     if isinstance(x, np.ndarray):
         if x.size == 0:
             raise ValueError(f"x cannot be an empty array, got one of shape {x.shape}.")
@@ -93,17 +95,36 @@ def _label_columns(y: Any, features: dict[str, Array]) -> dict[str, Array]:
     if isinstance(y, dict):
         if not y:
             raise ValueError("y cannot be empty dict, use None instead.")
-        shared = sorted(features.keys() & y.keys())
+        shared = sorted(features.keys() & y.keys(), key=str)
         if shared:
             raise ValueError(
                 f"{len(shared)} duplicate keys are found in both x and y: {shared}. Rename them in "
                 "one of the two."
             )
-        return dict(sorted(y.items()))
+        return dict(sorted(y.items(), key=_name))
     name = _TARGET
     while name in features:
         name += "_n"
     return {name: y}
+
+
+def _name(item: tuple[Any, Any]) -> str:
+    return str(item[0])
+
+
+def _own_rows(
+    columns: dict[str, Array], context: tf.distribute.InputContext | None
+) -> dict[str, Array]:
+    """Returns this worker's share of the rows: every n-th one of n workers."""
+    if context is None or context.num_input_pipelines == 1:
+        return columns
+    count = context.num_input_pipelines
+    rows = len(next(iter(columns.values())))
+    if rows < count:
+        raise ValueError(f"{rows} rows do not suffice for {count} workers. Use fewer workers.")
+    own = context.input_pipeline_id
+    v1.logging.info("Worker %d reads rows %d, %d, ... of %d.", own, own, own + count, rows)
+    return {name: column[own::count] for name, column in columns.items()}
 
 
 def _check_lengths(features: dict[str, Array], labels: dict[str, Array], y: Any) -> None:
@@ -126,8 +147,8 @@ def pandas_input_fn(
     queue_capacity: int | None = 1000,
     num_threads: int = 1,
     target_column: str = "target",
-) -> Callable[[], Any]:
-    """Returns an input_fn that feeds a DataFrame to one process, not to several workers.
+) -> Callable[..., Any]:
+    """Returns an input_fn that feeds a DataFrame; each worker of a strategy gets a share of rows.
 
     Args:
       x: A DataFrame. It is copied.
@@ -142,7 +163,7 @@ def pandas_input_fn(
       target_column: A name for y that is not a column of x.
 
     Returns:
-      A function without arguments that returns features, or (features, labels). Features are a dict
+      A function that returns features, or (features, labels). Features are a dict
       from column name to tensor [batch]. Labels are such a dict if y is a DataFrame, otherwise a
       tensor [batch].
 
@@ -167,9 +188,9 @@ def pandas_input_fn(
         queue_capacity = 4 * len(x) if shuffle else len(x)
     capacity = queue_capacity
 
-    def input_fn() -> Any:
+    def input_fn(input_context: tf.distribute.InputContext | None = None) -> Any:
         tensors = next_batch(
-            columns,
+            _own_rows(columns, input_context),
             batch_size=batch_size,
             num_epochs=num_epochs,
             shuffle=bool(shuffle),

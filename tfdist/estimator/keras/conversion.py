@@ -196,6 +196,11 @@ def _saves_objects(checkpoint_format: str | None, model: Any) -> bool:
 def _legacy_optimizer(model: Any) -> Any:
     """Returns the model's optimizer, or its older version: the newer kind needs eager execution."""
     optimizer = model.optimizer
+    if isinstance(optimizer, (list, tuple)):
+        raise ValueError(
+            f"the model is compiled with a list of {len(optimizer)} optimizers, and Keras trains "
+            "with one. Write model.compile(optimizer=...) with one of them."
+        )
     if not isinstance(optimizer, tf_keras.optimizers.Optimizer):
         return optimizer
     mend = (

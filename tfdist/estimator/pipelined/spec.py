@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster.tasks import listed
 from tfdist.estimator.spec import ModeKeys
 from tfdist.pipeline.schedule import SCHEDULES, Schedule, smallest_accumulation
+from tfdist.training.optimizer import has_own_gradients
 
 # Graph collection with the number of devices that a pipeline in the graph needs.
 _NUM_DEVICES = "tfdist_pipeline_devices"
@@ -38,11 +39,7 @@ class OptimizerFunctionOutput:
                 f"opt of OptimizerFunctionOutput must be an optimizer of tf.compat.v1.train or "
                 f"tf_keras, got {self.opt!r}."
             )
-        computes_its_own = (
-            isinstance(self.opt, v1.train.Optimizer)
-            and type(self.opt).compute_gradients is not v1.train.Optimizer.compute_gradients
-        )
-        if computes_its_own:
+        if has_own_gradients(self.opt):
             raise TypeError(
                 f"{type(self.opt).__name__} has a compute_gradients of its own, which a pipeline "
                 "does not call: it takes gradients stage by stage. Put what it does into "
@@ -219,7 +216,8 @@ def in_steps(result: Any, micro_batches: int) -> Any:
     if not isinstance(result, (tf.data.Dataset, v1.data.Dataset)):
         raise ValueError(
             f"input_fn must return a tf.data.Dataset to train a pipeline, got "
-            f"{type(result).__name__}. Wrap tensors with tf.data.Dataset.from_tensors(...)."
+            f"{type(result).__name__}. Write tf.data.Dataset.from_tensor_slices((features, "
+            "labels)).batch(size, drop_remainder=True)."
         )
     for spec in tf.nest.flatten(result.element_spec):
         if not isinstance(spec, tf.TensorSpec) or not spec.shape.is_fully_defined():

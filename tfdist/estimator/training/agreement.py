@@ -92,6 +92,7 @@ class Agreement:
 
     Attributes:
       loss: float32 scalar, the mean over the workers.
+      own_loss: float32 scalar, this worker's loss.
       sums: The tensor to fetch in each session call. A collective: every worker must fetch it.
       wishes: This worker's wishes for the coming step.
       agreed: The decisions after the last step.
@@ -109,7 +110,8 @@ class Agreement:
                 tf.zeros([2 + NUM_WISHES]), [2 + NUM_WISHES], name="wishes"
             )  # [stop, save, SIGTERM, SIGUSR1, index]
             more = tf.constant(1.0) if has_more is None else has_more
-            own = tf.concat([[tf.cast(loss, tf.float32), more], self._wishes], axis=0)
+            self.own_loss = tf.cast(loss, tf.float32)
+            own = tf.concat([[self.own_loss, more], self._wishes], axis=0)
             self.sums = strategy.extended.reduce_to(
                 tf.distribute.ReduceOp.SUM, own, destinations=HOST
             )  # [2 + 2 + NUM_WISHES]

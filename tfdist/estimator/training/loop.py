@@ -9,7 +9,8 @@ Every worker calls `train`, with the same program. These are the parts of a trai
     session       equal models on all workers; hooks' begin; first values      peers.py
                   from worker 0; hooks' after_create_session
     steps         `TrainingLoop.step`, until all workers stop after the same one
-    end           hooks' end: the last checkpoint; all workers leave together
+    end           hooks' end: the last checkpoint; the session closes; then
+                  all workers leave together                                   peers.py
 
 One step is one session call (of several weight updates with `iterations_per_loop`):
 
@@ -100,7 +101,7 @@ def train(call: TrainCall) -> None:
                 call, spec, peers, signals, scaffold, model.inputs, model.loss, model.global_step
             )
             with peers.watched():
-                session = peers.open_session(hooks, scaffold, found)
+                session = peers.open_session(hooks, scaffold, found, limits)
                 first_step = int(session.raw_session().run(model.global_step))
                 loop = TrainingLoop(
                     call=call,

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.graph.global_step import StepLimit
 from tfdist.process.endings import OneLineError
 
 # Any other op that uses a variable may change it: an assignment, an optimizer's op, a loop's body.
 _READS = frozenset(
     {
-        "DisableCopyOnRead", "Identity", "ReadVariableOp", "ResourceGather", "ResourceGatherNd",
-        "VarIsInitializedOp", "VariableShape",
+        "DisableCopyOnRead", "Enter", "Identity", "ReadVariableOp", "RefEnter", "ResourceGather",
+        "ResourceGatherNd", "VarIsInitializedOp", "VariableShape",
     }
 )  # fmt: skip
 
@@ -24,12 +25,32 @@ class ModelMismatchError(OneLineError, RuntimeError):
     """Raised on every worker if the workers' models differ."""
 
 
+class LimitMismatchError(OneLineError, ValueError):
+    """Raised on every worker if `train` was given different limits."""
+
+
+def check_limits(limits: Sequence[StepLimit]) -> None:
+    """Compares the limits of all workers, in worker order: pairs of `steps` and `max_steps`.
+
+    Raises:
+      LimitMismatchError: If they differ; a worker that ended first would leave the others waiting.
+    """
+    for worker, other in enumerate(limits):
+        for name, first, own in zip(("steps", "max_steps"), limits[0], other, strict=True):
+            if first != own:
+                raise LimitMismatchError(
+                    f"{name} is {first} on worker 0 and {own} on worker {worker}. All workers end "
+                    f"after the same step: give all of them the same {name}."
+                )
+
+
 def describe_model(
     variables: Sequence[Any],
     reductions: Sequence[str],
     combined_with: Mapping[str, Sequence[str]],
     steps_per_call: int,
     num_replicas: int,
+    last_step: int | None,
 ) -> str:
     """Describes a worker's model: the facts that must be equal on all workers.
 
@@ -42,6 +63,7 @@ def describe_model(
         combines it with.
       steps_per_call: Steps in one session call.
       num_replicas: Replicas in this worker.
+      last_step: The global step to stop at; None if only the input ends the training.
     """
     return json.dumps(
         {
@@ -50,6 +72,7 @@ def describe_model(
             "combined_with": {name: list(others) for name, others in combined_with.items()},
             "steps_per_call": steps_per_call,
             "num_replicas": num_replicas,
+            "last_step": last_step,
         }
     )
 
@@ -96,6 +119,7 @@ def _difference(first: dict[str, Any], other: dict[str, Any], worker: int) -> st
     for key, name in (
         ("steps_per_call", "iterations_per_loop"),
         ("num_replicas", "the number of replicas"),
+        ("last_step", "the step to stop at (steps, max_steps, StopAtStepHook)"),
     ):
         if first[key] != other[key]:
             return f"{name} is {first[key]} on worker 0 and {other[key]} on worker {worker}"
@@ -135,10 +159,7 @@ def warn_if_nothing_is_learnt(train_op: tf.Operation) -> None:
       train_op: The op that each step runs.
     """
     variables = v1.trainable_variables()
-    if not variables:
-        return
-    run = _runs_with(train_op)
-    if any(_is_changed(variable, run) for variable in variables):
+    if not variables or changes_of(variables, train_op):
         return
     v1.logging.warning(
         "train_op changes none of the %d trainable variables, unless a hook does. Optimizers of "
@@ -148,9 +169,33 @@ def warn_if_nothing_is_learnt(train_op: tf.Operation) -> None:
     )
 
 
-def _is_changed(variable: Any, run: set[tf.Operation]) -> bool:
-    handle = variable.handle if hasattr(variable, "handle") else variable.op.outputs[0]
-    return any(op in run and op.type not in _READS for op in handle.consumers())
+def changes_of(variables: Sequence[Any], train_op: tf.Operation) -> list[tf.Operation]:
+    """Returns the ops that may change one of the variables whenever `train_op` runs."""
+    run = _runs_with(train_op)
+    users = (user for variable in variables for user in _users_of(variable))
+    return [op for op, handle in users if op in run and not _only_reads(op, handle)]
+
+
+def _users_of(variable: Any) -> Iterator[tuple[tf.Operation, tf.Tensor]]:
+    """Yields the ops that use a variable, each with the tensor by which it does."""
+    waiting = [variable.handle if hasattr(variable, "handle") else variable.op.outputs[0]]
+    while waiting:
+        handle = waiting.pop()
+        for op in handle.consumers():
+            yield op, handle
+            if op.type in ("Enter", "RefEnter"):  # Into a loop of TensorFlow 1.
+                waiting += op.outputs
+
+
+def _only_reads(op: tf.Operation, handle: tf.Tensor) -> bool:
+    """Returns whether an op leaves a variable as it is; a function or loop knows it of its body."""
+    if op.type in _READS:
+        return True
+    try:
+        read_only = op.get_attr("_read_only_resource_inputs")
+    except ValueError:
+        return False
+    return all(i in read_only for i, tensor in enumerate(op.inputs) if tensor is handle)
 
 
 def _runs_with(op: tf.Operation) -> set[tf.Operation]:

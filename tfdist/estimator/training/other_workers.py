@@ -15,6 +15,7 @@ from tfdist.cluster import WorkerLostError
 from tfdist.estimator.checkpoints import fit
 from tfdist.estimator.checkpoints.fit import CheckedScaffold, CheckpointMismatchError
 from tfdist.estimator.graph import sessions
+from tfdist.estimator.graph.global_step import StepLimit, last_step_of
 from tfdist.estimator.graph.step import Training, describe_host_call
 from tfdist.estimator.inputs.batches import Input
 from tfdist.estimator.training.agreement import (
@@ -25,12 +26,20 @@ from tfdist.estimator.training.agreement import (
     StopWish,
 )
 from tfdist.estimator.training.lost_workers import lost_workers_named
-from tfdist.estimator.training.model_check import check_models, describe_model
+from tfdist.estimator.training.model_check import (
+    check_limits,
+    check_models,
+    describe_model,
+)
+from tfdist.estimator.training.nan_loss import NanTogether
+from tfdist.estimator.training.reduction_check import check_gradients_are_reduced
 from tfdist.estimator.training.stop_signals import StopSignals
 from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCall
 from tfdist.estimator.training.variable_inputs import find_variable_inputs
+from tfdist.process.progress_file import in_phase
 from tfdist.strategies.multi_worker import MultiWorkerStrategy
 from tfdist.strategies.placement import Placement
+from tfdist.strategies.private_tensorflow import stop_limit_of
 from tfdist.strategies.values.gather_text import TextExchange
 
 
@@ -69,24 +78,38 @@ class OtherWorkers:
         self._compare_models = TextExchange(strategy)
         self._share_mismatch = TextExchange(strategy)
         self._watch = strategy.watch_peers()
+        self._is_over = False
 
     # While the graph is built.
 
     def found_checkpoint(self) -> FoundCheckpoint:
-        """Returns worker 0's checkpoint: the others may have another model_dir, or none."""
+        """Returns worker 0's checkpoint: the others may have another model_dir, or none.
+
+        Raises:
+          LimitMismatchError: If the workers were given different steps or max_steps.
+        """
+        call = self._call
+        own = {"found": asdict(call.found), "limit": (call.steps, call.max_steps)}
         with lost_workers_named(self._strategy):
-            found = self._share_checkpoint(json.dumps(asdict(self._call.found)))[0]
-        self._found = FoundCheckpoint(**json.loads(found))
+            shared = [json.loads(text) for text in self._share_checkpoint(json.dumps(own))]
+        check_limits([one["limit"] for one in shared])
+        self._found = FoundCheckpoint(**shared[0]["found"])
         return self._found
 
     def input_rules(self) -> dict[str, Any]:
-        return {"needs_dataset": True, "look_ahead": self._batches_per_call}
+        return {"look_ahead": self._batches_per_call}
 
     def begin_model(self) -> None:
         if self._exchanges_directly:
             self._strategy.note_collectives()
 
     def agree(self, training: Training) -> tf.Tensor:
+        check_gradients_are_reduced(
+            training.train_op,
+            training.spec.loss,
+            self._strategy.extended.reductions.num_values,
+            self._strategy.num_replicas_in_sync,
+        )
         self._num_gradient_buckets = self._strategy.extended.reductions.num_buckets
         self._agreement = Agreement(self._strategy, training.loss, training.has_more)
         self.fetches = [self._agreement.sums]
@@ -147,15 +170,24 @@ class OtherWorkers:
         together = SaveTogether(self._agreement, synchronize, saver, timer, self._call.iterations)
         return self.hooks_of_user([together])
 
+    def hooks_against_nan(self, loss: tf.Tensor) -> Hooks:
+        if self.num_workers == 1:
+            return [v1.train.NanTensorHook(loss)]
+        return [NanTogether(self._strategy, loss, self._agreement.own_loss)]
+
     def last_hooks(self) -> Hooks:
         return [
             LeaveTogether(
                 self._strategy,
                 self._signals,
                 complete_graph=self._complete_graph,
-                all_are_there=self._watch.stop,
+                all_are_there=self._end_watch,
             )
         ]
+
+    def _end_watch(self) -> None:
+        self._is_over = True
+        self._watch.stop()
 
     def _complete_graph(self) -> None:
         """Replaces all collectives of a session call with a direct exchange, or none of them."""
@@ -166,25 +198,44 @@ class OtherWorkers:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
+        membership = self._watch.membership
+        if membership is None:  # All replicas are in this process.
+            yield
+            return
+        membership.calls = self._signals.calls
+        membership.set_failure("")
         try:
             with lost_workers_named(self._strategy), self._watch:
                 yield
         except WorkerLostError:
             self._signals.leave_if_asked()  # The lost worker was asked to stop as well.
             raise
+        except Exception as error:
+            membership.set_failure(f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            membership.calls = None
+            if self._is_over:
+                with in_phase("waiting"):
+                    self._watch.leave()
 
     def open_session(
         self,
         hooks: Sequence[v1.train.SessionRunHook],
         scaffold: v1.train.Scaffold,
         found: FoundCheckpoint,
+        limits: Sequence[StepLimit],
     ) -> v1.train.SingularMonitoredSession:
+        limits_of_hooks = [
+            stop_limit_of(hook) for hook in hooks if isinstance(hook, v1.train.StopAtStepHook)
+        ]
         model = describe_model(
             v1.global_variables(),
             self._strategy.extended.reductions.described,
             self._combined_with,
             self._call.iterations,
             self._placement.num_replicas,
+            last_step_of([*limits, *limits_of_hooks], found.step),
         )
         check_models(self._compare_models(model))
         self._watch.start()

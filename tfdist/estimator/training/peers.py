@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints.fit import checked
 from tfdist.estimator.graph import sessions
+from tfdist.estimator.graph.global_step import StepLimit
 from tfdist.estimator.graph.step import Training, describe_host_call
 from tfdist.estimator.inputs.batches import Input
 from tfdist.estimator.training.other_workers import OtherWorkers
@@ -80,6 +81,9 @@ class Peers(Protocol):
           make_saver: Makes a `CheckpointSaverHook` with the user's listeners, given its timing.
         """
 
+    def hooks_against_nan(self, loss: tf.Tensor) -> Hooks:
+        """Returns the hooks that end the training if `loss`, the reported one, is NaN."""
+
     def last_hooks(self) -> Hooks:
         """Returns the hooks that come after all others."""
 
@@ -93,8 +97,9 @@ class Peers(Protocol):
         hooks: Sequence[v1.train.SessionRunHook],
         scaffold: v1.train.Scaffold,
         found: FoundCheckpoint,
+        limits: Sequence[StepLimit],
     ) -> v1.train.SingularMonitoredSession:
-        """Opens the session, once all workers have built the same model."""
+        """Opens the session, once all workers have built the same model with the same limits."""
 
     def feeds(self) -> dict[tf.Tensor, Any]:
         """Returns this worker's feeds for the coming session call: its message to the others."""
@@ -128,7 +133,7 @@ class Alone:
         return self._call.found
 
     def input_rules(self) -> dict[str, Any]:
-        return {"needs_dataset": self._call.iterations > 1}
+        return {"many_per_call": self._call.iterations > 1}
 
     def begin_model(self) -> None:
         pass
@@ -154,6 +159,9 @@ class Alone:
     ) -> Hooks:
         return make_hooks()
 
+    def hooks_against_nan(self, loss: tf.Tensor) -> Hooks:
+        return [v1.train.NanTensorHook(loss)]
+
     def last_hooks(self) -> Hooks:
         return []
 
@@ -165,6 +173,7 @@ class Alone:
         hooks: Sequence[v1.train.SessionRunHook],
         scaffold: v1.train.Scaffold,
         found: FoundCheckpoint,
+        limits: Sequence[StepLimit],
     ) -> v1.train.SingularMonitoredSession:
         config = sessions.with_defaults(self._call.config.session_config)
         return sessions.training_session(

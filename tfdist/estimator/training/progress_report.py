@@ -6,7 +6,7 @@ import math
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -14,8 +14,9 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.graph.global_step import StepCounter
 from tfdist.estimator.inputs.batches import Batch
+from tfdist.estimator.inputs.passed_on import leaves
 from tfdist.estimator.training.stop_signals import StopSignals
-from tfdist.process.progress_file import ProgressFile, find_progress_file
+from tfdist.process.progress_file import ProgressFile, find_progress_file, in_phase, set_phase
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import listeners_of
 
@@ -46,8 +47,8 @@ class NoReport:
         """
 
     def training(self) -> AbstractContextManager[None]:
-        """Writes that the session runs, in the `with` block."""
-        return nullcontext()
+        """Sets the phase "training" for the `with` block, in which the session runs."""
+        return in_phase("training")
 
     def call_begins(self) -> None:
         """Writes that a session call begins; must be called right before it."""
@@ -134,14 +135,14 @@ class ProgressReport(NoReport):
     def _write_stopping(self) -> None:
         if self._signals.is_stopping and not self._is_stopping:
             self._is_stopping = True
-            self._file.write(phase="stopping")
+            set_phase("stopping")
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Writes that the session runs, and watches for long calls in a thread."""
+        """Sets the phase, and watches for long calls in a thread."""
         is_over = threading.Event()
         watcher = threading.Thread(target=self._watch_calls, args=(is_over,), daemon=True)
-        with self._file.during("training"):
+        with in_phase("training"):
             watcher.start()
             try:
                 yield
@@ -179,7 +180,6 @@ class SavingNotes(v1.train.CheckpointSaverListener):  # type: ignore[misc]
 
     def __init__(self, signals: StopSignals) -> None:
         self._signals = signals
-        self._file = find_progress_file()
 
     def add_to(self, saver: v1.train.CheckpointSaverHook) -> None:
         """Becomes the saver's first listener, and replaces the one of an earlier training."""
@@ -188,13 +188,10 @@ class SavingNotes(v1.train.CheckpointSaverListener):  # type: ignore[misc]
 
     def before_save(self, session: Any, global_step_value: int) -> None:
         self._signals.is_saving = True
-        if self._file is not None:
-            self._phase = self._file.phase
-            self._file.write(phase="saving")
+        self._phase = set_phase("saving")
 
     def after_save(self, session: Any, global_step_value: int) -> None:
-        if self._file is not None:
-            self._file.write(phase=self._phase)
+        set_phase(self._phase)
         self._signals.is_saving = False
         self._signals.leave_unless_noted()
 
@@ -238,11 +235,11 @@ class InputCounter:
             self.counts = tf.raw_ops.ReadVariableOp(resource=self._resource, dtype=tf.int64)
 
     def _count(self, batch: Batch) -> tf.Operation:
-        features = tf.nest.flatten(batch[0])
+        features = leaves(batch[0])
         examples = _num_examples(features[0]) if features else 0
         if self._in_micro_batches and features:
             examples = math.prod(
-                features[0].shape[:2]
+                features[0].shape.as_list()[:2]
             )  # [micro_batches, micro_batch, ...]: static.
         self.examples_per_batch = examples if isinstance(examples, int) else None
         has_come = tf.nest.flatten(features[:1], expand_composites=True)
@@ -260,7 +257,7 @@ def _num_examples(feature: Any) -> Any:
     tensor = tf.convert_to_tensor(feature)
     if not tensor.shape.rank:
         return 0
-    size = tensor.shape[0]
+    size = tensor.shape.as_list()[0]  # An element of a shape may be a Dimension of TensorFlow 1.
     return tf.shape(tensor, tf.int64)[0] if size is None else int(size)
 
 

@@ -81,15 +81,17 @@ def all_hooks(
                 output_dir=call.model_dir,
             )
         )
-    hooks += peers.hooks_of_input(inputs)
+    of_input = peers.hooks_of_input(inputs)
+    hooks += [] if inputs.starts_last else of_input
     hooks += of_user(call.hooks)
-    hooks.append(v1.train.NanTensorHook(loss))
+    hooks += peers.hooks_against_nan(loss)
     if config.log_step_count_steps is not None:
         every = max(1, config.log_step_count_steps // iterations)
         hooks.append(
             v1.train.LoggingTensorHook({"loss": loss, "step": global_step}, every_n_iter=every)
         )
     hooks += of_user(spec.training_hooks)
+    hooks += of_input if inputs.starts_last else []
     return [*hooks, *peers.last_hooks()], limits
 
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.graph.sessions import CallTimes
+from tfdist.cluster.rendezvous.peer_state import CallClock
 from tfdist.process.endings import end_now
 from tfdist.process.exit_codes import SAVED_AND_STOPPED
 
@@ -97,7 +97,7 @@ class StopSignals:
     def __init__(self) -> None:
         self.own: int | None = None
         self.order: StopOrder | None = None
-        self.calls = CallTimes()
+        self.calls = CallClock()
         self.is_saving = False
         self._notes_only = False
         self._handled: set[int] = set()

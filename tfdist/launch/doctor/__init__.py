@@ -1,5 +1,5 @@
 """`tfdist doctor`: checks of the installation and of this machine, each with a fix."""
 
-from tfdist.launch.doctor.command import add_arguments, main
+from tfdist.launch.doctor.command import main
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["main"]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,12 +16,46 @@ from tfdist.launch.doctor import engines, host, network, packages, report
 from tfdist.launch.doctor.children import Children, Stopped
 from tfdist.launch.doctor.report import Finding
 from tfdist.launch.doctor.self_test import ENGINES, try_workers
+from tfdist.launch.options.command_line import CommandLine
+from tfdist.launch.options.declaration import Group, flag, option
+from tfdist.launch.options.values import any_text, one_of
+
+_CHECKED = Group("what is checked")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    """The options of `tfdist doctor`."""
+
+    engine: str | None = option(
+        one_of(*ENGINES),
+        "the engine that is needed; without it gRPC is, and Horovod only if it is installed",
+        group=_CHECKED,
+    )
+    no_self_test: bool = flag("start no workers", shown_default="")
+    model_dir: str | None = option(
+        any_text("FOLDER"), "also check that checkpoints can be written here"
+    )
+    log_dir: str | None = option(any_text("FOLDER"), "also check that logs can be written here")
+    json: bool = flag("print one JSON object", shown_default="")
+
+
+DOCTOR = CommandLine(
+    prog="tfdist doctor",
+    options=DoctorOptions,
+    description=(
+        "Checks versions, devices, Horovod, Open MPI, the network, environment variables\n"
+        "and folders, then trains one step with two workers over each engine. Exit code 0\n"
+        "if nothing that is needed is broken, else 1."
+    ),
+    takes_command=False,
+)
 
 
 class Facts:
     """Facts and findings that several checks use."""
 
-    def __init__(self, options: argparse.Namespace, children: Children) -> None:
+    def __init__(self, options: DoctorOptions, children: Children) -> None:
         self.children = children
         self.engine: str | None = options.engine
         self.engines: list[str] = [options.engine] if options.engine else list(ENGINES)
@@ -83,31 +116,14 @@ CHECKS = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the doctor's options."""
-    parser.description = (
-        "Checks versions, devices, Horovod, Open MPI, the network, environment variables\n"
-        "and folders, then trains one step with two workers over each engine. Exit code 0\n"
-        "if nothing that is needed is broken, else 1."
-    )
-    parser.add_argument(
-        "--engine",
-        choices=list(ENGINES),
-        help="the engine that is needed; without it gRPC is, and Horovod only if it is installed",
-    )
-    parser.add_argument("--no-self-test", action="store_true", help="start no workers")
-    parser.add_argument("--model-dir", help="also check that checkpoints can be written here")
-    parser.add_argument("--log-dir", help="also check that logs can be written here")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def main(options: argparse.Namespace) -> int:
+def main(words: Sequence[str]) -> int:
     """Runs the checks and prints the report.
 
     Returns:
       The exit code: 0, 1 if something that is needed is broken, 130 after Ctrl-C, 143 after
       SIGTERM.
     """
+    options = DoctorOptions(**DOCTOR.parse(words))
     start_s = time.monotonic()
     console, children = Console(highlight=False), Children()
     groups: dict[str, list[Finding]] = {}
@@ -129,7 +145,7 @@ def main(options: argparse.Namespace) -> int:
     return 1 if report.num_broken(groups) else 0
 
 
-def examine(options: argparse.Namespace, children: Children) -> Iterator[tuple[str, list[Finding]]]:
+def examine(options: DoctorOptions, children: Children) -> Iterator[tuple[str, list[Finding]]]:
     """Runs one check after the other; yields the heading and the findings of each."""
     facts = Facts(options, children)
     for check in CHECKS:

@@ -15,7 +15,7 @@ from tfdist.launch.doctor.children import Children, Ended, telling_lines
 from tfdist.launch.doctor.report import Finding, broken, good
 from tfdist.launch.errors import UsageError
 from tfdist.launch.machine.processes import python_command
-from tfdist.launch.options.run_options import parse_run_options
+from tfdist.launch.options.run_command_line import parse_run_options
 from tfdist.launch.run import command
 from tfdist.launch.screen.failure_box import log_tail
 

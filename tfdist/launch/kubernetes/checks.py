@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
-from tfdist.launch.kubernetes.job_options import LONGEST_LABEL, JobOptions
+from tfdist.launch.kubernetes.job_options import JobOptions
+from tfdist.launch.kubernetes.values import LONGEST_LABEL
+from tfdist.launch.machine.limits import LONGEST_WORD
 
 _SET_BY_MANIFEST = (
     r"TF_CONFIG|TFDIST_\w*|JOB_COMPLETION_INDEX|POD_NAMESPACE|OMPI_MCA_(orte|plm)_\w*"
@@ -24,6 +26,7 @@ def check(options: JobOptions) -> None:
     """
     _check_command(options)
     _check_length(options)
+    _check_addresses(options)
     _check_devices(options)
     _check_rights(options)
     _check_variables(options)
@@ -43,7 +46,7 @@ def notices(options: JobOptions) -> list[str]:
             "--max-restarts without --volume: a pod's files go with it. Keep checkpoints on a "
             "claim that all pods mount (--volume CLAIM:/FOLDER), or in an object store."
         )
-    if options.has_evaluator and options.kind == "tfjob":
+    if options.evaluator and options.kind == "tfjob":
         lines.append(
             "a TFJob ends its evaluator as soon as the chief is done, perhaps before the last "
             "evaluation. The kinds job and trainjob wait for it."
@@ -75,7 +78,7 @@ def _check_length(options: JobOptions) -> None:
         "mpijob": ["-launcher", f"-worker-{last}"],
         "trainjob": [f"-node-0-{last}-abcde", "-launcher-0-0-abcde"],
     }[options.kind]
-    if options.has_evaluator:
+    if options.evaluator:
         suffixes.append("-evaluator-0-0-abcde" if options.kind == "trainjob" else "-evaluator-0")
     longest = max(suffixes, key=len)
     allowed = LONGEST_LABEL - len(longest)
@@ -84,6 +87,20 @@ def _check_length(options: JobOptions) -> None:
             f"--name {shown(options.name)} has {len(options.name)} characters, and with "
             f'"{longest}", which a pod of {options.num_instances} adds, it would have more than '
             f"{LONGEST_LABEL}. Use at most {allowed}."
+        )
+
+
+def _check_addresses(options: JobOptions) -> None:
+    """Checks that TF_CONFIG, which lists all workers, is not too long for a variable."""
+    if options.engine != "grpc":
+        return
+    name, namespace = options.name, options.namespace or "default"
+    address = f'"{name}-{options.num_instances - 1}.{name}.{namespace}.svc:2222", '
+    if len(address) * options.num_instances > LONGEST_WORD:
+        raise UsageError(
+            f"--num-instances is {options.num_instances}, and TF_CONFIG with so many addresses is "
+            f"longer than the {LONGEST_WORD} bytes that a variable may have. Use at most "
+            f"{LONGEST_WORD // len(address)}, or a shorter --name."
         )
 
 

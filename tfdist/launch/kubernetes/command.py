@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes.checks import check, notices
-from tfdist.launch.kubernetes.job_options import Delivery, JobOptions, read_options
+from tfdist.launch.kubernetes.job_options import KUBERNETES, JobOptions, job_options
 
 _REQUEST_TIMEOUT_S = 60
 
 
-def main(arguments: argparse.Namespace) -> int:
+def main(words: Sequence[str]) -> int:
     """Writes the manifests, and submits them if requested.
 
     Args:
-      arguments: The parsed arguments, which `add_arguments` defines.
+      words: The words of the command line.
 
     Returns:
       The exit code: 0, or that of kubectl.
@@ -27,20 +28,20 @@ def main(arguments: argparse.Namespace) -> int:
       UsageError: If the options are invalid, or a program or package that they need is not
         installed.
     """
-    options, delivery = read_options(arguments)
+    options = job_options(KUBERNETES.parse(words))
     check(options)
-    kubectl = find_kubectl() if delivery.verb else ""
+    kubectl = find_kubectl() if options.verb else ""
     text = _text(options)
-    for notice in notices(options):
+    for notice in (*options.notices, *notices(options)):
         _say(notice)
-    if delivery.output:
-        _write(delivery, text)
-    if delivery.verb:
-        code = submit(kubectl, delivery, text)
-        if code == 0 and not delivery.dry_run:
+    if options.output:
+        _write(options.output, text)
+    if options.verb:
+        code = submit(kubectl, options, text)
+        if code == 0 and not options.dry_run:
             _say_what_next(options)
         return code
-    if not delivery.output:
+    if not options.output:
         sys.stdout.write(text)
     return 0
 
@@ -59,13 +60,12 @@ def _text(options: JobOptions) -> str:
     return to_yaml(manifests(options))
 
 
-def _write(delivery: Delivery, text: str) -> None:
-    assert delivery.output is not None
+def _write(output: Path, text: str) -> None:
     try:
-        delivery.output.write_text(text, encoding="utf-8")
+        output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(
-            f"--output {delivery.output} cannot be written: {error.strerror}. Name another file."
+            f"--output {output} cannot be written: {error.strerror}. Name another file."
         ) from None
 
 
@@ -94,11 +94,11 @@ def find_kubectl() -> str:
     return kubectl
 
 
-def submit(kubectl: str, delivery: Delivery, text: str) -> int:
+def submit(kubectl: str, options: JobOptions, text: str) -> int:
     """Runs kubectl with the manifests on its stdin, and returns its exit code."""
-    assert delivery.verb is not None
+    assert options.verb is not None
     command = [
-        *(kubectl, delivery.verb, "--filename=-", f"--request-timeout={_REQUEST_TIMEOUT_S}s"),
-        *([f"--dry-run={delivery.dry_run}"] if delivery.dry_run else []),
+        *(kubectl, options.verb, "--filename=-", f"--request-timeout={_REQUEST_TIMEOUT_S}s"),
+        *([f"--dry-run={options.dry_run}"] if options.dry_run else []),
     ]
     return subprocess.run(command, input=text.encode(), check=False).returncode

@@ -25,7 +25,7 @@ def indexed_job(options: JobOptions) -> list[dict[str, Any]]:
     hostnames = [f"{options.name}-{index}" for index in range(options.num_instances)]
     workers = addresses(options, hostnames, options.name)
     manifests = [_service(options), _workers(options, workers)]
-    return manifests + ([evaluator_job(options, workers)] if options.has_evaluator else [])
+    return manifests + ([evaluator_job(options, workers)] if options.evaluator else [])
 
 
 def evaluator_job(options: JobOptions, workers: list[str]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def tf_job(options: JobOptions) -> list[dict[str, Any]]:
 
     Worker 0 is the chief, so that the operator knows when the run has ended.
     """
-    counts = {"Chief": 1, "Worker": options.num_instances - 1, "Evaluator": options.has_evaluator}
+    counts = {"Chief": 1, "Worker": options.num_instances - 1, "Evaluator": options.evaluator}
     deadline = options.active_deadline_s
     return [
         {

@@ -50,7 +50,7 @@ def mpi_job(options: JobOptions) -> list[dict[str, Any]]:
             "mpiReplicaSpecs": {"Launcher": _launcher(options), "Worker": _workers(options)},
         },
     }
-    if not options.has_evaluator:
+    if not options.evaluator:
         return [job]
     hostnames = [f"{options.name}-worker-{index}" for index in range(options.num_instances)]
     return [job, evaluator_job(options, addresses(options, hostnames, options.name))]

@@ -56,7 +56,7 @@ def train_job(options: JobOptions) -> list[dict[str, Any]]:
         container = program_container(options, name="node", env=env, port="grpc")
         jobs = [_job(options, "node", container, _TRAINER)]
     trainer = {name: container.pop(name) for name in _FROM_TRAIN_JOB if name in container}
-    if options.has_evaluator:
+    if options.evaluator:
         env = evaluator_variables(options, workers)
         evaluator = program_container(options, name="evaluator", env=env)
         jobs.append(_job(options, "evaluator", evaluator))
@@ -117,7 +117,7 @@ def _success_policy(options: JobOptions) -> dict[str, Any]:
     if options.engine == "grpc":
         return {}
     # sshd does not end by itself.
-    jobs = ["launcher", *(["evaluator"] if options.has_evaluator else [])]
+    jobs = ["launcher", *(["evaluator"] if options.evaluator else [])]
     return {"successPolicy": {"operator": "All", "targetReplicatedJobs": jobs}}
 
 

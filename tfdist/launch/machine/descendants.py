@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection
 
 import psutil
 
+# The guardian of an agent in the list of processes; at most 15 characters.
+GUARDIAN = "run-guardian"
 _POLL_S = 0.05
 
 
@@ -18,6 +20,8 @@ def descendants(
     awaited: Collection[int] = (), spared: Collection[psutil.Process] = ()
 ) -> list[psutil.Process]:
     """Returns the living descendants of this process, and reaps its zombie children.
+
+    Guardians are left out: each ends by itself once its agent has ended.
 
     Args:
       awaited: The process IDs of children that other code waits for; they are not reaped.
@@ -29,7 +33,8 @@ def descendants(
             if process in spared:
                 continue
             if process.status() != psutil.STATUS_ZOMBIE:
-                living.append(process)
+                if process.name() != GUARDIAN:
+                    living.append(process)
             elif process.pid not in awaited and process.ppid() == os.getpid():
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(process.pid, os.WNOHANG)
@@ -44,14 +49,14 @@ def send(number: int, processes: Collection[psutil.Process]) -> None:
 
 
 async def end_all(
-    kill_at_s: Callable[[], float],
+    is_kill_time: Callable[[], bool],
     awaited: Collection[int] = (),
     spared: Collection[psutil.Process] = (),
 ) -> bool:
     """Waits until this process has no descendants; from the kill time on, kills them.
 
     Args:
-      kill_at_s: Returns the kill time on the clock of `time.monotonic`. Called at each check.
+      is_kill_time: Returns whether the kill time has come. Called at each check.
       awaited: The process IDs of children that other code waits for.
       spared: Unrelated processes, which are left alone.
 
@@ -60,10 +65,30 @@ async def end_all(
     """
     was_killed = False
     while living := descendants(awaited, spared):
-        if time.monotonic() >= kill_at_s():
+        if is_kill_time():
             # Repeated at each check, so that the child of a process that was just forking is killed
             # as well.
             send(signal.SIGKILL, living)
             was_killed = True
         await asyncio.sleep(_POLL_S)
     return was_killed
+
+
+async def wait_for_guardians(limit_s: float) -> None:
+    """Waits until no guardian is below this process, for at most `limit_s` seconds.
+
+    An agent waits for its own guardian, so that only those of killed agents are left.
+    """
+    give_up_s = time.monotonic() + limit_s
+    while time.monotonic() < give_up_s:
+        descendants()
+        names = [_name(process) for process in psutil.Process().children(recursive=True)]
+        if GUARDIAN not in names:
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+def _name(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return str(process.name())
+    return ""

@@ -1,9 +1,11 @@
 """The start of MPI ranks: the mpirun to use, its options, and its environment."""
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -90,6 +92,17 @@ def mpirun_environment(mpirun: str, environ: Mapping[str, str]) -> dict[str, str
         # The installation folder of pip differs from the folder that Open MPI was compiled for.
         additions["OPAL_PREFIX"] = sys.prefix
     return {**additions, **environ}
+
+
+def remove_session_folder(mpirun_pid: int) -> None:
+    """Removes the temporary files that an mpirun of this machine has left because it was killed.
+
+    Open MPI 4 has them in a folder for each host and user, with one for each mpirun in it.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"ompi.*.{os.geteuid()}/pid.{mpirun_pid}"):
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another mpirun has files there
+            folder.parent.rmdir()
 
 
 def _is_from_pip(mpirun: str) -> bool:

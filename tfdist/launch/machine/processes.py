@@ -1,4 +1,4 @@
-"""Processes that run a module of this package: their command, and their ties to a parent."""
+"""Processes that run a module of this package: their command, ties to a parent, and signals."""
 
 import ctypes
 import os
@@ -48,3 +48,13 @@ def adopt_orphans() -> None:
     A search through the descendants of this process therefore finds all of them.
     """
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Returns the signals that ask this process to stop.
+
+    SIGHUP is not one of them where it was ignored at the start, as `nohup` does: it stays ignored
+    then, also in the processes that this one starts.
+    """
+    is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if is_ignored else [signal.SIGHUP])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,22 +9,23 @@ from typing import Any
 
 from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
-from tfdist.launch.options.option_parser import COMMAND, OptionParser, did_you_mean
+from tfdist.launch.options.command_line import COMMAND, CommandLine
+from tfdist.launch.options.values import did_you_mean
 
 _MOST_CHARACTERS = 100_000
 _KINDS = ("str", "seq", "map")  # YAML's names for words, lists and options
-_ABOUT_FILES = {"import-config", "export-config", "overwrite-config", "help"}
+_ABOUT_FILES = {"--import-config", "--export-config", "--overwrite-config"}
 _EXAMPLE = 'For example "num-instances: 2".'
 
 
-def read_config(path: str, parser: OptionParser) -> argparse.Namespace:
+def read_config(path: str, command_line: CommandLine) -> dict[str, Any]:
     """Reads options and an optional command from a file, as from a command line.
 
     Keys are the options' long names without the dashes, and "command" for a list of words. "null"
     stands for the option's default.
 
     Returns:
-      The result of `parser.parse_given`.
+      The result of `command_line.parse`.
 
     Raises:
       UsageError: If the file cannot be read, or an option in it is unknown or wrong.
@@ -37,8 +37,8 @@ def read_config(path: str, parser: OptionParser) -> argparse.Namespace:
             if key == COMMAND:
                 command = _command(value)
             else:
-                words += _words(parser, key, value)
-        return parser.parse_given([*words, "--", *command])
+                words += _words(command_line, key, value)
+        return command_line.parse([*words, "--", *command])
     except UsageError as error:
         raise UsageError(f"--import-config {shown(path)}: {error}") from None
 
@@ -144,27 +144,28 @@ def _load(path: str) -> Mapping[Any, Any]:
     return config
 
 
-def _words(parser: OptionParser, key: str, value: Any) -> list[str]:
+def _words(command_line: CommandLine, key: str, value: Any) -> list[str]:
     """Returns the equivalent words of a command line."""
-    allowed = {name[2:] for name in parser.long_names} - _ABOUT_FILES
-    if key not in allowed:
+    name = f"--{key}"
+    if name not in command_line.names or name in _ABOUT_FILES:
+        allowed = [name[2:] for name in command_line.names if name not in _ABOUT_FILES]
         raise UsageError(
             f"it has the unknown option {shown(key)}.{did_you_mean(key, [*allowed, COMMAND])} "
-            'Allowed are the long names of "tfdist run --help", without dashes.'
+            f'Allowed are the long names of "{command_line.prog} --help", without dashes.'
         )
-    action = parser.option(f"--{key}")
+    option = command_line.names[name]
     values = value if isinstance(value, list) else [value]
     if not all(isinstance(one, str) for one in values):
         raise UsageError(f"{key} holds more than a word or a list of words. {_EXAMPLE}")
-    if isinstance(value, list) and not isinstance(action, argparse._AppendAction):
+    if isinstance(value, list) and not option.is_list:
         raise UsageError(f"{key} holds a list of {len(values)} values, one is allowed. {_EXAMPLE}")
     if value == "null":
         return []
-    if action.nargs == 0:  # verbose
+    if option.value is None:  # verbose
         if value not in ("0", "1", "2"):
             raise UsageError(f"{key} is {shown(value)}, allowed are 0, 1 and 2. Write 1.")
-        return [f"--{key}"] * int(value)
-    return [f"--{key}={one}" for one in values]
+        return [name] * int(value)
+    return [f"{name}={one}" for one in values]
 
 
 def _command(value: Any) -> list[str]:

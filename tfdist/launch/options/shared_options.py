@@ -2,175 +2,121 @@
 
 from __future__ import annotations
 
-import argparse
-import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from tfdist.launch.options.option_parser import (
-    COMMAND,
-    boolean,
-    one_of,
-    seconds,
-    seconds_from_0,
-    seconds_or_none,
-    variable,
-    whole_number,
+from tfdist.launch.options.declaration import Group, flag, option, options_of
+from tfdist.launch.options.values import VARIABLE, any_text, one_of, whole_number
+
+SIZE = Group("size of the run")
+WORKER = Group("each worker")
+FAILURES = Group("when something goes wrong")
+_POPRUN = Group("accepted for poprun's sake", "They change nothing; a line says why.", is_last=True)
+
+START_TIMEOUT_HELP = "how long the workers wait for each other at the start"
+START_TIMEOUT_DEFAULT = "TFDIST_START_TIMEOUT_S of the environment, or 300"
+_ENGINE = (
+    "what connects the workers: grpc (TensorFlow's own, through TF_CONFIG) or horovod (over Open "
+    "MPI)"
 )
 
-ENGINES = ("grpc", "horovod")
+
+def engine(**default: Any) -> Any:
+    """Returns the field of --engine."""
+    return option(one_of("grpc", "horovod"), _ENGINE, **default, group=SIZE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeOptions:
+    """The command that every worker runs, and the numbers of workers, replicas and devices.
+
+    A .py file and "-m MODULE" in `command` follow the path of this Python. `num_instances` does not
+    count the evaluator; `num_replicas` is that of the whole run. `notices` has a line for the user
+    for each option without effect in this run.
+    """
+
+    command: tuple[str, ...]
+    notices: tuple[str, ...] = ()
+    engine: str = engine(default="grpc")
+    num_instances: int = option(whole_number(1), "worker processes", default=1, group=SIZE)
+    num_replicas: int = option(
+        whole_number(1),
+        "copies of the model in the whole run, divided evenly between the instances",
+        default=1,
+        shown_default="one per instance",
+    )
+    devices_per_replica: int = option(
+        whole_number(1),
+        "devices of each copy of the model",
+        *("--devices-per-replica", "--ipus-per-replica"),
+        default=1,
+    )
+    evaluator: bool = flag("add a process that evaluates each new checkpoint")
+
+    @property
+    def replicas_per_instance(self) -> int:
+        """The number of replicas of each instance."""
+        return self.num_replicas // self.num_instances
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """The variables and the compute threads of each worker; None leaves the threads to tfdist."""
+
+    environment: Mapping[str, str] = option(
+        VARIABLE,
+        "a variable for the workers, with this value or the one it has here (which keeps a secret "
+        "out of files and of this command); workers on this machine get all variables of this "
+        "environment anyway",
+        *("-x", "--env"),
+        default=dict,
+        group=WORKER,
+    )
+    threads: int | None = option(
+        whole_number(1),
+        "threads that compute in each worker",
+        shown_default="a machine's cores, divided between its workers",
+    )
+
 
 _NO_VIPU = "there is no V-IPU server: the devices are those of the machines themselves"
 _NO_PARTITION = "there are no partitions: each worker uses devices of the machine it runs on"
 
-# poprun's other options, each with the name of its value and the reason why it has no effect.
-MEANINGLESS = {
-    "--executable-cache-path": ("FOLDER", "TensorFlow compiles no executables to keep"),
-    "--sync-type": ("TYPE", "the engine synchronises the workers, there are no sync groups"),
-    "--vipu-server-host": ("HOST", _NO_VIPU),
-    "--vipu-server-port": ("PORT", _NO_VIPU),
-    "--vipu-server-timeout": ("SECONDS", _NO_VIPU),
-    "--vipu-partition": ("NAME", _NO_PARTITION),
-    "--vipu-partition-attempts": ("N", _NO_PARTITION),
-    "--vipu-allocation": ("NAME", _NO_PARTITION),
-    "--vipu-cluster": ("NAME", _NO_PARTITION),
-    "--update-partition": ("BOOL", _NO_PARTITION),
-    "--reset-partition": ("BOOL", _NO_PARTITION),
-    "--remove-partition": ("BOOL", _NO_PARTITION),
-}
+
+def _ignored(metavar: str, reason: str) -> Any:
+    return option(any_text(metavar), "", ignored=reason, is_exported=False, group=_POPRUN)
 
 
-def add_command_argument(parser: argparse.ArgumentParser) -> None:
-    """Adds the command that every worker runs: a list of words called `command`."""
-    parser.add_argument(
-        COMMAND,
-        nargs="*",
-        metavar="COMMAND",
-        help="what every worker runs; its own options follow it",
+@dataclass(frozen=True, kw_only=True)
+class PoprunOptions:
+    """Options of poprun that have no effect here."""
+
+    num_ilds: int | None = option(
+        whole_number(1), "link domains: a row of the topology table", group=_POPRUN
     )
+    executable_cache_path: str | None = _ignored(
+        "FOLDER", "TensorFlow compiles no executables to keep"
+    )
+    sync_type: str | None = _ignored(
+        "TYPE", "the engine synchronises the workers, there are no sync groups"
+    )
+    vipu_server_host: str | None = _ignored("HOST", _NO_VIPU)
+    vipu_server_port: str | None = _ignored("PORT", _NO_VIPU)
+    vipu_server_timeout_s: str | None = _ignored("SECONDS", _NO_VIPU)
+    vipu_partition: str | None = _ignored("NAME", _NO_PARTITION)
+    vipu_partition_attempts: str | None = _ignored("N", _NO_PARTITION)
+    vipu_allocation: str | None = _ignored("NAME", _NO_PARTITION)
+    vipu_cluster: str | None = _ignored("NAME", _NO_PARTITION)
+    update_partition: str | None = _ignored("BOOL", _NO_PARTITION)
+    reset_partition: str | None = _ignored("BOOL", _NO_PARTITION)
+    remove_partition: str | None = _ignored("BOOL", _NO_PARTITION)
 
 
-def add_size_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options for the numbers of workers, replicas and devices, and for the engine.
-
-    `num_replicas` stays None if it is not given: see `run_rules.total_replicas`.
-    """
-    group = parser.add_argument_group("size of the run")
-    group.add_argument(
-        "--engine",
-        type=one_of(*ENGINES),
-        default="grpc",
-        metavar="ENGINE",
-        help="what connects the workers: grpc (TensorFlow's own, through TF_CONFIG) or horovod "
-        "(over Open MPI) (default: %(default)s)",
-    )
-    group.add_argument(
-        "--num-instances",
-        type=whole_number(1),
-        default=1,
-        metavar="N",
-        help="worker processes (default: %(default)s)",
-    )
-    group.add_argument(
-        "--num-replicas",
-        type=whole_number(1),
-        metavar="N",
-        help="copies of the model in the whole run, divided evenly between the instances "
-        "(default: one per instance)",
-    )
-    group.add_argument(
-        "--devices-per-replica",
-        "--ipus-per-replica",
-        type=whole_number(1),
-        default=1,
-        metavar="N",
-        help="devices of each copy of the model (default: %(default)s)",
-    )
-    group.add_argument(
-        "--evaluator",
-        type=boolean,
-        nargs="?",
-        const=True,
-        default=False,
-        metavar="=BOOL",
-        help="add a process that evaluates each new checkpoint (default: no)",
-    )
-
-
-def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options for each worker: variables (`env`, a list of words) and `threads`."""
-    group = parser.add_argument_group("each worker")
-    group.add_argument(
-        "-x",
-        "--env",
-        action="append",
-        type=variable,
-        metavar="NAME[=VALUE]",
-        help="a variable for the workers, with this value or the one it has here (which keeps a "
-        "secret out of files and of this command); repeatable; workers on this machine get all "
-        "variables of this environment anyway",
-    )
-    group.add_argument(
-        "--threads",
-        type=whole_number(1),
-        metavar="N",
-        help="threads that compute in each worker (default: a machine's cores, divided between "
-        "its workers)",
-    )
-
-
-def add_failure_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options for failures: time limits, the grace period, and restarts."""
-    group = parser.add_argument_group("when something goes wrong")
-    group.add_argument(
-        "--grace",
-        type=seconds_from_0,
-        default=30.0,
-        metavar="SECONDS",
-        help="how long a worker may save and leave after TERM, before KILL (default: 30)",
-    )
-    group.add_argument(
-        "--start-timeout",
-        type=seconds,
-        metavar="SECONDS",
-        help="how long the workers wait for each other at the start "
-        "(default: TFDIST_START_TIMEOUT_S of the environment, or 300)",
-    )
-    group.add_argument(
-        "--stall-timeout",
-        type=seconds_or_none,
-        default=math.inf,
-        metavar="SECONDS",
-        help='a worker that makes no step for so long counts as dead; "none" waits indefinitely '
-        "(default: none)",
-    )
-    group.add_argument(
-        "--max-restarts",
-        type=whole_number(0),
-        default=0,
-        metavar="N",
-        help="how often all workers are started again, from the last checkpoint, after one died "
-        "(default: %(default)s)",
-    )
-
-
-def add_poprun_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of poprun that have no effect here."""
-    group = parser.add_argument_group(
-        "accepted for poprun's sake", "They change nothing; a line says why."
-    )
-    group.add_argument(
-        "--num-ilds",
-        type=whole_number(1),
-        metavar="N",
-        help="link domains: a row of the topology table",
-    )
-    for name, (metavar, _) in MEANINGLESS.items():
-        group.add_argument(name, metavar=metavar)
-
-
-def meaningless_notices(given: argparse.Namespace) -> list[str]:
+def ignored_notices(options: type, given: Mapping[str, Any]) -> list[str]:
     """Returns a line for each option that was given and has no effect."""
     return [
-        f"{name} is ignored: {reason}"
-        for name, (_, reason) in MEANINGLESS.items()
-        if getattr(given, name[2:].replace("-", "_")) is not None
+        f"{declared.long_name} is ignored: {declared.ignored}"
+        for declared in options_of(options).values()
+        if declared.ignored and declared.field in given
     ]

@@ -3,7 +3,8 @@
 The agent starts the worker with the command and environment that the launcher sends. It forwards
 the worker's output and progress to the launcher, and the launcher's signals to the worker. It ends
 once no process of the worker is left and the launcher has sent "bye". If the launcher closes the
-connection or is silent for `SILENCE_S` seconds, the agent stops the worker: with TERM, then KILL.
+connection, or its machine does not answer for `SILENCE_S` seconds, the agent stops the worker: with
+TERM, then KILL.
 
 The drawing in `supervision.py` shows launcher, agents and workers together.
 """
@@ -39,6 +40,7 @@ from tfdist.launch.channel import (
     TOKEN_VARIABLE,
     Channel,
 )
+from tfdist.launch.handshake import introduce
 from tfdist.launch.machine.cores_and_gpus import (
     Share,
     bound_cores,
@@ -46,11 +48,14 @@ from tfdist.launch.machine.cores_and_gpus import (
     share_environment,
 )
 from tfdist.launch.machine.descendants import descendants, end_all, send
-from tfdist.launch.machine.processes import adopt_orphans, die_with_parent
+from tfdist.launch.machine.processes import adopt_orphans, die_with_parent, stop_signals
+from tfdist.launch.observed_time import ObservedClock
+from tfdist.launch.run.guardian import guarded
 from tfdist.process import endings
-from tfdist.process.progress_file import ProgressFile, progress_environment
+from tfdist.process.progress_file import Progress, ProgressFile, progress_environment
 
 _CONNECT_LIMIT_S = 10.0  # for each of the launcher's addresses
+_RETRY_S = 0.2
 # The last output arrives soon after the worker's last process has ended. The limit is needed
 # because an unrelated process may hold the pipe open.
 _DRAIN_LIMIT_S = 2.0
@@ -72,9 +77,16 @@ class Agent:
       channel: The connection to the launcher.
       start: The launcher's message "start".
       progress_path: The file to which the worker's training writes its progress.
+      clock: The clock of all limits.
     """
 
-    def __init__(self, channel: Channel, start: Mapping[str, Any], progress_path: Path) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        start: Mapping[str, Any],
+        progress_path: Path,
+        clock: ObservedClock,
+    ) -> None:
         self._channel = channel
         self._start = start
         self._progress = ProgressFile(progress_path)
@@ -83,7 +95,9 @@ class Agent:
             **progress_environment(progress_path),
         }
         self._grace_s = float(start["grace_s"])
-        self._kill_at_s = float("inf")
+        self._clock = clock
+        self._kill_at_s = float("inf")  # on the observed clock, as all times here
+        self._changed: tuple[float, float] = (-1.0, 0.0)
         self._is_stopping = asyncio.Event()
         self._worker: subprocess.Popen[bytes] | None = None
 
@@ -94,7 +108,9 @@ class Agent:
         not found, else 126. Also returns once the launcher is gone and the worker has ended.
         """
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if self._start["ignores_hang_up"]:  # mpirun has set it back for its ranks
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for number in stop_signals():
             loop.add_signal_handler(number, self._stop, self._grace_s)
         loop.add_signal_handler(signal.SIGUSR1, self._pass_on, signal.SIGUSR1)
         obeying = asyncio.create_task(self._obey())
@@ -121,20 +137,20 @@ class Agent:
         pumps = asyncio.gather(self._pump(worker.stdout, "out"), self._pump(worker.stderr, "err"))
         # asyncio's subprocess.wait() would also wait until every process has closed the pipes.
         code = await asyncio.get_running_loop().run_in_executor(None, worker.wait)
-        ended_s = time.monotonic()
-        was_killed = time.monotonic() >= self._kill_at_s
+        ended_s = self._clock.now_s()
+        was_killed = self._is_kill_time()
         # The worker's output must be sent before its end is reported.
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(pumps), BEAT_S)
         self._say_state(is_stopped=False)
-        self._channel.say("ended", code=code, ago_s=time.monotonic() - ended_s)
+        self._channel.say("ended", code=code, ago_s=self._clock.now_s() - ended_s)
         killing.cancel()
         if self._kill_at_s == float("inf"):
             send(signal.SIGTERM, descendants())
-            self._kill_at_s = time.monotonic() + _LEFTOVERS_GRACE_S
+            self._kill_at_s = self._clock.now_s() + _LEFTOVERS_GRACE_S
         else:  # its process group got TERM already, and may need the rest of the grace period
             send(signal.SIGTERM, [one for one in descendants() if _group(one) != worker.pid])
-        await end_all(lambda: self._kill_at_s)
+        await end_all(self._is_kill_time)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(pumps, _DRAIN_LIMIT_S)
         reporting.cancel()
@@ -176,25 +192,31 @@ class Agent:
             self._channel.say("output", stream=stream, text=cut)
 
     async def _report(self) -> None:
-        looked_at_s, is_stopped = time.monotonic(), False
+        looked_at_s, is_stopped = self._clock.now_s(), False
         while True:
-            quiet_s = self._quiet_s()
+            quiet_s = self._quiet_s(self._progress.read())
             if quiet_s is not None and quiet_s < _QUIET_S:
                 is_stopped = False
-            elif time.monotonic() - looked_at_s >= _QUIET_S:
-                looked_at_s, is_stopped = time.monotonic(), self._is_stopped()
+            elif self._clock.now_s() - looked_at_s >= _QUIET_S:
+                looked_at_s, is_stopped = self._clock.now_s(), self._is_stopped()
             # `is_stopped` was determined before this report of a quiet worker.
             self._say_state(is_stopped=is_stopped)
             await asyncio.sleep(BEAT_S)
 
-    def _quiet_s(self) -> float | None:
-        progress = self._progress.read()
-        return None if progress is None else time.monotonic() - progress.time_s
+    def _quiet_s(self, progress: Progress | None) -> float | None:
+        """Returns the observed seconds since the last change of the progress."""
+        if progress is None:
+            return None
+        now_s = self._clock.now_s()
+        if progress.time_s != self._changed[0]:
+            before_s = min(BEAT_S, time.monotonic() - progress.time_s)
+            self._changed = (progress.time_s, now_s - before_s)
+        return now_s - self._changed[1]
 
     def _say_state(self, *, is_stopped: bool) -> None:
         progress = self._progress.read()
-        quiet_s = time.monotonic() - progress.time_s if progress is not None else None
         told = asdict(progress) if progress is not None else None
+        quiet_s = self._quiet_s(progress)
         self._channel.say("state", is_stopped=is_stopped, progress=told, quiet_s=quiet_s)
 
     def _is_stopped(self) -> bool:
@@ -208,10 +230,7 @@ class Agent:
     async def _obey(self) -> None:
         """Follows the launcher's messages until "bye"; stops the worker if the launcher is gone."""
         while True:
-            try:
-                message = await self._channel.hear(SILENCE_S)
-            except TimeoutError:
-                message = None
+            message = await _hear(self._channel, self._clock)
             if message is None:
                 self._channel.close()
                 self._stop(self._grace_s)
@@ -228,12 +247,15 @@ class Agent:
         if self._kill_at_s == float("inf"):
             self._pass_on(signal.SIGTERM)
             self._pass_on(signal.SIGCONT)  # a stopped process handles TERM only after CONT
-        self._kill_at_s = min(self._kill_at_s, time.monotonic() + grace_s)
+        self._kill_at_s = min(self._kill_at_s, self._clock.now_s() + grace_s)
         self._is_stopping.set()
 
     async def _kill_in_time(self, worker: int) -> None:
         await self._is_stopping.wait()
-        await end_all(lambda: self._kill_at_s, awaited=[worker])
+        await end_all(self._is_kill_time, awaited=[worker])
+
+    def _is_kill_time(self) -> bool:
+        return self._clock.now_s() >= self._kill_at_s
 
     def _pass_on(self, number: int) -> None:
         """Sends a signal to the worker's process group, unless the worker has ended."""
@@ -267,50 +289,79 @@ def worker_environment(
     return {**kept, **additions}
 
 
-async def _connect(addresses: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(addresses: str, token: str) -> Channel:
     """Connects to the first of the launcher's addresses ("host:port,host:port") that answers.
 
     Raises:
-      ConnectionError: If none answers within `_CONNECT_LIMIT_S` seconds.
+      ConnectionError: If no launcher with this token answers at any of them.
     """
     problems = []
     for address in addresses.split(","):
-        host, _, port = address.rpartition(":")
-        opening = asyncio.open_connection(host.strip("[]"), int(port), limit=LINE_LIMIT_BYTES)
         try:
-            return await asyncio.wait_for(opening, _CONNECT_LIMIT_S)
+            return await asyncio.wait_for(_meet_launcher(address, token), _CONNECT_LIMIT_S)
         except (OSError, asyncio.TimeoutError) as error:
-            problems.append(f"{address}: {error or 'no answer'}")
+            problems.append(f"{address}: {str(error) or 'no answer'}")
     raise ConnectionError(f"the launcher cannot be reached from here ({'; '.join(problems)})")
 
 
-async def _run(index: int) -> None:
-    reader, writer = await _connect(os.environ[ADDRESSES_VARIABLE])
-    channel = Channel(reader, writer)
-    channel.say(
-        "hello",
-        token=os.environ[TOKEN_VARIABLE],
-        index=index,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-    )
+async def _meet_launcher(address: str, token: str) -> Channel:
+    """Returns the channel to the launcher at this address.
+
+    Connects again if the connection is closed in the handshake: a launcher to which many other
+    processes connect drops some connections.
+    """
+    host, _, port = address.rpartition(":")
     while True:
+        reader, writer = await asyncio.open_connection(
+            host.strip("[]"), int(port), limit=LINE_LIMIT_BYTES
+        )
         try:
-            message = await channel.hear(SILENCE_S)
-        except TimeoutError:
-            return
+            if await introduce(reader, writer, token):
+                return Channel(reader, writer)
+        except ConnectionError:
+            writer.close()
+            await asyncio.sleep(_RETRY_S)
+        else:
+            writer.close()
+            raise ConnectionError("another program answers there")
+
+
+async def _hear(channel: Channel, clock: ObservedClock) -> Mapping[str, Any] | None:
+    """Returns the launcher's next message; None if the launcher is gone.
+
+    A launcher that is silent is gone if its machine does not answer either. Otherwise it is
+    suspended, as by Ctrl-Z, and will send messages again.
+    """
+    heard_s = clock.now_s()
+    while True:
+        with contextlib.suppress(TimeoutError):
+            return await channel.hear(BEAT_S)
+        silent_s = clock.now_s() - heard_s
+        if silent_s > SILENCE_S and not channel.is_answered():
+            return None
+        if silent_s > SILENCE_S / 4:
+            channel.say("alive")  # Only what is sent can be answered.
+
+
+async def _run(index: int) -> None:
+    channel = await _connect(os.environ[ADDRESSES_VARIABLE], os.environ[TOKEN_VARIABLE])
+    channel.say("hello", index=index, host=socket.gethostname(), pid=os.getpid())
+    clock = ObservedClock()
+    while True:
+        message = await _hear(channel, clock)
         if message is None or message["kind"] == "bye":
             return
         if message["kind"] == "start":
             break
     folder = Path(tempfile.mkdtemp(prefix="tfdist-"))
-    try:
-        await Agent(channel, message, folder / "progress").keep()
-    finally:
-        with contextlib.suppress(asyncio.TimeoutError):  # a stopped launcher reads nothing
-            await asyncio.wait_for(channel.flush(), _DRAIN_LIMIT_S)
-        channel.close()
-        shutil.rmtree(folder, ignore_errors=True)
+    with guarded(folder):
+        try:
+            await Agent(channel, message, folder / "progress", clock).keep()
+        finally:
+            with contextlib.suppress(asyncio.TimeoutError):  # a stopped launcher reads nothing
+                await asyncio.wait_for(channel.flush(), _DRAIN_LIMIT_S)
+            channel.close()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def main(index: str = "") -> None:

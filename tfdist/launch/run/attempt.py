@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import os
 import secrets
-import time
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,17 +17,21 @@ from typing import Any
 
 import psutil
 
+from tfdist.cluster.tasks import printable
 from tfdist.launch.channel import (
     ADDRESSES_VARIABLE,
     BEAT_S,
-    LINE_LIMIT_BYTES,
     SILENCE_S,
     TOKEN_VARIABLE,
     Channel,
 )
 from tfdist.launch.errors import StartError
-from tfdist.launch.machine.descendants import end_all
-from tfdist.launch.plan import Plan
+from tfdist.launch.machine.descendants import end_all, wait_for_guardians
+from tfdist.launch.machine.mpi import remove_session_folder
+from tfdist.launch.machine.processes import stop_signals
+from tfdist.launch.observed_time import ObservedClock
+from tfdist.launch.plan import Plan, WorkerPlan
+from tfdist.launch.run.listener import Listener
 from tfdist.launch.run.starters import Starter
 from tfdist.launch.screen.terminal import Stream
 from tfdist.launch.worker_state import WorkerState
@@ -38,6 +41,10 @@ from tfdist.process.progress_file import Progress
 _AFTER_KILL_S = 5.0
 # mpirun needs a moment to clean up after its last rank has ended.
 _STARTER_END_S = 5.0
+# The guardians of killed agents need some milliseconds.
+_GUARDIANS_END_S = 3.0
+
+_LONGEST_HOST = 64  # Linux's limit
 
 
 class Attempt:
@@ -51,7 +58,10 @@ class Attempt:
       grace_s: Seconds between TERM and KILL.
       start_timeout_s: The time limit for all agents to connect, in seconds.
       folder: The folder of "start.log", which receives the output of the starters themselves.
+      cwd: The working directory of the workers.
+      clock: The clock of all limits.
       on_output: Called with the worker's index, "out" or "err", and the text as it was printed.
+      on_stranger: Called with the IP address of each connection that is not an agent's.
 
     Attributes:
       workers: The state of each worker, in order of index.
@@ -68,7 +78,10 @@ class Attempt:
         grace_s: float,
         start_timeout_s: float,
         folder: Path,
+        cwd: str,
+        clock: ObservedClock,
         on_output: Callable[[int, Stream, str], None],
+        on_stranger: Callable[[str], None],
     ) -> None:
         self.workers = [WorkerState(plan=worker) for worker in plan.workers]
         self.changed = asyncio.Event()
@@ -79,9 +92,12 @@ class Attempt:
         self._grace_s = grace_s
         self._start_timeout_s = start_timeout_s
         self._starter_log = folder / "start.log"
+        self._cwd = cwd
+        self._clock = clock
         self._on_output = on_output
+        self._on_stranger = on_stranger
         self._token = secrets.token_hex(16)
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._processes: list[asyncio.subprocess.Process] = []
         self._is_given_up = False
@@ -102,22 +118,23 @@ class Attempt:
             raise StartError(str(error)) from None
         self._keep(self._beat())
         await self._wait_for_agents()
-        now_s = time.monotonic()
+        now_s = self._clock.now_s()
         for worker in self.workers:
             assert worker.channel is not None
             worker.started_s = worker.heard_s = now_s
-            worker.channel.say("start", **self._start_message(worker))
+            message = start_message(worker.plan, self._plan, cwd=self._cwd, grace_s=self._grace_s)
+            worker.channel.say("start", **message)
 
     async def _start_agents(self) -> None:
-        # The tasks are kept here and not by asyncio, which would print a traceback for a connection
-        # that is still open at the end.
-        self._server = await asyncio.start_server(
-            lambda reader, writer: self._keep(self._receive(reader, writer)),
+        self._listener = Listener(
             self._listen_on,
-            0,
-            limit=LINE_LIMIT_BYTES,
+            token=self._token,
+            num_agents=len(self.workers),
+            on_agent=self._listen,
+            on_stranger=self._on_stranger,
         )
-        port = self._server.sockets[0].getsockname()[1]
+        self._listener.start()
+        port = self._listener.port
         way_back = {
             ADDRESSES_VARIABLE: ",".join(f"{host}:{port}" for host in self._own_hosts),
             TOKEN_VARIABLE: self._token,
@@ -154,11 +171,11 @@ class Attempt:
         after the kill time at most.
 
         Args:
-          kill_at_s: Returns the time at which the agents kill their workers, on the clock of
-            `time.monotonic`. Called again at each check.
+          kill_at_s: Returns the time at which the agents kill their workers, on `clock`.
+            Called again at each check.
         """
-        while any(not _is_silent(worker) for worker in self._reachable()):
-            if time.monotonic() > kill_at_s() + _AFTER_KILL_S:
+        while any(not self._is_silent(worker) for worker in self._reachable()):
+            if self._clock.now_s() > kill_at_s() + _AFTER_KILL_S:
                 return
             await self.wait_for_change()
 
@@ -175,12 +192,12 @@ class Attempt:
                 for index in starter.workers:
                     worker = self.workers[index]
                     if worker.orphaned_s is None and not worker.is_over:
-                        worker.orphaned_s = time.monotonic()
+                        worker.orphaned_s = self._clock.now_s()
 
     async def close(self) -> None:
         """Ends all agents, starters and workers that still run, in any state.
 
-        Sends "bye" to each agent, gives mpirun `_STARTER_END_S` seconds if all workers are gone,
+        Sends "bye" to each agent, gives mpirun `_STARTER_END_S` seconds if all workers are over,
         then kills every process that is left below this one.
         """
         for worker in self.workers:
@@ -188,22 +205,25 @@ class Attempt:
                 worker.channel.say("bye")
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(worker.channel.flush(), BEAT_S)
-        give_up_s = time.monotonic() + (_STARTER_END_S if self._all_over() else 0.0)
+        give_up_s = self._clock.now_s() + (_STARTER_END_S if self._all_over() else 0.0)
         while any(one.returncode is None for one in self._processes):
-            if time.monotonic() > give_up_s:
+            if self._clock.now_s() > give_up_s:
                 break
             await asyncio.sleep(0.02)
         awaited = {one.pid for one in self._processes if one.returncode is None}
-        await end_all(lambda: 0.0, spared=self._spared, awaited=awaited)
+        await end_all(lambda: True, spared=self._spared, awaited=awaited)
+        await wait_for_guardians(_GUARDIANS_END_S)
         for process in self._processes:
             await process.wait()
+        for pid in awaited:
+            remove_session_folder(pid)
         for task in self._tasks:
             task.cancel()
         for worker in self.workers:
             if worker.channel is not None:
                 worker.channel.close()
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            await self._listener.close()
 
     def starter_output(self) -> str:
         """Returns the output of the starters themselves; "" if there is none."""
@@ -212,7 +232,7 @@ class Attempt:
         return ""
 
     def _all_over(self) -> bool:
-        return all(worker.is_gone for worker in self.workers)
+        return all(worker.is_over for worker in self.workers)
 
     def _reachable(self) -> list[Any]:
         return [w for w in self.workers if w.channel is not None and not w.is_over]
@@ -229,7 +249,7 @@ class Attempt:
             await asyncio.sleep(SILENCE_S / 8)
 
     async def _wait_for_agents(self) -> None:
-        give_up_s = time.monotonic() + self._start_timeout_s
+        give_up_s = self._clock.now_s() + self._start_timeout_s
         while missing := [worker for worker in self.workers if worker.channel is None]:
             names = ", ".join(f"{w.plan.name} ({w.plan.host})" for w in missing)
             if self._is_given_up:
@@ -242,7 +262,7 @@ class Attempt:
                         f"{starter.name} ended with exit code {process.returncode} before {names} "
                         f"had started.\n{_tail(self.starter_output())}"
                     )
-            if time.monotonic() > give_up_s:
+            if self._clock.now_s() > give_up_s:
                 raise StartError(
                     f"{names} did not start within {self._start_timeout_s:g} s. Check that "
                     "the hosts can be reached and run the same Python at the same path.\n"
@@ -250,57 +270,37 @@ class Attempt:
                 )
             await self.wait_for_change()
 
-    def _start_message(self, worker: WorkerState) -> dict[str, Any]:
-        plan = worker.plan
-        return {
-            "command": plan.command,
-            "environment": dict(plan.environment),
-            "cwd": os.getcwd(),
-            "cores": plan.cores,
-            "share": asdict(plan.share) if plan.share is not None else None,
-            "is_rank": self._plan.engine == "horovod" and len(plan.replicas) > 0,
-            "grace_s": self._grace_s,
-        }
-
-    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        channel = Channel(reader, writer)
-        with contextlib.suppress(TimeoutError), contextlib.closing(channel):
-            await self._listen(channel)
-
     async def _listen(self, channel: Channel) -> None:
         """Receives an agent's messages until it closes the connection."""
-        hello = await channel.hear(SILENCE_S)
+        hello = None
+        with contextlib.suppress(TimeoutError):
+            hello = await channel.hear(SILENCE_S)
         worker = self._greeted(hello)
         if hello is None or worker is None:
             return
-        worker.channel, worker.heard_s = channel, time.monotonic()
-        worker.host = str(hello.get("host", worker.plan.host))
+        worker.channel, worker.heard_s = channel, self._clock.now_s()
+        worker.host = printable(str(hello.get("host", worker.plan.host)), most=_LONGEST_HOST)
         self.changed.set()
         while message := await channel.hear():
-            worker.heard_s = time.monotonic()
+            worker.heard_s = self._clock.now_s()
             self._note(worker, message)
             if message["kind"] != "state":
                 self.changed.set()
         if not worker.is_gone:
-            worker.is_lost, worker.lost_s = True, time.monotonic()
+            worker.is_lost, worker.lost_s = True, self._clock.now_s()
+            worker.absence_s = self._clock.absence_before_s(worker.lost_s)
         self.changed.set()
 
     def _greeted(self, hello: Mapping[str, Any] | None) -> WorkerState | None:
-        """Returns the worker of the agent that sent `hello`; None for any other process.
-
-        An agent must send the token of this attempt, and the index of a worker without an agent.
-        """
+        """Returns the worker of the agent that sent `hello`; None if it is not expected."""
         if hello is None or hello["kind"] != "hello":
-            return None
-        token = str(hello.get("token")).encode(errors="replace")  # JSON may contain lone surrogates
-        if not hmac.compare_digest(token, self._token.encode()):
             return None
         index = hello.get("index")
         free = [one for one in self.workers if one.plan.index == index and one.channel is None]
         return free[0] if free else None
 
     def _note(self, worker: WorkerState, message: Mapping[str, Any]) -> None:
-        kind, now_s = message["kind"], time.monotonic()
+        kind, now_s = message["kind"], self._clock.now_s()
         if kind == "output":
             self._on_output(worker.plan.index, message["stream"], message["text"])
         elif kind == "state":
@@ -318,10 +318,24 @@ class Attempt:
         elif kind == "gone":
             worker.is_gone, worker.was_killed = True, message["was_killed"]
 
+    def _is_silent(self, worker: WorkerState) -> bool:
+        return worker.heard_s is not None and self._clock.now_s() - worker.heard_s > SILENCE_S
 
-def _is_silent(worker: WorkerState) -> bool:
-    return worker.heard_s is not None and time.monotonic() - worker.heard_s > SILENCE_S
+
+def start_message(worker: WorkerPlan, plan: Plan, *, cwd: str, grace_s: float) -> dict[str, Any]:
+    """Returns the facts of a worker's message "start"."""
+    return {
+        "command": worker.command,
+        "environment": dict(worker.environment),
+        "cwd": cwd,
+        "cores": worker.cores,
+        "share": asdict(worker.share) if worker.share is not None else None,
+        "is_rank": plan.engine == "horovod" and len(worker.replicas) > 0,
+        "grace_s": grace_s,
+        "ignores_hang_up": signal.SIGHUP not in stop_signals(),
+    }
 
 
 def _tail(text: str) -> str:
-    return "\n".join(text.strip().splitlines()[-15:])
+    """Returns the last lines of what mpirun, ssh, and the hosts that they reached have printed."""
+    return "\n".join(printable(line) for line in text.strip().splitlines()[-15:])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import signal
 import sys
@@ -10,14 +12,23 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
+from tfdist.launch.channel import LINE_LIMIT_BYTES
 from tfdist.launch.errors import UsageError
+from tfdist.launch.machine.limits import check_command, check_size, check_words, find_limits
 from tfdist.launch.machine.mpi import find_mpirun, horovod_problem
 from tfdist.launch.machine.ports import ReservedPorts
-from tfdist.launch.machine.processes import adopt_orphans
+from tfdist.launch.machine.processes import adopt_orphans, python_command
 from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.plan import num_local_ports, plan_here
+from tfdist.launch.plan import Plan, num_local_ports, plan_here
+from tfdist.launch.run.attempt import start_message
 from tfdist.launch.run.description import description, notices
-from tfdist.launch.run.run_logs import default_log_dir, make_log_dir
+from tfdist.launch.run.run_logs import (
+    default_log_dir,
+    kept_from_pruning,
+    make_log_dir,
+    prune_logs,
+)
+from tfdist.launch.run.starters import AGENT, starters_of
 from tfdist.launch.run.supervision import Supervision
 from tfdist.launch.screen.terminal import Terminal
 
@@ -29,21 +40,51 @@ def main(options: RunOptions) -> int:
       UsageError: If a requirement of the run is missing. No process was started.
     """
     _check_engine(options)
+    _check_limits(options)
+    with ReservedPorts(num_local_ports(options)) as ports:
+        plan = plan_here(options, ports.ports, options.log_dir or default_log_dir(datetime.now()))
+    _check_lengths(options, plan)
     if options.dry_run:
-        with ReservedPorts(num_local_ports(options)) as ports:
-            plan = plan_here(
-                options, ports.ports, options.log_dir or default_log_dir(datetime.now())
-            )
         return _print([*notices(options), *description(options, plan, verbosity=2)])
     log_dir = make_log_dir(
         options.log_dir or default_log_dir(datetime.now()), must_be_new=options.log_dir is None
     )
+    if options.log_dir is None:
+        prune_logs(options.keep_logs)
     adopt_orphans()
-    terminal = Terminal(sys.stdout, sys.stderr)
+    terminal = Terminal(sys.stdout, sys.stderr, color=options.color)
     try:
-        return asyncio.run(Supervision(options, log_dir, terminal).run())
+        with kept_from_pruning(log_dir):
+            return asyncio.run(Supervision(options, log_dir, terminal).run())
     finally:
-        terminal.close()
+        for error in terminal.close():
+            if error.cause == "disk" and error.stream == "out":
+                with contextlib.suppress(OSError):
+                    print(f"tfdist: {error}", file=sys.stderr)
+
+
+def _check_limits(options: RunOptions) -> None:
+    num_here = options.evaluator + (options.num_instances if options.is_on_this_machine else 0)
+    if options.is_on_this_machine or not options.dry_run:
+        num_elsewhere = options.num_instances + options.evaluator - num_here
+        check_size(num_here, num_elsewhere, find_limits())
+    if options.uses_mpirun:  # at least this much of its command is repeated for each instance
+        check_command("mpirun", python_command(AGENT) * options.num_instances, {})
+
+
+def _check_lengths(options: RunOptions, plan: Plan) -> None:
+    """Checks the lengths of all commands that the run would start."""
+    for worker in (plan.workers[0], plan.workers[-1]):  # the longest ones: others differ in digits
+        check_words(worker.command, worker.environment)
+        message = json.dumps(start_message(worker, plan, cwd=os.getcwd(), grace_s=options.grace_s))
+        if len(message) >= LINE_LIMIT_BYTES:
+            raise UsageError(
+                f"the command and variables of {worker.name} have {len(message)} bytes, and at "
+                f"most {LINE_LIMIT_BYTES - 1} can be sent to its agent. Put long lists into a file "
+                "that the program reads."
+            )
+    for starter in starters_of(plan, options, os.environ) if options.uses_mpirun else ():
+        check_command(starter.name, starter.command, {**os.environ, **starter.environment})
 
 
 def _print(lines: Iterable[str]) -> int:
@@ -53,6 +94,10 @@ def _print(lines: Iterable[str]) -> int:
     except BrokenPipeError:  # the reader has closed the pipe, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as error:  # a full disk
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"tfdist: stdout cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
     return 0
 
 

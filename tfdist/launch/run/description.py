@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from tfdist.cluster.tasks import printable
 from tfdist.launch.failures import joined_names, numbers_text
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.plan import Plan, WorkerPlan
@@ -78,7 +79,8 @@ def topology_table(plan: Plan, width: int) -> str:
         if len(lines[1]) <= width:
             return "\n".join(lines)
     columns = levels[-1]
-    for num_first in range(len(columns) - 2, 0, -1):
+    most = min(len(columns) - 2, width)  # no column is narrower than a character
+    for num_first in range(most, 0, -1):
         left_out = dict.fromkeys(columns[0], "...")
         left_out["hosts"] = f"{len(columns) - 1 - num_first} more"
         lines = _drawn([*columns[:num_first], left_out, columns[-1]], _HOST_WIDTHS[-1])
@@ -148,7 +150,7 @@ def _notes(plan: Plan) -> list[str]:
     for title, texts in {
         "cores": cores,
         "threads": {w.name: _threads_text(w) for w in plan.workers},
-        "GPUs": {w.name: w.environment.get(_GPUS_VARIABLE, "") for w in instances},
+        "GPUs": {w.name: _variable_text(w, _GPUS_VARIABLE) for w in instances},
     }.items():
         if any(texts.values()):
             notes.append(f"{title}: {_for_each({k: v or 'not set' for k, v in texts.items()})}")
@@ -168,8 +170,14 @@ def _cores_text(worker: WorkerPlan) -> str:
 
 def _threads_text(worker: WorkerPlan) -> str:
     if worker.share is None:
-        return worker.environment.get(_THREADS_VARIABLE, "")
+        return _variable_text(worker, _THREADS_VARIABLE)
     return str(worker.share.threads or "as many as cores")
+
+
+def _variable_text(worker: WorkerPlan, name: str) -> str:
+    """Returns a variable's value as one word that a shell leaves as it is; "" if it is not set."""
+    value = worker.environment.get(name, "")
+    return shlex.quote(printable(value)) if value else ""
 
 
 def _for_each(texts: Mapping[str, str]) -> str:
@@ -207,7 +215,8 @@ def command_lines(plan: Plan) -> list[str]:
             lines += [f"# {names}", f"export {_assignments(exported)}"]
         for worker in workers:
             own = {k: v for k, v in worker.environment.items() if k not in exported}
-            lines.append(f"# {worker.name} on {worker.host}, log: {worker.log_path}")
+            log = shlex.quote(printable(str(worker.log_path)))
+            lines.append(f"# {worker.name} on {worker.host}, log: {log}")
             lines.append(f"{_assignments(own)} {command_text(worker.command)}".lstrip())
     if any(_HIDDEN in line for line in lines):
         lines.append(f"# {_HIDDEN} stands for a secret")
@@ -225,15 +234,11 @@ def command_text(command: Sequence[str]) -> str:
             shown.append(f"{name}={_HIDDEN}")
         else:
             shown.append(word)
-    return " ".join(_quoted(word) for word in shown)
+    return shlex.join(shown)
 
 
 def _assignments(variables: Mapping[str, str]) -> str:
     return " ".join(
-        f"{name}={_HIDDEN if _SECRET_VARIABLE.search(name) else shlex.quote(value)}"
+        f"{name}={shlex.quote(_HIDDEN if _SECRET_VARIABLE.search(name) else value)}"
         for name, value in sorted(variables.items())
     )
-
-
-def _quoted(word: str) -> str:
-    return word if word.endswith(_HIDDEN) else shlex.quote(word)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import fcntl
+import os
+import re
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
@@ -12,10 +15,16 @@ from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.plan import Plan
 
+_FOLDER = "tfdist-logs"
+# The names of the folders that `make_log_dir` makes by default, and of the files in them.
+_RUN = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:\.(\d+))?")
+_LOG = re.compile(r"start\.log|worker-\d+\.log|evaluator\.log")
+_LOCKED = "start.log"
+
 
 def default_log_dir(now: datetime) -> Path:
     """Returns a path below the current folder, named after the time; makes no folder."""
-    return Path("tfdist-logs", f"{now:%Y-%m-%d_%H-%M-%S}")
+    return Path(_FOLDER, f"{now:%Y-%m-%d_%H-%M-%S}")
 
 
 def make_log_dir(folder: Path, *, must_be_new: bool) -> Path:
@@ -45,6 +54,50 @@ def make_log_dir(folder: Path, *, must_be_new: bool) -> Path:
     raise UsageError(f"{shown(str(folder))} is one of a thousand. Name a folder with --log-dir.")
 
 
+@contextlib.contextmanager
+def kept_from_pruning(folder: Path) -> Iterator[None]:
+    """Keeps other launchers from deleting this folder in the `with` block, by a lock on a file."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # a file system without locks
+            file = stack.enter_context((folder / _LOCKED).open("ab"))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def prune_logs(num_kept: int, folder: Path = Path(_FOLDER)) -> int:
+    """Deletes the oldest folders of logs; returns their number.
+
+    Only those that have a default name, nothing but logs in them, and a run that is over.
+
+    Args:
+      num_kept: The number of folders that are kept, of those with a default name.
+      folder: The folder of these folders.
+    """
+    try:
+        paths = [path for path in folder.iterdir() if not path.is_symlink()]
+    except OSError:
+        return 0
+    runs = {path: _RUN.fullmatch(path.name) for path in paths}
+    in_order = sorted((name[1], int(name[2] or 1), path) for path, name in runs.items() if name)
+    return sum(_delete(path) for *_, path in in_order[: max(0, len(in_order) - num_kept)])
+
+
+def _delete(run: Path) -> bool:
+    """Deletes a folder of logs if it has nothing else in it, and its run is over."""
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        files = list(run.iterdir())
+        if not all(_LOG.fullmatch(file.name) and file.is_file() for file in files):
+            return False
+        # Without this file, the run has just begun.
+        locked = stack.enter_context((run / _LOCKED).open("r+b"))
+        fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for file in files:
+            file.unlink()
+        run.rmdir()
+        return True
+    return False
+
+
 class RunLogs:
     """The open log files of a run.
 
@@ -58,11 +111,29 @@ class RunLogs:
         self._say = say
         self._files: dict[int, TextIO] = {}
         for worker in plan.workers:
-            try:
-                # Appends, because an earlier start of the same run may have written to it.
-                self._files[worker.index] = worker.log_path.open("a", encoding="utf-8")
-            except OSError as error:
-                say(f"the log {worker.log_path} cannot be written: {error.strerror}")
+            self._open(worker.index, worker.log_path)
+
+    def _open(self, worker: int, path: Path) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Appends, because an earlier start of the same run may have written to it.
+            self._files[worker] = path.open("a", encoding="utf-8")
+        except OSError as error:
+            self._say(f"the log {path} cannot be written: {error.strerror}")
+
+    def restore(self) -> None:
+        """Makes the logs that were removed again, with their folder; they have what comes then."""
+        removed = {
+            worker: Path(file.name)
+            for worker, file in self._files.items()
+            if not os.path.exists(file.name)
+        }
+        if removed:
+            names = ", ".join(str(path) for path in removed.values())
+            self._say(f"logs were removed while they were written, and are made again: {names}")
+        for worker, path in removed.items():
+            self._files.pop(worker).close()
+            self._open(worker, path)
 
     def write(self, worker: int, text: str) -> None:
         """Appends a worker's output to its log and flushes it."""

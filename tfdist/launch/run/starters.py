@@ -11,7 +11,7 @@ from tfdist.launch.machine.processes import python_command
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.plan import Plan, WorkerPlan
 
-_AGENT = "tfdist.launch.run.agent"
+AGENT = "tfdist.launch.run.agent"
 # The variables for finding programs on another machine, and for connecting to the launcher. The
 # command contains only their names, because other users of a machine can read its commands.
 _EXPORTED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", ADDRESSES_VARIABLE, TOKEN_VARIABLE)
@@ -54,7 +54,7 @@ def _direct(worker: WorkerPlan) -> Starter:
     return Starter(
         name=f"the agent of {worker.name}",
         workers=(worker.index,),
-        command=tuple(python_command(_AGENT, str(worker.index))),
+        command=tuple(python_command(AGENT, str(worker.index))),
     )
 
 
@@ -78,7 +78,7 @@ def _mpirun(
         words += ["-np", "1", "-H", worker.host]
         words += [word for name in _EXPORTED for word in ("-x", name) if _is_set(name, environ)]
         words += [*options.mpi_local_args, *options.instance_mpi_local_args.get(worker.index, ())]
-        words += python_command(_AGENT, str(worker.index))
+        words += python_command(AGENT, str(worker.index))
     return Starter(
         name="mpirun",
         workers=tuple(worker.index for worker in instances),

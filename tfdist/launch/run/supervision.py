@@ -10,6 +10,7 @@
 
     from      to        through            carries
     launcher  agent     environment        the launcher's addresses, a token
+    agent     launcher  TCP                handshake (see `handshake.py`)
     agent     launcher  TCP, JSON lines    hello, started, state, output, ended, gone
     launcher  agent     TCP, JSON lines    start, alive, signal, stop, bye (see `channel.py`)
     agent     worker    environment        variables of the plan, the path of the progress file
@@ -35,8 +36,11 @@ If a worker fails:
        checkpoint if --max-restarts allows it. Otherwise the launcher prints the failure box and
        ends with the exit code of the worker that failed first, or 124 if that stalled or is silent.
 
-If the launcher fails, each agent sees a closed connection or 20 s of silence, and stops its worker
-with TERM, then KILL. If an agent fails, the kernel kills its worker (`die_with_parent`).
+If the launcher fails, each agent sees a closed connection, or 20 s in which its machine does not
+answer, and stops its worker with TERM, then KILL. While the launcher is suspended (Ctrl-Z), agents
+and workers go on, and none of its limits counts (`observed_time.py`). If an agent fails, the kernel
+kills its worker (`die_with_parent`), and the agent's guardian kills the worker's own children
+(`guardian.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +49,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -54,6 +57,8 @@ from pathlib import Path
 from tfdist.launch.errors import StartError
 from tfdist.launch.failures import Failure
 from tfdist.launch.machine.ports import ReservedPorts, own_addresses
+from tfdist.launch.machine.processes import stop_signals
+from tfdist.launch.observed_time import ObservedClock
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.plan import Plan, num_local_ports, plan_here
 from tfdist.launch.run.attempt import Attempt
@@ -61,7 +66,6 @@ from tfdist.launch.run.description import description, notices
 from tfdist.launch.run.run_logs import RunLogs
 from tfdist.launch.run.starters import starters_of
 from tfdist.launch.run.verdict import Verdict, is_new_port_needed, judge, why_no_restart
-from tfdist.launch.screen.ansi import is_colored
 from tfdist.launch.screen.failure_box import Aftermath, failure_box, how_text, log_tail
 from tfdist.launch.screen.output import Screen, worker_tags
 from tfdist.launch.screen.progress_line import ProgressLine
@@ -103,21 +107,36 @@ class Supervision:
         self._options = options
         self._log_dir = log_dir
         self._terminal = terminal
-        self._started_s = time.monotonic()
+        self._cwd = os.getcwd()  # It may be removed before a restart.
+        self._clock = ObservedClock()
+        self._started_s = self._clock.now_s()
         self._restarts = 0
         self._new_ports = 0
+        self._num_startup_lines = 0  # of TensorFlow, which were not shown
         # The signal that asked the launcher to stop, its time, and the time at which the workers
         # that are left will be killed.
         self._asked: int | None = None
         self._asked_s = 0.0
+        self._why_asked = ""
         self._kill_at_s = float("inf")
         self._is_saving = False
         self._attempt: Attempt | None = None
+        self._has_told_of_strangers = False
 
     async def run(self) -> int:
         """Runs the workers, with restarts as far as they are allowed; returns the exit code."""
+        code = await self._run_until_over()
+        if self._num_startup_lines:
+            self._say(
+                f"TensorFlow printed {self._num_startup_lines} start-up lines; they are in the "
+                "logs, --verbose shows them"
+            )
+        self._say(f"logs are in {self._log_dir}")
+        return code
+
+    async def _run_until_over(self) -> int:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in stop_signals():
             loop.add_signal_handler(number, self._ask_to_stop, number)
         loop.add_signal_handler(signal.SIGUSR1, self._ask_to_save)
         while True:
@@ -169,14 +188,15 @@ class Supervision:
             worker_tags(plan),
             shown=options.show,
             is_tagged=options.tag_output,
-            color=options.color,
+            joined=[w.index for w in plan.workers if w.replicas and options.output == "changes"],
+            hides_startup_lines=options.verbosity == 0,
         )
         logs = RunLogs(plan, self._say)
 
         def on_output(worker: int, stream: Stream, text: str) -> None:
             logs.write(worker, text)
             with self._shown():
-                screen.write(worker, stream, text, time.monotonic())
+                screen.write(worker, stream, text, self._clock.now_s())
 
         is_local = options.is_on_this_machine
         attempt = Attempt(
@@ -187,13 +207,18 @@ class Supervision:
             grace_s=options.grace_s,
             start_timeout_s=options.start_timeout_s,
             folder=self._log_dir,
+            cwd=self._cwd,
+            clock=self._clock,
             on_output=on_output,
+            on_stranger=self._note_stranger,
         )
         self._attempt = attempt
-        line = ProgressLine(self._terminal, mode=options.progress, color=options.color)
+        line = ProgressLine(self._terminal, mode=options.progress, started_s=self._started_s)
         try:
             await attempt.start()
-            verdict = await self._watch(attempt, line)
+            verdict = await self._watch(attempt, line, screen, logs)
+            with self._shown():
+                screen.update(float("inf"))  # before what is said about a failure
             failure = self._failure(verdict) if verdict.blamed is not None else None
             return await self._stop_all(attempt, verdict, failure)
         finally:
@@ -201,18 +226,23 @@ class Supervision:
             with self._shown():
                 for worker in plan.workers:
                     screen.flush(worker.index)
-                line.close(time.monotonic())
+                line.close(self._clock.now_s())
+            self._num_startup_lines += screen.num_startup_lines
             logs.close()
 
-    async def _watch(self, attempt: Attempt, line: ProgressLine) -> Verdict:
+    async def _watch(
+        self, attempt: Attempt, line: ProgressLine, screen: Screen, logs: RunLogs
+    ) -> Verdict:
         options = self._options
         if self._asked is not None:  # while the agents were starting
-            attempt.ask_to_stop(self._kill_at_s - time.monotonic())
+            attempt.ask_to_stop(self._kill_at_s - self._clock.now_s())
         if self._is_saving:
             attempt.signal(signal.SIGUSR1)
         while True:
-            now_s = time.monotonic()
+            logs.restore()
+            now_s = self._clock.now_s()
             with self._shown():
+                screen.update(now_s)
                 line.update(now_s, sightings(attempt.workers, now_s))
             verdict = judge(
                 attempt.workers,
@@ -238,8 +268,8 @@ class Supervision:
         ]
         if any(worker.code is None or not worker.is_over for worker in attempt.workers):
             if self._kill_at_s == float("inf"):
-                self._kill_at_s = time.monotonic() + self._options.grace_s
-            attempt.ask_to_stop(max(0.0, self._kill_at_s - time.monotonic()))
+                self._kill_at_s = self._clock.now_s() + self._options.grace_s
+            attempt.ask_to_stop(max(0.0, self._kill_at_s - self._clock.now_s()))
             if stopped and failure is not None:
                 names = ", ".join(worker.plan.name for worker in stopped)
                 self._say(f"{failure.name} has failed; stopping {names}")
@@ -257,9 +287,9 @@ class Supervision:
     def _failure(self, verdict: Verdict) -> Failure:
         worker = verdict.blamed
         assert worker is not None
-        times = (worker.ended_s, worker.lost_s, time.monotonic())
+        times = (worker.ended_s, worker.lost_s, self._clock.now_s())
         failed_s = next(one for one in times if one is not None)
-        ago = timedelta(seconds=time.monotonic() - failed_s)
+        ago = timedelta(seconds=self._clock.now_s() - failed_s)
         return Failure(
             name=worker.plan.name,
             index=worker.plan.index,
@@ -278,11 +308,11 @@ class Supervision:
     def _ended_as_asked(self, end: _End) -> int:
         if self._asked is None:
             if end.verdict.exit_code != 0:
-                self._say("the workers were asked to stop, and have left")
+                self._say(end.verdict.detail or "the workers were asked to stop, and have left")
             return end.verdict.exit_code
         name = signal.Signals(self._asked).name
         killed = f"; {', '.join(end.killed)} had to be killed" if end.killed else ""
-        self._say(f"stopped by {name}{killed}. Logs: {self._log_dir}")
+        self._say(f"stopped by {name}{self._why_asked}{killed}")
         return 128 + self._asked
 
     def _show_box(self, end: _End) -> None:
@@ -297,14 +327,9 @@ class Supervision:
                 max_restarts=self._options.max_restarts,
             ),
             width=self._terminal.width,
-            is_colored=is_colored(
-                self._options.color,
-                is_terminal=self._terminal.is_terminal("err"),
-                environ=os.environ,
-            ),
-            is_unicode=self._terminal.encodes("╭"),
         )
-        self._write(box)
+        with self._shown():
+            self._terminal.print(box)
 
     def _show_restart(self, end: _End) -> None:
         assert end.failure is not None
@@ -313,15 +338,20 @@ class Supervision:
             f"({how_text(end.failure)}); all workers start again from the last checkpoint"
         )
 
-    def _ask_to_stop(self, number: int) -> None:
-        """Stops the workers: TERM and the grace period on the first signal, KILL on the second."""
-        now_s = time.monotonic()
+    def _ask_to_stop(self, number: int, why: str = "") -> None:
+        """Stops the workers: TERM and the grace period on the first signal, KILL on the second.
+
+        Args:
+          number: The signal, or the one by which a process without a handler would have ended.
+          why: Its cause in parentheses, if that is known.
+        """
+        now_s = self._clock.now_s()
         if self._asked is None:
-            self._asked, self._asked_s = number, now_s
+            self._asked, self._asked_s, self._why_asked = number, now_s, why
             self._kill_at_s = min(self._kill_at_s, now_s + self._options.grace_s)
             again = " Ctrl-C again kills them." if number == signal.SIGINT else ""
             self._say(
-                f"{signal.Signals(number).name}: the workers save and leave, within "
+                f"{signal.Signals(number).name}{why}: the workers save and leave, within "
                 f"{self._options.grace_s:g} s.{again}"
             )
         elif now_s - self._asked_s < _SAME_SIGNAL_S:
@@ -339,6 +369,12 @@ class Supervision:
         if self._attempt is not None:
             self._attempt.signal(signal.SIGUSR1)
 
+    def _note_stranger(self, sender: str) -> None:
+        """Tells the user once that another process connects to the launcher's port."""
+        if not self._has_told_of_strangers:
+            self._has_told_of_strangers = True
+            self._say(f"ignored a connection from {sender} that is not an agent of this run")
+
     def _say(self, text: str) -> None:
         self._write(f"tfdist: {text}")
 
@@ -348,9 +384,17 @@ class Supervision:
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:
-        """Stops the run if the block finds that the reader of the terminal output is gone."""
+        """Stops the run if the block finds that the reader of the output, or the terminal, is gone.
+
+        With a full disk the run goes on, because the logs have its output as well, and after a
+        hang-up that is ignored, as under `nohup`.
+        """
         try:
             yield
-        except TerminalClosedError:
-            if self._asked is None:
-                self._ask_to_stop(signal.SIGPIPE)
+        except TerminalClosedError as error:
+            if error.cause == "disk":
+                self._say(f"{error}. The run goes on; the workers' logs are in {self._log_dir}")
+            elif self._asked is None and error.cause == "reader":
+                self._ask_to_stop(signal.SIGPIPE, f" ({error})")
+            elif self._asked is None and signal.SIGHUP in stop_signals():
+                self._ask_to_stop(signal.SIGHUP)

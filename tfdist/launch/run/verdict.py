@@ -39,7 +39,7 @@ class Verdict:
       exit_code: The launcher's exit code.
       blamed: The worker that failed first; None if none has failed.
       kind: The kind of its failure.
-      detail: Further details of the failure as text.
+      detail: Further details of the failure as text; without `blamed`, why the run has ended.
     """
 
     exit_code: int
@@ -84,6 +84,12 @@ def _failed_by_itself(workers: Sequence[WorkerState], now_s: float) -> Verdict |
                 kind: FailureKind = "exited" if worker.code > 0 else "signal"
                 verdict = Verdict(exit_code=exit_code_of(worker.code), blamed=worker, kind=kind)
                 found.append((worker.ended_s, worker, verdict))
+        elif worker.lost_s is not None and worker.absence_s:
+            detail = (
+                f"the launcher was suspended for {worker.absence_s:.0f} s, and its machine did not "
+                "answer: the agents took it for lost, and have stopped the workers"
+            )
+            found.append((worker.lost_s, worker, Verdict(exit_code=_SILENT, detail=detail)))
         elif worker.lost_s is not None:
             detail = "the process that kept it is gone"
             verdict = Verdict(exit_code=_SILENT, blamed=worker, kind="silent", detail=detail)
@@ -155,6 +161,10 @@ def _keeps_waiting(worker: WorkerState) -> bool:
     return progress.phase != "waiting" and (not progress.in_step or progress.waits_for_input)
 
 
+def _phase(worker: WorkerState) -> str:
+    return "" if worker.progress is None else worker.progress.phase
+
+
 def _doing(worker: WorkerState) -> str:
     progress = worker.progress
     if progress is None:
@@ -171,19 +181,27 @@ def _doing(worker: WorkerState) -> str:
 def _lost_another(workers: Sequence[WorkerState], now_s: float) -> Verdict | None:
     """Returns a verdict if a worker has lost another one and no other failure is known.
 
-    Waits up to `_PATIENCE_S` seconds for another failure while workers are still running.
+    Waits up to `_PATIENCE_S` seconds for another failure while workers are still running, and for
+    one that saves as long as that takes. A worker that ended with 0 is not to blame if another one
+    ended with 0 later: that one did not need it.
     """
     lost = [worker for worker in workers if worker.code == LOST_WORKER]
     if not lost:
         return None
     first = min(lost, key=lambda worker: worker.ended_s or 0.0)
     assert first.ended_s is not None
-    if any(worker.code is None for worker in workers) and now_s - first.ended_s < _PATIENCE_S:
+    running = [worker for worker in workers if worker.code is None]
+    if running and now_s - first.ended_s < _PATIENCE_S:
         return None
+    if any(_phase(worker) == "saving" for worker in running):
+        return None
+    lost_s = first.ended_s
+    is_done = any(worker.code == 0 and (worker.ended_s or 0.0) > lost_s for worker in workers)
     left = [
         worker
         for worker in workers
-        if worker.code in (0, *_STOP_CODES) and (worker.ended_s or 0.0) <= first.ended_s
+        if worker.code in (_STOP_CODES if is_done else (0, *_STOP_CODES))
+        and (worker.ended_s or 0.0) <= lost_s
     ]
     if left:
         early = min(left, key=lambda worker: worker.ended_s or 0.0)
@@ -206,6 +224,8 @@ def _ended(workers: Sequence[WorkerState], now_s: float, grace_s: float) -> Verd
     first = min(asked, key=lambda worker: worker.ended_s or 0.0)
     if first.ended_s is None or now_s - first.ended_s < grace_s:
         return None
+    if any(_phase(worker) in ("stopping", "saving") for worker in workers if worker.code is None):
+        return None  # It takes longer than the grace period, but it will leave as well.
     detail = "another process asked it to stop, and the others did not leave with it"
     return Verdict(exit_code=first.code or 0, blamed=first, detail=detail)
 

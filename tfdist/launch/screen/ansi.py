@@ -1,19 +1,8 @@
-"""ANSI escape sequences: colours for the output, and a filter for the workers' sequences."""
+"""A filter for the escape sequences and control characters in the workers' output."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-
-from tfdist.launch.options.option_parser import ColorMode
-
-# Numbers of the 256-colour palette: easy to tell apart, and readable on black and on white.
-_MANY = (33, 208, 35, 170, 37, 167, 99, 106, 204, 67, 178, 137)
-# For terminals with 16 colours. Without red, which is used for errors.
-_FEW = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-RED = "1;31"
-YELLOW = "33"
-BOLD = "1"
 
 _ESCAPE = re.compile(
     # A sequence with parameters, such as a colour or a cursor movement.
@@ -30,38 +19,6 @@ _CONTROL = re.compile(
     r"\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )
 _RESET = "\x1b[0m"
-
-
-def is_colored(mode: ColorMode, *, is_terminal: bool, environ: Mapping[str, str]) -> bool:
-    """Returns whether to write colours. The user's choice has priority over the default.
-
-    Args:
-      mode: "always", "never" or "auto". "auto" follows the variables NO_COLOR and FORCE_COLOR
-        (NO_COLOR if both are set). Without them it selects colours for a terminal that is not
-        "dumb".
-      is_terminal: True if the output goes to a terminal.
-      environ: The environment with these variables and TERM.
-    """
-    if mode != "auto":
-        return mode == "always"
-    if environ.get("NO_COLOR"):
-        return False
-    if environ.get("FORCE_COLOR"):
-        return True
-    return is_terminal and environ.get("TERM") != "dumb"
-
-
-def worker_colors(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the colours of worker 0, 1, …, for `paint`. More workers repeat the colours."""
-    terminal = environ.get("TERM", "")
-    if "COLORTERM" in environ or any(word in terminal for word in ("256", "kitty", "direct")):
-        return tuple(f"38;5;{number}" for number in _MANY)
-    return tuple(str(number) for number in _FEW)
-
-
-def paint(text: str, color: str | None) -> str:
-    """Returns the text in a colour; unchanged if `color` is None."""
-    return text if color is None else f"\x1b[{color}m{text}\x1b[0m"
 
 
 def strip_escapes(text: str, *, keep_colors: bool = False) -> str:

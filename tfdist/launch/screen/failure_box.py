@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
-import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich import box
-from rich.console import Console, Group
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from tfdist.launch.failure_advice import advice
 from tfdist.launch.failures import (
     Failure,
     exit_code_text,
     joined_names,
-    signal_of_code,
     signal_text,
 )
 from tfdist.launch.screen.ansi import last_state, strip_escapes
-from tfdist.process.exit_codes import BAD_CONFIGURATION, LOST_WORKER, NO_SPACE, PORT_TAKEN
 
 _TAIL_LINES = 20
 _WIDEST = 100
@@ -34,42 +30,6 @@ _BOLD, _ALERT = "bold", "bold red"
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'  File ".*", line \d+')
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?::|$)")
-
-_MEMORY = "Memory ran out: use smaller batches, fewer workers on a machine, or a larger machine."
-_KILLED = (
-    "If it was not killed on purpose, memory ran out (`dmesg` tells): use smaller batches, fewer "
-    "workers on a machine, or a larger machine."
-)
-_PORT = (
-    "The port was taken by another program: start again, or leave the choice of ports to tfdist."
-)
-_SPACE = "Free space where the model and the logs are written; the last whole checkpoint is kept."
-# Patterns in the output of programs, with the advice for each. The first match is used.
-_SIGNS = (
-    (r"No space left on device|Disk quota exceeded", _SPACE),
-    (
-        r"MemoryError|Cannot allocate memory|std::bad_alloc|OOM when allocating"
-        r"|ResourceExhaustedError|RESOURCE_EXHAUSTED|Unable to allocate",
-        _MEMORY,
-    ),
-    (r"Address already in use|EADDRINUSE", _PORT),
-    (
-        r"ModuleNotFoundError|No module named",
-        "Every worker runs in the environment of the launcher: install what is missing there, on "
-        "every host.",
-    ),
-    (
-        r"can't open file|No such file or directory",
-        "Check the path; relative ones begin in the folder in which the launcher was started, on "
-        "every host.",
-    ),
-    (r"Permission denied", "Check who may read and write that path."),
-    (
-        r"libcuda|CUDA_ERROR|cuInit|CUDNN_STATUS",
-        "Check the GPUs and their drivers: `tfdist doctor` shows what TensorFlow finds.",
-    ),
-)
-_NATIVE = "Native code crashed: start again with PYTHONFAULTHANDLER=1 to see the Python line."
 
 _MOST_BYTES = 65_536
 
@@ -98,17 +58,13 @@ def failure_box(
     aftermath: Aftermath,
     *,
     width: int,
-    is_colored: bool = False,
-    is_unicode: bool = True,
-) -> str:
-    """Returns the box, without a newline at its end.
+) -> RenderableType:
+    """Returns the box, which rich draws.
 
     Args:
       failure: The worker that failed first.
       aftermath: The events after the failure.
       width: The number of columns of the terminal. The box is 30 to 100 columns wide.
-      is_colored: If True, the box has colours.
-      is_unicode: True if the terminal shows the box-drawing characters; else the box is ASCII.
     """
     width = max(_NARROWEST, min(width, _WIDEST))
     tail = plain_lines(failure.log_tail)
@@ -132,11 +88,11 @@ def failure_box(
     panel = Panel(
         Group(_facts(rows), *_shown(tail[-_TAIL_LINES:], exception)),
         title=Text(f"{failure.name} failed{first}", _ALERT),
-        box=box.ROUNDED if is_unicode else box.ASCII,
         border_style="red",
+        width=width,
     )
-    drawn = _drawn(panel, width, is_colored=is_colored)
-    return drawn if is_log_inside else f"{drawn}\nlog of {failure.name}: {log}"
+    below = Text(f"log of {failure.name}: {log}", no_wrap=True, overflow="ignore")
+    return panel if is_log_inside else Group(panel, below)
 
 
 def _facts(rows: Mapping[str, str]) -> Table:
@@ -161,19 +117,6 @@ def _shown(tail: Sequence[str], exception: str | None) -> list[Text]:
             for line in tail
         ),
     ]
-
-
-def _drawn(panel: Panel, width: int, *, is_colored: bool) -> str:
-    file = io.StringIO()
-    console = Console(
-        file=file,
-        width=width,
-        color_system="standard" if is_colored else None,
-        force_terminal=is_colored,
-        no_color=not is_colored,
-    )
-    console.print(panel, highlight=False)
-    return "\n".join(line.rstrip() for line in file.getvalue().rstrip("\n").split("\n"))
 
 
 def how_text(failure: Failure) -> str:
@@ -229,61 +172,6 @@ def _restart_advice(aftermath: Aftermath) -> str:
     if aftermath.max_restarts:
         return ""
     return "With --max-restarts N the run is started again from its last checkpoint."
-
-
-def advice(failure: Failure) -> str:
-    """Returns one or two sentences of advice for the user; "" if there is none."""
-    if failure.kind == "stalled":
-        return _stall_advice(failure)
-    if failure.kind == "silent":
-        return (
-            f"Check that {failure.host} runs and that its network works; what it printed last may "
-            "not have come through."
-        )
-    if failure.kind == "ended early":
-        return (
-            "Give every worker equally many steps: its input may have ended early, or its program "
-            "left without training."
-        )
-    number = failure.code if failure.kind == "signal" else signal_of_code(failure.code or 0)
-    return _code_advice(failure, number) or _sign_advice(failure) or _default_advice(number)
-
-
-def _stall_advice(failure: Failure) -> str:
-    longer = "Steps that may take so long need a longer --stall-timeout."
-    if "SIGSTOP" in failure.detail:
-        return f"The process was stopped: by a debugger, Ctrl-Z, or kill -STOP. {longer}"
-    return f"While it hangs, `py-spy dump --pid` shows where. {longer}"
-
-
-def _code_advice(failure: Failure, number: int | None) -> str:
-    """Returns the advice for an exit code or signal that needs no look at the output."""
-    if failure.kind == "exited" and failure.code == BAD_CONFIGURATION:
-        return "Fix the error in the last lines; a wrong configuration is never tried again."
-    if failure.kind == "exited" and failure.code == NO_SPACE:
-        return _SPACE
-    if failure.kind == "exited" and failure.code == 127:
-        return "Check the command after `--`: is it spelled right, and on PATH on every host?"
-    if failure.kind == "exited" and failure.code == 126:
-        return "Make the command executable, or put its interpreter in front of it."
-    if failure.kind == "exited" and failure.code == PORT_TAKEN:
-        return _PORT
-    if failure.kind == "exited" and failure.code == LOST_WORKER:
-        return "No worker failed by itself: look at the network between the hosts, and at all logs."
-    return _KILLED if number == signal.SIGKILL else ""
-
-
-def _sign_advice(failure: Failure) -> str:
-    text = "\n".join(failure.log_tail)
-    return next((hint for pattern, hint in _SIGNS if re.search(pattern, text)), "")
-
-
-def _default_advice(number: int | None) -> str:
-    if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE):
-        return _NATIVE
-    if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        return "Another process ended it: a batch system, another user, or a limit of the machine."
-    return ""
 
 
 def log_tail(path: Path) -> tuple[str, ...]:

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Mapping
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdist.launch.failures import worker_tag
-from tfdist.launch.options.option_parser import ColorMode
-from tfdist.launch.plan import Plan
-from tfdist.launch.screen.ansi import is_colored, last_state, paint, strip_escapes, worker_colors
-from tfdist.launch.screen.terminal import Stream, Terminal
+from rich.text import Text
 
+from tfdist.launch.failures import numbers_text, worker_tag
+from tfdist.launch.plan import Plan
+from tfdist.launch.screen.ansi import last_state, strip_escapes
+from tfdist.launch.screen.equal_lines import EqualLines, Line
+from tfdist.launch.screen.terminal import Stream, Terminal
+from tfdist.launch.tensorflow_lines import is_startup_line
+
+_STREAMS: tuple[Stream, ...] = ("out", "err")
 _LONGEST_LINE = 1_000
 _MOST_PENDING = 65_536  # characters kept of an unfinished line
 _BAR_INTERVAL_S = 10.0
+
+# Numbers of the 256-colour palette: easy to tell apart, and readable on black and on white.
+_MANY = (33, 208, 35, 170, 37, 167, 99, 106, 204, 67, 178, 137)
+# For terminals with 16 colours. Without red, which is used for errors.
+_FEW = (6, 3, 2, 5, 4, 14, 13, 12, 11, 10)
 
 
 def worker_tags(plan: Plan) -> dict[int, str]:
     """Returns the tag of each worker's lines by index, without brackets: "0", "evaluator"."""
     return {worker.index: worker_tag(worker.name) for worker in plan.workers}
+
+
+def worker_style(position: int, num_colors: int) -> str:
+    """Returns the style of a worker's tag. More workers than colours repeat them."""
+    palette = _MANY if num_colors > 16 else _FEW
+    return f"color({palette[position % len(palette)]})"
 
 
 class Screen:
@@ -30,8 +45,11 @@ class Screen:
       tags: The tag of each worker's lines by index, without brackets.
       shown: The indices of the workers that are shown; None shows all.
       is_tagged: If True, each line begins with its worker's tag in brackets.
-      color: "auto", "always" or "never", for the tags' colours and the workers' own ones.
-      environ: The environment with the variables about colours.
+      joined: The indices of the workers whose equal lines are shown once; see `EqualLines`.
+      hides_startup_lines: If True, TensorFlow's start-up lines are counted and not shown.
+
+    Attributes:
+      num_startup_lines: The number of start-up lines that were not shown.
     """
 
     def __init__(
@@ -41,24 +59,23 @@ class Screen:
         *,
         shown: Collection[int] | None = None,
         is_tagged: bool = True,
-        color: ColorMode = "auto",
-        environ: Mapping[str, str] = os.environ,
+        joined: Collection[int] = (),
+        hides_startup_lines: bool = False,
     ) -> None:
+        self.num_startup_lines = 0
         self._terminal = terminal
         self._shown = shown
-        streams: tuple[Stream, Stream] = ("out", "err")
-        self._is_colored = {
-            stream: is_colored(color, is_terminal=terminal.is_terminal(stream), environ=environ)
-            for stream in streams
-        }
-        width = max((len(tag) for tag in tags.values()), default=0) + 2
-        colors = worker_colors(environ)
+        self._is_tagged = is_tagged
+        self._hides_startup_lines = hides_startup_lines
+        self._equal_lines = EqualLines(joined if shown is None else {*joined} & {*shown})
+        self._width = max((len(tag) for tag in tags.values()), default=0) + 2
         self._tags: dict[tuple[int, Stream], str] = {}
-        for position, (worker, tag) in enumerate(tags.items()):
-            for stream in streams:
-                text = f"[{tag}]".rjust(width)
-                painted = colors[position % len(colors)] if self._is_colored[stream] else None
-                self._tags[worker, stream] = f"{paint(text, painted)} " if is_tagged else ""
+        for position, (worker, name) in enumerate(tags.items()):
+            text = f"[{name}]".rjust(self._width)
+            for stream in _STREAMS:
+                style = worker_style(position, terminal.num_colors(stream))
+                tag = terminal.drawn(Text(text, style), stream, end=" ")
+                self._tags[worker, stream] = tag if is_tagged else ""
         self._pending: dict[tuple[int, Stream], PendingLine] = {}
 
     def write(self, worker: int, stream: str, text: str, now_s: float) -> None:
@@ -78,10 +95,21 @@ class Screen:
         key: tuple[int, Stream] = (worker, "err" if stream == "err" else "out")
         pending = self._pending.get(key, PendingLine(shown_s=now_s))
         lines, self._pending[key] = split_lines(pending, text, now_s)
-        self._show(*key, lines)
+        self._show(*key, lines, now_s)
+
+    def update(self, now_s: float) -> None:
+        """Shows the lines that have waited too long for the other workers to print them as well.
+
+        Args:
+          now_s: The time, on the clock of `write`; infinity shows all that wait.
+
+        Raises:
+          TerminalClosedError: If the reader of the output is gone.
+        """
+        self._write(self._equal_lines.overdue(now_s))
 
     def flush(self, worker: int) -> None:
-        """Shows the unfinished lines of a worker that has ended.
+        """Shows the unfinished lines of a worker that has ended, and waits for it no longer.
 
         Raises:
           TerminalClosedError: If the reader of the output is gone.
@@ -90,22 +118,30 @@ class Screen:
             pending = self._pending.pop(key)
             if pending.text:
                 lines, _ = split_lines(pending, "\n", pending.shown_s)
-                self._show(*key, lines)
+                self._show(*key, lines, pending.shown_s)
+        self._write(self._equal_lines.leave(worker))
 
-    def say(self, text: str) -> None:
-        """Shows a line from the launcher itself, on stderr.
+    def _show(self, worker: int, stream: Stream, lines: list[str], now_s: float) -> None:
+        to_show: list[Line] = []
+        for line in lines:
+            if self._hides_startup_lines and is_startup_line(line):
+                self.num_startup_lines += 1
+                continue
+            text = shown_line(line, keep_colors=self._terminal.num_colors(stream) > 0)
+            if text is not None:
+                one = Line(workers={worker}, stream=stream, text=text, since_s=now_s)
+                to_show += self._equal_lines.add(one)
+        self._write(to_show)
 
-        Raises:
-          TerminalClosedError: If the reader of stderr is gone.
-        """
-        self._terminal.write("err", f"{text}\n")
-
-    def _show(self, worker: int, stream: Stream, lines: list[str]) -> None:
-        tag = self._tags[worker, stream]
-        shown = [shown_line(line, keep_colors=self._is_colored[stream]) for line in lines]
-        text = "".join(f"{tag}{line}".rstrip(" ") + "\n" for line in shown if line is not None)
-        if text:
+    def _write(self, lines: Sequence[Line]) -> None:
+        for stream, group in itertools.groupby(lines, key=lambda line: line.stream):
+            text = "".join(f"{self._tag(line)}{line.text}".rstrip(" ") + "\n" for line in group)
             self._terminal.write(stream, text, is_droppable=True)
+
+    def _tag(self, line: Line) -> str:
+        if len(line.workers) == 1 or not self._is_tagged:
+            return self._tags[min(line.workers), line.stream]
+        return f"[{numbers_text(line.workers)}]".rjust(self._width) + " "
 
 
 @dataclass(frozen=True, kw_only=True)

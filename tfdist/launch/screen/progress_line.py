@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.text import Text
 
 from tfdist.launch.failures import joined_names, worker_tag
-from tfdist.launch.options.option_parser import ColorMode, ProgressMode
-from tfdist.launch.screen.ansi import BOLD, YELLOW, is_colored, paint, strip_escapes
+from tfdist.launch.options.values import ProgressMode
 from tfdist.launch.screen.terminal import Terminal
 from tfdist.launch.screen.worker_status import (
     Pace,
@@ -24,7 +25,9 @@ _MOST_CELLS = 8
 _PLAIN_INTERVAL_S = 10.0
 _PLAIN_WIDTH = 200
 _BAR_WIDTHS = (10, 30)
-_GREEN, _GRAY = "32", "90"
+_BOLD, _ALERT, _DONE, _TO_DO = "bold", "yellow", "green", "bright_black"
+_GAP = Text("  ")
+_LEAVING = ("stopping", "leaving", "ended")
 _PREFIX = "tfdist: "
 
 
@@ -37,8 +40,8 @@ class ProgressLine:
       terminal: The terminal on which it is shown.
       mode: "bar" redraws it in place on a terminal. "auto" does the same unless the variable CI
         is set. "plain" writes plain lines only. "none" shows nothing.
-      color: "auto", "always" or "never", for its colours.
-      environ: The environment with CI and the variables about colours.
+      started_s: The start of the run, on the clock of `update`; NaN if it is not shown.
+      environ: The environment with CI.
     """
 
     def __init__(
@@ -46,17 +49,15 @@ class ProgressLine:
         terminal: Terminal,
         *,
         mode: ProgressMode = "auto",
-        color: ColorMode = "auto",
+        started_s: float = math.nan,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._terminal = terminal
+        self._started_s = started_s
         self._is_silent = mode == "none"
         wants_bar = mode == "bar" or (mode == "auto" and not environ.get("CI"))
         self._is_live = terminal.is_live and wants_bar
-        self._is_colored = is_colored(
-            color, is_terminal=terminal.is_terminal("err"), environ=environ
-        )
-        self._has_bar = terminal.encodes("━")
+        self._is_terminal = terminal.is_terminal("err")
         self._pace = Pace()
         self._workers: Mapping[int, Sighting] = {}
         self._said: tuple[float, object] = (-math.inf, None)
@@ -73,8 +74,8 @@ class ProgressLine:
         self._workers = dict(workers)
         if self._is_live:
             width = self._terminal.width - 1  # in the last column the cursor would wrap
-            text = progress_text(now_s, self._pace, workers, width, has_bar=self._has_bar)
-            self._terminal.show_status(text if self._is_colored else strip_escapes(text))
+            has_bar = self._terminal.has_unicode
+            self._terminal.show_status(self._text(now_s, width, has_bar=has_bar))
         elif now_s - self._said[0] >= _PLAIN_INTERVAL_S:
             self._say(now_s)
 
@@ -82,7 +83,7 @@ class ProgressLine:
         """Removes the line and writes the final state of the run as a plain line."""
         if self._is_silent:
             return
-        self._terminal.show_status("")
+        self._terminal.show_status(Text())
         self._say(now_s)
 
     def _say(self, now_s: float) -> None:
@@ -93,10 +94,15 @@ class ProgressLine:
         news = [(standing.word, standing.step) for standing in standings]
         if news != self._said[1]:
             self._said = (now_s, news)
-            width = self._terminal.width if self._is_live else _PLAIN_WIDTH
-            text = progress_text(now_s, self._pace, self._workers, width - len(_PREFIX))
-            text = text if self._is_colored else strip_escapes(text)
-            self._terminal.write("err", f"{_PREFIX}{text}\n")
+            width = self._terminal.width if self._is_terminal else _PLAIN_WIDTH
+            text = self._text(now_s, width - len(_PREFIX))
+            self._terminal.print(Text.assemble(_PREFIX, text))
+
+    def _text(self, now_s: float, width: int, *, has_bar: bool = False) -> Text:
+        elapsed_s = now_s - self._started_s
+        return progress_text(
+            now_s, self._pace, self._workers, width, elapsed_s=elapsed_s, has_bar=has_bar
+        )
 
 
 def progress_text(
@@ -105,15 +111,17 @@ def progress_text(
     workers: Mapping[int, Sighting],
     width: int,
     *,
+    elapsed_s: float = math.nan,
     has_bar: bool = False,
-) -> str:
-    """Returns the line with colours. If it is too wide, less important fields are left out.
+) -> Text:
+    """Returns the line. If it is too wide, less important fields are left out.
 
     Args:
       now_s: The time, on the clock of `pace`.
       pace: The recent history of the run.
       workers: The snapshot of each worker, by index.
       width: The largest number of columns.
+      elapsed_s: Seconds since the start of the run; NaN if they are not shown.
       has_bar: If True, draws a bar if there is room.
     """
     progresses = training_progress(workers)
@@ -122,54 +130,63 @@ def progress_text(
     loss = next((p.loss for p in progresses if not math.isnan(p.loss)), math.nan)
     standings = worker_standings(now_s, pace, workers)
     is_measured = step >= 0 and total > 0
-    is_well = not any(standing.is_trouble for standing in standings)  # else no ETA
-    steps_per_s = pace.steps_per_s(now_s)
+    # Else there is no ETA.
+    is_well = not any(one.is_trouble or one.word in _LEAVING for one in standings)
+    remaining_s = (total - step) / pace.steps_per_s() if is_measured and step < total else math.nan
     no_step = "no step yet" if progresses else ""
-    short_step = paint(f"step {step}", BOLD) if step >= 0 else no_step
-    fields = {
-        "step": paint(f"step {step}/{total}", BOLD) if is_measured else short_step,
+    short_step = Text(f"step {step}", _BOLD) if step >= 0 else Text(no_step)
+    fields: dict[str, str | Text] = {
+        "step": Text(f"step {step}/{total}", _BOLD) if is_measured else short_step,
         "bar": "",
         "percent": f"{100 * min(step, total) // total} %" if is_measured else "",
         "loss": "" if math.isnan(loss) else f"loss {_loss_text(loss)}",
-        "speed": _speed_text(now_s, pace),
-        "eta": _eta_text((total - step) / steps_per_s) if is_measured and is_well else "",
+        "speed": _speed_text(pace),
+        "elapsed": f"{_time_text(elapsed_s)} elapsed" if math.isfinite(elapsed_s) else "",
+        "eta": f"ETA {_time_text(remaining_s)}" if is_well and math.isfinite(remaining_s) else "",
         "workers": _cells(standings) if len(workers) <= _MOST_CELLS else _counts(standings),
     }
-    for shorter in (
+    choices: tuple[dict[str, str | Text], ...] = (
         {},
         {"workers": _counts(standings)},
         {"workers": _troubles(standings)},
+        {"elapsed": ""},
         {"speed": ""},
         {"loss": ""},
         {"step": short_step},
         {"eta": ""},
         {"percent": ""},
-    ):
+    )
+    for shorter in choices:
         fields |= shorter
-        room = width - _length("  ".join(filter(None, fields.values())))
+        room = width - _joined(_GAP, fields.values()).cell_len
         if room >= 0:
             break
     if has_bar and is_measured and room - 2 >= _BAR_WIDTHS[0]:
         fields["bar"] = _bar(min(1.0, step / total), min(room - 2, _BAR_WIDTHS[1]))
-    return "  ".join(filter(None, fields.values()))
+    return _joined(_GAP, fields.values())
 
 
-def _cells(standings: Sequence[Standing]) -> str:
+def _joined(separator: Text, texts: Iterable[str | Text]) -> Text:
+    """Joins the texts that are not empty."""
+    return separator.join(Text.assemble(text) for text in texts if text)
+
+
+def _cells(standings: Sequence[Standing]) -> Text:
     cells = []
     for standing in standings:
         step = f" {standing.step}" if standing.step >= 0 and not standing.late_s else ""
         cell = f"[{worker_tag(standing.name)} {standing}{step}]"
-        cells.append(paint(cell, YELLOW if standing.is_trouble else None))
-    return " ".join(cells)
+        cells.append(Text(cell, _ALERT if standing.is_trouble else ""))
+    return _joined(Text(" "), cells)
 
 
-def _counts(standings: Sequence[Standing]) -> str:
+def _counts(standings: Sequence[Standing]) -> Text:
     counts = Counter(standing.word for standing in standings if not standing.is_trouble)
     texts = [f"{count} {word}" for word, count in counts.most_common()]
-    return ", ".join([*texts, *filter(None, [_troubles(standings)])])
+    return _joined(Text(", "), [*texts, _troubles(standings)])
 
 
-def _troubles(standings: Sequence[Standing]) -> str:
+def _troubles(standings: Sequence[Standing]) -> Text:
     groups: dict[str, list[Standing]] = {}
     for standing in standings:
         if standing.is_trouble:
@@ -178,37 +195,31 @@ def _troubles(standings: Sequence[Standing]) -> str:
     for group in groups.values():
         longest = max(group, key=lambda standing: standing.late_s)
         texts.append(f"{joined_names(standing.name for standing in group)} {longest}")
-    return ", ".join(paint(text, YELLOW) for text in texts)
+    return _joined(Text(", "), [Text(text, _ALERT) for text in texts])
 
 
-def _bar(fraction: float, width: int) -> str:
+def _bar(fraction: float, width: int) -> Text:
     done = math.floor(fraction * width)
-    return paint("━" * done, _GREEN) + paint("━" * (width - done), _GRAY)
+    return Text.assemble(("━" * done, _DONE), ("─" * (width - done), _TO_DO))
 
 
 def _loss_text(loss: float) -> str:
     return f"{loss:#.4g}".removesuffix(".")
 
 
-def _speed_text(now_s: float, pace: Pace) -> str:
+def _speed_text(pace: Pace) -> str:
     for rate, unit in (
-        (pace.examples_per_s(now_s), "samples/s"),
-        (pace.steps_per_s(now_s), "steps/s"),
+        (pace.examples_per_s(), "samples/s"),
+        (pace.steps_per_s(), "steps/s"),
     ):
         if rate > 0:
             return f"{rate:.0f} {unit}" if rate >= 100 else f"{rate:.3g} {unit}"
     return ""
 
 
-def _eta_text(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return ""
+def _time_text(seconds: float) -> str:
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     if hours >= 48:
-        return f"ETA {hours // 24} d {hours % 24} h"
-    return f"ETA {hours}:{minute:02}:{second:02}" if hours else f"ETA {minute}:{second:02}"
-
-
-def _length(text: str) -> int:
-    return len(strip_escapes(text))
+        return f"{hours // 24} d {hours % 24} h"
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tfdist.launch.worker_state import Sighting
 from tfdist.process.progress_file import Progress
@@ -13,6 +13,8 @@ _WINDOW_S = 30.0
 _FEWEST_MOMENTS = 5  # kept even if older than the window, because steps may take longer than it
 _LATE_S = 10.0
 _LATE_STEPS = 3
+# Workers report at different times, twice a second: a lead that is younger is none.
+_REPORTS_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,7 @@ def worker_standings(
     is_held_up = any(w.condition in ("stopped", "silent") for w in workers.values()) or any(
         _holds_up(_progress(workers[index])) for index in late
     )
-    furthest = run_step(workers)
+    reached = pace.step_before(now_s - _REPORTS_S)
     standings = []
     for index, worker in workers.items():
         progress = _progress(worker)
@@ -63,7 +65,7 @@ def worker_standings(
         elif index in late:
             word = "no input" if progress.waits_for_input else "no step"
             late_s, is_trouble = int(late[index]), True
-        elif word == "training" and not worker.is_evaluator and 0 <= progress.step < furthest - 1:
+        elif word == "training" and not worker.is_evaluator and 0 <= progress.step < reached - 1:
             word, is_trouble = "behind", True
         standings.append(
             Standing(
@@ -88,9 +90,17 @@ def _progress(worker: Sighting) -> Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """A point of the run: a step, and the time at which it was first seen."""
+    """A point of the run: a step, and the time at which it was first seen.
 
-    time_s: float
+    Attributes:
+      seen_s: The time, on the clock of `Pace.after`.
+      trained_s: The seconds of training before it.
+      step: The step.
+      examples: The examples of all workers.
+    """
+
+    seen_s: float
+    trained_s: float
     step: int
     examples: float
 
@@ -99,14 +109,25 @@ class Moment:
 class Pace:
     """The recent history of a run.
 
+    Speeds are those of the training alone: the clock `trained_s` stands still while a worker
+    starts, saves or evaluates, and the first step, which compiles, is left out.
+
     Attributes:
-      moments: The last steps of the run, oldest first.
+      moments: The last steps of the run, oldest first, from its second step on.
       standing: Each worker's phase and step by index, and the time since which both have been the
         same.
+      seen_s: The time of the last snapshot.
+      trained_s: The seconds for which all workers have been training.
+      is_training: True if all were at the last snapshot.
+      first_step: The first step that was seen; -1 before that.
     """
 
     moments: tuple[Moment, ...] = ()
     standing: Mapping[int, tuple[str, int, float]] = field(default_factory=dict)
+    seen_s: float = math.inf
+    trained_s: float = 0.0
+    is_training: bool = False
+    first_step: int = -1
 
     def after(self, now_s: float, workers: Mapping[int, Sighting]) -> Pace:
         """Returns the history with a snapshot of the workers, by index, at this time added."""
@@ -116,17 +137,39 @@ class Pace:
                 phase, step = worker.progress.phase, worker.progress.step
                 before = self.standing.get(index, ("", -1, now_s))
                 standing[index] = before if before[:2] == (phase, step) else (phase, step, now_s)
-        return Pace(moments=self._moments_after(now_s, workers), standing=standing)
+        progresses = training_progress(workers)
+        is_training = all(progress.phase == "training" for progress in progresses)
+        moment = Moment(
+            seen_s=now_s,
+            trained_s=self.trained_s,
+            step=run_step(workers),
+            examples=sum(progress.examples for progress in progresses),
+        )
+        if is_training or self.is_training:
+            moment = replace(moment, trained_s=self.trained_s + max(0.0, now_s - self.seen_s))
+        first_step, moments = self._moments_with(moment)
+        return Pace(
+            moments=moments,
+            standing=standing,
+            seen_s=now_s,
+            trained_s=moment.trained_s,
+            is_training=is_training,
+            first_step=first_step,
+        )
 
-    def steps_per_s(self, now_s: float) -> float:
+    def steps_per_s(self) -> float:
         """Returns the number of steps per second; NaN before it is known."""
         moments = self.moments
-        return self._per_s(now_s, moments[-1].step - moments[0].step if moments else 0)
+        return self._per_s(moments[-1].step - moments[0].step if moments else 0)
 
-    def examples_per_s(self, now_s: float) -> float:
+    def examples_per_s(self) -> float:
         """Returns the examples per second of all workers together; NaN before it is known."""
         moments = self.moments
-        return self._per_s(now_s, moments[-1].examples - moments[0].examples if moments else 0.0)
+        return self._per_s(moments[-1].examples - moments[0].examples if moments else 0.0)
+
+    def step_before(self, time_s: float) -> int:
+        """Returns the step that the run had reached at this time; -1 if not known."""
+        return max((one.step for one in self.moments if one.seen_s <= time_s), default=-1)
 
     def late(self, now_s: float, workers: Mapping[int, Sighting]) -> dict[int, float]:
         """Returns the workers that train but make no step, each with its seconds without one.
@@ -143,40 +186,38 @@ class Pace:
             and now_s - since_s >= limit_s
         }
 
-    def _moments_after(self, now_s: float, workers: Mapping[int, Sighting]) -> tuple[Moment, ...]:
-        moment = Moment(
-            time_s=now_s,
-            step=run_step(workers),
-            examples=sum(progress.examples for progress in training_progress(workers)),
+    def _moments_with(self, moment: Moment) -> tuple[int, tuple[Moment, ...]]:
+        """Returns the first step and the moments after a snapshot."""
+        is_restarted = 0 <= moment.step < self.first_step or (
+            len(self.moments) > 0
+            and moment.step >= 0
+            and (moment.step < self.moments[-1].step or moment.examples < self.moments[-1].examples)
         )
-        if moment.step < 0:
-            return self.moments
-        if not self.moments:
-            return (moment,)
-        last = self.moments[-1]
-        if moment.step < last.step or moment.examples < last.examples:
-            return (moment,)  # the workers were started again
-        if moment.step == last.step or now_s <= last.time_s:
-            return self.moments
+        if self.first_step < 0 or is_restarted:
+            return moment.step, ()
+        if moment.step <= (self.moments[-1].step if self.moments else self.first_step):
+            return self.first_step, self.moments
+        if self.moments and moment.trained_s <= self.moments[-1].trained_s:
+            return self.first_step, self.moments
         kept = [*self.moments, moment]
-        while len(kept) > _FEWEST_MOMENTS and kept[0].time_s < now_s - _WINDOW_S:
+        while len(kept) > _FEWEST_MOMENTS and kept[0].trained_s < moment.trained_s - _WINDOW_S:
             kept.pop(0)
-        return tuple(kept)
+        return self.first_step, tuple(kept)
 
-    def _per_s(self, now_s: float, number: float) -> float:
+    def _per_s(self, number: float) -> float:
         if len(self.moments) < 2:
             return math.nan
-        first_s, last_s = self.moments[0].time_s, self.moments[-1].time_s
+        first_s, last_s = self.moments[0].trained_s, self.moments[-1].trained_s
         # The time since the last step counts only once the next step is overdue. The speed then
         # falls with every second.
-        until_s = last_s if now_s - last_s <= _LATE_STEPS * self._usual_s() else now_s
-        return number / (until_s - first_s)
+        is_overdue = self.trained_s - last_s > _LATE_STEPS * self._usual_s()
+        return number / ((self.trained_s if is_overdue else last_s) - first_s)
 
     def _usual_s(self) -> float:
         """Returns the mean time between two moments in seconds; 0 before it is known."""
         if len(self.moments) < 2:
             return 0.0
-        return (self.moments[-1].time_s - self.moments[0].time_s) / (len(self.moments) - 1)
+        return (self.moments[-1].trained_s - self.moments[0].trained_s) / (len(self.moments) - 1)
 
 
 def training_progress(workers: Mapping[int, Sighting]) -> list[Progress]:

@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rich.console import Console
+
 from tfdist.cluster.instance_variables import OF_ONE_RUN, RESTART_COUNT, SHAPE
 from tfdist.cluster.rendezvous.sockets import connect
 from tfdist.launch.screen.failure_box import Aftermath, failure_box
@@ -176,7 +178,8 @@ def _tell(
             restarts=restarts,
             max_restarts=options.max_restarts,
         )
-        print(failure_box(failure, aftermath, width=_BOX_WIDTH), flush=True)
+        console = Console(width=_BOX_WIDTH, color_system=None)
+        console.print(failure_box(failure, aftermath, width=_BOX_WIDTH), crop=False)
     elif end.exit_code == LOST_WORKER:
         _say("a node of the job does not answer any more; mpirun names it above")
     elif end.exit_code in SAVED_AND_STOPPED.values():

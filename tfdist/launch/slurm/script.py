@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tfdist.cluster.environment import START_TIMEOUT
 from tfdist.cluster.instance_variables import DEVICES_PER_REPLICA, NUM_LOCAL_REPLICAS
+from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.machine.cores_and_gpus import Machine, Share, share_environment
 from tfdist.launch.machine.mpi import mpirun_environment, mpirun_options
@@ -24,6 +25,7 @@ _DEFAULTS = {
     "PYTHONUNBUFFERED": "1",
 }
 
+_AS_BYTES = "surrogateescape"  # words that are not UTF-8 stay the bytes that they are
 _INTERRUPTED = 130  # 128 + SIGINT, as in a shell.
 
 
@@ -149,13 +151,20 @@ def submit(script: str, options: SlurmOptions) -> int:
     """Submits the job, saves its script in the folder of its logs, and returns the exit code.
 
     Raises:
-      UsageError: If sbatch is not installed on this machine.
+      UsageError: If sbatch is not installed on this machine, or the folder cannot be made.
     """
     folder = Path(options.log_dir)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--log-dir {shown(str(folder))} cannot be made: {error.strerror}. Name another folder."
+        ) from None
     command = ["sbatch", "--parsable", *(["--wait"] if options.wait else [])]
     try:
-        sbatch = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        sbatch = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, errors=_AS_BYTES
+        )
     except FileNotFoundError:
         raise UsageError(
             "there is no sbatch on PATH, which submits jobs. Submit from a node of the cluster; "
@@ -178,7 +187,8 @@ def submit(script: str, options: SlurmOptions) -> int:
 def _keep(script: str, folder: Path, job_name: str, job_id: str) -> Path:
     path = folder / f"{job_name}-{job_id}.sbatch"
     # Only the owner may read it, because it contains the variables of --env.
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(opened, "w", errors=_AS_BYTES) as file:
         file.write(script)
     return path
 

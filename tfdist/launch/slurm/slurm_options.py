@@ -1,231 +1,185 @@
-"""The options of `tfdist slurm`, checked before anything is written or submitted."""
+"""The options of `tfdist slurm`: their declarations, and the checks of their values."""
 
 from __future__ import annotations
 
-import argparse
-import os
 import re
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-from tfdist.cluster.instance_variables import nearest_multiples
-from tfdist.launch.errors import UsageError
-from tfdist.launch.options import run_rules as rules
-from tfdist.launch.options.program import program_command
-from tfdist.launch.options.run_rules import total_replicas
-from tfdist.launch.slurm.slurm_parser import time_limit_s
+from tfdist.cluster.tasks import shown
+from tfdist.launch.options.command_line import CommandLine
+from tfdist.launch.options.declaration import Group, flag, option
+from tfdist.launch.options.shared_options import (
+    FAILURES,
+    SIZE,
+    START_TIMEOUT_DEFAULT,
+    START_TIMEOUT_HELP,
+    SizeOptions,
+    WorkerOptions,
+)
+from tfdist.launch.options.values import (
+    checked,
+    matching,
+    seconds,
+    split_words,
+    whole_number,
+    wrong,
+)
 
-_MOST_TASKS_PER_NODE = 64  # The number of ports that `tfdist.cluster.slurm.first_port` allows.
-# Options of sbatch that the script sets itself -> the option to use instead.
-_SET_HERE = {
-    **{f"--{name}": f"--{name}" for name in ("nodes", "cpus-per-task", "gpus-per-task", "mem")},
-    **{f"--{name}": f"--{name}" for name in ("job-name", "time", "partition", "account", "qos")},
-    **{f"--{name}": f"--{name}" for name in ("requeue", "wait")},
-    "--chdir": "nothing: it is the folder from which you submit",
-    "--error": "--log-dir",
-    "--export": "--env",
-    "--gpus-per-node": "--gpus-per-task",
-    "--no-requeue": "--requeue=no",
-    "--ntasks": "--num-instances",
-    "--ntasks-per-node": "--tasks-per-node",
-    "--open-mode": "nothing: it is append",
-    "--output": "--log-dir",
-    "--signal": "--save-before-end",
-}
+_TIME = re.compile(
+    r"(?:(?P<days>[0-9]{1,4})-(?P<day_hours>[0-9]{1,2})(?::(?P<day_minutes>[0-9]{1,2}))?"
+    r"(?::(?P<day_seconds>[0-9]{1,2}))?"
+    r"|(?:(?:(?P<hours>[0-9]{1,5}):)?(?P<minutes>[0-9]{1,7}):)(?P<seconds>[0-9]{1,2})"
+    r"|(?P<only_minutes>[0-9]{1,7}))"
+)
+
+
+def time_limit_s(text: str) -> int:
+    """Returns a time limit in seconds, or 0 if the text is not a time limit."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return 0
+    part = {name: int(digits or 0) for name, digits in match.groupdict().items()}
+    minutes = part["day_minutes"] + part["minutes"] + part["only_minutes"]
+    hours = part["days"] * 24 + part["day_hours"] + part["hours"] + minutes / 60
+    return round(hours * 3600) + part["day_seconds"] + part["seconds"]
+
+
+def _check_time_limit(text: str) -> None:
+    if time_limit_s(text) <= 0:
+        raise wrong(
+            text,
+            "are MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS and "
+            "DAYS-HOURS:MINUTES:SECONDS above 0",
+            "02:30:00",
+        )
+
+
+def _check_sbatch_words(text: str) -> None:
+    for word in split_words(text):
+        if not re.fullmatch(r"--[a-z][a-z-]*(=[A-Za-z0-9_.,:/@%+=&|*()\[\]-]+)?", word):
+            raise ValueError(
+                f"got {shown(word)}, allowed are options of sbatch as --name or --name=value, "
+                "without blanks and quotation marks in a value. "
+                "Write for example --sbatch-args='--exclusive --mem=16G'."
+            )
+
+
+def _check_names(text: str) -> None:
+    for name in text.split(","):
+        _NAME.read(name)
+
+
+_NAME = matching(
+    "[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}",
+    "NAME",
+    'are up to 64 letters, digits, "_", "-" and ".", the first a letter, a digit or _',
+    "train-1",
+)
+_MEMORY = matching(
+    "[0-9]{1,9}[KMGT]?", "SIZE", "is a whole number with K, M, G or T after it", "16G"
+)
+# Without blanks, and without %, which sbatch reads as a pattern.
+_FOLDER = matching(
+    "(?!-)[A-Za-z0-9_./+=@,:-]+",
+    "FOLDER",
+    'are letters, digits and "_./+=@,:-", since sbatch reads other characters in its own way',
+    "logs",
+)
+_NODES = Group(
+    "nodes", "Their product is --num-instances; what is left out follows from the others."
+)
+_JOB = Group("the job")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlurmOptions:
+class SlurmOptions(WorkerOptions, SizeOptions):
     """The options of one job. An option that is None is left to Slurm, or was not given.
 
-    Attributes:
-      command: The command of every worker. A .py file or "-m MODULE" is preceded by this Python.
-      engine: "grpc" or "horovod".
-      nodes: Number of nodes of the job.
-      tasks_per_node: Number of workers on each node.
-      replicas_per_instance: Number of copies of the model in each worker.
-      devices_per_replica: Number of devices of each copy.
-      cpus_per_task: Number of processor cores of each worker.
-      gpus_per_task: Number of GPUs of each worker.
-      mem: Memory of each node, in Slurm's notation.
-      threads: Number of computing threads in each worker. None means its number of cores.
-      environment: Variables that the script sets. Variables given without a value are not in it:
-        the workers get them from the environment in which the job is submitted.
-      job_name: Name of the job and of its logs.
-      time: Time limit of the job, in Slurm's notation.
-      partition: Partition in which the job may run.
-      account: Account that is charged for the job.
-      qos: Quality of service of the job.
-      sbatch_args: Further options of sbatch.
-      log_dir: Folder of the script and of all logs.
-      save_before_end_s: Time in seconds before the time limit at which the workers are told to save
-        and stop.
-      requeue: Whether the job goes back into the queue.
-      max_restarts: Number of times that the workers may be started again within the job.
-      grace_s: Time in seconds that the other workers have to end after one has failed.
-      start_timeout_s: Time in seconds that workers wait for each other at the start.
-      dry_run: Whether to only print the script.
-      wait: Whether to wait for the end of the job.
+    `environment` has the variables that the script sets. Those given without a value are not in
+    it: the workers get them from the environment in which the job is submitted.
     """
 
-    command: tuple[str, ...]
-    engine: str = "grpc"
-    nodes: int = 1
-    tasks_per_node: int = 1
-    replicas_per_instance: int = 1
-    devices_per_replica: int = 1
-    cpus_per_task: int | None = None
-    gpus_per_task: int | None = None
-    mem: str | None = None
-    threads: int | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    job_name: str = "train"
-    time: str | None = None
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    sbatch_args: tuple[str, ...] = ()
-    log_dir: str = "logs"
-    save_before_end_s: int = 120
-    requeue: bool = False
-    max_restarts: int = 0
-    grace_s: float = 30.0
-    start_timeout_s: float | None = None
-    dry_run: bool = False
-    wait: bool = False
-
-    @property
-    def num_instances(self) -> int:
-        """The number of workers of the job."""
-        return self.nodes * self.tasks_per_node
-
-
-def slurm_options(
-    given: argparse.Namespace, environ: Mapping[str, str] = os.environ
-) -> SlurmOptions:
-    """Checks the parsed arguments and returns the options of the job.
-
-    Raises:
-      UsageError: If an option is invalid or does not fit the others.
-    """
-    command = program_command(given.command, environ.get("PATH"))
-    nodes, tasks_per_node = _places(given.num_instances, given.nodes, given.tasks_per_node)
-    num_instances = nodes * tasks_per_node
-    if given.evaluator:
-        raise UsageError(
-            "--evaluator has no place in a Slurm job, whose tasks all train. Leave it out: worker "
-            "0 evaluates after the last step, and InMemoryEvaluatorHook does so before."
-        )
-    options = SlurmOptions(
-        command=command,
-        engine=given.engine,
-        nodes=nodes,
-        tasks_per_node=tasks_per_node,
-        replicas_per_instance=total_replicas(num_instances, given.num_replicas) // num_instances,
-        devices_per_replica=given.devices_per_replica,
-        cpus_per_task=given.cpus_per_task,
-        gpus_per_task=given.gpus_per_task,
-        mem=given.mem,
-        threads=given.threads,
-        environment=_written(given.env or (), environ),
-        job_name=given.job_name or _name_of(command),
-        time=given.time,
-        partition=given.partition,
-        account=given.account,
-        qos=given.qos,
-        sbatch_args=_sbatch_words(given.sbatch_args or ()),
-        log_dir=given.log_dir,
-        save_before_end_s=given.save_before_end,
-        requeue=given.requeue,
-        max_restarts=given.max_restarts,
-        grace_s=given.grace,
-        start_timeout_s=given.start_timeout,
-        dry_run=given.dry_run,
-        wait=given.wait,
+    num_instances: int = option(
+        whole_number(1),
+        "worker processes, one a task",
+        default=1,
+        shown_default="nodes times tasks per node",
+        group=SIZE,
     )
-    _check(options)
-    rules.check_log_dir(Path(options.log_dir))
-    return options
+    # Hidden, because it is refused.
+    evaluator: bool = flag(None)
+    nodes: int = option(whole_number(1), "nodes of the job", default=1, group=_NODES)
+    tasks_per_node: int = option(whole_number(1), "instances on each node", default=1)
+    cpus_per_task: int | None = option(
+        whole_number(1),
+        "processor cores of each instance, and threads that compute",
+        shown_default="Slurm's",
+    )
+    gpus_per_task: int | None = option(whole_number(1), "GPUs of each instance")
+    mem: str | None = option(_MEMORY, "memory of each node, like 16G")
+    job_name: str = option(_NAME, "its name", default="", shown_default="the program's", group=_JOB)
+    time: str | None = option(
+        checked(_check_time_limit, "LIMIT"),
+        "how long it may take, as Slurm writes it: 90 (minutes), 02:30:00, 1-12 (days-hours)",
+    )
+    partition: str | None = option(checked(_check_names, "NAME[,NAME]"), "where it may run")
+    account: str | None = option(_NAME, "who is charged for it")
+    qos: str | None = option(_NAME, "its quality of service")
+    sbatch_args: tuple[str, ...] = option(
+        checked(_check_sbatch_words, '"ARGS"'),
+        "more options of sbatch, like --constraint=v100",
+        default=(),
+    )
+    log_dir: str = option(
+        _FOLDER,
+        "where the script, the job's log and each worker's log go; all nodes must share it",
+        default="logs",
+    )
+    dry_run: bool = flag("print the script, and submit nothing")
+    wait: bool = flag("wait for the job's end, and end with its exit code")
+    save_before_end_s: int = option(
+        whole_number(1, 65535, "SECONDS"),
+        "how long before the time limit the workers are told to save and stop (SIGUSR1)",
+        default=120,
+        group=FAILURES,
+    )
+    requeue: bool = flag(
+        "put the job back into the queue when its time is over, when it is preempted, and when a "
+        "node of it is lost"
+    )
+    max_restarts: int = option(
+        whole_number(0),
+        "how often all workers are started again within the job, from the last checkpoint, after "
+        "one died",
+        default=0,
+    )
+    grace_s: float = option(
+        seconds(is_zero_allowed=True),
+        "how long the other workers may take to end once one has failed",
+        default=30.0,
+    )
+    start_timeout_s: float | None = option(
+        seconds(), START_TIMEOUT_HELP, shown_default=START_TIMEOUT_DEFAULT
+    )
 
 
-def _places(instances: int | None, nodes: int | None, per_node: int | None) -> tuple[int, int]:
-    """Returns nodes and tasks per node, computed from the numbers that are given."""
-    if instances is None:
-        return nodes or 1, per_node or 1
-    if nodes is not None and per_node is not None:
-        if instances != nodes * per_node:
-            raise UsageError(
-                f"--num-instances is {instances}, but --nodes {nodes} and --tasks-per-node "
-                f"{per_node} make {nodes * per_node}. Leave one of the three out."
-            )
-        return nodes, per_node
-    name, divisor = ("--tasks-per-node", per_node or 1) if nodes is None else ("--nodes", nodes)
-    if instances % divisor:
-        raise UsageError(
-            f"--num-instances is {instances} and {name} is {divisor}, and every node gets equally "
-            f"many. Use --num-instances {' or '.join(nearest_multiples(instances, divisor))}."
-        )
-    rest = instances // divisor
-    return (rest, divisor) if nodes is None else (divisor, rest)
+_EXAMPLES = """\
+examples:
+  three nodes, a worker each, over gRPC, for two hours:
+    tfdist slurm --nodes 3 --cpus-per-task 8 --time 02:00:00 train.py --epochs 3
+  two nodes with four GPUs each, a worker a GPU, over Horovod, again and again until it is done:
+    tfdist slurm --engine horovod --nodes 2 --tasks-per-node 4 --gpus-per-task 1 --requeue train.py
+  look at the script, and submit nothing:
+    tfdist slurm --nodes 3 --dry-run train.py
 
+A BOOL is yes, no, 1, 0, true or false. The exit code is sbatch's; with --wait the job's, which is
+that of the worker that failed first; 2 says that the command line is wrong, and that nothing was
+submitted."""
 
-def _check(options: SlurmOptions) -> None:
-    """Checks that the options fit each other.
-
-    Raises:
-      UsageError: If they do not.
-    """
-    if options.tasks_per_node > _MOST_TASKS_PER_NODE:
-        raise UsageError(
-            f"--tasks-per-node is {options.tasks_per_node}, and at most {_MOST_TASKS_PER_NODE} "
-            "workers share a node. Use more nodes."
-        )
-    devices = options.replicas_per_instance * options.devices_per_replica
-    if options.gpus_per_task not in (None, devices):
-        raise UsageError(
-            f"--gpus-per-task is {options.gpus_per_task}, but the devices of an instance are "
-            f"{devices}: {options.replicas_per_instance} replicas of "
-            f"{options.devices_per_replica}. Use --gpus-per-task {devices}."
-        )
-    cpus, threads = options.cpus_per_task, options.threads
-    if cpus is not None and threads is not None and threads > cpus:
-        raise UsageError(
-            f"--threads is {threads}, but --cpus-per-task is {cpus}: they would share cores. "
-            f"Use --cpus-per-task {threads}, or leave --threads out."
-        )
-    if options.time is not None and time_limit_s(options.time) <= options.save_before_end_s:
-        raise UsageError(
-            f"--time {options.time} is not longer than --save-before-end "
-            f"{options.save_before_end_s} (seconds): the job would be told to stop at its start. "
-            "Raise the one or lower the other."
-        )
-
-
-def _sbatch_words(texts: Sequence[str]) -> tuple[str, ...]:
-    words = tuple(word for text in texts for word in shlex.split(text))
-    for word in words:
-        option = word.partition("=")[0]
-        if option in _SET_HERE:
-            raise UsageError(
-                f"--sbatch-args has {option}, which the script sets itself. Remove it, and use "
-                f"{_SET_HERE[option]}."
-            )
-    return words
-
-
-def _written(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that the script sets: those given with a value."""
-    values = rules.environment(words, environ)
-    named = {word.partition("=")[0] for word in words if "=" in word}
-    return {name: value for name, value in values.items() if name in named}
-
-
-def _name_of(command: Sequence[str]) -> str:
-    """Returns the default job name: the name of the script or module, else of the program."""
-    program, *rest = (os.path.basename(word) for word in command)
-    is_python = re.fullmatch(r"python[0-9.]*", program) is not None
-    named = next((word for word in rest if not word.startswith("-")), program)
-    stem = (named if is_python else program).removesuffix(".py")
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", stem).lstrip("-.")[:64] or "tfdist"
+SLURM = CommandLine(
+    prog="tfdist slurm",
+    options=SlurmOptions,
+    description="Write a Slurm batch script for a run, and submit it.",
+    usage="[options] [--] COMMAND [ARGUMENT...]",
+    examples=_EXAMPLES,
+)

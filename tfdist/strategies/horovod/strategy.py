@@ -12,13 +12,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.cluster import find_mpi_rank
-from tfdist.cluster.environment import check_horovod
+from tfdist.cluster import PeerWatch, find_mpi_rank
+from tfdist.cluster.environment import check_horovod, read_stall_timeout
 from tfdist.cluster.ranks import HOROVODRUN
+from tfdist.cluster.rendezvous.meeting import print_to_stderr
+from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.process.endings import OneLineError
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.horovod.ending import end_in_time
+from tfdist.strategies.horovod.membership import join_ranks
 from tfdist.strategies.horovod.settings import (
     BUCKET_SIZE_BYTES,
     THRESHOLD_BYTES,
@@ -27,10 +30,14 @@ from tfdist.strategies.horovod.settings import (
 )
 from tfdist.strategies.placement import count_replicas
 from tfdist.strategies.reductions.compression import Compression, find_half, from_copied, to_copied
-from tfdist.strategies.reductions.engine import Collectives, NoCollectives
+from tfdist.strategies.reductions.engine import Collectives, NoCollectives, executing_instances
+from tfdist.strategies.values.gather_text import TextExchange
 
 # Horovod keeps its process sets and refuses to make one twice. All ranks together are not here.
 _PROCESS_SETS: dict[tuple[int, ...], Any] = {}
+# The connections between the ranks, made once; None where rank 0 cannot be reached.
+_membership: Membership | None = None
+_is_joined = False
 
 
 class HorovodNotFoundError(OneLineError, ImportError):
@@ -121,6 +128,7 @@ class HorovodStrategy(BaseStrategy):
     ) -> None:
         half = find_half(compression)
         replicas = count_replicas(num_replicas)
+        read_stall_timeout()  # Refuses a wrong value before Horovod starts.
         hvd = initialize_horovod()
         super().__init__(
             HorovodCollectives(hvd),
@@ -130,6 +138,27 @@ class HorovodStrategy(BaseStrategy):
             local_index=hvd.local_rank(),
             half=half,
         )
+
+    def watch_peers(self) -> PeerWatch:
+        """Returns a watch over the other ranks; the caller starts it.
+
+        The first call of a process is a collective: every rank must make it.
+        """
+        global _membership, _is_joined
+        if self.extended.collectives.num_workers == 1 or executing_instances() is not None:
+            return PeerWatch()
+        if not _is_joined:
+            _is_joined = True  # Before the exchange, which asks for a watch itself.
+            hvd = load_horovod()
+            _membership = join_ranks(
+                hvd.rank(),
+                on_one_host=hvd.local_size() == hvd.size(),
+                exchange=TextExchange(self),
+            )
+            if _membership is not None:
+                _membership.on_line = print_to_stderr
+                _membership.stall_timeout_s = read_stall_timeout()
+        return PeerWatch(_membership)
 
     def describe_reductions(self) -> str:
         """Describes how gradients are reduced, and the settings of Horovod and Open MPI."""

@@ -28,6 +28,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import Cluster, PeerWatch, Task, WorkerLostError, find_cluster, meet
 from tfdist.cluster.rendezvous.meeting import print_to_stderr
+from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.cluster.rendezvous.protocol import (
     AbsentWorkerError,
     Member,
@@ -49,7 +50,9 @@ _numbers: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(lambda: iter
 
 
 def meet_over_grpc(
-    instances: tuple[int, ...], timeout_s: float, has_server: Callable[[Cluster, Task], bool]
+    instances: tuple[int, ...],
+    timeout_s: float,
+    find_membership: Callable[[Cluster, Task], Membership | None],
 ) -> None:
     """Returns when all these workers of the cluster have called it as often as this one.
 
@@ -59,7 +62,8 @@ def meet_over_grpc(
     Args:
       instances: The workers' indices.
       timeout_s: How long to wait for the others, in seconds.
-      has_server: Returns whether TensorFlow's server of a worker has been started.
+      find_membership: Returns this worker's connections; None before TensorFlow's server has been
+        started.
 
     Raises:
       RendezvousError: If a worker is missing after that time.
@@ -68,7 +72,8 @@ def meet_over_grpc(
     found = find_cluster()
     assert found is not None
     cluster, task = found
-    if not has_server(cluster, task):
+    membership = find_membership(cluster, task)
+    if membership is None:
         meet(cluster, task, timeout_s=timeout_s, report_every_s=_REPORT_EVERY_S)
         return
     own = instances.index(cluster.worker_index(task))
@@ -76,7 +81,7 @@ def meet_over_grpc(
     number = next(_numbers[instances])
     with (
         _SignedList(cluster, instances) as signed,
-        PeerWatch(*members[:own], *members[own + 1 :]) as watch,
+        PeerWatch(membership, among=instances) as watch,
     ):
         worker_is_lost = threading.Event()
         watch.start(worker_is_lost.set)

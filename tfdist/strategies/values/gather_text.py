@@ -49,5 +49,6 @@ class TextExchange:
         ):
             watch.start(session.close)
             sizes, texts = session.run([self._sizes, self._texts], {self._characters: characters})
+            watch.leave()  # This may be the last act of a program.
         parts = np.split(texts, np.cumsum(sizes)[:-1])
         return [part.astype(np.uint8).tobytes().decode() for part in parts]

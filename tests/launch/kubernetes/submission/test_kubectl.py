@@ -10,7 +10,8 @@ import pytest
 
 from tfdist.launch.kubernetes import main
 from tfdist.launch.kubernetes.manifests import to_yaml
-from tfdist.launch.options.option_parser import OptionParser
+
+pytestmark = pytest.mark.processes
 
 Submitted = tuple[int, str, str]
 Submit = Callable[..., Submitted]
@@ -34,11 +35,11 @@ def kubectl_reaches_the_server(api_server: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
-def submit(parser: OptionParser, capfd: pytest.CaptureFixture[str]) -> Submit:
+def submit(capfd: pytest.CaptureFixture[str]) -> Submit:
     """Runs `tfdist kubernetes`; returns the exit code and what it and kubectl have printed."""
 
     def submit(*options: str, command: tuple[str, ...] = ("python", "train.py")) -> Submitted:
-        code = main(parser.parse([*_NEEDED, *options, "--", *command]))
+        code = main([*_NEEDED, *options, "--", *command])
         out, err = capfd.readouterr()
         return code, out, err
 

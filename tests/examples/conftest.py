@@ -1,0 +1,49 @@
+"""Runs of the examples' programs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """The output of a program: standard output, and standard error."""
+
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run_program(fake_cluster: Any) -> Callable[..., list[Ran]]:
+    """Runs a script and its arguments in workers that have TensorFlow imported already.
+
+    A test of how a program is started uses `fake_cluster.run_script`, which takes longer: a new
+    Python imports TensorFlow in every worker.
+    """
+
+    def run_program(
+        argv: Sequence[str], *, env: Mapping[str, str] | None = None, **options: Any
+    ) -> list[Ran]:
+        options = {"timeout_s": 240, **options}
+        printed = fake_cluster.run(_run_as_script, list(argv), env=env, **options)
+        return [
+            Ran(stdout=out, stderr=err)
+            for out, err in zip(printed, fake_cluster.outputs, strict=True)
+        ]
+
+    return run_program
+
+
+def _run_as_script(argv: list[str]) -> str:
+    """Runs a script in this process, and returns what it wrote to standard output."""
+    import contextlib
+    import io
+    import runpy
+    import sys
+
+    sys.argv = argv
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path(argv[0], run_name="__main__")
+    return printed.getvalue()

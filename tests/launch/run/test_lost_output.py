@@ -1,0 +1,117 @@
+"""A run whose output finds no room, no reader or no folder any more."""
+
+import errno
+import os
+import pty
+import shutil
+import signal
+from collections.abc import Callable
+from typing import Any
+
+Launch = Callable[..., Any]
+WORDS_THEN_GO = """
+    print("words of", index, flush=True)
+    ready()
+    wait_for("go")
+    print("more", flush=True)
+    """
+
+
+def test_a_run_goes_on_though_the_disk_of_its_stdout_is_full(launch: Launch) -> None:
+    with open("/dev/full", "w") as full:
+        run = launch(WORDS_THEN_GO, stdout=full)
+        run.wait_until_ready(0, 1)
+        (run.folder / "go").touch()
+        assert run.wait() == 0, run.err
+    assert run.err.count("stdout cannot be written: No space left on device") == 1
+    assert "SIGPIPE" not in run.err
+    assert run.log("worker-1") == "words of 1\nmore\n"
+
+
+def test_a_run_goes_on_though_nothing_of_it_can_be_shown(launch: Launch) -> None:
+    with open("/dev/full", "w") as full:
+        run = launch("ready()\nprint('words')\nsys.exit(3)", stdout=full, stderr=full)
+        assert run.wait() == 3
+    assert run.log("worker-0") == "words\n"
+
+
+def test_a_dry_run_names_a_full_disk(launch: Launch) -> None:
+    with open("/dev/full", "w") as full:
+        run = launch("", "--dry-run", stdout=full)
+        assert run.wait() == 1
+    assert run.err == "tfdist: stdout cannot be written: No space left on device\n"
+
+
+def test_who_closed_stdout_is_told(launch: Launch) -> None:
+    run = launch("while True:\n    print('again', flush=True); time.sleep(0.01)")
+    assert run.process.stdout.readline().endswith("again\n")
+    run.process.stdout.close()
+    assert run.process.wait(60) == 141
+    told = run.process.stderr.read()
+    why = "SIGPIPE (stdout was closed by the process that read it)"
+    assert f"{why}: the workers save and leave" in told
+    assert f"stopped by {why}" in told
+
+
+def test_a_run_that_writes_to_a_closed_terminal_ends_as_one_that_was_hung_up(
+    launch: Launch,
+) -> None:
+    master, terminal = pty.openpty()
+    run = launch(WORDS_THEN_GO, stdout=terminal)  # Not its own terminal: it gets no SIGHUP.
+    os.close(terminal)
+    run.wait_until_ready(0, 1)
+    os.close(master)
+    (run.folder / "go").touch()
+    assert run.wait() == 129, run.err
+    assert "stopped by SIGHUP" in run.err
+
+
+def test_a_run_that_ignores_hang_ups_goes_on_though_its_terminal_is_closed(
+    launch: Launch,
+) -> None:
+    master, terminal = pty.openpty()
+    ignoring = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]
+    run = launch(WORDS_THEN_GO, before=ignoring, stdout=terminal)
+    os.close(terminal)
+    run.wait_until_ready(0, 1)
+    os.close(master)
+    (run.folder / "go").touch()
+    assert run.wait() == 0, run.err
+    assert run.log("worker-1") == "words of 1\nmore\n"
+
+
+def test_logs_that_were_removed_are_made_again_and_a_restart_finds_their_folder(
+    launch: Launch,
+) -> None:
+    program = """
+        print("before", flush=True)
+        ready()
+        if os.environ["TFDIST_RESTART_COUNT"] == "0":
+            wait_for("go")
+            print("after", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+    run = launch(program, "--max-restarts", "1", num_instances=1)
+    run.wait_until_ready(0)
+    shutil.rmtree(run.log_dir)
+    run.wait_for("logs/worker-0.log")
+    (run.folder / "go").touch()
+    assert run.wait() == 0, run.err
+    assert run.log("worker-0") == "after\nbefore\n"
+    assert run.err.count("logs were removed while they were written") == 1
+    assert "signal SIGKILL" in run.err
+
+
+def test_a_restart_in_a_removed_folder_says_which_folder(launch: Launch, tmp_path: Any) -> None:
+    folder = tmp_path / "run-0"
+    program = f"open({str(tmp_path)!r} + '/ready', 'w'); ready(); time.sleep(600)"
+    run = launch(
+        program, "--max-restarts", "1", "--log-dir", str(tmp_path / "kept"), num_instances=1
+    )
+    run.wait_until_ready(0)
+    worker = run.living("program.py", "-S")[-1]
+    shutil.rmtree(folder)
+    worker.send_signal(signal.SIGKILL)
+    assert run.wait() == 127, run.err
+    assert f"{os.strerror(errno.ENOENT)}: {folder}" in run.err
+    assert "Traceback" not in run.err

@@ -1,0 +1,51 @@
+"""A clock that does not count the time for which its process was suspended."""
+
+from tfdist.launch.channel import SILENCE_S
+from tfdist.launch.observed_time import ObservedClock
+
+
+class Machine:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.time_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.time_s
+
+
+def test_it_runs_with_the_machine_as_long_as_it_is_read() -> None:
+    machine = Machine()
+    clock = ObservedClock(machine)
+    began_s = clock.now_s()
+    for _ in range(60):
+        machine.time_s += 0.5
+        clock.now_s()
+    assert clock.now_s() - began_s == 30.0
+    assert clock.absence_before_s(clock.now_s()) == 0.0
+
+
+def test_a_suspension_is_shorter_than_any_limit_on_silence() -> None:
+    machine = Machine()
+    clock = ObservedClock(machine)
+    began_s = clock.now_s()
+    machine.time_s += 3600.0
+    assert clock.now_s() - began_s < SILENCE_S / 2
+
+
+def test_a_suspension_explains_what_is_lost_soon_after_it_and_nothing_else() -> None:
+    machine = Machine()
+    clock = ObservedClock(machine)
+    before_s = clock.now_s()
+    machine.time_s += 31.0
+    after_s = clock.now_s() + 0.1
+    assert clock.absence_before_s(before_s) == 0.0
+    assert clock.absence_before_s(after_s) == 31.0
+    assert clock.absence_before_s(after_s + SILENCE_S) == 0.0
+
+
+def test_a_short_pause_explains_nothing() -> None:
+    machine = Machine()
+    clock = ObservedClock(machine)
+    machine.time_s += SILENCE_S / 2
+    assert clock.absence_before_s(clock.now_s()) == 0.0

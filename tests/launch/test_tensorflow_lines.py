@@ -1,0 +1,39 @@
+"""TensorFlow's start-up lines, told apart from those that users should see."""
+
+from tfdist.launch.tensorflow_lines import is_startup_line
+
+ABSL = "0000 00:00:1795387111.731098    7492 "
+OLD = "2026-11-22 22:38:31.731098: "
+
+
+def test_what_tensorflow_prints_in_every_run_is_a_startup_line() -> None:
+    for line in (
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        f"I{ABSL}cudart_stub.cc:31] Could not find cuda drivers on your machine",
+        f"I{ABSL}grpc_server_lib.cc:467] Started server with target: grpc://127.0.0.1:25055",
+        "To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow",
+        f"E{ABSL}cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error: Failed call to "
+        "cuInit: UNKNOWN ERROR (303)",
+        f"W{ABSL}local_rendezvous.cc:412] Local rendezvous is aborting with status: ABORTED: "
+        "Cleanup 138062810671441917 [type.googleapis.com/tensorflow.DerivedStatus='']",
+        f"{OLD}I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.",
+        f"{OLD}E external/local_xla/xla/stream_executor/cuda/cuda_fft.cc:467] Unable to register "
+        "cuFFT factory: Attempting to register factory for plugin cuFFT when one has already been",
+        f"{OLD}W tensorflow/compiler/tf2tensorrt/utils/py_utils.cc:38] TF-TRT Warning: Could not "
+        "find TensorRT",
+    ):
+        assert is_startup_line(line), line
+
+
+def test_all_other_warnings_and_errors_are_for_users() -> None:
+    for line in (
+        f"W{ABSL}gpu_device.cc:2430] Cannot dlopen some GPU libraries.",
+        f"E{ABSL}cuda_platform.cc:52] failed call to cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+        f"W{ABSL}local_rendezvous.cc:412] Local rendezvous is aborting with status: "
+        "INVALID_ARGUMENT: logits and labels must have the same shape",
+        f"F{ABSL}cuda_platform.cc:52] failed call to cuInit: UNKNOWN ERROR (303)",
+        "INFO:tensorflow:loss = 0.3, step = 100 (1.234 sec)",
+        "I0000 is the name of a sample",
+        "",
+    ):
+        assert not is_startup_line(line), line

@@ -1,0 +1,152 @@
+"""A small training, run by every strategy: a network of two layers, with an embedding if asked."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+import tfdist.estimator as tfe
+from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
+from tfdist.training import LAMB, ClippedOptimizer, warmup
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The differences between trainings. With a seed the initial weights are drawn with it."""
+
+    optimizer: str = "sgd"
+    steps: int = 6
+    local_batch: int = 8
+    iterations: int = 1
+    variables_on_host: bool = True
+    has_embedding: bool = False
+    uses_host_call: bool = True
+    seed: int | None = None
+    num_replicas: int = 1
+    compression: str | None = None
+    uses_tape: bool = False
+
+
+def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
+    """Trains over "grpc", "horovod" or, in one process, "none".
+
+    Returns:
+      losses: The loss of each call. values: All variables at the end, by name. placed: The kind
+      and the device of each executed op, by name.
+    """
+    options = Options(**given)
+    kind = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}.get(engine)
+    strategy = kind and kind(
+        variables_on_host=options.variables_on_host,
+        num_replicas=options.num_replicas,
+        compression=options.compression,
+    )
+    config = tfe.RunConfig(
+        tf_random_seed=options.seed,
+        train_distribute=strategy,
+        save_checkpoints_steps=1000,
+        device=tfe.DeviceConfig(
+            iterations_per_loop=options.iterations,
+            variables_on_host=options.variables_on_host,
+            num_replicas=options.num_replicas if strategy is None else 1,
+        ),
+    )
+    watch = _Watch()
+    estimator = tfe.Estimator(_model_fn, model_dir, config, params={"options": options})
+    estimator.train(_make_input_fn(options), hooks=[watch], max_steps=options.steps)
+    return {"losses": watch.losses, "values": watch.values, "placed": watch.placed}
+
+
+def _make_input_fn(options: Options) -> Callable[..., tf.data.Dataset]:
+    random = np.random.RandomState(0)
+    rows = options.steps * 64
+    words = random.randint(0, 20, (rows, 3)).astype(np.int32)
+    numbers = random.randn(rows, 5).astype(np.float32)
+    targets = random.randn(rows, 2).astype(np.float32)
+
+    def input_fn(input_context: Any = None) -> tf.data.Dataset:
+        features = {"words": words, "numbers": numbers}
+        dataset = tf.data.Dataset.from_tensor_slices((features, targets))
+        parts = dataset.batch(options.local_batch)
+        if input_context is None:
+            return parts
+        # Worker i reads the i-th part of each global batch.
+        return parts.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
+
+    return input_fn
+
+
+def _model_fn(features: Any, labels: Any, mode: str, params: Any) -> tfe.EstimatorSpec:
+    options: Options = params["options"]
+    with tf.GradientTape() if options.uses_tape else nullcontext() as tape:
+        loss = tf.reduce_mean(tf.square(_output(features, options) - labels))  # []
+        # A tape and a Keras optimizer do not divide the loss by the number of replicas.
+        whole = loss / tf.distribute.get_strategy().num_replicas_in_sync
+    weights = v1.trainable_variables()
+    optimizer = {
+        "sgd": lambda: v1.train.GradientDescentOptimizer(0.1),
+        "momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
+        "adam": lambda: v1.train.AdamOptimizer(0.01),
+        "lamb": lambda: ClippedOptimizer(LAMB(warmup(0.05, 3), weight_decay=0.1), global_norm=0.1),
+        "keras": lambda: tf.keras.optimizers.legacy.SGD(0.1, momentum=0.9),
+    }[options.optimizer]()
+    if options.uses_tape:
+        pairs = list(zip(tape.gradient(whole, weights), weights, strict=True))
+    elif not options.uses_host_call:
+        train_op = optimizer.minimize(loss, global_step=v1.train.get_global_step())
+        return tfe.EstimatorSpec(mode, loss=loss, train_op=train_op)
+    elif options.optimizer == "keras":
+        pairs = list(zip(tf.gradients(whole, weights), weights, strict=True))
+    else:
+        pairs = optimizer.compute_gradients(loss)
+
+    def apply_on_host(*gradients: Any) -> tf.Operation:
+        return optimizer.apply_gradients(zip(gradients, [v for _, v in pairs], strict=True))
+
+    return tfe.EstimatorSpec(mode, loss=loss, host_call=(apply_on_host, [g for g, _ in pairs]))
+
+
+def _output(features: Any, options: Options) -> tf.Tensor:
+    hidden = tf.matmul(features["numbers"], _variable("first", [5, 4], options))
+    if options.has_embedding:
+        table = _variable("table_of_words", [20, 4], options)
+        hidden += tf.reduce_mean(tf.nn.embedding_lookup(table, features["words"]), axis=1)
+    hidden = tf.nn.relu(hidden + _variable("bias_of_first", [4], options))
+    return tf.matmul(hidden, _variable("second_", [4, 2], options))  # [local_batch, 2]
+
+
+def _variable(name: str, shape: list[int], options: Options) -> tf.Variable:
+    if options.seed is None:
+        values = np.random.RandomState(len(name)).randn(*shape).astype(np.float32)
+        initializer = v1.constant_initializer(values)
+    else:
+        initializer = v1.random_normal_initializer(seed=options.seed)
+    return v1.get_variable(name, shape, initializer=initializer)
+
+
+class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.values: dict[str, Any] = {}
+        self.placed: dict[str, tuple[str, str]] = {}
+
+    def begin(self) -> None:
+        self.loss = v1.get_default_graph().get_collection(v1.GraphKeys.LOSSES)[-1]
+        self.variables = {v.op.name: v for v in v1.global_variables()}
+
+    def before_run(self, run_context: Any) -> Any:
+        options = v1.RunOptions(output_partition_graphs=True)
+        return v1.train.SessionRunArgs(self.loss, options=options)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.losses.append(float(run_values.results))
+        for graph in run_values.run_metadata.partition_graphs:
+            for node in graph.node:
+                self.placed[node.name] = (node.op, node.device)
+
+    def end(self, session: Any) -> None:
+        self.values.update(session.run(self.variables))

@@ -1,0 +1,101 @@
+"""Advice for the user about the failure of a worker."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from tfdist.launch.failures import Failure, signal_of_code
+from tfdist.launch.tensorflow_lines import is_startup_line
+from tfdist.process.exit_codes import BAD_CONFIGURATION, LOST_WORKER, NO_SPACE, PORT_TAKEN
+
+_MEMORY = "Memory ran out: use smaller batches, fewer workers on a machine, or a larger machine."
+_KILLED = (
+    "If it was not killed on purpose, memory ran out (`dmesg` tells): use smaller batches, fewer "
+    "workers on a machine, or a larger machine."
+)
+_PORT = (
+    "The port was taken by another program: start again, or leave the choice of ports to tfdist."
+)
+_SPACE = "Free space where the model and the logs are written; the last whole checkpoint is kept."
+# Patterns in the output of programs, with the advice for each. The first match is used.
+_SIGNS = (
+    (r"No space left on device|Disk quota exceeded", _SPACE),
+    (
+        r"MemoryError|Cannot allocate memory|std::bad_alloc|OOM when allocating"
+        r"|ResourceExhaustedError|RESOURCE_EXHAUSTED|Unable to allocate",
+        _MEMORY,
+    ),
+    (r"Address already in use|EADDRINUSE", _PORT),
+    (
+        r"ModuleNotFoundError|No module named",
+        "Every worker runs in the environment of the launcher: install what is missing there, on "
+        "every host.",
+    ),
+    (
+        r"can't open file|No such file or directory",
+        "Check the path; relative ones begin in the folder in which the launcher was started, on "
+        "every host.",
+    ),
+    (r"Permission denied", "Check who may read and write that path."),
+    (
+        r"libcuda|CUDA_ERROR|cuInit|CUDNN_STATUS",
+        "Check the GPUs and their drivers: `tfdist doctor` shows what TensorFlow finds.",
+    ),
+)
+_NATIVE = "Native code crashed: start again with PYTHONFAULTHANDLER=1 to see the Python line."
+
+
+def advice(failure: Failure) -> str:
+    """Returns one or two sentences of advice for the user; "" if there is none."""
+    if failure.kind == "stalled":
+        return _stall_advice(failure)
+    if failure.kind == "silent":
+        return (
+            f"Check that {failure.host} runs and that its network works; what it printed last may "
+            "not have come through."
+        )
+    if failure.kind == "ended early":
+        return (
+            "Give every worker equally many steps: its input may have ended early, or its program "
+            "left without training."
+        )
+    number = failure.code if failure.kind == "signal" else signal_of_code(failure.code or 0)
+    return _code_advice(failure, number) or _sign_advice(failure) or _default_advice(number)
+
+
+def _stall_advice(failure: Failure) -> str:
+    longer = "Steps that may take so long need a longer --stall-timeout."
+    if "SIGSTOP" in failure.detail:
+        return f"The process was stopped: by a debugger, Ctrl-Z, or kill -STOP. {longer}"
+    return f"While it hangs, `py-spy dump --pid` shows where. {longer}"
+
+
+def _code_advice(failure: Failure, number: int | None) -> str:
+    """Returns the advice for an exit code or signal that needs no look at the output."""
+    if failure.kind == "exited" and failure.code == BAD_CONFIGURATION:
+        return "Fix the error in the last lines; a wrong configuration is never tried again."
+    if failure.kind == "exited" and failure.code == NO_SPACE:
+        return _SPACE
+    if failure.kind == "exited" and failure.code == 127:
+        return "Check the command after `--`: is it spelled right, and on PATH on every host?"
+    if failure.kind == "exited" and failure.code == 126:
+        return "Make the command executable, or put its interpreter in front of it."
+    if failure.kind == "exited" and failure.code == PORT_TAKEN:
+        return _PORT
+    if failure.kind == "exited" and failure.code == LOST_WORKER:
+        return "No worker failed by itself: look at the network between the hosts, and at all logs."
+    return _KILLED if number == signal.SIGKILL else ""
+
+
+def _sign_advice(failure: Failure) -> str:
+    text = "\n".join(line for line in failure.log_tail if not is_startup_line(line))
+    return next((hint for pattern, hint in _SIGNS if re.search(pattern, text)), "")
+
+
+def _default_advice(number: int | None) -> str:
+    if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE):
+        return _NATIVE
+    if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        return "Another process ended it: a batch system, another user, or a limit of the machine."
+    return ""

@@ -1,0 +1,84 @@
+"""The first bytes between launcher and agent, by which each proves that it has the run's token.
+
+    launcher                                          agent
+    challenge: 32 random bytes        ------------->
+                                      <-------------  nonce: 32 random bytes,
+                                                      HMAC of both, as "agent"
+    HMAC of both, as "launcher"       ------------->
+
+The token itself is never sent. The launcher reads 64 bytes from a process that is not an agent, and
+an agent starts no command for a process that is not its launcher. `multiprocessing.connection` does
+the same with blocking sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import socket
+
+NONCE_BYTES = 32
+PROOF_BYTES = 32  # of SHA-256
+
+
+def agent_proof(token: str, challenge: bytes, nonce: bytes) -> bytes:
+    """Returns the agent's proof that it has the token."""
+    return hmac.digest(token.encode(), b"agent" + challenge + nonce, "sha256")
+
+
+def launcher_proof(token: str, challenge: bytes, nonce: bytes) -> bytes:
+    """Returns the launcher's proof that it has the token."""
+    return hmac.digest(token.encode(), b"launcher" + challenge + nonce, "sha256")
+
+
+async def admit(connection: socket.socket, token: str) -> bool:
+    """Returns whether the other side of the connection is an agent of this run.
+
+    Args:
+      connection: The launcher's end of a new connection, which must not block.
+      token: The token of the run.
+
+    Raises:
+      OSError: If the other side closes the connection.
+    """
+    challenge = secrets.token_bytes(NONCE_BYTES)
+    await asyncio.get_running_loop().sock_sendall(connection, challenge)
+    answer = await _receive(connection, NONCE_BYTES + PROOF_BYTES)
+    nonce, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
+    if not hmac.compare_digest(proof, agent_proof(token, challenge, nonce)):
+        return False
+    proof = launcher_proof(token, challenge, nonce)
+    await asyncio.get_running_loop().sock_sendall(connection, proof)
+    return True
+
+
+async def introduce(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> bool:
+    """Returns whether the other side of the connection is the launcher of this run.
+
+    Args:
+      reader: The agent's end of a new connection.
+      writer: The same.
+      token: The token of the run.
+
+    Raises:
+      OSError: If the other side closes the connection.
+    """
+    try:
+        challenge = await reader.readexactly(NONCE_BYTES)
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        writer.write(nonce + agent_proof(token, challenge, nonce))
+        proof = await reader.readexactly(PROOF_BYTES)
+    except asyncio.IncompleteReadError:
+        raise ConnectionResetError("it closed the connection") from None
+    return hmac.compare_digest(proof, launcher_proof(token, challenge, nonce))
+
+
+async def _receive(connection: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        data = await asyncio.get_running_loop().sock_recv(connection, count - len(received))
+        if not data:
+            raise ConnectionResetError("it closed the connection")
+        received += data
+    return received

@@ -1,0 +1,201 @@
+"""The command line of a command: its options, then the command of a program, and --help."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tfdist.cluster.tasks import shown
+from tfdist.launch.errors import UsageError
+from tfdist.launch.options.declaration import Option, options_of
+from tfdist.launch.options.values import did_you_mean
+
+COMMAND = "command"
+
+# Other launchers' names of options.
+_MEANT = dict.fromkeys(
+    ("-n", "-np", "--np", "--nproc-per-node", "--nproc_per_node", "--num-proc", "--ntasks"),
+    "--num-instances",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """A command's options, and the texts of its --help.
+
+    The options end at "--", at "-m", or at the first word that is neither an option nor an option's
+    value. The rest is the program's command, unchanged. Names of options cannot be shortened. An
+    option whose value may be left out takes one only as --name=VALUE.
+
+    Attributes:
+      prog: The command, such as "tfdist run".
+      options: The dataclass that declares the options.
+      description: The text before the options in --help.
+      usage: The first line of --help, without `prog`.
+      examples: The text after the options in --help.
+      takes_command: True if a program's command follows the options.
+    """
+
+    prog: str
+    options: type
+    description: str = ""
+    usage: str = "[options]"
+    examples: str = ""
+    takes_command: bool = True
+
+    @cached_property
+    def names(self) -> Mapping[str, Option]:
+        """The options by each of their names."""
+        return {name: option for option in self.declared for name in option.names}
+
+    @property
+    def declared(self) -> Sequence[Option]:
+        """The options in the order of --help."""
+        options = options_of(self.options).values()
+        return sorted(options, key=lambda option: option.group.is_last)
+
+    def option(self, name: str) -> Option:
+        """Returns an option by its name, including the dashes.
+
+        Raises:
+          UsageError: If there is no such option.
+        """
+        if name in self.names:
+            return self.names[name]
+        meant = _MEANT.get(name.partition("=")[0], "")
+        hint = f' Did you mean "{meant}"?' if meant in self.names else ""
+        raise UsageError(
+            f"unknown option {shown(name)}.{hint or did_you_mean(name, [*self.names, '--help'])} "
+            f'"{self.prog} --help" lists what is allowed.'
+        )
+
+    def parse(self, words: Sequence[str]) -> dict[str, Any]:
+        """Returns the values of the options that are among the words, by their fields.
+
+        The value of an option that may be repeated is a tuple. If the command takes a program's
+        command, "notices" has lines for the user, and "command" that command if it is there.
+
+        Raises:
+          UsageError: If the words are wrong.
+          SystemExit: After --help, with status 0.
+        """
+        for word in words:
+            if "\0" in word:
+                raise UsageError(
+                    f"the word {shown(word)} has a NUL character, which no command can. Remove it."
+                )
+        given: dict[str, Any] = {}
+        rest = list(words)
+        while rest and rest[0].startswith("-") and rest[0] not in ("-", "-m", "--"):
+            if rest[0] in ("-h", "--help"):
+                print(self.help(), end="")
+                raise SystemExit(0)
+            self._take_option(rest, given)
+        notices = () if rest[:1] == ["--"] else self._behind(rest, given)
+        command = tuple(rest[1:] if rest[:1] == ["--"] else rest)
+        if not self.takes_command:
+            if command:
+                raise UsageError(
+                    f"{shown(command[0])} is no option, and only options are allowed here. "
+                    f'Remove it; "{self.prog} --help" lists them.'
+                )
+            return given
+        return {**given, "notices": notices, **({COMMAND: command} if command else {})}
+
+    def _take_option(self, rest: list[str], given: dict[str, Any]) -> None:
+        """Moves the first option and its value from the words to the values."""
+        word = rest.pop(0)
+        name, equals, text = word.partition("=")
+        if not word.startswith("--") and name not in self.names:  # -Hname, -x=A, -vvv
+            name, equals, text = word[:2], "=", word[2:].removeprefix("=")
+        if name == "--help":
+            raise UsageError(f"{name} takes no value, got {shown(text)}. Write {name}.")
+        option = self.names.get(name) or self.option(name if word.startswith("--") else word)
+        if option.value is None:
+            times = 1 if name.startswith("--") else len(word) - 1
+            if equals and word != name[0] + name[1] * times:
+                raise UsageError(f"{name} takes no value, got {shown(text)}. Write {name}.")
+            count = 2 if name == "--vv" else times
+            given[option.field] = given.get(option.field, 0) + count
+            return
+        if option.bare is not None and not equals:
+            if rest and rest[0] in ("yes", "no"):
+                raise UsageError(
+                    f"got {shown(rest[0])} after {name}, where a command may stand. "
+                    f"Write {name}={rest[0]}."
+                )
+            given[option.field] = option.bare
+            return
+        value = _read(option, text if equals else _next_word(name, option, rest))
+        if option.is_list:
+            given[option.field] = (*given.get(option.field, ()), value)
+        else:
+            given[option.field] = value
+
+    def _behind(self, command: Sequence[str], given: Mapping[str, Any]) -> tuple[str, ...]:
+        """Returns a notice if options of this command stand behind the program."""
+        words = command[: command.index("--")] if "--" in command else command
+        names = [word.partition("=")[0] for word in words if word.startswith("--")]
+        found = [name for name in names if name in self.names]
+        found = [name for name in found if self.names[name].field not in given]
+        if not found:
+            return ()
+        program = " ".join(command[:2]) if command[0] == "-m" else command[0]
+        return (
+            f"{found[0]} behind {program} goes to the program; write it before {program} for "
+            f"{self.prog}, or write -- before {program} if it is the program's",
+        )
+
+    def help(self) -> str:
+        """Returns the text of --help."""
+        import argparse  # for the layout; this function alone needs it
+
+        parser = argparse.ArgumentParser(
+            usage=f"{self.prog} {self.usage}",
+            description=self.description,
+            epilog=self.examples,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if self.takes_command:
+            help_text = "what every worker runs; its own options follow it"
+            parser.add_argument(COMMAND, nargs="*", metavar="COMMAND", help=help_text)
+        groups: dict[str, Any] = {}
+        for option in self.declared:
+            title = option.group.title
+            if option.help is not None:
+                if title not in groups:
+                    groups[title] = parser.add_argument_group(title, option.group.description)
+                _add_to_help(groups[title], option)
+        return parser.format_help()
+
+
+def _add_to_help(group: Any, option: Option) -> None:
+    default = f" (default: {option.shown_default})" if option.shown_default else ""
+    text = f"{option.help}{'; repeatable' if option.is_list else ''}{default}".replace("%", "%%")
+    if option.value is None:
+        group.add_argument(*option.names, action="count", help=option.help)
+    elif option.bare is None:
+        group.add_argument(*option.names, metavar=option.value.metavar, help=text)
+    else:
+        group.add_argument(*option.names, nargs="?", metavar=f"={option.value.metavar}", help=text)
+
+
+def _read(option: Option, text: str) -> Any:
+    assert option.value is not None
+    if option.value.none_word is not None and text.lower() == option.value.none_word:
+        return None
+    try:
+        return option.value.read(text)
+    except ValueError as error:
+        raise UsageError(f"{'/'.join(option.names)}: {error}") from None
+
+
+def _next_word(name: str, option: Option, rest: list[str]) -> str:
+    if rest and (not rest[0].startswith("-") or re.fullmatch(r"-[0-9.]*", rest[0])):
+        return rest.pop(0)
+    found = f"got the option {shown(rest[0])}" if rest else "got nothing"
+    metavar = option.value.metavar if option.value else ""
+    raise UsageError(f"{name} needs a value, {found}. Write {option.long_name}={metavar}.")

@@ -1,0 +1,33 @@
+"""Training features between a gradient and the weights: optimizers, wrappers of them, schedules."""
+
+from tfdist.training.adamw import AdamW
+from tfdist.training.clipping import ClippedOptimizer
+from tfdist.training.distributed import DistributedOptimizer
+from tfdist.training.lamb import LAMB
+from tfdist.training.lars import LARS
+from tfdist.training.schedules import (
+    cosine_decay,
+    linear_decay,
+    polynomial_decay,
+    stepped,
+    warmup,
+)
+from tfdist.training.sgd import SGD
+
+__all__ = [
+    "LAMB",
+    "LARS",
+    "SGD",
+    "AdamW",
+    "ClippedOptimizer",
+    "DistributedOptimizer",
+    "cosine_decay",
+    "linear_decay",
+    "polynomial_decay",
+    "stepped",
+    "warmup",
+]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -1,0 +1,144 @@
+"""AdamMoments: the moments m and v of Adam, which AdamW and LAMB share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.strategies.placement import HOST
+from tfdist.training.checks import check_number
+from tfdist.training.name_patterns import NamePatterns, name_of
+from tfdist.training.rule_optimizer import RuleOptimizer
+
+
+def adam_direction(
+    gradient: Any,
+    m: Any,
+    v: Any,
+    *,
+    beta_1: Any,
+    beta_2: Any,
+    epsilon: Any,
+    power_1: Any,
+    power_2: Any,
+) -> tuple[Any, Any, Any]:
+    """Returns Adam's direction and the new moments.
+
+    Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1; all arrays have
+    the weight's shape:
+
+        m' = beta_1 m + (1 - beta_1) g          v' = beta_2 v + (1 - beta_2) g^2
+        u = m' / (1 - beta_1^t) / (sqrt(v' / (1 - beta_2^t)) + epsilon)
+
+    Args:
+      gradient: g.
+      m: The first moment before the step.
+      v: The second moment before the step.
+      beta_1: Decay of the first moment.
+      beta_2: Decay of the second moment.
+      epsilon: Added to the root.
+      power_1: beta_1^t; 0 leaves out the bias correction.
+      power_2: beta_2^t; 0 leaves out the bias correction.
+
+    Returns:
+      (u, m', v').
+    """
+    m = beta_1 * m + (1.0 - beta_1) * gradient
+    v = beta_2 * v + (1.0 - beta_2) * gradient * gradient
+    return m / (1.0 - power_1) / ((v / (1.0 - power_2)) ** 0.5 + epsilon), m, v
+
+
+class AdamMoments(RuleOptimizer):
+    """Base class of optimizers with slots `m` and `v`, and with the powers of the betas."""
+
+    _slot_names = ("m", "v")
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        beta_1: float,
+        beta_2: float,
+        epsilon: float,
+        bias_correction: bool,
+        name: str,
+        patterns: Sequence[NamePatterns],
+    ) -> None:
+        super().__init__(learning_rate, name, patterns)
+        self._betas = (
+            check_number("beta_1", beta_1, below=1),
+            check_number("beta_2", beta_2, below=1),
+        )
+        self._epsilon = check_number("epsilon", epsilon)
+        self._bias_correction = bool(bias_correction)
+
+    def _direction(
+        self, gradient: tf.Tensor, slots: Sequence[tf.Tensor]
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        dtype = gradient.dtype
+        beta_1, beta_2 = (tf.constant(beta, dtype) for beta in self._betas)
+        power_1, power_2 = self._powers(dtype)
+        return adam_direction(
+            gradient,
+            *slots,
+            beta_1=beta_1,
+            beta_2=beta_2,
+            epsilon=self._epsilon,
+            power_1=power_1,
+            power_2=power_2,
+        )
+
+    def _add_direction(
+        self, to: tf.Tensor, factor: tf.Tensor, gradient: tf.Tensor, slots: Sequence[Any]
+    ) -> Any:
+        """Adds factor x u to the variable of a handle, and updates the moments, in one kernel.
+
+        The kernel's epsilon is added to the root of the uncorrected v.
+        """
+        dtype = gradient.dtype
+        power_1, power_2 = self._powers(dtype)
+        return tf.raw_ops.ResourceApplyAdam(
+            var=to,
+            m=slots[0].handle,
+            v=slots[1].handle,
+            beta1_power=power_1,
+            beta2_power=power_2,
+            lr=-factor,
+            beta1=tf.constant(self._betas[0], dtype),
+            beta2=tf.constant(self._betas[1], dtype),
+            epsilon=self._epsilon * tf.sqrt(1.0 - power_2),
+            grad=gradient,
+        )
+
+    # The powers are variables, as those of TensorFlow's Adam, so that a checkpoint has them.
+
+    def _create_slots(self, var_list: Sequence[Any]) -> None:
+        super()._create_slots(var_list)
+        if self._bias_correction:
+            first = min(var_list, key=name_of)
+            for name, beta in zip(("beta1_power", "beta2_power"), self._betas, strict=True):
+                self._create_non_slot_variable(beta, name, first)
+
+    def _power_variables(self) -> tuple[Any, Any]:
+        with tf.init_scope():  # In a loop of steps, the graph around the loop.
+            graph = None if tf.executing_eagerly() else v1.get_default_graph()
+        return (
+            self._get_non_slot_variable("beta1_power", graph),
+            self._get_non_slot_variable("beta2_power", graph),
+        )
+
+    def _powers(self, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
+        if not self._bias_correction:
+            return tf.zeros([], dtype), tf.zeros([], dtype)
+        first, second = self._power_variables()
+        return tf.cast(first.read_value(), dtype), tf.cast(second.read_value(), dtype)
+
+    def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Any:
+        if not self._bias_correction:
+            return tf.group(*update_ops, name=name_scope)
+        with tf.control_dependencies(update_ops), tf.device(HOST):
+            powers = zip(self._power_variables(), self._betas, strict=True)
+            products = [power.assign(power.read_value() * beta) for power, beta in powers]
+        return tf.group(*update_ops, *products, name=name_scope)

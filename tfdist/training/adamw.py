@@ -1,0 +1,78 @@
+"""AdamW: Adam with decoupled weight decay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.training.adam_moments import AdamMoments
+from tfdist.training.checks import check_number
+from tfdist.training.name_patterns import NamePatterns
+
+
+class AdamW(AdamMoments):
+    """Adam with weight decay that does not pass through the moments; a v1 optimizer.
+
+    Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, algorithm 2, with the rate
+    in front of the decay as in BERT. With Adam's direction u of a weight w, both of w's shape:
+
+        w' = w - rate (u + weight_decay w)
+
+    A sparse gradient counts as a dense one: every row decays. Slots: `m`, `v`, float32.
+
+    Args:
+      learning_rate: A number, a tensor, or a schedule.
+      beta_1: Decay of the first moment.
+      beta_2: Decay of the second moment.
+      epsilon: Added to the root of the second moment.
+      weight_decay: See above.
+      bias_correction: Whether the moments are divided by 1 - beta^t.
+      exclude_from_weight_decay: Patterns (`re.search`) on the names of variables that do not decay.
+      name: Prefix of the slots' names.
+
+    Raises:
+      TypeError: If the patterns are not a list of strings.
+      ValueError: If a number is out of range, or a pattern is not a regular expression.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        weight_decay: float = 0.01,
+        bias_correction: bool = True,
+        exclude_from_weight_decay: Sequence[str] | None = None,
+        name: str = "AdamW",
+    ) -> None:
+        self._no_decay = NamePatterns("exclude_from_weight_decay", exclude_from_weight_decay)
+        super().__init__(
+            learning_rate, beta_1, beta_2, epsilon, bias_correction, name, [self._no_decay]
+        )
+        self._weight_decay = check_number("weight_decay", weight_decay)
+
+    def _decay_of(self, variable: Any) -> float:
+        return 0.0 if self._no_decay.fit(variable) else self._weight_decay
+
+    def _rule(
+        self, variable: Any, weight: tf.Tensor, gradient: tf.Tensor, slots: Sequence[tf.Tensor]
+    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
+        direction, m, v = self._direction(gradient, slots)
+        step = direction + self._decay_of(variable) * weight
+        return weight - self.rate(gradient.dtype) * step, (m, v)
+
+    def _in_place(self, variable: Any, gradient: tf.Tensor, slots: Sequence[Any]) -> Any:
+        rate = self.rate(gradient.dtype)
+        decay = self._decay_of(variable)
+        decayed = []
+        if decay:  # First, since the direction does not depend on the weight.
+            decayed = [
+                tf.raw_ops.AssignSubVariableOp(
+                    resource=variable.handle, value=rate * decay * variable.read_value()
+                )
+            ]
+        with tf.control_dependencies(decayed):
+            return self._add_direction(variable.handle, -rate, gradient, slots)

@@ -1,0 +1,64 @@
+"""ClippedOptimizer: the norm of the whole batch's gradient is limited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.training.checks import check_number
+from tfdist.training.norms import global_norm
+from tfdist.training.optimizer import OptimizerWrapper, Pairs
+
+
+class ClippedOptimizer(OptimizerWrapper):
+    """An optimizer that gets the reduced gradient clipped by its global norm.
+
+    Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013,
+    algorithm 1, over all gradients g_i (of any shapes) as one vector:
+
+        g_i' = g_i min(1, global_norm / sqrt(sum_i |g_i|^2))
+
+    Clipping inside the model, before the reduction, clips each worker's own gradient: the result
+    then depends on the number of workers. Here it does not, and the factor is bit-equal on all
+    workers. A norm that is not finite makes the gradient NaN, as `tf.clip_by_global_norm` does.
+
+    Args:
+      optimizer: A v1 optimizer or one of tf_keras.
+      global_norm: The largest norm of the gradient.
+
+    Raises:
+      TypeError: If `optimizer` has no `apply_gradients`.
+      ValueError: If the norm is not a finite number above 0, or wrappers are in a wrong order.
+    """
+
+    def __init__(self, optimizer: Any, global_norm: float = 1.0) -> None:
+        super().__init__(optimizer)
+        self._limit = check_number("global_norm", global_norm, above=0)
+
+    def _update(self, reduced: Pairs) -> Any:
+        gradients = [_without_equal_rows(gradient) for gradient, _ in reduced]
+        total = global_norm(gradients)  # []
+        factor = self._limit / tf.maximum(total, self._limit)
+        factor = tf.where(tf.math.is_finite(total), factor, float("nan"))
+        clipped = [_scaled(gradient, factor) for gradient in gradients]
+        return self.apply_reduced(list(zip(clipped, (v for _, v in reduced), strict=True)))
+
+
+def _without_equal_rows(gradient: Any) -> Any:
+    """Returns slices in which each row stands once, since a norm counts rows."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return tf.convert_to_tensor(gradient)
+    indices, position = tf.unique(gradient.indices)  # [rows], [rows with repetitions]
+    values = tf.math.unsorted_segment_sum(gradient.values, position, tf.size(indices))
+    return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+
+def _scaled(gradient: Any, factor: tf.Tensor) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            gradient.values * tf.cast(factor, gradient.dtype),
+            gradient.indices,
+            gradient.dense_shape,
+        )
+    return gradient * tf.cast(factor, gradient.dtype)

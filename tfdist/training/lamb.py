@@ -1,0 +1,118 @@
+"""LAMB: Adam's direction, scaled for each weight by a trust ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.training.adam_moments import AdamMoments
+from tfdist.training.checks import check_number
+from tfdist.training.name_patterns import NamePatterns
+from tfdist.training.norms import norm
+from tfdist.training.scratch import scratch_with
+
+
+def trust_ratio(weight_norm: Any, step_norm: Any, max_weight_norm: float | None = None) -> Any:
+    """Returns LAMB's ratio |w| / |r| as a scalar; 1 if one of the norms is 0.
+
+    Args:
+      weight_norm: |w|.
+      step_norm: |r|, the norm of direction and decay together.
+      max_weight_norm: The largest |w| that counts, phi of the paper; None is no limit.
+    """
+    if max_weight_norm is not None:
+        weight_norm = tf.minimum(weight_norm, max_weight_norm)
+    is_usable = tf.logical_and(weight_norm > 0.0, step_norm > 0.0)
+    return tf.where(is_usable, weight_norm / step_norm, 1.0)
+
+
+class LAMB(AdamMoments):
+    """Layer-wise adaptive moments for large batches; a v1 optimizer.
+
+    You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", 2020,
+    algorithm 2. With Adam's direction u of a weight w; r and u have w's shape, the ratio is a
+    scalar:
+
+        r = u + weight_decay w
+        w' = w - rate min(|w|, max_weight_norm) / |r| r
+
+    The ratio is 1 if |w| or |r| is 0. Its norms are those of the whole batch's step, computed after
+    the reduction, and bit-equal on all workers. A sparse gradient counts as a dense one: every row
+    decays. Slots: `m`, `v`, float32.
+
+    Args:
+      learning_rate: A number, a tensor, or a schedule.
+      beta_1: Decay of the first moment.
+      beta_2: Decay of the second moment.
+      epsilon: Added to the root of the second moment.
+      weight_decay: See above.
+      bias_correction: Whether the moments are divided by 1 - beta^t.
+      max_weight_norm: The largest norm of a weight that counts; None is no limit.
+      exclude_from_weight_decay: Patterns (`re.search`) on the names of variables that do not decay.
+      exclude_from_layer_adaptation: Patterns on the names of variables whose ratio is 1. None takes
+        those of `exclude_from_weight_decay`.
+      name: Prefix of the slots' names.
+
+    Raises:
+      TypeError: If patterns are not a list of strings.
+      ValueError: If a number is out of range, or a pattern is not a regular expression.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        weight_decay: float = 0.0,
+        bias_correction: bool = True,
+        max_weight_norm: float | None = None,
+        exclude_from_weight_decay: Sequence[str] | None = None,
+        exclude_from_layer_adaptation: Sequence[str] | None = None,
+        name: str = "LAMB",
+    ) -> None:
+        self._no_decay = NamePatterns("exclude_from_weight_decay", exclude_from_weight_decay)
+        self._no_ratio = self._no_decay
+        if exclude_from_layer_adaptation is not None:
+            self._no_ratio = NamePatterns(
+                "exclude_from_layer_adaptation", exclude_from_layer_adaptation
+            )
+        given = dict.fromkeys([self._no_decay, self._no_ratio])
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, bias_correction, name, list(given))
+        self._weight_decay = check_number("weight_decay", weight_decay)
+        if max_weight_norm is not None:
+            check_number("max_weight_norm", max_weight_norm, above=0)
+        self._max_weight_norm = max_weight_norm
+
+    def _decay_of(self, variable: Any) -> float:
+        return 0.0 if self._no_decay.fit(variable) else self._weight_decay
+
+    def _ratio(self, variable: Any, weight: tf.Tensor, step: tf.Tensor) -> Any:
+        if self._no_ratio.fit(variable):
+            return tf.ones([], step.dtype)
+        return trust_ratio(norm(weight), norm(step), self._max_weight_norm)
+
+    def _rule(
+        self, variable: Any, weight: tf.Tensor, gradient: tf.Tensor, slots: Sequence[tf.Tensor]
+    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
+        direction, m, v = self._direction(gradient, slots)
+        step = direction + self._decay_of(variable) * weight
+        ratio = self._ratio(variable, weight, step)
+        return weight - self.rate(gradient.dtype) * ratio * step, (m, v)
+
+    def _in_place(self, variable: Any, gradient: tf.Tensor, slots: Sequence[Any]) -> Any:
+        """Updates with four passes over memory: decay, Adam's kernel, norms, subtraction."""
+        dtype = gradient.dtype
+        weight = variable.read_value()
+        scratch = scratch_with(tf.constant(self._decay_of(variable), dtype) * weight)
+        added = self._add_direction(scratch, tf.ones([], dtype), gradient, slots)
+        with tf.control_dependencies([added]):
+            step = tf.raw_ops.ReadVariableOp(resource=scratch, dtype=dtype)
+        step.set_shape(variable.shape)
+        factor = self.rate(dtype) * self._ratio(variable, weight, step)  # []
+        with tf.control_dependencies([factor]):
+            return tf.raw_ops.ResourceApplyGradientDescent(
+                var=variable.handle, alpha=factor, delta=step
+            )

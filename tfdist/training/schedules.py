@@ -1,0 +1,131 @@
+"""Learning rates as functions of the global step.
+
+A schedule is called with a step, or without arguments for the current graph's global step; that is
+how optimizers call it while they build an update. `steps` is the step at which a decay ends,
+counted from the run's start, so that a warm-up in front does not move it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.training.checks import check_number, check_rate, check_steps
+
+Schedule = Callable[..., Any]
+
+
+def warmup(rate_or_schedule: Any, steps: int) -> Schedule:
+    """Returns a schedule that rises from 0 in equal parts up to `rate_or_schedule` at `steps`.
+
+    At step t below `steps` it is t / steps times the rate at `steps` (Goyal et al., "Accurate,
+    Large Minibatch SGD", 2017, section 2.2).
+
+    Args:
+      rate_or_schedule: A number, a tensor, or a schedule of this module.
+      steps: The number of steps of the warm-up; 0 is none.
+    """
+    check_steps("steps of warmup", steps, least=0)
+    after = check_rate(rate_or_schedule, "rate of warmup")
+
+    def rate(step: tf.Tensor) -> tf.Tensor:
+        rate_after = _at(after, tf.maximum(step, float(steps)))  # []
+        return rate_after * tf.minimum(step / max(steps, 1), 1.0) if steps else rate_after
+
+    return _schedule(rate)
+
+
+def linear_decay(rate: float, steps: int, end_rate: float = 0.0, first_step: int = 0) -> Schedule:
+    """Returns a schedule that falls in equal parts from `rate` to `end_rate` at step `steps`.
+
+    Args:
+      rate: The rate up to `first_step`.
+      steps: The step from which on the rate is `end_rate`.
+      end_rate: The last rate.
+      first_step: The step at which the decay begins, such as the end of a warm-up.
+    """
+    return polynomial_decay(rate, steps, end_rate, 1.0, first_step)
+
+
+def polynomial_decay(
+    rate: float,
+    steps: int,
+    end_rate: float = 0.0,
+    power: float = 2.0,
+    first_step: int = 0,
+) -> Schedule:
+    """Returns a schedule end_rate + (rate - end_rate) (1 - t / T)^power, T = steps - first_step.
+
+    t is the number of steps after `first_step`, at most T. The arguments are those of
+    `linear_decay`.
+    """
+    check_number("power", power, above=0)
+    rate, end_rate = check_number("rate", rate), check_number("end_rate", end_rate)
+    share = _share_left(steps, first_step)
+    return _schedule(lambda step: end_rate + (rate - end_rate) * share(step) ** power)
+
+
+def cosine_decay(rate: float, steps: int, end_rate: float = 0.0, first_step: int = 0) -> Schedule:
+    """Returns a schedule end_rate + (rate - end_rate) (1 + cos(pi t / T)) / 2, T as above.
+
+    Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017, without
+    restarts. The arguments are those of `linear_decay`.
+    """
+    rate, end_rate = check_number("rate", rate), check_number("end_rate", end_rate)
+    share = _share_left(steps, first_step)
+    return _schedule(
+        lambda step: end_rate + (rate - end_rate) * 0.5 * (1.0 - tf.cos(math.pi * share(step)))
+    )
+
+
+def stepped(rates: Mapping[int, float]) -> Schedule:
+    """Returns a schedule that is constant from each of some steps on: {0: 0.1, 30_000: 0.01}.
+
+    Args:
+      rates: The first step of each rate, in increasing order from 0, and the rate.
+    """
+    steps = list(rates)
+    for step in steps:
+        check_steps("a step of stepped", step, least=0)
+    if not steps or steps[0] != 0 or steps != sorted(steps):
+        raise ValueError(
+            f"the steps of stepped must increase from 0 on, got {steps}. Write "
+            "{0: 0.1, 1000: 0.01}."
+        )
+    values = [check_number(f"the rate from step {step} on", rates[step]) for step in steps]
+
+    def rate(step: tf.Tensor) -> tf.Tensor:
+        passed = tf.reduce_sum(tf.cast(step >= tf.constant(steps, step.dtype), tf.int32))
+        return tf.gather(tf.constant(values), passed - 1)
+
+    return _schedule(rate)
+
+
+def _schedule(rate: Callable[[tf.Tensor], Any]) -> Schedule:
+    def schedule(step: Any = None) -> tf.Tensor:
+        if step is None:
+            step = v1.train.get_global_step()
+            if step is None:
+                raise ValueError(
+                    "a schedule needs the global step, and this graph has none. Call "
+                    "tf.compat.v1.train.create_global_step(), or give the schedule a step."
+                )
+            step = step.read_value()
+        return tf.cast(rate(tf.cast(step, tf.float64)), tf.float32)
+
+    return schedule
+
+
+def _at(rate: Any, step: tf.Tensor) -> tf.Tensor:
+    return tf.cast(rate(step) if callable(rate) else rate, step.dtype)
+
+
+def _share_left(steps: int, first_step: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    check_steps("first_step", first_step, least=0)
+    check_steps("steps", steps, least=first_step + 1)
+    length = float(steps - first_step)
+    return lambda step: 1.0 - tf.clip_by_value((step - float(first_step)) / length, 0.0, 1.0)

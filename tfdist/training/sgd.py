@@ -1,0 +1,72 @@
+"""SGD: gradient descent, with momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.training.checks import check_number
+from tfdist.training.rule_optimizer import RuleOptimizer
+
+
+class SGD(RuleOptimizer):
+    """Gradient descent with momentum; a v1 optimizer.
+
+    Sutskever et al., "On the importance of initialization and momentum in deep learning", 2013. The
+    gradient g, weight w and momentum n have one shape:
+
+        n' = momentum n + g,   w' = w - rate n'     nesterov:   w' = w - rate (g + momentum n')
+
+    A sparse gradient counts as a dense one. Slot: `momentum`, float32; none without momentum.
+
+    Args:
+      learning_rate: A number, a tensor, or a schedule.
+      momentum: See above; 0 is plain gradient descent.
+      nesterov: See above.
+      name: Prefix of the slots' names.
+
+    Raises:
+      ValueError: If a number is out of range, or nesterov is used without momentum.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        name: str = "SGD",
+    ) -> None:
+        super().__init__(learning_rate, name)
+        self._momentum = check_number("momentum", momentum, below=1)
+        self._nesterov = bool(nesterov)
+        if nesterov and not momentum:
+            raise ValueError("nesterov=True needs a momentum above 0, got 0. Set momentum to 0.9.")
+        if momentum:
+            self._slot_names = ("momentum",)  # type: ignore[misc]
+
+    def _rule(
+        self, variable: Any, weight: tf.Tensor, gradient: tf.Tensor, slots: Sequence[tf.Tensor]
+    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
+        rate = self.rate(gradient.dtype)
+        if not slots:
+            return weight - rate * gradient, ()
+        momentum = self._momentum * slots[0] + gradient
+        step = gradient + self._momentum * momentum if self._nesterov else momentum
+        return weight - rate * step, (momentum,)
+
+    def _in_place(self, variable: Any, gradient: tf.Tensor, slots: Sequence[Any]) -> Any:
+        rate = self.rate(gradient.dtype)
+        if not slots:
+            return tf.raw_ops.ResourceApplyGradientDescent(
+                var=variable.handle, alpha=rate, delta=gradient
+            )
+        return tf.raw_ops.ResourceApplyMomentum(
+            var=variable.handle,
+            accum=slots[0].handle,
+            lr=rate,
+            grad=gradient,
+            momentum=tf.constant(self._momentum, gradient.dtype),
+            use_nesterov=self._nesterov,
+        )
