@@ -140,8 +140,9 @@ class Membership:
     def leave_together(self) -> None:
         """Returns when no worker needs another one any more, as far as this call is concerned.
 
-        Every worker must call it, after its session is closed. A worker that is lost, or silent, is
-        not waited for: nothing is needed from it. The wait is reported like any other.
+        Every worker must call it, once it has closed each session that uses other workers. A worker
+        that is lost, or silent, is not waited for: nothing is needed from it. The wait is reported
+        like any other.
         """
         self._farewells += 1
         self._wake()
