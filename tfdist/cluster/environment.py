@@ -22,6 +22,7 @@ from tfdist.cluster.tasks import Cluster, ClusterError, Task, shown
 from tfdist.cluster.tf_config import is_tf_config_set, read_tf_config
 
 START_TIMEOUT = "TFDIST_START_TIMEOUT_S"
+WEIGHT_CHECK = "TFDIST_WEIGHT_CHECK"
 
 
 def find_cluster(environ: Mapping[str, str] = os.environ) -> tuple[Cluster, Task] | None:
@@ -170,6 +171,21 @@ def read_stall_timeout(environ: Mapping[str, str] = os.environ) -> float | None:
     """
     text = environ.get(STALL_TIMEOUT, "")
     return _read_seconds(STALL_TIMEOUT, text, "Set it to 600, or") if text else None
+
+
+def read_weight_check(environ: Mapping[str, str] = os.environ) -> bool:
+    """Reads whether the workers of a training compare their weights: yes if it is not set.
+
+    Raises:
+      ClusterError: If it is neither 0 nor 1.
+    """
+    text = environ.get(WEIGHT_CHECK) or "1"
+    if text not in ("0", "1"):
+        raise ClusterError(
+            f"{WEIGHT_CHECK} is {shown(text)}: 0 and 1 are allowed. Unset it, and the workers "
+            "compare their weights before each checkpoint."
+        )
+    return text == "1"
 
 
 def _read_seconds(name: str, text: str, advice: str) -> float:

@@ -27,6 +27,7 @@ from tfdist.estimator.training.stop_signals import (
     order_in,
     wishes_of,
 )
+from tfdist.estimator.training.weight_check import WeightCheck
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.placement import HOST
 
@@ -213,13 +214,14 @@ class StopWish(v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Combines the sync-on-read variables of all workers before worker 0 saves them.
+    """Compares the workers' weights, and combines their sync-on-read variables, before a save.
 
     It has the position of tf.estimator's saver among the hooks.
 
     Args:
       agreement: Carries worker 0's wish to save.
-      synchronize: The op that combines them; a collective.
+      weight_check: Compares the weights; a collective.
+      synchronize: The op that combines the sync-on-read variables, a collective; None without any.
       saver: On worker 0 a `CheckpointSaverHook` that would save after every step; else None.
       timer: On worker 0, decides after which steps to save; else None.
       steps_per_call: Steps in one session call.
@@ -228,12 +230,14 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
     def __init__(
         self,
         agreement: Agreement,
-        synchronize: tf.Operation,
+        weight_check: WeightCheck,
+        synchronize: tf.Operation | None,
         saver: v1.train.CheckpointSaverHook | None,
         timer: v1.train.SecondOrStepTimer | None,
         steps_per_call: int,
     ) -> None:
         self._agreement = agreement
+        self._weight_check = weight_check
         self._synchronize = synchronize
         self._saver = saver
         self._timer = timer
@@ -261,8 +265,7 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         self._step += self._steps_per_call
         if not self._agreement.agreed.save:
             return
-        with in_phase("waiting"):
-            run_context.session.run(self._synchronize)
+        self._prepare(run_context.session)
         if self._saver is not None and self._timer is not None:
             self._timer.update_last_triggered_step(self._step)
             stale = v1.train.SessionRunValues(
@@ -271,10 +274,15 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
             self._saver.after_run(run_context, stale)
 
     def end(self, session: Any) -> None:
-        with in_phase("waiting"):
-            session.run(self._synchronize)
+        self._prepare(session)
         if self._saver is not None:
             self._saver.end(session)
+
+    def _prepare(self, session: Any) -> None:
+        self._weight_check(session, self._step)
+        if self._synchronize is not None:
+            with in_phase("waiting"):
+                session.run(self._synchronize)
 
 
 class LeaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]

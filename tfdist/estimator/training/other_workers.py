@@ -36,6 +36,7 @@ from tfdist.estimator.training.reduction_check import check_gradients_are_reduce
 from tfdist.estimator.training.stop_signals import StopSignals
 from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCall
 from tfdist.estimator.training.variable_inputs import find_variable_inputs
+from tfdist.estimator.training.weight_check import WeightCheck
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.multi_worker import MultiWorkerStrategy
 from tfdist.strategies.placement import Placement
@@ -157,18 +158,22 @@ class OtherWorkers:
         self, make_hooks: Callable[[], Hooks], make_saver: Callable[..., Any]
     ) -> Hooks:
         synchronize = self._strategy.extended.synchronize_variables()
-        if synchronize is None or not self._call.saves_checkpoints:
-            # A listener of worker 0 may ask to stop.
-            return self.hooks_of_user(make_hooks()) if self.is_chief else []
+        hooks = make_hooks() if self.is_chief else []
+        if synchronize is None and self.num_workers == 1:
+            return self.hooks_of_user(hooks)  # A listener may ask to stop.
         saver = timer = None
-        if self.is_chief:
+        saves = self.is_chief and self._call.saves_checkpoints
+        if saves and (hooks or synchronize is not None):  # Without hooks: the user has a saver.
+            hooks, saver = [], make_saver(save_steps=1)
             timer = v1.train.SecondOrStepTimer(
                 every_secs=self._call.config.save_checkpoints_secs,
                 every_steps=self._call.config.save_checkpoints_steps,
             )
-            saver = make_saver(save_steps=1)
-        together = SaveTogether(self._agreement, synchronize, saver, timer, self._call.iterations)
-        return self.hooks_of_user([together])
+        check = WeightCheck(self._strategy)
+        together = SaveTogether(
+            self._agreement, check, synchronize, saver, timer, self._call.iterations
+        )
+        return self.hooks_of_user([*hooks, together])
 
     def hooks_against_nan(self, loss: tf.Tensor) -> Hooks:
         if self.num_workers == 1:

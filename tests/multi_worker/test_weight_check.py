@@ -1,0 +1,81 @@
+"""A worker whose weights are not those of the others is found before a checkpoint is written."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def _train(engine: str, folder: str, change_after: int, check: str) -> str | None:
+    """Trains six steps, saving every third; worker 1 changes a weight after one of them."""
+    import os
+
+    import tensorflow as tf
+    import tensorflow.compat.v1 as v1
+
+    import tfdist.estimator as tfe
+    from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
+
+    os.environ["TFDIST_WEIGHT_CHECK"] = check
+    strategy = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}[engine]()
+    worker = strategy.extended.collectives.worker_index
+
+    class ChangeAWeight(v1.train.SessionRunHook):  # type: ignore[misc]
+        step = 0
+
+        def begin(self) -> None:
+            self.change = v1.assign_add(v1.trainable_variables()[1], [0.0, 1e-6])
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            self.step += 1
+            if self.step == change_after and worker == 1:
+                run_context.session.run(self.change)
+
+    def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
+        kernel = v1.get_variable("kernel", [2, 2], initializer=v1.ones_initializer())
+        bias = v1.get_variable("bias", [2], initializer=v1.zeros_initializer())
+        loss = tf.reduce_mean((tf.matmul(features, kernel) + bias) ** 2)
+        step = v1.train.get_global_step()
+        train_op = v1.train.MomentumOptimizer(0.1, 0.9).minimize(loss, step)
+        return tfe.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    config = tfe.RunConfig(train_distribute=strategy, save_checkpoints_steps=3)
+    estimator = tfe.Estimator(model_fn, f"{folder}/{worker}", config)
+    try:
+        estimator.train(
+            lambda: tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat(),
+            hooks=[ChangeAWeight()],
+            steps=6,
+        )
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+@pytest.mark.parametrize("engine", ["grpc", "horovod"])
+@pytest.mark.parametrize(("change_after", "found_after", "saved"), [(2, 3, [0]), (6, 6, [0, 3, 6])])
+def test_a_weight_that_one_worker_changed_is_found_before_the_next_checkpoint(
+    fake_cluster: Any,
+    tmp_path: Path,
+    engine: str,
+    change_after: int,
+    found_after: int,
+    saved: list[int],
+) -> None:
+    ends = fake_cluster.run(_train, engine, str(tmp_path), change_after, "1", engine=engine)
+    assert ends[0] == ends[1]
+    assert ends[0].startswith(
+        f"WeightsDifferError: After step {found_after} the weights of worker 1 are not those of "
+        "worker 0, first in bias. They are not saved. "
+    )
+    assert {f.name for f in (tmp_path / "0").glob("*.index")} == {
+        f"model.ckpt-{step}.index" for step in saved
+    }
+
+
+def test_workers_with_different_weights_go_on_where_the_check_is_switched_off(
+    fake_cluster: Any, tmp_path: Path
+) -> None:
+    ends = fake_cluster.run(_train, "grpc", str(tmp_path), 2, "0", engine="grpc")
+    assert ends == [None, None]
+    assert (tmp_path / "0" / "model.ckpt-6.index").exists()

@@ -1,0 +1,107 @@
+"""The check that all workers still have the same weights, before each checkpoint and at the end.
+
+Gradients are reduced, and every worker applies the same update. A hook, an op that runs on one
+worker only, or faulty memory can still change one worker's weights. Then each worker trains a model
+of its own, and no loss shows it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.cluster.environment import WEIGHT_CHECK, read_weight_check
+from tfdist.process.endings import OneLineError
+from tfdist.process.progress_file import in_phase
+from tfdist.strategies.placement import HOST
+
+_BYTES = 8  # of a sum
+
+
+class WeightsDifferError(OneLineError, RuntimeError):
+    """The workers have trained different weights. No worker saves them."""
+
+    exit_code: ClassVar[int] = 1  # A new start goes back to the last checkpoint.
+
+
+class WeightCheck:
+    """Compares a sum over the bits of each trainable variable between the workers.
+
+    Every worker makes it in cross-replica context, with the same variables.
+
+    Args:
+      strategy: A tfdist strategy with several workers.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self._names: list[str] = []
+        variables = v1.trainable_variables() if read_weight_check(os.environ) else []
+        if variables:
+            self._names = [variable.op.name for variable in variables]
+            with tf.name_scope("weight_check"):
+                sums = [_sum_of_bits(variable) for variable in variables]  # each []
+                with tf.device(HOST):
+                    self._sums = strategy.extended.collectives.gather(
+                        tf.stack(sums)[tf.newaxis], "weight_sums", same_rows=True
+                    )  # int64 [workers, variables]
+
+    def __call__(self, session: v1.Session, step: int) -> None:
+        """Compares the weights after `step`. A collective.
+
+        Raises:
+          WeightsDifferError: On every worker, if those of a worker differ from the others'.
+        """
+        if self._names:
+            with in_phase("waiting"):
+                sums = session.run(self._sums)
+            difference = describe_difference(sums, self._names, step)
+            if difference is not None:
+                raise WeightsDifferError(difference)
+
+
+def describe_difference(sums: np.ndarray, names: Sequence[str], step: int) -> str | None:
+    """Returns a line about the first variable that differs; None if all are equal.
+
+    Args:
+      sums: int64 [workers, variables].
+      names: The names of the variables.
+      step: The global step.
+    """
+    for name, of_workers in zip(names, sums.T.tolist(), strict=True):
+        usual, count = Counter(of_workers).most_common(1)[0]
+        if count < len(of_workers):
+            others = [str(i) for i, one in enumerate(of_workers) if one != usual]
+            return (
+                f"After step {step} the weights of worker {' and '.join(others)} are not those of "
+                f"worker {of_workers.index(usual)}, first in {name}. They are not saved. Look for "
+                "a hook or an op that changes a variable on some workers only. Processors of "
+                f"different makers may round differently: then set {WEIGHT_CHECK}=0."
+            )
+    return None
+
+
+def _sum_of_bits(variable: Any) -> tf.Tensor:
+    """Returns the sum of a variable's bits, taken as integers of 64 bits; the sum may overflow.
+
+    It is computed where the variable is, and needs half a variable's memory at the most.
+
+    Returns:
+      int64 scalar.
+    """
+    with tf.device(variable.device):
+        flat = tf.reshape(variable.read_value(), [-1])  # [size]
+        if flat.dtype == tf.bool:
+            flat = tf.cast(flat, tf.uint8)
+        per_sum = _BYTES // flat.dtype.size
+        if per_sum <= 1:  # int64, float64 [size]; complex128 [size, 2]
+            return tf.reduce_sum(tf.bitcast(flat, tf.int64))
+        whole = tf.size(flat) // per_sum * per_sum
+        rest = tf.pad(flat[whole:], [[0, per_sum - tf.size(flat[whole:])]])  # [per_sum]
+        words = tf.bitcast(tf.reshape(flat[:whole], [-1, per_sum]), tf.int64)  # [size // per_sum]
+        return tf.reduce_sum(words) + tf.bitcast(rest, tf.int64)
