@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 
-def _train(engine: str, folder: str, change_after: int, check: str) -> str | None:
+def _train(engine: str, folder: str, change_after: int, checked: tuple[int, int]) -> str | None:
     """Trains six steps, saving every third; worker 1 changes a weight after one of them."""
     import os
 
@@ -16,9 +16,9 @@ def _train(engine: str, folder: str, change_after: int, check: str) -> str | Non
     import tfdist.estimator as tfe
     from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
 
-    os.environ["TFDIST_WEIGHT_CHECK"] = check
     strategy = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}[engine]()
     worker = strategy.extended.collectives.worker_index
+    os.environ["TFDIST_WEIGHT_CHECK"] = str(checked[worker])
 
     class ChangeAWeight(v1.train.SessionRunHook):  # type: ignore[misc]
         step = 0
@@ -62,7 +62,7 @@ def test_a_weight_that_one_worker_changed_is_found_before_the_next_checkpoint(
     found_after: int,
     saved: list[int],
 ) -> None:
-    ends = fake_cluster.run(_train, engine, str(tmp_path), change_after, "1", engine=engine)
+    ends = fake_cluster.run(_train, engine, str(tmp_path), change_after, (1, 1), engine=engine)
     assert ends[0] == ends[1]
     assert ends[0].startswith(
         f"WeightsDifferError: After step {found_after} the weights of worker 1 are not those of "
@@ -76,6 +76,14 @@ def test_a_weight_that_one_worker_changed_is_found_before_the_next_checkpoint(
 def test_workers_with_different_weights_go_on_where_the_check_is_switched_off(
     fake_cluster: Any, tmp_path: Path
 ) -> None:
-    ends = fake_cluster.run(_train, "grpc", str(tmp_path), 2, "0", engine="grpc")
+    ends = fake_cluster.run(_train, "grpc", str(tmp_path), 2, (0, 0), engine="grpc")
     assert ends == [None, None]
     assert (tmp_path / "0" / "model.ckpt-6.index").exists()
+
+
+def test_a_check_that_is_switched_off_on_one_worker_only_is_refused(
+    fake_cluster: Any, tmp_path: Path
+) -> None:
+    ends = fake_cluster.run(_train, "grpc", str(tmp_path), 2, (1, 0), engine="grpc")
+    assert ends[0] == ends[1]
+    assert "TFDIST_WEIGHT_CHECK is True on worker 0 and False on worker 1." in ends[0]

@@ -48,9 +48,7 @@ def describe_model(
     variables: Sequence[Any],
     reductions: Sequence[str],
     combined_with: Mapping[str, Sequence[str]],
-    steps_per_call: int,
-    num_replicas: int,
-    last_step: int | None,
+    settings: Mapping[str, Any],
 ) -> str:
     """Describes a worker's model: the facts that must be equal on all workers.
 
@@ -61,18 +59,14 @@ def describe_model(
         creation.
       combined_with: For each trainable variable, the inputs and variables that the forward pass
         combines it with.
-      steps_per_call: Steps in one session call.
-      num_replicas: Replicas in this worker.
-      last_step: The global step to stop at; None if only the input ends the training.
+      settings: Values, by the names that a message uses for them. Every worker has the same names.
     """
     return json.dumps(
         {
             "variables": {v.op.name: f"{v.dtype.name} {v.shape}" for v in variables},
             "reductions": list(reductions),
             "combined_with": {name: list(others) for name, others in combined_with.items()},
-            "steps_per_call": steps_per_call,
-            "num_replicas": num_replicas,
-            "last_step": last_step,
+            "settings": dict(settings),
         }
     )
 
@@ -116,13 +110,10 @@ def _difference(first: dict[str, Any], other: dict[str, Any], worker: int) -> st
     for name in theirs:
         if name not in mine:
             return f"variable {name} ({theirs[name]}) exists on worker {worker} but not on worker 0"
-    for key, name in (
-        ("steps_per_call", "iterations_per_loop"),
-        ("num_replicas", "the number of replicas"),
-        ("last_step", "the step to stop at (steps, max_steps, StopAtStepHook)"),
-    ):
-        if first[key] != other[key]:
-            return f"{name} is {first[key]} on worker 0 and {other[key]} on worker {worker}"
+    for name, value in first["settings"].items():
+        own = other["settings"][name]
+        if value != own:
+            return f"{name} is {value} on worker 0 and {own} on worker {worker}"
     if sorted(first["reductions"]) != sorted(other["reductions"]):
         return (
             f"worker 0 reduces {len(first['reductions'])} values and worker {worker} "

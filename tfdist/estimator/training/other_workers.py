@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -12,6 +13,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import WorkerLostError
+from tfdist.cluster.environment import WEIGHT_CHECK, read_weight_check
 from tfdist.estimator.checkpoints import fit
 from tfdist.estimator.checkpoints.fit import CheckedScaffold, CheckpointMismatchError
 from tfdist.estimator.graph import sessions
@@ -238,9 +240,14 @@ class OtherWorkers:
             v1.global_variables(),
             self._strategy.extended.reductions.described,
             self._combined_with,
-            self._call.iterations,
-            self._placement.num_replicas,
-            last_step_of([*limits, *limits_of_hooks], found.step),
+            {
+                "iterations_per_loop": self._call.iterations,
+                "the number of replicas": self._placement.num_replicas,
+                "the step to stop at (steps, max_steps, StopAtStepHook)": last_step_of(
+                    [*limits, *limits_of_hooks], found.step
+                ),
+                WEIGHT_CHECK: read_weight_check(os.environ),
+            },
         )
         check_models(self._compare_models(model))
         self._watch.start()
