@@ -91,7 +91,7 @@ PUBLIC = {
         main
     """,
     "tfdist.monitoring": """
-        CsvMetricsHook PrometheusHook ThroughputHook
+        CsvMetricsHook PrometheusHook StepProfileHook ThroughputHook
     """,
     "tfdist.pipeline": """
         AutoStage Block DataLoader InferenceModel Options PipelinedExecution Settings
@@ -119,6 +119,7 @@ INTERNAL = (
     "tfdist.estimator.graph",
     "tfdist.estimator.keras",
     "tfdist.estimator.training",
+    "tfdist.estimator.training.step_profile",
     "tfdist.launch",
     "tfdist.launch.machine",
     "tfdist.launch.options",

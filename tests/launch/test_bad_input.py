@@ -248,6 +248,9 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("run --hostfile option cat", ['line 2: "-x" is not a host', "Use a name of letters"]),
     ("run --hostfile max_slots cat", ['line 1: got "max_slots=2"', "slots=N", "A whole line"]),
     # Folders and files.
+    ("run --profile notes.txt/p cat", ['"notes.txt" is not a folder', "Name a folder"]),
+    ("run --profile-steps 12:10 cat", ['got "12:10"', "Write for example 10:12"]),
+    ("run --profile-steps 0:3 cat", ['got "0:3"', "Write for example 10:12"]),
     ("run --log-dir notes.txt cat", ['"notes.txt" is not a folder', "Name a folder"]),
     ("run --log-dir notes.txt/logs cat", ['"notes.txt" is not a folder', "Name a folder"]),
     ("run --export-config notes.txt cat", ["is there already", "Name another", "overwrite"]),

@@ -8,20 +8,12 @@ import pytest
 import tensorflow.compat.v1 as v1
 
 from tfdist.monitoring import ThroughputHook
-from tfdist.monitoring.throughput import StepShares, Throughput, covered, describe, shares_of, tags
+from tfdist.monitoring.throughput import StepShares, Throughput, describe, shares_of, tags
 
 Train = Callable[..., Any]
 
 
 # What a trace says.
-
-
-@pytest.mark.parametrize(
-    ("spans", "expected"),
-    [([], 0), ([(0, 5)], 5), ([(0, 5), (3, 8)], 8), ([(5, 6), (0, 2), (0, 1)], 3)],
-)
-def test_overlapping_spans_count_once(spans: list[tuple[int, int]], expected: int) -> None:
-    assert covered(spans) == expected
 
 
 def test_shares_are_of_the_time_from_the_first_op_to_the_last() -> None:

@@ -4,6 +4,7 @@ No other package reads these variables.
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -23,6 +24,9 @@ from tfdist.cluster.tf_config import is_tf_config_set, read_tf_config
 
 START_TIMEOUT = "TFDIST_START_TIMEOUT_S"
 WEIGHT_CHECK = "TFDIST_WEIGHT_CHECK"
+PROFILE = "TFDIST_PROFILE"
+PROFILE_STEPS = "TFDIST_PROFILE_STEPS"
+USUAL_PROFILE_STEPS = "10:12"
 
 
 def find_cluster(environ: Mapping[str, str] = os.environ) -> tuple[Cluster, Task] | None:
@@ -186,6 +190,37 @@ def read_weight_check(environ: Mapping[str, str] = os.environ) -> bool:
             "compare their weights before each checkpoint."
         )
     return text == "1"
+
+
+def read_profile(environ: Mapping[str, str] = os.environ) -> tuple[str, int, int] | None:
+    """Reads the folder, the first and the last step of the profile that `tfdist run` asks for.
+
+    None if it asks for none.
+
+    Raises:
+      ClusterError: If the steps are not FIRST:LAST.
+    """
+    folder = environ.get(PROFILE, "")
+    try:
+        steps = parse_steps(environ.get(PROFILE_STEPS) or USUAL_PROFILE_STEPS)
+    except ValueError as error:
+        raise ClusterError(f"{PROFILE_STEPS}: {error}") from None
+    return (folder, *steps) if folder else None
+
+
+def parse_steps(text: str) -> tuple[int, int]:
+    """Returns first and last step of a text FIRST:LAST.
+
+    Raises:
+      ValueError: If it is none, or the first comes after the last.
+    """
+    found = re.fullmatch(r"([1-9][0-9]{0,9}):([1-9][0-9]{0,9})", text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise ValueError(
+            f"got {shown(text)}, allowed are the first and the last step, in order. Write for "
+            "example 10:12."
+        )
+    return int(found[1]), int(found[2])
 
 
 def _read_seconds(name: str, text: str, advice: str) -> float:

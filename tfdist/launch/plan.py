@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdist.cluster.environment import START_TIMEOUT
+from tfdist.cluster.environment import PROFILE, PROFILE_STEPS, START_TIMEOUT
 from tfdist.cluster.instance_variables import instance_environment
 from tfdist.cluster.tasks import Cluster, Task, is_loopback
 from tfdist.cluster.tf_config import format_tf_config
@@ -115,6 +115,7 @@ def make_plan(
         environment = {
             **defaults,
             START_TIMEOUT: f"{options.start_timeout_s:g}",
+            **_profile(options),
             **options.environment,
             **instance_environment(
                 index=index,
@@ -161,6 +162,13 @@ def make_plan(
         workers=tuple(workers),
         num_ilds=options.num_ilds,
     )
+
+
+def _profile(options: RunOptions) -> dict[str, str]:
+    """Returns the variables that ask each worker for a profile."""
+    if options.profile is None:
+        return {}
+    return {PROFILE: os.path.abspath(options.profile), PROFILE_STEPS: options.profile_steps}
 
 
 def num_local_ports(options: RunOptions) -> int:

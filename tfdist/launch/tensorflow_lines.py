@@ -21,6 +21,7 @@ _HARMLESS = re.compile(
     r"failed call to cuInit: .*(?:UNKNOWN ERROR \(303\)|CUDA_ERROR_NO_DEVICE)"
     r"|Unable to register cu\w+ factory: Attempting to register factory"
     r"|computation placer already registered"
+    r"|GPU trace was not collected"  # of a traced step
     r"|TF-TRT Warning: Could not find TensorRT"
     # An iterator or a call was closed while it fetched a value that is no longer needed.
     r"|Local rendezvous is aborting with status: (?:ABORTED: Cleanup|OUT_OF_RANGE|CANCELLED)"

@@ -35,6 +35,7 @@ from tfdist.estimator.training.model_check import (
 )
 from tfdist.estimator.training.nan_loss import NanTogether
 from tfdist.estimator.training.reduction_check import check_gradients_are_reduced
+from tfdist.estimator.training.step_profile.hook import StepProfileHook
 from tfdist.estimator.training.stop_signals import StopSignals
 from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCall
 from tfdist.estimator.training.variable_inputs import find_variable_inputs
@@ -147,6 +148,10 @@ class OtherWorkers:
 
     def hooks_of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
         """Defers the hooks' requests to stop; only worker 0 gets hooks that save checkpoints."""
+        hooks = list(hooks)
+        for hook in hooks:
+            if isinstance(hook, StepProfileHook) and self.num_workers > 1:
+                hook.strategy = self._strategy
         return [
             # TensorFlow's StopAtStepHook stops every worker after the same step by itself.
             hook

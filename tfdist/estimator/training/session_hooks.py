@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.environment import read_profile
 from tfdist.estimator.checkpoints.writer import CheckpointWriter, write_whole_checkpoints
 from tfdist.estimator.graph.global_step import StepLimit, limit_in_place_of
 from tfdist.estimator.inputs.batches import Input
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.estimator.training.peers import Peers
 from tfdist.estimator.training.progress_report import SavingNotes
+from tfdist.estimator.training.step_profile.hook import StepProfileHook
 from tfdist.estimator.training.stop_signals import StopSignals
 from tfdist.estimator.training.train_call import Hooks, TrainCall
 from tfdist.strategies.placement import HOST
@@ -63,6 +66,7 @@ def all_hooks(
     _add_loss_summary(loss)
     savers = Savers(call=call, scaffold=scaffold, signals=signals)
     hooks: Hooks = []
+    hooks += peers.hooks_of_user(profile_of_run())  # First: it measures the time of all others.
     hooks += peers.hooks_that_save(lambda: savers.usual(spec, peers.is_chief), savers.own)
     if peers.is_chief:
         hooks += of_user(spec.training_chief_hooks)
@@ -93,6 +97,13 @@ def all_hooks(
     hooks += of_user(spec.training_hooks)
     hooks += of_input if inputs.starts_last else []
     return [*hooks, *peers.last_hooks()], limits
+
+
+@cache
+def profile_of_run() -> Hooks:
+    """Returns the hook that `tfdist run --profile` asks for, one for all trainings of a process."""
+    asked = read_profile()
+    return [StepProfileHook(*asked)] if asked is not None else []
 
 
 @dataclass(frozen=True, kw_only=True)

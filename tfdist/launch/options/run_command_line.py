@@ -97,7 +97,9 @@ def _settle(options: RunOptions, given: Mapping[str, Any], environ: Mapping[str,
       UsageError: If options contradict each other or cannot work on this machine.
     """
     if options.log_dir is not None:
-        rules.check_log_dir(options.log_dir)
+        rules.check_folder("--log-dir", options.log_dir)
+    if options.profile is not None:
+        rules.check_profile(options.profile)
     if options.export_config is not None:
         check_export(str(options.export_config), options.overwrite_config)
     if "port" in given:

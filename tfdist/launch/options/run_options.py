@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tfdist.cluster.environment import USUAL_PROFILE_STEPS
 from tfdist.launch.options.command_line import CommandLine
 from tfdist.launch.options.declaration import BOOLEAN, Group, flag, option
 from tfdist.launch.options.hosts import THIS_MACHINE, Host, is_this_machine
@@ -23,6 +24,7 @@ from tfdist.launch.options.values import (
     NETWORK,
     NUMBERED_SHELL_WORDS,
     SHELL_WORDS,
+    STEPS,
     WORKER_INDICES,
     ColorMode,
     ProgressMode,
@@ -139,6 +141,18 @@ class RunOptions(PoprunOptions, WorkerOptions, SizeOptions):
         "the environments and details",
         *("-v", "--verbose", "-vv", "--vv"),
         default=0,
+    )
+    profile: Path | None = option(
+        any_path("FOLDER"),
+        "record some steps of all workers of an Estimator's training, and write there where their "
+        "time goes: a table, a picture and a trace",
+        shown_default="none",
+    )
+    profile_steps: str = option(
+        STEPS,
+        "the steps to record, counted from the start of the training",
+        default=USUAL_PROFILE_STEPS,
+        shown_default=USUAL_PROFILE_STEPS,
     )
     grace_s: float = option(
         seconds(is_zero_allowed=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -170,21 +171,31 @@ def instance_words(texts: Sequence[str], num_instances: int) -> dict[int, tuple[
     return found
 
 
-def check_log_dir(folder: Path) -> None:
-    """Checks that the folder can be made and written to; raises `UsageError` if not."""
+def check_folder(option: str, folder: Path) -> None:
+    """Checks that an option's folder can be made and written to; raises `UsageError` if not."""
     there = folder
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
     if not os.path.isdir(there):
         raise UsageError(
-            f"--log-dir {shown(str(folder))} cannot be made: {shown(str(there))} is not a folder. "
+            f"{option} {shown(str(folder))} cannot be made: {shown(str(there))} is not a folder. "
             "Name a folder."
         )
     if not os.access(there, os.W_OK | os.X_OK):
         raise UsageError(
-            f"--log-dir {shown(str(folder))} cannot be used: you may not write to "
+            f"{option} {shown(str(folder))} cannot be used: you may not write to "
             f"{shown(str(there))}. Name a folder that you may write to."
         )
+
+
+def check_profile(folder: Path) -> None:
+    """Checks that a profile can be drawn and written; raises `UsageError` if not."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(
+            "--profile draws a picture with matplotlib, which is not installed. Run: pip install "
+            "'tfdist[pipeline]'"
+        )
+    check_folder("--profile", folder)
 
 
 def check_port(port: int, num_instances: int) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
+from tfdist.cluster.environment import parse_steps
 from tfdist.cluster.tasks import listed, shown
 from tfdist.launch.options.declaration import Value
 
@@ -154,6 +155,7 @@ def _check_numbered_words(text: str) -> None:
 
 NETWORK = Value(_read_network, "CIDR")
 VARIABLE = Value(check_variable, "NAME[=VALUE]")
+STEPS = checked(parse_steps, "FIRST:LAST")
 SHELL_WORDS = checked(split_words, '"ARGS"')
 NUMBERED_SHELL_WORDS = checked(_check_numbered_words, 'INDEX:"ARGS"')
 WORKER_INDICES = matching(

@@ -63,7 +63,7 @@ def slurm_options(
     }
     options = SlurmOptions(**{**given, **settled})
     _check(options)
-    rules.check_log_dir(Path(options.log_dir))
+    rules.check_folder("--log-dir", Path(options.log_dir))
     return options
 
 

@@ -262,6 +262,6 @@ def _load(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            "The picture of a timeline needs matplotlib, which is not installed. Run: pip install "
+            "The picture needs matplotlib, which is not installed. Run: pip install "
             "'tfdist[pipeline]'"
         ) from error

@@ -1,0 +1,35 @@
+"""The arguments of a profile: the hook's, and those that the launcher passes on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.cluster import ClusterError
+from tfdist.cluster.environment import read_profile
+from tfdist.monitoring import StepProfileHook
+
+
+@pytest.mark.parametrize(
+    ("steps", "line"),
+    [
+        ((0, 3), "first_step must be a whole number above 0, got 0."),
+        ((1, 2.5), "last_step must be a whole number above 0, got 2.5."),
+        ((True, 2), "first_step must be a whole number above 0, got True."),
+        ((12, 10), "first_step must not be above last_step, got 12 and 10."),
+    ],
+)
+def test_wrong_steps_are_refused(tmp_path: Path, steps: Any, line: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        StepProfileHook(tmp_path, *steps)
+    assert str(caught.value) == line
+
+
+def test_the_launcher_asks_by_two_variables() -> None:
+    assert read_profile({}) is None
+    assert read_profile({"TFDIST_PROFILE_STEPS": "1:2"}) is None
+    assert read_profile({"TFDIST_PROFILE": "/here"}) == ("/here", 10, 12)
+    asked = {"TFDIST_PROFILE": "/here", "TFDIST_PROFILE_STEPS": "3:3"}
+    assert read_profile(asked) == ("/here", 3, 3)
+    with pytest.raises(ClusterError, match='TFDIST_PROFILE_STEPS: got "4:3", allowed are'):
+        read_profile({**asked, "TFDIST_PROFILE_STEPS": "4:3"})

@@ -1,0 +1,102 @@
+"""One profile of three workers names the slow one; the launcher asks for it without a change."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def _train(engine: str, folder: str, steps: int) -> list[str]:
+    """Trains with a slow hook on worker 2; returns the log's lines about the profile."""
+    import logging
+    import time
+
+    import tensorflow as tf
+    import tensorflow.compat.v1 as v1
+
+    import tfdist.estimator as tfe
+    from tfdist.monitoring import StepProfileHook
+    from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
+
+    strategy = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}[engine]()
+    worker = strategy.extended.collectives.worker_index
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("tensorflow").addHandler(handler)
+    logging.getLogger("tensorflow").setLevel(logging.INFO)
+
+    class Slow(v1.train.SessionRunHook):  # type: ignore[misc]
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            if worker == 2:
+                time.sleep(0.3)
+
+    def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
+        kernel = v1.get_variable("kernel", [2, 2], initializer=v1.ones_initializer())
+        loss = tf.reduce_mean(tf.matmul(features, kernel) ** 2)
+        optimizer = v1.train.GradientDescentOptimizer(0.1)
+        gradients = tf.gradients(loss, kernel)
+
+        def update(gradient: Any) -> Any:
+            return optimizer.apply_gradients([(gradient, kernel)])
+
+        return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, gradients))
+
+    estimator = tfe.Estimator(model_fn, None, tfe.RunConfig(train_distribute=strategy))
+    hooks = [StepProfileHook(folder, first_step=2, last_step=4), Slow()]
+    estimator.train(
+        lambda: tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat(), hooks=hooks, steps=steps
+    )
+    return [line for line in lines if "rofile" in line]
+
+
+@pytest.mark.parametrize("engine", ["grpc", "horovod"])
+def test_the_profile_names_the_slow_one_of_three_workers(
+    fake_cluster: Any, tmp_path: Path, engine: str
+) -> None:
+    said = fake_cluster.run(_train, engine, str(tmp_path), 6, engine=engine, num_workers=3)
+    text = (tmp_path / "profile.txt").read_text()
+    assert re.match(r"3 workers, steps 2 to 4, \d+\.\d ms a step \(while traced\)\n", text)
+    assert "\nWorker 2 is the slowest: others wait for it " in text
+    assert "It is in hooks and other Python " in text
+    rows = [line for line in text.splitlines()[3:11]]
+    for column in range(3):
+        shares = [float(re.findall(r"([\d.]+)%", row)[column]) for row in rows]
+        assert sum(shares) == pytest.approx(100, abs=0.5)
+    trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in trace} == {0, 1, 2}
+    assert {event["cat"] for event in trace if event["ph"] == "X"} == {
+        *("input", "forward", "backward", "update", "reduction")
+    }
+    advice = text.splitlines()[-1]
+    assert said == [[f"Profile of 3 worker(s): {tmp_path}/profile.txt. {advice}"], [], []]
+
+
+def test_a_training_that_ends_early_says_that_there_is_no_profile(
+    fake_cluster: Any, tmp_path: Path
+) -> None:
+    said = fake_cluster.run(_train, "grpc", str(tmp_path), 1, engine="grpc", num_workers=1)
+    assert said == [
+        [
+            "No profile is written: training ended after 1 step(s), and step 2 was to be the first "
+            "one."
+        ]
+    ]
+
+
+def test_the_launcher_profiles_an_unchanged_program(tmp_path: Path, mnist_example: str) -> None:
+    command = [
+        *(sys.executable, "-m", "tfdist", "run", "--num-instances", "2", "--profile", "profiles"),
+        *("--profile-steps", "3:4", "--log-dir", "logs", "--", mnist_example),
+        *("--num-steps", "6", "--model-dir", "model"),
+    ]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=150, capture_output=True)
+    text = (tmp_path / "profiles" / "profile.txt").read_text()
+    assert text.startswith("2 workers, steps 3 to 4, ")
+    assert {path.name for path in (tmp_path / "profiles").iterdir()} == {
+        *("profile.txt", "profile.png", "trace.json")
+    }
