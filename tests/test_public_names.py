@@ -84,6 +84,9 @@ PUBLIC = {
     "tfdist.launch.doctor": """
         main
     """,
+    "tfdist.launch.horovod": """
+        main
+    """,
     "tfdist.launch.kubernetes": """
         main
     """,

@@ -104,7 +104,7 @@ def _print(lines: Iterable[str]) -> int:
 def _check_engine(options: RunOptions) -> None:
     problem = horovod_problem() if options.engine == "horovod" else None
     if problem is not None:
-        raise UsageError(f"{problem} scripts/run.sh builds it; --engine grpc needs none of it.")
+        raise UsageError(f"{problem} Run: tfdist horovod install. --engine grpc needs none of it.")
     if options.uses_mpirun and find_mpirun() is None:
         raise UsageError(
             f"there is no mpirun in {Path(sys.prefix, 'bin')} or on PATH, and workers on other "

@@ -1,0 +1,5 @@
+"""The command `tfdist horovod install`, which builds Horovod against the installed TensorFlow."""
+
+from tfdist.launch.horovod.command import main
+
+__all__ = ["main"]
