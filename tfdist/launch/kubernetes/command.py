@@ -70,8 +70,14 @@ def _write(output: Path, text: str) -> None:
 
 
 def _say_what_next(options: JobOptions) -> None:
+    from tfdist.launch.kubernetes.pods import pod_selector
+
+    if options.cluster_runtime:
+        _say(f"submitted. TrainJobs use it with --runtime {options.name}")
+        return
     where = f" --namespace {options.namespace}" if options.namespace else ""
-    which = f"{where} --selector app.kubernetes.io/instance={options.name}"
+    (*_, (label, value)) = pod_selector(options).items()
+    which = f"{where} --selector {label}={value}"
     _say(f"submitted. Its output: kubectl logs --follow --prefix --max-log-requests 99{which}")
 
 
