@@ -81,6 +81,11 @@ class ManifestOptions:
     output: Path | None = option(
         any_path("FILE"), "write the manifests here", shown_default="stdout"
     )
+    write_dockerfile: Path | None = option(
+        any_path("FILE"),
+        "only write a Dockerfile for the image, with a target for each engine",
+        bare=Path("Dockerfile"),
+    )
     apply: bool = flag('submit with "kubectl apply"')
     create: bool = flag('submit with "kubectl create"')
     dry_run: str | None = option(
