@@ -50,9 +50,10 @@ install_packages() {
     [ "$kind" = run ] || extras="$extras,test"
     say "installing tfdist with TensorFlow and [$extras] into .venv; the first time this downloads about 1 GB"
     local pip=("$python" -m pip --disable-pip-version-check install --constraint "$root/scripts/constraints.txt")
-    # Without isolation: pip would build the package with an unpinned setuptools.
+    # Without isolation: pip would build the package with an unpinned setuptools. "compat" writes a path into .venv, which
+    # type checkers and editors follow; they do not follow setuptools' usual import hook.
     "${pip[@]}" --quiet pip setuptools wheel &&
-        "${pip[@]}" --no-build-isolation --editable "$root[$extras]" ||
+        "${pip[@]}" --no-build-isolation --config-settings editable_mode=compat --editable "$root[$extras]" ||
         fail "pip could not install the packages, for the reason above. Fix it and run this again."
     mkdir -p "$state"
     echo "$key" >"$state/$kind"
