@@ -7,13 +7,15 @@
 #   scripts/test_matrix.sh 3.11:2.16 -- -x      one pair, to its first failure
 #
 # A Python is looked for on PATH, in pyenv's folder and with uv; one that is not there is named, and the others go on.
-# Horovod is not built for these environments: its tests are skipped. The last lines are the results. Exit code 0 if all
-# that ran passed, 1 if not, 3 if nothing ran.
+# The last lines are the results. Exit code 0 if all that ran passed, 1 if not, 3 if nothing ran.
 #
+#   TFDIST_MATRIX_HOROVOD=1     build Horovod in each environment (minutes), and run its tests too
 #   TFDIST_MATRIX_DIR=folder    where the environments are made (default: a temporary folder); they are removed
 set -euo pipefail
 root="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
 readonly root
+# The tests without Horovod; the last two compare all engines.
+readonly over_grpc="not horovod and not over_every_engine and not train_with_a_head"
 pairs=(3.11:2.16 3.12:2.18 3.11:2.20 3.10:2.21 3.12:2.21 3.13:2.21)
 
 chosen=()
@@ -43,9 +45,11 @@ find_python() {
 folder="$(mktemp -d "${TFDIST_MATRIX_DIR:-${TMPDIR:-/tmp}}/tfdist-matrix.XXXXXX")"
 readonly folder
 trap 'rm -rf -- "$folder"' EXIT
-# A copy, because pip builds in the folder of the source.
+# A copy, because pip builds in the folder of the source, and because this takes long: the files may change meanwhile.
 mkdir "$folder/source"
-cp -r -- "$root/pyproject.toml" "$root/README.md" "$root/LICENSE" "$root/tfdist" "$folder/source"
+for name in pyproject.toml README.md LICENSE tfdist tests scripts examples; do
+    cp -r -- "$root/$name" "$folder/source"
+done
 
 # Makes an environment for one pair and runs the suites in it; the last line of its output is the result.
 run_pair() {
@@ -56,17 +60,25 @@ run_pair() {
     fi
     rm -rf -- "$environment"
     "$python" -m venv "$environment" >&2
+    local extras="" selection=(-k "$over_grpc")
+    if [ "${TFDIST_MATRIX_HOROVOD:-}" = 1 ]; then
+        extras="[horovod]" selection=()
+    fi
     "$environment/bin/pip" --quiet --disable-pip-version-check install "tensorflow==$tensorflow.*" "tf-keras==$tensorflow.*" \
-        pytest pytest-timeout pytest-xdist "$folder/source" >&2 ||
+        pytest pytest-timeout pytest-xdist "$folder/source$extras" >&2 ||
         { echo "TensorFlow $tensorflow cannot be installed with Python ${1%:*}"; return 1; }
-    (cd -- "$root" && env PYTHONPATH= "$environment/bin/python" -m pytest -p no:cacheprovider -n 1 tests/conformance "${@:2}") \
+    if [ -n "$extras" ]; then
+        "$environment/bin/tfdist" horovod install >&2 || { echo "Python ${1%:*}, TensorFlow $tensorflow: no Horovod"; return 1; }
+    fi
+    (cd -- "$folder/source" &&
+        env PYTHONPATH= "$environment/bin/python" -m pytest -p no:cacheprovider -n 1 "${selection[@]}" tests/conformance "${@:2}") \
         >"$folder/output" 2>&1 || result=1
     cat -- "$folder/output" >&2
     "$environment/bin/python" -c "
 import platform
 from importlib.metadata import version
 print(f'Python {platform.python_version()}, TensorFlow {version(\"tensorflow\")}:', end=' ')"
-    tail -n 1 -- "$folder/output"
+    tail -n 1 -- "$folder/output" | tr -d =
     return $result
 }
 
