@@ -14,8 +14,8 @@
 set -euo pipefail
 root="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
 readonly root
-# The tests without Horovod; the last two compare all engines.
-readonly over_grpc="not horovod and not over_every_engine and not train_with_a_head"
+# The tests without Horovod; the last three compare all engines.
+readonly over_grpc="not horovod and not over_every_engine and not train_with_a_head and not train_a_canned"
 pairs=(3.11:2.16 3.12:2.18 3.11:2.20 3.10:2.21 3.12:2.21 3.13:2.21)
 
 chosen=()

@@ -94,7 +94,7 @@ PUBLIC = {
         main
     """,
     "tfdist.monitoring": """
-        CsvMetricsHook PrometheusHook ThroughputHook
+        CsvMetricsHook ProgressBarHook PrometheusHook ThroughputHook
     """,
     "tfdist.pipeline": """
         AutoStage Block DataLoader InferenceModel Options PipelinedExecution Settings
