@@ -60,12 +60,15 @@ run_pair() {
     fi
     rm -rf -- "$environment"
     "$python" -m venv "$environment" >&2
+    # TensorFlow 2.20 allows protobuf 7, with which it cannot write a graph as text.
+    local protobuf="protobuf"
+    if [ "$tensorflow" = 2.20 ]; then protobuf="protobuf<7"; fi
     local extras="" selection=(-k "$over_grpc")
     if [ "${TFDIST_MATRIX_HOROVOD:-}" = 1 ]; then
         extras="[horovod]" selection=()
     fi
     "$environment/bin/pip" --quiet --disable-pip-version-check install "tensorflow==$tensorflow.*" "tf-keras==$tensorflow.*" \
-        pytest pytest-timeout pytest-xdist "$folder/source$extras" >&2 ||
+        "$protobuf" pytest pytest-timeout pytest-xdist "$folder/source$extras" >&2 ||
         { echo "TensorFlow $tensorflow cannot be installed with Python ${1%:*}"; return 1; }
     if [ -n "$extras" ]; then
         "$environment/bin/tfdist" horovod install >&2 || { echo "Python ${1%:*}, TensorFlow $tensorflow: no Horovod"; return 1; }

@@ -141,6 +141,11 @@ BROKEN = [
         "pip install 'protobuf>=6.31'",
     ),
     (
+        lambda: versions(change(FACTS, tensorflow="2.20.0"), tf_keras="2.20.1", protobuf="7.36.2"),
+        "protobuf 7.36.2 is installed, with which TensorFlow 2.20.0 cannot save",
+        "pip install 'protobuf<7'",
+    ),
+    (
         lambda: gpus(num_gpus=2),
         "the driver has 2 GPUs and TensorFlow sees none",
         "pip install 'tensorflow[and-cuda]==2.21.0'",
