@@ -82,8 +82,8 @@ install_horovod() {
             printf '%s\n%s\n' "$key" "$reason" >"$state/horovod-failed"
             say "$reason Everything over gRPC works without it; TFDIST_BUILD_HOROVOD=1 tries again."
             ;;
-        *)
-            say "$reason"
+        *) # Stopped by a signal, or an error that nobody expected.
+            [ -z "$reason" ] || say "$reason"
             exit "$code"
             ;;
     esac
