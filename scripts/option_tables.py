@@ -1,4 +1,4 @@
-"""Tables of the options of `tfdist run`, `slurm` and `kubernetes` in docs/, from the declarations.
+"""Tables of the options of tfdist's commands in docs/, from the declarations.
 
     option_tables.py            writes the tables into the pages
 
@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tfdist.launch.horovod.command import HOROVOD
 from tfdist.launch.kubernetes.job_options import KUBERNETES
 from tfdist.launch.options.command_line import CommandLine
 from tfdist.launch.options.declaration import Option
@@ -18,7 +19,12 @@ from tfdist.launch.options.run_options import RUN
 from tfdist.launch.slurm.slurm_options import SLURM
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = {"launching.md": RUN, "slurm.md": SLURM, "kubernetes.md": KUBERNETES}
+PAGES = {
+    "launching.md": RUN,
+    "slurm.md": SLURM,
+    "kubernetes.md": KUBERNETES,
+    "horovod.md": HOROVOD,
+}
 
 
 def with_table(page: str, line: CommandLine) -> str:

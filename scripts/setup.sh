@@ -22,7 +22,8 @@ fail() { say "$*"; exit 1; }
 # What is installed depends on these and on nothing else; $root, because the installation is editable.
 inputs() {
     printf '%s\n' "$root"
-    cat "$root/pyproject.toml" "$root/scripts/constraints.txt" "$root/scripts/setup.sh" "$root/scripts/build_horovod.py"
+    cat "$root/pyproject.toml" "$root/scripts/constraints.txt" "$root/scripts/setup.sh"
+    cat "$root"/tfdist/launch/horovod/*.py
     cat "$root/scripts/constraints-tensorflow-2.15.txt" "$root/scripts/old_tensorflow.py"
 }
 key="$(inputs | sha256sum | cut -d ' ' -f 1)"
@@ -49,9 +50,10 @@ install_packages() {
     [ "$kind" = run ] || extras="$extras,test"
     say "installing tfdist with TensorFlow and [$extras] into .venv; the first time this downloads about 1 GB"
     local pip=("$python" -m pip --disable-pip-version-check install --constraint "$root/scripts/constraints.txt")
-    # Without isolation: pip would build the package with an unpinned setuptools.
+    # Without isolation: pip would build the package with an unpinned setuptools. "compat" writes a path into .venv, which
+    # type checkers and editors follow; they do not follow setuptools' usual import hook.
     "${pip[@]}" --quiet pip setuptools wheel &&
-        "${pip[@]}" --no-build-isolation --editable "$root[$extras]" ||
+        "${pip[@]}" --no-build-isolation --config-settings editable_mode=compat --editable "$root[$extras]" ||
         fail "pip could not install the packages, for the reason above. Fix it and run this again."
     mkdir -p "$state"
     echo "$key" >"$state/$kind"
@@ -68,17 +70,22 @@ install_horovod() {
         return
     fi
     local reason code=0
-    reason="$("$python" "$root/scripts/build_horovod.py")" || code=$?
+    # Its progress goes where this script's goes.
+    { reason="$("$python" -m tfdist horovod install 2>&1 >&3)" || code=$?; } 3>&2
     case $code in
         0)
             rm -f "$state/horovod-failed"
             echo "$key" >"$state/horovod"
             ;;
         3) # Cannot be built here: gRPC needs none of it.
+            reason="${reason##*$'\n'}"
             printf '%s\n%s\n' "$key" "$reason" >"$state/horovod-failed"
             say "$reason Everything over gRPC works without it; TFDIST_BUILD_HOROVOD=1 tries again."
             ;;
-        *) exit "$code" ;;
+        *) # Stopped by a signal, or an error that nobody expected.
+            [ -z "$reason" ] || say "$reason"
+            exit "$code"
+            ;;
     esac
 }
 

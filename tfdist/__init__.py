@@ -1,9 +1,32 @@
 """Trains tf.estimator programs on several workers, on stock TensorFlow.
 
-Importing this package does not import TensorFlow; `tfdist.estimator`, `tfdist.pipeline`,
-`tfdist.strategies` and `tfdist.ipu` do.
+Importing this package does not import TensorFlow. Its packages are attributes that are imported
+when they are used: `import tfdist`, then `tfdist.estimator.Estimator`.
 """
+
+import importlib
+from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = [
+    "__version__",
+    "cluster",
+    "estimator",
+    "ipu",
+    "monitoring",
+    "pipeline",
+    "strategies",
+    "testing",
+    "training",
+]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -30,7 +30,7 @@ def measure(options: Options) -> Part:
     for engine, title in TITLES.items():
         try:
             if engine == "horovod" and (problem := horovod_problem()):
-                raise ContenderError(f"{problem} Build it with scripts/build_horovod.py.")
+                raise ContenderError(f"{problem} Run: tfdist horovod install")
             found[engine] = _measure_engine(engine, options)
         except ContenderError as error:
             missing.append(f"{title}: {error}")

@@ -56,7 +56,7 @@ quartiles show.
 
 ## How to measure again
 
-The command needs two idle cores. Over Horovod it needs what `python scripts/build_horovod.py`
+The command needs two idle cores. Over Horovod it needs what `tfdist horovod install`
 builds, for `tf.estimator` what `python scripts/old_tensorflow.py` makes, and root for the slow
 link; what is missing is left out. `--only growth` measures one part again and keeps the others,
 `--rounds 5` is quicker, and `--from-json scripts/benchmarks/results/benchmarks.json` writes the

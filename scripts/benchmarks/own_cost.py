@@ -32,7 +32,7 @@ def measure(options: Options) -> Part:
     """Measures loops and memory with each model, start-up and input with the CNN."""
     without_horovod = horovod_problem()
     missing = (
-        [f"Memory with Horovod: {without_horovod} Build it with scripts/build_horovod.py."]
+        [f"Memory with Horovod: {without_horovod} Run: tfdist horovod install"]
         if without_horovod is not None
         else []
     )

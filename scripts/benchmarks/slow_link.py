@@ -43,7 +43,7 @@ def measure(options: Options) -> Part:
     without_horovod = horovod_problem()
     if without_horovod is not None:
         engines.remove("horovod")
-        missing.append(f"Horovod: {without_horovod} Build it with scripts/build_horovod.py.")
+        missing.append(f"Horovod: {without_horovod} Run: tfdist horovod install")
     found: list[Found] = []
     try:
         with linked_hosts() as link:

@@ -44,7 +44,7 @@ def make_contenders(work: str) -> Iterator[Contender]:
 def why_missing(name: str) -> str | None:
     """Says in one line why a contender cannot be started, with the fix; None if it can."""
     if name in (BARE["Horovod"], OURS["Horovod"], HOROVOD_TAPE) and not _is_installed("horovod"):
-        return f"{name}: Horovod is not installed. Build it with scripts/build_horovod.py."
+        return f"{name}: Horovod is not installed. Run: tfdist horovod install"
     if name == TORCH_DDP and not _is_installed("torch"):
         return f'{name}: PyTorch is not installed. Install it with pip install ".[benchmark]".'
     if name == OLD_ESTIMATOR and not OLD_PYTHON.exists():

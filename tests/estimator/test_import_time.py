@@ -15,6 +15,17 @@ WITHOUT = [
 ]
 
 
+def test_importing_tfdist_imports_a_package_when_it_is_used() -> None:
+    code = (
+        "import sys, tfdist; tfdist.cluster.find_cluster; early = sys.modules.copy()\n"
+        "print('tfdist.estimator' in early, 'tensorflow' in early, 'numpy' in early)\n"
+        "print(tfdist.estimator.Estimator.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["False False False", "Estimator"]
+
+
 def test_importing_the_estimator_does_not_import_what_only_pipelines_need() -> None:
     code = f"import sys, tfdist.estimator; print([m for m in {WITHOUT} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

@@ -1,9 +1,15 @@
 """The programs of README and docs/ do what these pages say, and the links lead somewhere."""
 
+import os
 import re
-from collections.abc import Callable
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -14,26 +20,66 @@ def _program(page: str) -> str:
     return str(program)
 
 
-SMALLEST = _program("README.md")
 MOVED = _program("docs/moving-from-tf-estimator.md")
 TEST = _program("docs/testing.md")
+# Commands of the README that take minutes; tests of their own run them.
+LEFT_OUT = r"^(scripts/setup|scripts/test)[.]sh.*|^pip install .*|^tfdist horovod install"
+# The MNIST program as far as it is without training, which tests/examples/test_mnist.py has.
+MNIST = """
+import runpy
+from tfdist.cluster.instances import find_instance
+
+program = runpy.run_path({program!r})
+arguments = program["parse_arguments"]()
+program["check_environment"](arguments.strategy)
+found = find_instance()
+print("worker", found.index, "of", found.num_instances, "in", arguments.model_dir)
+"""
 
 
-def test_the_smallest_program_trains_on_two_workers_and_alone(
-    fake_cluster: Any, run_program: Callable[..., list[Any]], tmp_path: Path
-) -> None:
-    model_dir = str(tmp_path / "model")
-    script = tmp_path / "program.py"
-    script.write_text(SMALLEST.replace('"model"', repr(model_dir)))
-    first, second = run_program([str(script)])
-    weight = re.search(r"^weight \[\[(\S+)\]\]$", first.stdout, re.M)
-    assert weight is not None
-    assert abs(float(weight[1]) - 2.0) < 0.01
-    assert second.stdout == "weight is on worker 0\n"
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A folder with what the README's commands need of a clone, set up with these packages."""
+    activate = tmp_path / ".venv" / "bin" / "activate"
+    activate.parent.mkdir(parents=True)
+    activate.write_text(f"export PATH={shlex.quote(str(Path(sys.prefix, 'bin')))}:$PATH\n")
+    mnist = tmp_path / "examples" / "mnist" / "train.py"
+    mnist.parent.mkdir(parents=True)
+    mnist.write_text(MNIST.format(program=str(ROOT / "examples" / "mnist" / "train.py")))
+    (tmp_path / "smallest.py").write_text(_program("README.md"))
+    return tmp_path
 
-    script.write_text(script.read_text().replace("MultiWorkerStrategy())", "None)"))
-    [alone] = fake_cluster.run_script([str(script)], engine="none")
-    assert alone.stdout.startswith("weight [[")
+
+def _paste(blocks: Sequence[str], clone: Path) -> str:
+    """Runs blocks of commands one after the other in one shell, and returns what they print."""
+    script, num_left_out = re.subn(LEFT_OUT, ":", "\n".join(blocks), flags=re.MULTILINE)
+    assert num_left_out in (0, 6)
+    ran = subprocess.run(
+        ["bash", "-c", f"set -euo pipefail\n{script}"],
+        cwd=clone,
+        env={**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_the_readmes_commands_run_as_they_stand_one_after_the_other(clone: Path) -> None:
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (of_second_terminal,) = [block for block in blocks if '"index": 1' in block]
+    blocks.remove(of_second_terminal)
+    printed = _paste(blocks, clone)
+    weights = re.findall(r"weight \[\[(\S+)\]\]$", printed, re.M)
+    assert [abs(float(weight) - 2.0) < 0.01 for weight in weights] == [True, True]
+    # The first terminal, mpirun, tfdist run. Nothing is left over from one for the next.
+    workers = re.findall(r"worker (\d) of 2 in (\w+)$", printed, re.M)
+    assert workers[0] == ("0", "model")
+    assert sorted(workers[1:]) == [("0", "None")] * 2 + [("1", "None")] * 2
+    second = _paste([". .venv/bin/activate", of_second_terminal], clone)
+    assert second == "worker 1 of 2 in model\n"
 
 
 def test_a_program_with_tf_estimators_own_names_runs(fake_cluster: Any, tmp_path: Path) -> None:

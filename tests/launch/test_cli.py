@@ -34,7 +34,7 @@ def replace_command(monkeypatch: pytest.MonkeyPatch) -> Replace:
 def test_help_names_the_commands(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 0
     text = capsys.readouterr().out
-    for name in ("run", "slurm", "kubernetes", "doctor", "--version", "examples:"):
+    for name in ("run", "slurm", "kubernetes", "horovod", "doctor", "--version", "examples:"):
         assert name in text
 
 
@@ -87,7 +87,7 @@ def test_run_writes_the_config_before_it_starts(replace_command: Replace, tmp_pa
     assert main(["run", "--export-config", str(file), "sleep", "1"]) == 0
 
 
-@pytest.mark.parametrize("name", ["slurm", "kubernetes", "doctor"])
+@pytest.mark.parametrize("name", ["slurm", "kubernetes", "horovod", "doctor"])
 def test_other_commands_get_their_words(name: str, replace_command: Replace) -> None:
     def command(words: Sequence[str]) -> int:
         return int(words[1])
@@ -119,7 +119,7 @@ def test_ctrl_c_ends_without_a_stack(
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("name", ["run", "slurm", "kubernetes", "doctor"])
+@pytest.mark.parametrize("name", ["run", "slurm", "kubernetes", "horovod", "doctor"])
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([name, "--help"])

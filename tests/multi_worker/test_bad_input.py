@@ -237,7 +237,9 @@ def test_a_missing_horovod_is_said_with_the_mend(example_says: Any) -> None:
         sys.modules["horovod.tensorflow"] = None  # type: ignore[assignment]
 
     answer = example_says("--strategy", "horovod", before=hide_horovod)
-    check_answer(answer, "HorovodNotFoundError: HorovodStrategy needs Horovod", "scripts/run.sh")
+    check_answer(
+        answer, "HorovodNotFoundError: HorovodStrategy needs Horovod", "tfdist horovod install"
+    )
     assert "MultiWorkerStrategy" in answer
 
 

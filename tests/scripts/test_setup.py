@@ -15,9 +15,12 @@ ROOT = Path(__file__).parents[2]
 FAKE_PYTHON = """#!/bin/sh
 echo "$*" >>"$CALLS"
 case $1 in
-    */build_horovod.py) [ -z "$NO_COMPILER" ] || { echo "No compiler. Install one."; exit 3; } ;;
     */old_tensorflow.py) [ -z "$NO_OLD" ] || { echo "No Python 3.9. Install one."; exit 3; } ;;
-    -m) [ "$2" != tfdist ] || exit "$RUN_CODE" ;;
+    -m) case $2-$3 in
+        tfdist-horovod)
+            [ -z "$NO_COMPILER" ] || { echo "No compiler. Install one." >&2; exit 3; } ;;
+        tfdist-*) exit "$RUN_CODE" ;;
+        esac ;;
     -c) [ -z "$OLD" ] || { case $2 in *exit*) exit 1 ;; *print*) echo 3.9 ;; esac; } ;;
 esac
 """
@@ -29,6 +32,7 @@ def project(tmp_path: Path) -> Path:
     folder = tmp_path / "a project"
     shutil.copytree(ROOT / "scripts", folder / "scripts")
     shutil.copy2(ROOT / "pyproject.toml", folder)
+    shutil.copytree(ROOT / "tfdist/launch/horovod", folder / "tfdist/launch/horovod")
     return folder
 
 
@@ -68,7 +72,8 @@ def calls_of(project: Path) -> list[str]:
 
 def test_a_second_set_up_does_nothing(project_with_venv: Path) -> None:
     assert set_up(project_with_venv).returncode == 0
-    assert any("[examples,horovod]" in call for call in calls_of(project_with_venv))
+    (install,) = [call for call in calls_of(project_with_venv) if "[examples,horovod]" in call]
+    assert "--config-settings editable_mode=compat" in install
     again = set_up(project_with_venv)
     assert (again.returncode, again.stderr) == (0, "")
     assert calls_of(project_with_venv) == []
@@ -94,7 +99,7 @@ def test_a_changed_pin_is_installed(project_with_venv: Path) -> None:
     set_up(project_with_venv)
     calls = calls_of(project_with_venv)
     assert any("[examples,horovod]" in call for call in calls)
-    assert any("build_horovod.py" in call for call in calls)
+    assert any("tfdist horovod install" in call for call in calls)
 
 
 def test_without_horovod_the_set_up_goes_on_and_says_why_every_time(
@@ -124,7 +129,7 @@ def test_horovod_can_be_left_out(project_with_venv: Path) -> None:
     result = set_up(project_with_venv, TFDIST_BUILD_HOROVOD="0")
     assert result.returncode == 0
     assert "since TFDIST_BUILD_HOROVOD=0" in result.stderr
-    assert not any("build_horovod.py" in call for call in calls_of(project_with_venv))
+    assert not any("tfdist horovod install" in call for call in calls_of(project_with_venv))
 
 
 def test_only_the_tests_get_tensorflow_2_15(project_with_venv: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_peer_that_is_not_installed_is_named_with_the_mend(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(step_contenders, "OLD_PYTHON", tmp_path / "python")
     assert why_missing(figures.IDEAL) is None and why_missing(GRPC) is None
-    assert "scripts/build_horovod.py" in (why_missing(TAPE) or "")
+    assert "tfdist horovod install" in (why_missing(TAPE) or "")
     assert 'pip install ".[benchmark]"' in (why_missing(DDP) or "")
     assert "scripts/old_tensorflow.py" in (why_missing(figures.OLD_ESTIMATOR) or "")
 

@@ -1,6 +1,6 @@
 """Session hooks: TensorFlow's under the names of tf.estimator, and a hook that logs on the device.
 
-The classes are TensorFlow's own, so hooks written for `tf.compat.v1.train` work here.
+The classes are TensorFlow's own or derived from them: hooks written for `tf.compat.v1.train` work.
 
 `tf.compat.v1.train.LoggingTensorHook` fetches tensors, which is not possible inside a loop of
 steps. In `DeviceLoggingTensorHook` an op in the step passes them to the hook, on the host.
@@ -28,7 +28,6 @@ GlobalStepWaiterHook = v1.train.GlobalStepWaiterHook
 LoggingTensorHook = v1.train.LoggingTensorHook
 NanLossDuringTrainingError = v1.train.NanLossDuringTrainingError
 NanTensorHook = v1.train.NanTensorHook
-ProfilerHook = v1.train.ProfilerHook
 SecondOrStepTimer = v1.train.SecondOrStepTimer
 SessionRunArgs = v1.train.SessionRunArgs
 SessionRunContext = v1.train.SessionRunContext
@@ -37,6 +36,31 @@ SessionRunValues = v1.train.SessionRunValues
 StepCounterHook = v1.train.StepCounterHook
 StopAtStepHook = v1.train.StopAtStepHook
 SummarySaverHook = v1.train.SummarySaverHook
+
+
+class ProfilerHook(v1.train.ProfilerHook):  # type: ignore[misc]
+    """Writes a timeline of a step every n steps or seconds; may be made anywhere in a program.
+
+    TensorFlow's own opens an event file when it is made, which fails where no graph is the default.
+
+    Args:
+      save_steps: Steps between two timelines; either this or `save_secs` is given.
+      save_secs: Seconds between two timelines.
+      output_dir: The folder for `timeline-STEP.json`.
+      show_dataflow: Whether to show the tensors that operations pass on.
+      show_memory: Whether to show the memory of tensors.
+    """
+
+    def __init__(
+        self,
+        save_steps: int | None = None,
+        save_secs: float | None = None,
+        output_dir: str = "",
+        show_dataflow: bool = True,
+        show_memory: bool = False,
+    ) -> None:
+        with tf.Graph().as_default():
+            super().__init__(save_steps, save_secs, output_dir, show_dataflow, show_memory)
 
 
 class DeviceLoggingTensorHook(v1.train.SessionRunHook):  # type: ignore[misc]

@@ -19,6 +19,7 @@ _SUMMARIES = {
     "run": "start a training program as several workers, here or on other machines",
     "slurm": "write a Slurm batch script for a run, and submit it",
     "kubernetes": "write Kubernetes manifests for a run",
+    "horovod": "build and install Horovod for the installed TensorFlow",
     "doctor": "check this installation and this machine, and suggest fixes",
 }
 _FORMATS = ("text", "json")

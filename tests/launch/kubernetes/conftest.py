@@ -46,7 +46,9 @@ def validate() -> Callable[[Manifest], None]:
 
 
 def _validate(document: Manifest) -> None:
-    path = _SCHEMAS / f"{document['apiVersion'].replace('/', '_')}_{document['kind']}.json.gz"
+    # A ClusterTrainingRuntime has the schema of a TrainingRuntime, and no namespace.
+    kind = document["kind"].removeprefix("Cluster")
+    path = _SCHEMAS / f"{document['apiVersion'].replace('/', '_')}_{kind}.json.gz"
     if not path.exists():
         for version in (_OLDEST, _NEWEST):
             kubernetes_validate.validate(document, version, strict=True)
@@ -122,7 +124,7 @@ def pod_commands() -> Callable[..., list[Pod]]:
         runtimes = {
             document["metadata"]["name"]: document
             for document in documents
-            if document["kind"] == "TrainingRuntime"
+            if document["kind"].endswith("TrainingRuntime")
         }
         pods = []
         for document in documents:

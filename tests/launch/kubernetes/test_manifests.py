@@ -74,6 +74,53 @@ def test_a_launcher_has_none_of_the_rights_and_devices_of_a_worker(make: Make, k
         assert "nvidia.com/gpu" not in pod["containers"][0]["resources"]["limits"]
 
 
+@pytest.mark.parametrize("kind", ["job", "tfjob", "mpijob", "trainjob"])
+@pytest.mark.parametrize(
+    ("options", "amounts"),
+    [
+        ([], {"cpu": "32", "memory": "200Gi"}),
+        (
+            ["--evaluator-cpu=4", "--evaluator-memory=16Gi", "--evaluator-gpus=1"],
+            {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"},
+        ),
+    ],
+)
+def test_an_evaluator_has_no_gpu_and_as_much_as_a_worker_unless_asked_for(
+    make: Make, kind: str, options: list[str], amounts: dict[str, str]
+) -> None:
+    workers = ["--cpu=32", "--memory=200Gi", "--gpus=4", "--num-instances=2", "--evaluator"]
+    found = [
+        container["resources"]["limits"]
+        for pod in _training_pods(make("--kind", kind, *workers, *options))
+        for container in pod["containers"]
+    ]
+    of_workers = {"cpu": "32", "memory": "200Gi", "nvidia.com/gpu": "4"}
+    assert found == [of_workers] * (2 if kind == "tfjob" else 1) + [amounts]
+
+
+@pytest.mark.parametrize("engine", ["grpc", "horovod"])
+def test_one_cluster_runtime_serves_train_jobs_of_all_names_and_sizes(
+    make: Make, validate: Callable[[Manifest], None], pod_commands: Callable[..., Any], engine: str
+) -> None:
+    kind = ("--kind=trainjob", f"--engine={engine}")
+    shared = ("--name=of-all", "--cluster-runtime", "--gpus=4", "--volume=data:/mnt/data")
+    [runtime] = make(*kind, *shared, command=())
+    validate(runtime)
+    assert runtime["kind"] == "ClusterTrainingRuntime"
+    assert "namespace" not in runtime["metadata"]
+    assert "of-all" not in str(runtime["spec"])
+    for name, size in (("first", "2"), ("second", "3")):
+        policy, job = make(*kind, "--runtime=of-all", f"--name={name}", f"--num-instances={size}")
+        validate(job)
+        reference = job["spec"]["runtimeRef"]
+        assert (reference["kind"], reference["name"]) == ("ClusterTrainingRuntime", "of-all")
+        assert policy["spec"]["podSelector"] == {
+            "matchLabels": {"jobset.sigs.k8s.io/jobset-name": name}
+        }
+        own = make(*kind, *shared[2:], f"--name={name}", f"--num-instances={size}")
+        assert pod_commands([runtime, job]) == pod_commands(own)
+
+
 @every_kind
 def test_only_the_runs_own_pods_may_connect_to_its_pods(make: Make, kind: str) -> None:
     documents = make("--kind", *kind.split(), "--evaluator")

@@ -95,6 +95,30 @@ REFUSALS: list[tuple[list[str], tuple[str, ...]]] = [
     (_with("--dry-run=here"), ("--dry-run", '"here"', "client and server")),
     (_with("--output", "/no/such/x.yaml"), ("--output", '"/no/such"', "no folder")),
     (_with("--replicas", "2"), ("--replicas", "unknown option", "--num-replicas")),
+    (_with("--evaluator-gpus", "1"), ("--evaluator-gpus without --evaluator", "Add --evaluator")),
+    (_with("--runtime", "shared"), ("--runtime is for --kind trainjob", "got job")),
+    ([*_GOOD, "--cluster-runtime"], ("--cluster-runtime is for --kind trainjob", "got job")),
+    (
+        [*_GOOD, "--kind", "trainjob", "--cluster-runtime", "--runtime", "shared"],
+        ("--cluster-runtime writes", "Write two commands"),
+    ),
+    (
+        _with("--kind", "trainjob", "--cluster-runtime"),
+        ("--cluster-runtime runs no command", '"python"', "with --runtime"),
+    ),
+    (
+        [*_GOOD, "--kind", "trainjob", "--cluster-runtime", "--queue", "gpu"],
+        ("--queue has no effect with --cluster-runtime", "with --runtime"),
+    ),
+    (
+        _with("--kind", "trainjob", "--runtime", "shared", "--volume", "a:/a"),
+        ("--volume has no effect with --runtime", "with --cluster-runtime"),
+    ),
+    (
+        _with("--kind", "trainjob", "--runtime", "shared", "--evaluator"),
+        ("--evaluator with --runtime", "Leave --runtime out"),
+    ),
+    (_with("--patch", "/no/file.yaml"), ("--patch", "cannot be read", "Name a YAML file")),
 ]
 
 

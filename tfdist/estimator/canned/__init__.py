@@ -33,3 +33,7 @@ __all__ = [
     "classifier_parse_example_spec",
     "regressor_parse_example_spec",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

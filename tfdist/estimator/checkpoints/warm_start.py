@@ -70,7 +70,7 @@ def warm_start_settings(warm_start_from: Any) -> WarmStartSettings | None:
         path = os.fspath(warm_start_from)
         path = path.decode() if isinstance(path, bytes) else path
         variables = os.path.join(path, "variables", "variables")
-        if os.path.exists(variables + ".index"):
+        if tf.io.gfile.exists(variables + ".index"):
             v1.logging.info("Warm-starting from a SavedModel")
             path = variables
         return WarmStartSettings(path)

@@ -80,13 +80,13 @@ def read_eval_metrics(eval_dir: Any) -> OrderedDict[int, dict[str, float]]:
     found: dict[int, dict[str, float]] = {}
     folder = os.fspath(eval_dir)
     if tf.io.gfile.exists(folder):
-        for step, values in results_in(os.path.join(folder, "events.out.tfevents.*")):
+        for step, _, values in results_in(os.path.join(folder, "events.out.tfevents.*")):
             found.setdefault(step, {}).update(values)
     return OrderedDict(sorted(found.items()))
 
 
-def results_in(pattern: str) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yields (global step, metrics) of each evaluation in the files that match a pattern.
+def results_in(pattern: str) -> Iterator[tuple[int, float, dict[str, float]]]:
+    """Yields (global step, time in s, metrics) of each evaluation in files that match a pattern.
 
     A corrupt file is read up to the error, with a warning.
     """
@@ -96,6 +96,6 @@ def results_in(pattern: str) -> Iterator[tuple[int, dict[str, float]]]:
                 summary = event.summary.value  # Empty in events without a summary.
                 values = {v.tag: v.simple_value for v in summary if v.HasField("simple_value")}
                 if values:
-                    yield event.step, values
+                    yield event.step, event.wall_time, values
         except tf.errors.DataLossError as error:
             v1.logging.warning("The rest of event file %s is corrupt and left out: %s", path, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.arguments import argument_names
 from tfdist.estimator.evaluation.eval_events import results_in
-from tfdist.estimator.evaluation.saved_model import delete_all_but_newest
+from tfdist.estimator.evaluation.saved_model import delete_all_but_newest, exports_in
 
 Result = dict[str, Any]
 
@@ -155,7 +156,8 @@ def _loss_smaller(best_eval_result: Result, current_eval_result: Result) -> bool
 class BestExporter(_SavedModelExporter):
     """Exports after an evaluation that is better than that of the last export.
 
-    The first call always exports, and later results are compared with its result.
+    The first call exports if there are no exports yet. After a restart, results are compared with
+    the best one up to the last export, which is read from the event files of the evaluations.
 
     Args:
       name: See `Exporter`.
@@ -202,7 +204,11 @@ class BestExporter(_SavedModelExporter):
             v1.logging.info("Loading best metric from event files.")
             self._model_dir = estimator.model_dir
             pattern = os.path.join(estimator.model_dir, self._event_file_pattern)
-            self._best = _best_in_events(pattern, self._is_better)
+            exports = exports_in(export_path)
+            # Later results, such as the current one, were not exported: they do not count.
+            until_s = int(exports[-1]) + 1.0 if exports else math.inf
+            self._best = _best_in_events(pattern, self._is_better, until_s)
+            self._has_exported = self._has_exported or bool(exports)
         if (
             self._has_exported
             and self._best is not None
@@ -217,11 +223,11 @@ class BestExporter(_SavedModelExporter):
         return path
 
 
-def _best_in_events(pattern: str, is_better: Callable[..., Any]) -> Result | None:
-    """Returns the best of all evaluations in event files, None if there are none."""
+def _best_in_events(pattern: str, is_better: Callable[..., Any], until_s: float) -> Result | None:
+    """Returns the best of the evaluations in event files before a time, None if there are none."""
     best: Result | None = None
-    for _, result in results_in(pattern):
-        if best is None or is_better(best, result):
+    for _, time_s, result in results_in(pattern):
+        if time_s < until_s and (best is None or is_better(best, result)):
             best = result
     return best
 

@@ -195,6 +195,14 @@ def temporary_folder(folder: str) -> str:
     return os.path.join(base, f"temp-{name}")
 
 
+def exports_in(base: str) -> list[str]:
+    """Returns the names of the exports in `base`, oldest first: the seconds at which they began."""
+    if not tf.io.gfile.isdir(base):
+        return []
+    names = [name.rstrip("/") for name in tf.io.gfile.listdir(base)]
+    return sorted(name for name in names if _TIMESTAMP.fullmatch(name))
+
+
 def delete_all_but_newest(base: str, number: int | None) -> None:
     """Deletes the oldest exports in `base` until `number` are left; None keeps all.
 
@@ -202,9 +210,7 @@ def delete_all_but_newest(base: str, number: int | None) -> None:
     """
     if number is None:
         return
-    names = [name.rstrip("/") for name in tf.io.gfile.listdir(base)]
-    exports = sorted(name for name in names if _TIMESTAMP.fullmatch(name))
-    for name in exports[:-number]:
+    for name in exports_in(base)[:-number]:
         folder = os.path.join(base, name)
         try:
             tf.io.gfile.rmtree(folder)

@@ -33,3 +33,7 @@ __all__ = [
     "build_raw_serving_input_receiver_fn",
     "build_supervised_input_receiver_fn_from_input_fn",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -25,3 +25,7 @@ __all__ = [
     "RegressionHead",
     "binary_or_multi_class_head",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

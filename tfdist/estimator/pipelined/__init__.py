@@ -16,3 +16,7 @@ __all__ = [
     "in_steps",
     "num_devices_in",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

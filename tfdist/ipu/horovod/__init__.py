@@ -58,3 +58,7 @@ __all__ = [
     "shutdown",
     "size",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

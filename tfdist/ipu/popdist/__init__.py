@@ -30,3 +30,7 @@ __all__ = [
     "synchronize",
     "tensorflow",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,11 @@ from pathlib import Path
 from tfdist.launch.doctor.children import Children, Ended, telling_lines
 from tfdist.launch.doctor.packages import TensorFlowFacts, installed_version
 from tfdist.launch.doctor.report import Finding, absent, broken, good, pip_install
+from tfdist.launch.horovod.build import read_mark
 from tfdist.launch.machine.mpi import find_mpirun, mpirun_command, mpirun_environment
 
 _MPIRUN_LIMIT_S = 30.0
-_BUILD = "In tfdist's source folder run: scripts/setup.sh run"
-_BUILD_AGAIN = "In tfdist's source folder run: TFDIST_BUILD_HOROVOD=1 scripts/setup.sh run"
+_BUILD = "Run: tfdist horovod install"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +35,8 @@ class OpenMpi:
 
 def check_horovod(facts: TensorFlowFacts, *, is_needed: bool) -> Iterator[Finding]:
     """Yields whether Horovod is installed, fits TensorFlow, and can join workers."""
-    mark = Path(sys.prefix, "horovod-build.txt")  # scripts/build_horovod.py writes it.
-    built_for = parse_mark(mark.read_text()) if mark.is_file() else None
+    mark = read_mark()
+    built_for = parse_mark(mark) if mark is not None else None
     return judge_horovod(installed_version("horovod"), built_for, facts, is_needed=is_needed)
 
 
@@ -62,16 +61,16 @@ def judge_horovod(
         yield good(f"{text}, built for TensorFlow {built_for}")
     else:
         text = f"{text} was built for TensorFlow {built_for}, and {facts.tensorflow} is installed"
-        yield broken(text, _BUILD_AGAIN)
+        yield broken(text, _BUILD)
     if facts.problem:
         return
     if facts.horovod_problem:
-        yield broken(f"it cannot be loaded: {facts.horovod_problem}", _BUILD_AGAIN)
+        yield broken(f"it cannot be loaded: {facts.horovod_problem}", _BUILD)
         return
     if facts.has_mpi:
         yield good("it is built with MPI")
     else:
-        yield broken("it is built without MPI, which joins the workers", _BUILD_AGAIN)
+        yield broken("it is built without MPI, which joins the workers", _BUILD)
     for name, is_there in (("gloo", facts.has_gloo), ("NCCL", facts.has_nccl)):
         text = f"it is built without {name}, which tfdist does not use"
         yield good(f"it is built with {name}") if is_there else absent(text)
@@ -159,7 +158,7 @@ def _judge_library(mpirun_version: str, facts: TensorFlowFacts) -> Finding:
     if version is not None and version.split(".")[:2] == mpirun_version.split(".")[:2]:
         return good(f"Horovod loads the same Open MPI {version}: {facts.libmpi}")
     loads = f"Horovod loads {facts.mpi} ({facts.libmpi})"
-    return broken(f"{loads}, but mpirun is Open MPI {mpirun_version}", _BUILD_AGAIN)
+    return broken(f"{loads}, but mpirun is Open MPI {mpirun_version}", _BUILD)
 
 
 def _is_same(one: str, other: str) -> bool:

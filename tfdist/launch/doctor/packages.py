@@ -22,6 +22,8 @@ from tfdist.launch.machine.processes import python_command
 _IMPORT_LIMIT_S = 120.0  # TensorFlow is a gigabyte: a cold disk and a busy machine take long.
 _FIRST_PYTHON, _LAST_PYTHON = (3, 10), (3, 13)
 _FIRST_TENSORFLOW = (2, 16)
+# It allows protobuf 7, and gives its text format an argument that protobuf 7 does not have.
+_WITHOUT_PROTOBUF_7 = ((2, 20),)
 _OFTEN_WRONG = ("protobuf", "numpy", "grpcio")
 _OPTIONAL_COMMANDS = {
     "Slurm": ("sbatch", "srun", "scontrol"),
@@ -95,6 +97,10 @@ def judge_versions(
     yield _judge_tf_keras(tensorflow, versions["tf-keras"])
     if facts.keras is not None:
         yield _judge_keras(facts.keras)
+    protobuf = versions["protobuf"]
+    if _major_minor(tensorflow) in _WITHOUT_PROTOBUF_7 and _major_minor(protobuf) >= (7, 0):
+        text = f"protobuf {protobuf} is installed, with which TensorFlow {tensorflow} cannot save"
+        yield broken(text, pip_install("protobuf<7"))
     unmet = [one for one in wanted if not _is_met(one, versions[one.name])]
     for one in unmet:
         version, asked = versions[one.name], f"{one.name}{one.specifier}"

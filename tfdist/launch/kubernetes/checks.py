@@ -10,12 +10,24 @@ from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes.job_options import JobOptions
 from tfdist.launch.kubernetes.values import LONGEST_LABEL
 from tfdist.launch.machine.limits import LONGEST_WORD
+from tfdist.launch.options.declaration import options_of
 
 _SET_BY_MANIFEST = (
     r"TF_CONFIG|TFDIST_\w*|JOB_COMPLETION_INDEX|POD_NAMESPACE|OMPI_MCA_(orte|plm)_\w*"
 )
 _SECRET_NAME = r"PASSWORD|PASSWD|SECRET|TOKEN(?![A-Z])|CREDENTIAL|(API|ACCESS|PRIVATE|AUTH)_?KEY"
 _SECRET_VALUE = r"-----BEGIN|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_\w{30}|://[^/\s:@]+:[^/\s@]+@"
+
+# Options that change only the pods of a runtime, or only one run.
+_OF_RUNTIME = (
+    *("cpu", "memory", "gpus", "shared_memory", "volumes", "user_id", "host_ipc", "ipc_lock"),
+    *("service_account", "image_pull_secrets", "max_restarts"),
+)
+_OF_RUN = (
+    *("namespace", "queue", "env", "secret_env", "num_replicas", "devices_per_replica"),
+    *("start_timeout_s", "active_deadline_s", "has_network_policy"),
+)
+_OF_EVALUATOR = ("evaluator_cpu", "evaluator_memory", "evaluator_gpus")
 
 
 def check(options: JobOptions) -> None:
@@ -25,6 +37,8 @@ def check(options: JobOptions) -> None:
       UsageError: For the first such option.
     """
     _check_command(options)
+    _check_runtime(options)
+    _check_evaluator(options)
     _check_length(options)
     _check_addresses(options)
     _check_devices(options)
@@ -41,7 +55,13 @@ def notices(options: JobOptions) -> list[str]:
         for name, value in options.env
         if re.search(_SECRET_NAME, name, re.IGNORECASE) or re.search(_SECRET_VALUE, value)
     ]
-    if options.max_restarts and not options.volumes and not _names_remote_folder(options.command):
+    is_run = not options.cluster_runtime
+    if (
+        is_run
+        and options.max_restarts
+        and not options.volumes
+        and not _names_remote_folder(options.command)
+    ):
         lines.append(
             "--max-restarts without --volume: a pod's files go with it. Keep checkpoints on a "
             "claim that all pods mount (--volume CLAIM:/FOLDER), or in an object store."
@@ -55,6 +75,8 @@ def notices(options: JobOptions) -> list[str]:
 
 
 def _check_command(options: JobOptions) -> None:
+    if options.cluster_runtime and not options.command:
+        return
     if not options.command or not options.command[0]:
         raise UsageError(
             "there is no command to run in the containers. Write it last, after --, for example "
@@ -67,6 +89,53 @@ def _check_command(options: JobOptions) -> None:
             raise UsageError(
                 f"{shown(word)} is not UTF-8, and a manifest can hold nothing else. Rename it."
             ) from None
+
+
+def _check_runtime(options: JobOptions) -> None:
+    """Checks that each option stands where it has an effect: with the runtime or with the run."""
+    if not options.cluster_runtime and options.runtime is None:
+        return
+    one = "--cluster-runtime" if options.cluster_runtime else "--runtime"
+    if options.kind != "trainjob":
+        raise UsageError(f"{one} is for --kind trainjob, got {options.kind}. Add --kind trainjob.")
+    if options.cluster_runtime and options.runtime is not None:
+        raise UsageError(
+            "--cluster-runtime writes a runtime and --runtime uses one. Write two commands."
+        )
+    if options.evaluator:
+        raise UsageError(
+            f"--evaluator with {one}: its TF_CONFIG names the workers of one run, and the runtime "
+            f"is for many. Leave {one} out."
+        )
+    names: tuple[str, ...] = _OF_RUNTIME
+    where = "--cluster-runtime"
+    if options.cluster_runtime:
+        names, where = _OF_RUN, "--runtime"
+    given = [options_of(JobOptions)[name].long_name for name in names if _is_given(options, name)]
+    if options.runtime and any(patch.kind == "Pod" for patch in options.patches):
+        given.append("--patch with kind Pod")
+    if given:
+        raise UsageError(
+            f"{given[0]} has no effect with {one}. Give it to the command with {where}."
+        )
+    if options.cluster_runtime and options.command:
+        raise UsageError(
+            f"--cluster-runtime runs no command, got {shown(options.command[0])}. "
+            "Give it to the command with --runtime."
+        )
+
+
+def _is_given(options: JobOptions, field: str) -> bool:
+    if field == "num_replicas":
+        return options.replicas_per_instance != 1
+    return bool(getattr(options, field) != getattr(JobOptions, field))
+
+
+def _check_evaluator(options: JobOptions) -> None:
+    for field in _OF_EVALUATOR:
+        if not options.evaluator and _is_given(options, field):
+            name = options_of(JobOptions)[field].long_name
+            raise UsageError(f"{name} without --evaluator has no effect. Add --evaluator.")
 
 
 def _check_length(options: JobOptions) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes.checks import check, notices
 from tfdist.launch.kubernetes.job_options import KUBERNETES, JobOptions, job_options
+from tfdist.launch.options.declaration import options_of
 
 _REQUEST_TIMEOUT_S = 60
 
@@ -28,7 +30,10 @@ def main(words: Sequence[str]) -> int:
       UsageError: If the options are invalid, or a program or package that they need is not
         installed.
     """
-    options = job_options(KUBERNETES.parse(words))
+    given = KUBERNETES.parse(words)
+    if "write_dockerfile" in given:
+        return write_dockerfile(given)
+    options = job_options(given)
     check(options)
     kubectl = find_kubectl() if options.verb else ""
     text = _text(options)
@@ -43,6 +48,30 @@ def main(words: Sequence[str]) -> int:
         return code
     if not options.output:
         sys.stdout.write(text)
+    return 0
+
+
+def write_dockerfile(given: Mapping[str, Any]) -> int:
+    """Writes the Dockerfile for images of runs; returns the exit code.
+
+    Raises:
+      UsageError: If there are other options, or the file exists or cannot be written.
+    """
+    others = [name for name in given if name not in ("write_dockerfile", "notices")]
+    if others:
+        options = options_of(JobOptions)
+        other = options[others[0]].long_name if others[0] in options else "a command"
+        raise UsageError(f"--write-dockerfile stands alone, got {other} too. Leave one out.")
+    path: Path = given["write_dockerfile"]
+    text = Path(__file__).with_name("Dockerfile").read_text(encoding="utf-8")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(
+            f"--write-dockerfile={path} cannot be written: {error.strerror}. Name another file."
+        ) from None
+    _say(f"wrote {path}; its first lines say how to build the images")
     return 0
 
 
@@ -70,8 +99,14 @@ def _write(output: Path, text: str) -> None:
 
 
 def _say_what_next(options: JobOptions) -> None:
+    from tfdist.launch.kubernetes.pods import pod_selector
+
+    if options.cluster_runtime:
+        _say(f"submitted. TrainJobs use it with --runtime {options.name}")
+        return
     where = f" --namespace {options.namespace}" if options.namespace else ""
-    which = f"{where} --selector app.kubernetes.io/instance={options.name}"
+    (*_, (label, value)) = pod_selector(options).items()
+    which = f"{where} --selector {label}={value}"
     _say(f"submitted. Its output: kubectl logs --follow --prefix --max-log-requests 99{which}")
 
 

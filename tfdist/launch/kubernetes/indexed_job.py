@@ -36,12 +36,12 @@ def evaluator_job(options: JobOptions, workers: list[str]) -> dict[str, Any]:
       workers: The addresses of the workers.
     """
     env = evaluator_variables(options, workers)
-    container = program_container(options, name="evaluator", env=env)
+    container = program_container(options, role="evaluator", name="evaluator", env=env)
     spec = {
         "backoffLimit": options.max_restarts,
         **failure_policy(options),
         **_deadline(options),
-        "template": pod_template(options, container),
+        "template": pod_template(options, container, role="evaluator"),
     }
     return _job(queued_metadata(options, f"{options.name}-evaluator"), spec)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tfdist.cluster.tasks import listed, shown
 from tfdist.launch.errors import UsageError
+from tfdist.launch.kubernetes.patches import PATCHES, Patch, Role
 from tfdist.launch.kubernetes.values import (
     ASSIGNMENT,
     CLAIM_MOUNT,
@@ -62,8 +63,28 @@ class ManifestOptions:
     image: str = option(
         IMAGE, "container image (needed)", example="registry.example.com/team/train:1.0"
     )
+    cluster_runtime: bool = flag(
+        "with --kind trainjob: write only a ClusterTrainingRuntime, which TrainJobs of all "
+        "namespaces use with --runtime; there is no COMMAND"
+    )
+    runtime: str | None = option(
+        OBJECT_NAME,
+        "with --kind trainjob: use this ClusterTrainingRuntime, which is on the cluster already",
+        shown_default="a TrainingRuntime of this run",
+    )
+    patch_files: tuple[tuple[Patch, ...], ...] = option(
+        PATCHES,
+        "change the manifests: node selectors, tolerations, labels, volumes, other devices ...",
+        "--patch",
+        default=(),
+    )
     output: Path | None = option(
         any_path("FILE"), "write the manifests here", shown_default="stdout"
+    )
+    write_dockerfile: Path | None = option(
+        any_path("FILE"),
+        "only write a Dockerfile for the image, with a target for each engine",
+        bare=Path("Dockerfile"),
     )
     apply: bool = flag('submit with "kubectl apply"')
     create: bool = flag('submit with "kubectl create"')
@@ -79,6 +100,11 @@ class ManifestOptions:
         """The verb of kubectl. None submits nothing."""
         return "apply" if self.apply else "create" if self.create else None
 
+    @property
+    def patches(self) -> tuple[Patch, ...]:
+        """The patches of all files, in order."""
+        return tuple(patch for patches in self.patch_files for patch in patches)
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(SizeOptions, ManifestOptions):
@@ -92,6 +118,11 @@ class JobOptions(SizeOptions, ManifestOptions):
     cpu: str | None = option(CPUS, "cores, as request and as limit", group=_POD)
     memory: str | None = option(MEMORY, "memory, as request and as limit, e.g. 64Gi")
     gpus: int | None = option(whole_number(0, 1000), "GPUs (nvidia.com/gpu)")
+    evaluator_cpu: str | None = option(CPUS, "cores of the evaluator", shown_default="--cpu")
+    evaluator_memory: str | None = option(
+        MEMORY, "memory of the evaluator", shown_default="--memory"
+    )
+    evaluator_gpus: int = option(whole_number(0, 1000), "GPUs of the evaluator", default=0)
     shared_memory: str | None = option(
         MEMORY_OR_NONE,
         "size of /dev/shm, which counts as memory when used; none keeps the container's 64 MB",
@@ -147,6 +178,12 @@ class JobOptions(SizeOptions, ManifestOptions):
         default=1800,
     )
     queue: str | None = option(LABEL, "Kueue's LocalQueue")
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles of the run's pods."""
+        launcher: tuple[Role, ...] = ("launcher",) if self.engine == "horovod" else ()
+        return ("worker", *launcher, *(("evaluator",) if self.evaluator else ()))
 
 
 def job_options(given: Mapping[str, Any]) -> JobOptions:

@@ -8,18 +8,22 @@ from typing import Any
 import yaml
 
 from tfdist.cluster.environment import START_TIMEOUT
+from tfdist.cluster.tasks import listed
+from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes.indexed_job import indexed_job
 from tfdist.launch.kubernetes.job_options import JobOptions
 from tfdist.launch.kubernetes.mpi_job import mpi_job
+from tfdist.launch.kubernetes.patches import Patch, Role, patched
 from tfdist.launch.kubernetes.pods import (
     checked,
+    checked_patch,
     metadata,
+    pod_selector,
     pod_template,
     program_container,
     program_variables,
     queued_metadata,
     replica_variables,
-    run_labels,
 )
 from tfdist.launch.kubernetes.train_job import train_job
 
@@ -58,9 +62,10 @@ def _replicas(options: JobOptions, role: str, count: int) -> dict[str, Any]:
     start = {"name": START_TIMEOUT, "value": str(options.start_timeout_s)}
     env = [*([start, *replica_variables(options)] if trains else []), *program_variables(options)]
     # The operator finds the container and the port by these names.
-    container = program_container(options, name="tensorflow", env=env, port="tfjob-port")
+    pods: Role = "worker" if trains else "evaluator"
+    container = program_container(options, role=pods, name="tensorflow", env=env, port="tfjob-port")
     template = checked(
-        "IoK8sApiCoreV1PodTemplateSpec", pod_template(options, container, restart=None)
+        "IoK8sApiCoreV1PodTemplateSpec", pod_template(options, container, role=pods, restart=None)
     )
     return {
         "replicas": count,
@@ -73,7 +78,7 @@ def _replicas(options: JobOptions, role: str, count: int) -> dict[str, Any]:
 
 def network_policy(options: JobOptions) -> dict[str, Any]:
     """Returns the manifest that allows only pods of this run to connect to pods of this run."""
-    pods = {"matchLabels": run_labels(options)}
+    pods = {"matchLabels": pod_selector(options)}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -89,10 +94,59 @@ def network_policy(options: JobOptions) -> dict[str, Any]:
 _MAKERS = {"job": indexed_job, "tfjob": tf_job, "mpijob": mpi_job, "trainjob": train_job}
 
 
+# The models of the kinds that have one.
+_MODELS = {
+    "ClusterTrainingRuntime": "TrainerV1alpha1ClusterTrainingRuntime",
+    "Job": "IoK8sApiBatchV1Job",
+    "Service": "IoK8sApiCoreV1Service",
+    "TrainJob": "TrainerV1alpha1TrainJob",
+    "TrainingRuntime": "TrainerV1alpha1TrainingRuntime",
+}
+
+
 def manifests(options: JobOptions) -> list[dict[str, Any]]:
-    """Returns the manifests in the order in which they must be submitted."""
-    guard = [network_policy(options)] if options.has_network_policy else []
-    return guard + _MAKERS[options.kind](options)
+    """Returns the manifests in the order in which they must be submitted.
+
+    Raises:
+      UsageError: If a patch fits none of them, or makes one what Kubernetes does not allow.
+    """
+    is_guarded = options.has_network_policy and not options.cluster_runtime
+    documents = [network_policy(options)] if is_guarded else []
+    documents += _MAKERS[options.kind](options)
+    for patch in options.patches:
+        documents = _with_patch(documents, patch, options)
+    return documents
+
+
+def _with_patch(
+    documents: list[dict[str, Any]], patch: Patch, options: JobOptions
+) -> list[dict[str, Any]]:
+    if patch.kind == "Pod":  # `pod_template` has applied it.
+        if not any(patch.fits_pods(role) for role in options.roles):
+            raise UsageError(
+                f"{patch}: this run has no such pods, only {listed(options.roles)}. "
+                "Write one of these, or no name."
+            )
+        return documents
+    if not any(patch.fits(document) for document in documents):
+        names = [f"{one['kind']} {one['metadata']['name']}" for one in documents]
+        raise UsageError(
+            f"{patch}: there is no such manifest, only {listed(names)}. Change kind or name; kind "
+            "Pod stands for the pods of all."
+        )
+    return [_patched(one, patch) if patch.fits(one) else one for one in documents]
+
+
+def _patched(document: dict[str, Any], patch: Patch) -> dict[str, Any]:
+    version = patch.changes.get("apiVersion", document["apiVersion"])
+    if version != document["apiVersion"]:
+        raise UsageError(
+            f"{patch}: its apiVersion is {version}, and the manifest has {document['apiVersion']}. "
+            "Write that, or none."
+        )
+    changed = patched(document, patch)
+    model = _MODELS.get(patch.kind)
+    return checked_patch(model, changed, patch) if model else changed
 
 
 def to_yaml(documents: list[dict[str, Any]]) -> str:

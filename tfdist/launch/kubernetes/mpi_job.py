@@ -11,6 +11,7 @@ from typing import Any
 
 from tfdist.launch.kubernetes.indexed_job import evaluator_job
 from tfdist.launch.kubernetes.job_options import JobOptions
+from tfdist.launch.kubernetes.patches import Role
 from tfdist.launch.kubernetes.pods import (
     addresses,
     checked,
@@ -62,9 +63,9 @@ def _launcher(options: JobOptions) -> dict[str, Any]:
         name="launcher",
         command=mpirun_command(options),
         env=launcher_variables(options),
-        is_worker=False,
+        role="launcher",
     )
-    template = _template(options, container, runs_program=False)
+    template = _template(options, container, role="launcher")
     return {"replicas": 1, "restartPolicy": "Never", "template": template}
 
 
@@ -74,7 +75,7 @@ def _workers(options: JobOptions) -> dict[str, Any]:
         name="worker",
         command=sshd_command(options),
         env=(),
-        is_worker=True,
+        role="worker",
         capabilities=sshd_capabilities(options),
     )
     return {
@@ -82,14 +83,12 @@ def _workers(options: JobOptions) -> dict[str, Any]:
         # The operator replaces the launcher's pod, but not a worker's pod. So the container of a
         # worker must be started again in its pod.
         "restartPolicy": "OnFailure" if options.max_restarts else "Never",
-        "template": _template(options, container | sshd_probe(), runs_program=True),
+        "template": _template(options, container | sshd_probe(), role="worker"),
     }
 
 
-def _template(
-    options: JobOptions, container: dict[str, Any], *, runs_program: bool
-) -> dict[str, Any]:
-    template = pod_template(options, container, restart=None, runs_program=runs_program)
+def _template(options: JobOptions, container: dict[str, Any], *, role: Role) -> dict[str, Any]:
+    template = pod_template(options, container, restart=None, role=role)
     return checked("IoK8sApiCoreV1PodTemplateSpec", template)
 
 

@@ -15,10 +15,15 @@ from kubeflow_trainer_api import models
 
 from tfdist.cluster.environment import START_TIMEOUT
 from tfdist.cluster.instance_variables import DEVICES_PER_REPLICA, NUM_LOCAL_REPLICAS
+from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes.job_options import JobOptions
+from tfdist.launch.kubernetes.patches import Patch, Role, patched
 
 _GPU = "nvidia.com/gpu"
 _SHARED_MEMORY = "shared-memory"
+
+_INSTANCE = "app.kubernetes.io/instance"
+_JOB_SET = "jobset.sigs.k8s.io/jobset-name"
 
 GRPC_PORT = 2222
 _INDEX = "JOB_COMPLETION_INDEX"
@@ -44,17 +49,33 @@ def queued_metadata(options: JobOptions, name: str | None = None) -> dict[str, A
 
 
 def run_labels(options: JobOptions) -> dict[str, str]:
-    """Returns the labels that all objects and pods of the run have, and no other objects."""
-    return {"app.kubernetes.io/name": "tfdist", "app.kubernetes.io/instance": options.name}
+    """Returns the labels that all objects and pods of the run have, and no other objects.
+
+    The pods of a ClusterTrainingRuntime belong to many runs: their labels name none.
+    """
+    labels = {"app.kubernetes.io/name": "tfdist"}
+    return labels | ({} if options.cluster_runtime else {_INSTANCE: options.name})
+
+
+def pod_selector(options: JobOptions) -> dict[str, str]:
+    """Returns labels that all pods of the run have, and no other pods."""
+    # JobSet, which has the name of the TrainJob, adds this label to its pods.
+    return {_JOB_SET: options.name} if options.runtime else run_labels(options)
 
 
 def program_container(
-    options: JobOptions, *, name: str, env: Sequence[dict[str, Any]], port: str | None = None
+    options: JobOptions,
+    *,
+    role: Role = "worker",
+    name: str,
+    env: Sequence[dict[str, Any]],
+    port: str | None = None,
 ) -> dict[str, Any]:
     """Returns the container of a worker or an evaluator, which runs the user's command.
 
     Args:
       options: The options of the run.
+      role: "worker" or "evaluator".
       name: Name of the container.
       env: Environment variables of the container.
       port: Name of the port for gRPC connections from other pods. None if there are none.
@@ -66,7 +87,7 @@ def program_container(
         **_command([escaped(word) for word in options.command]),
         "env": list(env),
         **({"ports": ports} if ports else {}),
-        **resources(options),
+        **resources(options, role),
         **_container_rights(options, runs_program=True),
         **_mounts(options),
     }
@@ -78,7 +99,7 @@ def tool_container(
     name: str,
     command: Sequence[str],
     env: Sequence[dict[str, Any]],
-    is_worker: bool,
+    role: Role,
     capabilities: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Returns a container that runs sshd or mpirun instead of the user's command.
@@ -88,18 +109,21 @@ def tool_container(
       name: Name of the container.
       command: Command of the container. Kubernetes replaces no variables in it.
       env: Environment variables of the container.
-      is_worker: Whether a worker will run in the container, so that it gets the settings of
-        workers.
+      role: "worker" if a worker will run in the container, which then gets the settings of
+        workers, or "launcher".
       capabilities: Capabilities in addition to those of the program.
     """
     small = {"cpu": "500m", "memory": "512Mi"}
+    is_worker = role == "worker"
     return {
         "name": name,
         "image": options.image,
         **_command(command),
         **({"env": list(env)} if env else {}),
         **(
-            resources(options) if is_worker else {"resources": {"limits": small, "requests": small}}
+            resources(options, role)
+            if is_worker
+            else {"resources": {"limits": small, "requests": small}}
         ),
         **_container_rights(options, capabilities, runs_program=is_worker),
         **(_mounts(options) if is_worker else {}),
@@ -110,16 +134,19 @@ def pod_template(
     options: JobOptions,
     container: dict[str, Any],
     *,
+    role: Role = "worker",
     restart: str | None = "Never",
-    runs_program: bool = True,
 ) -> dict[str, Any]:
-    """Returns the template of pods with the given container.
+    """Returns the template of pods with the given container, with the user's patches.
 
     Args:
       options: The options of the run.
       container: The container, from one of the functions above.
+      role: The role of the pods. The launcher does not get the rights of the program.
       restart: Restart policy of the pods. None if the operator sets one.
-      runs_program: Whether the user's program runs in the pods, so that they get its rights.
+
+    Raises:
+      UsageError: If a patch makes them what Kubernetes does not allow.
     """
     claims = [
         {"name": f"claim-{i}", "persistentVolumeClaim": {"claimName": volume.claim}}
@@ -130,14 +157,14 @@ def pod_template(
     mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
     volumes = [volume for volume in [*shared, *claims] if volume["name"] in mounted]
     pull = [{"name": name} for name in options.image_pull_secrets]
-    return {
+    template = {
         "metadata": {"labels": run_labels(options)},
         "spec": {
             **({"restartPolicy": restart} if restart else {}),
             "containers": [container],
             **({"volumes": volumes} if volumes else {}),
             "terminationGracePeriodSeconds": options.grace_s,
-            **({"hostIPC": True} if options.host_ipc and runs_program else {}),
+            **({"hostIPC": True} if options.host_ipc and role != "launcher" else {}),
             "securityContext": _pod_rights(options),
             **({"serviceAccountName": options.service_account} if options.service_account else {}),
             # Training does not call the API server and needs no addresses of other services.
@@ -146,20 +173,32 @@ def pod_template(
             **({"imagePullSecrets": pull} if pull else {}),
         },
     }
+    for patch in options.patches:
+        if patch.fits_pods(role):
+            template = checked_patch(
+                "IoK8sApiCoreV1PodTemplateSpec", patched(template, patch), patch
+            )
+    return template
 
 
-def resources(options: JobOptions) -> dict[str, Any]:
+def resources(options: JobOptions, role: Role = "worker") -> dict[str, Any]:
     """Returns the container's field "resources", or an empty dict if none were requested."""
-    amounts = {"cpu": options.cpu, "memory": options.memory}
+    amounts, gpus = {"cpu": options.cpu, "memory": options.memory}, options.gpus
+    if role == "evaluator":
+        own = {"cpu": options.evaluator_cpu, "memory": options.evaluator_memory}
+        amounts = {name: own[name] or amount for name, amount in amounts.items()}
+        gpus = options.evaluator_gpus
     limits = {name: amount for name, amount in amounts.items() if amount}
-    if options.gpus:
-        limits[_GPU] = str(options.gpus)
+    if gpus:
+        limits[_GPU] = str(gpus)
     # Limits and requests are equal: a pod that requests less than its limit is evicted first.
     return {"resources": {"limits": limits, "requests": dict(limits)}} if limits else {}
 
 
 def _command(words: Sequence[str]) -> dict[str, Any]:
     # Both are lists, so that no shell interprets them.
+    if not words:
+        return {}  # A TrainJob brings the command.
     return {"command": [words[0]], **({"args": list(words[1:])} if words[1:] else {})}
 
 
@@ -294,6 +333,19 @@ def checked(model: str, document: dict[str, Any]) -> dict[str, Any]:
     if unlike is not None:
         raise ValueError(f"{model} has no such field or value: {unlike}")
     return document
+
+
+def checked_patch(model: str, document: dict[str, Any], patch: Patch) -> dict[str, Any]:
+    """Validates a document that a patch has changed, and returns it.
+
+    Raises:
+      UsageError: If the model does not know a field, or a value is of another type.
+    """
+    try:
+        return checked(model, document)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:  # What the models raise.
+        reason = " ".join(str(error).split())
+        raise UsageError(f"{patch}: {reason[:300]}. Fix this field.") from None
 
 
 def _first_difference(written: Any, read: Any, place: str = "") -> str | None:

@@ -17,6 +17,7 @@ from tfdist.launch.kubernetes.mpi_job import (
     sshd_command,
     sshd_probe,
 )
+from tfdist.launch.kubernetes.patches import Role
 from tfdist.launch.kubernetes.pods import (
     addresses,
     checked,
@@ -33,34 +34,53 @@ _GROUP = "trainer.kubeflow.org"
 _VERSION = f"{_GROUP}/v1alpha1"
 # Trainer copies the TrainJob's settings into the container "node" of the job with this label.
 _TRAINER = {f"{_GROUP}/trainjob-ancestor-step": "trainer"}
+_RUNTIME, _CLUSTER_RUNTIME = "TrainingRuntime", "ClusterTrainingRuntime"
 _FROM_TRAIN_JOB = ("image", "command", "args", "env")
 
 
 def train_job(options: JobOptions) -> list[dict[str, Any]]:
-    """Returns the manifests: the TrainingRuntime, which must exist first, and the TrainJob."""
+    """Returns the manifests: the runtime, which must exist first, and the TrainJob.
+
+    With --cluster-runtime it is the runtime alone, and with --runtime the TrainJob alone.
+    """
     # Hostnames of a JobSet: name of the set, name of the job, number of the job, index of the pod.
     hostnames = [f"{options.name}-node-0-{index}" for index in range(options.num_instances)]
     workers = addresses(options, hostnames, options.name)
     if options.engine == "horovod":
-        container = tool_container(
-            options,
-            name="node",
-            command=mpirun_command(options),
-            env=launcher_variables(options),
-            is_worker=False,
-        )
-        launcher = _job(options, "launcher", container, _TRAINER, after="node", runs_program=False)
-        jobs = [_sshd_job(options), launcher]
+        jobs = [_sshd_job(options), _launcher_job(options)]
     else:
         env = worker_variables(options, workers)
         container = program_container(options, name="node", env=env, port="grpc")
         jobs = [_job(options, "node", container, _TRAINER)]
-    trainer = {name: container.pop(name) for name in _FROM_TRAIN_JOB if name in container}
+    trainer = _taken_from(jobs[-1], options)
     if options.evaluator:
         env = evaluator_variables(options, workers)
-        evaluator = program_container(options, name="evaluator", env=env)
-        jobs.append(_job(options, "evaluator", evaluator))
-    return [_runtime(options, jobs), _train_job(options, trainer)]
+        evaluator = program_container(options, role="evaluator", name="evaluator", env=env)
+        jobs.append(_job(options, "evaluator", evaluator, role="evaluator"))
+    if options.cluster_runtime:
+        return [_runtime(options, jobs)]
+    job = _train_job(options, trainer)
+    return [job] if options.runtime else [_runtime(options, jobs), job]
+
+
+def _launcher_job(options: JobOptions) -> dict[str, Any]:
+    container = tool_container(
+        options,
+        name="node",
+        command=mpirun_command(options),
+        env=launcher_variables(options),
+        role="launcher",
+    )
+    return _job(options, "launcher", container, _TRAINER, after="node", role="launcher")
+
+
+def _taken_from(job: dict[str, Any], options: JobOptions) -> dict[str, Any]:
+    """Takes the settings that belong to the TrainJob out of the runtime's job."""
+    (container, *_) = job["template"]["spec"]["template"]["spec"]["containers"]
+    taken = {name: container.pop(name) for name in _FROM_TRAIN_JOB if name in container}
+    if options.cluster_runtime:
+        container["image"] = taken["image"]  # A default: each TrainJob names its own.
+    return taken
 
 
 def _train_job(options: JobOptions, trainer: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +90,11 @@ def _train_job(options: JobOptions, trainer: dict[str, Any]) -> dict[str, Any]:
         "kind": "TrainJob",
         "metadata": queued_metadata(options),
         "spec": {
-            "runtimeRef": {"apiGroup": _GROUP, "kind": "TrainingRuntime", "name": options.name},
+            "runtimeRef": {
+                "apiGroup": _GROUP,
+                "kind": _CLUSTER_RUNTIME if options.runtime else _RUNTIME,
+                "name": options.runtime or options.name,
+            },
             "trainer": {"numNodes": options.num_instances, **trainer},
             **({"activeDeadlineSeconds": deadline} if deadline else {}),
         },
@@ -83,7 +107,7 @@ def _runtime(options: JobOptions, jobs: list[dict[str, Any]]) -> dict[str, Any]:
     meta["labels"][f"{_GROUP}/framework"] = "tensorflow"
     runtime = {
         "apiVersion": _VERSION,
-        "kind": "TrainingRuntime",
+        "kind": _CLUSTER_RUNTIME if options.cluster_runtime else _RUNTIME,
         "metadata": meta,
         "spec": {
             "mlPolicy": _policy(options),
@@ -97,7 +121,7 @@ def _runtime(options: JobOptions, jobs: list[dict[str, Any]]) -> dict[str, Any]:
             },
         },
     }
-    return checked("TrainerV1alpha1TrainingRuntime", runtime)
+    return checked(f"TrainerV1alpha1{runtime['kind']}", runtime)
 
 
 def _policy(options: JobOptions) -> dict[str, Any]:
@@ -132,7 +156,7 @@ def _restart_policy(options: JobOptions) -> dict[str, Any]:
 
 def _sshd_job(options: JobOptions) -> dict[str, Any]:
     container = tool_container(
-        options, name="node", command=sshd_command(options), env=(), is_worker=True
+        options, name="node", command=sshd_command(options), env=(), role="worker"
     )
     # Without the label, Trainer does not change the command of this job.
     return _job(options, "node", container | sshd_probe())
@@ -145,7 +169,7 @@ def _job(
     labels: dict[str, str] | None = None,
     *,
     after: str | None = None,
-    runs_program: bool = True,
+    role: Role = "worker",
 ) -> dict[str, Any]:
     """Returns one job of the JobSet.
 
@@ -160,7 +184,7 @@ def _job(
             "spec": {
                 "backoffLimit": 0,
                 **failure_policy(options),
-                "template": pod_template(options, container, runs_program=runs_program),
+                "template": pod_template(options, container, role=role),
             },
         },
     }

@@ -12,12 +12,14 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
+from tfdist.cluster.tasks import shown
 from tfdist.launch.channel import LINE_LIMIT_BYTES
 from tfdist.launch.errors import UsageError
 from tfdist.launch.machine.limits import check_command, check_size, check_words, find_limits
 from tfdist.launch.machine.mpi import find_mpirun, horovod_problem
 from tfdist.launch.machine.ports import ReservedPorts
 from tfdist.launch.machine.processes import adopt_orphans, python_command
+from tfdist.launch.machine.remote_hosts import find_unknown_host
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.plan import Plan, num_local_ports, plan_here
 from tfdist.launch.run.attempt import start_message
@@ -46,6 +48,7 @@ def main(options: RunOptions) -> int:
     _check_lengths(options, plan)
     if options.dry_run:
         return _print([*notices(options), *description(options, plan, verbosity=2)])
+    _check_hosts(options)
     log_dir = make_log_dir(
         options.log_dir or default_log_dir(datetime.now()), must_be_new=options.log_dir is None
     )
@@ -70,6 +73,19 @@ def _check_limits(options: RunOptions) -> None:
         check_size(num_here, num_elsewhere, find_limits())
     if options.uses_mpirun:  # at least this much of its command is repeated for each instance
         check_command("mpirun", python_command(AGENT) * options.num_instances, {})
+
+
+def _check_hosts(options: RunOptions) -> None:
+    if options.is_on_this_machine:
+        return
+    names = [host.name for host in options.hosts]
+    found = find_unknown_host(names, options.mpi_global_args, os.environ)
+    if found is not None:
+        name, reason = found
+        raise UsageError(
+            f"host {shown(name)} is not known to this machine: {reason}. Correct its name, or "
+            "give it an address in DNS, /etc/hosts or ~/.ssh/config."
+        )
 
 
 def _check_lengths(options: RunOptions, plan: Plan) -> None:
@@ -104,7 +120,7 @@ def _print(lines: Iterable[str]) -> int:
 def _check_engine(options: RunOptions) -> None:
     problem = horovod_problem() if options.engine == "horovod" else None
     if problem is not None:
-        raise UsageError(f"{problem} scripts/run.sh builds it; --engine grpc needs none of it.")
+        raise UsageError(f"{problem} Run: tfdist horovod install. --engine grpc needs none of it.")
     if options.uses_mpirun and find_mpirun() is None:
         raise UsageError(
             f"there is no mpirun in {Path(sys.prefix, 'bin')} or on PATH, and workers on other "

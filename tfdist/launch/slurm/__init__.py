@@ -34,3 +34,7 @@ def main(words: Sequence[str]) -> int:
         print(script, end="")
         return 0
     return submit(script, options)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

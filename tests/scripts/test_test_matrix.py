@@ -1,0 +1,50 @@
+"""The script test_matrix.sh refuses anything but pairs; a Python that is missing stops nothing."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "test_matrix.sh"
+# Stands for Python 3.9: makes an environment whose pip installs nothing and whose tests pass once.
+FAKE_PYTHON = """#!/bin/sh
+case $1-$2 in
+    -c-*ensurepip*) exit 0 ;;
+    -c-*) printf "Python 3.9.0, TensorFlow 2.1.0: " ;;
+    -m-venv) mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; cp "$0" "$3/bin/pip" ;;
+    -m-pytest) echo "$@"; echo "=== 5 passed in 1.00s ===" ;;
+esac
+"""
+
+
+def matrix(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    environ = {"PATH": f"{folder}:/usr/bin:/bin", "TFDIST_MATRIX_DIR": str(folder), "HOME": "/"}
+    return subprocess.run(
+        [SCRIPT, *arguments], env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("argument", ["2.16", "3.11", "3.11:2.16.2", "python3.11:2.16"])
+def test_anything_but_a_pair_is_refused(tmp_path: Path, argument: str) -> None:
+    done = matrix(tmp_path, argument)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"got {argument}, allowed is PYTHON:TENSORFLOW" in done.stderr
+
+
+def test_each_pair_has_a_line_with_its_result_and_nothing_is_left(tmp_path: Path) -> None:
+    python = tmp_path / "python3.9"
+    python.write_text(FAKE_PYTHON)
+    python.chmod(0o755)
+    done = matrix(tmp_path, "3.99:2.16", "3.9:2.1", "--", "-x")
+    assert done.stdout.split("\n")[1:-1] == [
+        "Python 3.99 is not here",
+        "Python 3.9.0, TensorFlow 2.1.0:  5 passed in 1.00s ",
+    ]
+    assert done.returncode == 0
+    (command,) = [line for line in done.stderr.splitlines() if line.startswith("-m pytest")]
+    assert "-k not horovod" in command
+    assert command.endswith("tests/conformance -x")
+    assert [path.name for path in tmp_path.iterdir()] == ["python3.9"]
+    assert matrix(tmp_path, "3.99:2.16").returncode == 3

@@ -1,0 +1,65 @@
+"""Names of a run's hosts that cannot be found from this machine."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+
+_SSH_LIMIT_S = 10.0
+# With these, another program than ssh starts mpirun's daemons, and the names are for that program.
+_OTHER_SHELLS = ("plm_rsh_agent", "orte_rsh_agent")
+_SLURM_JOB = "SLURM_JOB_ID"
+
+
+def find_unknown_host(
+    names: Iterable[str], mpirun_args: Sequence[str], environ: Mapping[str, str]
+) -> tuple[str, str] | None:
+    """Returns the first host that has no address, with the reason; None if all have one.
+
+    A name may be one of ~/.ssh/config: then the address there counts, and a host behind a proxy is
+    taken as known.
+
+    Args:
+      names: The names of the hosts.
+      mpirun_args: The user's options of mpirun.
+      environ: The environment of mpirun.
+    """
+    has_other_shell = any(
+        name in mpirun_args or f"OMPI_MCA_{name}" in environ for name in _OTHER_SHELLS
+    )
+    if has_other_shell or _SLURM_JOB in environ:
+        return None
+    for name in names:
+        if (reason := _lookup_problem(name)) and (reason := _ssh_problem(name, reason)):
+            return name, reason
+    return None
+
+
+def _lookup_problem(name: str) -> str:
+    """Returns why a name has no address, or ""."""
+    try:
+        socket.getaddrinfo(name, None)
+    except (OSError, UnicodeError) as error:
+        return str(getattr(error, "strerror", None) or error)
+    return ""
+
+
+def _ssh_problem(name: str, reason: str) -> str:
+    """Returns why the address that ssh's configuration has for a name is none, or ""."""
+    try:
+        done = subprocess.run(
+            ["ssh", "-G", "--", name],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_SSH_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return reason
+    settings = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+    if any(settings.get(key, "none") != "none" for key in ("proxycommand", "proxyjump")):
+        return ""
+    hostname = settings.get("hostname", name)
+    return reason if hostname == name else _lookup_problem(hostname)
