@@ -121,8 +121,10 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
         """
         apply = self.optimizer.apply_gradients
         known = inspect.signature(apply).parameters
+        given = {key: _REDUCED[key] for key in _REDUCED if key in known}
         count = _num_reductions()
-        op = apply(reduced, **{key: _REDUCED[key] for key in _REDUCED if key in known})
+        if_counted = getattr(tf.distribute.get_strategy().extended, "if_counted", _always)
+        op = if_counted(lambda: apply(reduced, **given))
         if _num_reductions() > count:
             raise ValueError(
                 f"{type(self).__name__} has reduced the gradients, and "
@@ -214,6 +216,10 @@ def _check_order(names: Sequence[str]) -> None:
 def _increment(global_step: Any, after: Any) -> Any:
     with tf.control_dependencies([after]):
         return v1.assign_add(global_step, 1).op
+
+
+def _always(update: Callable[[], Any]) -> Any:
+    return update()
 
 
 def _num_reductions() -> int:

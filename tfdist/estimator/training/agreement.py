@@ -3,8 +3,8 @@
 A worker that left the loop alone would leave the others waiting in a reduction. So each step sums a
 few numbers over the workers, in one small reduction together with the loss:
 
-    worker 0    [loss, has_more, stop, save, SIGTERM, SIGUSR1, index] ──┐
-    worker 1    [loss, has_more, stop, save, SIGTERM, SIGUSR1, index] ──┴─ sum ──> every worker
+    worker 0    [weight * loss, weight, has_more, stop, save, SIGTERM, SIGUSR1, index] ──┐
+    worker 1    [weight * loss, weight, has_more, stop, save, SIGTERM, SIGUSR1, index] ──┴─ sum ──>
 
 All workers get the same sums in the same step. So they make the same decision: to stop, to save, or
 to continue. A wish is part of the next step's sums. So if one worker has a wish after a step, all
@@ -70,14 +70,15 @@ def read_sums(sums: Sequence[float], num_workers: int) -> Agreed:
     """Returns the meaning of a step's sums.
 
     Args:
-      sums: [loss, has_more, stop, save, SIGTERM, SIGUSR1, index], each summed over the workers.
+      sums: [weighted loss, weight, has_more, stop, save, SIGTERM, SIGUSR1, index], each summed over
+        the workers.
       num_workers: The number of workers.
     """
     return Agreed(
-        num_ended=num_workers - round(float(sums[1])),
-        stop=float(sums[2]) > 0,
-        save=float(sums[3]) > 0,
-        order=order_in(sums[4:]),
+        num_ended=num_workers - round(float(sums[2])),
+        stop=float(sums[3]) > 0,
+        save=float(sums[4]) > 0,
+        order=order_in(sums[5:]),
     )
 
 
@@ -90,9 +91,10 @@ class Agreement:
       strategy: A tfdist strategy.
       loss: This worker's loss, a scalar.
       has_more: 1.0 while this worker has input for another session call; None if not known.
+      weight: How much this worker's loss counts, a float32 scalar; None counts all alike.
 
     Attributes:
-      loss: float32 scalar, the mean over the workers.
+      loss: float32 scalar, the mean over the workers; 0 if all weights are 0.
       own_loss: float32 scalar, this worker's loss.
       sums: The tensor to fetch in each session call. A collective: every worker must fetch it.
       wishes: This worker's wishes for the coming step.
@@ -100,7 +102,11 @@ class Agreement:
     """
 
     def __init__(
-        self, strategy: tf.distribute.Strategy, loss: tf.Tensor, has_more: tf.Tensor | None
+        self,
+        strategy: tf.distribute.Strategy,
+        loss: tf.Tensor,
+        has_more: tf.Tensor | None,
+        weight: tf.Tensor | None = None,
     ) -> None:
         self._num_workers = int(strategy.extended.collectives.num_workers)
         self._worker_index = int(strategy.extended.collectives.worker_index)
@@ -112,11 +118,17 @@ class Agreement:
             )  # [stop, save, SIGTERM, SIGUSR1, index]
             more = tf.constant(1.0) if has_more is None else has_more
             self.own_loss = tf.cast(loss, tf.float32)
-            own = tf.concat([[self.own_loss, more], self._wishes], axis=0)
+            counts = tf.constant(1.0) if weight is None else weight  # []
+            share = self.own_loss if weight is None else self.own_loss * weight  # []
+            own = tf.concat([[share, counts, more], self._wishes], axis=0)
             self.sums = strategy.extended.reduce_to(
                 tf.distribute.ReduceOp.SUM, own, destinations=HOST
-            )  # [2 + 2 + NUM_WISHES]
-            self.loss = self.sums[0] / self._num_workers
+            )  # [3 + 2 + NUM_WISHES]
+            self.loss = (
+                self.sums[0] / self._num_workers
+                if weight is None
+                else tf.math.divide_no_nan(self.sums[0], self.sums[1])
+            )
 
     def feeds(self, signal: int | None) -> dict[tf.Tensor, list[float]]:
         """Returns the wishes of this worker as feeds of the coming call.

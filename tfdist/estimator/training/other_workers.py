@@ -114,7 +114,9 @@ class OtherWorkers:
             self._strategy.num_replicas_in_sync,
         )
         self._num_gradient_buckets = self._strategy.extended.reductions.num_buckets
-        self._agreement = Agreement(self._strategy, training.loss, training.has_more)
+        self._agreement = Agreement(
+            self._strategy, training.loss, training.has_more, training.weight
+        )
         self.fetches = [self._agreement.sums]
         self._run_in_each_step = [training.train_op, self._agreement.sums]
         features, labels, _ = training.batch
@@ -243,6 +245,8 @@ class OtherWorkers:
             {
                 "iterations_per_loop": self._call.iterations,
                 "the number of replicas": self._placement.num_replicas,
+                "gradient_accumulation": self._call.accumulation.count,
+                "accumulation_reduction": self._call.accumulation.reduction,
                 "the step to stop at (steps, max_steps, StopAtStepHook)": last_step_of(
                     [*limits, *limits_of_hooks], found.step
                 ),
@@ -273,7 +277,9 @@ class OtherWorkers:
 
     @property
     def _batches_per_call(self) -> int:
-        return self._call.iterations * self._placement.num_replicas
+        """Batches that this worker takes in a session call, or in the calls of a step."""
+        micro_batches = self._call.iterations * self._call.accumulation.count
+        return micro_batches * self._placement.num_replicas
 
     def _session_config(self) -> v1.ConfigProto:
         config = sessions.with_defaults(self._call.config.session_config)
