@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
 from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
-from tfdist.training import LAMB, ClippedOptimizer, warmup
+from tfdist.training import LAMB, ClippedOptimizer, GradientAccumulationOptimizer, warmup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
             iterations_per_loop=options.iterations,
             variables_on_host=options.variables_on_host,
             num_replicas=options.num_replicas if strategy is None else 1,
-            gradient_accumulation=options.accumulation,
+            gradient_accumulation=options.accumulation if options.uses_host_call else 1,
         ),
     )
     watch = _Watch()
@@ -115,6 +115,8 @@ def _model_fn(features: Any, labels: Any, mode: str, params: Any) -> tfe.Estimat
     if options.uses_tape:
         pairs = list(zip(tape.gradient(whole, weights), weights, strict=True))
     elif not options.uses_host_call:
+        if options.accumulation > 1:
+            optimizer = GradientAccumulationOptimizer(optimizer, options.accumulation)
         train_op = optimizer.minimize(loss, global_step=v1.train.get_global_step())
         return tfe.EstimatorSpec(mode, loss=loss, train_op=train_op)
     elif options.optimizer == "keras":

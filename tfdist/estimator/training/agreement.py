@@ -279,6 +279,8 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
             return
         self._prepare(run_context.session)
         if self._saver is not None and self._timer is not None:
+            # A step may be several calls (`GradientAccumulationOptimizer`).
+            self._step = int(run_context.session.run(self._global_step))
             self._timer.update_last_triggered_step(self._step)
             stale = v1.train.SessionRunValues(
                 self._step, run_values.options, run_values.run_metadata
