@@ -60,11 +60,8 @@ def _trace_deep_model(engine: str, accumulation: int) -> list[tuple[int, int]]:
                         ends.append(end)
             timelines.append((min(starts), max(ends)))
 
-    config = tfe.RunConfig(
-        train_distribute=strategy,
-        save_checkpoints_steps=1000,
-        device=tfe.DeviceConfig(gradient_accumulation=accumulation),
-    )
+    device = tfe.DeviceConfig(gradient_accumulation=accumulation)
+    config = tfe.RunConfig(train_distribute=strategy, device=device)
     estimator = tfe.Estimator(model_fn, tempfile.mkdtemp(), config)
     estimator.train(input_fn, hooks=[Trace()], max_steps=8)
     return timelines

@@ -41,8 +41,8 @@ def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
     """Trains over "grpc", "horovod" or, in one process, "none".
 
     Returns:
-      losses: This worker's loss of each call. reported: The loss of all workers. values: All variables at the end, by name. placed: The kind
-      and the device of each executed op, by name.
+      losses: This worker's loss of each call. reported: That of all workers. values: All variables
+      at the end, by name. placed: The kind and the device of each executed op, by name.
     """
     options = Options(**given)
     kind = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}.get(engine)

@@ -69,7 +69,9 @@ class DeviceConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_replicas", count_replicas(self.num_replicas).number)
-        rules.check_count("iterations_per_loop", self.iterations_per_loop, "a session call for each step")
+        rules.check_count(
+            "iterations_per_loop", self.iterations_per_loop, "a session call for each step"
+        )
         rules.check_count(
             "gradient_accumulation", self.gradient_accumulation, "a micro-batch for each step"
         )

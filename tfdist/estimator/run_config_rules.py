@@ -102,9 +102,7 @@ def check_count(name: str, value: Any, one_is: str) -> None:
       one_is: The meaning of 1, for the message.
     """
     if not _is_integer(value) or value < 1:
-        raise ValueError(
-            f"{name} must be an integer of at least 1, got {value!r}. 1 is {one_is}."
-        )
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}. 1 is {one_is}.")
 
 
 def check_setting(name: str, value: Any) -> None:

@@ -190,12 +190,15 @@ def _checked_weight(weight: Any, mode: str | None, host_call: Any) -> Any:
         return None
     if mode == ModeKeys.TRAIN and host_call is None:
         raise ValueError(
-            "loss_weight needs a host_call, whose gradients it weights. Return host_call=(function, "
-            "gradients) in place of train_op."
+            "loss_weight needs a host_call, whose gradients it weights. Return "
+            "host_call=(function, gradients) in place of train_op."
         )
-    if isinstance(weight, (int, float)) and weight < 0:
-        raise ValueError(f"loss_weight must not be negative, got {weight!r}.")
-    weight = _tensor(tf.convert_to_tensor(weight), "loss_weight")
+    if isinstance(weight, (int, float)):
+        weight = tf.constant(weight, tf.float32)
+    weight = _tensor(weight, "loss_weight")
+    known = tf.get_static_value(weight)
+    if known is not None and known.ndim == 0 and not known >= 0:
+        raise ValueError(f"loss_weight must not be negative, got {known}. Give a sum of weights.")
     if weight.shape.rank not in (None, 0) or weight.dtype in (tf.bool, tf.string):
         raise ValueError(
             f"loss_weight must be a scalar number, got shape {weight.shape} of "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -52,9 +51,7 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         super().__init__(optimizer)
         self._count = check_steps("num_mini_batches", num_mini_batches)
         if reduction_method not in ("mean", "sum"):
-            raise ValueError(
-                f'reduction_method must be "mean" or "sum", got {reduction_method!r}.'
-            )
+            raise ValueError(f'reduction_method must be "mean" or "sum", got {reduction_method!r}.')
         self._divisor = self._count if reduction_method == "mean" else 1
 
     def _update_and_count(self, reduced: Pairs, global_step: Any) -> Any:

@@ -5,7 +5,7 @@
     host                                                                      reduction, update
 
 Each micro-batch is a session call, or an iteration of a loop of micro-batches. The sums are float32
-and begin anew in each step: they are no variables of the model, and no checkpoint needs them. Rows
+and begin again in each step: they are no variables of the model, and no checkpoint needs them. Rows
 of sparse gradients are collected, so that `host_call` gets the rows of the whole batch.
 
 With a loss weight w, each micro-batch counts by its weight: the sum is that of w g, divided by that
@@ -23,12 +23,13 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.inputs.passed_on import leaves
 from tfdist.estimator.spec import EstimatorSpec
+from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.early_reduction import behind_gates, without_gates
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accumulation:
-    """How a step takes several micro-batches.
+    """The micro-batches of a step.
 
     Attributes:
       count: Micro-batches of a replica in a step.
@@ -209,7 +210,14 @@ def _widened(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _weight_of(spec: EstimatorSpec) -> tf.Tensor | None:
-    return None if spec.loss_weight is None else tf.cast(spec.loss_weight, tf.float32)
+    """Returns the loss weight as a float32 scalar; a step fails where it is negative or NaN."""
+    if spec.loss_weight is None:
+        return None
+    weight = tf.reshape(tf.cast(spec.loss_weight, tf.float32), [])
+    with tf.device(HOST):
+        is_valid = v1.assert_non_negative(weight, message="loss_weight must not be negative.")
+    with tf.control_dependencies([is_valid]):
+        return tf.identity(weight)
 
 
 def _weighted(tensor: tf.Tensor, weight: tf.Tensor | None) -> tf.Tensor:
@@ -226,13 +234,16 @@ def _inverse(weight: tf.Tensor) -> tf.Tensor:
 def _change_with(batch: Any, tensors: Sequence[Any]) -> list[bool]:
     """Returns, for each tensor, whether micro-batches are to be added up in it.
 
-    They are in floating-point tensors computed from the batch or from a trainable variable. Others,
-    such as a learning rate or a number, are handed on as the last micro-batch has them.
+    They are in floating-point tensors. A scalar that is computed neither from the batch nor from a
+    trainable variable, such as a learning rate, and a tensor of another type, are handed on as the
+    last micro-batch has them.
     """
     values = [t.values if isinstance(t, tf.IndexedSlices) else t for t in tensors]
     computed = _computed_from(batch, v1.get_default_graph())
     return [
-        isinstance(value, tf.Tensor) and value.dtype.is_floating and value.op in computed
+        isinstance(value, tf.Tensor)
+        and value.dtype.is_floating
+        and (value.shape.rank != 0 or value.op in computed)
         for value in values
     ]
 

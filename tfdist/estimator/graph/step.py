@@ -193,7 +193,9 @@ class StepBuilder:
             batch=forward.batches[0],
         )
 
-    def _host_calls(self, specs: Sequence[EstimatorSpec], values: Sequence[StepValues]) -> list[Any]:
+    def _host_calls(
+        self, specs: Sequence[EstimatorSpec], values: Sequence[StepValues]
+    ) -> list[Any]:
         if specs[0].host_call is None:
             return []
 

@@ -162,15 +162,21 @@ class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
     Args:
       strategy: A tfdist strategy.
       is_enough: 1.0 if this worker's input, initialised before this hook runs, is long enough.
-      batches_per_call: The number of batches that a call takes.
+      num_batches: The number of batches that training takes at once.
+      what: What takes them, for the message: "a step" or "a session call".
     """
 
     def __init__(
-        self, strategy: tf.distribute.Strategy, is_enough: tf.Tensor, batches_per_call: int
+        self,
+        strategy: tf.distribute.Strategy,
+        is_enough: tf.Tensor,
+        num_batches: int,
+        what: str,
     ) -> None:
         self._strategy = strategy
         self._is_enough = is_enough
-        self._batches_per_call = batches_per_call
+        self._num_batches = num_batches
+        self._what = what
 
     def begin(self) -> None:
         collectives = self._strategy.extended.collectives
@@ -186,8 +192,8 @@ class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         short = [str(worker) for worker, one in enumerate(enough) if one == 0]
         if short:
             raise ValueError(
-                f"The input of worker {' and '.join(short)} is too short: a session call takes "
-                f"{self._batches_per_call} batch(es) from each of {len(enough)} workers. Give each "
+                f"The input of worker {' and '.join(short)} is too short: {self._what} takes "
+                f"{self._num_batches} batch(es) from each of {len(enough)} workers. Give each "
                 "worker some input (its shard may be empty), or use fewer workers."
             )
 

@@ -100,7 +100,7 @@ class OtherWorkers:
         return self._found
 
     def input_rules(self) -> dict[str, Any]:
-        return {"look_ahead": self._batches_per_call}
+        return {"look_ahead": self._num_batches}
 
     def begin_model(self) -> None:
         if self._exchanges_directly:
@@ -144,7 +144,8 @@ class OtherWorkers:
 
     def hooks_of_input(self, inputs: Input) -> Hooks:
         assert inputs.is_enough is not None
-        start = StartTogether(self._strategy, inputs.is_enough, self._batches_per_call)
+        what = "a step" if self._call.iterations == 1 else "a session call"
+        start = StartTogether(self._strategy, inputs.is_enough, self._num_batches, what)
         return [*inputs.hooks, start]
 
     def hooks_of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
@@ -276,7 +277,7 @@ class OtherWorkers:
         return self._agreement.agreed.ends_training
 
     @property
-    def _batches_per_call(self) -> int:
+    def _num_batches(self) -> int:
         """Batches that this worker takes in a session call, or in the calls of a step."""
         micro_batches = self._call.iterations * self._call.accumulation.count
         return micro_batches * self._placement.num_replicas
