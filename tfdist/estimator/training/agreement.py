@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.graph.global_step import StepCounter
 from tfdist.estimator.training.stop_signals import (
     NUM_WISHES,
     StopOrder,
@@ -260,37 +261,34 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         self._saver = saver
         self._timer = timer
         self._steps_per_call = steps_per_call
-        self._step = 0
+        self._counter = StepCounter()
 
     def begin(self) -> None:
         if self._saver is not None:
             self._saver.begin()
-        self._global_step = v1.train.get_global_step()
+        self._counter.begin()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        self._step = int(session.run(self._global_step))
+        self._counter.start(session)
         if self._timer is not None:
-            self._timer.update_last_triggered_step(self._step)
+            self._timer.update_last_triggered_step(self._counter.step)
         if self._saver is not None:
             self._saver.after_create_session(session, coord)
 
     def before_run(self, run_context: Any) -> None:
         if self._timer is not None:
-            coming = self._step + self._steps_per_call
+            coming = self._counter.step + self._steps_per_call
             self._agreement.wishes.save = self._timer.should_trigger_for_step(coming)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._step += self._steps_per_call
+        self._counter.count(run_context.session)
         if not self._agreement.agreed.save:
             return
         self._prepare(run_context.session)
         if self._saver is not None and self._timer is not None:
-            # A step may be several calls (`GradientAccumulationOptimizer`).
-            self._step = int(run_context.session.run(self._global_step))
-            self._timer.update_last_triggered_step(self._step)
-            stale = v1.train.SessionRunValues(
-                self._step, run_values.options, run_values.run_metadata
-            )
+            step = self._counter.step
+            self._timer.update_last_triggered_step(step)
+            stale = v1.train.SessionRunValues(step, run_values.options, run_values.run_metadata)
             self._saver.after_run(run_context, stale)
 
     def end(self, session: Any) -> None:
@@ -299,7 +297,7 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
             self._saver.end(session)
 
     def _prepare(self, session: Any) -> None:
-        self._weight_check(session, self._step)
+        self._weight_check(session, self._counter.step)
         if self._synchronize is not None:
             with in_phase("waiting"):
                 session.run(self._synchronize)
