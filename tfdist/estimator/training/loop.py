@@ -12,7 +12,8 @@ Every worker calls `train`, with the same program. These are the parts of a trai
     end           hooks' end: the last checkpoint; the session closes; then
                   all workers leave together                                   peers.py
 
-One step is one session call (of several weight updates with `iterations_per_loop`):
+One step is one session call (of several weight updates with `iterations_per_loop`). With
+`gradient_accumulation`, calls for the earlier micro-batches come right before it, without hooks:
 
     Python                       host                            device            other workers
 
