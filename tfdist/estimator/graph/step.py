@@ -228,7 +228,7 @@ def _ops_of_hooks() -> list[tf.Operation]:
 
 
 def _in_this_graph(ops: Sequence[Any]) -> list[Any]:
-    """Returns the ops that the current graph has; those around a branch run beside it."""
+    """Returns the ops that the current graph has; a branch leaves out those around it."""
     return [op for op in ops if op.graph is v1.get_default_graph()]
 
 
