@@ -106,7 +106,8 @@ PUBLIC = {
         Placement execute_on_instances join_run strategy_for_run synchronize
     """,
     "tfdist.training": """
-        AdamW ClippedOptimizer DistributedOptimizer LAMB LARS SGD cosine_decay linear_decay
+        AdamW ClippedOptimizer DistributedOptimizer GradientAccumulationOptimizer LAMB LARS SGD
+        cosine_decay linear_decay
         polynomial_decay stepped warmup
     """,
     "tfdist.testing": """

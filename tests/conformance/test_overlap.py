@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 
-def _trace_deep_model(engine: str) -> list[tuple[int, int]]:
+def _trace_deep_model(engine: str, accumulation: int) -> list[tuple[int, int]]:
     """Trains eight dense layers (8 MB of gradients) and times steps.
 
     Returns for each traced step, in microseconds: when the first reduction started, and when the
-    backward pass ended.
+    backward pass (of the last micro-batch) ended.
     """
     import tempfile
 
@@ -60,15 +60,19 @@ def _trace_deep_model(engine: str) -> list[tuple[int, int]]:
                         ends.append(end)
             timelines.append((min(starts), max(ends)))
 
-    config = tfe.RunConfig(train_distribute=strategy, save_checkpoints_steps=1000)
+    device = tfe.DeviceConfig(gradient_accumulation=accumulation)
+    config = tfe.RunConfig(train_distribute=strategy, device=device)
     estimator = tfe.Estimator(model_fn, tempfile.mkdtemp(), config)
     estimator.train(input_fn, hooks=[Trace()], max_steps=8)
     return timelines
 
 
+@pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize("engine", ["grpc", "horovod"])
-def test_a_reduction_starts_before_the_backward_pass_ends(fake_cluster: Any, engine: str) -> None:
-    for timelines in fake_cluster.run(_trace_deep_model, engine, engine=engine):
+def test_a_reduction_starts_before_the_backward_pass_ends(
+    fake_cluster: Any, engine: str, accumulation: int
+) -> None:
+    for timelines in fake_cluster.run(_trace_deep_model, engine, accumulation, engine=engine):
         assert len(timelines) == 8
         # On two busy cores a single step can be scheduled oddly: most must overlap.
         overlapping = sum(start < end for start, end in timelines)

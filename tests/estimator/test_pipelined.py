@@ -539,6 +539,13 @@ def test_an_output_of_another_kind_is_refused(opt: Any, loss: Any, message: str)
 # What is refused, when the model is built.
 
 
+def test_accumulation_of_the_device_is_refused(tmp_path: Path) -> None:
+    config = tfe.RunConfig(device=tfe.DeviceConfig(gradient_accumulation=2))
+    message = "gradient_accumulation of DeviceConfig is 2, and a pipeline has its own: .*which is 6"
+    with pytest.raises(ValueError, match=message):
+        tfe.Estimator(_pipelined(), tmp_path, config).train(_input_fn(MICRO))
+
+
 def _takes_features(features: Any, labels: Any, mode: str) -> Any:
     return _pipelined()(mode)
 

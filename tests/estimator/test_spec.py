@@ -64,6 +64,7 @@ def test_the_first_fields_are_tf_estimators_in_order() -> None:
         "prediction_hooks",
         "host_call",
         "eval_metrics",
+        "loss_weight",
     )
 
 

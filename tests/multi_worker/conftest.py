@@ -21,9 +21,9 @@ def train_briefly() -> Callable[..., dict[str, Any]]:
 
     Arguments are functions of the worker's index, None for what is right: `loss(index, weight,
     features)`, `spec(index, mode, loss, host_call)`, `input_fn(index)`, `hooks(index)`,
-    `iterations(index)`, `limits(index)` (the keyword arguments `steps` and `max_steps`). What is
-    returned: `error` ("Type: message" or None), `seconds` from the making of the strategy to the
-    end, and `step`, the last global step.
+    `iterations(index)`, `accumulation(index)`, `limits(index)` (the keyword arguments `steps` and
+    `max_steps`). What is returned: `error` ("Type: message" or None), `seconds` from the making of
+    the strategy to the end, and `step`, the last global step.
     """
 
     def train_briefly(
@@ -34,6 +34,7 @@ def train_briefly() -> Callable[..., dict[str, Any]]:
         input_fn: Any = None,
         hooks: Any = None,
         iterations: Any = None,
+        accumulation: Any = None,
         limits: Any = None,
         device: str | None = None,
         model_dir: str | None = None,
@@ -82,9 +83,9 @@ def train_briefly() -> Callable[..., dict[str, Any]]:
             strategy = kinds[engine](device=device) if engine in kinds else None
             index = strategy.extended.collectives.worker_index if strategy is not None else 0
             per_loop = iterations(index) if iterations is not None else 1
-            config = tfe.RunConfig(
-                train_distribute=strategy, device=tfe.DeviceConfig(iterations_per_loop=per_loop)
-            )
+            per_step = accumulation(index) if accumulation is not None else 1
+            counts = tfe.DeviceConfig(iterations_per_loop=per_loop, gradient_accumulation=per_step)
+            config = tfe.RunConfig(train_distribute=strategy, device=counts)
             tfe.Estimator(model_fn, model_dir, config).train(
                 input_fn(index) if input_fn is not None else default_input_fn,
                 hooks=[watch, *(hooks(index) if hooks is not None else [])],

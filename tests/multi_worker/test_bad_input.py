@@ -382,14 +382,15 @@ def build_loss(kind: str) -> Callable[..., Any]:
         ("other shape", "variable more is float32 (3,) on worker 0 and float32 (4,) on worker 1"),
         ("other type", "variable more is float32 (3,) on worker 0 and float64 (3,) on worker 1"),
         ("iterations", "iterations_per_loop is 2 on worker 0 and 3 on worker 1"),
+        ("accumulation", "gradient_accumulation is 2 on worker 0 and 3 on worker 1"),
     ],
 )
 def test_different_models_are_named_by_every_worker(
     fake_cluster: Any, train_briefly: Any, engine: str, kind: str, difference: str
 ) -> None:
     changes: dict[str, Any] = {"loss": build_loss(kind)}
-    if kind == "iterations":
-        changes = {"iterations": lambda index: 2 + index}
+    if kind in ("iterations", "accumulation"):
+        changes = {kind: lambda index: 2 + index}
     ends = fake_cluster.run(train_briefly, engine, **changes, engine=engine)
     for end in ends:
         assert end["seconds"] < limit_s()

@@ -11,12 +11,16 @@ import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
 from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
-from tfdist.training import LAMB, ClippedOptimizer, warmup
+from tfdist.training import LAMB, ClippedOptimizer, GradientAccumulationOptimizer, warmup
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The differences between trainings. With a seed the initial weights are drawn with it."""
+    """The differences between trainings. With a seed the initial weights are drawn with it.
+
+    With `is_weighted` the loss is a mean over 0 to 20 counts a row. The rows of the third step of
+    16 rows, and the first 4 of the fourth, have none.
+    """
 
     optimizer: str = "sgd"
     steps: int = 6
@@ -29,14 +33,16 @@ class Options:
     num_replicas: int = 1
     compression: str | None = None
     uses_tape: bool = False
+    accumulation: int = 1
+    is_weighted: bool = False
 
 
 def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
     """Trains over "grpc", "horovod" or, in one process, "none".
 
     Returns:
-      losses: The loss of each call. values: All variables at the end, by name. placed: The kind
-      and the device of each executed op, by name.
+      losses: This worker's loss of each call. reported: That of all workers. values: All variables
+      at the end, by name. placed: The kind and the device of each executed op, by name.
     """
     options = Options(**given)
     kind = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}.get(engine)
@@ -53,12 +59,18 @@ def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
             iterations_per_loop=options.iterations,
             variables_on_host=options.variables_on_host,
             num_replicas=options.num_replicas if strategy is None else 1,
+            gradient_accumulation=options.accumulation if options.uses_host_call else 1,
         ),
     )
     watch = _Watch()
     estimator = tfe.Estimator(_model_fn, model_dir, config, params={"options": options})
     estimator.train(_make_input_fn(options), hooks=[watch], max_steps=options.steps)
-    return {"losses": watch.losses, "values": watch.values, "placed": watch.placed}
+    return {
+        "losses": watch.losses,
+        "reported": watch.reported,
+        "values": watch.values,
+        "placed": watch.placed,
+    }
 
 
 def _make_input_fn(options: Options) -> Callable[..., tf.data.Dataset]:
@@ -67,9 +79,11 @@ def _make_input_fn(options: Options) -> Callable[..., tf.data.Dataset]:
     words = random.randint(0, 20, (rows, 3)).astype(np.int32)
     numbers = random.randn(rows, 5).astype(np.float32)
     targets = random.randn(rows, 2).astype(np.float32)
+    counts = random.randint(1, 21, rows).astype(np.float32)
+    counts[32:52] = 0
 
     def input_fn(input_context: Any = None) -> tf.data.Dataset:
-        features = {"words": words, "numbers": numbers}
+        features = {"words": words, "numbers": numbers, "counts": counts}
         dataset = tf.data.Dataset.from_tensor_slices((features, targets))
         parts = dataset.batch(options.local_batch)
         if input_context is None:
@@ -83,7 +97,11 @@ def _make_input_fn(options: Options) -> Callable[..., tf.data.Dataset]:
 def _model_fn(features: Any, labels: Any, mode: str, params: Any) -> tfe.EstimatorSpec:
     options: Options = params["options"]
     with tf.GradientTape() if options.uses_tape else nullcontext() as tape:
-        loss = tf.reduce_mean(tf.square(_output(features, options) - labels))  # []
+        error = tf.square(_output(features, options) - labels)  # [local_batch, 2]
+        loss, weight = tf.reduce_mean(error), None  # []
+        if options.is_weighted:
+            weight = tf.reduce_sum(features["counts"])  # []
+            loss = tf.reduce_sum(tf.reduce_mean(error, axis=1) * features["counts"]) / weight
         # A tape and a Keras optimizer do not divide the loss by the number of replicas.
         whole = loss / tf.distribute.get_strategy().num_replicas_in_sync
     weights = v1.trainable_variables()
@@ -97,6 +115,8 @@ def _model_fn(features: Any, labels: Any, mode: str, params: Any) -> tfe.Estimat
     if options.uses_tape:
         pairs = list(zip(tape.gradient(whole, weights), weights, strict=True))
     elif not options.uses_host_call:
+        if options.accumulation > 1:
+            optimizer = GradientAccumulationOptimizer(optimizer, options.accumulation)
         train_op = optimizer.minimize(loss, global_step=v1.train.get_global_step())
         return tfe.EstimatorSpec(mode, loss=loss, train_op=train_op)
     elif options.optimizer == "keras":
@@ -107,7 +127,8 @@ def _model_fn(features: Any, labels: Any, mode: str, params: Any) -> tfe.Estimat
     def apply_on_host(*gradients: Any) -> tf.Operation:
         return optimizer.apply_gradients(zip(gradients, [v for _, v in pairs], strict=True))
 
-    return tfe.EstimatorSpec(mode, loss=loss, host_call=(apply_on_host, [g for g, _ in pairs]))
+    host_call = (apply_on_host, [g for g, _ in pairs])
+    return tfe.EstimatorSpec(mode, loss=loss, host_call=host_call, loss_weight=weight)
 
 
 def _output(features: Any, options: Options) -> tf.Tensor:
@@ -131,6 +152,7 @@ def _variable(name: str, shape: list[int], options: Options) -> tf.Variable:
 class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
     def __init__(self) -> None:
         self.losses: list[float] = []
+        self.reported: list[float] = []
         self.values: dict[str, Any] = {}
         self.placed: dict[str, tuple[str, str]] = {}
 
@@ -140,10 +162,12 @@ class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
 
     def before_run(self, run_context: Any) -> Any:
         options = v1.RunOptions(output_partition_graphs=True)
-        return v1.train.SessionRunArgs(self.loss, options=options)
+        of_all = run_context.original_args.fetches[1]
+        return v1.train.SessionRunArgs([self.loss, of_all], options=options)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        self.losses.append(float(run_values.results))
+        self.losses.append(float(run_values.results[0]))
+        self.reported.append(float(run_values.results[1]))
         for graph in run_values.run_metadata.partition_graphs:
             for node in graph.node:
                 self.placed[node.name] = (node.op, node.device)

@@ -16,6 +16,7 @@ from tfdist.training import (
     AdamW,
     ClippedOptimizer,
     DistributedOptimizer,
+    GradientAccumulationOptimizer,
     linear_decay,
     stepped,
     warmup,
@@ -77,6 +78,20 @@ def test_wrappers_twice_or_in_a_wrong_order_are_refused() -> None:
         DistributedOptimizer(ClippedOptimizer(SGD(1.0)))
     with pytest.raises(ValueError, match=right):
         ClippedOptimizer(DistributedOptimizer(ClippedOptimizer(SGD(1.0))))
+    outermost = r"Write GradientAccumulationOptimizer\(ClippedOptimizer\(optimizer\)\)\.$"
+    with pytest.raises(ValueError, match=outermost):
+        ClippedOptimizer(GradientAccumulationOptimizer(SGD(1.0), 2))
+
+
+@pytest.mark.parametrize("number", [0, -2, 1.5, True, None])
+def test_accumulation_needs_a_number_of_micro_batches(number: Any) -> None:
+    with pytest.raises(ValueError, match="num_mini_batches must be an integer of at least 1, got"):
+        GradientAccumulationOptimizer(SGD(1.0), number)
+
+
+def test_accumulation_knows_two_reductions() -> None:
+    with pytest.raises(ValueError, match='reduction_method must be "mean" or "sum", got \'max\''):
+        GradientAccumulationOptimizer(SGD(1.0), 2, "max")  # type: ignore[arg-type]
 
 
 def test_a_pattern_that_fits_no_variable_is_logged_once(logged: list[str], take: Any) -> None:

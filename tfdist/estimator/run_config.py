@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -53,20 +53,32 @@ class DeviceConfig:
         (`device` and the ones after it) and reads separate batches. They share the variables;
         gradients are averaged on the host. A strategy has its own number. None takes the number of
         `tfdist run`, else 1. A number given to `tfdist run` takes precedence.
+      gradient_accumulation: Micro-batches that each replica takes in a step, for a model with
+        `host_call`. The input gives micro-batches. Their gradients are added on the device, in
+        float32; only the last micro-batch's session call runs hooks and `host_call`, and reduces.
+        Steps count weight updates, and the reported loss is the mean over the micro-batches.
+      accumulation_reduction: Whether `host_call` gets the "mean" or the "sum" of the gradients.
     """
 
     device: str | None = None
     variables_on_host: bool = True
     iterations_per_loop: int = 1
     num_replicas: int | None = None
+    gradient_accumulation: int = 1
+    accumulation_reduction: Literal["mean", "sum"] = "mean"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_replicas", count_replicas(self.num_replicas).number)
-        loops = self.iterations_per_loop
-        if isinstance(loops, bool) or not isinstance(loops, int) or loops < 1:
+        rules.check_count(
+            "iterations_per_loop", self.iterations_per_loop, "a session call for each step"
+        )
+        rules.check_count(
+            "gradient_accumulation", self.gradient_accumulation, "a micro-batch for each step"
+        )
+        if self.accumulation_reduction not in ("mean", "sum"):
             raise ValueError(
-                f"iterations_per_loop must be an integer of at least 1, got {loops!r}. "
-                "1 is a session call for each step."
+                f'accumulation_reduction must be "mean" or "sum", got '
+                f"{self.accumulation_reduction!r}."
             )
 
 

@@ -36,6 +36,7 @@ class _SpecFields(NamedTuple):
     prediction_hooks: Any
     host_call: Any
     eval_metrics: Any
+    loss_weight: Any
 
 
 class EstimatorSpec(_SpecFields):
@@ -63,6 +64,10 @@ class EstimatorSpec(_SpecFields):
       eval_metrics: A pair (function, list or dict of tensors), for EVAL. The tensors are copied to
         the host. There the function gets them as positional or keyword arguments, and returns a
         dict as in `eval_metric_ops`. Give only one of the two.
+      loss_weight: How much `loss` is a mean over, such as the number of masked tokens: a scalar
+        tensor, not negative, for TRAIN with `host_call`. Micro-batches, replicas and workers count
+        by their weight, in the gradients and in the reported loss. Where all weights of a step are
+        0, the weights and slots stay as they are.
 
     Raises:
       ValueError: If something needed in this mode is missing, or has a wrong shape or length.
@@ -86,6 +91,7 @@ class EstimatorSpec(_SpecFields):
         prediction_hooks: Iterable[Any] | None = None,
         host_call: HostCall | None = None,
         eval_metrics: EvalMetrics | None = None,
+        loss_weight: Any = None,
     ) -> EstimatorSpec:
         if mode not in (None, ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT):
             raise ValueError(f"Unknown mode: {mode!r}. Use ModeKeys.TRAIN, EVAL or PREDICT.")
@@ -109,6 +115,7 @@ class EstimatorSpec(_SpecFields):
             prediction_hooks=_checked_hooks(prediction_hooks, "prediction_hooks"),
             host_call=host_call,
             eval_metrics=eval_metrics,
+            loss_weight=_checked_weight(loss_weight, mode, host_call),
         )
 
     def _replace(self, **kwargs: Any) -> EstimatorSpec:
@@ -176,6 +183,28 @@ def _checked_loss(loss: Any, mode: str | None) -> Any:
     if loss.shape.num_elements() not in (None, 1):
         raise ValueError(f"Loss must be scalar, given: {loss}. Reduce it over the batch first.")
     return loss if loss.shape.rank == 0 else tf.reshape(loss, [])
+
+
+def _checked_weight(weight: Any, mode: str | None, host_call: Any) -> Any:
+    if weight is None:
+        return None
+    if mode == ModeKeys.TRAIN and host_call is None:
+        raise ValueError(
+            "loss_weight needs a host_call, whose gradients it weights. Return "
+            "host_call=(function, gradients) in place of train_op."
+        )
+    if isinstance(weight, (int, float)):
+        weight = tf.constant(weight, tf.float32)
+    weight = _tensor(weight, "loss_weight")
+    known = tf.get_static_value(weight)
+    if known is not None and known.ndim == 0 and not known >= 0:
+        raise ValueError(f"loss_weight must not be negative, got {known}. Give a sum of weights.")
+    if weight.shape.rank not in (None, 0) or weight.dtype in (tf.bool, tf.string):
+        raise ValueError(
+            f"loss_weight must be a scalar number, got shape {weight.shape} of "
+            f"{weight.dtype.name}. Give the sum of the weights, tf.reduce_sum(weights)."
+        )
+    return weight
 
 
 def _checked_train_op(train_op: Any, mode: str | None, host_call: Any) -> Any:

@@ -40,6 +40,7 @@ from tfdist.strategies.reductions.collectives import (
     sent_as,
 )
 from tfdist.strategies.reductions.engine import Collectives, executing_instances
+from tfdist.strategies.reductions.weights import ReplicaWeights
 from tfdist.strategies.values import sync_on_read
 from tfdist.strategies.values.sync_on_read import Aggregation, SyncOnReadVariable
 
@@ -88,6 +89,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self._collectives = collectives
         self.reductions = Reductions()
         self._is_inside_loop = False
+        self._weights: ReplicaWeights | None = None
 
     @property
     def collectives(self) -> Collectives:
@@ -261,6 +263,36 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         )
         return sizes if self._half is None else f"{sizes}, float32 sent as {self._half.name}"
 
+    @contextmanager
+    def weighted(self, weights: Sequence[tf.Tensor]) -> Iterator[None]:
+        """Makes the reductions of gradients in the `with` block count each replica by its weight.
+
+        Updates in the block are left out in a step whose weights are all 0. In cross-replica
+        context. A collective: every worker must call it.
+
+        Args:
+          weights: float32 scalars, not negative, one per replica of this worker.
+
+        Raises:
+          ValueError: If the block reduces no gradient.
+        """
+        total = self._all_reduce([weights], mean=False, name="sum_of_weights")[0]  # []
+        self._weights = ReplicaWeights(weights, total, self._num_replicas_in_sync)
+        try:
+            yield
+            if self._weights.num_weighted == 0:
+                raise ValueError(
+                    "loss_weight weights the gradients that optimizer.apply_gradients reduces, and "
+                    "host_call reduces none. Call apply_gradients of an optimizer there, or wrap "
+                    "it: tfdist.training.DistributedOptimizer(optimizer)."
+                )
+        finally:
+            self._weights = None
+
+    def if_counted(self, update: Callable[[], Any]) -> Any:
+        """Returns what `update` returns; its ops do not run in a step whose weights are all 0."""
+        return update() if self._weights is None else self._weights.if_any(update)
+
     def _all_reduce(
         self,
         values: Sequence[Sequence[Value]],
@@ -334,7 +366,13 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         half = self._half if are_gradients else None
         names = [to.op.name for _, to in value_destination_pairs] if are_gradients else []
         is_mean = _is_mean(reduce_op)
-        return self._all_reduce(values, mean=is_mean, name="all_reduce", names=names, half=half)
+
+        def all_reduce(values: Sequence[Sequence[Value]]) -> list[Value]:
+            return self._all_reduce(values, mean=is_mean, name="all_reduce", names=names, half=half)
+
+        if are_gradients and self._weights is not None:
+            return self._weights.reduce(values, all_reduce)
+        return all_reduce(values)
 
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: int, options: Any = None
@@ -359,7 +397,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self, var: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: Any, group: bool
     ) -> Any:
         with v1.get_default_graph().colocate_with(var), tf.device(var.device):
-            result = fn(var, *args, **kwargs)
+            result = self.if_counted(lambda: fn(var, *args, **kwargs))
         return result if group else tf.nest.map_structure(self._local_results, result)
 
     def _update_non_slot(
@@ -370,8 +408,10 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         kwargs: Any,
         group: bool,
     ) -> Any:
-        with tf.device(self.placement.variable_device):
-            result = fn(*args, **kwargs)
+        # What is left out of a branch's own inputs, such as updates to wait for, comes first.
+        first = [] if self._weights is None else [x for x in tf.nest.flatten(args) if _is_op(x)]
+        with tf.device(self.placement.variable_device), tf.control_dependencies(first):
+            result = self.if_counted(lambda: fn(*args, **kwargs))
         return result if group else tf.nest.map_structure(self._local_results, result)
 
     def non_slot_devices(self, var_list: Any) -> tuple[str, ...]:
@@ -465,6 +505,10 @@ def _is_mean(reduce_op: Any) -> bool:
     if name not in ("SUM", "MEAN"):
         raise ValueError(f"Unsupported reduce op: {reduce_op}. Use ReduceOp.SUM or ReduceOp.MEAN.")
     return name == "MEAN"
+
+
+def _is_op(value: Any) -> bool:
+    return isinstance(value, (tf.Operation, tf.Tensor))
 
 
 def _values_of(value: Any) -> Sequence[Any]:

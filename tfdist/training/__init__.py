@@ -1,5 +1,6 @@
 """Training features between a gradient and the weights: optimizers, wrappers of them, schedules."""
 
+from tfdist.training.accumulation import GradientAccumulationOptimizer
 from tfdist.training.adamw import AdamW
 from tfdist.training.clipping import ClippedOptimizer
 from tfdist.training.distributed import DistributedOptimizer
@@ -21,6 +22,7 @@ __all__ = [
     "AdamW",
     "ClippedOptimizer",
     "DistributedOptimizer",
+    "GradientAccumulationOptimizer",
     "cosine_decay",
     "linear_decay",
     "polynomial_decay",

@@ -25,7 +25,12 @@ from tfdist.strategies.placement import HOST
 Pairs = Sequence[tuple[Any, Any]]
 
 # The wrappers of this package from the outermost to the innermost.
-WRAPPER_ORDER = ("LossScaleOptimizer", "ClippedOptimizer", "DistributedOptimizer")
+WRAPPER_ORDER = (
+    "GradientAccumulationOptimizer",
+    "LossScaleOptimizer",
+    "ClippedOptimizer",
+    "DistributedOptimizer",
+)
 
 # The argument of `apply_gradients` that says that gradients are reduced already, and its value:
 # that of v1 and newer tf_keras optimizers, and that of the legacy ones of tf_keras.
@@ -100,11 +105,15 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
 
         def update(reduced: Pairs) -> Any:
             # No name scope: variables that the wrapped optimizer makes keep their names.
-            op = self._update(reduced)
-            op = op if global_step is None else _increment(global_step, after=op)
+            op = self._update_and_count(reduced, global_step)
             return op if name is None else tf.group(op, name=name)
 
         return update(pairs) if skip_gradients_aggregation else reduce_then(update, pairs)
+
+    def _update_and_count(self, reduced: Pairs, global_step: Any) -> Any:
+        """Returns the op of `_update`, and then increments the global step, if there is one."""
+        op = self._update(reduced)
+        return op if global_step is None else increment(global_step, after=op)
 
     def _update(self, reduced: Pairs) -> Any:
         """Returns the op that updates the variables with the reduced gradients, on the host."""
@@ -121,8 +130,10 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
         """
         apply = self.optimizer.apply_gradients
         known = inspect.signature(apply).parameters
+        given = {key: _REDUCED[key] for key in _REDUCED if key in known}
         count = _num_reductions()
-        op = apply(reduced, **{key: _REDUCED[key] for key in _REDUCED if key in known})
+        if_counted = getattr(tf.distribute.get_strategy().extended, "if_counted", _always)
+        op = if_counted(lambda: apply(reduced, **given))
         if _num_reductions() > count:
             raise ValueError(
                 f"{type(self).__name__} has reduced the gradients, and "
@@ -211,9 +222,14 @@ def _check_order(names: Sequence[str]) -> None:
         )
 
 
-def _increment(global_step: Any, after: Any) -> Any:
+def increment(global_step: Any, after: Any) -> Any:
+    """Returns the op that adds one to a variable once another op has run."""
     with tf.control_dependencies([after]):
         return v1.assign_add(global_step, 1).op
+
+
+def _always(update: Callable[[], Any]) -> Any:
+    return update()
 
 
 def _num_reductions() -> int:

@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator import EstimatorSpec
+from tfdist.estimator.graph.accumulation import Accumulation, StepSums
 from tfdist.strategies.extended import WorkerExtended
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.reductions import early_reduction
@@ -213,6 +215,32 @@ def test_a_strategy_sends_a_large_gradient_before_its_gate_and_gates_what_comes_
             assert result.op.control_inputs == gated.op.control_inputs != []
             (of_input,) = (op for op in maker.inputs[1].consumers() if op is not maker)
             assert maker in of_input.control_inputs
+
+
+def test_a_sum_over_micro_batches_leaves_before_the_gate_and_the_pass_waits_for_no_offer() -> None:
+    """The backward pass of the earlier micro-batches runs without the offers."""
+    with tf.Graph().as_default(), tf.device("/device:CPU:1"):
+        x = start = tf.random.normal([50, 200])
+        for number in range(2):
+            x = tf.matmul(x, v1.get_variable(f"w{number}", [200, 200], use_resource=True))
+        loss = tf.reduce_sum(tf.square(x))
+        gradients = [g for g, _ in v1.train.GradientDescentOptimizer(0.1).compute_gradients(loss)]
+        spec = EstimatorSpec("train", loss=loss, host_call=(tf.group, gradients))
+        sums = StepSums(spec, (start, None), Accumulation(count=2), replica=0)
+        gated, on_host = gradients[1], tf.identity(sums.last().tensors[1])
+        maker = gated.op.inputs[0].op
+        total, gates = early_reduction.without_gates(on_host)
+        own, before = total.op.inputs[0].op.inputs  # of (own + before) * factor
+        assert own.op is maker
+        assert before.op.type == "ReadVariableOp"
+        assert {*gated.op.control_inputs} < {*gates[0].control_inputs}
+        early_reduction.make_first([total])
+        result = tf.identity(tf.identity(total))
+        DirectExchange(hosts=("/job:worker/task:0/device:CPU:0",) * 2, index=0).redirect(
+            Collective(kind="sum", tensor=total, result=result, key="0")
+        )
+        (of_input,) = (op for op in maker.inputs[1].consumers() if op is not maker)
+        assert of_input.control_inputs == [maker]
 
 
 def test_functions_are_left_alone() -> None:

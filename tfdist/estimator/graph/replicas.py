@@ -148,8 +148,8 @@ class BatchSizes:
     """The Estimator's train_batch_size, eval_batch_size and predict_batch_size.
 
     In one step all replicas of all workers together read a global batch; a replica reads
-    `size / (num_workers * num_replicas)`. Prediction counts one worker. Evaluation counts one
-    worker unless an eval_distribute has more.
+    `size / (num_workers * num_replicas)`, in training in `gradient_accumulation` micro-batches.
+    Prediction counts one worker. Evaluation counts one worker unless an eval_distribute has more.
 
     Args:
       train: Global batch size of training, or None.
@@ -173,12 +173,13 @@ class BatchSizes:
         strategies = (config.train_distribute, config.eval_distribute, None)
         modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
         names = ("train_batch_size", "eval_batch_size", "predict_batch_size")
+        accumulation = (config.device.gradient_accumulation, 1, 1)
         self._of_replica = {
             mode: replica_batch_size(
-                name, size, num_workers(strategy), num_local_replicas(config, strategy)
+                name, size, num_workers(strategy), num_local_replicas(config, strategy), count
             )
-            for mode, name, size, strategy in zip(
-                modes, names, (train, evaluate, predict), strategies, strict=True
+            for mode, name, size, strategy, count in zip(
+                modes, names, (train, evaluate, predict), strategies, accumulation, strict=True
             )
             if size is not None
         }
@@ -206,7 +207,9 @@ class BatchSizes:
         return {**params, "batch_size": self._of_replica[mode]}
 
 
-def replica_batch_size(name: str, size: int, num_workers: int, num_replicas: int) -> int:
+def replica_batch_size(
+    name: str, size: int, num_workers: int, num_replicas: int, accumulation: int = 1
+) -> int:
     """Splits a global batch size over all replicas; ValueError if it does not split evenly.
 
     Args:
@@ -214,16 +217,19 @@ def replica_batch_size(name: str, size: int, num_workers: int, num_replicas: int
       size: The global batch size.
       num_workers: The number of workers that share it.
       num_replicas: Replicas in each worker.
+      accumulation: Micro-batches of each replica in a step.
     """
     if size < 1:
         raise ValueError(f"{name} (got {size}) must be positive.")
-    shares = num_workers * num_replicas
+    shares = num_workers * num_replicas * accumulation
     if size % shares:
         below = size - size % shares
         nearest = f"{below} and {below + shares}" if below else f"{shares}"
+        names, counts = "num_workers * num_replicas", f"{num_workers} * {num_replicas}"
+        if accumulation > 1:
+            names, counts = f"{names} * gradient_accumulation", f"{counts} * {accumulation}"
         raise ValueError(
-            f"{name} (got {size}) must be divisible by num_workers * num_replicas "
-            f"({num_workers} * {num_replicas}). Nearest: {nearest}."
+            f"{name} (got {size}) must be divisible by {names} ({counts}). Nearest: {nearest}."
         )
     return size // shares
 

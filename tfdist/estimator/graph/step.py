@@ -7,19 +7,23 @@
                                                  global step + 1
 
 With `iterations_per_loop` a `tf.while_loop` on the host makes several of these in one session call.
+With `gradient_accumulation` a step takes several micro-batches: session calls of model_fn alone, or
+iterations of that loop, come before the one with `host_call` (see accumulation.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.tasks import listed
 from tfdist.estimator.graph import global_step as counting
+from tfdist.estimator.graph.accumulation import Accumulation, StepSums, StepValues, of_one_batch
 from tfdist.estimator.graph.replicas import EachReplica
 from tfdist.estimator.inputs.batches import Batch, Input
 from tfdist.estimator.spec import EstimatorSpec
@@ -29,6 +33,12 @@ from tfdist.strategies.placement import HOST, Placement
 RUN_WITH_EACH_STEP = "tfdist_run_with_each_step"
 
 ModelFn = Callable[[Any, Any], EstimatorSpec]
+WeightedReductions = Callable[[Sequence[tf.Tensor]], AbstractContextManager[None]]
+
+_COUNTED_TWICE = (
+    "Illegal increment of the `global_step` variable in the `model_fn`: with host_call the "
+    "Estimator increments it. Call minimize or apply_gradients without global_step."
+)
 
 
 @dataclass(kw_only=True)
@@ -38,17 +48,23 @@ class Training:
     Attributes:
       spec: The EstimatorSpec of the first replica.
       train_op: Runs the step, or the loop of steps, and increments the global step.
-      loss: Scalar of this worker: the step's loss, or the mean over its replicas and the loop.
+      loss: Scalar of this worker: the step's loss, or the mean over its micro-batches, its replicas
+        and the loop.
+      weight: float32 scalar, how much `loss` counts among those of the other workers; None counts
+        all workers alike.
       has_more: float32 scalar, 1.0 if this worker's input suffices for another call; None if not
         known.
       batch: The batch of the first replica; inside the loop, if there is one.
+      earlier: The op of each session call for the step's micro-batches before the last, in order.
     """
 
     spec: EstimatorSpec
     train_op: tf.Operation
     loss: tf.Tensor
+    weight: tf.Tensor | None = None
     has_more: tf.Tensor | None
     batch: Batch
+    earlier: Sequence[tf.Operation] = ()
 
 
 def build_training(
@@ -59,53 +75,176 @@ def build_training(
     each_replica: EachReplica,
     placement: Placement,
     iterations: int,
+    accumulation: Accumulation,
+    weighted: WeightedReductions | None = None,
     count_input: Callable[[Sequence[Batch]], tf.Operation] | None = None,
 ) -> Training:
-    """Builds the training ops of one session call.
+    """Builds the training ops of one session call, and of the calls for earlier micro-batches.
 
     Args:
       model_fn: A function from (features, labels) to an EstimatorSpec in TRAIN.
-      inputs: Provides the batches, one for each replica and step.
+      inputs: Provides the batches, one for each replica and micro-batch.
       global_step: Incremented by one each step.
       each_replica: Calls a function in each replica.
       placement: The devices.
       iterations: Steps in one call.
-      count_input: Makes an op that counts a step's batches; it runs in the step.
+      accumulation: The micro-batches of a replica in a step.
+      weighted: Makes the reductions of gradients in a `with` block count each replica by its
+        weight; None without a strategy.
+      count_input: Makes an op that counts a micro-batch's batches; it runs in each micro-batch.
+    """
+    step = StepBuilder(
+        model_fn=model_fn,
+        inputs=inputs,
+        global_step=global_step,
+        each_replica=each_replica,
+        placement=placement,
+        accumulation=accumulation,
+        weighted=weighted,
+        count_input=count_input,
+    )
+    if iterations > 1:
+        return _build_loop(step, iterations)
+    forward = step.forward()
+    if accumulation.count == 1:
+        return step.complete(forward)
+    sums = step.sums(forward)
+    ops = [step.accumulate(forward, sums, "first")]
+    if accumulation.count > 2:
+        further = step.accumulate(forward, sums, "further")
+        ops += [further] * (accumulation.count - 2)
+    return replace(step.complete(forward, sums), earlier=ops)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forward:
+    """The ops of one micro-batch before `host_call`, in all replicas.
+
+    Attributes:
+      batches: The batch of each replica.
+      specs: The EstimatorSpec of each replica.
+      ops: What runs with each micro-batch.
     """
 
-    def build_step() -> Training:
-        batches = next_batches(inputs, placement.num_replicas)
+    batches: Sequence[Batch]
+    specs: Sequence[EstimatorSpec]
+    ops: Sequence[Any]
 
-        def build(replica: int) -> tuple[EstimatorSpec, list[Any]]:
-            features, labels, _ = batches[replica]
-            spec = model_fn(features, labels)
-            return spec, [*_ops_of(spec, placement), *v1.get_collection(RUN_WITH_EACH_STEP)]
 
-        specs, ops = zip(*each_replica(build), strict=True)
-        others = [] if count_input is None else [count_input(batches)]
-        train_op = _count(specs[0], global_step, [*(op for own in ops for op in own), *others])
-        loss = _mean([spec.loss for spec in specs])  # []
+@dataclass(frozen=True, kw_only=True)
+class StepBuilder:
+    """Builds the parts of a step; the attributes are the arguments of `build_training`."""
+
+    model_fn: ModelFn
+    inputs: Input
+    global_step: tf.Variable
+    each_replica: EachReplica
+    placement: Placement
+    accumulation: Accumulation
+    weighted: WeightedReductions | None
+    count_input: Callable[[Sequence[Batch]], tf.Operation] | None
+
+    def forward(self) -> Forward:
+        """Calls model_fn with the next batches, on the device of each replica."""
+        batches = next_batches(self.inputs, self.placement.num_replicas)
+        specs = self.each_replica(lambda replica: self.model_fn(*batches[replica][:2]))
+        if self.accumulation.count > 1:
+            _check_accumulated(specs[0], self.accumulation, self.global_step)
+        ops = [spec.train_op for spec in specs if spec.train_op is not None]
+        if self.count_input is not None:
+            ops.append(self.count_input(batches))
+        return Forward(batches=batches, specs=specs, ops=[*ops, *_ops_of_hooks()])
+
+    def sums(self, forward: Forward) -> list[StepSums]:
+        """Makes the sums over the micro-batches, on the device of each replica."""
+
+        def make(replica: int) -> StepSums:
+            batch = forward.batches[replica][:2]
+            return StepSums(forward.specs[replica], batch, self.accumulation, replica)
+
+        return self.each_replica(make)
+
+    def accumulate(
+        self, forward: Forward, sums: list[StepSums], which: Literal["first", "further"]
+    ) -> tf.Operation:
+        """Returns the op of a micro-batch that another one of the step follows."""
+        ops = self.each_replica(lambda replica: getattr(sums[replica], which)())
+        return tf.group(*ops, *_in_this_graph(forward.ops))
+
+    def complete(self, forward: Forward, sums: list[StepSums] | None = None) -> Training:
+        """Builds the end of a step: `host_call` in each replica, and the global step."""
+        specs = forward.specs
+
+        def values_of(replica: int) -> StepValues:
+            return of_one_batch(specs[replica]) if sums is None else sums[replica].last()
+
+        values = self.each_replica(values_of)
+        calls = self._host_calls(specs, values)
+        known = {id(op) for op in forward.ops}
+        ops = [*_in_this_graph(forward.ops), *calls]
+        ops += [op for op in _ops_of_hooks() if id(op) not in known]
+        losses, weights = [v.loss for v in values], [v.weight for v in values]
         return Training(
             spec=specs[0],
-            train_op=train_op,
-            loss=loss,
-            has_more=batches[-1][2],
-            batch=batches[0],
+            train_op=_count(specs[0], self.global_step, ops),
+            loss=_mean(losses, weights),
+            weight=None if weights[0] is None else _total(weights),
+            has_more=forward.batches[-1][2],
+            batch=forward.batches[0],
         )
 
-    return build_step() if iterations == 1 else _build_loop(build_step, iterations)
+    def _host_calls(
+        self, specs: Sequence[EstimatorSpec], values: Sequence[StepValues]
+    ) -> list[Any]:
+        if specs[0].host_call is None:
+            return []
+
+        def call(replica: int) -> Any:
+            return _run_host_call(specs[replica], values[replica].tensors, self.placement)
+
+        weights = [v.weight for v in values if v.weight is not None]
+        if not weights:
+            return self.each_replica(call)
+        if self.weighted is not None:
+            with self.weighted(weights):
+                return self.each_replica(call)
+        # One replica without a strategy reduces nothing, so the whole call can be left out.
+        return [tf.cond(weights[0] > 0, lambda: tf.group(*self.each_replica(call)), tf.no_op)]
 
 
 def train_op_of(
     spec: EstimatorSpec, global_step: tf.Variable, placement: Placement
 ) -> tf.Operation:
     """Returns the op of one step of a model, for a worker without peers."""
-    return _count(spec, global_step, _ops_of(spec, placement))
+    ops = [] if spec.train_op is None else [spec.train_op]
+    if spec.host_call is not None:
+        ops.append(_run_host_call(spec, spec.host_call[1], placement))
+    return _count(spec, global_step, ops)
 
 
-def _ops_of(spec: EstimatorSpec, placement: Placement) -> list[Any]:
-    ops = [spec.train_op, _run_host_call(spec, placement)]
-    return [op for op in ops if op is not None]
+def _ops_of_hooks() -> list[tf.Operation]:
+    """Returns the ops that hooks have added to the current graph for each step."""
+    return _in_this_graph(v1.get_collection(RUN_WITH_EACH_STEP))
+
+
+def _in_this_graph(ops: Sequence[Any]) -> list[Any]:
+    """Returns the ops that the current graph has; a branch leaves out those around it."""
+    return [op for op in ops if op.graph is v1.get_default_graph()]
+
+
+def _check_accumulated(
+    spec: EstimatorSpec, accumulation: Accumulation, global_step: tf.Variable
+) -> None:
+    """Checks that a model_fn leaves its updates and the global step to host_call."""
+    if spec.host_call is None:
+        raise ValueError(
+            f"gradient_accumulation is {accumulation.count}, and model_fn returned no host_call, "
+            "which would get the gradients. Return one, or leave the setting out and use train_op "
+            "with tfdist.training.GradientAccumulationOptimizer(optimizer, num_mini_batches="
+            f"{accumulation.count})."
+        )
+    if counting.is_incremented(global_step.graph, global_step):
+        raise ValueError(_COUNTED_TWICE)
 
 
 def next_batches(inputs: Input, count: int) -> list[Batch]:
@@ -118,42 +257,91 @@ def next_batches(inputs: Input, count: int) -> list[Batch]:
     return batches
 
 
-def _mean(losses: list[tf.Tensor]) -> tf.Tensor:
+def _mean(losses: list[tf.Tensor], weights: list[tf.Tensor | None]) -> tf.Tensor:
+    """Returns the mean over the replicas, by their weights if there are any."""
     if len(losses) == 1:
         return losses[0]
     with tf.device(HOST):
-        return tf.add_n([tf.cast(loss, tf.float32) for loss in losses]) / float(len(losses))
+        losses = [tf.cast(loss, tf.float32) for loss in losses]
+        if weights[0] is None:
+            return tf.add_n(losses) / float(len(losses))
+        shares = [loss * weight for loss, weight in zip(losses, weights, strict=True)]
+        return tf.math.divide_no_nan(tf.add_n(shares), _total(weights))
 
 
-def _build_loop(build_step: Callable[[], Training], iterations: int) -> Training:
-    steps: list[Training] = []
-    knows_the_end = False
+def _total(weights: list[Any]) -> tf.Tensor:
+    with tf.device(HOST):
+        return tf.add_n(weights)  # []
 
-    def body(i: tf.Tensor, total: tf.Tensor, _: tf.Tensor) -> Any:
-        nonlocal knows_the_end
-        step = build_step()
-        steps.append(step)
-        knows_the_end = step.has_more is not None
-        has_more = step.has_more if knows_the_end else tf.constant(1.0)  # []
-        loss = tf.cast(step.loss, tf.float32)  # []
-        with tf.control_dependencies([step.train_op]):
-            return i + 1, total + loss, tf.identity(has_more)
+
+def _build_loop(builder: StepBuilder, iterations: int) -> Training:
+    """Builds a loop whose iterations are micro-batches: `iterations` steps of them."""
+    made: list[Forward] = []
+    count = builder.accumulation.count
+
+    def body(i: tf.Tensor, total: tf.Tensor, weight: tf.Tensor, _: tf.Tensor) -> Any:
+        forward = builder.forward()
+        made.append(forward)
+        loss, added = _build_micro_batch(builder, forward, i % count)  # [], []
+        has_more = forward.batches[-1][2]
+        has_more = tf.constant(1.0) if has_more is None else has_more  # []
+        with tf.control_dependencies([loss, *forward.ops]):
+            return i + 1, total + loss, weight + added, tf.identity(has_more)
 
     # One iteration at a time: each reads the variables that the one before it has updated.
-    count, total, has_more = tf.while_loop(
-        lambda i, *_: i < iterations,
+    end, total, weight, has_more = tf.while_loop(
+        lambda i, *_: i < iterations * count,
         body,
-        [tf.constant(0), tf.constant(0.0), tf.constant(1.0)],
+        [tf.constant(0), tf.constant(0.0), tf.constant(0.0), tf.constant(1.0)],
         parallel_iterations=1,
     )
     _forget_the_inside(v1.get_default_graph())
+    forward = made[0]
+    is_weighted = forward.specs[0].loss_weight is not None
     return Training(
-        spec=steps[0].spec,
-        train_op=count.op,
-        loss=total / float(iterations),
-        has_more=has_more if knows_the_end else None,
-        batch=steps[0].batch,
+        spec=forward.specs[0],
+        train_op=end.op,
+        loss=tf.math.divide_no_nan(total, weight) if is_weighted else total / float(iterations),
+        weight=weight if is_weighted else None,
+        has_more=None if forward.batches[-1][2] is None else has_more,
+        batch=forward.batches[0],
     )
+
+
+def _build_micro_batch(
+    builder: StepBuilder, forward: Forward, number: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the loss of the step that a micro-batch completes, and its weight; else zeros.
+
+    Args:
+      builder: The step.
+      forward: The micro-batch.
+      number: Its number in the step, from 0; int32 scalar. It is the same on all workers, so all of
+        them reduce in the same iteration.
+    """
+
+    def complete(sums: list[StepSums] | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+        step = builder.complete(forward, sums)
+        weight = tf.constant(1.0) if step.weight is None else step.weight  # []
+        with tf.control_dependencies([step.train_op]):
+            return tf.cast(step.loss, tf.float32) * weight, tf.identity(weight)
+
+    last = builder.accumulation.count - 1
+    if last == 0:
+        return complete()
+    sums = builder.sums(forward)
+
+    def accumulate(which: Literal["first", "further"]) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.control_dependencies([builder.accumulate(forward, sums, which)]):
+            return tf.constant(0.0), tf.constant(0.0)
+
+    branches = {
+        0: lambda: accumulate("first"),
+        1: lambda: accumulate("further"),
+        2: lambda: complete(sums),
+    }
+    branch = tf.where(tf.equal(number, 0), 0, tf.where(tf.equal(number, last), 2, 1))  # []
+    return tuple(tf.switch_case(branch, branches))
 
 
 def _forget_the_inside(graph: tf.Graph) -> None:
@@ -172,11 +360,12 @@ def _forget_the_inside(graph: tf.Graph) -> None:
         items[:] = usable
 
 
-def _run_host_call(spec: EstimatorSpec, placement: Placement) -> tf.Operation | tf.Tensor | None:
+def _run_host_call(
+    spec: EstimatorSpec, tensors: Sequence[Any], placement: Placement
+) -> tf.Operation | tf.Tensor:
     """Copies the tensors to the host and calls the function there."""
-    if spec.host_call is None:
-        return None
-    function, tensors = spec.host_call
+    assert spec.host_call is not None
+    function, _ = spec.host_call
     with placement.on_host():
         # One copy op for each tensor, so that each is copied as soon as it exists.
         result = function(*(_on_host(t) for t in tensors))
@@ -205,10 +394,7 @@ def _count(spec: EstimatorSpec, global_step: tf.Variable, ops: list[Any]) -> tf.
     if not counting.is_incremented(global_step.graph, global_step):
         return counting.increment(global_step, ops)
     if spec.host_call is not None:
-        raise ValueError(
-            "Illegal increment of the `global_step` variable in the `model_fn`: with host_call the "
-            "Estimator increments it. Call minimize or apply_gradients without global_step."
-        )
+        raise ValueError(_COUNTED_TWICE)
     return tf.group(*ops)
 
 

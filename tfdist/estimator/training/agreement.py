@@ -3,8 +3,8 @@
 A worker that left the loop alone would leave the others waiting in a reduction. So each step sums a
 few numbers over the workers, in one small reduction together with the loss:
 
-    worker 0    [loss, has_more, stop, save, SIGTERM, SIGUSR1, index] ──┐
-    worker 1    [loss, has_more, stop, save, SIGTERM, SIGUSR1, index] ──┴─ sum ──> every worker
+    worker 0    [weight * loss, weight, has_more, stop, save, SIGTERM, SIGUSR1, index] ──┐
+    worker 1    [weight * loss, weight, has_more, stop, save, SIGTERM, SIGUSR1, index] ──┴─ sum ──>
 
 All workers get the same sums in the same step. So they make the same decision: to stop, to save, or
 to continue. A wish is part of the next step's sums. So if one worker has a wish after a step, all
@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.graph.global_step import StepCounter
 from tfdist.estimator.training.stop_signals import (
     NUM_WISHES,
     StopOrder,
@@ -70,14 +71,15 @@ def read_sums(sums: Sequence[float], num_workers: int) -> Agreed:
     """Returns the meaning of a step's sums.
 
     Args:
-      sums: [loss, has_more, stop, save, SIGTERM, SIGUSR1, index], each summed over the workers.
+      sums: [weighted loss, weight, has_more, stop, save, SIGTERM, SIGUSR1, index], each summed over
+        the workers.
       num_workers: The number of workers.
     """
     return Agreed(
-        num_ended=num_workers - round(float(sums[1])),
-        stop=float(sums[2]) > 0,
-        save=float(sums[3]) > 0,
-        order=order_in(sums[4:]),
+        num_ended=num_workers - round(float(sums[2])),
+        stop=float(sums[3]) > 0,
+        save=float(sums[4]) > 0,
+        order=order_in(sums[5:]),
     )
 
 
@@ -90,9 +92,10 @@ class Agreement:
       strategy: A tfdist strategy.
       loss: This worker's loss, a scalar.
       has_more: 1.0 while this worker has input for another session call; None if not known.
+      weight: How much this worker's loss counts, a float32 scalar; None counts all alike.
 
     Attributes:
-      loss: float32 scalar, the mean over the workers.
+      loss: float32 scalar, the mean over the workers; 0 if all weights are 0.
       own_loss: float32 scalar, this worker's loss.
       sums: The tensor to fetch in each session call. A collective: every worker must fetch it.
       wishes: This worker's wishes for the coming step.
@@ -100,7 +103,11 @@ class Agreement:
     """
 
     def __init__(
-        self, strategy: tf.distribute.Strategy, loss: tf.Tensor, has_more: tf.Tensor | None
+        self,
+        strategy: tf.distribute.Strategy,
+        loss: tf.Tensor,
+        has_more: tf.Tensor | None,
+        weight: tf.Tensor | None = None,
     ) -> None:
         self._num_workers = int(strategy.extended.collectives.num_workers)
         self._worker_index = int(strategy.extended.collectives.worker_index)
@@ -112,11 +119,17 @@ class Agreement:
             )  # [stop, save, SIGTERM, SIGUSR1, index]
             more = tf.constant(1.0) if has_more is None else has_more
             self.own_loss = tf.cast(loss, tf.float32)
-            own = tf.concat([[self.own_loss, more], self._wishes], axis=0)
+            counts = tf.constant(1.0) if weight is None else weight  # []
+            share = self.own_loss if weight is None else self.own_loss * weight  # []
+            own = tf.concat([[share, counts, more], self._wishes], axis=0)
             self.sums = strategy.extended.reduce_to(
                 tf.distribute.ReduceOp.SUM, own, destinations=HOST
-            )  # [2 + 2 + NUM_WISHES]
-            self.loss = self.sums[0] / self._num_workers
+            )  # [3 + 2 + NUM_WISHES]
+            self.loss = (
+                self.sums[0] / self._num_workers
+                if weight is None
+                else tf.math.divide_no_nan(self.sums[0], self.sums[1])
+            )
 
     def feeds(self, signal: int | None) -> dict[tf.Tensor, list[float]]:
         """Returns the wishes of this worker as feeds of the coming call.
@@ -150,15 +163,21 @@ class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
     Args:
       strategy: A tfdist strategy.
       is_enough: 1.0 if this worker's input, initialised before this hook runs, is long enough.
-      batches_per_call: The number of batches that a call takes.
+      num_batches: The number of batches that training takes at once.
+      what: What takes them, for the message: "a step" or "a session call".
     """
 
     def __init__(
-        self, strategy: tf.distribute.Strategy, is_enough: tf.Tensor, batches_per_call: int
+        self,
+        strategy: tf.distribute.Strategy,
+        is_enough: tf.Tensor,
+        num_batches: int,
+        what: str,
     ) -> None:
         self._strategy = strategy
         self._is_enough = is_enough
-        self._batches_per_call = batches_per_call
+        self._num_batches = num_batches
+        self._what = what
 
     def begin(self) -> None:
         collectives = self._strategy.extended.collectives
@@ -174,8 +193,8 @@ class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         short = [str(worker) for worker, one in enumerate(enough) if one == 0]
         if short:
             raise ValueError(
-                f"The input of worker {' and '.join(short)} is too short: a session call takes "
-                f"{self._batches_per_call} batch(es) from each of {len(enough)} workers. Give each "
+                f"The input of worker {' and '.join(short)} is too short: {self._what} takes "
+                f"{self._num_batches} batch(es) from each of {len(enough)} workers. Give each "
                 "worker some input (its shard may be empty), or use fewer workers."
             )
 
@@ -242,35 +261,34 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         self._saver = saver
         self._timer = timer
         self._steps_per_call = steps_per_call
-        self._step = 0
+        self._counter = StepCounter()
 
     def begin(self) -> None:
         if self._saver is not None:
             self._saver.begin()
-        self._global_step = v1.train.get_global_step()
+        self._counter.begin()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        self._step = int(session.run(self._global_step))
+        self._counter.start(session)
         if self._timer is not None:
-            self._timer.update_last_triggered_step(self._step)
+            self._timer.update_last_triggered_step(self._counter.step)
         if self._saver is not None:
             self._saver.after_create_session(session, coord)
 
     def before_run(self, run_context: Any) -> None:
         if self._timer is not None:
-            coming = self._step + self._steps_per_call
+            coming = self._counter.step + self._steps_per_call
             self._agreement.wishes.save = self._timer.should_trigger_for_step(coming)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._step += self._steps_per_call
+        self._counter.count(run_context.session)
         if not self._agreement.agreed.save:
             return
         self._prepare(run_context.session)
         if self._saver is not None and self._timer is not None:
-            self._timer.update_last_triggered_step(self._step)
-            stale = v1.train.SessionRunValues(
-                self._step, run_values.options, run_values.run_metadata
-            )
+            step = self._counter.step
+            self._timer.update_last_triggered_step(step)
+            stale = v1.train.SessionRunValues(step, run_values.options, run_values.run_metadata)
             self._saver.after_run(run_context, stale)
 
     def end(self, session: Any) -> None:
@@ -279,7 +297,7 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
             self._saver.end(session)
 
     def _prepare(self, session: Any) -> None:
-        self._weight_check(session, self._step)
+        self._weight_check(session, self._counter.step)
         if self._synchronize is not None:
             with in_phase("waiting"):
                 session.run(self._synchronize)

@@ -12,7 +12,8 @@ Every worker calls `train`, with the same program. These are the parts of a trai
     end           hooks' end: the last checkpoint; the session closes; then
                   all workers leave together                                   peers.py
 
-One step is one session call (of several weight updates with `iterations_per_loop`):
+One step is one session call (of several weight updates with `iterations_per_loop`). With
+`gradient_accumulation`, calls for the earlier micro-batches come right before it, without hooks:
 
     Python                       host                            device            other workers
 
@@ -68,6 +69,7 @@ from tfdist.strategies.private_tensorflow import loss_scaled_by_optimizer
 def train(call: TrainCall) -> None:
     """Trains, unless `max_steps` has been reached already. Every worker calls it."""
     endings.tell_when_leaving()
+    _check_pipeline(call)
     strategy = training_strategy(call.config)
     with stop_signals.listening() as signals:
         placement = _placement(call, strategy)
@@ -81,7 +83,7 @@ def train(call: TrainCall) -> None:
         report = make_report(
             signals,
             steps_per_call=call.iterations,
-            batches_per_step=placement.num_replicas,
+            batches_per_step=placement.num_replicas * call.accumulation.count,
             in_micro_batches=call.pipeline is not None,
         )
         with tf.Graph().as_default():
@@ -178,6 +180,8 @@ class TrainingLoop:
     def step(self, session: v1.Session) -> tuple[float, bool]:
         """Makes one session call, with the hooks around it.
 
+        With gradient accumulation, calls for the earlier micro-batches come first.
+
         Returns:
           The loss, and whether the training ends here.
         """
@@ -190,6 +194,8 @@ class TrainingLoop:
 
         self.signals.calls.begin()
         self.report.call_begins()
+        for op in self.model.training.earlier:
+            session.run(op, asked.feeds or None)
         outputs = session.run({"loop": fetches, **asked.fetches}, feeds, asked.options, metadata)
         self.signals.calls.end()
 
@@ -245,6 +251,8 @@ def _build(
             each_replica=each_replica(strategy, placement),
             placement=placement,
             iterations=call.iterations,
+            accumulation=call.accumulation,
+            weighted=None if strategy is None else strategy.extended.weighted,
             count_input=report.count_input,
         )
     if found.path is None:
@@ -266,6 +274,15 @@ def _make_input(call: TrainCall, strategy: Any, peers: Peers) -> Input:
     if call.pipeline is not None:
         result = in_steps(result, call.pipeline.gradient_accumulation_count or 1)
     return make_input(result, **peers.input_rules())
+
+
+def _check_pipeline(call: TrainCall) -> None:
+    if call.pipeline is not None and call.accumulation.count > 1:
+        raise ValueError(
+            f"gradient_accumulation of DeviceConfig is {call.accumulation.count}, and a pipeline "
+            "has its own: leave it out, and set gradient_accumulation_count of "
+            f"PipelineEstimatorSpec, which is {call.pipeline.gradient_accumulation_count}."
+        )
 
 
 def _scopes(

@@ -101,7 +101,7 @@ class OtherWorkers:
         return self._found
 
     def input_rules(self) -> dict[str, Any]:
-        return {"look_ahead": self._batches_per_call}
+        return {"look_ahead": self._num_batches}
 
     def begin_model(self) -> None:
         if self._exchanges_directly:
@@ -115,7 +115,9 @@ class OtherWorkers:
             self._strategy.num_replicas_in_sync,
         )
         self._num_gradient_buckets = self._strategy.extended.reductions.num_buckets
-        self._agreement = Agreement(self._strategy, training.loss, training.has_more)
+        self._agreement = Agreement(
+            self._strategy, training.loss, training.has_more, training.weight
+        )
         self.fetches = [self._agreement.sums]
         self._run_in_each_step = [training.train_op, self._agreement.sums]
         features, labels, _ = training.batch
@@ -143,7 +145,8 @@ class OtherWorkers:
 
     def hooks_of_input(self, inputs: Input) -> Hooks:
         assert inputs.is_enough is not None
-        start = StartTogether(self._strategy, inputs.is_enough, self._batches_per_call)
+        what = "a step" if self._call.iterations == 1 else "a session call"
+        start = StartTogether(self._strategy, inputs.is_enough, self._num_batches, what)
         return [*inputs.hooks, start]
 
     def hooks_of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
@@ -248,6 +251,8 @@ class OtherWorkers:
             {
                 "iterations_per_loop": self._call.iterations,
                 "the number of replicas": self._placement.num_replicas,
+                "gradient_accumulation": self._call.accumulation.count,
+                "accumulation_reduction": self._call.accumulation.reduction,
                 "the step to stop at (steps, max_steps, StopAtStepHook)": last_step_of(
                     [*limits, *limits_of_hooks], found.step
                 ),
@@ -277,8 +282,10 @@ class OtherWorkers:
         return self._agreement.agreed.ends_training
 
     @property
-    def _batches_per_call(self) -> int:
-        return self._call.iterations * self._placement.num_replicas
+    def _num_batches(self) -> int:
+        """Batches that this worker takes in a session call, or in the calls of a step."""
+        micro_batches = self._call.iterations * self._call.accumulation.count
+        return micro_batches * self._placement.num_replicas
 
     def _session_config(self) -> v1.ConfigProto:
         config = sessions.with_defaults(self._call.config.session_config)

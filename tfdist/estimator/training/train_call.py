@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.graph.accumulation import Accumulation
 from tfdist.estimator.graph.step import ModelFn
 from tfdist.estimator.pipelined import PipelineEstimatorSpec
 from tfdist.estimator.run_config import RunConfig
@@ -71,6 +72,14 @@ class TrainCall:
     def iterations(self) -> int:
         """Steps in one session call."""
         return int(self.config.device.iterations_per_loop)
+
+    @property
+    def accumulation(self) -> Accumulation:
+        """The micro-batches of a replica in a step."""
+        device = self.config.device
+        return Accumulation(
+            count=device.gradient_accumulation, reduction=device.accumulation_reduction
+        )
 
     @property
     def saves_checkpoints(self) -> bool:

@@ -56,6 +56,16 @@ def without_gates(tensor: tf.Tensor) -> tuple[tf.Tensor, list[tf.Operation]]:
     return tensor, gates
 
 
+def behind_gates(tensor: tf.Tensor, gates: Sequence[tf.Operation]) -> tf.Tensor:
+    """Returns a value that waits for gates; `without_gates` takes it from before them."""
+    if not gates:
+        return tensor
+    with tf.control_dependencies([tensor.op, *gates]):
+        gate = tf.no_op()
+    with tf.control_dependencies([gate]):
+        return tf.identity(tensor)
+
+
 def make_first(gradients: Sequence[tf.Tensor]) -> None:
     """Makes the other ops of a layer's backward pass wait for the gradient of its weights.
 
@@ -67,7 +77,7 @@ def make_first(gradients: Sequence[tf.Tensor]) -> None:
     """
     if not gradients:
         return
-    producers = [_producer(gradient) for gradient in gradients]
+    producers = [_producer(gradient, through_sums=True) for gradient in gradients]
     layers = _layers(gradients[0].graph)
     for producer in filter(is_outside, producers):
         layer = layers[producer]
@@ -82,7 +92,8 @@ def wait_for_offers(gradient: tf.Tensor, offers: Sequence[tf.Operation]) -> None
     """Makes the ops that wait for `gradient` (see `make_first`) wait for `offers` as well.
 
     Args:
-      gradient: The tensor that is offered; the offers depend on nothing else.
+      gradient: The tensor that is offered; the offers depend on nothing else. Nothing waits where
+        it is a sum over micro-batches: the backward pass of the other ones runs without offers.
       offers: Short ops on the host. Ops on another device than a CPU do not wait for the host.
     """
     producer = _producer(gradient)
@@ -97,12 +108,27 @@ def is_outside(operation: tf.Operation) -> bool:
     return not in_function and not is_in_loop_or_branch(operation)
 
 
-def _producer(tensor: tf.Tensor) -> tf.Operation:
-    """Returns the op that computes a tensor's values; reshapes and casts of them are skipped."""
+def _producer(tensor: tf.Tensor, *, through_sums: bool = False) -> tf.Operation:
+    """Returns the op that computes a tensor's values; reshapes and casts of them are skipped.
+
+    Args:
+      tensor: A gradient.
+      through_sums: Whether to skip the sum with earlier micro-batches, and factors, as well.
+    """
     op = tensor.op
-    while _only_reshapes_or_casts(op):
+    while _only_reshapes_or_casts(op) or (through_sums and _only_sums_or_scales(op)):
         op = op.inputs[0].op
     return op
+
+
+def _only_sums_or_scales(op: tf.Operation) -> bool:
+    """Returns whether an op adds a variable's value to its first input, or multiplies by a scalar.
+
+    This is how the micro-batches of a step are added up, and weighted.
+    """
+    if op.type == "AddV2":
+        return bool(op.inputs[1].op.type == "ReadVariableOp")
+    return op.type in ("Mul", "MulNoNan") and op.inputs[1].shape.rank == 0
 
 
 def _only_reshapes_or_casts(op: tf.Operation) -> bool:

@@ -1,0 +1,328 @@
+"""A step of several micro-batches in one process: its numbers, and who counts what."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+from small_training import train
+
+import tfdist.estimator as tfe
+from tfdist.training import LAMB, ClippedOptimizer
+
+Make = Callable[..., Any]
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "micro-batches": {"accumulation": 4},
+    "replicas": {"accumulation": 2, "num_replicas": 2},
+    "loop": {"accumulation": 4, "iterations": 3},
+    "loop of two": {"accumulation": 2, "iterations": 2, "local_batch": 8},
+    "loop of replicas": {"accumulation": 2, "num_replicas": 2, "iterations": 3},
+    "on the device": {"accumulation": 4, "variables_on_host": False},
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "sparse": {"optimizer": "momentum", "has_embedding": True},
+    "weighted": {"optimizer": "adam", "has_embedding": True, "is_weighted": True},
+}
+
+
+@pytest.fixture(scope="module")
+def whole_batch(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The results of a device that takes the whole batch, for each model."""
+    return {
+        name: train("none", str(tmp_path_factory.mktemp("whole")), local_batch=16, **options)
+        for name, options in MODELS.items()
+    }
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("model", MODELS)
+def test_micro_batches_give_the_weights_of_the_whole_batch(
+    whole_batch: Any, tmp_path: Path, model: str, layout: str
+) -> None:
+    options = {"local_batch": 4, **MODELS[model], **LAYOUTS[layout]}
+    result, expected = train("none", str(tmp_path), **options), whole_batch[model]
+    assert result["values"].keys() == expected["values"].keys()
+    for name, value in expected["values"].items():
+        np.testing.assert_allclose(result["values"][name], value, atol=1e-6, err_msg=name)
+    if "iterations" not in options:
+        np.testing.assert_allclose(result["reported"], expected["reported"], atol=2e-6)
+
+
+# A mean over unequal weights.
+
+X = np.random.default_rng(0).normal(size=(32, 3)).astype("float32")
+COUNTS = np.random.default_rng(1).integers(1, 20, 32).astype("float32")
+NOTHING = np.zeros(8, "float32")
+OPTIMIZERS = {
+    "adam": lambda: v1.train.AdamOptimizer(0.1),
+    "keras": lambda: tf.keras.optimizers.legacy.SGD(0.1, momentum=0.9),
+    "clipped": lambda: ClippedOptimizer(LAMB(0.1), 1.0),
+}
+
+
+def _train_weighted(
+    folder: Path,
+    x: Any,
+    counts: Any,
+    *,
+    optimizer: str = "adam",
+    rows: int = 8,
+    is_told: bool = True,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Trains a mean over counts, which is NaN where a micro-batch has none."""
+
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        weight = v1.get_variable("weight", shape=[3, 1], initializer=v1.ones_initializer())
+        error = tf.square(tf.matmul(features, weight)[:, 0] - 1.0)  # [rows]
+        total = tf.reduce_sum(labels)  # []
+        loss = tf.reduce_sum(error * labels) / total
+        chosen = OPTIMIZERS[optimizer]()
+        whole = loss / tf.distribute.get_strategy().num_replicas_in_sync
+        gradient = tf.gradients(whole, [weight])
+
+        def update(on_host: Any) -> Any:
+            return chosen.apply_gradients([(on_host, weight)])
+
+        told = {"loss_weight": total} if is_told else {}
+        return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, gradient), **told)
+
+    config = tfe.RunConfig(device=tfe.DeviceConfig(**settings))
+    estimator = tfe.Estimator(model_fn, folder, config)
+    estimator.train(lambda: tf.data.Dataset.from_tensor_slices((x, counts)).batch(rows))
+    return {n: estimator.get_variable_value(n) for n in estimator.get_variable_names()}
+
+
+def test_without_their_weights_micro_batches_give_other_numbers(tmp_path: Path) -> None:
+    expected = _train_weighted(tmp_path / "whole", X, COUNTS, is_told=False)["weight"]
+    settings = {"rows": 2, "gradient_accumulation": 4}
+    told = _train_weighted(tmp_path / "told", X, COUNTS, **settings)["weight"]
+    plain = _train_weighted(tmp_path / "plain", X, COUNTS, is_told=False, **settings)["weight"]
+    np.testing.assert_allclose(told, expected, atol=1e-6)
+    assert np.abs(plain - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"rows": 4, "num_replicas": 2},
+        {"rows": 2, "gradient_accumulation": 2, "num_replicas": 2},
+        {"rows": 4, "gradient_accumulation": 2, "iterations_per_loop": 2},
+    ],
+)
+def test_a_step_without_any_weight_moves_nothing_and_counts(
+    tmp_path: Path, settings: dict[str, Any], optimizer: str
+) -> None:
+    counts = np.concatenate([COUNTS[:8], NOTHING, COUNTS[8:16], COUNTS[16:24]])
+    skipped = np.concatenate([X[:8], X[:8], X[8:24]])
+    one = _train_weighted(tmp_path / "one", skipped, counts, optimizer=optimizer, **settings)
+    without = {k: v for k, v in settings.items() if k != "iterations_per_loop"}
+    other = _train_weighted(tmp_path / "other", X[:24], COUNTS[:24], optimizer=optimizer, **without)
+    counters = {name for name in one if name.endswith(("global_step", "iter"))}
+    assert [one["global_step"], other["global_step"]] == [4, 3]
+    for name in one.keys() - counters:
+        np.testing.assert_allclose(one[name], other[name], atol=1e-7, err_msg=name)
+        assert np.all(np.isfinite(one[name])), name
+
+
+# Who counts what.
+
+
+class Calls(tfe.SessionRunHook):  # type: ignore[misc]
+    """Keeps the global step after each call."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def begin(self) -> None:
+        self._step = v1.train.get_global_step()
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.steps.append(int(run_context.session.run(self._step)))
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_hooks_and_checkpoints_count_updates_and_the_rest_of_the_input_is_left(
+    dense: Make, numbers: Make, saved_steps: Make, tmp_path: Path, num_replicas: int
+) -> None:
+    hook, per_step = Calls(), 3 * num_replicas
+    device = tfe.DeviceConfig(gradient_accumulation=3, num_replicas=num_replicas)
+    config = tfe.RunConfig(save_checkpoints_steps=2, device=device)
+    estimator = tfe.Estimator(dense(), tmp_path / "micro", config)
+    estimator.train(numbers(batches=5 * per_step - 1), hooks=[hook])
+    assert hook.steps == [1, 2, 3, 4]
+    assert saved_steps(tmp_path / "micro")[-2:] == [2, 4]
+
+
+def test_other_tensors_are_those_of_the_last_micro_batch(numbers: Make, tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        weight = v1.get_variable("weight", shape=[2, 3], initializer=v1.ones_initializer())
+        half = tf.cast(weight, tf.bfloat16)
+        loss = tf.reduce_sum(tf.cast(half, tf.float32) * 0.5) + 0 * tf.reduce_sum(features["x"])
+        rate = 1.0 / tf.cast(v1.train.get_global_step() + 1, tf.float32)  # []
+        name, number = tf.constant("a name"), tf.shape(labels)[0]
+        gradient, of_half = tf.gradients(loss, [weight, half])
+
+        def update(*on_host: Any) -> Any:
+            assert [one.dtype for one in on_host[:2]] == [tf.float32, tf.bfloat16]
+            kept = tf.numpy_function(lambda *values: seen.append(values), list(on_host), [])
+            return tf.group(kept, weight.assign_sub(on_host[0] * on_host[2]))
+
+        tensors = [gradient, of_half, rate, name, number]
+        return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, tensors))
+
+    device = tfe.DeviceConfig(gradient_accumulation=3, accumulation_reduction="sum")
+    tfe.Estimator(model_fn, tmp_path, tfe.RunConfig(device=device)).train(numbers(), steps=2)
+    assert [float(values[2]) for values in seen] == [1.0, 0.5]
+    for gradient, of_half, _, name, number in seen:
+        np.testing.assert_array_equal(gradient, np.full([2, 3], 1.5))
+        np.testing.assert_array_equal(of_half.astype("float32"), np.full([2, 3], 1.5))
+        assert (name, number) == (b"a name", 4)
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_updates_of_the_forward_pass_run_with_each_micro_batch(
+    numbers: Make, tmp_path: Path, iterations: int
+) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        weight = v1.get_variable("weight", shape=[2, 3], initializer=v1.ones_initializer())
+        moved = v1.get_variable("moved", [], initializer=v1.zeros_initializer(), trainable=False)
+        loss = tf.reduce_mean(tf.square(tf.matmul(features["x"], weight) - labels))
+        optimizer = v1.train.GradientDescentOptimizer(0.1)
+        gradients = tf.gradients(loss, [weight])
+
+        def update(gradient: Any) -> Any:
+            return optimizer.apply_gradients([(gradient, weight)])
+
+        host_call = (update, gradients)
+        train_op = v1.assign_add(moved, 1.0)
+        return tfe.EstimatorSpec(mode, loss=loss, host_call=host_call, train_op=train_op)
+
+    device = tfe.DeviceConfig(gradient_accumulation=3, iterations_per_loop=iterations)
+    estimator = tfe.Estimator(model_fn, tmp_path, tfe.RunConfig(device=device))
+    estimator.train(numbers(), steps=4)
+    assert estimator.get_variable_value("moved") == 12.0
+
+
+def test_a_resumed_training_ends_with_the_same_bits(dense: Make, tmp_path: Path) -> None:
+    def train_on(folder: str, first: int, end: int) -> tfe.Estimator:
+        def input_fn() -> Any:
+            return tf.data.Dataset.from_tensor_slices(({"x": X[:, :2]}, X)).batch(2)
+
+        device = tfe.DeviceConfig(gradient_accumulation=2)
+        estimator = tfe.Estimator(dense("adam"), tmp_path / folder, tfe.RunConfig(device=device))
+        return estimator.train(lambda: input_fn().skip(2 * first), max_steps=end)
+
+    undisturbed = train_on("undisturbed", 0, 6)
+    train_on("stopped", 0, 3)
+    resumed = train_on("stopped", 3, 6)
+    for name in undisturbed.get_variable_names():
+        one, other = (e.get_variable_value(name) for e in (undisturbed, resumed))
+        np.testing.assert_array_equal(one, other, err_msg=name)
+
+
+def test_the_train_batch_size_counts_all_micro_batches(dense: Make, tmp_path: Path) -> None:
+    config = tfe.RunConfig(device=tfe.DeviceConfig(gradient_accumulation=4, num_replicas=2))
+    sizes: list[int] = []
+
+    def input_fn(params: Any) -> Any:
+        sizes.append(params["batch_size"])
+        return tf.data.Dataset.from_tensors(({"x": X[:2, :2]}, X[:2])).repeat()
+
+    estimator = tfe.Estimator(dense(), tmp_path, config, train_batch_size=16)
+    estimator.train(input_fn, steps=1)
+    assert sizes == [2]
+    with pytest.raises(ValueError, match=r"gradient_accumulation \(1 \* 2 \* 4\). Nearest: 16 and"):
+        tfe.Estimator(dense(), tmp_path, config, train_batch_size=20)
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.0, True, "4"])
+def test_the_number_of_micro_batches_is_an_integer_from_1(number: Any) -> None:
+    with pytest.raises(ValueError, match="gradient_accumulation must be an integer of at least 1"):
+        tfe.DeviceConfig(gradient_accumulation=number)
+
+
+def test_another_reduction_is_refused() -> None:
+    with pytest.raises(ValueError, match='must be "mean" or "sum", got \'max\''):
+        tfe.DeviceConfig(accumulation_reduction="max")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        (
+            "counted",
+            r"tfdist.training.GradientAccumulationOptimizer\(optimizer, num_mini_batches=4",
+        ),
+        ("twice", "Illegal increment of the `global_step` variable"),
+    ],
+)
+def test_a_model_that_updates_by_itself_is_refused(
+    dense: Make, numbers: Make, tmp_path: Path, way: str, message: str, iterations: int
+) -> None:
+    def counting(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        spec = dense()(features, labels, mode)
+        return spec._replace(train_op=v1.assign_add(v1.train.get_global_step(), 1))
+
+    device = tfe.DeviceConfig(gradient_accumulation=4, iterations_per_loop=iterations)
+    model_fn = counting if way == "twice" else dense(way=way)
+    estimator = tfe.Estimator(model_fn, tmp_path, tfe.RunConfig(device=device))
+    with pytest.raises(ValueError, match=message):
+        estimator.train(numbers(), steps=2)
+
+
+@pytest.mark.parametrize(
+    ("weight", "way", "message"),
+    [
+        (1.0, "uncounted", "loss_weight needs a host_call"),
+        (-1.0, "host_call", "loss_weight must not be negative, got -1.0"),
+        (np.ones(2, "float32"), "host_call", r"must be a scalar number, got shape \(2,\)"),
+        ("1", "host_call", "loss_weight must be Tensor"),
+    ],
+)
+def test_a_bad_loss_weight_is_refused(
+    dense: Make, numbers: Make, tmp_path: Path, weight: Any, way: str, message: str
+) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        told = tf.constant(weight) if isinstance(weight, np.ndarray) else weight
+        return dense(way=way, loss_weight=told)(features, labels, mode)
+
+    with pytest.raises((ValueError, TypeError), match=message):
+        tfe.Estimator(model_fn, tmp_path).train(numbers(), steps=1)
+
+
+def test_a_weight_that_becomes_negative_ends_the_training(
+    dense: Make, numbers: Make, tmp_path: Path
+) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        step = tf.cast(v1.train.get_global_step(), tf.float32)
+        return dense(loss_weight=1.0 - step)(features, labels, mode)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="loss_weight must not be negative"):
+        tfe.Estimator(model_fn, tmp_path).train(numbers(), steps=3)
+
+
+def test_weighted_replicas_need_gradients_that_an_optimizer_reduces(
+    numbers: Make, tmp_path: Path
+) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        weight = v1.get_variable("weight", shape=[2, 3], initializer=v1.ones_initializer())
+        loss = tf.reduce_mean(tf.square(tf.matmul(features["x"], weight) - labels))
+        host_call = (weight.assign_sub, tf.gradients(loss, [weight]))
+        return tfe.EstimatorSpec(mode, loss=loss, host_call=host_call, loss_weight=3)
+
+    config = tfe.RunConfig(device=tfe.DeviceConfig(num_replicas=2))
+    with pytest.raises(ValueError, match=r"host_call reduces none\. Call apply_gradients"):
+        tfe.Estimator(model_fn, tmp_path, config).train(numbers(), steps=1)
