@@ -103,8 +103,8 @@ PUBLIC = {
         Placement execute_on_instances join_run strategy_for_run synchronize
     """,
     "tfdist.training": """
-        AdamW ClippedOptimizer DistributedOptimizer LAMB LARS SGD cosine_decay linear_decay
-        polynomial_decay stepped warmup
+        AdamW BatchNormalization ClippedOptimizer DistributedOptimizer LAMB LARS SGD
+        batch_normalization cosine_decay linear_decay polynomial_decay stepped warmup
     """,
     "tfdist.testing": """
         CompletedWorker EngineMissingError FakeCluster ReservedPorts ScriptRun ScriptWorker

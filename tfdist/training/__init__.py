@@ -1,6 +1,7 @@
 """Training features between a gradient and the weights: optimizers, wrappers of them, schedules."""
 
 from tfdist.training.adamw import AdamW
+from tfdist.training.batch_norm import BatchNormalization, batch_normalization
 from tfdist.training.clipping import ClippedOptimizer
 from tfdist.training.distributed import DistributedOptimizer
 from tfdist.training.lamb import LAMB
@@ -19,8 +20,10 @@ __all__ = [
     "LARS",
     "SGD",
     "AdamW",
+    "BatchNormalization",
     "ClippedOptimizer",
     "DistributedOptimizer",
+    "batch_normalization",
     "cosine_decay",
     "linear_decay",
     "polynomial_decay",
