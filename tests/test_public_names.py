@@ -104,7 +104,8 @@ PUBLIC = {
     """,
     "tfdist.training": """
         AdamW BatchNormalization ClippedOptimizer DistributedOptimizer LAMB LARS SGD
-        batch_normalization cosine_decay linear_decay polynomial_decay stepped warmup
+        batch_normalization cosine_decay linear_decay polynomial_decay recomputation_checkpoint
+        recompute stepped warmup
     """,
     "tfdist.testing": """
         CompletedWorker EngineMissingError FakeCluster ReservedPorts ScriptRun ScriptWorker

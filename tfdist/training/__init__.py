@@ -6,6 +6,7 @@ from tfdist.training.clipping import ClippedOptimizer
 from tfdist.training.distributed import DistributedOptimizer
 from tfdist.training.lamb import LAMB
 from tfdist.training.lars import LARS
+from tfdist.training.recomputation import recomputation_checkpoint, recompute
 from tfdist.training.schedules import (
     cosine_decay,
     linear_decay,
@@ -27,6 +28,8 @@ __all__ = [
     "cosine_decay",
     "linear_decay",
     "polynomial_decay",
+    "recomputation_checkpoint",
+    "recompute",
     "stepped",
     "warmup",
 ]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -13,27 +10,10 @@ import tensorflow.compat.v1 as v1
 import tf_keras
 
 from tfdist.training.group_moments import normalize_over_group
-from tfdist.training.replica_groups import ReplicaGroups, current_groups
-
-# The place whose code is running and where statistics over replicas are refused; None elsewhere.
-_refusing_place: ContextVar[str | None] = ContextVar("refusing_place", default=None)
+from tfdist.training.replica_groups import ReplicaGroups, current_groups, refusing_place
 
 # Variants of tf_keras' layers that have statistics of their own.
 _NOT_COMBINED = ("adjustment", "renorm", "synchronized", "virtual_batch_size")
-
-
-@contextmanager
-def refusing_statistics_over_replicas(place: str) -> Iterator[None]:
-    """Refuses, in the `with` block, layers whose statistics would be those of several replicas.
-
-    Args:
-      place: Where the code in the block runs, for the message.
-    """
-    token = _refusing_place.set(place)
-    try:
-        yield
-    finally:
-        _refusing_place.reset(token)
 
 
 class _OverReplicas:
@@ -70,8 +50,9 @@ class _OverReplicas:
           A tensor of the shape of `inputs`.
 
         Raises:
-          ValueError: If the group size does not divide the replicas, in a pipeline's stage, or if
-            `training` is a tensor and the group has several replicas.
+          ValueError: If the group size does not divide the replicas, in a pipeline's stage or a
+            function of `recompute`, or if `training` is a tensor and the group has several
+            replicas.
         """
         static = self._static_training(training)
         if static is False:
@@ -118,12 +99,13 @@ class _OverReplicas:
         return None if value is None else bool(value)
 
     def _groups(self) -> ReplicaGroups:
-        place = _refusing_place.get()
+        place = refusing_place()
         if place is None or self.group_size == 1:
             return current_groups(self.group_size)
         raise ValueError(
             f"BatchNormalization over replicas is in {place}, where group_size is "
-            f"{self.group_size}. Set group_size=1: the statistics of the own micro-batch."
+            f"{self.group_size}. Set group_size=1: the statistics of the own micro-batch; or move "
+            "the layer out."
         )
 
     def get_config(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.training.graph_slices import keep_for_backward
 from tfdist.training.replica_groups import ReplicaGroups, combine_in_group
 
 
@@ -58,7 +59,9 @@ def normalize_over_group(
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
         what = f"{name} over groups of {groups.size} replicas"
-        row = combine_in_group(groups, _own_moments(x, axes, weights), combine_moments, what)
+        own_row = _own_moments(x, axes, weights)
+        # Kept: `recompute` would repeat what other replicas in this process have computed.
+        row = keep_for_backward(combine_in_group(groups, own_row, combine_moments, what))
         count = row[0]
         center, rest, m2 = (tf.reshape(part, tf.shape(gamma)) for part in tf.split(row[1:], 3))
         variance = tf.math.divide_no_nan(m2, count)

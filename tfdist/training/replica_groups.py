@@ -13,7 +13,9 @@ gcd(group size, replicas of a worker) of them at a time, which is 1 here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,9 @@ import tensorflow as tf
 
 from tfdist.cluster.tasks import listed
 from tfdist.strategies.placement import HOST
+
+# The place whose code is running and where statistics over replicas are refused; None elsewhere.
+_refusing_place: ContextVar[str | None] = ContextVar("refusing_place", default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +82,25 @@ class ReplicaGroups:
 
     def _number(self, replica: int) -> int:
         return self.worker_index * self.num_replicas + replica
+
+
+@contextmanager
+def refusing_statistics_over_replicas(place: str) -> Iterator[None]:
+    """Refuses, in the `with` block, layers whose statistics would be those of several replicas.
+
+    Args:
+      place: Where the code in the block runs, for the message.
+    """
+    token = _refusing_place.set(place)
+    try:
+        yield
+    finally:
+        _refusing_place.reset(token)
+
+
+def refusing_place() -> str | None:
+    """Returns where the running code is, if statistics over replicas are refused there."""
+    return _refusing_place.get()
 
 
 def current_groups(size: int | None) -> ReplicaGroups:
