@@ -1,8 +1,6 @@
 """Recomputation keeps inputs, outputs and draws of a function, and changes no number."""
 
-import ctypes
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -189,52 +187,66 @@ def test_an_estimator_trains_the_same_weights(
 # Memory.
 
 
-@pytest.fixture
-def freed_at_once() -> Iterator[None]:
-    """Lets malloc give each large tensor back to the system as soon as it is freed."""
-    mallopt, threshold = ctypes.CDLL(None).mallopt, -3
-    assert mallopt(threshold, 64 * 1024) == 1
-    yield
-    mallopt(threshold, 128 * 1024)
+def _encoder_layer(x: tf.Tensor) -> tf.Tensor:
+    """Computes self-attention and a feed-forward network, with dropout; x is [8, 32, 32]."""
+
+    def dense(x: tf.Tensor, width: int, name: str) -> tf.Tensor:
+        initializer = v1.random_normal_initializer(stddev=0.2, seed=1)
+        weight = v1.get_variable(name, [x.shape[-1], width], initializer=initializer)
+        return tf.einsum("bsd,de->bse", x, weight)
+
+    def normalize(x: tf.Tensor) -> tf.Tensor:
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        return (x - mean) * tf.math.rsqrt(variance + 1e-3)
+
+    query, key, value = (dense(x, 32, name) for name in ("query", "key", "value"))
+    scores = tf.nn.softmax(tf.matmul(query, key, transpose_b=True))  # [8, 32, 32]
+    context = tf.matmul(tf.nn.dropout(scores, rate=0.1), value)
+    x = normalize(x + tf.nn.dropout(dense(context, 32, "output"), rate=0.1))
+    inner = dense(tf.nn.gelu(dense(x, 128, "inner")), 32, "outer")
+    return normalize(x + tf.nn.dropout(inner, rate=0.1))
 
 
-def _status(name: str) -> int:
-    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
+def _encode(wrap: Wrap, layers_at_once: int = 1) -> tuple[int, list[Any]]:
+    """Returns the peak of live bytes in a step of an encoder of 8 layers, and its gradients."""
+    config = v1.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_threads=1)
+    with tf.Graph().as_default(), v1.Session(config=config) as session:
+        v1.set_random_seed(1)
+        x = tf.constant(np.random.default_rng(0).normal(size=(8, 32, 32)).astype("float32"))
+        for first in range(0, 8, layers_at_once):
 
+            def layers(x: tf.Tensor, first: int = first) -> tf.Tensor:
+                for number in range(first, first + layers_at_once):
+                    x = recomputation_checkpoint(x) if number > first else x
+                    with v1.variable_scope(f"layer_{number}"):
+                        x = _encoder_layer(x)
+                return x
 
-def _peak_of_step(wrap: Wrap) -> int:
-    """Returns the most bytes that a step needs: 6 blocks of 9 functions of 2 MB, with dropout."""
-    with tf.Graph().as_default(), v1.Session() as session:
-
-        def block(x: tf.Tensor) -> tf.Tensor:
-            for number in range(9):
-                x = tf.nn.dropout(x, rate=0.1) if number == 4 else tf.sin(x)
-            return x
-
-        start = x = tf.Variable(tf.ones([2**19]))
-        for _ in range(6):
-            x = wrap(block)(x)
-        step = tf.gradients(tf.reduce_sum(x), start)[0].op
+            x = wrap(layers)(x)
+        gradients = tf.gradients(tf.reduce_sum(x**2), v1.trainable_variables())
         session.run(v1.global_variables_initializer())
-        session.run(step)
-        Path("/proc/self/clear_refs").write_text("5")
-        before = _status("VmRSS")
-        session.run(step)
-        return _status("VmHWM") - before
+        run, metadata = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE), v1.RunMetadata()
+        values = session.run(gradients, options=run, run_metadata=metadata)
+    records = [
+        (record.alloc_micros, record.alloc_bytes)
+        for device in metadata.step_stats.dev_stats
+        for node in device.node_stats
+        for memory in node.memory
+        for record in memory.allocation_records
+    ]
+    ordered = [size for _, size in sorted(records, key=lambda record: record[0])]
+    return int(np.cumsum(ordered).max()), values
 
 
-@pytest.mark.usefixtures("freed_at_once")
-def test_a_step_needs_a_third_of_the_memory() -> None:
-    plain, recomputed = _peak_of_step(_same), _peak_of_step(recompute)
-    assert plain > 6 * 7 * 2**21
-    assert recomputed < 0.4 * plain
-
-    def in_halves(block: Callable[..., Any]) -> Callable[..., Any]:
-        return recompute(lambda x: block(recomputation_checkpoint(block(x))))
-
-    assert _peak_of_step(in_halves) < 0.35 * 2 * plain
+def test_an_encoder_of_8_layers_needs_a_third_of_the_memory_for_equal_gradients() -> None:
+    plain, expected = _encode(_same)
+    assert plain > 8 * 20 * 8 * 32 * 32 * 4  # At least 20 tensors of a layer's size in each.
+    for layers_at_once in (1, 4):
+        peak, gradients = _encode(recompute, layers_at_once)
+        assert peak < 0.35 * plain, (peak, plain)
+        assert len(gradients) == 8 * 6
+        for one, other in zip(gradients, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 # Bad input.
