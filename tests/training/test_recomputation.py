@@ -121,7 +121,9 @@ def test_a_gradient_may_be_in_a_graph_of_its_own(graph_of_gradient: str) -> None
             layer = wrap(lambda y: tf.sin(tf.nn.dropout(tf.sin(y @ weight), rate=0.3, seed=2)) + y)
             x = tf.constant(X)
             if graph_of_gradient == "loop":
-                _, y = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, layer(y)), [0, x])
+                # One iteration at a time: parallel ones draw in any order.
+                body, end = lambda i, y: (i + 1, layer(y)), lambda i, _: i < 3
+                _, y = tf.while_loop(end, body, [0, x], parallel_iterations=1)
             else:
                 y = tf.function(lambda y: layer(layer(y)))(x)
             return session.run(tf.gradients(y, [x, weight]))
