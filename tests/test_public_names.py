@@ -106,9 +106,9 @@ PUBLIC = {
         Placement execute_on_instances join_run strategy_for_run synchronize
     """,
     "tfdist.training": """
-        AdamW ClippedOptimizer DistributedOptimizer GradientAccumulationOptimizer LAMB LARS SGD
-        cosine_decay linear_decay
-        polynomial_decay stepped warmup
+        AdamW BatchNormalization ClippedOptimizer DistributedOptimizer
+        GradientAccumulationOptimizer LAMB LARS SGD batch_normalization cosine_decay linear_decay
+        polynomial_decay recomputation_checkpoint recompute stepped warmup
     """,
     "tfdist.testing": """
         CompletedWorker EngineMissingError FakeCluster ReservedPorts ScriptRun ScriptWorker

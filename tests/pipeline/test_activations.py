@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfdist.pipeline import Block, Options, PipelinedExecution, ShardedExecution, training_model
 from tfdist.pipeline.compiled_calls import timeline_of
 from tfdist.pipeline.schedule import Schedule, activations_kept, training_ticks
+from tfdist.training import recomputation_checkpoint, recompute
 
 Quiet = Callable[..., Options]
 
@@ -93,7 +94,37 @@ def test_random_draws_are_kept_and_not_drawn_again(quiet: Quiet) -> None:
     train(np.ones([6, 100], "float32"))
     micro_batch = 2 * 100 * 4
     _, second = program_of(train).traced.cut_stages
-    assert second.activation_bytes == 2 * micro_batch  # The draws, and what the stage takes.
+    # Which elements are kept, one byte each, and what the stage takes.
+    assert second.activation_bytes == micro_batch + 2 * 100
+
+
+def test_a_stage_keeps_a_checkpoint_and_a_function_of_recompute_keeps_its_inputs(
+    quiet: Quiet,
+) -> None:
+    def layer(x: tf.Tensor) -> tf.Tensor:
+        return tf.sin(tf.nn.dropout(tf.sin(tf.sin(x)), rate=0.5))
+
+    def activation_bytes(layer: Any, keep: Any, recomputation: bool) -> int:
+        weight = tf.Variable(1.0)
+
+        def model(x: tf.Tensor) -> tf.Tensor:
+            with Block("B1"):
+                x = x * weight
+            with Block("B2"):
+                return tf.reduce_mean(tf.sin(keep(layer(x))))
+
+        options = quiet(
+            PipelinedExecution("B1", "B2"), gradient_accumulation=3, recomputation=recomputation
+        )
+        train = training_model(model, options)
+        train(np.ones([6, 100], "float32"))
+        _, second = program_of(train).traced.cut_stages
+        return int(second.activation_bytes)
+
+    taken, mask = 2 * 100 * 4, 2 * 100
+    assert activation_bytes(layer, tf.identity, True) == taken + mask
+    assert activation_bytes(layer, recomputation_checkpoint, True) == 2 * taken + mask
+    assert activation_bytes(recompute(layer), tf.identity, False) == 2 * taken + mask
 
 
 @pytest.fixture

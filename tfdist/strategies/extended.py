@@ -44,6 +44,9 @@ from tfdist.strategies.reductions.weights import ReplicaWeights
 from tfdist.strategies.values import sync_on_read
 from tfdist.strategies.values.sync_on_read import Aggregation, SyncOnReadVariable
 
+# The name scope of `WorkerExtended.gather_rows`.
+GATHERED_ROWS = "gathered_rows"
+
 
 @dataclass
 class Reductions:
@@ -338,6 +341,28 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             described = [f"{n} ({text})" for n, text in zip(names, described, strict=True)]
         self.reductions.described += described
         return reduced
+
+    def gather_rows(self, rows: tf.Tensor, name: str) -> tf.Tensor:
+        """Gathers rows of numbers from all workers, in worker order: one message.
+
+        A collective: every worker must call it, with as many rows and columns.
+
+        Args:
+          rows: [rows of this worker, columns]; how many rows is known when the graph is built.
+          name: What the rows are; equal on all workers, which the check of models makes sure of.
+
+        Returns:
+          [rows of all workers, columns], on the host.
+        """
+        if self.collectives.num_workers == 1:
+            return rows
+        # Not counted in `num_values`: gathered rows are no reduced gradients.
+        self.reductions.described.append(f"{name} ({_describe(rows, None)})")
+        with tf.device(HOST), tf.name_scope(GATHERED_ROWS):
+            gathered = self.collectives.gather(rows, "rows", same_rows=True)
+        number, *columns = rows.shape
+        gathered.set_shape([number * self.collectives.num_workers, *columns])
+        return gathered
 
     def _is_large(self, value: Value) -> bool:
         """Returns whether a value is at or above the bucketing threshold."""

@@ -2,10 +2,12 @@
 
 from tfdist.training.accumulation import GradientAccumulationOptimizer
 from tfdist.training.adamw import AdamW
+from tfdist.training.batch_norm import BatchNormalization, batch_normalization
 from tfdist.training.clipping import ClippedOptimizer
 from tfdist.training.distributed import DistributedOptimizer
 from tfdist.training.lamb import LAMB
 from tfdist.training.lars import LARS
+from tfdist.training.recomputation import recomputation_checkpoint, recompute
 from tfdist.training.schedules import (
     cosine_decay,
     linear_decay,
@@ -20,12 +22,16 @@ __all__ = [
     "LARS",
     "SGD",
     "AdamW",
+    "BatchNormalization",
     "ClippedOptimizer",
     "DistributedOptimizer",
     "GradientAccumulationOptimizer",
+    "batch_normalization",
     "cosine_decay",
     "linear_decay",
     "polynomial_decay",
+    "recomputation_checkpoint",
+    "recompute",
     "stepped",
     "warmup",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -114,10 +115,12 @@ def _difference(first: dict[str, Any], other: dict[str, Any], worker: int) -> st
         own = other["settings"][name]
         if value != own:
             return f"{name} is {value} on worker 0 and {own} on worker {worker}"
-    if sorted(first["reductions"]) != sorted(other["reductions"]):
+    mine, theirs = Counter(first["reductions"]), Counter(other["reductions"])
+    if mine != theirs:
         return (
-            f"worker 0 reduces {len(first['reductions'])} values and worker {worker} "
-            f"{len(other['reductions'])}, or of other shapes or compression"
+            f"worker 0 reduces {mine.total()} values and worker {worker} {theirs.total()}, or of "
+            f"other shapes or compression: only one of them reduces "
+            f"{next(iter([*(mine - theirs), *(theirs - mine)]))}"
         )
     return None
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.training.model_check import ModelMismatchError, changes_of
+from tfdist.strategies.extended import GATHERED_ROWS
 
 
 def check_gradients_are_reduced(
@@ -51,7 +52,8 @@ def _has_own_reductions(graph: tf.Graph) -> bool:
     """Returns whether the program has collectives of its own, such as Horovod's, in the graph."""
     definition = graph.as_graph_def()
     nodes = [definition.node, *(function.node_def for function in definition.library.function)]
-    types = {node.op for part in nodes for node in part}
+    # Statistics of a batch norm over replicas are no gradients.
+    types = {node.op for part in nodes for node in part if GATHERED_ROWS not in node.name}
     # Broadcasts share the variables' initial values.
     return any(
         name.startswith(("Horovod", "Collective", "Nccl", "XlaAllReduce"))

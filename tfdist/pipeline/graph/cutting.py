@@ -16,7 +16,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.pipeline.graph.gradients import Gradients, with_added
-from tfdist.pipeline.graph.op_stages import Slice, Traced, is_stateful, slice_graph
+from tfdist.pipeline.graph.op_stages import Traced
+from tfdist.training.graph_slices import Slice, can_repeat, copy_nodes, is_stateful, slice_graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,9 @@ def _slice_backward(traced: Traced, stage: int, gradients: Gradients, recomputat
         home = traced.stage_of.get(op.name)
         if home not in (stage, None) or is_stateful(op) or traced.is_given(op):
             return False
-        return recomputation or home is None or _is_copy_of_given(traced, op)
+        if home is None or _is_copy_of_given(traced, op):
+            return True
+        return recomputation and can_repeat(op)
 
     return slice_graph(targets, is_inside)
 
@@ -272,21 +275,9 @@ class PieceSource:
         return Piece(function=function, inputs=inputs, outputs=tuple(outputs))
 
     def _definition(self, part: Slice) -> v1.GraphDef:
-        """Copies the part's nodes, without devices, colocation and control edges from outside."""
         definition = v1.GraphDef(versions=self._versions, library=self._library)
-        names = {op.name for op in part.operations}
-        for op in part.operations:
-            node = definition.node.add()
-            node.CopyFrom(self._nodes[op.name])
-            node.device = ""
-            node.attr.pop("_class", None)
-            kept = [
-                one
-                for one in node.input
-                if not one.startswith("^") or one.removeprefix("^") in names
-            ]
-            del node.input[:]
-            node.input.extend(kept)
+        nodes = [self._nodes[op.name] for op in part.operations]
+        copy_nodes(nodes, definition, keep_devices=False)
         return definition
 
 

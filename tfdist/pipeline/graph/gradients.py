@@ -9,8 +9,9 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.pipeline.graph.op_stages import Slice, Traced, line_of
+from tfdist.pipeline.graph.op_stages import Traced, line_of
 from tfdist.strategies.private_tensorflow import replace_input
+from tfdist.training.graph_slices import Slice
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _BEHIND_CALL = "behind_call"  # Prefix of the identities' names.

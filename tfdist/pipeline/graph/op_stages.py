@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfdist.cluster.tasks import listed
 from tfdist.pipeline.stage_plan import PlannedStage
+from tfdist.training.graph_slices import Slice, is_stateful, slice_graph
 
 # Operations that compute nothing: they may be outside all blocks.
 _PASSIVE = frozenset(
@@ -155,11 +156,6 @@ def by_handle(graph: Any, variables: Iterable[tf.Variable]) -> dict[str, tf.Vari
     return {h.name: v for h, v in handles if getattr(h, "graph", None) is graph}
 
 
-def is_stateful(op: tf.Operation) -> bool:
-    """Returns whether an operation has state: a second run may differ, or change something."""
-    return bool(op.op_def.is_stateful)
-
-
 def has_effect(op: tf.Operation) -> bool:
     """Returns whether an operation must run even if no operation uses its results."""
     is_random = "seed" in op.node_def.attr
@@ -227,64 +223,6 @@ def refuse_changes_in_two_stages(
 def effects_of(operations: Sequence[tf.Operation]) -> tuple[tf.Operation, ...]:
     """Returns the operations that a tf.function runs even if no operation uses their results."""
     return tuple(op for op in operations if has_effect(op))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slice:
-    """A part of a graph: the operations that compute some tensors.
-
-    Attributes:
-      operations: The operations, in no particular order.
-      inputs: The tensors that they take from outside the part, in the order of first use.
-    """
-
-    operations: tuple[tf.Operation, ...]
-    inputs: tuple[tf.Tensor, ...]
-
-
-def slice_graph(
-    targets: Iterable[tf.Tensor | tf.Operation], is_inside: Callable[[tf.Operation], bool]
-) -> Slice:
-    """Returns the part of a graph that some targets need.
-
-    The walk goes back from the targets along data and control edges, and stops at operations
-    outside the part.
-
-    Args:
-      targets: Tensors, and operations that must run.
-      is_inside: Returns whether an operation is part of the slice. A target operation always is.
-
-    Returns:
-      The operations inside, and the tensors from outside that they use.
-    """
-    operations: dict[str, tf.Operation] = {}
-    inputs: dict[str, tf.Tensor] = {}
-    waiting: list[tf.Operation] = []
-
-    def take(op: tf.Operation) -> None:
-        if op.name not in operations:
-            operations[op.name] = op
-            waiting.append(op)
-
-    def need(tensor: tf.Tensor) -> None:
-        if is_inside(tensor.op):
-            take(tensor.op)
-        else:
-            inputs.setdefault(tensor.name, tensor)
-
-    for target in targets:
-        if isinstance(target, tf.Operation):
-            take(target)
-        else:
-            need(target)
-    while waiting:
-        op = waiting.pop()
-        for tensor in op.inputs:
-            need(tensor)
-        for first in op.control_inputs:
-            if is_inside(first):
-                take(first)
-    return Slice(operations=tuple(operations.values()), inputs=tuple(inputs.values()))
 
 
 def stages_of_operations(

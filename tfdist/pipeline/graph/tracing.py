@@ -25,6 +25,7 @@ from tfdist.pipeline.graph.op_stages import (
 )
 from tfdist.pipeline.stage_plan import FoundBlock, PlannedStage, plan_stages
 from tfdist.pipeline.stages import AutoStage, ExecutionStrategy
+from tfdist.training.replica_groups import refusing_statistics_over_replicas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +138,11 @@ def trace(
         return finish(returned, tape.watched_variables())
 
     try:
-        with recording(record), _variables_where_blocks_are(record, strategy, place_variables):
+        with (
+            recording(record),
+            _variables_where_blocks_are(record, strategy, place_variables),
+            refusing_statistics_over_replicas("a stage of a pipeline"),
+        ):
             concrete = tf.function(forward).get_concrete_function(*specs)
     except Exception:
         if record.refusal is not None:  # TensorFlow's error would show tfdist's code.
