@@ -65,7 +65,7 @@ PUBLIC = {
     """,
     "tfdist.ipu": """
         distributed ipu_estimator ipu_multi_worker_strategy ipu_pipeline_estimator
-        ipu_run_config ipu_session_run_hooks pipelining_ops popdist tensorflow utils
+        ipu_run_config ipu_session_run_hooks optimizers pipelining_ops popdist tensorflow utils
     """,
     "tfdist.ipu.distributed": """
         popdist_strategy
@@ -103,8 +103,8 @@ PUBLIC = {
         Placement execute_on_instances join_run strategy_for_run synchronize
     """,
     "tfdist.training": """
-        AdamW ClippedOptimizer DistributedOptimizer LAMB LARS SGD cosine_decay linear_decay
-        polynomial_decay stepped warmup
+        AdamW ClippedOptimizer DistributedOptimizer LAMB LARS LossScaleOptimizer SGD cosine_decay
+        linear_decay polynomial_decay stepped warmup
     """,
     "tfdist.testing": """
         CompletedWorker EngineMissingError FakeCluster ReservedPorts ScriptRun ScriptWorker

@@ -59,6 +59,38 @@ def test_clipping_and_trust_ratios_are_those_of_the_whole_batch(
         assert np.array_equal(value, together[1]["values"][name]), name
 
 
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
+        ("grpc", {}),
+        ("horovod", {}),
+        ("grpc", {"iterations": 3}),
+        ("horovod", {"iterations": 3}),
+        ("grpc", {"variables_on_host": False}),
+        ("grpc", {"num_workers": 3, "local_batch": 4}),
+        ("none", {"num_workers": 1, "num_replicas": 2}),
+    ],
+)
+def test_an_overflow_on_one_worker_skips_the_step_on_all(
+    train_once: Any, train_alone: Any, engine: str, options: dict[str, Any]
+) -> None:
+    """The loss overflows in the third step, in the second part of its batch."""
+    rows = options.get("num_workers", 2) * options.get("num_replicas", 1)
+    rows *= options.setdefault("local_batch", 8)
+    shared = {"optimizer": "scaled", "bad_row": rows * 2 + options["local_batch"] + 1}
+    together = train_once(engine, **{"num_workers": 2, **options}, **shared)
+    alone = train_alone(local_batch=rows, **shared)
+    assert alone["scales"] == [2.0**n for n in (15, 16, 15, 15, 16, 16)]
+    iterations = options.get("iterations", 1)
+    for worker in together:
+        assert worker["scales"] == alone["scales"][iterations - 1 :: iterations]
+        assert worker["values"]["loss_scale/skipped_steps"] == 1
+        assert worker["values"]["global_step"] == 6
+        _assert_equal_values(worker, alone)
+        for name, value in together[0]["values"].items():
+            assert np.array_equal(value, worker["values"][name]), name
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_loop_of_steps_in_one_session_call_gives_the_numbers_of_single_steps(
     train_once: Any, train_alone: Any, engine: str

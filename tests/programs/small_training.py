@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
 from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
-from tfdist.training import LAMB, ClippedOptimizer, warmup
+from tfdist.training import LAMB, ClippedOptimizer, LossScaleOptimizer, warmup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,7 @@ class Options:
     num_replicas: int = 1
     compression: str | None = None
     uses_tape: bool = False
+    bad_row: int | None = None  # The number of an example with which the loss overflows.
 
 
 def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
 
     Returns:
       losses: The loss of each call. values: All variables at the end, by name. placed: The kind
-      and the device of each executed op, by name.
+      and the device of each executed op, by name. scales: The loss scale after each call, if any.
     """
     options = Options(**given)
     kind = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}.get(engine)
@@ -58,7 +59,12 @@ def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
     watch = _Watch()
     estimator = tfe.Estimator(_model_fn, model_dir, config, params={"options": options})
     estimator.train(_make_input_fn(options), hooks=[watch], max_steps=options.steps)
-    return {"losses": watch.losses, "values": watch.values, "placed": watch.placed}
+    return {
+        "losses": watch.losses,
+        "values": watch.values,
+        "placed": watch.placed,
+        "scales": watch.scales,
+    }
 
 
 def _make_input_fn(options: Options) -> Callable[..., tf.data.Dataset]:
@@ -67,6 +73,8 @@ def _make_input_fn(options: Options) -> Callable[..., tf.data.Dataset]:
     words = random.randint(0, 20, (rows, 3)).astype(np.int32)
     numbers = random.randn(rows, 5).astype(np.float32)
     targets = random.randn(rows, 2).astype(np.float32)
+    if options.bad_row is not None:
+        numbers[options.bad_row] = 1e30
 
     def input_fn(input_context: Any = None) -> tf.data.Dataset:
         features = {"words": words, "numbers": numbers}
@@ -92,6 +100,9 @@ def _model_fn(features: Any, labels: Any, mode: str, params: Any) -> tfe.Estimat
         "momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
         "adam": lambda: v1.train.AdamOptimizer(0.01),
         "lamb": lambda: ClippedOptimizer(LAMB(warmup(0.05, 3), weight_decay=0.1), global_norm=0.1),
+        "scaled": lambda: LossScaleOptimizer(
+            ClippedOptimizer(LAMB(0.05, weight_decay=0.1), global_norm=0.1), dynamic_growth_steps=2
+        ),
         "keras": lambda: tf.keras.optimizers.legacy.SGD(0.1, momentum=0.9),
     }[options.optimizer]()
     if options.uses_tape:
@@ -133,6 +144,7 @@ class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
         self.losses: list[float] = []
         self.values: dict[str, Any] = {}
         self.placed: dict[str, tuple[str, str]] = {}
+        self.scales: list[float] = []
 
     def begin(self) -> None:
         self.loss = v1.get_default_graph().get_collection(v1.GraphKeys.LOSSES)[-1]
@@ -144,6 +156,9 @@ class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         self.losses.append(float(run_values.results))
+        if "loss_scale/scale" in self.variables:
+            scale = run_context.session.run(self.variables["loss_scale/scale"])
+            self.scales.append(float(scale))
         for graph in run_values.run_metadata.partition_graphs:
             for node in graph.node:
                 self.placed[node.name] = (node.op, node.device)

@@ -5,6 +5,7 @@ from tfdist.training.clipping import ClippedOptimizer
 from tfdist.training.distributed import DistributedOptimizer
 from tfdist.training.lamb import LAMB
 from tfdist.training.lars import LARS
+from tfdist.training.loss_scale import LossScaleOptimizer
 from tfdist.training.schedules import (
     cosine_decay,
     linear_decay,
@@ -21,6 +22,7 @@ __all__ = [
     "AdamW",
     "ClippedOptimizer",
     "DistributedOptimizer",
+    "LossScaleOptimizer",
     "cosine_decay",
     "linear_decay",
     "polynomial_decay",

@@ -59,12 +59,17 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
         if isinstance(optimizer, v1.train.Optimizer):
             self._track_trackable(optimizer, "optimizer")
 
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+    def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Computes gradients as the wrapped optimizer does; the arguments are v1 optimizers'."""
         inner = self.optimizer
+        loss = self.loss_to_differentiate(loss)
         if isinstance(inner, v1.train.Optimizer):
-            return list(inner.compute_gradients(*args, **kwargs))
-        return list(super().compute_gradients(*args, **kwargs))
+            return list(inner.compute_gradients(loss, *args, **kwargs))
+        return list(super().compute_gradients(loss, *args, **kwargs))
+
+    def loss_to_differentiate(self, loss: Any) -> Any:
+        """Returns the scalar whose gradients this wrapper takes in place of those of the loss."""
+        return loss
 
     def apply_gradients(
         self,
@@ -188,11 +193,22 @@ def has_own_gradients(optimizer: Any) -> bool:
     )
 
 
+def loss_to_differentiate(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
+    """Returns the scalar whose gradients an optimizer takes in place of those of the loss."""
+    while isinstance(optimizer, OptimizerWrapper):
+        loss, optimizer = optimizer.loss_to_differentiate(loss), optimizer.optimizer
+    return loss
+
+
 def wrapper_names(optimizer: Any) -> list[str]:
-    """Returns the class names of the wrappers around an optimizer, the outermost first."""
+    """Returns the class names of the wrappers around an optimizer, the outermost first.
+
+    A subclass of a wrapper of this package has that one's name.
+    """
     names = []
     while isinstance(optimizer, OptimizerWrapper):
-        names.append(type(optimizer).__name__)
+        kinds = [kind.__name__ for kind in type(optimizer).__mro__]
+        names.append(next((name for name in kinds if name in WRAPPER_ORDER), kinds[0]))
         optimizer = optimizer.optimizer
     return names
 

@@ -98,7 +98,15 @@ def train(call: TrainCall) -> None:
             sessions.add_saver(spec.scaffold, call.config)
             scaffold = peers.make_scaffold(spec.scaffold)
             hooks, limits = all_hooks(
-                call, spec, peers, signals, scaffold, model.inputs, model.loss, model.global_step
+                call,
+                spec,
+                peers,
+                signals,
+                scaffold,
+                model.inputs,
+                model.training.train_op,
+                model.loss,
+                model.global_step,
             )
             with peers.watched():
                 session = peers.open_session(hooks, scaffold, found, limits)
