@@ -104,7 +104,7 @@ PUBLIC = {
     """,
     "tfdist.training": """
         AdamW ClippedOptimizer DistributedOptimizer LAMB LARS LossScaleOptimizer SGD cosine_decay
-        linear_decay polynomial_decay stepped warmup
+        linear_decay polynomial_decay stepped stochastic_round warmup
     """,
     "tfdist.testing": """
         CompletedWorker EngineMissingError FakeCluster ReservedPorts ScriptRun ScriptWorker

@@ -152,6 +152,22 @@ def test_the_reported_loss_is_the_mean_over_the_workers(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_weights_in_half_precision_are_rounded_alike_though_the_seeds_differ(
+    train_once: Any, train_alone: Any, engine: str, iterations: int
+) -> None:
+    options = {"optimizer": "scaled", "weights": "bfloat16", "has_embedding": True}
+    workers = train_once(engine, iterations=iterations, **options)
+    for name, value in workers[0]["values"].items():
+        assert np.array_equal(value, workers[1]["values"][name]), name
+    # Worker 0's seed counts. A sum in another order may fall on the other side of a random number.
+    alone = train_alone(local_batch=16, **options)
+    first = workers[0]["values"]["first"].astype(np.float32)
+    np.testing.assert_allclose(first, alone["values"]["first"].astype(np.float32), rtol=2**-7)
+    assert np.mean(first == alone["values"]["first"].astype(np.float32)) > 0.8
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("variables_on_host", [True, False])
 def test_workers_end_with_bit_equal_weights_though_their_seeds_differ(
     fake_cluster: Any, train: Any, tmp_path: Path, engine: str, variables_on_host: bool

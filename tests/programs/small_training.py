@@ -16,7 +16,10 @@ from tfdist.training import LAMB, ClippedOptimizer, LossScaleOptimizer, warmup
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The differences between trainings. With a seed the initial weights are drawn with it."""
+    """The differences between trainings.
+
+    With a seed the initial weights are drawn with it; without one each worker's graph has another.
+    """
 
     optimizer: str = "sgd"
     steps: int = 6
@@ -29,6 +32,7 @@ class Options:
     num_replicas: int = 1
     compression: str | None = None
     uses_tape: bool = False
+    weights: str = "float32"
     bad_row: int | None = None  # The number of an example with which the loss overflows.
 
 
@@ -46,8 +50,9 @@ def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
         num_replicas=options.num_replicas,
         compression=options.compression,
     )
+    worker = 0 if strategy is None else strategy.extended.collectives.worker_index
     config = tfe.RunConfig(
-        tf_random_seed=options.seed,
+        tf_random_seed=options.seed or 7 + worker,
         train_distribute=strategy,
         save_checkpoints_steps=1000,
         device=tfe.DeviceConfig(
@@ -130,13 +135,14 @@ def _output(features: Any, options: Options) -> tf.Tensor:
     return tf.matmul(hidden, _variable("second_", [4, 2], options))  # [local_batch, 2]
 
 
-def _variable(name: str, shape: list[int], options: Options) -> tf.Variable:
+def _variable(name: str, shape: list[int], options: Options) -> Any:
     if options.seed is None:
         values = np.random.RandomState(len(name)).randn(*shape).astype(np.float32)
         initializer = v1.constant_initializer(values)
     else:
         initializer = v1.random_normal_initializer(seed=options.seed)
-    return v1.get_variable(name, shape, initializer=initializer)
+    variable = v1.get_variable(name, shape, options.weights, initializer=initializer)
+    return variable if options.weights == "float32" else tf.cast(variable, tf.float32)
 
 
 class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]

@@ -19,5 +19,12 @@ def test_each_program_of_the_guide_learns(
     for program in PROGRAMS:
         exec(program, names)
     printed = re.findall(r"^(\S+): (\d+) %$", capsys.readouterr().out, re.MULTILINE)
-    assert [name for name, _ in printed] == ["LAMB", "clipped", "scaled", "own", "warm-up"]
+    assert [name for name, _ in printed] == [
+        "LAMB",
+        "clipped",
+        "scaled",
+        "rounded",
+        "own",
+        "warm-up",
+    ]
     assert all(int(accuracy) > 80 for _, accuracy in printed), printed

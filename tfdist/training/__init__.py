@@ -14,6 +14,7 @@ from tfdist.training.schedules import (
     warmup,
 )
 from tfdist.training.sgd import SGD
+from tfdist.training.stochastic_rounding import stochastic_round
 
 __all__ = [
     "LAMB",
@@ -27,6 +28,7 @@ __all__ = [
     "linear_decay",
     "polynomial_decay",
     "stepped",
+    "stochastic_round",
     "warmup",
 ]
 

@@ -22,6 +22,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST
+from tfdist.training.half_precision import in_float32
 from tfdist.training.name_patterns import name_of
 from tfdist.training.optimizer import OptimizerWrapper, Pairs
 from tfdist.training.scale_rules import (
@@ -168,7 +169,7 @@ class LossScaleOptimizer(OptimizerWrapper):
         self._has_unscaled = True
         scale = self.loss_scale
         return [
-            None if gradient is None else _divided(_in_float32(gradient), scale)
+            None if gradient is None else _divided(in_float32(gradient), scale)
             for gradient in gradients
         ]
 
@@ -192,11 +193,9 @@ class LossScaleOptimizer(OptimizerWrapper):
                 f"{self.get_name()}.apply_gradients got gradients of a loss that was not scaled. "
                 "Take them from compute_gradients(loss), or from get_scaled_loss(loss)."
             )
-        pairs = [
-            (None if gradient is None else _in_float32(gradient), variable)
-            for gradient, variable in grads_and_vars
-        ]
-        return super().apply_gradients(pairs, global_step, name, skip_gradients_aggregation)
+        return super().apply_gradients(
+            grads_and_vars, global_step, name, skip_gradients_aggregation
+        )
 
     def variables(self) -> list[Any]:
         return [*super().variables(), *self._variables().values()]
@@ -362,18 +361,6 @@ def _global_step() -> tf.Tensor:
 
 def _values_of(gradient: Any) -> tf.Tensor:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-def _in_float32(gradient: Any) -> Any:
-    """Returns a gradient in float32 at least; the cast is on the host, behind the copy to it."""
-    if isinstance(gradient, tf.IndexedSlices):
-        values = _in_float32(gradient.values)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    gradient = tf.convert_to_tensor(gradient)
-    if gradient.dtype.size >= tf.float32.size:
-        return gradient
-    with tf.device(HOST):
-        return tf.cast(gradient, tf.float32)
 
 
 def _divided(gradient: Any, divisor: Any) -> Any:

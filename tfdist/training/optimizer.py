@@ -21,6 +21,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST
+from tfdist.training.half_precision import in_float32, refuse_stock_on_halves
 
 Pairs = Sequence[tuple[Any, Any]]
 
@@ -80,7 +81,8 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
     ) -> Any:
         """Reduces the gradients, decides, and lets the wrapped optimizer update the variables.
 
-        A collective: every worker and every replica must call it, with the same variables.
+        Gradients in half precision become float32 before anything is added. A collective: every
+        worker and every replica must call it, with the same variables.
 
         Args:
           grads_and_vars: Pairs of gradient and variable. Pairs whose gradient is None are left out.
@@ -95,7 +97,9 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
           ValueError: If no variable has a gradient.
         """
         pairs = [
-            (gradient, variable) for gradient, variable in grads_and_vars if gradient is not None
+            (in_float32(gradient), variable)
+            for gradient, variable in grads_and_vars
+            if gradient is not None
         ]
         if not pairs:
             raise ValueError(
@@ -122,8 +126,10 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
           reduced: Pairs of gradient and variable; the gradients are reduced.
 
         Raises:
-          ValueError: If the wrapped optimizer reduces them a second time.
+          ValueError: If the wrapped optimizer reduces them a second time, or cannot update weights
+            in half precision.
         """
+        refuse_stock_on_halves(self.optimizer, [variable for _, variable in reduced])
         apply = self.optimizer.apply_gradients
         known = inspect.signature(apply).parameters
         count = _num_reductions()
