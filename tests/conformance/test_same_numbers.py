@@ -168,6 +168,25 @@ def test_weights_in_half_precision_are_rounded_alike_though_the_seeds_differ(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_keras_layers_that_compute_in_half_precision_train_alike_on_all_workers(
+    train_once: Any, train_alone: Any, engine: str, policy: str
+) -> None:
+    options = {"policy": policy, "optimizer": "scaled"}
+    workers = train_once(engine, **options)
+    for name, value in workers[0]["values"].items():
+        assert np.array_equal(value, workers[1]["values"][name]), name
+        assert value.dtype != np.float16, name
+    alone, exact = (
+        train_alone(local_batch=16, **{**options, "policy": one})["values"]
+        for one in (policy, "float32")
+    )
+    kernel = workers[0]["values"]["first/kernel"]
+    np.testing.assert_allclose(kernel, alone["first/kernel"], atol=0.02)
+    assert not np.allclose(alone["first/kernel"], exact["first/kernel"], atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("variables_on_host", [True, False])
 def test_workers_end_with_bit_equal_weights_though_their_seeds_differ(
     fake_cluster: Any, train: Any, tmp_path: Path, engine: str, variables_on_host: bool

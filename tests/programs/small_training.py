@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+import tf_keras
 
 import tfdist.estimator as tfe
 from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
@@ -33,6 +34,7 @@ class Options:
     compression: str | None = None
     uses_tape: bool = False
     weights: str = "float32"
+    policy: str | None = None  # Of layers of tf_keras, in place of the variables.
     bad_row: int | None = None  # The number of an example with which the loss overflows.
 
 
@@ -127,6 +129,13 @@ def _model_fn(features: Any, labels: Any, mode: str, params: Any) -> tfe.Estimat
 
 
 def _output(features: Any, options: Options) -> tf.Tensor:
+    if options.policy is not None:
+        start = tf_keras.initializers.GlorotUniform(seed=3)
+        hidden = tf_keras.layers.Dense(
+            4, "relu", name="first", kernel_initializer=start, dtype=options.policy
+        )
+        last = tf_keras.layers.Dense(2, name="last", kernel_initializer=start, dtype="float32")
+        return last(hidden(features["numbers"]))
     hidden = tf.matmul(features["numbers"], _variable("first", [5, 4], options))
     if options.has_embedding:
         table = _variable("table_of_words", [20, 4], options)
