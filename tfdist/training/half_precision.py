@@ -54,6 +54,6 @@ def stock_on_halves(optimizer: str, variable: str, half: Any) -> str:
     dtype = half.dtype.base_dtype.name
     return (
         f"{optimizer} would update {variable} in {dtype}, where its slots and small updates are "
-        "lost. Use LAMB, LARS, AdamW or SGD of tfdist.training, which compute in float32, or keep "
-        f'the weights in float32: DeviceConfig(precision="mixed_{dtype}").'
+        "lost. Use LAMB, LARS, AdamW or SGD of tfdist.training, which compute in float32, or make "
+        f"the variable in float32 and cast its value to {dtype}."
     )
