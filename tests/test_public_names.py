@@ -65,7 +65,7 @@ PUBLIC = {
     """,
     "tfdist.ipu": """
         distributed ipu_estimator ipu_multi_worker_strategy ipu_pipeline_estimator
-        ipu_run_config ipu_session_run_hooks pipelining_ops popdist tensorflow utils
+        ipu_run_config ipu_session_run_hooks optimizers pipelining_ops popdist tensorflow utils
     """,
     "tfdist.ipu.distributed": """
         popdist_strategy
@@ -107,8 +107,9 @@ PUBLIC = {
     """,
     "tfdist.training": """
         AdamW BatchNormalization ClippedOptimizer DistributedOptimizer
-        GradientAccumulationOptimizer LAMB LARS SGD batch_normalization cosine_decay linear_decay
-        polynomial_decay recomputation_checkpoint recompute stepped warmup
+        GradientAccumulationOptimizer LAMB LARS LossScaleOptimizer SGD batch_normalization
+        cosine_decay linear_decay polynomial_decay recomputation_checkpoint recompute stepped
+        stochastic_round warmup
     """,
     "tfdist.testing": """
         CompletedWorker EngineMissingError FakeCluster ReservedPorts ScriptRun ScriptWorker

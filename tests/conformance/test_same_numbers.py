@@ -59,6 +59,38 @@ def test_clipping_and_trust_ratios_are_those_of_the_whole_batch(
         assert np.array_equal(value, together[1]["values"][name]), name
 
 
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
+        ("grpc", {}),
+        ("horovod", {}),
+        ("grpc", {"iterations": 3}),
+        ("horovod", {"iterations": 3}),
+        ("grpc", {"variables_on_host": False}),
+        ("grpc", {"num_workers": 3, "local_batch": 4}),
+        ("none", {"num_workers": 1, "num_replicas": 2}),
+    ],
+)
+def test_an_overflow_on_one_worker_skips_the_step_on_all(
+    train_once: Any, train_alone: Any, engine: str, options: dict[str, Any]
+) -> None:
+    """The loss overflows in the third step, in the second part of its batch."""
+    rows = options.get("num_workers", 2) * options.get("num_replicas", 1)
+    rows *= options.setdefault("local_batch", 8)
+    shared = {"optimizer": "scaled", "bad_row": rows * 2 + options["local_batch"] + 1}
+    together = train_once(engine, **{"num_workers": 2, **options}, **shared)
+    alone = train_alone(local_batch=rows, **shared)
+    assert alone["scales"] == [2.0**n for n in (15, 16, 15, 15, 16, 16)]
+    iterations = options.get("iterations", 1)
+    for worker in together:
+        assert worker["scales"] == alone["scales"][iterations - 1 :: iterations]
+        assert worker["values"]["loss_scale/skipped_steps"] == 1
+        assert worker["values"]["global_step"] == 6
+        _assert_equal_values(worker, alone)
+        for name, value in together[0]["values"].items():
+            assert np.array_equal(value, worker["values"][name]), name
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_loop_of_steps_in_one_session_call_gives_the_numbers_of_single_steps(
     train_once: Any, train_alone: Any, engine: str
@@ -117,6 +149,41 @@ def test_the_reported_loss_is_the_mean_over_the_workers(
         if value.tag == "loss"
     ]
     np.testing.assert_allclose(written, alone["losses"][:1], atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_weights_in_half_precision_are_rounded_alike_though_the_seeds_differ(
+    train_once: Any, train_alone: Any, engine: str, iterations: int
+) -> None:
+    options = {"optimizer": "scaled", "weights": "bfloat16", "has_embedding": True}
+    workers = train_once(engine, iterations=iterations, **options)
+    for name, value in workers[0]["values"].items():
+        assert np.array_equal(value, workers[1]["values"][name]), name
+    # Worker 0's seed counts. A sum in another order may fall on the other side of a random number.
+    alone = train_alone(local_batch=16, **options)
+    first = workers[0]["values"]["first"].astype(np.float32)
+    np.testing.assert_allclose(first, alone["values"]["first"].astype(np.float32), rtol=2**-7)
+    assert np.mean(first == alone["values"]["first"].astype(np.float32)) > 0.8
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_keras_layers_that_compute_in_half_precision_train_alike_on_all_workers(
+    train_once: Any, train_alone: Any, engine: str, policy: str
+) -> None:
+    options = {"policy": policy, "optimizer": "scaled"}
+    workers = train_once(engine, **options)
+    for name, value in workers[0]["values"].items():
+        assert np.array_equal(value, workers[1]["values"][name]), name
+        assert value.dtype != np.float16, name
+    alone, exact = (
+        train_alone(local_batch=16, **{**options, "policy": one})["values"]
+        for one in (policy, "float32")
+    )
+    kernel = workers[0]["values"]["first/kernel"]
+    np.testing.assert_allclose(kernel, alone["first/kernel"], atol=0.02)
+    assert not np.allclose(alone["first/kernel"], exact["first/kernel"], atol=1e-6)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -13,7 +13,8 @@ import tf_keras
 import tfdist.estimator as tfe
 from tfdist.estimator import OptimizerFunctionOutput, PipelineEstimatorSpec
 from tfdist.strategies import LocalStrategy
-from tfdist.training import LAMB, ClippedOptimizer, warmup
+from tfdist.training import LAMB, ClippedOptimizer, LossScaleOptimizer, warmup
+from tfdist.training.optimizer import loss_to_differentiate
 
 COUNT, MICRO, STEPS = 6, 4, 3  # Micro-batches in a step, examples in one, and steps.
 
@@ -28,6 +29,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "adam": lambda: v1.train.AdamOptimizer(0.01),
     "keras": lambda: tf_keras.optimizers.legacy.Adam(0.01),
     "lamb": lambda: ClippedOptimizer(LAMB(warmup(0.1, 2), weight_decay=0.1), global_norm=0.1),
+    "scaled": lambda: LossScaleOptimizer(LAMB(0.1), dynamic_growth_steps=2),
 }
 
 
@@ -99,7 +101,7 @@ def _plain(
         logits, labels = arguments
         loss = _loss(logits, labels)
         variables, chosen = v1.trainable_variables(), OPTIMIZERS[optimizer]()
-        gradients = tf.gradients(loss * factor, variables)
+        gradients = tf.gradients(loss_to_differentiate(chosen, loss * factor), variables)
 
         def apply(*on_host: Any) -> Any:
             return chosen.apply_gradients(zip(on_host, variables, strict=True))
@@ -156,6 +158,7 @@ def trained_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., d
         ("adam", 1, {"recomputation": True}),
         ("keras", 1, {}),
         ("lamb", 3, {}),
+        ("scaled", 3, {}),
         ("sgd", 1, {"pipeline_schedule": "grouped", "device_mapping": [0, 1, 0]}),
         ("sgd", 1, {"reduction_method": "sum"}),
     ],
@@ -176,6 +179,23 @@ def test_a_pipeline_trains_as_one_device_does_with_the_whole_batch(
     trained = weights(estimator)
     _assert_same(trained, trained_plainly(optimizer, factor))
     assert trained["global_step"] == STEPS
+
+
+def test_an_infinite_micro_batch_skips_its_own_step_of_a_pipeline(
+    tmp_path: Path, weights: Any
+) -> None:
+    bad = X.copy()
+    bad[COUNT * MICRO + MICRO] = np.inf  # In the second micro-batch of the second step.
+    values = []
+    for model_fn, batch, folder in (
+        (_plain(optimizer="scaled"), MICRO * COUNT, "plain"),
+        (_pipelined(optimizer="scaled"), MICRO, "pipelined"),
+    ):
+        estimator = _estimator(model_fn, tmp_path / folder)
+        estimator.train(_input_fn(batch, (bad, Y)))
+        values.append(weights(estimator))
+    _assert_same(*values)
+    assert (values[1]["global_step"], values[1]["loss_scale/skipped_steps"]) == (STEPS, 1)
 
 
 def test_variables_on_the_device_give_the_same_numbers(

@@ -17,6 +17,7 @@ from tfdist.ipu import (
     ipu_pipeline_estimator,
     ipu_run_config,
     mnist_sample,
+    optimizers,
     pipelining_ops,
     utils,
 )
@@ -99,6 +100,50 @@ def test_a_pipelines_schedule_has_the_originals_names() -> None:
     assert (spec.reduction_method, spec.pipeline_schedule) == ("mean", "interleaved")
     with pytest.raises(ValueError, match="'Both' is not a valid PipelineSchedule"):
         _pipeline(optimizer_function=print, pipeline_schedule="Both")
+
+
+# Automatic loss scaling.
+
+
+def test_automatic_loss_scaling_starts_at_1_and_stays_below_32768() -> None:
+    v1 = tensorflow.compat.v1
+    with tensorflow.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("w", initializer=tensorflow.zeros([2]))
+        optimizer = optimizers.AutomaticLossScalingOptimizer(
+            v1.train.GradientDescentOptimizer(1.0), update_frequency=2
+        )
+        factor = v1.placeholder(tensorflow.float32, [])
+        update = optimizer.minimize(tensorflow.reduce_sum(weight) * factor)
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        scales = []
+        for value in [1.0] * 32 + [100.0] * 2:
+            session.run(update, {factor: value})
+            scales.append(float(session.run(optimizer.loss_scale)))
+        # 100 x 16384 is beyond float16's largest number, though finite: the weights move.
+        assert scales == [*(2.0 ** min((n + 1) // 2, 14) for n in range(32)), 16384, 8192]
+        assert session.run(weight).tolist() == [-232.0, -232.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"initial_loss_scaling_factor": 0}, "initial_loss_scaling_factor must be .* above 0"),
+        ({"update_frequency": 0}, "update_frequency must be an integer of at least 1, got 0"),
+        ({"increase_factor": -2}, "increase_factor must be .* above 0, got -2"),
+        ({"decrease_factor": 0}, "decrease_factor must be .* above 0 .* got 0"),
+        ({"max_loss_scaling_factor": 1}, "max_loss_scaling_factor must be .* above 1, got 1"),
+        ({"initial_loss_scaling_factor": 40000}, "initial_loss_scaling_factor .* below 16384"),
+        ({"decrease_factor": 2}, "decrease_factor must be .* below 2, got 2"),
+        ({"ratio_threshold": 1}, "ratio_threshold must be .* below 1, got 1"),
+        ({"initial_loss_scaling_factor": 16384}, "below 16384, got 16384"),
+    ],
+)
+def test_automatic_loss_scaling_refuses_what_the_original_refused(
+    arguments: Any, message: str
+) -> None:
+    optimizer = tensorflow.compat.v1.train.GradientDescentOptimizer(1.0)
+    with pytest.raises(ValueError, match=message):
+        optimizers.AutomaticLossScalingOptimizer(optimizer, **arguments)
 
 
 # The strategy.

@@ -357,6 +357,8 @@ def build_loss(kind: str) -> Callable[..., Any]:
         import tensorflow as tf
         import tensorflow.compat.v1 as v1
 
+        from tfdist.training import SGD, LossScaleOptimizer
+
         own = tf.reduce_mean(tf.matmul(features, weight))
         if kind == "other name" or (kind == "one more" and index == 1):
             more = v1.get_variable("more" if kind == "one more" else f"more_{index}", [3])
@@ -368,6 +370,8 @@ def build_loss(kind: str) -> Callable[..., Any]:
             own += tf.cast(tf.reduce_mean(more), tf.float32)
         if kind == "NaN" and index == 1:
             own *= tf.where(v1.train.get_global_step() >= 3, np.nan, 1.0)
+        if kind == "scale":
+            LossScaleOptimizer(SGD(0.0), 8 << index).minimize(own)
         return own
 
     return loss
@@ -381,6 +385,7 @@ def build_loss(kind: str) -> Callable[..., Any]:
         ("other name", "variable more_0 (float32 (3,)) exists on worker 0 but not on worker 1"),
         ("other shape", "variable more is float32 (3,) on worker 0 and float32 (4,) on worker 1"),
         ("other type", "variable more is float32 (3,) on worker 0 and float64 (3,) on worker 1"),
+        ("scale", "the loss scale is fixed at 8 on worker 0 and fixed at 16 on worker 1"),
         ("iterations", "iterations_per_loop is 2 on worker 0 and 3 on worker 1"),
         ("accumulation", "gradient_accumulation is 2 on worker 0 and 3 on worker 1"),
     ],

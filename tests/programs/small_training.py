@@ -8,16 +8,24 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+import tf_keras
 
 import tfdist.estimator as tfe
 from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
-from tfdist.training import LAMB, ClippedOptimizer, GradientAccumulationOptimizer, warmup
+from tfdist.training import (
+    LAMB,
+    ClippedOptimizer,
+    GradientAccumulationOptimizer,
+    LossScaleOptimizer,
+    warmup,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The differences between trainings. With a seed the initial weights are drawn with it.
+    """The differences between trainings.
 
+    With a seed the initial weights are drawn with it; without one each worker's graph has another.
     With `is_weighted` the loss is a mean over 0 to 20 counts a row. The rows of the third step of
     16 rows, and the first 4 of the fourth, have none.
     """
@@ -35,6 +43,9 @@ class Options:
     uses_tape: bool = False
     accumulation: int = 1
     is_weighted: bool = False
+    weights: str = "float32"
+    policy: str | None = None  # Of layers of tf_keras, in place of the variables.
+    bad_row: int | None = None  # The number of an example with which the loss overflows.
 
 
 def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
@@ -42,7 +53,8 @@ def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
 
     Returns:
       losses: This worker's loss of each call. reported: That of all workers. values: All variables
-      at the end, by name. placed: The kind and the device of each executed op, by name.
+      at the end, by name. placed: The kind and the device of each executed op, by name. scales: The
+      loss scale after each call, if any.
     """
     options = Options(**given)
     kind = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}.get(engine)
@@ -51,8 +63,9 @@ def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
         num_replicas=options.num_replicas,
         compression=options.compression,
     )
+    worker = 0 if strategy is None else strategy.extended.collectives.worker_index
     config = tfe.RunConfig(
-        tf_random_seed=options.seed,
+        tf_random_seed=options.seed or 7 + worker,
         train_distribute=strategy,
         save_checkpoints_steps=1000,
         device=tfe.DeviceConfig(
@@ -70,6 +83,7 @@ def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
         "reported": watch.reported,
         "values": watch.values,
         "placed": watch.placed,
+        "scales": watch.scales,
     }
 
 
@@ -81,6 +95,8 @@ def _make_input_fn(options: Options) -> Callable[..., tf.data.Dataset]:
     targets = random.randn(rows, 2).astype(np.float32)
     counts = random.randint(1, 21, rows).astype(np.float32)
     counts[32:52] = 0
+    if options.bad_row is not None:
+        numbers[options.bad_row] = 1e30
 
     def input_fn(input_context: Any = None) -> tf.data.Dataset:
         features = {"words": words, "numbers": numbers, "counts": counts}
@@ -110,6 +126,9 @@ def _model_fn(features: Any, labels: Any, mode: str, params: Any) -> tfe.Estimat
         "momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
         "adam": lambda: v1.train.AdamOptimizer(0.01),
         "lamb": lambda: ClippedOptimizer(LAMB(warmup(0.05, 3), weight_decay=0.1), global_norm=0.1),
+        "scaled": lambda: LossScaleOptimizer(
+            ClippedOptimizer(LAMB(0.05, weight_decay=0.1), global_norm=0.1), dynamic_growth_steps=2
+        ),
         "keras": lambda: tf.keras.optimizers.legacy.SGD(0.1, momentum=0.9),
     }[options.optimizer]()
     if options.uses_tape:
@@ -132,6 +151,13 @@ def _model_fn(features: Any, labels: Any, mode: str, params: Any) -> tfe.Estimat
 
 
 def _output(features: Any, options: Options) -> tf.Tensor:
+    if options.policy is not None:
+        start = tf_keras.initializers.GlorotUniform(seed=3)
+        hidden = tf_keras.layers.Dense(
+            4, "relu", name="first", kernel_initializer=start, dtype=options.policy
+        )
+        last = tf_keras.layers.Dense(2, name="last", kernel_initializer=start, dtype="float32")
+        return last(hidden(features["numbers"]))
     hidden = tf.matmul(features["numbers"], _variable("first", [5, 4], options))
     if options.has_embedding:
         table = _variable("table_of_words", [20, 4], options)
@@ -140,13 +166,14 @@ def _output(features: Any, options: Options) -> tf.Tensor:
     return tf.matmul(hidden, _variable("second_", [4, 2], options))  # [local_batch, 2]
 
 
-def _variable(name: str, shape: list[int], options: Options) -> tf.Variable:
+def _variable(name: str, shape: list[int], options: Options) -> Any:
     if options.seed is None:
         values = np.random.RandomState(len(name)).randn(*shape).astype(np.float32)
         initializer = v1.constant_initializer(values)
     else:
         initializer = v1.random_normal_initializer(seed=options.seed)
-    return v1.get_variable(name, shape, initializer=initializer)
+    variable = v1.get_variable(name, shape, options.weights, initializer=initializer)
+    return variable if options.weights == "float32" else tf.cast(variable, tf.float32)
 
 
 class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
@@ -155,6 +182,7 @@ class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
         self.reported: list[float] = []
         self.values: dict[str, Any] = {}
         self.placed: dict[str, tuple[str, str]] = {}
+        self.scales: list[float] = []
 
     def begin(self) -> None:
         self.loss = v1.get_default_graph().get_collection(v1.GraphKeys.LOSSES)[-1]
@@ -168,6 +196,9 @@ class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
     def after_run(self, run_context: Any, run_values: Any) -> None:
         self.losses.append(float(run_values.results[0]))
         self.reported.append(float(run_values.results[1]))
+        if "loss_scale/scale" in self.variables:
+            scale = run_context.session.run(self.variables["loss_scale/scale"])
+            self.scales.append(float(scale))
         for graph in run_values.run_metadata.partition_graphs:
             for node in graph.node:
                 self.placed[node.name] = (node.op, node.device)

@@ -17,6 +17,7 @@ from tfdist.training import (
     ClippedOptimizer,
     DistributedOptimizer,
     GradientAccumulationOptimizer,
+    LossScaleOptimizer,
     linear_decay,
     stepped,
     warmup,
@@ -52,6 +53,49 @@ def test_a_value_out_of_range_is_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         make()
     assert str(caught.value).count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dynamic": 0}, "a fixed loss scale must be a finite number above 0 and below .* got 0"),
+        ({"dynamic": 4e38}, "a fixed loss scale must be .* below 3.40282e.38, got 4e.38"),
+        ({"dynamic": "yes"}, "a fixed loss scale must be .* got 'yes'"),
+        ({"dynamic": {5: 1}}, r"the steps of the loss scales must increase from 0 on, got \[5\]"),
+        ({"dynamic": {0: -1}}, "the loss scale from step 0 on must be .* above 0 .* got -1"),
+        ({"initial_scale": math.nan}, "initial_scale must be .* got nan"),
+        ({"initial_scale": 0.5}, "between min_scale and max_scale, got 0.5 and 1 to "),
+        ({"max_scale": 8}, "between min_scale and max_scale, got 32768 and 1 to 8"),
+        ({"min_scale": 0}, "min_scale must be .* above 0 .* got 0"),
+        ({"dynamic_growth_steps": 0}, "dynamic_growth_steps must be an integer of at least 1"),
+        ({"growth_factor": 1}, "growth_factor must be .* above 1, got 1"),
+        ({"backoff_factor": 1}, "backoff_factor must be .* above 0 and below 1, got 1"),
+        ({"rule": "mean"}, 'rule must be "finite" or "histogram", got \'mean\''),
+        ({"rule": "histogram", "dynamic": 8}, "adapts the scale, got dynamic=8"),
+        ({"rule": "histogram", "initial_scale": 2**15}, "below max_scale, got 32768 and 1 to 32"),
+    ],
+)
+def test_settings_of_a_loss_scale_out_of_range_are_refused(arguments: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        LossScaleOptimizer(SGD(1.0), **arguments)
+    assert str(caught.value).count("\n") == 0
+
+
+def test_a_loss_that_would_be_scaled_twice_is_refused() -> None:
+    stock = v1.train.experimental.MixedPrecisionLossScaleOptimizer(
+        v1.train.GradientDescentOptimizer(1.0), "dynamic"
+    )
+    with pytest.raises(ValueError, match=r"scaled twice, since MixedPrecisionLossScaleOptimizer"):
+        LossScaleOptimizer(stock)
+    with pytest.raises(ValueError, match=r"Write LossScaleOptimizer\(ClippedOptimizer\(optimizer"):
+        ClippedOptimizer(LossScaleOptimizer(SGD(1.0)))
+
+
+def test_gradients_of_a_loss_that_was_not_scaled_are_refused() -> None:
+    with tf.Graph().as_default():
+        variable = v1.get_variable("w", [2])
+        with pytest.raises(ValueError, match=r"not scaled\. Take them from compute_gradients"):
+            LossScaleOptimizer(SGD(1.0)).apply_gradients([(tf.zeros([2]), variable)])
 
 
 def test_numbers_of_numpy_and_tensors_are_rates() -> None:

@@ -11,10 +11,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
+
+# Where tf_keras checks a layer's policy against the strategy, in its two kinds of layers.
+from tf_keras.src.engine import base_layer_v1
+from tf_keras.src.mixed_precision import policy
+
+from tfdist.strategies.base import BaseStrategy
 
 __all__ = [
     "CompiledWith",
@@ -25,6 +32,7 @@ __all__ = [
     "has_weights_to_keep",
     "learning_rate_as_given",
     "make_eager_again",
+    "mixed_float16_allowed",
     "name_layers_from_the_start",
     "to_legacy",
     "track",
@@ -180,6 +188,29 @@ def name_layers_from_the_start() -> None:
     naming = sys.modules.get("keras.src.utils.naming")
     if naming is not None:  # Keras 3 is in use.
         naming.reset_uids()
+
+
+@contextmanager
+def mixed_float16_allowed() -> Iterator[None]:
+    """Lets tf_keras' layers have the policy "mixed_float16" under tfdist's strategies.
+
+    tf_keras knows only TensorFlow's strategies, because its own LossScaleOptimizer divides the
+    gradients once for each replica. tfdist's divides the reduced gradient once.
+    """
+    modules = (policy, base_layer_v1)
+    known = policy.loss_scale_optimizer
+
+    def is_supported() -> bool:
+        own = isinstance(tf.distribute.get_strategy(), BaseStrategy)
+        return own or known.strategy_supports_loss_scaling()
+
+    for module in modules:
+        module.loss_scale_optimizer = SimpleNamespace(strategy_supports_loss_scaling=is_supported)
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.loss_scale_optimizer = known
 
 
 def track(variable: tf.Variable) -> None:

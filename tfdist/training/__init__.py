@@ -7,6 +7,7 @@ from tfdist.training.clipping import ClippedOptimizer
 from tfdist.training.distributed import DistributedOptimizer
 from tfdist.training.lamb import LAMB
 from tfdist.training.lars import LARS
+from tfdist.training.loss_scale import LossScaleOptimizer
 from tfdist.training.recomputation import recomputation_checkpoint, recompute
 from tfdist.training.schedules import (
     cosine_decay,
@@ -16,6 +17,7 @@ from tfdist.training.schedules import (
     warmup,
 )
 from tfdist.training.sgd import SGD
+from tfdist.training.stochastic_rounding import stochastic_round
 
 __all__ = [
     "LAMB",
@@ -26,6 +28,7 @@ __all__ = [
     "ClippedOptimizer",
     "DistributedOptimizer",
     "GradientAccumulationOptimizer",
+    "LossScaleOptimizer",
     "batch_normalization",
     "cosine_decay",
     "linear_decay",
@@ -33,6 +36,7 @@ __all__ = [
     "recomputation_checkpoint",
     "recompute",
     "stepped",
+    "stochastic_round",
     "warmup",
 ]
 

@@ -65,8 +65,9 @@ class AdamMoments(RuleOptimizer):
         bias_correction: bool,
         name: str,
         patterns: Sequence[NamePatterns],
+        stochastic_rounding: bool,
     ) -> None:
-        super().__init__(learning_rate, name, patterns)
+        super().__init__(learning_rate, name, patterns, stochastic_rounding)
         self._betas = (
             check_number("beta_1", beta_1, below=1),
             check_number("beta_2", beta_2, below=1),

@@ -30,6 +30,8 @@ class AdamW(AdamMoments):
       weight_decay: See above.
       bias_correction: Whether the moments are divided by 1 - beta^t.
       exclude_from_weight_decay: Patterns (`re.search`) on the names of variables that do not decay.
+      stochastic_rounding: Whether weights in float16 or bfloat16 are rounded up or down by chance,
+        which keeps small updates; False rounds to the nearest value.
       name: Prefix of the slots' names.
 
     Raises:
@@ -46,11 +48,19 @@ class AdamW(AdamMoments):
         weight_decay: float = 0.01,
         bias_correction: bool = True,
         exclude_from_weight_decay: Sequence[str] | None = None,
+        stochastic_rounding: bool = True,
         name: str = "AdamW",
     ) -> None:
         self._no_decay = NamePatterns("exclude_from_weight_decay", exclude_from_weight_decay)
         super().__init__(
-            learning_rate, beta_1, beta_2, epsilon, bias_correction, name, [self._no_decay]
+            learning_rate,
+            beta_1,
+            beta_2,
+            epsilon,
+            bias_correction,
+            name,
+            [self._no_decay],
+            stochastic_rounding,
         )
         self._weight_decay = check_number("weight_decay", weight_decay)
 

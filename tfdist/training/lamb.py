@@ -53,6 +53,8 @@ class LAMB(AdamMoments):
       exclude_from_weight_decay: Patterns (`re.search`) on the names of variables that do not decay.
       exclude_from_layer_adaptation: Patterns on the names of variables whose ratio is 1. None takes
         those of `exclude_from_weight_decay`.
+      stochastic_rounding: Whether weights in float16 or bfloat16 are rounded up or down by chance,
+        which keeps small updates; False rounds to the nearest value.
       name: Prefix of the slots' names.
 
     Raises:
@@ -71,6 +73,7 @@ class LAMB(AdamMoments):
         max_weight_norm: float | None = None,
         exclude_from_weight_decay: Sequence[str] | None = None,
         exclude_from_layer_adaptation: Sequence[str] | None = None,
+        stochastic_rounding: bool = True,
         name: str = "LAMB",
     ) -> None:
         self._no_decay = NamePatterns("exclude_from_weight_decay", exclude_from_weight_decay)
@@ -80,7 +83,16 @@ class LAMB(AdamMoments):
                 "exclude_from_layer_adaptation", exclude_from_layer_adaptation
             )
         given = dict.fromkeys([self._no_decay, self._no_ratio])
-        super().__init__(learning_rate, beta_1, beta_2, epsilon, bias_correction, name, list(given))
+        super().__init__(
+            learning_rate,
+            beta_1,
+            beta_2,
+            epsilon,
+            bias_correction,
+            name,
+            list(given),
+            stochastic_rounding,
+        )
         self._weight_decay = check_number("weight_decay", weight_decay)
         if max_weight_norm is not None:
             check_number("max_weight_norm", max_weight_norm, above=0)

@@ -46,6 +46,8 @@ class LARS(RuleOptimizer):
       exclude_from_weight_decay: Patterns (`re.search`) on the names of variables that do not decay.
       exclude_from_layer_adaptation: Patterns on the names of variables whose ratio is 1. None takes
         those of `exclude_from_weight_decay`.
+      stochastic_rounding: Whether weights in float16 or bfloat16 are rounded up or down by chance,
+        which keeps small updates; False rounds to the nearest value.
       name: Prefix of the slots' names.
 
     Raises:
@@ -66,6 +68,7 @@ class LARS(RuleOptimizer):
         classic_momentum: bool = True,
         exclude_from_weight_decay: Sequence[str] | None = None,
         exclude_from_layer_adaptation: Sequence[str] | None = None,
+        stochastic_rounding: bool = True,
         name: str = "LARS",
     ) -> None:
         self._no_decay = NamePatterns("exclude_from_weight_decay", exclude_from_weight_decay)
@@ -74,7 +77,8 @@ class LARS(RuleOptimizer):
             self._no_ratio = NamePatterns(
                 "exclude_from_layer_adaptation", exclude_from_layer_adaptation
             )
-        super().__init__(learning_rate, name, list(dict.fromkeys([self._no_decay, self._no_ratio])))
+        given = dict.fromkeys([self._no_decay, self._no_ratio])
+        super().__init__(learning_rate, name, list(given), stochastic_rounding)
         self._momentum = check_number("momentum", momentum, below=1)
         self._weight_decay = check_number("weight_decay", weight_decay)
         self._eeta = check_number("eeta", eeta, above=0)

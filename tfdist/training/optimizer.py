@@ -21,6 +21,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST
+from tfdist.training.half_precision import in_float32, refuse_stock_on_halves
 
 Pairs = Sequence[tuple[Any, Any]]
 
@@ -64,12 +65,17 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
         if isinstance(optimizer, v1.train.Optimizer):
             self._track_trackable(optimizer, "optimizer")
 
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+    def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Computes gradients as the wrapped optimizer does; the arguments are v1 optimizers'."""
         inner = self.optimizer
+        loss = self.loss_to_differentiate(loss)
         if isinstance(inner, v1.train.Optimizer):
-            return list(inner.compute_gradients(*args, **kwargs))
-        return list(super().compute_gradients(*args, **kwargs))
+            return list(inner.compute_gradients(loss, *args, **kwargs))
+        return list(super().compute_gradients(loss, *args, **kwargs))
+
+    def loss_to_differentiate(self, loss: Any) -> Any:
+        """Returns the scalar whose gradients this wrapper takes in place of those of the loss."""
+        return loss
 
     def apply_gradients(
         self,
@@ -80,7 +86,8 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
     ) -> Any:
         """Reduces the gradients, decides, and lets the wrapped optimizer update the variables.
 
-        A collective: every worker and every replica must call it, with the same variables.
+        Gradients in half precision become float32 before anything is added. A collective: every
+        worker and every replica must call it, with the same variables.
 
         Args:
           grads_and_vars: Pairs of gradient and variable. Pairs whose gradient is None are left out.
@@ -95,7 +102,9 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
           ValueError: If no variable has a gradient.
         """
         pairs = [
-            (gradient, variable) for gradient, variable in grads_and_vars if gradient is not None
+            (in_float32(gradient), variable)
+            for gradient, variable in grads_and_vars
+            if gradient is not None
         ]
         if not pairs:
             raise ValueError(
@@ -126,8 +135,10 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
           reduced: Pairs of gradient and variable; the gradients are reduced.
 
         Raises:
-          ValueError: If the wrapped optimizer reduces them a second time.
+          ValueError: If the wrapped optimizer reduces them a second time, or cannot update weights
+            in half precision.
         """
+        refuse_stock_on_halves(self.optimizer, [variable for _, variable in reduced])
         apply = self.optimizer.apply_gradients
         known = inspect.signature(apply).parameters
         given = {key: _REDUCED[key] for key in _REDUCED if key in known}
@@ -199,11 +210,22 @@ def has_own_gradients(optimizer: Any) -> bool:
     )
 
 
+def loss_to_differentiate(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
+    """Returns the scalar whose gradients an optimizer takes in place of those of the loss."""
+    while isinstance(optimizer, OptimizerWrapper):
+        loss, optimizer = optimizer.loss_to_differentiate(loss), optimizer.optimizer
+    return loss
+
+
 def wrapper_names(optimizer: Any) -> list[str]:
-    """Returns the class names of the wrappers around an optimizer, the outermost first."""
+    """Returns the class names of the wrappers around an optimizer, the outermost first.
+
+    A subclass of a wrapper of this package has that one's name.
+    """
     names = []
     while isinstance(optimizer, OptimizerWrapper):
-        names.append(type(optimizer).__name__)
+        kinds = [kind.__name__ for kind in type(optimizer).__mro__]
+        names.append(next((name for name in kinds if name in WRAPPER_ORDER), kinds[0]))
         optimizer = optimizer.optimizer
     return names
 

@@ -3,19 +3,30 @@
 An optimizer states its rule as a pure function of arrays. Slots and arithmetic are in float32
 whatever a weight's dtype is (float64 for float64). A float32 weight may be updated in place by
 TensorFlow's fused kernels instead, which compute the same and touch memory less often.
+
+A weight in half precision is computed in float32 and rounded stochastically, so that updates below
+its precision are not lost. The random bits are those of (seed, variable, global step): equal on all
+workers, in all layouts, and after a resume.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST
 from tfdist.training.checks import check_rate
+from tfdist.training.half_precision import in_float32, is_half
 from tfdist.training.name_patterns import NamePatterns, name_of
+from tfdist.training.stochastic_rounding import stochastic_round
+
+# The variable with the seed of stochastic rounding.
+_SEED = "stochastic_rounding_seed"
 
 
 class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
@@ -25,6 +36,8 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
       learning_rate: A number, a tensor, or a function without arguments (a schedule).
       name: The prefix of the slots' names.
       patterns: The lists of patterns that the user gave; one that fits no variable is logged.
+      stochastic_rounding: Whether weights in half precision are rounded up or down by chance; False
+        rounds to the nearest value.
 
     Raises:
       ValueError: If the rate is a number that is negative or not finite.
@@ -33,12 +46,31 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
     _slot_names: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
-        self, learning_rate: Any, name: str, patterns: Sequence[NamePatterns] = ()
+        self,
+        learning_rate: Any,
+        name: str,
+        patterns: Sequence[NamePatterns] = (),
+        stochastic_rounding: bool = True,
     ) -> None:
         super().__init__(use_locking=False, name=name)
         self._learning_rate = check_rate(learning_rate)
         self._given_patterns = patterns
         self._rate: Any = None
+        self._rounds_stochastically = bool(stochastic_rounding)
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[Any, Any]],
+        global_step: Any = None,
+        name: str | None = None,
+        skip_gradients_aggregation: bool = False,
+    ) -> Any:
+        """Updates the variables; gradients in half precision are added up in float32.
+
+        A collective under a strategy, as in every optimizer of `tf.compat.v1.train`.
+        """
+        pairs = [(in_float32(gradient), variable) for gradient, variable in grads_and_vars]
+        return super().apply_gradients(pairs, global_step, name, skip_gradients_aggregation)
 
     def _rule(
         self, variable: Any, weight: tf.Tensor, gradient: tf.Tensor, slots: Sequence[tf.Tensor]
@@ -51,8 +83,14 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
         return self._by_rule(variable, gradient, slots)
 
     def rounded(self, weight: tf.Tensor, variable: Any) -> tf.Tensor:
-        """Returns a new weight in the dtype of its variable, rounded to the nearest value."""
-        return tf.cast(weight, variable.dtype.base_dtype)
+        """Returns a new weight, of float32, in the dtype of its variable."""
+        dtype = variable.dtype.base_dtype
+        if not (self._rounds_stochastically and is_half(variable)):
+            return tf.cast(weight, dtype)
+        own = zlib.crc32(name_of(variable).encode()) << 31
+        seed = tf.bitwise.bitwise_xor(self._seed_variable().read_value(), np.int64(own))  # []
+        step = v1.train.get_global_step().read_value()  # []
+        return stochastic_round(weight, dtype, tf.stack([seed, tf.cast(step, tf.int64)]))
 
     def rate(self, dtype: tf.DType) -> tf.Tensor:
         """Returns this step's learning rate, a scalar; while an update is built."""
@@ -73,6 +111,22 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
                     slot,
                     f"{self.get_name()}/{slot}",
                 )
+        halves = [variable for variable in var_list if is_half(variable)]
+        if halves and self._rounds_stochastically:
+            if v1.train.get_global_step() is None:
+                raise ValueError(
+                    f"{name_of(halves[0])} is rounded with random bits of the global step, and "
+                    "this graph has none. Call tf.compat.v1.train.create_global_step(), or set "
+                    "stochastic_rounding=False."
+                )
+            # A variable, so that all workers have worker 0's seed, and a resumed run its first one.
+            seed = np.int64(v1.get_default_graph().seed or 0)
+            self._create_non_slot_variable(seed, _SEED, min(halves, key=name_of))
+
+    def _seed_variable(self) -> Any:
+        with tf.init_scope():  # In a loop of steps, the graph around the loop.
+            graph = None if tf.executing_eagerly() else v1.get_default_graph()
+        return self._get_non_slot_variable(_SEED, graph)
 
     def _prepare(self) -> None:
         rate = self._learning_rate

@@ -25,6 +25,8 @@ class SGD(RuleOptimizer):
       learning_rate: A number, a tensor, or a schedule.
       momentum: See above; 0 is plain gradient descent.
       nesterov: See above.
+      stochastic_rounding: Whether weights in float16 or bfloat16 are rounded up or down by chance,
+        which keeps small updates; False rounds to the nearest value.
       name: Prefix of the slots' names.
 
     Raises:
@@ -36,9 +38,10 @@ class SGD(RuleOptimizer):
         learning_rate: Any = 0.01,
         momentum: float = 0.0,
         nesterov: bool = False,
+        stochastic_rounding: bool = True,
         name: str = "SGD",
     ) -> None:
-        super().__init__(learning_rate, name)
+        super().__init__(learning_rate, name, (), stochastic_rounding)
         self._momentum = check_number("momentum", momentum, below=1)
         self._nesterov = bool(nesterov)
         if nesterov and not momentum:

@@ -150,7 +150,7 @@ def _training(
         ],
         weights=Weights(lambda handle: handle),
         captured=_given(template, stages),
-        outputs=[template.traced.loss],
+        outputs=[template.loss],
         one_at_a_time=spec.pipeline_schedule == "sequential",
     )
     if not walked.gradients:

@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.pipelined.spec import OptimizerFunctionOutput, PipelineEstimatorSpec
 from tfdist.pipeline.graph.op_stages import Traced, by_handle, line_of
+from tfdist.training.optimizer import loss_to_differentiate
 
 # These ops depend only on variables and constants, so each stage may have a copy.
 _READS = frozenset({"ReadVariableOp", "Const", "VarHandleOp"})
@@ -26,11 +27,14 @@ class Template:
     """The ops of the stages, and the optimizer.
 
     Attributes:
-      traced: The ops by stage.
+      traced: The ops by stage; its loss is the scalar to differentiate, scaled if the optimizer
+        scales it.
+      loss: The loss of the micro-batch, a scalar.
       optimizer: The optimizer that updates the weights.
     """
 
     traced: Traced
+    loss: tf.Tensor
     optimizer: Any
 
 
@@ -66,6 +70,7 @@ def make_template(
     fed = [v1.placeholder_with_default(t, t.shape) for t in tf.nest.flatten(arguments)]
     made_by: list[int] = []  # The number of ops in the graph when each stage began, and at the end.
     results: list[OptimizerFunctionOutput] = []
+    differentiated: list[tf.Tensor] = []
 
     def noting_the_start(stage: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
@@ -84,6 +89,7 @@ def make_template(
                 f"{result!r}."
             )
         results.append(result)
+        differentiated.append(loss_to_differentiate(result.opt, result.loss))
         return result.loss
 
     stages = [*spec.computational_stages[:-1], last_stage]
@@ -103,8 +109,8 @@ def make_template(
         traced=Traced(
             graph=graph,
             arguments=tuple(fed),
-            outputs=(),
-            loss=results[0].loss,
+            outputs=(results[0].loss,),
+            loss=differentiated[0],
             stage_of=stage_of,
             stage_names=tuple(f"stage_{i}" for i in range(len(stages))),
             trained=trained,
@@ -112,6 +118,7 @@ def make_template(
             effects=updates,
             refuse_outside=_refuse_outside,
         ),
+        loss=results[0].loss,
         optimizer=results[0].opt,
     )
 

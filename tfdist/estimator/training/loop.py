@@ -55,6 +55,7 @@ from tfdist.estimator.inputs.batches import Input, call_input_fn, make_input
 from tfdist.estimator.pipelined import in_steps
 from tfdist.estimator.spec import ModeKeys
 from tfdist.estimator.training import stop_signals
+from tfdist.estimator.training.half_weights_check import check_half_weights
 from tfdist.estimator.training.model_check import warn_if_nothing_is_learnt
 from tfdist.estimator.training.peers import Peers, find_peers
 from tfdist.estimator.training.progress_report import NoReport, make_report
@@ -92,6 +93,7 @@ def train(call: TrainCall) -> None:
                 for scope in _scopes(call, strategy, placement):
                     scopes.enter_context(scope)
                 model = _build(call, strategy, placement, peers, report, found)
+            check_half_weights(v1.get_default_graph())
             # Savers and summaries are built outside the strategy's scope.
             peers.log_places(model.training)
             if call.iterations == 1:  # The ops inside a loop cannot be seen from outside.
@@ -100,7 +102,15 @@ def train(call: TrainCall) -> None:
             sessions.add_saver(spec.scaffold, call.config)
             scaffold = peers.make_scaffold(spec.scaffold)
             hooks, limits = all_hooks(
-                call, spec, peers, signals, scaffold, model.inputs, model.loss, model.global_step
+                call,
+                spec,
+                peers,
+                signals,
+                scaffold,
+                model.inputs,
+                model.training.train_op,
+                model.loss,
+                model.global_step,
             )
             with peers.watched():
                 session = peers.open_session(hooks, scaffold, found, limits)

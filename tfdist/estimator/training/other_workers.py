@@ -45,6 +45,7 @@ from tfdist.strategies.multi_worker import MultiWorkerStrategy
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.private_tensorflow import stop_limit_of
 from tfdist.strategies.values.gather_text import TextExchange
+from tfdist.training.loss_scale import loss_scales_in
 
 
 class OtherWorkers:
@@ -256,6 +257,10 @@ class OtherWorkers:
                 "the step to stop at (steps, max_steps, StopAtStepHook)": last_step_of(
                     [*limits, *limits_of_hooks], found.step
                 ),
+                "the loss scale": "; ".join(
+                    scale.settings for scale in loss_scales_in(v1.get_default_graph())
+                )
+                or "none",
                 WEIGHT_CHECK: read_weight_check(os.environ),
             },
         )

@@ -17,6 +17,7 @@ from tfdist.estimator.inputs.batches import Input
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.estimator.training.peers import Peers
 from tfdist.estimator.training.progress_report import SavingNotes
+from tfdist.estimator.training.skipped_steps import hooks_with_loss_scales
 from tfdist.estimator.training.step_profile.hook import StepProfileHook
 from tfdist.estimator.training.stop_signals import StopSignals
 from tfdist.estimator.training.train_call import Hooks, TrainCall
@@ -31,6 +32,7 @@ def all_hooks(
     signals: StopSignals,
     scaffold: v1.train.Scaffold,
     inputs: Input,
+    train_op: tf.Operation,
     loss: tf.Tensor,
     global_step: tf.Variable,
 ) -> tuple[Hooks, list[StepLimit]]:
@@ -45,6 +47,7 @@ def all_hooks(
       signals: The stop signals of this process.
       scaffold: The scaffold of the session.
       inputs: The input of the model.
+      train_op: The op that each session call runs.
       loss: The loss to report, a scalar.
       global_step: The global step.
     """
@@ -88,7 +91,7 @@ def all_hooks(
     of_input = peers.hooks_of_input(inputs)
     hooks += [] if inputs.starts_last else of_input
     hooks += of_user(call.hooks)
-    hooks += peers.hooks_against_nan(loss)
+    hooks += hooks_with_loss_scales(peers.hooks_against_nan(loss), train_op, logs=peers.is_chief)
     if config.log_step_count_steps is not None:
         every = max(1, config.log_step_count_steps // iterations)
         hooks.append(

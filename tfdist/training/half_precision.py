@@ -1,0 +1,59 @@
+"""Gradients and weights in half precision: float32 before anything is added, and who may update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.strategies.placement import HOST
+from tfdist.training.name_patterns import name_of
+
+HALVES = (tf.float16, tf.bfloat16)
+
+_STOCK = ("keras", "tensorflow", "tf_keras")
+
+
+def is_half(value: Any) -> bool:
+    """Returns whether a tensor, variable or `tf.IndexedSlices` is in half precision."""
+    return value.dtype.base_dtype in HALVES
+
+
+def in_float32(gradient: Any) -> Any:
+    """Returns a gradient in float32 if it is in half precision.
+
+    The cast is on the host, so that half the bytes are copied to it.
+
+    Args:
+      gradient: A tensor or `tf.IndexedSlices` of any shape, or None.
+    """
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        values = in_float32(gradient.values)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    gradient = tf.convert_to_tensor(gradient)
+    if not is_half(gradient):
+        return gradient
+    with tf.device(HOST):
+        return tf.cast(gradient, tf.float32)
+
+
+def refuse_stock_on_halves(optimizer: Any, variables: Iterable[Any]) -> None:
+    """Raises a ValueError if an optimizer of TensorFlow or Keras would update half weights."""
+    if type(optimizer).__module__.partition(".")[0] not in _STOCK:
+        return
+    for variable in variables:
+        if is_half(variable):
+            raise ValueError(stock_on_halves(type(optimizer).__name__, name_of(variable), variable))
+
+
+def stock_on_halves(optimizer: str, variable: str, half: Any) -> str:
+    """Returns the message about an optimizer that computes in the dtype of half weights."""
+    dtype = half.dtype.base_dtype.name
+    return (
+        f"{optimizer} would update {variable} in {dtype}, where its slots and small updates are "
+        "lost. Use LAMB, LARS, AdamW or SGD of tfdist.training, which compute in float32, or make "
+        f"the variable in float32 and cast its value to {dtype}."
+    )

@@ -1,0 +1,376 @@
+"""LossScaleOptimizer: small half-precision gradients survive, and steps that overflow are skipped.
+
+device of each replica            host of each worker
+-----------------------           ------------------------------------------------------------
+loss x scale                 <--- scale
+backward, in half precision
+scaled gradients             ---> float32 -> summed over replicas and workers   (a collective)
+                                  all finite?            (bit-equal, so alike on every worker)
+                                  yes: / scale -> the wrapped optimizer updates
+                                  no:  weights and slots stay
+                                  next scale, counters
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.strategies.placement import HOST
+from tfdist.training.half_precision import in_float32
+from tfdist.training.name_patterns import name_of
+from tfdist.training.optimizer import OptimizerWrapper, Pairs
+from tfdist.training.scale_rules import (
+    FiniteRule,
+    FixedScale,
+    HistogramRule,
+    ScaleRule,
+    ScheduledScale,
+)
+
+# Graph collection of the `LossScale`s in a graph. Only keys that are strings are exported with it.
+_LOSS_SCALES = ("tfdist_loss_scales",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossScale:
+    """The loss scale of a graph, for the Estimator, which reports it.
+
+    Attributes:
+      scale: Adds ops that read the scale of the coming step, a float32 scalar.
+      skipped_steps: int64 scalar variable: the number of skipped steps so far.
+      skipped_in_a_row: int64 scalar variable: the number of steps just before that were skipped
+        with the lowest scale.
+      last_skipped: float64 variable, [3 + gradients], not in the checkpoint: the number of the last
+        skipped step, the scale before and after it, and 1 for each gradient that was not finite.
+      names: The names of the variables that the gradients are for.
+      settings: The settings in words, equal on all workers.
+    """
+
+    scale: Callable[[], tf.Tensor]
+    skipped_steps: tf.Variable
+    skipped_in_a_row: tf.Variable
+    last_skipped: tf.Variable
+    names: Sequence[str]
+    settings: str
+
+
+class LossScaleOptimizer(OptimizerWrapper):
+    """An optimizer whose loss is multiplied by a scale, and whose gradients are divided by it.
+
+    Micikevicius et al., "Mixed Precision Training", 2018. Half precision has no gradients below
+    6e-8 (float16); multiplied by the scale they are kept. If a reduced gradient is not finite, the
+    step is skipped on all workers: the global step counts it, weights and slots stay. The scale
+    adapts. Its state is in the checkpoint, as `loss_scale/...`.
+
+    Take the gradients from `compute_gradients`, or compute them from `get_scaled_loss(loss)`.
+
+    Args:
+      inner_optimizer: A v1 optimizer, one of tf_keras, or another wrapper of this package.
+      dynamic: True adapts the scale; a number is a fixed scale; False is `initial_scale` fixed; a
+        dict {step: scale} has the first global step of each scale.
+      initial_scale: The first scale. None is 2**15 for "finite" and 1 for "histogram".
+      dynamic_growth_steps: For "finite" the number of finite steps in a row after which the scale
+        rises (None: 2000), for "histogram" the number of steps between two changes (None: 8).
+      growth_factor: The factor by which the scale rises.
+      backoff_factor: The factor by which it falls.
+      min_scale: The lowest scale.
+      max_scale: The highest scale (None: 2**24); "histogram" stays below it (None: 2**15).
+      rule: "finite" falls after each skipped step. "histogram" is the original system's rule; it
+        falls when more than 1e-5 of the values are above float16's largest number.
+
+    Raises:
+      TypeError: If `inner_optimizer` has no `apply_gradients`, or `dynamic` is of another type.
+      ValueError: If a number is out of range, or wrappers are in a wrong order.
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        dynamic: bool | float | Mapping[int, float] = True,
+        initial_scale: float | None = None,
+        dynamic_growth_steps: int | None = None,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        min_scale: float = 1.0,
+        max_scale: float | None = None,
+        rule: Literal["finite", "histogram"] | HistogramRule = "finite",
+    ) -> None:
+        name = type(inner_optimizer).__name__
+        if name in _OTHERS and not isinstance(inner_optimizer, OptimizerWrapper):
+            raise ValueError(
+                f"the loss would be scaled twice, since {name} of TensorFlow or Keras scales it, "
+                "too. Give LossScaleOptimizer the optimizer inside it."
+            )
+        super().__init__(inner_optimizer)
+        self._rule = (
+            rule
+            if isinstance(rule, HistogramRule)  # With settings that only the original has.
+            else _make_rule(
+                dynamic,
+                initial_scale,
+                dynamic_growth_steps,
+                growth_factor,
+                backoff_factor,
+                min_scale,
+                max_scale,
+                rule,
+            )
+        )
+        self._state: dict[Any, dict[str, Any]] = {}
+        self._has_scaled = self._has_unscaled = False
+
+    @property
+    def loss_scale(self) -> tf.Tensor:
+        """The scale of the coming step, a float32 scalar."""
+        return self._scale(self._variables())
+
+    @property
+    def skipped_steps(self) -> tf.Tensor:
+        """The number of steps that were skipped so far, an int64 scalar."""
+        return self._variables()["skipped_steps"].read_value()
+
+    def get_scaled_loss(self, loss: Any) -> Any:
+        """Returns the loss times the scale, a scalar; the loss whose gradients to compute.
+
+        Args:
+          loss: A scalar, or a function that returns it.
+        """
+        if callable(loss):
+            return lambda: self.get_scaled_loss(loss())
+        self._has_scaled, self._has_unscaled = True, False
+        loss = tf.convert_to_tensor(loss)
+        if loss.dtype.size < tf.float32.size:
+            v1.logging.warning(
+                "The loss is %s, in which a scaled loss soon is infinite. Compute it in float32: "
+                "tf.cast(logits, tf.float32).",
+                loss.dtype.name,
+            )
+            loss = tf.cast(loss, tf.float32)
+        return loss * tf.cast(self.loss_scale, loss.dtype)
+
+    def loss_to_differentiate(self, loss: Any) -> Any:
+        return self.get_scaled_loss(loss)
+
+    def get_unscaled_gradients(self, gradients: Iterable[Any]) -> list[Any]:
+        """Returns gradients of a scaled loss divided by the scale, in float32.
+
+        For a host function that changes the gradients before it gives them to `apply_gradients`,
+        which then does not divide them again.
+
+        Args:
+          gradients: Tensors, `tf.IndexedSlices` or None.
+        """
+        self._has_unscaled = True
+        scale = self.loss_scale
+        return [
+            None if gradient is None else _divided(in_float32(gradient), scale)
+            for gradient in gradients
+        ]
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[Any, Any]],
+        global_step: Any = None,
+        name: str | None = None,
+        skip_gradients_aggregation: bool = False,
+    ) -> Any:
+        """Reduces the scaled gradients in float32, divides them by the scale, updates or skips.
+
+        A collective: every worker and every replica must call it, with the same variables. The
+        arguments are those of `OptimizerWrapper.apply_gradients`.
+
+        Raises:
+          ValueError: If no variable has a gradient, or the loss was not scaled.
+        """
+        if not self._has_scaled:
+            raise ValueError(
+                f"{self.get_name()}.apply_gradients got gradients of a loss that was not scaled. "
+                "Take them from compute_gradients(loss), or from get_scaled_loss(loss)."
+            )
+        return super().apply_gradients(
+            grads_and_vars, global_step, name, skip_gradients_aggregation
+        )
+
+    def variables(self) -> list[Any]:
+        return [*super().variables(), *self._variables().values()]
+
+    def _update(self, reduced: Pairs) -> Any:
+        variables = self._variables()
+        state = {name: variables[name].read_value() for name in self._rule.first_state()}
+        step = _global_step()  # []
+        scale = self._rule.scale(state, step)  # []
+        values = [_values_of(gradient) for gradient, _ in reduced]
+        is_bad = tf.stack(  # [gradients]
+            [~tf.reduce_all(tf.math.is_finite(one)) for one in values]
+        )
+        is_finite = ~tf.reduce_any(is_bad)
+        scaled = [one * scale for one in values] if self._has_unscaled else values
+        new_state = self._rule.next_state(state, is_finite, scaled)
+        new_scale = self._rule.scale(new_state, step + 1)
+        note = self._note_of_skipped(reduced)
+
+        def update() -> tf.Tensor:
+            divisor = None if self._has_unscaled else scale
+            unscaled = [(_divided(gradient, divisor), v) for gradient, v in reduced]
+            return _after(self.apply_reduced(unscaled))
+
+        def skip() -> tf.Tensor:
+            numbers = [tf.cast(one, tf.float64) for one in (step + 1, scale, new_scale)]
+            flags = tf.cast(is_bad, tf.float64)
+            return _after(None if note is None else note(tf.concat([numbers, flags], axis=0)))
+
+        is_done = tf.cond(is_finite, update, skip)
+        skipped, in_a_row = (variables[name].read_value() for name in _COUNTERS)
+        new_in_a_row = tf.where(self._rule.is_lowest(state), in_a_row + 1, np.int64(0))
+        new = {
+            **new_state,
+            "skipped_steps": tf.where(is_finite, skipped, skipped + 1),
+            "skipped_in_a_row": tf.where(is_finite, np.int64(0), new_in_a_row),
+        }
+        with tf.control_dependencies([is_done, *new.values()]):  # All reads come first.
+            return tf.group(*(v1.assign(variables[name], one) for name, one in new.items()))
+
+    def _scale(self, variables: Mapping[str, Any]) -> tf.Tensor:
+        state = {name: variables[name].read_value() for name in self._rule.first_state()}
+        return self._rule.scale(state, _global_step())
+
+    def _variables(self) -> dict[str, Any]:
+        """Returns the variables of the present graph, which replicas share; makes them once."""
+        with tf.init_scope():  # In a loop of steps, the graph around the loop.
+            is_eager = tf.executing_eagerly()
+            graph = None if is_eager else v1.get_default_graph()
+        if graph not in self._state:
+            first = {**self._rule.first_state(), **dict.fromkeys(_COUNTERS, np.int64(0))}
+            self._state[graph] = {
+                name: self._variable(name, value, is_eager) for name, value in first.items()
+            }
+        return self._state[graph]
+
+    def _variable(self, name: str, value: Any, is_eager: bool) -> tf.Variable:
+        name = f"loss_scale/{name}"
+        if is_eager:
+            with tf.init_scope(), tf.device(HOST):
+                variable = tf.Variable(value, trainable=False, name=name)
+            self._track_trackable(variable, name.replace("/", "_"))
+            return variable
+        with tf.name_scope(""), tf.device(HOST):
+            return v1.Variable(value, trainable=False, name=name, use_resource=True)
+
+    def _note_of_skipped(self, reduced: Pairs) -> Callable[[tf.Tensor], Any] | None:
+        """Makes the variable about the last skipped step, and adds the scale to the graph's.
+
+        Returns:
+          A function that assigns the variable; None outside of v1 graphs.
+        """
+        with tf.init_scope():
+            if tf.executing_eagerly():
+                return None
+            graph = v1.get_default_graph()
+        with tf.name_scope(""), tf.device(HOST):
+            last_skipped = v1.Variable(
+                np.zeros(3 + len(reduced)),
+                trainable=False,
+                name="loss_scale/last_skipped",
+                collections=[v1.GraphKeys.LOCAL_VARIABLES],
+                use_resource=True,
+            )
+        variables = self._variables()
+        graph.add_to_collection(
+            _LOSS_SCALES,
+            LossScale(
+                scale=lambda: self._scale(variables),
+                skipped_steps=variables["skipped_steps"],
+                skipped_in_a_row=variables["skipped_in_a_row"],
+                last_skipped=last_skipped,
+                names=[name_of(variable) for _, variable in reduced],
+                settings=self._rule.describe(),
+            ),
+        )
+        return lambda value: v1.assign(last_skipped, value).op
+
+
+_COUNTERS = ("skipped_steps", "skipped_in_a_row")
+
+# Optimizers of TensorFlow and Keras that scale the loss as well.
+_OTHERS = (
+    "LossScaleOptimizer",
+    "LossScaleOptimizerV3",
+    "MixedPrecisionLossScaleOptimizer",
+)
+
+
+def loss_scales_in(graph: tf.Graph) -> list[LossScale]:
+    """Returns the loss scales whose optimizers update variables in a graph."""
+    return list(graph.get_collection(_LOSS_SCALES))
+
+
+def _make_rule(
+    dynamic: bool | float | Mapping[int, float],
+    initial_scale: float | None,
+    growth_steps: int | None,
+    growth_factor: float,
+    backoff_factor: float,
+    min_scale: float,
+    max_scale: float | None,
+    rule: str,
+) -> ScaleRule:
+    if rule not in ("finite", "histogram"):
+        raise ValueError(f'rule must be "finite" or "histogram", got {rule!r}.')
+    by_histogram = rule == "histogram"
+    if initial_scale is None:
+        initial_scale = 1.0 if by_histogram else 2.0**15
+    if dynamic is not True:
+        if by_histogram:
+            raise ValueError(
+                f'rule="histogram" adapts the scale, got dynamic={dynamic!r}. Leave one of them '
+                "out."
+            )
+        if isinstance(dynamic, Mapping):
+            return ScheduledScale(scales=dict(dynamic))
+        return FixedScale(value=initial_scale if dynamic is False else dynamic)
+    if by_histogram:
+        return HistogramRule(
+            initial_scale=initial_scale,
+            update_steps=8 if growth_steps is None else growth_steps,
+            increase_factor=growth_factor,
+            decrease_factor=backoff_factor,
+            min_scale=min_scale,
+            max_scale=2.0**15 if max_scale is None else max_scale,
+        )
+    return FiniteRule(
+        initial_scale=initial_scale,
+        growth_steps=2000 if growth_steps is None else growth_steps,
+        growth_factor=growth_factor,
+        backoff_factor=backoff_factor,
+        min_scale=min_scale,
+        max_scale=2.0**24 if max_scale is None else max_scale,
+    )
+
+
+def _global_step() -> tf.Tensor:
+    """Returns the number of steps before this one, an int64 scalar; 0 without a global step."""
+    step = v1.train.get_global_step()
+    return tf.constant(0, tf.int64) if step is None else tf.cast(step.read_value(), tf.int64)
+
+
+def _values_of(gradient: Any) -> tf.Tensor:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _divided(gradient: Any, divisor: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        values = _divided(gradient.values, divisor)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient if divisor is None else gradient / tf.cast(divisor, gradient.dtype)
+
+
+def _after(op: Any) -> tf.Tensor:
+    """Returns a tensor that exists once an op has run; both branches of a condition return one."""
+    with tf.control_dependencies([op] if isinstance(op, (tf.Tensor, tf.Operation)) else []):
+        return tf.constant(True)

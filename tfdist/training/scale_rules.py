@@ -1,0 +1,264 @@
+"""Rules of the loss scale: pure functions of its state and of a step's reduced gradients.
+
+The state is a dict of scalars by name. The optimizer keeps each in a variable, on every worker with
+the same bits, so that all workers scale alike without a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.training.checks import check_number, check_steps
+from tfdist.training.schedules import stepped
+
+State = dict[str, Any]
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+# The original's two bins divide the magnitudes of float16 gradients here: on an IPU larger ones are
+# saturated, elsewhere they are infinite.
+_SATURATED = float(np.finfo(np.float16).max)
+
+
+class ScaleRule(Protocol):
+    """A rule that gives each step its loss scale."""
+
+    def first_state(self) -> State:
+        """Returns the state before the first step: NumPy scalars, in a fixed order."""
+
+    def scale(self, state: State, step: Any) -> Any:
+        """Returns the scale of the step after `step` steps, a float32 scalar above 0."""
+
+    def next_state(self, state: State, is_finite: Any, gradients: Sequence[Any]) -> State:
+        """Returns the state after a step.
+
+        Args:
+          state: The state before it.
+          is_finite: Whether all reduced gradients are finite, a boolean scalar.
+          gradients: The reduced and scaled gradients, tensors of float32 and of any shapes.
+        """
+
+    def is_lowest(self, state: State) -> Any:
+        """Returns whether the scale cannot fall any further, a boolean scalar."""
+
+    def describe(self) -> str:
+        """Returns the settings in words, to compare them between workers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedScale:
+    """The same scale in every step.
+
+    Attributes:
+      value: The scale.
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        check_scale("a fixed loss scale", self.value)
+
+    def first_state(self) -> State:
+        return {}
+
+    def scale(self, state: State, step: Any) -> Any:
+        return tf.constant(self.value, tf.float32)
+
+    def next_state(self, state: State, is_finite: Any, gradients: Sequence[Any]) -> State:
+        return {}
+
+    def is_lowest(self, state: State) -> Any:
+        return tf.constant(True)
+
+    def describe(self) -> str:
+        return f"fixed at {self.value:g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledScale:
+    """A scale that is constant from each of some global steps on.
+
+    Attributes:
+      scales: The first step of each scale, in increasing order from 0, and the scale.
+    """
+
+    scales: Mapping[int, float]
+
+    def __post_init__(self) -> None:
+        steps = list(self.scales)
+        for step in steps:
+            check_steps("a step of the loss scales", step, least=0)
+        if not steps or steps[0] != 0 or steps != sorted(steps):
+            raise ValueError(
+                f"the steps of the loss scales must increase from 0 on, got {steps}. Write "
+                "{0: 4096, 1500: 256}."
+            )
+        for step, scale in self.scales.items():
+            check_scale(f"the loss scale from step {step} on", scale)
+
+    def first_state(self) -> State:
+        return {}
+
+    def scale(self, state: State, step: Any) -> Any:
+        return stepped(self.scales)(step)
+
+    def next_state(self, state: State, is_finite: Any, gradients: Sequence[Any]) -> State:
+        return {}
+
+    def is_lowest(self, state: State) -> Any:
+        return tf.constant(True)
+
+    def describe(self) -> str:
+        return f"scheduled {dict(self.scales)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FiniteRule:
+    """Falls when a gradient is not finite, rises after a number of steps without one.
+
+    Micikevicius et al., "Mixed Precision Training", 2018, section 3.2 and 5: after a step whose
+    gradients are not finite the scale is max(scale backoff_factor, min_scale); after `growth_steps`
+    finite ones in a row it is min(scale growth_factor, max_scale).
+    """
+
+    initial_scale: float
+    growth_steps: int
+    growth_factor: float
+    backoff_factor: float
+    min_scale: float
+    max_scale: float
+
+    def __post_init__(self) -> None:
+        check_steps("dynamic_growth_steps", self.growth_steps)
+        check_number("growth_factor", self.growth_factor, above=1)
+        check_number("backoff_factor", self.backoff_factor, above=0, below=1)
+        check_scale("min_scale", self.min_scale)
+        check_scale("max_scale", self.max_scale)
+        check_scale("initial_scale", self.initial_scale)
+        if not self.min_scale <= self.initial_scale <= self.max_scale:
+            raise ValueError(
+                f"initial_scale must lie between min_scale and max_scale, got "
+                f"{self.initial_scale:g} and {self.min_scale:g} to {self.max_scale:g}."
+            )
+
+    def first_state(self) -> State:
+        return {"scale": np.float32(self.initial_scale), "good_steps": np.int64(0)}
+
+    def scale(self, state: State, step: Any) -> Any:
+        return state["scale"]
+
+    def next_state(self, state: State, is_finite: Any, gradients: Sequence[Any]) -> State:
+        scale = state["scale"]
+        good_steps = tf.where(is_finite, state["good_steps"] + 1, np.int64(0))
+        grows = good_steps >= self.growth_steps
+        larger = tf.minimum(scale * np.float32(self.growth_factor), np.float32(self.max_scale))
+        smaller = tf.maximum(scale * np.float32(self.backoff_factor), np.float32(self.min_scale))
+        return {
+            "scale": tf.where(is_finite, tf.where(grows, larger, scale), smaller),
+            "good_steps": tf.where(grows, np.int64(0), good_steps),
+        }
+
+    def is_lowest(self, state: State) -> Any:
+        return state["scale"] <= np.float32(self.min_scale)
+
+    def describe(self) -> str:
+        return (
+            f"dynamic from {self.initial_scale:g}, x {self.growth_factor:g} after "
+            f"{self.growth_steps} steps, x {self.backoff_factor:g} if not finite, "
+            f"{self.min_scale:g} to {self.max_scale:g}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistogramRule:
+    """The original's automatic scaling: falls when too many values are saturated.
+
+    Gradient values are counted in two bins: magnitudes below float16's largest number, and others.
+    After each `update_steps` steps the scale is max(scale decrease_factor, min_scale) if the share
+    of the upper bin is above `ratio_threshold`, else scale increase_factor, unless that reached
+    `max_scale`.
+
+    Attributes:
+      initial_scale: The first scale.
+      update_steps: Steps between two changes.
+      increase_factor: See above.
+      decrease_factor: See above.
+      min_scale: The lowest scale.
+      max_scale: The scale stays below it.
+      ratio_threshold: See above.
+      accumulates: Whether the values of all steps since the last change are counted, or only those
+        of the last step.
+    """
+
+    initial_scale: float
+    update_steps: int
+    increase_factor: float
+    decrease_factor: float
+    min_scale: float
+    max_scale: float
+    ratio_threshold: float = 1e-5
+    accumulates: bool = True
+
+    def __post_init__(self) -> None:
+        check_steps("dynamic_growth_steps", self.update_steps)
+        check_number("growth_factor", self.increase_factor, above=0)
+        check_number("backoff_factor", self.decrease_factor, above=0, below=self.increase_factor)
+        check_scale("min_scale", self.min_scale)
+        check_scale("max_scale", self.max_scale)
+        check_scale("initial_scale", self.initial_scale)
+        if not self.min_scale <= self.initial_scale < self.max_scale:
+            raise ValueError(
+                f"initial_scale must be at least min_scale and below max_scale, got "
+                f"{self.initial_scale:g} and {self.min_scale:g} to {self.max_scale:g}."
+            )
+
+    def first_state(self) -> State:
+        zero = np.int64(0)
+        scale = np.float32(self.initial_scale)
+        return {"scale": scale, "steps": zero, "saturated": zero, "values": zero}
+
+    def scale(self, state: State, step: Any) -> Any:
+        return state["scale"]
+
+    def next_state(self, state: State, is_finite: Any, gradients: Sequence[Any]) -> State:
+        is_upper = [~(tf.abs(gradient) < _SATURATED) for gradient in gradients]  # NaN, too.
+        saturated = tf.add_n([tf.math.count_nonzero(one) for one in is_upper])
+        values = tf.add_n([tf.size(gradient, tf.int64) for gradient in gradients])
+        if self.accumulates:
+            saturated, values = saturated + state["saturated"], values + state["values"]
+        steps = state["steps"] + 1
+        share = tf.cast(saturated, tf.float64) / tf.cast(tf.maximum(values, 1), tf.float64)
+        scale = state["scale"]
+        larger = scale * np.float32(self.increase_factor)
+        larger = tf.where(larger < np.float32(self.max_scale), larger, scale)
+        smaller = tf.maximum(scale * np.float32(self.decrease_factor), np.float32(self.min_scale))
+        changed = tf.where(share > self.ratio_threshold, smaller, larger)
+        is_due = steps >= self.update_steps
+        zero = np.int64(0)
+        return {
+            "scale": tf.where(is_due, changed, scale),
+            "steps": tf.where(is_due, zero, steps),
+            "saturated": tf.where(is_due, zero, saturated),
+            "values": tf.where(is_due, zero, values),
+        }
+
+    def is_lowest(self, state: State) -> Any:
+        return state["scale"] <= np.float32(self.min_scale)
+
+    def describe(self) -> str:
+        return (
+            f"by histogram from {self.initial_scale:g}, each {self.update_steps} steps x "
+            f"{self.increase_factor:g} or x {self.decrease_factor:g} above "
+            f"{self.ratio_threshold:g}{'' if self.accumulates else ' of the last step'}, "
+            f"{self.min_scale:g} to below {self.max_scale:g}"
+        )
+
+
+def check_scale(name: str, value: Any) -> float:
+    """Returns a loss scale after checking that float32 has it and that it is above 0."""
+    return check_number(name, value, above=0, below=_LARGEST)
