@@ -42,8 +42,8 @@ UNEXPORTED = {
 DIFFERENCES = {
     "Estimator": "also takes train_batch_size, eval_batch_size and predict_batch_size",
     "EstimatorSpec": "also has host_call and eval_metrics",
-    "RunConfig": "also has `device`; no parameter servers; several workers need train_distribute",
-    "train_and_evaluate": "no parameter servers; without an evaluator task worker 0 evaluates",
+    "RunConfig": "also has `device` and `parameter_servers`; several workers need train_distribute",
+    "train_and_evaluate": "without an evaluator task worker 0 evaluates; a ps task ends",
     "tf.keras.estimator.model_to_estimator": "models of tf_keras only; all weights are kept, not "
     "only the trainable ones",
     "tf.compat.v1.keras.estimator.model_to_estimator": "the same",

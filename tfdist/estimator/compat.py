@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
+
+from tfdist.cluster.environment import PARAMETER_SERVERS
+from tfdist.estimator.run_config_rules import check_setting
 
 # TensorFlow has several modules for its API. tf.compat.v1 is one module, and sys.modules has
 # another one as tensorflow._api.v2.compat.v1. Each also contains the API of the other version.
@@ -22,7 +26,7 @@ _KERAS = {
 }
 
 
-def enable_compat() -> None:
+def enable_compat(*, parameter_servers: Literal["replace"] | None = None) -> None:
     """Puts `tfdist.estimator` where TensorFlow had tf.estimator up to 2.15.
 
     Call it once, before the first import of a module that uses tf.estimator. Further calls have no
@@ -34,9 +38,17 @@ def enable_compat() -> None:
       `tf.compat.v1.keras.estimator.model_to_estimator`;
     * `from tensorflow_estimator import estimator`, the v1 version, unless that is installed.
 
+    Args:
+      parameter_servers: "replace" sets the environment variable TFDIST_PARAMETER_SERVERS: every
+        `RunConfig` of this process then has `parameter_servers="replace"`.
+
     Raises:
+      ValueError: If `parameter_servers` is something else.
       RuntimeError: If this TensorFlow includes tf.estimator.
     """
+    if parameter_servers is not None:
+        check_setting("parameter_servers", parameter_servers)
+        os.environ[PARAMETER_SERVERS] = parameter_servers
     from tfdist import estimator as v2
     from tfdist.estimator import v1
 

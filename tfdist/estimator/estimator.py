@@ -35,6 +35,7 @@ from tfdist.estimator.run_config import RunConfig, decide_model_dir, default_ses
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
 from tfdist.estimator.task_role import refuse_parameter_servers
 from tfdist.estimator.training.loop import train
+from tfdist.estimator.training.parameter_servers import end_if_server, notify_servers
 from tfdist.estimator.training.train_call import FoundCheckpoint, TrainCall, saves_checkpoints
 
 _OVERRIDABLE = frozenset(
@@ -516,6 +517,7 @@ class Estimator:
     def _check_role(self) -> None:
         """Raises an error in a task, or a cluster, that does not train."""
         config = self._config
+        end_if_server(config)
         if config.task_type in ("evaluator", "ps"):
             raise ValueError(
                 f"Train has been called wrong configuration: this task is {config.task_type!r}. "
@@ -527,6 +529,7 @@ class Estimator:
                 f"TF_CONFIG lists {config.num_worker_replicas} workers, but RunConfig has no "
                 "train_distribute. Give it tfdist.strategies.MultiWorkerStrategy()."
             )
+        notify_servers(config)
 
     def _check_overrides(self) -> None:
         """Raises an error for subclasses that override methods which the Estimator relies on."""
