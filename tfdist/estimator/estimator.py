@@ -84,7 +84,7 @@ class Estimator:
         eval_batch_size: int | None = None,
         predict_batch_size: int | None = None,
     ) -> None:
-        self._check_overrides()
+        Estimator._assert_members_are_not_overridden(self)
         if config is None:
             v1.logging.info("Using default config.")
             config = RunConfig()
@@ -99,6 +99,12 @@ class Estimator:
             train_batch_size, eval_batch_size, predict_batch_size, self._config, params
         )
         self._warm_start = warm_start.warm_start_settings(warm_start_from)
+        # Libraries read these attributes of tf.estimator's class. A change has no effect.
+        self._warm_start_settings = self._warm_start
+        self._session_config = self._config.session_config
+        self._device_fn = self._config.device_fn
+        self._train_distribution = self._config.train_distribute
+        self._eval_distribution = self._config.eval_distribute
         if params is None and "params" in argument_names(model_fn):
             v1.logging.warning("Estimator's model_fn (%s) includes params argument, but params are "
                                "not passed to Estimator.", model_fn)  # fmt: skip
@@ -531,8 +537,11 @@ class Estimator:
             )
         notify_servers(config)
 
-    def _check_overrides(self) -> None:
-        """Raises an error for subclasses that override methods which the Estimator relies on."""
+    def _assert_members_are_not_overridden(self) -> None:
+        """Raises an error for subclasses that override methods which the Estimator relies on.
+
+        Libraries replace this function, by its name in tf.estimator, to override them all the same.
+        """
         own = {name for name in vars(Estimator) if not name.startswith("__")} - _OVERRIDABLE
         overridden = sorted(
             name
