@@ -75,6 +75,7 @@ install_horovod() {
     case $code in
         0)
             rm -f "$state/horovod-failed"
+            "$python" -m tfdist.process.open_mpi >&2
             echo "$key" >"$state/horovod"
             ;;
         3) # Cannot be built here: gRPC needs none of it.

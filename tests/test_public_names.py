@@ -41,6 +41,9 @@ PUBLIC = {
         DNNRegressor LinearClassifier LinearEstimator LinearRegressor
         classifier_parse_example_spec regressor_parse_example_spec
     """,
+    "tfdist.estimator.compat": """
+        enable_compat
+    """,
     "tfdist.estimator.export": """
         ClassificationOutput EvalOutput ExportOutput PredictOutput RegressionOutput
         ServingInputReceiver SupervisedInputReceiver TensorServingInputReceiver TrainOutput
@@ -61,7 +64,7 @@ PUBLIC = {
         BaselineClassifier BaselineEstimator BaselineRegressor DNNClassifier DNNEstimator
         DNNLinearCombinedClassifier DNNLinearCombinedEstimator DNNLinearCombinedRegressor
         DNNRegressor Estimator LinearClassifier LinearEstimator LinearRegressor experimental
-        model_to_estimator
+        model_to_estimator tpu
     """,
     "tfdist.ipu": """
         distributed ipu_estimator ipu_multi_worker_strategy ipu_pipeline_estimator

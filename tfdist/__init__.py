@@ -1,11 +1,20 @@
 """Trains tf.estimator programs on several workers, on stock TensorFlow.
 
 Importing this package does not import TensorFlow. Its packages are attributes that are imported
-when they are used: `import tfdist`, then `tfdist.estimator.Estimator`.
+when they are used: `import tfdist`, then `tfdist.estimator.Estimator`. It sets the environment
+variables without which the Open MPI of this Python environment does not start, so that `hvd.init()`
+works.
 """
 
 import importlib
+import os
+import sys
+from pathlib import Path
 from typing import Any
+
+from tfdist.process import open_mpi
+
+os.environ.update(open_mpi.missing_variables(os.environ, Path(sys.prefix)))
 
 __version__ = "0.1.0"
 

@@ -25,7 +25,7 @@ def _recorded() -> Iterator[tuple[str, str, dict[str, str]]]:
     data = names.data()
     for version in ("v2", "v1", "keras"):
         for name, signatures in data[version].items():
-            if name not in names.OUT:
+            if name not in names.out():
                 yield name, names.place(name, version), signatures
 
 
@@ -39,11 +39,21 @@ def test_what_programs_import_from_modules_is_found(name: str) -> None:
     assert _find(names.UNEXPORTED[name]) is not None
 
 
-@pytest.mark.parametrize("name", names.OUT)
-def test_what_is_out_is_not_found(name: str) -> None:
-    for module in (tfe, v1):
-        with pytest.raises(AttributeError):
-            functools.reduce(getattr, name.split("."), module)
+@pytest.mark.parametrize("name", names.out())
+def test_the_use_of_what_is_out_says_what_to_take_instead(name: str) -> None:
+    found = functools.reduce(getattr, name.split("."), v1)
+    assert found is functools.reduce(getattr, name.split("."), v1)
+    subclass = type("Own", (found,), {})  # Libraries have such classes.
+    for kind in (found, subclass):
+        with pytest.raises(NotImplementedError, match=f"tf.estimator.{name} is not in tfdist. Use"):
+            kind(units=3)
+    with pytest.raises(AttributeError, match=f"{name} is not in tfdist. Use {names.out()[name]}"):
+        _ = found.anything
+
+
+def test_names_that_were_never_there_are_not_found() -> None:
+    for module in (tfe, v1, tfe.experimental, v1.experimental, v1.tpu, v1.tpu.experimental):
+        assert not hasattr(module, "Estimators")
 
 
 def _parts(signature: str) -> list[str]:

@@ -121,7 +121,8 @@ import numpy as np
 def model_fn(features, labels, mode):
     output = tf.layers.dense(features["x"], 1)
     loss = tf.losses.mean_squared_error(labels, output)
-    train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss, tf.train.get_global_step())
+    tf.summary.scalar("error", loss)
+    train_op = tf.train.AdamOptimizer(0.1).minimize(loss, tf.train.get_global_step())
     return tfe.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 x = np.ones([20, 1], np.float32)
@@ -130,11 +131,14 @@ many = lambda: tf.data.Dataset.from_tensor_slices(({"x": x}, x)).batch(4).repeat
 estimator = tfe.Estimator(model_fn, sys.argv[1]).train(one_epoch)
 replicas = tfe.RunConfig(device=tfe.DeviceConfig(num_replicas=2))
 tfe.Estimator(model_fn, sys.argv[1], replicas).train(many, steps=5)
-loops = tfe.RunConfig(device=tfe.DeviceConfig(iterations_per_loop=5))
+loops = tfe.RunConfig(device=tfe.DeviceConfig(iterations_per_loop=5), save_summary_steps=1)
 tfe.Estimator(model_fn, sys.argv[1], loops).train(many, steps=5)
 dnn = tfe.DNNClassifier([2], [tf.feature_column.numeric_column("x")])
 dnn.train(lambda: many().map(lambda x, y: (x, tf.cast(y, tf.int64))), steps=2)
 assert estimator.get_variable_value("global_step") == 15
+in_loops = tfe.Estimator(model_fn, config=loops).train(many, steps=5)
+assert in_loops.get_variable_names() == estimator.get_variable_names()
+assert "beta1_power" in in_loops.get_variable_names()
 """
 
 

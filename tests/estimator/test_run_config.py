@@ -541,6 +541,52 @@ def test_parameter_servers_are_refused_with_the_alternative(name: str) -> None:
             make(**{name: strategy})
 
 
+_WITH_SERVERS = {"worker": ["localhost:1"], "ps": ["localhost:2"]}
+
+
+def test_workers_replace_parameter_servers_if_asked(
+    tf_config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tf_config({"cluster": _WITH_SERVERS, "task": {"type": "worker", "index": 0}})
+    monkeypatch.setenv("TFDIST_PARAMETER_SERVERS", "replace")
+    for given in (None, v1.distribute.experimental.ParameterServerStrategy()):
+        config = RunConfig(train_distribute=given, eval_distribute=given)
+        assert isinstance(config.train_distribute, MultiWorkerStrategy)
+        assert config.eval_distribute is None
+        assert (config.is_chief, config.num_ps_replicas, config.num_worker_replicas) == (True, 0, 1)
+        assert config.cluster_spec.jobs == ["worker"]
+        assert config.replaced_servers == ("localhost:2",)
+    monkeypatch.delenv("TFDIST_PARAMETER_SERVERS")
+    assert RunConfig(parameter_servers="replace").replaced_servers == ("localhost:2",)
+    with pytest.raises(ClusterError, match=r'must have one "chief".*parameter_servers="replace"'):
+        RunConfig()
+    tf_config(
+        {
+            "cluster": {**_WITH_SERVERS, "chief": ["localhost:3"]},
+            "task": {"type": "chief", "index": 0},
+        }
+    )
+    assert RunConfig().num_ps_replicas == 1
+    assert RunConfig().replace(parameter_servers="replace").num_ps_replicas == 0
+
+
+def test_a_ps_task_and_an_evaluator_get_no_strategy_in_place_of_parameter_servers(
+    tf_config: Any,
+) -> None:
+    for task_type in ("ps", "evaluator"):
+        tf_config({"cluster": _WITH_SERVERS, "task": {"type": task_type, "index": 0}})
+        config = RunConfig(parameter_servers="replace")
+        assert (config.train_distribute, config.task_type) == (None, task_type)
+
+
+def test_another_word_for_parameter_servers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match='parameter_servers should be "replace" or None, got 3'):
+        RunConfig(parameter_servers=3)  # type: ignore[arg-type]
+    monkeypatch.setenv("TFDIST_PARAMETER_SERVERS", "yes")
+    with pytest.raises(ClusterError, match='TFDIST_PARAMETER_SERVERS is "yes": only "replace"'):
+        RunConfig()
+
+
 # What programs do with it.
 
 

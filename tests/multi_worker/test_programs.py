@@ -1,10 +1,14 @@
 """Programs written for tf.estimator, with two workers: TensorFlow's strategy, tensors as input."""
 
+import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from tfdist.testing import ReservedPorts
 
 ENGINES = ["grpc", "horovod"]
 
@@ -154,3 +158,64 @@ def test_an_optimizer_that_reduces_nothing_is_refused_by_every_worker(fake_clust
     for engine in ENGINES:
         for said in fake_cluster.run(train, num_workers=2, engine=engine):
             assert "OwnDescent.apply_gradients (" in said and "2 different models" in said
+
+
+_FOR_PARAMETER_SERVERS = """
+import sys
+import tensorflow.compat.v1 as tf
+from tfdist.estimator import enable_compat
+
+enable_compat(parameter_servers=sys.argv[2] or None)
+tf.disable_eager_execution()
+
+def input_fn():
+    return tf.data.Dataset.from_tensors([1.0, 2.0]).repeat(4)
+
+def model_fn(features, mode):
+    weight = tf.get_variable("weight", initializer=tf.constant([1.0, 1.0]))
+    loss = tf.reduce_sum(features * weight)
+    step = tf.train.get_global_step()
+    train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss, step)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+strategy = tf.distribute.experimental.ParameterServerStrategy()
+config = tf.estimator.RunConfig(train_distribute=strategy)
+estimator = tf.estimator.Estimator(model_fn, sys.argv[1], config)
+tf.estimator.train_and_evaluate(
+    estimator,
+    tf.estimator.TrainSpec(input_fn, max_steps=4),
+    tf.estimator.EvalSpec(input_fn, steps=1),
+)
+print("trained as", config.task_type)
+if config.is_chief:
+    print("weight", *estimator.get_variable_value("weight").round(5))
+"""
+
+
+def test_a_program_for_parameter_servers_trains_in_step_and_its_ps_task_ends(
+    fake_cluster: Any, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(_FOR_PARAMETER_SERVERS)
+    with ReservedPorts(3) as reserved, ExitStack() as running:
+        addresses = (f"localhost:{port}" for port in reserved.ports)
+        cluster = {task: [next(addresses)] for task in ("chief", "worker", "ps")}
+        runs = []
+        for task in cluster:
+            tf_config = {"cluster": cluster, "task": {"type": task, "index": 0}}
+            env = {"TF_CONFIG": json.dumps(tf_config)}
+            command = [str(program), str(tmp_path / "model"), "replace"]
+            if task == "ps":  # The two ways to ask for it.
+                command[2], env["TFDIST_PARAMETER_SERVERS"] = "", "replace"
+            start = fake_cluster.start_script(command, engine="none", env=env)
+            runs.append(running.enter_context(start))
+        chief, worker, server = (run.wait(120)[0] for run in runs)
+    for one in (chief, worker):
+        assert one.stderr.count("2 worker(s) hold them and train in step") == 1
+    # Four steps for both, with the mean of their equal gradients, [1, 2].
+    assert chief.stdout.split("\n")[:2] == ["trained as chief", "weight 0.6 0.2"]
+    assert worker.stdout == "trained as worker\n"
+    assert server.stdout == ""
+    lines = [line for line in server.stderr.splitlines() if line.startswith(("ps 0", "chief"))]
+    assert len(lines) == 2 and "holds no variables" in lines[0]
+    assert lines[1].endswith("is done: ps 0 ends.")

@@ -19,7 +19,7 @@ from tfdist.cluster.instance_variables import (
 from tfdist.cluster.ranks import HOROVODRUN, MPIRUN, check_launcher, find_mpi_rank, has_mpi_rank
 from tfdist.cluster.rendezvous.membership import STALL_TIMEOUT
 from tfdist.cluster.slurm import find_slurm_step
-from tfdist.cluster.tasks import Cluster, ClusterError, Task, shown
+from tfdist.cluster.tasks import Cluster, ClusterError, Task, TaskType, shown
 from tfdist.cluster.tf_config import is_tf_config_set, read_tf_config
 
 START_TIMEOUT = "TFDIST_START_TIMEOUT_S"
@@ -27,6 +27,8 @@ WEIGHT_CHECK = "TFDIST_WEIGHT_CHECK"
 PROFILE = "TFDIST_PROFILE"
 PROFILE_STEPS = "TFDIST_PROFILE_STEPS"
 USUAL_PROFILE_STEPS = "10:12"
+PARAMETER_SERVERS = "TFDIST_PARAMETER_SERVERS"
+REPLACE = "replace"
 
 
 def find_cluster(environ: Mapping[str, str] = os.environ) -> tuple[Cluster, Task] | None:
@@ -35,6 +37,9 @@ def find_cluster(environ: Mapping[str, str] = os.environ) -> tuple[Cluster, Task
     TF_CONFIG has priority. Without it (or with a blank one) the tasks of a Slurm step are the
     workers, unless `mpirun` or `horovodrun` started this process: their daemon may pass on the
     variables of its own Slurm task.
+
+    Where the workers replace the parameter servers (see `replaces_parameter_servers`), the cluster
+    of a worker has no ps tasks.
 
     Args:
       environ: The environment variables.
@@ -47,7 +52,10 @@ def find_cluster(environ: Mapping[str, str] = os.environ) -> tuple[Cluster, Task
         not supported started this process as one of several.
     """
     if is_tf_config_set(environ):
-        return read_tf_config(environ).members()
+        cluster, task = read_tf_config(environ).members()
+        if task.type != TaskType.PS and replaces_parameter_servers(environ):
+            cluster = cluster.without_parameter_servers()
+        return cluster, task
     if has_mpi_rank(environ):
         return None
     check_launcher(environ)
@@ -156,6 +164,21 @@ def find_launched_replicas(environ: Mapping[str, str] = os.environ) -> Instance 
         return None
     instance = find_instance(environ)
     return instance if instance.source else None
+
+
+def replaces_parameter_servers(environ: Mapping[str, str] = os.environ) -> bool:
+    """Returns whether the workers hold the variables of a cluster that lists parameter servers.
+
+    Raises:
+      ClusterError: If TFDIST_PARAMETER_SERVERS is set to anything but "replace".
+    """
+    text = environ.get(PARAMETER_SERVERS, "")
+    if text not in ("", REPLACE):
+        raise ClusterError(
+            f'{PARAMETER_SERVERS} is {shown(text)}: only "{REPLACE}" is allowed. Set it to '
+            f"{REPLACE}, or unset it."
+        )
+    return text == REPLACE
 
 
 def read_start_timeout(environ: Mapping[str, str] = os.environ) -> float:

@@ -102,6 +102,10 @@ class Cluster:
         """True if an evaluator is listed (one may run without being listed)."""
         return "evaluator" in self.jobs
 
+    def without_parameter_servers(self) -> Cluster:
+        """Returns the cluster without its tasks of type ps."""
+        return Cluster(jobs={job: a for job, a in self.jobs.items() if job != TaskType.PS})
+
     def address(self, task: Task) -> str:
         """Returns the "host:port" of a listed task; a ClusterError if it is not listed."""
         addresses = self.jobs.get(task.type, ())

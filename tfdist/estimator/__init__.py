@@ -5,6 +5,8 @@ Names, arguments, files and log lines are those of tf.estimator. Importing this 
 already made stays.
 """
 
+from typing import Any
+
 from tfdist.cluster import WorkerLostError
 from tfdist.estimator.keras import version as _keras_version
 
@@ -71,6 +73,7 @@ from tfdist.estimator.hooks import (  # noqa: E402
     SummarySaverHook,
 )
 from tfdist.estimator.keras.conversion import model_to_estimator  # noqa: E402
+from tfdist.estimator.missing import find_missing  # noqa: E402
 from tfdist.estimator.pipelined import (  # noqa: E402
     OptimizerFunctionOutput,
     PipelineEstimatorSpec,
@@ -150,6 +153,10 @@ __all__ = [
     "regressor_parse_example_spec",
     "train_and_evaluate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return find_missing("", name)
 
 
 def __dir__() -> list[str]:

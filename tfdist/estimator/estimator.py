@@ -35,6 +35,7 @@ from tfdist.estimator.run_config import RunConfig, decide_model_dir, default_ses
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
 from tfdist.estimator.task_role import refuse_parameter_servers
 from tfdist.estimator.training.loop import train
+from tfdist.estimator.training.parameter_servers import end_if_server, notify_servers
 from tfdist.estimator.training.train_call import FoundCheckpoint, TrainCall, saves_checkpoints
 
 _OVERRIDABLE = frozenset(
@@ -83,7 +84,7 @@ class Estimator:
         eval_batch_size: int | None = None,
         predict_batch_size: int | None = None,
     ) -> None:
-        self._check_overrides()
+        Estimator._assert_members_are_not_overridden(self)
         if config is None:
             v1.logging.info("Using default config.")
             config = RunConfig()
@@ -98,6 +99,12 @@ class Estimator:
             train_batch_size, eval_batch_size, predict_batch_size, self._config, params
         )
         self._warm_start = warm_start.warm_start_settings(warm_start_from)
+        # Libraries read these attributes of tf.estimator's class. A change has no effect.
+        self._warm_start_settings = self._warm_start
+        self._session_config = self._config.session_config
+        self._device_fn = self._config.device_fn
+        self._train_distribution = self._config.train_distribute
+        self._eval_distribution = self._config.eval_distribute
         if params is None and "params" in argument_names(model_fn):
             v1.logging.warning("Estimator's model_fn (%s) includes params argument, but params are "
                                "not passed to Estimator.", model_fn)  # fmt: skip
@@ -518,6 +525,7 @@ class Estimator:
     def _check_role(self) -> None:
         """Raises an error in a task, or a cluster, that does not train."""
         config = self._config
+        end_if_server(config)
         if config.task_type in ("evaluator", "ps"):
             raise ValueError(
                 f"Train has been called wrong configuration: this task is {config.task_type!r}. "
@@ -529,9 +537,13 @@ class Estimator:
                 f"TF_CONFIG lists {config.num_worker_replicas} workers, but RunConfig has no "
                 "train_distribute. Give it tfdist.strategies.MultiWorkerStrategy()."
             )
+        notify_servers(config)
 
-    def _check_overrides(self) -> None:
-        """Raises an error for subclasses that override methods which the Estimator relies on."""
+    def _assert_members_are_not_overridden(self) -> None:
+        """Raises an error for subclasses that override methods which the Estimator relies on.
+
+        Libraries replace this function, by its name in tf.estimator, to override them all the same.
+        """
         own = {name for name in vars(Estimator) if not name.startswith("__")} - _OVERRIDABLE
         overridden = sorted(
             name

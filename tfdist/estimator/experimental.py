@@ -18,6 +18,7 @@ from tfdist.estimator.early_stopping import (
 )
 from tfdist.estimator.export.receivers import build_raw_supervised_input_receiver_fn
 from tfdist.estimator.in_memory_evaluator import InMemoryEvaluatorHook
+from tfdist.estimator.missing import find_missing
 
 __all__ = [
     "InMemoryEvaluatorHook",
@@ -54,3 +55,7 @@ def call_logit_fn(
             f"{logits!r}."
         )
     return logits
+
+
+def __getattr__(name: str) -> Any:
+    return find_missing("experimental", name)

@@ -13,13 +13,14 @@ from typing import Any, Literal, TypeGuard
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.environment import REPLACE
 from tfdist.cluster.tasks import TaskType as TaskType
 from tfdist.cluster.tf_config import TfConfig, read_tf_config
 from tfdist.estimator import run_config_rules as rules
 from tfdist.estimator.task_role import device_filters, find_role
 from tfdist.process import endings
 from tfdist.strategies.base import BaseStrategy
-from tfdist.strategies.multi_worker import from_multi_worker_mirrored
+from tfdist.strategies.multi_worker import from_multi_worker_mirrored, in_place_of_servers
 from tfdist.strategies.placement import count_replicas
 from tfdist.strategies.worker_strategy import WorkerStrategy
 
@@ -121,11 +122,19 @@ class RunConfig:
       session_creation_timeout_secs: Limit for making a session, in seconds.
       checkpoint_save_graph_def: Whether the graph is written next to each checkpoint.
       device: A `DeviceConfig`; None is `DeviceConfig()`.
+      parameter_servers: "replace" runs a program that was written for parameter servers: the
+        workers hold the variables and train in step, and the ps tasks of TF_CONFIG end when the
+        chief is done. None takes the environment variable TFDIST_PARAMETER_SERVERS; without it,
+        such a program is refused.
 
     Raises:
       ValueError: If an argument has a value that is not allowed.
       ClusterError: If TF_CONFIG describes no usable cluster.
     """
+
+    _train_distribute: Any
+    _eval_distribute: Any
+    _replaced_servers: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -147,15 +156,20 @@ class RunConfig:
         session_creation_timeout_secs: float = 7200,
         checkpoint_save_graph_def: bool = True,
         device: DeviceConfig | None = None,
+        parameter_servers: Literal["replace"] | None = None,
     ) -> None:
         endings.install()
         settings = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
+        settings["parameter_servers"] = rules.decide_parameter_servers(parameter_servers)
         steps, secs = rules.decide_save_interval(
             save_checkpoints_steps, save_checkpoints_secs, _UNSET
         )
         settings["save_checkpoints_steps"], settings["save_checkpoints_secs"] = steps, secs
         settings["train_distribute"], settings["eval_distribute"] = rules.decide_strategies(
-            train_distribute, eval_distribute, experimental_distribute
+            train_distribute,
+            eval_distribute,
+            experimental_distribute,
+            settings["parameter_servers"],
         )
         tf_config = read_tf_config()
         if tf_config.values:
@@ -173,6 +187,8 @@ class RunConfig:
             setattr(self, f"_{name}", value)
         if self.device is None:
             self._device = DeviceConfig()
+        if self.parameter_servers == REPLACE:
+            self._replace_parameter_servers()
         self._replace_stock_strategies()
         for name in _SETTINGS:
             rules.check_setting(name, getattr(self, name))
@@ -181,6 +197,21 @@ class RunConfig:
         strategy = self.train_distribute
         if strategy is not None and not is_usable(strategy):
             raise ValueError(f"train_distribute should be {_STRATEGIES}, got {strategy!r}.")
+
+    def _replace_parameter_servers(self) -> None:
+        """Takes MultiWorkerStrategy where the variables would be on parameter servers."""
+        tf_config = read_tf_config()
+        servers, train = tf_config.jobs.get(TaskType.PS, ()), self.train_distribute
+        if rules.is_for_parameter_servers(self.eval_distribute):
+            self._eval_distribute = None  # Evaluation has no other tasks here.
+        if tf_config.task_type == TaskType.PS:
+            self._train_distribute = None
+        elif rules.is_for_parameter_servers(train) or (
+            train is None and servers and tf_config.task_type != TaskType.EVALUATOR
+        ):
+            on_host = self.device.variables_on_host
+            self._train_distribute = in_place_of_servers(train, variables_on_host=on_host)
+            self._replaced_servers = servers
 
     def _replace_stock_strategies(self) -> None:
         """Takes ours for TensorFlow's strategy for several workers; the same one for both uses."""
@@ -194,7 +225,8 @@ class RunConfig:
 
     def _find_role(self, tf_config: TfConfig) -> None:
         """Stores the role of this process, and the jobs visible to its sessions by default."""
-        role = find_role(self.train_distribute, tf_config)
+        replaces_servers = self.parameter_servers == REPLACE
+        role = find_role(self.train_distribute, tf_config, replaces_servers=replaces_servers)
         for field in fields(role):
             setattr(self, f"_{field.name}", getattr(role, field.name))
         filters = device_filters(role)
@@ -221,10 +253,12 @@ class RunConfig:
             kwargs[steps] = None
         if "model_dir" in kwargs:
             kwargs["model_dir"] = rules.decide_model_dir(kwargs["model_dir"], TfConfig(values={}))
-        rules.decide_strategies(kwargs.get("train_distribute"), kwargs.get("eval_distribute"), None)
+        train, evaluate = kwargs.get("train_distribute"), kwargs.get("eval_distribute")
+        servers = kwargs.get("parameter_servers", self.parameter_servers)
+        rules.decide_strategies(train, evaluate, None, servers)
         new = copy.deepcopy(self)
         new._keep(kwargs)
-        if "train_distribute" in kwargs:
+        if {"train_distribute", "parameter_servers"} & kwargs.keys():
             new._find_role(read_tf_config())
         return new
 
@@ -265,6 +299,7 @@ class RunConfig:
     session_creation_timeout_secs = _kept("session_creation_timeout_secs")
     checkpoint_save_graph_def = _kept("checkpoint_save_graph_def")
     device = _kept("device")
+    parameter_servers = _kept("parameter_servers")
     service = _kept("service")
 
     cluster_spec = _kept("cluster_spec")
@@ -275,6 +310,7 @@ class RunConfig:
     is_chief = _kept("is_chief")
     num_ps_replicas = _kept("num_ps_replicas")
     num_worker_replicas = _kept("num_worker_replicas")
+    replaced_servers = _kept("replaced_servers")
     global_id_in_cluster = _kept("global_id_in_cluster")
 
     def __repr__(self) -> str:

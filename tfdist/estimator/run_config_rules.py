@@ -9,8 +9,10 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.environment import REPLACE, replaces_parameter_servers
 from tfdist.cluster.tf_config import TfConfig
 from tfdist.estimator.arguments import argument_names
+from tfdist.estimator.task_role import NO_SERVERS
 
 
 def decide_model_dir(model_dir: Any, tf_config: TfConfig) -> str | None:
@@ -50,13 +52,32 @@ def refuse_two_intervals(steps: Any, secs: Any) -> None:
         )
 
 
-def decide_strategies(train: Any, evaluate: Any, experimental: Any) -> tuple[Any, Any]:
+def decide_parameter_servers(given: Any) -> Any:
+    """Returns the argument, else "replace" if the environment says so, else None.
+
+    Raises:
+      ClusterError: If the environment says something else.
+    """
+    if given is None and replaces_parameter_servers():
+        return REPLACE
+    return given
+
+
+def is_for_parameter_servers(strategy: Any) -> bool:
+    """Returns whether a strategy is a ParameterServerStrategy of TensorFlow, of any version."""
+    return type(strategy).__name__.startswith("ParameterServerStrategy")
+
+
+def decide_strategies(
+    train: Any, evaluate: Any, experimental: Any, parameter_servers: str | None
+) -> tuple[Any, Any]:
     """Returns the strategies for training and evaluating, from either way of giving them.
 
     Args:
       train: The argument train_distribute.
       evaluate: The argument eval_distribute.
       experimental: An object with the attributes train_distribute and eval_distribute, or None.
+      parameter_servers: "replace" if strategies for parameter servers will be replaced, or None.
 
     Raises:
       ValueError: If a strategy is given twice, or cannot work here.
@@ -77,11 +98,8 @@ def decide_strategies(train: Any, evaluate: Any, experimental: Any) -> tuple[Any
             "eval_distribute", evaluate, getattr(experimental, "eval_distribute", None)
         )
     for name, strategy in (("train_distribute", train), ("eval_distribute", evaluate)):
-        if type(strategy).__name__.startswith("ParameterServerStrategy"):
-            raise ValueError(
-                f"{name} is a {type(strategy).__name__}, and there are no parameter servers here. "
-                "Use tfdist.strategies.MultiWorkerStrategy: the workers hold the variables."
-            )
+        if is_for_parameter_servers(strategy) and parameter_servers != REPLACE:
+            raise ValueError(f"{name} is a {type(strategy).__name__}, and {NO_SERVERS}")
     return train, evaluate
 
 
@@ -152,6 +170,7 @@ _RULES: dict[str, _Rule] = {
         "should be grpc or grpc+verbs",
     ),
     "device_fn": (_takes_op, 'must be callable with exactly one argument "op"'),
+    "parameter_servers": (lambda value: value == REPLACE, f'should be "{REPLACE}" or None'),
     "eval_distribute": (
         lambda value: isinstance(value, tf.distribute.Strategy | v1.distribute.Strategy),
         "should be a strategy",

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import ClusterError
+from tfdist.cluster.environment import PARAMETER_SERVERS, REPLACE
 from tfdist.cluster.ranks import check_launcher
 from tfdist.cluster.tasks import (
     CHIEF_TYPES,
@@ -18,6 +19,14 @@ from tfdist.cluster.tasks import (
     training_tasks,
 )
 from tfdist.cluster.tf_config import TfConfig, check_task_is_listed
+
+# The second half of a refusal.
+NO_SERVERS = (
+    "there are no parameter servers here. Give RunConfig (or enable_compat) "
+    f'parameter_servers="{REPLACE}", or set {PARAMETER_SERVERS}={REPLACE} for every task: the '
+    "workers then hold the variables and train in step, as with "
+    "tfdist.strategies.MultiWorkerStrategy."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +57,13 @@ class TaskRole:
     global_id_in_cluster: int | None
 
 
-def find_role(strategy: Any, tf_config: TfConfig) -> TaskRole:
+def find_role(strategy: Any, tf_config: TfConfig, *, replaces_servers: bool = False) -> TaskRole:
     """Returns the role of this process, from the strategy, else from TF_CONFIG.
 
     Args:
       strategy: The strategy for training, or None.
       tf_config: The environment variable TF_CONFIG.
+      replaces_servers: Whether the workers hold the variables in place of the ps tasks.
 
     Raises:
       ClusterError: If the settings contradict each other. Also if there are none, in one of several
@@ -69,7 +79,7 @@ def find_role(strategy: Any, tf_config: TfConfig) -> TaskRole:
     if not jobs:
         return _role_alone(tf_config)
     task_type, index = tf_config.complete_task()
-    if strategy is None:
+    if strategy is None and not replaces_servers:
         _check_chief_of_others(jobs)
     if task_type != TaskType.EVALUATOR:  # An evaluator does not train, even if listed.
         check_task_is_listed(jobs, task_type, index)
@@ -77,13 +87,14 @@ def find_role(strategy: Any, tf_config: TfConfig) -> TaskRole:
 
 
 def refuse_parameter_servers(config: Any) -> None:
-    """Raises ClusterError for the RunConfig of a cluster that lists parameter servers."""
+    """Raises ClusterError for the RunConfig of a cluster that lists parameter servers.
+
+    There is none for a worker that replaces them: its config lists no ps tasks.
+    """
     if config.task_type == TaskType.PS or config.num_ps_replicas > 0:
         raise ClusterError(
             f"TF_CONFIG's cluster has job 'ps' (this task is {config.task_type} {config.task_id}), "
-            "and there are no parameter servers here. Remove 'ps' and give RunConfig "
-            "train_distribute=tfdist.strategies.MultiWorkerStrategy(): the workers hold the "
-            "variables."
+            f"and {NO_SERVERS}"
         )
 
 
@@ -180,7 +191,8 @@ def _check_chief_of_others(jobs: Mapping[str, tuple[str, ...]]) -> None:
     if not set(jobs) & set(CHIEF_TYPES) and not set(jobs) <= {TaskType.WORKER, TaskType.EVALUATOR}:
         raise ClusterError(
             'If "cluster" is set in TF_CONFIG, it must have one "chief" node. It lists '
-            f"{listed(jobs)}: add a chief, or leave workers only."
+            f"{listed(jobs)}: add a chief, or leave workers only. Without parameter servers "
+            f'(RunConfig(parameter_servers="{REPLACE}")), worker 0 is the chief.'
         )
 
 

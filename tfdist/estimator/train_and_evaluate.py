@@ -16,6 +16,7 @@ from tfdist.estimator.evaluator import EvaluateAfterSave, Evaluator, evaluate_co
 from tfdist.estimator.task_role import refuse_parameter_servers
 from tfdist.estimator.train_spec import EvalSpec, TrainSpec
 from tfdist.estimator.training.lost_workers import lost_workers_named
+from tfdist.estimator.training.parameter_servers import end_if_server
 from tfdist.estimator.training.stop_signals import listening
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.values.gather_text import TextExchange
@@ -198,6 +199,7 @@ def _check_task(config: Any) -> None:
         raise ValueError(
             f"Task type {task_type} is not supported. Supported task types are {list(_TASKS)}"
         )
+    end_if_server(config)
     refuse_parameter_servers(config)
     if config.task_id is None or (config.num_worker_replicas > 1 and not config.master):
         raise RuntimeError(

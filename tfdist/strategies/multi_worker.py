@@ -21,7 +21,7 @@ from tfdist.cluster import (
     find_mpi_rank,
     wait_for_servers,
 )
-from tfdist.cluster.environment import find_engine, read_stall_timeout, read_start_timeout
+from tfdist.cluster.environment import REPLACE, find_engine, read_stall_timeout, read_start_timeout
 from tfdist.cluster.rendezvous.meeting import join, print_to_stderr
 from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.cluster.rendezvous.protocol import members_of
@@ -327,6 +327,39 @@ def from_multi_worker_mirrored(
     return own
 
 
+def in_place_of_servers(
+    stock: tf.distribute.Strategy | None, *, variables_on_host: bool
+) -> MultiWorkerStrategy:
+    """Makes the strategy of a worker whose program was written for parameter servers.
+
+    The workers of TF_CONFIG's cluster hold the variables and train in step; ps tasks hold none.
+
+    Args:
+      stock: TensorFlow's ParameterServerStrategy, whose GPUs become replicas; None without one.
+      variables_on_host: As in `MultiWorkerStrategy`.
+    """
+    devices = [] if stock is None else map(tf.DeviceSpec.from_string, stock.extended.worker_devices)
+    num_gpus = sum(device.device_type == "GPU" for device in devices)
+    found, resolver = find_cluster(), None
+    if found is not None:
+        cluster, task = found
+        jobs = cluster.without_parameter_servers().jobs
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({job: [*addresses] for job, addresses in jobs.items()}),
+            task_type=task.type,
+            task_id=task.index,
+        )
+    own = MultiWorkerStrategy(
+        resolver, None, variables_on_host, num_replicas=num_gpus if num_gpus > 1 else None
+    )
+    v1.logging.warning(
+        "No variables on parameter servers: %d worker(s) hold them and train in step, as with "
+        "tfdist.strategies.MultiWorkerStrategy. One step is one update by the batches of all.",
+        own.extended.collectives.num_workers,
+    )
+    return own
+
+
 def start_server_of_run() -> None:
     """Starts the server of this worker of the environment's cluster, for its latest strategy.
 
@@ -365,8 +398,9 @@ def _resolve(resolver: Any) -> tuple[Cluster, Task] | None:
 def _check_roles(cluster: Cluster, task: Task) -> None:
     if task.type == "ps" or "ps" in cluster.jobs:
         raise ClusterError(
-            "MultiWorkerStrategy has no parameter servers, and the cluster lists job 'ps'. "
-            "Remove 'ps' from the cluster: the workers hold and update the variables themselves."
+            "MultiWorkerStrategy has no parameter servers, and the cluster lists job 'ps'. Remove "
+            "'ps' from the cluster: the workers hold and update the variables themselves. Or give "
+            f'RunConfig parameter_servers="{REPLACE}" and no strategy.'
         )
 
 

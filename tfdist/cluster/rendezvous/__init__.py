@@ -21,7 +21,8 @@ on the ports that TensorFlow will use, first without it:
 
 `meeting` holds `meet` and `wait_for_servers`, `chief` the chief's side, `protocol` the messages and
 the texts for the user, `sockets` listening and connecting, `membership` the connections that stay,
-`peer_state` what workers say of themselves, `peer_watch` the interruption of a wait for a lost one.
+`peer_state` what workers say of themselves, `peer_watch` the interruption of a wait for a lost one,
+`parameter_servers` the wait of ps tasks that hold no variables.
 """
 
 __all__: list[str] = []  # internal

@@ -41,13 +41,12 @@ from tfdist.cluster.rendezvous.peer_state import (
     stalled_workers,
 )
 from tfdist.cluster.rendezvous.protocol import Member
+from tfdist.cluster.rendezvous.sockets import end_with_host
 from tfdist.process.progress_file import current_phase
 
 STALL_TIMEOUT = "TFDIST_STALL_TIMEOUT_S"
 
 _BEAT_S = 1.0
-# A host that does not answer is lost after so long: TCP's limit for what is sent, and for probes.
-_UNREACHABLE_S = 20
 _LINE_MAX_BYTES = 1 << 20
 # A worker that reads nothing gets nothing more: its buffer would be full after some hours.
 _MOST_SILENT_S = 10.0
@@ -107,7 +106,7 @@ class Membership:
         self._is_closed = False
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         for index, connection in connections.items():
-            _watch_host(connection)
+            end_with_host(connection)
             self._links[index] = _Link(connection)
             self._selector.register(connection, selectors.EVENT_READ, index)
         os.register_at_fork(after_in_child=self._close_copies)
@@ -373,13 +372,3 @@ class _Link:
         except OSError:  # The next read says why.
             return
         self._unsent = pending[sent:] if sent or self._unsent else b""
-
-
-def _watch_host(connection: socket.socket) -> None:
-    """Makes TCP end the connection 20 s after the last sign of the other host."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _UNREACHABLE_S)

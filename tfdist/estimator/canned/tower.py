@@ -113,11 +113,12 @@ class CannedEstimator(Estimator):
         config: Any,
         warm_start_from: Any = None,
     ) -> None:
-        model_fn = _make_model_fn(head, towers)
+        model_fn = make_model_fn(head, towers)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-def _make_model_fn(head: Any, towers: Sequence[Tower]) -> Callable[..., EstimatorSpec]:
+def make_model_fn(head: Any, towers: Sequence[Tower]) -> Callable[..., EstimatorSpec]:
+    """Returns the model_fn of an Estimator with a head and towers, as in `CannedEstimator`."""
     makers = [tower.optimizer_maker(keras_optimizer_maker) for tower in towers]
 
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:

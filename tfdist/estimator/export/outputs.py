@@ -17,7 +17,17 @@ _SEPARATOR = "/"
 
 
 class ExportOutput(ABC):
-    """One output of a model, a value of `EstimatorSpec.export_outputs`."""
+    """One output of a model, a value of `EstimatorSpec.export_outputs`.
+
+    Any class with a method `as_signature_def` counts as one: TensorFlow has such classes as well,
+    in `tensorflow.python.saved_model.model_utils`, which programs import.
+    """
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> Any:
+        if cls is ExportOutput and callable(getattr(other, "as_signature_def", None)):
+            return True
+        return NotImplemented
 
     @abstractmethod
     def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:

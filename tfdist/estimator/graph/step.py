@@ -28,6 +28,7 @@ from tfdist.estimator.graph.replicas import EachReplica
 from tfdist.estimator.inputs.batches import Batch, Input
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST, Placement
+from tfdist.strategies.private_tensorflow import is_in_loop_or_branch
 
 # Graph collection of ops that every training step runs in addition to train_op and host_call.
 RUN_WITH_EACH_STEP = "tfdist_run_with_each_step"
@@ -280,9 +281,12 @@ def _build_loop(builder: StepBuilder, iterations: int) -> Training:
     count = builder.accumulation.count
 
     def body(i: tf.Tensor, total: tf.Tensor, weight: tf.Tensor, _: tf.Tensor) -> Any:
-        forward = builder.forward()
-        made.append(forward)
-        loss, added = _build_micro_batch(builder, forward, i % count)  # [], []
+        # Without v2 behaviour a loop has no graph of its own: its scope would be part of the names
+        # of the variables that an optimizer makes, and so of a checkpoint.
+        with v1.name_scope(""):
+            forward = builder.forward()
+            made.append(forward)
+            loss, added = _build_micro_batch(builder, forward, i % count)  # [], []
         has_more = forward.batches[-1][2]
         has_more = tf.constant(1.0) if has_more is None else has_more  # []
         with tf.control_dependencies([loss, *forward.ops]):
@@ -348,16 +352,20 @@ def _forget_the_inside(graph: tf.Graph) -> None:
     """Removes the ops inside a loop from the collections, since they cannot run outside it."""
     for key in graph.get_all_collection_keys():
         items = graph.get_collection_ref(key)
-        usable = [
-            item
-            for item in items
-            if not isinstance(item, tf.Tensor | tf.Operation) or item.graph is graph
-        ]
+        usable = [item for item in items if not _is_inside(item, graph)]
         if key == v1.GraphKeys.SUMMARIES and len(usable) < len(items):
             v1.logging.info(
                 "Summaries made in model_fn are not written with iterations_per_loop above 1."
             )
         items[:] = usable
+
+
+def _is_inside(item: Any, graph: tf.Graph) -> bool:
+    """Returns whether a graph element is in a loop, which need not have a graph of its own."""
+    if not isinstance(item, tf.Tensor | tf.Operation):
+        return False
+    op = item.op if isinstance(item, tf.Tensor) else item
+    return item.graph is not graph or is_in_loop_or_branch(op)
 
 
 def _run_host_call(

@@ -316,16 +316,27 @@ class SingleHead(Head):
         weight column, otherwise [D0, D1, ... DN, 1] or the shape of the logits.
         """
         labels = self._read_labels(labels, logits)
+        losses = self._losses(labels, logits, features)
+        return labels, losses, self._weights(features, logits)
+
+    def _losses(self, labels: tf.Tensor, logits: tf.Tensor, features: Any) -> tf.Tensor:
+        """Returns the loss of each label, [D0, D1, ... DN, loss_dimension].
+
+        Args:
+          labels: As `_read_labels` returns them.
+          logits: The checked logits.
+          features: The batch's features, for a loss_fn.
+        """
         if self._loss_fn:
             offered = {"labels": labels, "logits": logits, "features": features}
             losses = call_with(self._loss_fn, offered)
-            losses = checks.checked_losses(losses, logits, self._loss_dimension)
-        else:
-            losses = self._own_losses(labels, logits)
-        weights = checks.checked_weights(
+            return checks.checked_losses(losses, logits, self._loss_dimension)
+        return self._own_losses(labels, logits)
+
+    def _weights(self, features: Any, logits: tf.Tensor) -> tf.Tensor | None:
+        return checks.checked_weights(
             features, self._weight_column, logits, is_per_logit=self._may_weigh_logits
         )
-        return labels, losses, weights
 
 
 def add_regularization(loss: tf.Tensor, regularization_losses: Sequence[Any] | None) -> tf.Tensor:

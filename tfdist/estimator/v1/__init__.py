@@ -12,7 +12,7 @@ from typing import Any
 import tfdist.estimator as v2
 from tfdist.estimator.keras import conversion
 from tfdist.estimator.run_config import RunConfig
-from tfdist.estimator.v1 import experimental
+from tfdist.estimator.v1 import experimental, tpu
 from tfdist.estimator.v1.baseline import BaselineClassifier, BaselineEstimator, BaselineRegressor
 from tfdist.estimator.v1.dnn import DNNClassifier, DNNEstimator, DNNRegressor
 from tfdist.estimator.v1.dnn_linear_combined import (
@@ -39,6 +39,7 @@ __all__ = [
     "LinearRegressor",
     "experimental",
     "model_to_estimator",
+    "tpu",
 ]
 
 

@@ -241,10 +241,6 @@ def make_process_set(ranks: tuple[int, ...]) -> None:
 
 def _prepare_environment() -> None:
     """Sets the variables that Horovod and Open MPI read on loading, if the user has not."""
-    prefix = Path(sys.prefix)
-    if (prefix / "bin" / "mpirun").exists():
-        # Open MPI 4.1 from PyPI was compiled for another folder; without this MPI_Init aborts.
-        os.environ.setdefault("OPAL_PREFIX", str(prefix))
     os.environ.update(missing_settings(os.environ))
     # `execute_on_instances` makes process sets after Horovod is initialised.
     os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")

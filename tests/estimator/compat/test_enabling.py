@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
 from tfdist.estimator import v1 as older
-from tfdist.estimator.compat import reason_to_refuse
+from tfdist.estimator.compat.enabling import reason_to_refuse
 
 Make = Callable[..., Any]
 
@@ -88,7 +88,11 @@ _V1_PROGRAM = """
     from tensorflow.compat.v1 import estimator
     from tensorflow.compat.v1.estimator.inputs import numpy_input_fn
     from tensorflow_estimator import estimator as tf_estimator
+    from tensorflow_estimator.python.estimator.canned.prediction_keys import PredictionKeys
+    from tensorflow.python.estimator.canned import prediction_keys
+    import tensorflow.compat.v1.estimator.tpu as tpu
 
+    assert tf.estimator.tpu is tpu and prediction_keys.PredictionKeys is PredictionKeys
     assert tf.estimator is estimator is imported is tf_estimator
     assert tensorflow.compat.v1.estimator is estimator
     assert tensorflow.estimator is tfdist.estimator
@@ -174,8 +178,8 @@ def test_every_estimator_is_one_of_v1(dense: Make, tmp_path: Path) -> None:
 def test_other_names_of_v1_are_those_of_v2() -> None:
     assert older.RunConfig is tfe.RunConfig
     assert {"Estimator", "RunConfig", "inputs", "model_to_estimator"} <= set(dir(older))
-    with pytest.raises(AttributeError, match="TPUEstimator"):
-        _ = older.TPUEstimator
+    with pytest.raises(AttributeError, match="'KMeans'"):
+        _ = older.KMeans
 
 
 def test_export_savedmodel_is_there_in_v1_only(

@@ -1,0 +1,208 @@
+"""The wait of a task of type ps that holds no variables: it ends when the chief has ended.
+
+The workers hold the variables, so such a task has nothing to do. A job that was written for
+parameter servers starts it all the same, and expects it to run as long as the chief:
+
+    ps 0                                  the chief
+    listens on its address
+      <--------------------- Hello ------ trains: connects, again as often as it fails
+    waits                                 (trains, evaluates, exports)
+      <--------------------- "done" ----- its program ends without an error
+    ends with exit code 0
+
+A connection that ends without "done" is a chief that was lost. It may be started again, so the task
+waits for the next one, with the limit of the first wait.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import select
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+
+from tfdist.cluster.rendezvous.meeting import print_to_stderr
+from tfdist.cluster.rendezvous.protocol import (
+    LINE_MAX_BYTES,
+    AbsentWorkerError,
+    Hello,
+    Member,
+    RendezvousError,
+    Reply,
+    encode,
+    members_of,
+    missing_error,
+    parse_hello,
+    parse_reply,
+    refusal,
+    waiting_line,
+)
+from tfdist.cluster.rendezvous.sockets import (
+    POLL_S,
+    Patience,
+    connect,
+    end_with_host,
+    listening,
+)
+from tfdist.cluster.tasks import Cluster, Task
+from tfdist.process import endings
+
+_RETRY_S = 1.0
+# A connection without a hello by then is a port scan or another program.
+_HELLO_LIMIT_S = 5.0
+_DONE = "done"
+
+
+def wait_for_chief(
+    cluster: Cluster,
+    task: Task,
+    *,
+    timeout_s: float = 300.0,
+    report_every_s: float = 30.0,
+    say: Callable[[str], None] = print_to_stderr,
+) -> None:
+    """Waits in a task of type ps until the chief's program has ended without an error.
+
+    Args:
+      cluster: The cluster, with the ps tasks.
+      task: This process's task, one of the ps tasks.
+      timeout_s: The limit of the wait for a chief to connect, in seconds: for the first one, and
+        again after a chief was lost.
+      report_every_s: Seconds between two lines while no chief is connected.
+      say: Called with each line for the user.
+
+    Raises:
+      AbsentWorkerError: If no chief connects within the limit.
+      RendezvousError: If this task's port is in use, or the chief has another cluster.
+    """
+    own = Member(name=task.name, address=cluster.address(task))
+    members = members_of(cluster)
+    with listening(own) as listeners:
+        say(f"{own} holds no variables, the workers do. It waits until {members[0]} is done.")
+        while True:
+            patience = Patience(timeout_s, report_every_s)
+            with _accept_chief(listeners, members, patience, say) as connection:
+                is_done = _follow(connection)
+            if is_done:
+                say(f"{members[0]} is done: {own.name} ends.")
+                return
+            say(f"Lost {members[0]}. See its output for the cause. {own.name} waits for another.")
+
+
+def _accept_chief(
+    listeners: Sequence[socket.socket],
+    members: Sequence[Member],
+    patience: Patience,
+    say: Callable[[str], None],
+) -> socket.socket:
+    """Returns the chief's connection, after its hello; those of other programs are ignored."""
+    chief = str(members[0])
+    while not patience.is_over():
+        if patience.report_is_due():
+            say(waiting_line(chief, patience.waited_s, patience.limit_s))
+        for listener in select.select(listeners, (), (), POLL_S)[0]:
+            connection, _ = listener.accept()
+            if _is_chief(connection, members):
+                return connection
+            connection.close()
+    raise AbsentWorkerError(missing_error(chief, patience.limit_s))
+
+
+def _is_chief(connection: socket.socket, members: Sequence[Member]) -> bool:
+    """Returns whether the chief of this cluster is on the other side.
+
+    Raises:
+      RendezvousError: If it is a chief that was started with another cluster.
+    """
+    connection.settimeout(_HELLO_LIMIT_S)
+    try:
+        hello = parse_hello(_read_line(connection))
+    except OSError:
+        return False
+    if hello is None or hello.index != 0:
+        return False
+    problem = refusal(hello, members, present=())
+    if problem is not None:
+        raise RendezvousError(problem)
+    return True
+
+
+def _follow(connection: socket.socket) -> bool:
+    """Waits for the end of the chief's connection; returns whether it has said that it is done."""
+    end_with_host(connection)
+    connection.settimeout(None)
+    try:
+        reply = parse_reply(_read_line(connection))
+    except OSError:  # Its host does not answer any more.
+        return False
+    return reply is not None and reply.event == _DONE
+
+
+def _read_line(connection: socket.socket) -> bytes:
+    """Reads up to the end of a line, or of the connection."""
+    received = bytearray()
+    while len(received) <= LINE_MAX_BYTES:
+        byte = connection.recv(1)  # No more: the next line is for the next reader.
+        if byte in (b"", b"\n"):
+            break
+        received += byte
+    return bytes(received)
+
+
+class ChiefNotice:
+    """The chief's connections to the ps tasks, kept until its program ends.
+
+    A thread makes them, and makes them again if a ps task is started again. A ps task that cannot
+    be reached delays nothing.
+
+    Args:
+      cluster: The cluster, without the ps tasks.
+      addresses: The addresses of the ps tasks.
+    """
+
+    def __init__(self, cluster: Cluster, addresses: Sequence[str]) -> None:
+        hello = Hello(members=members_of(cluster), index=0, process=uuid.uuid4().hex)
+        self._hello = encode(hello)
+        self._connections: dict[str, socket.socket | None] = dict.fromkeys(addresses)
+        self._is_over = threading.Event()
+        self._is_changing = threading.Lock()
+        endings.install()  # It knows whether an error ends the program.
+        atexit.register(self.close)
+        threading.Thread(target=self._keep, name="tfdist-chief-notice", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends the connections; "done" goes first unless an error is ending the program."""
+        atexit.unregister(self.close)
+        self._is_over.set()
+        with self._is_changing:
+            for address, connection in self._connections.items():
+                with contextlib.suppress(OSError), connection or self._greet(address) as open_one:
+                    if endings.ending_error() is None:
+                        open_one.sendall(encode(Reply(event=_DONE)))
+
+    def _keep(self) -> None:
+        while not self._is_over.is_set():
+            for address, connection in self._connections.items():
+                if connection is None or _has_ended(connection):
+                    with self._is_changing, contextlib.suppress(OSError):
+                        if not self._is_over.is_set():
+                            self._connections[address] = self._greet(address)
+            self._is_over.wait(_RETRY_S)
+
+    def _greet(self, address: str) -> socket.socket:
+        connection = connect(address)
+        connection.sendall(self._hello)
+        return connection
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    """Returns whether the other side has ended a connection on which it never sends."""
+    try:
+        return not connection.recv(1, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

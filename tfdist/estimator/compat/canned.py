@@ -1,0 +1,102 @@
+"""`tensorflow_estimator.python.estimator.canned`: keys of results, and the network's model_fn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.estimator.canned.dnn import Network, dnn_tower
+from tfdist.estimator.canned.layers import Activation
+from tfdist.estimator.canned.tower import make_model_fn
+from tfdist.estimator.spec import EstimatorSpec
+
+
+class PredictionKeys:
+    """The keys of the predictions of heads."""
+
+    CLASSES = "classes"
+    CLASS_IDS = "class_ids"
+    ALL_CLASSES = "all_classes"
+    ALL_CLASS_IDS = "all_class_ids"
+    LOGISTIC = "logistic"
+    LOGITS = "logits"
+    PREDICTIONS = "predictions"
+    PROBABILITIES = "probabilities"
+
+
+class MetricKeys:
+    """The keys of the metrics of heads."""
+
+    LOSS = "loss"
+    LOSS_MEAN = "average_loss"
+    LOSS_REGULARIZATION = "regularization_loss"
+
+    ACCURACY = "accuracy"
+    PRECISION = "precision"
+    RECALL = "recall"
+    ACCURACY_BASELINE = "accuracy_baseline"
+    AUC = "auc"
+    AUC_PR = "auc_precision_recall"
+    LABEL_MEAN = "label/mean"
+    PREDICTION_MEAN = "prediction/mean"
+
+    ACCURACY_AT_THRESHOLD = "accuracy/positive_threshold_%g"
+    PRECISION_AT_THRESHOLD = "precision/positive_threshold_%g"
+    RECALL_AT_THRESHOLD = "recall/positive_threshold_%g"
+
+    PROBABILITY_MEAN_AT_CLASS = "probability_mean/class%d"
+    AUC_AT_CLASS = "auc/class%d"
+    AUC_PR_AT_CLASS = "auc_precision_recall/class%d"
+    PROBABILITY_MEAN_AT_NAME = "probability_mean/%s"
+    AUC_AT_NAME = "auc/%s"
+    AUC_PR_AT_NAME = "auc_precision_recall/%s"
+
+
+class _Gauge:
+    """TensorFlow's counter of its users: libraries set it, and nothing is counted here."""
+
+    def get_cell(self, *labels: str) -> _Gauge:
+        return self
+
+    def set(self, value: Any) -> None:
+        pass
+
+
+_canned_estimator_api_gauge = _Gauge()
+
+
+def dnn_model_fn_v2(
+    features: Any,
+    labels: Any,
+    mode: str,
+    head: Any,
+    hidden_units: Sequence[int],
+    feature_columns: Any,
+    optimizer: Any = "Adagrad",
+    activation_fn: Activation = tf.nn.relu,
+    dropout: float | None = None,
+    config: Any = None,
+    use_tpu: bool = False,
+    batch_norm: bool = False,
+) -> EstimatorSpec:
+    """Builds the network of a DNNEstimator: the body of its model_fn.
+
+    Args:
+      features: Dict of the batch's features.
+      labels: The batch's labels.
+      mode: One of `ModeKeys`.
+      head: As in `DNNEstimator`, as are all arguments not listed here.
+      hidden_units: Size of each hidden layer.
+      feature_columns: Dense columns.
+      optimizer: A name, an optimizer, or a function that returns one.
+      activation_fn: Activation function of the hidden layers.
+      dropout: The fraction of each hidden layer's values that training drops.
+      config: Without an effect.
+      use_tpu: Without an effect.
+      batch_norm: Whether batch normalization follows each hidden layer.
+    """
+    network = Network(hidden_units, activation_fn, dropout, batch_norm)
+    tower = dnn_tower(network, feature_columns, optimizer, None)
+    return make_model_fn(head, [tower])(features, labels, mode)

@@ -1,0 +1,148 @@
+"""The finder of `tensorflow_estimator.python.estimator...`, from which libraries import.
+
+    from tensorflow_estimator.python.estimator.canned import prediction_keys
+                                              |
+          a module of `_MODULES`: each name is looked up in ours when it is used
+
+A name that is not here is an object whose use says so, as in `tfdist.estimator.missing`: libraries
+import more than a program uses.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from tfdist.estimator.missing import missing
+
+_ROOT = "python.estimator"
+_PACKAGES = ("", "canned", "export", "head", "hooks", "inputs", "tpu")
+_HEADS, _CANNED = "tfdist.estimator.compat.base_head", "tfdist.estimator.compat.canned"
+_EXPORT, _TPU = "tfdist.estimator.export", "tfdist.estimator.v1.tpu"
+_OTHERS = "tfdist.estimator.compat.others"
+# Where to look for the names of each module, before `tfdist.estimator.v1`.
+_MODULES: dict[str, str] = {
+    "canned.baseline": _CANNED,
+    "canned.dnn": _CANNED,
+    "canned.dnn_linear_combined": _CANNED,
+    "canned.head": _CANNED,
+    "canned.linear": _CANNED,
+    "canned.metric_keys": _CANNED,
+    "canned.optimizers": _CANNED,
+    "canned.parsing_utils": _CANNED,
+    "canned.prediction_keys": _CANNED,
+    "early_stopping": "tfdist.estimator.early_stopping",
+    "estimator": _CANNED,
+    "estimator_lib": _CANNED,
+    "export.export": _EXPORT,
+    "export.export_lib": _EXPORT,
+    "export.export_output": _EXPORT,
+    "exporter": _CANNED,
+    "extenders": _CANNED,
+    "head.base_head": _HEADS,
+    "head.binary_class_head": _HEADS,
+    "head.head_utils": "tfdist.estimator.heads",
+    "head.multi_class_head": _HEADS,
+    "head.multi_head": _HEADS,
+    "head.multi_label_head": _HEADS,
+    "head.regression_head": _HEADS,
+    "hooks.basic_session_run_hooks": _CANNED,
+    "hooks.hooks": "tfdist.estimator.experimental",
+    "hooks.session_run_hook": _CANNED,
+    "inputs.inputs": "tfdist.estimator.inputs",
+    "inputs.numpy_io": "tfdist.estimator.inputs",
+    "inputs.pandas_io": "tfdist.estimator.inputs",
+    "keras_lib": _CANNED,
+    "mode_keys": _CANNED,
+    "model_fn": _OTHERS,
+    "run_config": "tfdist.estimator.run_config",
+    "tpu.tpu_config": _TPU,
+    "tpu.tpu_estimator": _TPU,
+    "training": _CANNED,
+    "util": _OTHERS,
+}
+
+
+class EstimatorModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds and makes the modules below a package, as TensorFlow had them.
+
+    Args:
+      package: "tensorflow_estimator" or "tensorflow".
+    """
+
+    def __init__(self, package: str) -> None:
+        self._python = f"{package}.python"
+        self.root = f"{package}.{_ROOT}"
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Returns the spec of a module; raises ModuleNotFoundError for one that is not here."""
+        if fullname == self._python:
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        if fullname != self.root and not fullname.startswith(f"{self.root}."):
+            return None
+        part = self._part(fullname)
+        if part not in _PACKAGES and part not in _MODULES:
+            raise ModuleNotFoundError(
+                f"{fullname} is not in tfdist. Its names may be in tfdist.estimator, which has "
+                "those of tf.estimator.",
+                name=fullname,
+            )
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=part in _PACKAGES)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Gives a module its names: those of our modules, or its submodules."""
+        name = module.__name__
+        if name == self._python:
+            return
+        part = self._part(name)
+
+        def find_submodule(attribute: str) -> Any:
+            inner = f"{part}.{attribute}" if part else attribute
+            if inner in _PACKAGES or inner in _MODULES:
+                return importlib.import_module(f"{name}.{attribute}")
+            raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
+
+        def find(attribute: str) -> Any:
+            if attribute.startswith("__"):
+                raise AttributeError(attribute)
+            return _find(_MODULES[part], name, attribute)
+
+        module.__getattr__ = find_submodule if part in _PACKAGES else find  # type: ignore[method-assign]
+
+    def _part(self, name: str) -> str:
+        return name[len(self.root) :].removeprefix(".")
+
+
+def _find(place: str, module: str, name: str) -> Any:
+    """Returns the object of a name: of `place`, of v2 (`EstimatorV2`), of v1, or a missing one.
+
+    Args:
+      place: The module in which to look first.
+      module: The name of the module that is asked, for a missing name.
+      name: The attribute.
+    """
+    v2 = importlib.import_module("tfdist.estimator")
+    v1 = importlib.import_module("tfdist.estimator.v1")
+    first = importlib.import_module(place)
+    if name in vars(first):
+        return vars(first)[name]
+    if name.endswith("V2") and name.removesuffix("V2") in v2.__all__:
+        return getattr(v2, name.removesuffix("V2"))
+    for ours in (v1, v2.export, v1.experimental, v2.inputs):
+        if name in dir(ours):
+            return getattr(ours, name)
+    return missing(f"{module}.{name}")
+
+
+def install(package: str) -> None:
+    """Puts a finder behind Python's own; a second call changes nothing."""
+    root = f"{package}.{_ROOT}"
+    if not any(isinstance(f, EstimatorModules) and f.root == root for f in sys.meta_path):
+        sys.meta_path.append(EstimatorModules(package))
