@@ -3,3 +3,7 @@
 from tfdist.estimator.compat.enabling import enable_compat
 
 __all__ = ["enable_compat"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]
