@@ -31,7 +31,7 @@ def _dense(x: tf.Tensor, name: str, use_resource: bool = True) -> tf.Tensor:
 
 def _with_dropout(x: tf.Tensor) -> tf.Tensor:
     hidden = tf.nn.dropout(tf.nn.silu(_dense(x, "a")), rate=0.5)  # A gradient of its own.
-    return tf.sin(_dense(hidden, "b")) + x
+    return tf.sin(_dense(hidden * tf.random.normal([6]), "b")) + x
 
 
 def _with_old_variables(x: tf.Tensor) -> tf.Tensor:
