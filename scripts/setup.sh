@@ -83,7 +83,7 @@ install_horovod() {
             printf '%s\n%s\n' "$key" "$reason" >"$state/horovod-failed"
             say "$reason Everything over gRPC works without it; TFDIST_BUILD_HOROVOD=1 tries again."
             ;;
-        *) # Stopped by a signal, or an unexpected error.
+        *) # Stopped by a signal, or a fault of the command.
             [ -z "$reason" ] || say "$reason"
             exit "$code"
             ;;
