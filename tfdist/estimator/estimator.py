@@ -30,7 +30,7 @@ from tfdist.estimator.evaluation import evaluate, predict, saved_model
 from tfdist.estimator.graph.global_step import create_global_step
 from tfdist.estimator.graph.replicas import BatchSizes, num_workers
 from tfdist.estimator.pipelined import PipelineEstimatorSpec
-from tfdist.estimator.private_keras import mixed_float16_allowed, name_layers_from_the_start
+from tfdist.estimator.private_keras import name_layers_from_the_start
 from tfdist.estimator.run_config import RunConfig, decide_model_dir, default_session_config
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
 from tfdist.estimator.task_role import refuse_parameter_servers
@@ -456,9 +456,8 @@ class Estimator:
             name_layers_from_the_start()
             from tfdist.estimator.pipelined.model import build_model  # Not needed by most.
 
-            with mixed_float16_allowed():
-                pipeline = self._call_pipeline(mode, config)
-                built = build_model(pipeline, features, labels, config, for_export=for_export)
+            pipeline = self._call_pipeline(mode, config)
+            built = build_model(pipeline, features, labels, config, for_export=for_export)
             v1.logging.info("Done calling model_fn.")
             return built
         params = self._batch_sizes.add_to(self.params, mode)
@@ -467,8 +466,7 @@ class Estimator:
             raise ValueError("model_fn does not take labels, but input_fn returns labels.")
         v1.logging.info("Calling model_fn.")
         name_layers_from_the_start()
-        with mixed_float16_allowed():
-            spec = call_with(self._model_fn, {"features": features, **offered})
+        spec = call_with(self._model_fn, {"features": features, **offered})
         v1.logging.info("Done calling model_fn.")
         if isinstance(spec, PipelineEstimatorSpec):
             raise ValueError(

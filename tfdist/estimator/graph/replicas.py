@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
 from tfdist.estimator.arguments import argument_names
+from tfdist.estimator.private_keras import mixed_float16_allowed
 from tfdist.estimator.run_config import RunConfig, is_default, is_own
 from tfdist.estimator.spec import ModeKeys
 from tfdist.strategies import LocalStrategy
@@ -129,7 +130,8 @@ def each_replica(strategy: Any, placement: Placement) -> EachReplica:
                 losses[:] = before
             results[replica] = function(replica)
 
-        extended.call_for_each_replica(in_replica)
+        with mixed_float16_allowed():
+            extended.call_for_each_replica(in_replica)
         losses[:] = [*before, *hidden, *losses[len(before) :]]
         _keep_summaries_of_the_first(graph, placement.num_replicas)
         return [results[replica] for replica in sorted(results)]
