@@ -5,9 +5,6 @@ from __future__ import annotations
 import io
 import textwrap
 
-from rich.console import Console
-from rich.table import Table
-
 from tfdist.pipeline.schedule import busy_share_bound
 from tfdist.pipeline.timeline.step_times import DeviceTimes, Span, Timeline
 
@@ -150,6 +147,10 @@ def _bar(timeline: Timeline, device: DeviceTimes, lane: tuple[int, int], columns
 
 
 def _stage_table(timeline: Timeline, width: int) -> str:
+    # Imported here: every training imports this module, and few write a table.
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("stage", justify="right")
     table.add_column("blocks", overflow="fold")
