@@ -61,15 +61,14 @@ def test_a_folder_gets_the_text_the_trace_and_the_picture(
     assert paths[2].read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_matplotlib_one_line_names_the_mend_and_the_other_files_are_there(
+def test_without_matplotlib_one_line_names_the_fix_and_the_other_files_are_there(
     simulate: Simulate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError) as told:
         check_can_draw()
     assert str(told.value) == (
-        "The picture of a timeline needs matplotlib, which is not installed. "
-        "Run: pip install 'tfdist[pipeline]'"
+        "The picture needs matplotlib, which is not installed. Run: pip install 'tfdist[pipeline]'"
     )
     with pytest.raises(ImportError, match="needs matplotlib"):
         write_timeline(simulate("grouped", 1, [0.001]), tmp_path)
