@@ -67,7 +67,7 @@ PUBLIC = {
         model_to_estimator tpu
     """,
     "tfdist.ipu": """
-        distributed ipu_estimator ipu_multi_worker_strategy ipu_pipeline_estimator
+        config distributed ipu_estimator ipu_multi_worker_strategy ipu_pipeline_estimator
         ipu_run_config ipu_session_run_hooks optimizers pipelining_ops popdist tensorflow utils
     """,
     "tfdist.ipu.distributed": """
@@ -97,7 +97,8 @@ PUBLIC = {
         main
     """,
     "tfdist.monitoring": """
-        CsvMetricsHook ProgressBarHook PrometheusHook StepProfileHook ThroughputHook
+        CsvMetricsHook MemoryHook ProgressBarHook PrometheusHook StepProfileHook
+        ThroughputHook WandbHook
     """,
     "tfdist.pipeline": """
         AutoStage Block DataLoader InferenceModel Options PipelinedExecution Settings

@@ -73,14 +73,18 @@ def test_a_launched_instance_knows_its_place() -> None:
 # Device options.
 
 
+def _with_devices(number: int) -> utils.IPUConfig:
+    return utils.auto_select_ipus(utils.create_ipu_config(), number)
+
+
 @pytest.mark.usefixtures("launched")
 def test_set_ipu_config_selects_a_device_for_each_local_replica() -> None:
     options = utils.create_ipu_config()
     assert popdist.tensorflow.set_ipu_config(options, ipus_per_replica=3) is options
-    assert options.num_ipus == 2
+    assert options.auto_select_ipus == 2
     assert ipu_run_config.IPURunConfig(ipu_options=options).num_replicas == 2
-    untouched = popdist.tensorflow.set_ipu_config(utils.IPUConfig(5), configure_device=False)
-    assert untouched.num_ipus == 5
+    untouched = popdist.tensorflow.set_ipu_config(_with_devices(5), configure_device=False)
+    assert untouched.auto_select_ipus == 5
 
 
 @pytest.mark.usefixtures("launched")
@@ -94,7 +98,7 @@ def test_a_program_for_one_device_scales_without_a_change() -> None:
     options = utils.auto_select_ipus(utils.create_ipu_config(), num_ipus=1)
     assert ipu_run_config.IPURunConfig(ipu_options=options).num_replicas == 2
     with pytest.raises(ValueError, match=r"with 1 devices .* configured with 5 devices"):
-        ipu_run_config.IPURunConfig(ipu_options=utils.IPUConfig(5))
+        ipu_run_config.IPURunConfig(ipu_options=_with_devices(5))
 
 
 # The strategy.

@@ -9,6 +9,7 @@ A program moves by changing its import lines:
 """
 
 from tfdist.ipu import (
+    config,
     distributed,
     ipu_estimator,
     ipu_multi_worker_strategy,
@@ -23,6 +24,7 @@ from tfdist.ipu import (
 )
 
 __all__ = [
+    "config",
     "distributed",
     "ipu_estimator",
     "ipu_multi_worker_strategy",

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from tfdist.estimator import Estimator as IPUPipelineEstimator
 from tfdist.estimator import OptimizerFunctionOutput, PipelineEstimatorSpec
+from tfdist.ipu.config import configured
 from tfdist.ipu.pipelining_ops import PipelineSchedule
 
 __all__ = ["IPUPipelineEstimator", "IPUPipelineEstimatorSpec"]
@@ -22,6 +23,7 @@ def IPUPipelineEstimatorSpec(
     *,
     pipeline_schedule: PipelineSchedule | None = None,
     reduction_method: Literal["mean", "sum"] = "sum",
+    recomputation: bool | None = None,
     **others: Any,
 ) -> PipelineEstimatorSpec:
     """Makes a `PipelineEstimatorSpec` with the original's order of arguments and its defaults.
@@ -36,6 +38,7 @@ def IPUPipelineEstimatorSpec(
       pipeline_schedule: One of `PipelineSchedule`; None is Grouped.
       reduction_method: "sum" adds up the gradients of a step's micro-batches, as the original
         does; "mean" divides the sum by their number.
+      recomputation: As in `PipelineEstimatorSpec`; None is `IPUConfig.allow_recompute`.
       **others: Further arguments of `PipelineEstimatorSpec`.
     """
     return PipelineEstimatorSpec(
@@ -47,5 +50,6 @@ def IPUPipelineEstimatorSpec(
         device_mapping=device_mapping,
         pipeline_schedule=PipelineSchedule(pipeline_schedule or "grouped").value,
         reduction_method=reduction_method,
+        recomputation=configured().allow_recompute if recomputation is None else recomputation,
         **others,
     )

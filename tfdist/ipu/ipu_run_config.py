@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfdist import estimator
-from tfdist.ipu.utils import IPUConfig
+from tfdist.ipu.config import IPUConfig
 from tfdist.strategies.placement import count_replicas
 
 
@@ -14,7 +14,8 @@ class IPURunConfig(estimator.DeviceConfig):
 
     Args:
       iterations_per_loop: Steps in one session call.
-      ipu_options: The options that `utils.create_ipu_config` returned.
+      ipu_options: An `IPUConfig`, or what `utils.create_ipu_config` returned. They become the
+        options of this process, as with `configure_ipu_system`.
       num_replicas: Copies of the model in this process, each on another device. None takes the
         number of `tfdist run`, or 1; if `tfdist run` gives another number, that number is used.
       num_shards: 1; a model over several devices is not supported.
@@ -50,12 +51,14 @@ class IPURunConfig(estimator.DeviceConfig):
             )
         # popdist.tensorflow.set_ipu_config selects the launcher's number.
         allowed = (asked, count_replicas(None).number)
-        if ipu_options is not None and ipu_options.num_ipus not in allowed:
+        if ipu_options is not None and ipu_options.auto_select_ipus not in allowed:
             raise ValueError(
                 f"IPURunConfig configured with {asked} devices ({asked} num_replicas "
                 f"times {num_shards} num_shards), but IpuOptions configured with "
-                f"{ipu_options.num_ipus} devices. Make them equal."
+                f"{ipu_options.auto_select_ipus} devices. Make them equal."
             )
+        if ipu_options is not None:
+            ipu_options.configure_ipu_system()
         super().__init__(
             iterations_per_loop=iterations_per_loop,
             variables_on_host=False,

@@ -1,10 +1,15 @@
-"""`ipu.pipelining_ops`: the names of schedules, and the result of an optimizer_function."""
+"""`ipu.pipelining_ops`: names of schedules, an optimizer_function's result, recomputation."""
+
+from __future__ import annotations
 
 from enum import Enum
 
-from tfdist.estimator import OptimizerFunctionOutput
+import tensorflow as tf
 
-__all__ = ["OptimizerFunctionOutput", "PipelineSchedule"]
+from tfdist.estimator import OptimizerFunctionOutput
+from tfdist.training import recomputation_checkpoint as _checkpoint
+
+__all__ = ["OptimizerFunctionOutput", "PipelineSchedule", "recomputation_checkpoint"]
 
 
 class PipelineSchedule(Enum):
@@ -13,3 +18,13 @@ class PipelineSchedule(Enum):
     Grouped = "grouped"
     Interleaved = "interleaved"
     Sequential = "sequential"
+
+
+def recomputation_checkpoint(tensor: tf.Tensor, name: str | None = None) -> tf.Tensor:
+    """Keeps a tensor in a recomputed stage, as `tfdist.training.recomputation_checkpoint` does.
+
+    Args:
+      tensor: The tensor to keep.
+      name: Has no effect.
+    """
+    return _checkpoint(tensor)

@@ -1,22 +1,23 @@
-"""`ipu.utils`: device options; only the number of devices has an effect here."""
+"""`ipu.utils`: functions that return changed device options, as programs before `IPUConfig` use."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import copy
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist.ipu.config import IPUConfig
 
-@dataclass
-class IPUConfig:
-    """The original's device options.
-
-    Attributes:
-      num_ipus: The number of devices selected.
-    """
-
-    num_ipus: int = 1
+__all__ = [
+    "IPUConfig",
+    "auto_select_ipus",
+    "configure_ipu_system",
+    "create_ipu_config",
+    "set_floating_point_behaviour_options",
+    "set_norm_options",
+    "set_recomputation_options",
+]
 
 
 def create_ipu_config(**options: Any) -> IPUConfig:
@@ -39,8 +40,52 @@ def auto_select_ipus(opts: IPUConfig, num_ipus: int) -> IPUConfig:
             f"auto_select_ipus got num_ipus={num_ipus!r}: give an integer of at least 1, one for "
             "each replica."
         )
-    return replace(opts, num_ipus=num_ipus)
+    opts = copy.deepcopy(opts)
+    opts.auto_select_ipus = num_ipus
+    return opts
+
+
+def set_floating_point_behaviour_options(
+    opts: IPUConfig,
+    inv: bool = True,
+    div0: bool = True,
+    oflo: bool = True,
+    esr: bool = True,
+    nanoo: bool = True,
+) -> IPUConfig:
+    """Sets `floating_point_behaviour`: `esr` is stochastic rounding; the others have no effect."""
+    opts = copy.deepcopy(opts)
+    for name, value in dict(inv=inv, div0=div0, oflo=oflo, esr=esr, nanoo=nanoo).items():
+        setattr(opts.floating_point_behaviour, name, value)
+    return opts
+
+
+def set_recomputation_options(opts: IPUConfig, allow_recompute: bool = True) -> IPUConfig:
+    """Sets `allow_recompute`: whether the stages of pipelines are recomputed."""
+    opts = copy.deepcopy(opts)
+    opts.allow_recompute = allow_recompute
+    return opts
+
+
+def set_norm_options(
+    opts: IPUConfig,
+    use_stable_statistics: bool = False,
+    experimental_distributed_batch_norm_replica_group_size: int = 1,
+) -> IPUConfig:
+    """Sets `norms`: the replicas that share the statistics of a batch norm.
+
+    Statistics are always stable: `use_stable_statistics` has no effect, and if it is True, that is
+    logged when the options are configured.
+    """
+    opts = copy.deepcopy(opts)
+    if use_stable_statistics:
+        opts.norms.use_stable_statistics = use_stable_statistics
+    opts.norms.experimental.distributed_batch_norm_replica_group_size = (
+        experimental_distributed_batch_norm_replica_group_size
+    )
+    return opts
 
 
 def configure_ipu_system(opts: IPUConfig) -> None:
-    """Does nothing: each session creates its devices."""
+    """Makes the options those of this process; each session creates its devices."""
+    opts.configure_ipu_system()

@@ -1,17 +1,21 @@
-"""Session hooks that report on a training: CSV, progress, Prometheus, throughput, profiles."""
+"""Session hooks that report on a training: CSV, memory, progress, Prometheus, profiles, W&B."""
 
 from tfdist.estimator.training.step_profile.hook import StepProfileHook
 from tfdist.monitoring.csv_metrics import CsvMetricsHook
+from tfdist.monitoring.memory import MemoryHook
 from tfdist.monitoring.progress_bar import ProgressBarHook
 from tfdist.monitoring.prometheus import PrometheusHook
 from tfdist.monitoring.throughput import ThroughputHook
+from tfdist.monitoring.wandb import WandbHook
 
 __all__ = [
     "CsvMetricsHook",
+    "MemoryHook",
     "ProgressBarHook",
     "PrometheusHook",
     "StepProfileHook",
     "ThroughputHook",
+    "WandbHook",
 ]
 
 

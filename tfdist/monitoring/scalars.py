@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -117,3 +118,15 @@ def own_worker_index() -> int:
       ClusterError: If the environment contradicts itself.
     """
     return find_instance().index
+
+
+def own_folder(output_dir: str | os.PathLike[str]) -> str:
+    """Returns the folder of this worker's event file: another one for each worker but worker 0."""
+    worker, folder = own_worker_index(), os.fspath(output_dir)
+    return folder if worker == 0 else os.path.join(folder, f"worker_{worker}")
+
+
+def write_scalars(writer: Any, step: int, values: Mapping[str, float]) -> None:
+    """Adds summaries, tag to value, to an event file."""
+    summaries = [v1.Summary.Value(tag=tag, simple_value=x) for tag, x in values.items()]
+    writer.add_summary(v1.Summary(value=summaries), step)

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.graph.global_step import StepCounter, checked_interval, crosses
 from tfdist.estimator.training.step_profile.records import ops_of
-from tfdist.monitoring.scalars import own_worker_index
+from tfdist.monitoring.scalars import own_folder, write_scalars
 from tfdist.pipeline.timeline.step_times import length, union
 
 
@@ -66,7 +66,7 @@ class ThroughputHook(v1.train.SessionRunHook):  # type: ignore[misc]
         if global_batch is not None and global_batch < 1:
             raise ValueError(f"global_batch must be at least 1, got {global_batch}.")
         self._global_batch = global_batch
-        self._output_dir = None if output_dir is None else _folder(os.fspath(output_dir))
+        self._output_dir = None if output_dir is None else own_folder(output_dir)
         self._traces = traces
         self._counter = StepCounter()
         self._is_traced = False
@@ -127,8 +127,7 @@ class ThroughputHook(v1.train.SessionRunHook):  # type: ignore[misc]
         )
         v1.logging.info("%s", describe(self.last))
         if self._writer:
-            values = [v1.Summary.Value(tag=k, simple_value=x) for k, x in tags(self.last).items()]
-            self._writer.add_summary(v1.Summary(value=values), self._counter.step)
+            write_scalars(self._writer, self._counter.step, tags(self.last))
 
 
 def describe(measured: Throughput) -> str:
@@ -156,11 +155,6 @@ def tags(measured: Throughput) -> dict[str, float]:
         "throughput/share_in_reductions": None if traced is None else traced.reductions,
     }
     return {tag: value for tag, value in values.items() if value is not None}
-
-
-def _folder(output_dir: str) -> str:
-    worker = own_worker_index()
-    return output_dir if worker == 0 else os.path.join(output_dir, f"worker_{worker}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,10 @@ from tfdist.strategies.placement import HOST
 from tfdist.training.checks import check_rate
 from tfdist.training.half_precision import in_float32, is_half
 from tfdist.training.name_patterns import NamePatterns, name_of
-from tfdist.training.stochastic_rounding import stochastic_round
+from tfdist.training.stochastic_rounding import (
+    is_stochastic_rounding_enabled,
+    stochastic_round,
+)
 
 # The variable with the seed of stochastic rounding.
 _SEED = "stochastic_rounding_seed"
@@ -56,7 +59,9 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
         self._learning_rate = check_rate(learning_rate)
         self._given_patterns = patterns
         self._rate: Any = None
-        self._rounds_stochastically = bool(stochastic_rounding)
+        self._rounds_stochastically = bool(stochastic_rounding) and (
+            is_stochastic_rounding_enabled()
+        )
 
     def apply_gradients(
         self,

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from tfdist.training.half_precision import HALVES
 
+_is_enabled = True
+
 # Bits of float32's fraction that the halves do not have.
 _CUT_BITS = {tf.bfloat16: 16, tf.float16: 13}
 
@@ -82,6 +84,20 @@ def stochastic_round(tensor: Any, dtype: Any, seed: Any, saturate: bool = True) 
         return tf.cast(tf.bitcast(rounded, tf.float32), dtype)
     upper = tf.bitwise.right_shift(tf.bitcast(rounded, tf.uint32), tf.constant(16, tf.uint32))
     return tf.bitcast(tf.cast(upper, tf.uint16), dtype)
+
+
+def enable_stochastic_rounding(enabled: bool) -> None:
+    """Switches off that optimizers made from now on round weights stochastically, or on again.
+
+    For this process; `tfdist.ipu` has the original's switch of the device.
+    """
+    global _is_enabled
+    _is_enabled = enabled
+
+
+def is_stochastic_rounding_enabled() -> bool:
+    """Returns whether optimizers may round weights stochastically."""
+    return _is_enabled
 
 
 def _bits_of(number: Any) -> int:

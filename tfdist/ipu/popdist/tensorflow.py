@@ -7,7 +7,7 @@ from tfdist.cluster.instances import (
     num_devices_per_replica,
     num_local_replicas,
 )
-from tfdist.ipu.utils import IPUConfig
+from tfdist.ipu.config import IPUConfig
 
 
 def set_ipu_config(
@@ -29,5 +29,5 @@ def set_ipu_config(
             f"--devices-per-replica {num_devices_per_replica()}. Make them equal."
         )
     if configure_device:
-        config.num_ipus = num_local_replicas()
+        config.auto_select_ipus = num_local_replicas()
     return config

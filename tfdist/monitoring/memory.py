@@ -1,0 +1,123 @@
+"""Memory of a training process and of its GPUs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.graph.global_step import StepCounter, checked_interval, crosses
+from tfdist.monitoring.scalars import own_folder, write_scalars
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryUse:
+    """The memory in use in one place.
+
+    Attributes:
+      place: "host", or "GPU:0", "GPU:1" and so on.
+      now_bytes: Bytes in use.
+      peak_bytes: The most bytes that were in use so far.
+    """
+
+    place: str
+    now_bytes: int
+    peak_bytes: int
+
+
+class MemoryHook(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Logs present and peak memory every n steps, and writes it as summaries.
+
+    Every worker that has the hook reports itself. Of the host it is the physical memory of this
+    process (the resident set size), of a GPU what TensorFlow has allocated on it. Peaks are those
+    since the process started.
+
+    Args:
+      every_n_steps: Steps between two reports.
+      output_dir: Folder of the event file of worker 0, model_dir for instance; other workers write
+        into its folder "worker_<index>". None writes no summaries.
+
+    Attributes:
+      last: The newest `MemoryUse` of each place; empty before the first report.
+
+    Raises:
+      ValueError: If the interval is below 1.
+    """
+
+    def __init__(
+        self, every_n_steps: int = 100, output_dir: str | os.PathLike[str] | None = None
+    ) -> None:
+        self._every_n_steps = checked_interval(every_n_steps)
+        self._output_dir = None if output_dir is None else own_folder(output_dir)
+        self._counter = StepCounter()
+        self.last: list[MemoryUse] = []
+
+    def begin(self) -> None:
+        self._counter.begin()
+        self._writer = self._output_dir and v1.summary.FileWriterCache.get(self._output_dir)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self._counter.start(session)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        before = self._counter.step
+        self._counter.count(run_context.session)
+        if crosses(before, self._counter.step, self._every_n_steps):
+            self._report()
+
+    def end(self, session: Any) -> None:
+        if self._writer:
+            self._writer.flush()
+
+    def _report(self) -> None:
+        self.last = [host_memory(), *gpu_memory()]
+        v1.logging.info("%s", describe(self.last))
+        if self._writer:
+            write_scalars(self._writer, self._counter.step, tags(self.last))
+
+
+def host_memory() -> MemoryUse:
+    """Reads the physical memory of this process from Linux.
+
+    The peak is not that of `resource.getrusage`, which counts the process that started this one.
+    """
+    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith(" kB")}
+    return MemoryUse(place="host", now_bytes=1024 * kib["VmRSS"], peak_bytes=1024 * kib["VmHWM"])
+
+
+def gpu_memory() -> list[MemoryUse]:
+    """Reads what TensorFlow has allocated on each GPU; a GPU that does not count it is left out."""
+    if not tf.config.list_physical_devices("GPU"):
+        return []
+    found = []
+    for device in tf.config.list_logical_devices("GPU"):
+        place = device.name.removeprefix("/device:")
+        try:
+            info = tf.config.experimental.get_memory_info(place)
+        except ValueError:  # Its allocator has no statistics.
+            continue
+        found.append(MemoryUse(place=place, now_bytes=info["current"], peak_bytes=info["peak"]))
+    return found
+
+
+def describe(uses: list[MemoryUse]) -> str:
+    """Returns the memory as one line."""
+    parts = [
+        f"{use.place} {use.now_bytes / 2**20:,.0f} MiB (peak {use.peak_bytes / 2**20:,.0f} MiB)"
+        for use in uses
+    ]
+    return f"memory: {'; '.join(parts)}"
+
+
+def tags(uses: list[MemoryUse]) -> dict[str, float]:
+    """Returns the summaries, tag to MiB."""
+    return {
+        f"memory/{use.place.replace(':', '_')}_{kind}_mib": value / 2**20
+        for use in uses
+        for kind, value in (("now", use.now_bytes), ("peak", use.peak_bytes))
+    }
