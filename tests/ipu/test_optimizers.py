@@ -38,10 +38,10 @@ def _weights_after(make: Callable[[], Any], calls: int) -> list[list[float]]:
 
 
 class NeverReduces:
-    """An optimizer whose apply_gradients assigns to the variables."""
+    """An optimizer whose apply_gradients assigns to the variables: gradients of norm 1."""
 
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None) -> Any:
-        return tf.group(*(v1.assign_sub(v, g) for g, v in grads_and_vars))
+        return tf.group(*(v1.assign_sub(v, g / tf.norm(g)) for g, v in grads_and_vars))
 
     def variables(self) -> list[Any]:
         return []
@@ -49,7 +49,8 @@ class NeverReduces:
 
 def test_a_cross_replica_optimizer_reduces_for_one_that_does_not() -> None:
     found = _weights_after(lambda: optimizers.CrossReplicaOptimizer(NeverReduces()), 2)
-    assert found == [[-2.0, -3.0], [-5.0, -7.0]]
+    # Norm 5; two gradients of norm 1 would give [0, 0].
+    np.testing.assert_allclose(found, [[0.4, 0.2], [-0.2, -0.6]], atol=1e-6)
 
 
 def test_a_mapped_gradient_is_that_of_all_replicas() -> None:

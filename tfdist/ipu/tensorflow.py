@@ -54,7 +54,7 @@ class _LayersOverlay(_Overlay):
 
 @cache
 def _batch_normalization_over(size: int) -> Any:
-    """Returns a layer class with the arguments of tf_keras' own: equal classes for equal sizes."""
+    """Returns tfdist's layer with tf_keras' arguments; one class for each group size."""
 
     class BatchNormalization(training.BatchNormalization):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
