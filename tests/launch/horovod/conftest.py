@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("pip", "setuptools", "wheel", "packaging", "psutil", "pyyaml", "cloudpickle")
 
-# Stands for pip: `download` brings a source, `wheel` compiles one file a call until there are two,
+# Replaces pip: `download` creates a source, `wheel` compiles one file a call until there are two,
 # `install` unpacks. With CUT set, `wheel` kills the process that called it after the first file.
 FAKE_PIP = """
 import io, os, pathlib, shutil, signal, sys, sysconfig, tarfile
@@ -53,7 +53,7 @@ elif command == "uninstall":
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """A virtual environment that looks as if everything that a build needs were in it."""
+    """A virtual environment that seems to contain everything that a build needs."""
     folder = tmp_path / "an environment"
     venv.create(folder, with_pip=False, symlinks=True)
     (site_packages,) = folder.glob("lib/python3.*/site-packages")
@@ -99,7 +99,7 @@ def start(environment: Path, tmp_path: Path) -> Callable[..., Process]:
 
 @pytest.fixture
 def install(start: Callable[..., Process]) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Runs it to its end."""
+    """Runs the command to its end."""
 
     def run(*options: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         with start(*options, **environ) as process:
@@ -111,7 +111,7 @@ def install(start: Callable[..., Process]) -> Callable[..., "subprocess.Complete
 
 @pytest.fixture
 def calls(tmp_path: Path) -> Callable[[], list[str]]:
-    """Returns what pip was called for, and what it compiled, since the last look."""
+    """Returns pip's calls and the files that it compiled since the last call of this function."""
 
     def look() -> list[str]:
         file = tmp_path / "calls"
