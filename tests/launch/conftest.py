@@ -24,25 +24,8 @@ _LIMIT_S = 60.0
 _MARK = "TFDIST_TEST_RUN"
 _ROOT = Path(__file__).parents[2]
 _STREAMS = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-
 # Precedes the code of a test's program.
-_PRELUDE = """\
-import os, signal, subprocess, sys, time
-from pathlib import Path
-here = Path(__file__).parent
-index = int(os.environ.get("TFDIST_INSTANCE_INDEX", "-1"))
-
-def ready():
-    "Tells the test that this worker is as far as it should be."
-    (here / f"ready-{index}").touch()
-
-def wait_for(name):
-    while not (here / name).exists():
-        time.sleep(0.01)
-
-def on(number, action):
-    signal.signal(number, lambda *_: action())
-"""
+_PRELUDE = (_ROOT / "tests" / "programs" / "launched_prelude.py").read_text()
 
 
 class Run:
