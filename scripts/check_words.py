@@ -1,8 +1,7 @@
 """Check of the language in docstrings, comments, messages and documents.
 
     check_words.py              checks the repository
-    check_words.py --all        also checks the files that are not rewritten yet
-    check_words.py PATH ...     checks these files and folders, rewritten or not
+    check_words.py PATH ...     checks these files and folders
 
 Each finding is one line, `file:line: found -> suggestion`; with a finding the exit code is 1.
 """
@@ -22,9 +21,6 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Files whose language is not rewritten yet, as prefixes of their paths. Remove an entry once
-# `check_words.py PATH` finds nothing there; add none.
-NOT_YET_REWRITTEN = ("tests/launch/", "tests/virtual_hosts/")
 # These files name the words: this one to forbid them, and its tests.
 EXEMPT = ("scripts/check_words.py", "tests/scripts/test_check_words.py")
 
@@ -167,27 +163,23 @@ def repository_files() -> list[str]:
     return sorted(name for name in set(listed.stdout.splitlines()) if (ROOT / name).is_file())
 
 
-def _chosen(arguments: argparse.Namespace) -> list[str]:
+def _chosen(paths: list[Path]) -> list[str]:
+    """Returns the repository's files at or below these paths; without paths all of them."""
     names = [name for name in repository_files() if name not in EXEMPT]
-    if arguments.paths:
-        wanted = [path.resolve() for path in arguments.paths]
-        return [
-            name
-            for name in names
-            if any((ROOT / name) == path or path in (ROOT / name).parents for path in wanted)
-        ]
-    if arguments.all:
-        return names
-    return [name for name in names if not name.startswith(NOT_YET_REWRITTEN)]
+    wanted = [path.resolve() for path in paths] or [ROOT]
+    return [
+        name
+        for name in names
+        if any((ROOT / name) == path or path in (ROOT / name).parents for path in wanted)
+    ]
 
 
 def main(argv: list[str] | None = None) -> int:
     """Prints every finding; returns 1 if there are any, else 0."""
     parser = argparse.ArgumentParser(description="Check the language of docstrings and documents.")
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="check only these")
-    parser.add_argument("--all", action="store_true", help="also what is not rewritten yet")
     count = 0
-    for name in _chosen(parser.parse_args(argv)):
+    for name in _chosen(parser.parse_args(argv).paths):
         for finding in check_file(ROOT / name):
             print(f"{name}:{finding.line}: {finding.found} -> {finding.suggestion}")
             count += 1

@@ -13,90 +13,9 @@ Run = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def run(fake_cluster: Any, tmp_path: Path) -> Run:
-    """Trains with hooks on every worker of an engine, and tells what came out.
+    """Trains with hooks on every worker of an engine; returns each worker's results."""
 
-    `hooks(index, strategy, estimator, say)` makes a worker's hooks: `say` keeps what they want to
-    tell. The model's loss is 1 / (global step + 1) on worker 0 and three times that on worker 1.
-    """
-
-    def train(
-        engine: str,
-        folder: str,
-        hooks: Any,
-        options: dict[str, Any],
-    ) -> dict[str, Any]:
-        import os
-
-        import tensorflow as tf
-        import tensorflow.compat.v1 as v1
-
-        import tfdist.estimator as tfe
-        from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
-
-        kinds = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}
-        strategy = kinds[engine]() if engine in kinds else None
-        index = strategy.extended.collectives.worker_index if strategy is not None else 0
-        model_dir = os.path.join(folder, f"worker_{index}")  # Workers share no folder.
-        bad_on = options.get("bad_on")
-
-        def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
-            w = v1.get_variable("w", [], initializer=v1.ones_initializer())
-            step = tf.cast(v1.train.get_global_step(), tf.float32)
-            loss = w * tf.reduce_mean(features) * (1.0 + 2.0 * index) / (step + 1.0)
-            v1.summary.scalar("step_seen", step)
-            if mode == tfe.ModeKeys.EVAL:
-                return tfe.EstimatorSpec(mode, loss=loss)
-            if bad_on == index:
-                loss = tf.where(step >= 2.0, float("nan") * loss, loss)
-            optimizer = v1.train.GradientDescentOptimizer(0.0)
-            pairs = optimizer.compute_gradients(loss)
-
-            def update(*gradients: Any) -> Any:
-                return optimizer.apply_gradients(zip(gradients, [v for _, v in pairs], strict=True))
-
-            host_call = (update, [g for g, _ in pairs])
-            return tfe.EstimatorSpec(mode, loss=loss, host_call=host_call)
-
-        def input_fn() -> tf.data.Dataset:
-            return tf.data.Dataset.from_tensors((tf.ones([2]), tf.zeros([2]))).repeat()
-
-        config = tfe.RunConfig(
-            train_distribute=strategy,
-            save_checkpoints_steps=options.get("save_checkpoints_steps", 1000),
-            save_summary_steps=None,
-            log_step_count_steps=None,
-        )
-        estimator = tfe.Estimator(model_fn, model_dir, config)
-        said: list[Any] = []
-        made = hooks(index, estimator, said.append, input_fn)
-        listeners = options["listeners"](index, said.append) if "listeners" in options else None
-        error = None
-        try:
-            estimator.train(
-                input_fn,
-                hooks=made,
-                max_steps=options.get("max_steps"),
-                saving_listeners=listeners,
-            )
-        except Exception as problem:
-            error = type(problem).__name__
-        v1.summary.FileWriterCache.clear()
-        files = sorted(
-            os.path.relpath(os.path.join(at, name), model_dir)
-            for at, _, names in os.walk(model_dir)
-            for name in names
-        )
-        latest = estimator.latest_checkpoint()
-        return {
-            "said": said,
-            "error": error,
-            "files": files,
-            "saved": sorted(
-                int(f.split("-")[1].split(".")[0]) for f in files if f.endswith(".index")
-            ),
-            "step": int(estimator.get_variable_value("global_step")) if latest else None,
-            "model_dir": model_dir,
-        }
+    from hooked_training import train
 
     def run(engine: str, hooks: Any, **options: Any) -> list[dict[str, Any]]:
         return fake_cluster.run(train, engine, str(tmp_path), hooks, options, engine=engine)
@@ -104,30 +23,14 @@ def run(fake_cluster: Any, tmp_path: Path) -> Run:
     return run
 
 
-def _count_calls(say: Any) -> Any:
-    """A hook that says how many session calls were made."""
-    import tensorflow.compat.v1 as v1
-
-    class Count(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-        calls = 0
-
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            self.calls += 1
-
-        def end(self, session: Any) -> None:
-            say(("calls", self.calls))
-
-    return Count()
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_early_stopping_on_one_worker_stops_all_after_the_same_step(run: Run, engine: str) -> None:
-    count_calls = _count_calls
     decides = 0 if engine == "none" else 1
 
     def hooks(index: int, estimator: Any, say: Any, input_fn: Any) -> list[Any]:
         import tensorflow as tf
         import tensorflow.compat.v1 as v1
+        from hooked_training import CountCalls
 
         from tfdist.estimator.experimental import make_early_stopping_hook, stop_if_higher_hook
 
@@ -147,7 +50,7 @@ def test_early_stopping_on_one_worker_stops_all_after_the_same_step(run: Run, en
         return [
             stop_if_higher_hook(estimator, "accuracy", 0.95, **often),
             make_early_stopping_hook(estimator, should_stop, **often),
-            count_calls(say),
+            CountCalls(say),
         ]
 
     workers = run(engine, hooks, max_steps=9)
@@ -159,50 +62,20 @@ def test_early_stopping_on_one_worker_stops_all_after_the_same_step(run: Run, en
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_same_hooks_on_all_workers_do_their_work(run: Run, engine: str) -> None:
-    count_calls = _count_calls
-
     def hooks(index: int, estimator: Any, say: Any, input_fn: Any) -> list[Any]:
         import tensorflow as tf
+        from hooked_training import CountCalls, LateHooks
 
         import tfdist.estimator as tfe
-
-        class Late(tfe.SessionRunHook):  # type: ignore[misc,name-defined]
-            """Makes hooks that need the graph."""
-
-            def begin(self) -> None:
-                import tensorflow.compat.v1 as v1
-
-                own = v1.summary.scalar(
-                    "own", tf.cast(v1.train.get_global_step(), tf.float32), collections=[]
-                )
-                self.saver = tfe.SummarySaverHook(
-                    save_steps=2, output_dir=estimator.model_dir + "/own", summary_op=own
-                )
-                self.final = tfe.FinalOpsHook(v1.train.get_global_step())
-                self.saver.begin()
-
-            def after_create_session(self, session: Any, coord: Any) -> None:
-                self.saver.after_create_session(session, coord)
-
-            def before_run(self, run_context: Any) -> Any:
-                return self.saver.before_run(run_context)
-
-            def after_run(self, run_context: Any, run_values: Any) -> None:
-                self.saver.after_run(run_context, run_values)
-
-            def end(self, session: Any) -> None:
-                self.saver.end(session)
-                self.final.end(session)
-                say(("final", int(self.final.final_ops_values)))
 
         with tf.Graph().as_default():
             profiler = tfe.ProfilerHook(save_steps=3, output_dir=estimator.model_dir + "/profile")
         return [
             tfe.CheckpointSaverHook(estimator.model_dir, save_steps=2),
             profiler,
-            Late(),
+            LateHooks(estimator.model_dir, say),
             tfe.StopAtStepHook(last_step=5),
-            count_calls(say),
+            CountCalls(say),
         ]
 
     workers = run(engine, hooks, max_steps=9)
@@ -216,12 +89,14 @@ def test_the_same_hooks_on_all_workers_do_their_work(run: Run, engine: str) -> N
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_listener_runs_on_worker_0_and_stops_all(run: Run, engine: str) -> None:
-    count_calls = _count_calls
-
     def hooks(index: int, estimator: Any, say: Any, input_fn: Any) -> list[Any]:
-        return [count_calls(say)]
+        from hooked_training import CountCalls
+
+        return [CountCalls(say)]
 
     def listeners(index: int, say: Any) -> list[Any]:
+        from typing import Any  # a class's own names don't go to the workers by themselves
+
         import tensorflow.compat.v1 as v1
 
         class Listen(v1.train.CheckpointSaverListener):  # type: ignore[misc,name-defined]
@@ -258,6 +133,7 @@ def test_a_loss_that_is_no_number_on_one_worker_ends_training_on_all(run: Run, e
 def test_every_worker_is_watched_and_worker_0_evaluates(run: Run, engine: str) -> None:
     def hooks(index: int, estimator: Any, say: Any, input_fn: Any) -> list[Any]:
         import os
+        from typing import Any  # a class's own names don't go to the workers by themselves
 
         import tensorflow.compat.v1 as v1
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from script_run import run_script
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,23 +28,10 @@ def run_program(fake_cluster: Any) -> Callable[..., list[Ran]]:
         argv: Sequence[str], *, env: Mapping[str, str] | None = None, **options: Any
     ) -> list[Ran]:
         options = {"timeout_s": 240, **options}
-        printed = fake_cluster.run(_run_as_script, list(argv), env=env, **options)
+        printed = fake_cluster.run(run_script, list(argv), env=env, **options)
         return [
             Ran(stdout=out, stderr=err)
             for out, err in zip(printed, fake_cluster.outputs, strict=True)
         ]
 
     return run_program
-
-
-def _run_as_script(argv: list[str]) -> str:
-    """Runs a script in this process, and returns what it wrote to standard output."""
-    import contextlib
-    import io
-    import runpy
-    import sys
-
-    sys.argv = argv
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        runpy.run_path(argv[0], run_name="__main__")
-    return printed.getvalue()

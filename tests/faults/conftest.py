@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,19 +67,10 @@ def run_to_fault(tmp_path: Path) -> Callable[..., Seen]:
         options: tuple[str, ...] = (),
         to_launcher: int | None = None,
     ) -> Seen:
-        model_dir = tmp_path / "model"
+        model_dir, output = tmp_path / "model", tmp_path / "output"
         note = Path(f"{model_dir}.fault")
-        command = [
-            *(sys.executable, "-m", "tfdist", "run", "--engine", engine, "--progress", "none"),
-            *("--num-instances", str(num_workers), "--print-topology", "no", *options, "--"),
-            *(str(TRAINING), str(model_dir), fault, moment, str(worker)),
-        ]
-        output = tmp_path / "output"
-        environment = {**os.environ, "COLUMNS": "100", "TF_USE_LEGACY_KERAS": "1"}
-        with output.open("wb") as file:
-            launcher = subprocess.Popen(
-                command, stdout=file, stderr=subprocess.STDOUT, cwd=tmp_path, env=environment
-            )
+        launched = ("--engine", engine, "--num-instances", str(num_workers), *options)
+        launcher = _launch(launched, (str(model_dir), fault, moment, str(worker)), output)
         try:
             started = wait_until(
                 lambda: _has_come(note, output, to_launcher) or launcher.poll() is not None, 150
@@ -101,6 +92,21 @@ def run_to_fault(tmp_path: Path) -> Callable[..., Seen]:
         return Seen(exit_code=exit_code, output=text, ended_s=ended_s, last_step=step)
 
     return run
+
+
+def _launch(
+    options: Sequence[str], arguments: Sequence[str], output: Path
+) -> subprocess.Popen[bytes]:
+    """Starts the launcher with the training and its arguments; both print to the file `output`."""
+    command = [
+        *(sys.executable, "-m", "tfdist", "run", "--progress", "none", "--print-topology", "no"),
+        *(*options, "--", str(TRAINING), *arguments),
+    ]
+    environment = {**os.environ, "COLUMNS": "100", "TF_USE_LEGACY_KERAS": "1"}
+    with output.open("wb") as file:
+        return subprocess.Popen(
+            command, stdout=file, stderr=subprocess.STDOUT, cwd=output.parent, env=environment
+        )
 
 
 def _has_come(note: Path, output: Path, to_launcher: int | None) -> bool:

@@ -1,4 +1,4 @@
-"""Real runs of `tfdist run` with small programs, and plans and workers for tests without any."""
+"""Real runs of `tfdist run` with small programs, and plans and workers for tests without one."""
 
 import contextlib
 import itertools
@@ -24,34 +24,17 @@ _LIMIT_S = 60.0
 _MARK = "TFDIST_TEST_RUN"
 _ROOT = Path(__file__).parents[2]
 _STREAMS = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-
-# What stands before the code of a test's program.
-_PRELUDE = """\
-import os, signal, subprocess, sys, time
-from pathlib import Path
-here = Path(__file__).parent
-index = int(os.environ.get("TFDIST_INSTANCE_INDEX", "-1"))
-
-def ready():
-    "Tells the test that this worker is as far as it should be."
-    (here / f"ready-{index}").touch()
-
-def wait_for(name):
-    while not (here / name).exists():
-        time.sleep(0.01)
-
-def on(number, action):
-    signal.signal(number, lambda *_: action())
-"""
+# Precedes the code of a test's program.
+_PRELUDE = (_ROOT / "tests" / "programs" / "launched_prelude.py").read_text()
 
 
 class Run:
-    """One `tfdist run` and what came of it.
+    """One `tfdist run` and its results.
 
     Attributes:
       process: The launcher.
-      folder: Where it runs.
-      log_dir: Where the workers' logs are.
+      folder: Its working directory.
+      log_dir: The folder of the workers' logs.
     """
 
     def __init__(self, process: subprocess.Popen[str], folder: Path, mark: str) -> None:
@@ -69,20 +52,20 @@ class Run:
 
     @property
     def out(self) -> str:
-        """The workers' stdout, as the launcher has shown it."""
+        """The workers' stdout, as the launcher showed it."""
         self.wait()
         assert self._output is not None
         return self._output[0]
 
     @property
     def err(self) -> str:
-        """The workers' stderr, and what the launcher said."""
+        """The workers' stderr and the launcher's own messages."""
         self.wait()
         assert self._output is not None
         return self._output[1]
 
     def log(self, name: str) -> str:
-        """What is in a log, that of "worker-0" for example."""
+        """Returns the text of a log, such as that of "worker-0"."""
         return (self.log_dir / f"{name}.log").read_text()
 
     def wait_for(self, *names: str) -> None:
@@ -103,13 +86,13 @@ class Run:
         self.process.send_signal(number)
 
     def living(self, *words: str) -> list[psutil.Process]:
-        """Returns the run's processes, whoever their parents are, with these in their command."""
+        """Returns the run's processes with these words in their command, with any parent."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if process.environ().get(_MARK) == self._mark and process.is_running():
                     command = process.cmdline()
-                    # A zombie has no environment, so none comes as far as here.
+                    # A zombie has no environment and was left out above.
                     if all(any(word in part for part in command) for word in words):
                         found.append(process)
         return found
@@ -119,7 +102,7 @@ class Run:
         return wait_until(lambda: not self.living(), limit_s)
 
     def end(self) -> None:
-        """Ends what a failed test has left."""
+        """Ends the processes that a failed test has left."""
         while left := self.living():
             for process in left:
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -180,7 +163,7 @@ def _environment() -> dict[str, str]:
 
 @pytest.fixture
 def break_agents(tmp_path: Path) -> Callable[[str], dict[str, str]]:
-    """Returns an environment in which every Python that is to be an agent does something else."""
+    """Returns an environment in which every agent's Python runs `action` instead."""
 
     def break_agents(action: str) -> dict[str, str]:
         code = f"import os, time\nif 'TFDIST_AGENT_TOKEN' in os.environ:\n    {action}\n"
@@ -192,7 +175,7 @@ def break_agents(tmp_path: Path) -> Callable[[str], dict[str, str]]:
 
 @pytest.fixture
 def make_worker(tmp_path: Path) -> Callable[..., WorkerState]:
-    """Makes what the launcher knows of a worker; each call makes the next one."""
+    """Makes the launcher's record of a worker; each call makes the next worker's."""
     numbers = itertools.count()
 
     def make_worker(*, is_evaluator: bool = False, **facts: Any) -> WorkerState:

@@ -1,4 +1,4 @@
-"""Malformed input is refused in one or two lines: what was found, what is allowed, the mend.
+"""Refusals of malformed input in one or two lines: the value found, what is allowed, the fix.
 
 Each row is an input and phrases that its message must hold. To add a row, put it into the table it
 belongs to; a new sub-command's rows go into COMMANDS.
@@ -91,7 +91,7 @@ MPI = {
     "OMPI_COMM_WORLD_LOCAL_RANK": "1",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
 }
-# What is different from MPI -> phrases.
+# Differences from MPI -> phrases.
 MPI_VARIABLES: list[tuple[dict[str, str | None], list[str]]] = [
     ({"OMPI_COMM_WORLD_RANK": "4"}, ["_RANK is 4", "_SIZE is 4", "Leave these variables to mpi"]),
     ({"OMPI_COMM_WORLD_LOCAL_RANK": "2"}, ["LOCAL_RANK is 2", "LOCAL_SIZE is 2", "Leave"]),
@@ -109,7 +109,7 @@ STEP = {
     "SLURM_STEP_NUM_TASKS": "5",
     "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
 }
-# What is different from STEP -> phrases.
+# Differences from STEP -> phrases.
 SLURM_VARIABLES: list[tuple[dict[str, str | None], list[str]]] = [
     ({"SLURM_PROCID": "5"}, ["SLURM_PROCID is 5", "from 0 to 4", "Start the program with srun"]),
     ({"SLURM_PROCID": "first"}, ['is "first"', "integer from 0", "with srun"]),
@@ -138,7 +138,7 @@ CONTRADICTIONS: list[tuple[dict[str, str], list[str]]] = [
 FILES = {
     "train.py": "",
     "notes.txt": "",
-    "no_hosts": "# nobody\n",
+    "no_hosts": "# empty\n",
     "twice": "a slots=2\na slots=1\n",
     "bad_slots": "a slots=2\nb slots=two\n",
     "option": "b slots=2\n-x slots=2\n",
@@ -164,7 +164,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("rnu train.py", ['unknown command "rnu"', "Allowed are run", 'Did you mean "run"?']),
     ("train.py", ['unknown command "train.py"', "Allowed are run", "tfdist run -- train.py"]),
     ("--version-format xml", ['got "xml"', "allowed are text and json", "Write text or json"]),
-    # What to run.
+    # The program.
     ("run", ["got no command to run", "after the options", "For example: tfdist run"]),
     ("run --num-instances 2 --", ["got no command to run", "For example: tfdist run"]),
     ("run -- --num-instances 2 cat", ['begins with "--num-instances"', "before the --"]),
@@ -206,7 +206,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("run --env TFDIST_START_TIMEOUT_S=3 cat", ["--env sets", "use --start-timeout"]),
     ('run --mpi-global-args="\'a" cat', ['got "\'a"', "no closing quotation", "Close each"]),
     ("run --instance-mpi-local-args x cat", ['got "x"', "a colon", "Write for example 1:"]),
-    # Options that do not fit each other.
+    # Options that contradict each other.
     ("run --num-instances 4 --num-replicas 10 cat", ["is 10", "is 4", "8 or 12", "2 or 5"]),
     ("run --num-instances 2 --num-replicas 1 cat", ["is 1", "is 2", "--num-replicas 2"]),
     ("run --show 2 --num-instances 2 cat", ["--show is 2", "allowed here: 0 and 1", "raise"]),
@@ -290,7 +290,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     # The self-test.
     ("doctor now", ['"now" is no option', "only options are allowed", "Remove it"]),
 ]
-# Those of COMMANDS that are also tried as the real command.
+# Rows of COMMANDS that are also run as the real command.
 REAL_COMMANDS = (
     "train.py",
     "run",
@@ -325,7 +325,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def within_the_limit() -> Iterator[None]:
-    """Fails a test that takes too much of the processor's time; other load does not count."""
+    """Fails a test that uses too much processor time; other load does not count."""
     started_s = time.process_time()
     yield
     assert time.process_time() - started_s < _LIMIT_S
@@ -391,7 +391,7 @@ class TestRefusals:
 @pytest.mark.processes
 @pytest.mark.usefixtures("in_a_folder_with_files")
 @pytest.mark.parametrize("words", REAL_COMMANDS)
-def test_the_real_command_refuses_in_a_moment(words: str, tmp_path: Path) -> None:
+def test_the_real_command_refuses_within_the_time_limit(words: str, tmp_path: Path) -> None:
     used_s = children_s()
     done = subprocess.run(
         [sys.executable, "-m", "tfdist", *shlex.split(words)], capture_output=True, text=True
@@ -404,7 +404,7 @@ def test_the_real_command_refuses_in_a_moment(words: str, tmp_path: Path) -> Non
 
 @pytest.mark.processes
 @pytest.mark.parametrize("row", [1, 17, 34])
-def test_a_program_with_a_wrong_tf_config_ends_in_a_moment(row: int) -> None:
+def test_a_program_with_a_wrong_tf_config_ends_within_the_time_limit(row: int) -> None:
     text, phrases = TF_CONFIGS[row]
     code = (
         "from tfdist.process import endings; from tfdist.cluster import find_cluster\n"

@@ -1,4 +1,4 @@
-"""Whatever stands in the environment, on the command line or in a file: no stack, no hang."""
+"""Random environments, command lines and files: each is read or refused without a stack."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The command `tfdist`: it starts fast, finds its sub-commands and ends with the right code."""
+"""The command `tfdist`: its start, its sub-commands and its exit codes."""
 
 import json
 import subprocess
@@ -88,7 +88,7 @@ def test_run_writes_the_config_before_it_starts(replace_command: Replace, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["slurm", "kubernetes", "horovod", "doctor"])
-def test_other_commands_get_their_words(name: str, replace_command: Replace) -> None:
+def test_other_commands_get_their_arguments(name: str, replace_command: Replace) -> None:
     def command(words: Sequence[str]) -> int:
         return int(words[1])
 
@@ -97,7 +97,7 @@ def test_other_commands_get_their_words(name: str, replace_command: Replace) -> 
 
 
 @pytest.mark.parametrize("error", [UsageError, ClusterError])
-def test_a_refusal_from_anywhere_is_a_line_and_code_2(
+def test_every_refusal_is_one_line_with_exit_code_2(
     error: type[Exception], replace_command: Replace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(options: RunOptions) -> int:

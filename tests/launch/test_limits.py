@@ -1,4 +1,4 @@
-"""A run that is too large for this machine, or starts nowhere, is refused before it starts."""
+"""Refusals before the start of a run that is too large, or whose folder does not exist."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ TOO_LARGE: list[tuple[list[str], list[str]]] = [
 
 
 @pytest.mark.parametrize(("words", "phrases"), TOO_LARGE)
-def test_what_is_too_large_is_refused_at_once(
+def test_a_run_that_is_too_large_is_refused_at_once(
     words: list[str],
     phrases: list[str],
     tmp_path: Path,
@@ -46,7 +46,7 @@ def test_what_is_too_large_is_refused_at_once(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("hosts").write_text("".join(f"host{i}.cluster.example.org\n" for i in range(1000)))
-    # As on most machines, whatever this one's limits are.
+    # The limits of most machines, in place of this one's.
     limits = Limits(open_files=1024, processes=30_000, memory_bytes=16 << 30)
     monkeypatch.setattr("tfdist.launch.run.command.find_limits", lambda: limits)
     monkeypatch.setattr("tfdist.launch.run.command.find_mpirun", lambda: "mpirun")

@@ -14,7 +14,7 @@ class Machine:
         return self.time_s
 
 
-def test_it_runs_with_the_machine_as_long_as_it_is_read() -> None:
+def test_the_clock_follows_the_machines_clock_as_long_as_it_is_read() -> None:
     machine = Machine()
     clock = ObservedClock(machine)
     began_s = clock.now_s()
@@ -33,7 +33,7 @@ def test_a_suspension_is_shorter_than_any_limit_on_silence() -> None:
     assert clock.now_s() - began_s < SILENCE_S / 2
 
 
-def test_a_suspension_explains_what_is_lost_soon_after_it_and_nothing_else() -> None:
+def test_a_suspension_explains_only_losses_soon_after_it() -> None:
     machine = Machine()
     clock = ObservedClock(machine)
     before_s = clock.now_s()

@@ -1,4 +1,4 @@
-"""From the options to who runs where, with which environment."""
+"""The plan of a run: each worker's host, command and environment."""
 
 import json
 from collections.abc import Mapping
@@ -65,12 +65,12 @@ def test_replicas_are_dealt_out_evenly() -> None:
     assert (instance.replica_index_offset, instance.devices_per_replica) == (3, 2)
 
 
-def test_workers_are_told_how_often_the_run_was_started_before() -> None:
+def test_workers_get_the_number_of_earlier_starts() -> None:
     assert planned().workers[0].environment["TFDIST_RESTART_COUNT"] == "0"
     assert planned(restart_count=2).workers[0].environment["TFDIST_RESTART_COUNT"] == "2"
 
 
-def test_workers_are_told_how_long_they_may_wait_for_each_other() -> None:
+def test_workers_get_the_start_timeout() -> None:
     environment = planned(start_timeout_s=12.5).workers[0].environment
     assert environment["TFDIST_START_TIMEOUT_S"] == "12.5"
 
@@ -90,7 +90,7 @@ def test_local_workers_are_bound_to_cores_of_their_own() -> None:
     assert first.share is None
 
 
-def test_workers_elsewhere_take_their_share_of_their_own_machine() -> None:
+def test_workers_on_other_hosts_take_their_share_of_their_own_machine() -> None:
     plan = planned(num_instances=4, num_replicas=4, hosts=hosts("a", "b"))
     assert [worker.cores for worker in plan.workers] == [None] * 4
     assert "OMP_NUM_THREADS" not in plan.workers[0].environment
@@ -132,7 +132,7 @@ def test_an_ipv6_host_stands_in_brackets() -> None:
     assert addresses(plan) == ["[fe80::1]:3737", "[fe80::2]:3737"]
 
 
-def test_the_evaluator_is_a_process_more_and_no_instance() -> None:
+def test_the_evaluator_is_an_additional_process_and_no_instance() -> None:
     plan = planned(num_instances=2, evaluator=True)
     evaluator = plan.workers[2]
     assert (evaluator.index, evaluator.name) == (2, "evaluator")
@@ -145,7 +145,7 @@ def test_the_evaluator_is_a_process_more_and_no_instance() -> None:
     assert evaluator.environment["CUDA_VISIBLE_DEVICES"] == "-1"
 
 
-def test_training_workers_know_that_there_is_an_evaluator() -> None:
+def test_training_workers_know_that_the_run_has_an_evaluator() -> None:
     for engine in ("grpc", "horovod"):
         plan = planned(num_instances=2, evaluator=True, engine=engine)
         assert plan.workers[0].environment["TFDIST_HAS_EVALUATOR"] == "1"
@@ -163,12 +163,12 @@ def test_the_evaluator_of_a_horovod_run_learns_its_part_from_tf_config() -> None
     assert task.type == "evaluator"
 
 
-def test_what_the_user_sets_for_the_workers_reaches_all_of_them() -> None:
+def test_variables_set_by_the_user_reach_all_workers() -> None:
     plan = planned(num_instances=2, evaluator=True, environment={"A": "1"})
     assert [worker.environment["A"] for worker in plan.workers] == ["1"] * 3
 
 
-def test_the_users_variables_win_over_ours() -> None:
+def test_the_users_variables_override_the_launchers() -> None:
     mine = {"PYTHONUNBUFFERED": "", "OMP_NUM_THREADS": "9"}
     environment = planned(num_instances=2, environment=mine).workers[0].environment
     assert mine.items() <= environment.items()
@@ -180,7 +180,7 @@ def test_threads_that_the_launchers_environment_sets_are_not_set_again() -> None
     assert "OMP_NUM_THREADS" not in environment  # inherited
 
 
-def test_output_is_not_held_back_in_a_buffer() -> None:
+def test_workers_output_is_not_buffered() -> None:
     assert planned().workers[0].environment["PYTHONUNBUFFERED"] == "1"
 
 

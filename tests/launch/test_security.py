@@ -1,4 +1,4 @@
-"""Nobody but the run's own agents is heard by the launcher, and no secret is shown."""
+"""The launcher accepts only the run's own agents, and no secret is shown."""
 
 import ast
 import json
@@ -26,7 +26,7 @@ WAIT = "ready()\nwait_for('go')\nprint('done', flush=True)"
 
 @pytest.fixture
 def waiting(launch: Launch) -> Iterator[Any]:
-    """A run of one worker that ends well once it may."""
+    """A run of one worker that succeeds once it is allowed to end."""
     run = launch(WAIT, "-vv", num_instances=1)
     run.wait_until_ready(0)
     yield run
@@ -59,7 +59,7 @@ def address(run: Any) -> tuple[str, int]:
 
 
 def knock(run: Any, said: bytes, *, token: str | None = None) -> bytes:
-    """Says this to the launcher, after a handshake if there is a token.
+    """Sends this to the launcher, after a handshake if there is a token.
 
     Returns the launcher's answer to it, until it has closed the connection.
     """
@@ -78,7 +78,7 @@ def knock(run: Any, said: bytes, *, token: str | None = None) -> bytes:
                 answer += chunk
         except TimeoutError:
             raise
-        except OSError:  # it has closed the connection before it had read all
+        except OSError:  # the launcher closed the connection before it had read everything
             pass
     return answer
 
@@ -88,7 +88,7 @@ def hello(**facts: Any) -> bytes:
     return json.dumps(said).encode() + b"\n"
 
 
-def test_the_launcher_listens_on_loopback_alone_and_shows_its_token_to_nobody(waiting: Any) -> None:
+def test_the_launcher_listens_only_on_loopback_and_never_shows_its_token(waiting: Any) -> None:
     environ = agent_environment(waiting)
     addresses, token = environ[ADDRESSES_VARIABLE], environ[TOKEN_VARIABLE]
     assert addresses.startswith("127.0.0.1:")
@@ -104,7 +104,7 @@ def test_the_launcher_listens_on_loopback_alone_and_shows_its_token_to_nobody(wa
     assert token not in waiting.out + waiting.err + logs
 
 
-def test_who_is_no_agent_of_the_run_is_sent_away_without_a_word(waiting: Any) -> None:
+def test_a_stranger_is_disconnected_without_an_answer(waiting: Any) -> None:
     stop = b'{"kind": "stop", "grace_s": 0}\n'
     ended = b'{"kind": "ended", "code": 3, "ago_s": 0}\n{"kind": "gone", "was_killed": false}\n'
     messages = (hello() + ended, stop, ended, b"")
@@ -134,7 +134,7 @@ def test_who_is_no_agent_of_the_run_is_sent_away_without_a_word(waiting: Any) ->
         assert knock(waiting, said, token=token) == b"", said[:20]
 
 
-def test_nobody_else_can_take_the_place_of_an_agent_that_has_not_come(
+def test_no_stranger_can_take_the_place_of_a_missing_agent(
     launch: Launch, break_agents: Callable[[str], dict[str, str]]
 ) -> None:
     run = launch("ready()", num_instances=1, environ=break_agents("time.sleep(600)"))
@@ -146,11 +146,11 @@ def test_nobody_else_can_take_the_place_of_an_agent_that_has_not_come(
     assert "before worker 0 (localhost) had started" in run.err
 
 
-def test_who_says_nothing_or_breaks_off_keeps_nobody_waiting(waiting: Any) -> None:
+def test_a_silent_or_broken_connection_delays_no_agent(waiting: Any) -> None:
     silent = [socket.create_connection(address(waiting)) for _ in range(20)]
     with silent[0]:
         silent[0].sendall(b'{"kind": ')
-    for connection in silent[1:10]:  # closed the hard way
+    for connection in silent[1:10]:  # closed with a reset
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
     (waiting.folder / "go").touch()
@@ -162,7 +162,7 @@ def test_who_says_nothing_or_breaks_off_keeps_nobody_waiting(waiting: Any) -> No
 def test_hundreds_of_connections_cost_one_line_and_no_worker(
     launch: Launch, break_agents: Callable[[str], dict[str, str]]
 ) -> None:
-    # The agents start when the strangers are there.
+    # The agents start when the strangers are connected.
     agents = break_agents("while not os.path.exists('go'): time.sleep(0.01)")
     limit = ("sh", "-c", 'ulimit -n 128; exec "$@"', "sh")
     run = launch("print('done', flush=True)", environ=agents, before=limit)
@@ -172,7 +172,7 @@ def test_hundreds_of_connections_cost_one_line_and_no_worker(
         strangers.append(socket.create_connection(port, timeout=30.0))
         if number % 3 == 1:
             strangers[-1].sendall(b"x" * 1000)
-        elif number % 3 == 2:  # closed the hard way
+        elif number % 3 == 2:  # closed with a reset
             reset = struct.pack("ii", 1, 0)
             strangers[-1].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
             strangers.pop().close()
@@ -181,7 +181,7 @@ def test_hundreds_of_connections_cost_one_line_and_no_worker(
         found = psutil.Process(run.process.pid).net_connections(kind="tcp")
         return sum(one.status != psutil.CONN_LISTEN for one in found)
 
-    # Before the time limit of a connection that says nothing.
+    # Before the time limit of a silent connection.
     assert wait_until(lambda: num_open() <= 2 + MOST_STRANGERS, 5.0), num_open()
     (run.folder / "go").touch()
     assert run.wait() == 0, run.err
@@ -201,7 +201,7 @@ def test_a_dry_run_shows_neither_token_nor_secrets(launch: Launch) -> None:
         assert secret not in run.out + run.err
 
 
-def test_other_users_cannot_read_how_far_a_worker_is(launch: Launch) -> None:
+def test_other_users_cannot_read_a_workers_progress(launch: Launch) -> None:
     run = launch(
         """
         path = Path(os.environ["TFDIST_PROGRESS_FILE"])

@@ -1,4 +1,4 @@
-"""TensorFlow's start-up lines, told apart from those that users should see."""
+"""TensorFlow's start-up lines, as opposed to the lines that users should see."""
 
 from tfdist.launch.tensorflow_lines import is_startup_line
 
@@ -6,7 +6,7 @@ ABSL = "0000 00:00:1795387111.731098    7492 "
 OLD = "2026-11-22 22:38:31.731098: "
 
 
-def test_what_tensorflow_prints_in_every_run_is_a_startup_line() -> None:
+def test_lines_that_tensorflow_prints_in_every_run_are_startup_lines() -> None:
     for line in (
         "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
         f"I{ABSL}cudart_stub.cc:31] Could not find cuda drivers on your machine",

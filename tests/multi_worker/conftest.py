@@ -1,10 +1,12 @@
 """Fixtures for the tests of bad input and of interrupts: short runs that may end in an error."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from script_run import run_to_error
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist" / "train.py"
 
@@ -17,114 +19,13 @@ def mnist_example() -> str:
 
 @pytest.fixture(scope="session")
 def train_briefly() -> Callable[..., dict[str, Any]]:
-    """A function that trains a tiny model in a worker, and says how that ended.
+    """A function that trains a tiny model in a worker, and returns how that ended."""
+    import brief_training
 
-    Arguments are functions of the worker's index, None for what is right: `loss(index, weight,
-    features)`, `spec(index, mode, loss, host_call)`, `input_fn(index)`, `hooks(index)`,
-    `iterations(index)`, `accumulation(index)`, `limits(index)` (the keyword arguments `steps` and
-    `max_steps`). What is returned: `error` ("Type: message" or None), `seconds` from the making of
-    the strategy to the end, and `step`, the last global step.
-    """
-
-    def train_briefly(
-        engine: str,
-        *,
-        loss: Any = None,
-        spec: Any = None,
-        input_fn: Any = None,
-        hooks: Any = None,
-        iterations: Any = None,
-        accumulation: Any = None,
-        limits: Any = None,
-        device: str | None = None,
-        model_dir: str | None = None,
-    ) -> dict[str, Any]:
-        import time
-
-        import tensorflow as tf
-        import tensorflow.compat.v1 as v1
-
-        import tfdist.estimator as tfe
-        from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
-
-        def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
-            weight = v1.get_variable("weight", [2, 2], initializer=v1.ones_initializer())
-            own = tf.reduce_mean(tf.matmul(features, weight))
-            own = loss(index, weight, features) if loss is not None else own
-            optimizer = v1.train.GradientDescentOptimizer(0.1)
-            pairs = [(g, v) for g, v in optimizer.compute_gradients(own) if g is not None]
-
-            def apply(*gradients: Any) -> Any:
-                return optimizer.apply_gradients(
-                    [(g, v) for g, (_, v) in zip(gradients, pairs, strict=True)]
-                )
-
-            host_call = (apply, [g for g, _ in pairs])
-            if spec is not None:
-                return spec(index, mode, own, host_call)
-            return tfe.EstimatorSpec(mode, loss=own, host_call=host_call)
-
-        def default_input_fn() -> Any:
-            return tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat(20)
-
-        class Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-            step = 0
-
-            def begin(self) -> None:
-                self.global_step = v1.train.get_global_step()
-
-            def end(self, session: Any) -> None:
-                self.step = int(session.run(self.global_step))
-
-        error, watch = None, Watch()
-        start_s = time.monotonic()
-        try:
-            kinds = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}
-            strategy = kinds[engine](device=device) if engine in kinds else None
-            index = strategy.extended.collectives.worker_index if strategy is not None else 0
-            per_loop = iterations(index) if iterations is not None else 1
-            per_step = accumulation(index) if accumulation is not None else 1
-            counts = tfe.DeviceConfig(iterations_per_loop=per_loop, gradient_accumulation=per_step)
-            config = tfe.RunConfig(train_distribute=strategy, device=counts)
-            tfe.Estimator(model_fn, model_dir, config).train(
-                input_fn(index) if input_fn is not None else default_input_fn,
-                hooks=[watch, *(hooks(index) if hooks is not None else [])],
-                **(limits(index) if limits is not None else {}),
-            )
-        except Exception as problem:
-            error = f"{type(problem).__name__}: {problem}"
-        return {"error": error, "seconds": time.monotonic() - start_s, "step": watch.step}
-
-    return train_briefly
+    return brief_training.train_briefly
 
 
 @pytest.fixture(scope="session")
-def run_example() -> Callable[..., dict[str, Any]]:
-    """A function that runs the example in a worker whose TensorFlow is imported already.
-
-    What is returned: `said`, the one line that it ends with on standard error, and `seconds` from
-    its first line.
-    """
-    path = str(_EXAMPLE)
-
-    def run_example(*arguments: str) -> dict[str, Any]:
-        import runpy
-        import sys
-        import time
-
-        import tensorflow  # noqa: F401
-
-        from tfdist.process.endings import OneLineError
-
-        sys.argv = [path, *arguments]
-        start_s = time.monotonic()
-        said = None
-        try:
-            runpy.run_path(path, run_name="__main__")
-        except SystemExit as end:
-            said = end.code
-        except OneLineError as error:
-            said = f"{type(error).__name__}: {error}"
-        return {"said": said, "seconds": time.monotonic() - start_s}
-
-    return run_example
+def run_example(mnist_example: str) -> Callable[..., dict[str, Any]]:
+    """A function of the arguments that runs the example in a worker; returns how that ended."""
+    return partial(run_to_error, mnist_example)

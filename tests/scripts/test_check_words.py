@@ -42,16 +42,15 @@ def test_code_in_documents_is_left_out() -> None:
     assert [(one.line, one.found) for one in check_words.check_text(text)] == [(7, "'Nobody'")]
 
 
-def test_files_not_rewritten_yet_are_left_out_unless_they_are_named(
+def test_all_files_are_checked_unless_paths_are_given(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "a.py").write_text("# Made anew.\n")
     (tmp_path / "b.md").write_text("Plain.\n")
     monkeypatch.setattr(check_words, "ROOT", tmp_path)
-    monkeypatch.setattr(check_words, "NOT_YET_REWRITTEN", ("old/",))
     monkeypatch.setattr(check_words, "repository_files", lambda: ["b.md", "old/a.py"])
-    assert check_words.main([]) == 0
-    assert check_words.main(["--all"]) == 1
+    assert check_words.main([]) == 1
     assert check_words.main([str(tmp_path / "old")]) == 1
+    assert check_words.main([str(tmp_path / "b.md")]) == 0
     assert capsys.readouterr().out == "old/a.py:1: 'anew' -> again\n" * 2

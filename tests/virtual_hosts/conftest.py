@@ -1,4 +1,4 @@
-"""Virtual hosts: networks and hostnames of their own on this machine, and ways onto them."""
+"""Virtual hosts on this machine: their networks, their hostnames, and remote shells to them."""
 
 import json
 import os
@@ -22,7 +22,7 @@ _REPOSITORY = _FOLDER.parents[1]
 _NAMES = ("tfd1", "tfd2", "tfd3")
 _END_LIMIT_S = 5.0
 _START_LIMIT_S = 10.0
-# What would tell a process on a host that it is part of the run that the tests are part of.
+# Variables that would make a process on a host a part of the run around the tests.
 _MEMBERSHIP = (*OF_ONE_RUN, "TFDIST_", "SLURM_", "SBATCH_", "SRUN_", "OMPI_", "HOROVOD_")
 _DEFAULTS = {
     "OMP_NUM_THREADS": "1",  # the hosts share this machine's cores
@@ -75,7 +75,7 @@ class VirtualHost:
         return subprocess.run(command, env=environ, timeout=timeout_s, **options)
 
     def processes(self) -> dict[int, str]:
-        """Returns what runs on the host: process ids and command lines."""
+        """Returns the host's processes: process ids and command lines."""
         found = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == self.pid:
@@ -103,11 +103,11 @@ class VirtualNetwork:
     folder: Path
 
     def cut(self, host: VirtualHost) -> None:
-        """Pulls the host's cable out of the switch."""
+        """Disconnects the host from the switch."""
         self._plug(host, "down")
 
-    def mend(self, host: VirtualHost) -> None:
-        """Puts the cable back."""
+    def reconnect(self, host: VirtualHost) -> None:
+        """Connects the host to the switch again."""
         self._plug(host, "up")
 
     def _plug(self, host: VirtualHost, state: str) -> None:
@@ -147,7 +147,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VirtualNetwork
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # Ctrl-C is for us; it ends a moment later
+        start_new_session=True,  # Ctrl-C is for pytest; the keeper ends a moment later
     )
     assert keeper.stdin is not None
     assert keeper.stdout is not None
@@ -179,7 +179,7 @@ def hosts(network: VirtualNetwork) -> Iterator[tuple[VirtualHost, ...]]:
 
     yield network.hosts
     for host in network.hosts:
-        network.mend(host)
+        network.reconnect(host)
     wait_until(lambda: not left(), _END_LIMIT_S)
     remaining = left()
     for pid in remaining:
@@ -189,7 +189,7 @@ def hosts(network: VirtualNetwork) -> Iterator[tuple[VirtualHost, ...]]:
 
 @pytest.fixture(scope="session")
 def fake_agent(network: VirtualNetwork) -> str:
-    """A program that mpirun takes for its remote shell, and that needs no server."""
+    """A program in place of mpirun's remote shell that needs no server."""
     agent = network.folder / "fake-agent"
     cases = "\n".join(
         f"    {host.name}|{host.address}) pid={host.pid} ;;" for host in network.hosts
@@ -230,7 +230,7 @@ def ssh_agent(network: VirtualNetwork) -> Iterator[str]:
         f"{folder}/known_hosts\nGlobalKnownHostsFile /dev/null\nStrictHostKeyChecking yes\n"
         "BatchMode yes\nConnectTimeout 5\n"
     )
-    Path("/run/sshd").mkdir(exist_ok=True)  # where sshd's unprivileged part lives
+    Path("/run/sshd").mkdir(exist_ok=True)  # the folder of sshd's unprivileged part
     server = [sshd, "-D", "-E", str(folder / "log"), "-f", str(folder / "server")]
     servers = [host.popen(server) for host in network.hosts]
     client = f"ssh -F {folder}/client"
@@ -250,7 +250,7 @@ def ssh_agent(network: VirtualNetwork) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def train_linear() -> str:
-    """The path of a training program that is soon done."""
+    """The path of a short training program."""
     return str(_FOLDER / "train_linear.py")
 
 
@@ -258,7 +258,7 @@ def train_linear() -> str:
 def check_weights(
     train_linear: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[Path, int], None]:
-    """Checks that the workers' weights in a folder are those that one process ends with."""
+    """Checks that the workers' weights in a folder equal those of one process."""
     from argparse import Namespace
 
     folder = tmp_path_factory.mktemp("one-process")

@@ -7,7 +7,7 @@ ids are those of this machine. Their cables end in a bridge in one more network,
 machine's own network has no part in it. The line on standard output that says "ready" maps names to
 process ids whose namespaces are the hosts; "switch" is the switch's.
 
-The process outlives whoever started it by a moment, however that ended: so nothing is left.
+The process ends shortly after its parent, also if the parent was killed, so nothing is left.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The virtual hosts are what the other tests here take them for."""
+"""The properties of virtual hosts that the other tests in this folder rely on."""
 
 import subprocess
 from typing import Any
@@ -26,7 +26,7 @@ def test_hosts_know_each_other_by_name_and_a_cut_cable_keeps_them_apart(
         assert server.stdout.readline() == "listens\n"
         network.cut(hosts[1])
         assert "timed out" in hosts[0].run(knock).stderr
-        network.mend(hosts[1])
+        network.reconnect(hosts[1])
         assert hosts[0].run(knock).returncode == 0
         assert server.wait(10) == 0
     finally:

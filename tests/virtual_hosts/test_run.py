@@ -29,7 +29,7 @@ while True:
 
 @pytest.fixture
 def mpirun_settings(fake_agent: str) -> Iterator[dict[str, str]]:
-    """What has mpirun reach the virtual hosts; they share /tmp, but not a run's own folder."""
+    """MPI settings to reach the virtual hosts, which share /tmp but not a run's own folder."""
     with tempfile.TemporaryDirectory(prefix="tfd") as session:
         yield {
             "OMPI_MCA_plm_rsh_agent": fake_agent,
@@ -75,7 +75,7 @@ def test_a_worker_on_a_host_that_is_cut_off_is_named_in_time(
     within: Callable[[float], float],
 ) -> None:
     (tmp_path / "talk.py").write_text(_TALK)
-    command = _command("tfd1,tfd2,tfd3", "grpc", ["talk.py", "nobody"])
+    command = _command("tfd1,tfd2,tfd3", "grpc", ["talk.py", "none"])
     with (tmp_path / "out").open("w") as out:
         launcher = hosts[0].popen(
             command, cwd=tmp_path, env=mpirun_settings, stdout=out, stderr=out
@@ -85,7 +85,7 @@ def test_a_worker_on_a_host_that_is_cut_off_is_named_in_time(
         assert wait_until(lambda: said().count("] worker") == 3, _LIMIT_S), said()
         network.cut(hosts[2])
         assert wait_until(lambda: launcher.poll() is not None, within(_CUT_LIMIT_S)), said()
-        # Its agent ends it, while nobody can tell the agent.
+        # Its agent ends it without a message from the launcher.
         assert wait_until(
             lambda: "talk.py" not in str(hosts[2].processes()), within(_CUT_LIMIT_S)
         ), hosts[2].processes()

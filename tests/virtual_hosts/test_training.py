@@ -1,4 +1,4 @@
-"""Training over several hosts, as a user starts it by hand or with mpirun."""
+"""Training over several hosts, started by hand or with mpirun."""
 
 import json
 import subprocess
@@ -82,7 +82,7 @@ def _mpirun(hosts: Sequence[Any], agent: str, command: Sequence[str]) -> None:
     assert mpirun is not None
     options = mpirun_options(mpirun, is_local=False, subnet=_SUBNET, kill_after_s=1.0)
     names = ",".join(host.name for host in hosts)
-    # Virtual hosts share /tmp: a daemon of an earlier run would tidy up what this one makes.
+    # Virtual hosts share /tmp: a daemon of an earlier run would remove this run's files.
     with tempfile.TemporaryDirectory(prefix="tfd") as session:
         done = hosts[0].run(
             [

@@ -1,4 +1,4 @@
-"""tfdist doctor: what it says about what it finds, and a real run of it."""
+"""The command `tfdist doctor`: its findings, their texts, and a real run."""
 
 import json
 import os
@@ -112,7 +112,7 @@ NO_TENSORFLOW = TensorFlowFacts(problem="ModuleNotFoundError: No module named 't
 BOX = "╭───────── worker 1 failed first ─────────╮"
 PLAIN = TensorFlowFacts(tensorflow="2.21.0", keras="2.21.0")
 BROKEN = [
-    # What is wrong; the text that says so; the fix.
+    # A finding; its text; the fix.
     (lambda: versions(python="3.9.18"), "made for 3.10 to 3.13", "python3.13 -m venv .venv"),
     (
         lambda: versions(NO_TENSORFLOW, tensorflow=None, tf_keras=None),
@@ -312,7 +312,7 @@ def shown(findings: Iterable[Finding]) -> str:
 
 
 @pytest.mark.parametrize(("judge", "text", "fix"), BROKEN, ids=[text for _, text, _ in BROKEN])
-def test_what_is_broken_is_said_in_one_line_that_ends_with_the_fix(
+def test_a_broken_part_is_reported_in_one_line_that_ends_with_the_fix(
     judge: Callable[[], Iterable[Finding]], text: str, fix: str
 ) -> None:
     findings = list(judge())
@@ -323,7 +323,7 @@ def test_what_is_broken_is_said_in_one_line_that_ends_with_the_fix(
 
 
 @pytest.mark.parametrize(("judge", "text"), NOT_NEEDED, ids=[text for _, text in NOT_NEEDED])
-def test_what_is_not_needed_is_no_failure(
+def test_a_missing_optional_part_is_no_failure(
     judge: Callable[[], Iterable[Finding]], text: str
 ) -> None:
     findings = list(judge())
@@ -332,7 +332,7 @@ def test_what_is_not_needed_is_no_failure(
 
 
 @pytest.mark.parametrize(("judge", "text"), GOOD, ids=[text for _, text in GOOD])
-def test_what_works_gets_a_tick(judge: Callable[[], Iterable[Finding]], text: str) -> None:
+def test_a_working_part_gets_a_tick(judge: Callable[[], Iterable[Finding]], text: str) -> None:
     assert [line for line in shown(judge()).splitlines() if text in line and line[:4] == "  ✓ "]
 
 
@@ -376,7 +376,7 @@ def test_tensorflows_facts_are_the_last_line_of_the_process() -> None:
     assert read_tensorflow_facts(ended(None)).problem == "it was not done after 3 s"
 
 
-def test_workers_that_each_were_alone_are_a_failure() -> None:
+def test_workers_that_each_ran_alone_are_a_failure() -> None:
     alone = ['{"num_workers": 1, "device": "/device:CPU:1"}']
     assert "each worker was on its own" in judge_trial("horovod", ended(), [alone, alone]).text
     joined = ["noise", '{"num_workers": 2, "device": "/device:CPU:1"}']
@@ -395,7 +395,7 @@ def test_the_workers_own_error_is_shown_rather_than_mpiruns() -> None:
     assert text.endswith(": worker 1 ended with exit code 1: b")
 
 
-def test_a_self_test_is_no_part_of_the_run_that_the_shell_is_in() -> None:
+def test_a_self_test_is_independent_of_the_run_that_the_shell_is_in() -> None:
     names = ("TF_CONFIG", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMI_SIZE")
     environ = {**dict.fromkeys(names, "1"), "HOME": "/h", "HOROVOD_CYCLE_TIME": "5"}
     left = trial_environment(environ)
@@ -413,17 +413,17 @@ def test_a_self_test_is_no_part_of_the_run_that_the_shell_is_in() -> None:
         ("", None),
     ],
 )
-def test_open_mpi_is_told_from_others(text: str, version: str | None) -> None:
+def test_open_mpi_is_distinguished_from_other_mpis(text: str, version: str | None) -> None:
     assert parse_version(text) == version
 
 
-def test_the_heart_of_open_mpis_framed_message_is_shown() -> None:
+def test_the_main_text_of_open_mpis_framed_message_is_shown() -> None:
     stderr = f"{'-' * 70}\nThere are not enough slots\nin the system\n{'-' * 70}\n"
     problem = trial_problem(ended(1, stderr=stderr))
     assert problem == "exit code 1: There are not enough slots in the system"
 
 
-def test_the_note_of_the_build_and_a_control_groups_quota_are_read() -> None:
+def test_the_build_note_and_the_control_groups_quota_are_read() -> None:
     assert parse_mark("horovod-0.28.1-tensorflow-2.21.0-cp311-openmpi-4.1.8-x86_64") == "2.21.0"
     assert parse_mark("") is None
     assert parse_quota("150000 100000\n") == 1.5
@@ -520,7 +520,7 @@ if os.environ.get("TFDIST_INSTANCE_INDEX") == "1":
 
 @contextmanager
 def doctor(*options: str) -> Iterator[subprocess.Popen[str]]:
-    """Starts it as a command of its own, and kills it at the end if it still runs."""
+    """Starts the command in a process, and kills it at the end if it still runs."""
     command = [sys.executable, "-m", "tfdist", "doctor", *options]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"

@@ -1,4 +1,7 @@
+"""`tfdist horovod install` in a virtual environment with an emulated pip."""
+
 import os
+import shutil
 import subprocess
 import venv
 from collections.abc import Callable
@@ -7,53 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
+FAKE_PIP = ROOT / "tests" / "programs" / "fake_pip.py"
 PACKAGES = ("pip", "setuptools", "wheel", "packaging", "psutil", "pyyaml", "cloudpickle")
-
-# Stands for pip: `download` brings a source, `wheel` compiles one file a call until there are two,
-# `install` unpacks. With CUT set, `wheel` kills the process that called it after the first file.
-FAKE_PIP = """
-import io, os, pathlib, shutil, signal, sys, sysconfig, tarfile
-
-words = sys.argv[1:]
-command = next(word for word in words if not word.startswith("-"))
-print(command, file=open(os.environ["CALLS"], "a"))
-site = pathlib.Path(sysconfig.get_path("purelib"))
-
-if command == "download":
-    folder = pathlib.Path(words[words.index("--dest") + 1])
-    folder.mkdir()
-    with tarfile.open(folder / "horovod-0.28.1.tar.gz", "w:gz") as file:
-        entry = tarfile.TarInfo("horovod-0.28.1/setup.py")
-        file.addfile(entry, io.BytesIO())
-elif command == "wheel":
-    source = pathlib.Path(words[-1])
-    assert (source / "setup.py").is_file()
-    assert (pathlib.Path(os.environ["HOROVOD_CMAKE"]).parent / "environment").is_dir()
-    for number in (1, 2):
-        compiled = source / f"{number}.o"
-        if not compiled.exists():
-            compiled.touch()
-            print("compiled", number, file=open(os.environ["CALLS"], "a"))
-        if os.environ.get("CUT"):
-            os.kill(os.getppid(), signal.SIGKILL)
-            sys.exit()
-    folder = pathlib.Path(words[words.index("--wheel-dir") + 1])
-    folder.mkdir()
-    works = os.environ.get("WORKS", "True")
-    (folder / "horovod-0.28.1-none-any.whl").write_text(f"mpi_built = gloo_built = lambda: {works}")
-elif command == "install":
-    (site / "horovod").mkdir(exist_ok=True)
-    (site / "horovod" / "__init__.py").touch()
-    text = next(pathlib.Path(word) for word in words if word.endswith(".whl")).read_text()
-    (site / "horovod" / "tensorflow.py").write_text(text)
-elif command == "uninstall":
-    shutil.rmtree(site / "horovod")
-"""
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """A virtual environment that looks as if everything that a build needs were in it."""
+    """A virtual environment that seems to contain everything that a build needs."""
     folder = tmp_path / "an environment"
     venv.create(folder, with_pip=False, symlinks=True)
     (site_packages,) = folder.glob("lib/python3.*/site-packages")
@@ -61,7 +24,7 @@ def environment(tmp_path: Path) -> Path:
         metadata = site_packages / f"{name}-{version}.dist-info" / "METADATA"
         metadata.parent.mkdir()
         metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    (site_packages / "pip.py").write_text(FAKE_PIP)
+    shutil.copy(FAKE_PIP, site_packages / "pip.py")
     (site_packages / "tensorflow").mkdir()
     (site_packages / "tensorflow" / "__init__.py").touch()
     for name in ("mpirun", "cmake", "ninja", "g++"):
@@ -99,7 +62,7 @@ def start(environment: Path, tmp_path: Path) -> Callable[..., Process]:
 
 @pytest.fixture
 def install(start: Callable[..., Process]) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Runs it to its end."""
+    """Runs the command to its end."""
 
     def run(*options: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         with start(*options, **environ) as process:
@@ -111,7 +74,7 @@ def install(start: Callable[..., Process]) -> Callable[..., "subprocess.Complete
 
 @pytest.fixture
 def calls(tmp_path: Path) -> Callable[[], list[str]]:
-    """Returns what pip was called for, and what it compiled, since the last look."""
+    """Returns pip's calls and the files that it compiled since the last call of this function."""
 
     def look() -> list[str]:
         file = tmp_path / "calls"

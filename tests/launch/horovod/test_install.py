@@ -1,4 +1,4 @@
-"""`tfdist horovod install`: the facts that it reads, and its course with a pip that is none."""
+"""`tfdist horovod install`: the facts that it reads, and its steps with an emulated pip."""
 
 import dataclasses
 import signal
@@ -59,7 +59,7 @@ def test_another_mpi_is_refused() -> None:
         parse_mpi_version("HYDRA build details:\n    Version: 4.2\n")
 
 
-def test_the_compiler_the_user_names_is_the_one_looked_for(tmp_path: Path) -> None:
+def test_the_compiler_named_by_the_user_is_looked_up(tmp_path: Path) -> None:
     compiler = tmp_path / "g++"
     compiler.write_text("")
     compiler.chmod(0o755)
@@ -69,7 +69,7 @@ def test_the_compiler_the_user_names_is_the_one_looked_for(tmp_path: Path) -> No
     assert find_compiler({**path, "CXX": "icpx"}) is None
 
 
-def test_the_error_of_the_compiler_is_found_before_what_pip_says_of_any_failure() -> None:
+def test_the_compilers_error_is_found_before_pips_generic_message() -> None:
     log = """
   [3/57] Building CXX object mpi_ops.cc.o
   mpi_ops.cc:10:10: fatal error: tensorflow/core.h: No such file or directory
@@ -138,7 +138,7 @@ CACHED = f"cache/{BUILD.folder}"
 
 
 @pytest.mark.processes
-def test_a_build_that_was_killed_goes_on_where_it_was(
+def test_a_killed_build_resumes_where_it_stopped(
     install: Install, calls: Calls, tmp_path: Path
 ) -> None:
     assert install(CUT="1").returncode == -signal.SIGKILL
@@ -154,7 +154,7 @@ def test_a_build_that_was_killed_goes_on_where_it_was(
 
 
 @pytest.mark.processes
-def test_a_build_for_another_compiler_environment_starts_anew(
+def test_a_build_for_another_compiler_environment_starts_from_the_beginning(
     install: Install, calls: Calls, tmp_path: Path
 ) -> None:
     install(CUT="1")
@@ -166,7 +166,7 @@ def test_a_build_for_another_compiler_environment_starts_anew(
 
 
 @pytest.mark.processes
-def test_what_is_installed_is_checked_and_replaced_only_if_it_does_not_work(
+def test_an_installed_horovod_is_checked_and_replaced_only_if_it_does_not_work(
     install: Install, calls: Calls, environment: Path
 ) -> None:
     assert install().returncode == 0
@@ -276,7 +276,7 @@ def take_tensorflow(environment: Path) -> None:
         (take_tensorflow, "TensorFlow, which is not installed", "Run: pip install tensorflow"),
     ],
 )
-def test_what_is_missing_is_named_in_one_line_before_anything_starts(
+def test_a_missing_requirement_is_named_in_one_line_before_anything_starts(
     take: Callable[[Path], None],
     missing: str,
     fix: str,
@@ -295,7 +295,7 @@ def test_what_is_missing_is_named_in_one_line_before_anything_starts(
 
 
 @pytest.mark.parametrize("words", [[], ["instal"], ["build", "--dry-run"]])
-def test_another_word_than_install_is_refused(
+def test_a_word_other_than_install_is_refused(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["horovod", *words]) == 2

@@ -21,7 +21,7 @@ from tfdist.launch.kubernetes.manifests import manifests
 Manifest = dict[str, Any]
 
 _SCHEMAS = Path(__file__).with_name("schemas")
-# Of Kubernetes: from the first that has all that the manifests use.
+# Versions of Kubernetes, from the first one with all fields that the manifests use.
 _OLDEST, _NEWEST = "1.29", "1.37"
 
 _NEEDED = ("--name=train", "--image=registry.example.com/train:1.0")
@@ -46,7 +46,7 @@ def validate() -> Callable[[Manifest], None]:
 
 
 def _validate(document: Manifest) -> None:
-    # A ClusterTrainingRuntime has the schema of a TrainingRuntime, and no namespace.
+    # A ClusterTrainingRuntime has the schema of a TrainingRuntime, but no namespace.
     kind = document["kind"].removeprefix("Cluster")
     path = _SCHEMAS / f"{document['apiVersion'].replace('/', '_')}_{kind}.json.gz"
     if not path.exists():
@@ -65,7 +65,7 @@ def _custom_resource(path: Path) -> jsonschema.Draft202012Validator:
 
 
 def _strict(schema: Any) -> Any:
-    """Refuses fields that the schema does not list; the API server would drop them in silence."""
+    """Refuses fields that the schema does not list; the API server would drop them silently."""
     if isinstance(schema, list):
         return [_strict(one) for one in schema]
     if not isinstance(schema, dict):
@@ -79,7 +79,7 @@ def _strict(schema: Any) -> Any:
 
 
 def _pod_templates(value: Any) -> list[Manifest]:
-    """Returns what is called "template" and has containers, however deep."""
+    """Returns all objects named "template" that have containers, at any depth."""
     if isinstance(value, list):
         return [template for one in value for template in _pod_templates(one)]
     if not isinstance(value, dict):
@@ -94,14 +94,14 @@ class Pod:
     """A pod as the cluster would start it.
 
     role: "worker", "chief", "evaluator" or "launcher".
-    hostname: What `hostname` prints in it.
-    dns_names: By what other pods find it.
-    command, environment: Of its container, everything replaced that Kubernetes replaces.
-    files: What an operator puts in it: path to text.
-    key_folder: Where an operator mounts id_rsa, id_rsa.pub and authorized_keys, or None.
-    user: The user id of all processes, and their group's.
-    capabilities: Those that its container has, and no others.
-    claims: Where claims are mounted: path to claim.
+    hostname: The output of `hostname` in it.
+    dns_names: The names by which other pods find it.
+    command, environment: Those of its container, with Kubernetes' replacements made.
+    files: The files that an operator puts in it: path to text.
+    key_folder: The folder where an operator mounts id_rsa, id_rsa.pub and authorized_keys, or None.
+    user: The user and group id of all processes.
+    capabilities: All capabilities of its container.
+    claims: The mounted claims: path to claim.
     """
 
     role: str
@@ -118,7 +118,7 @@ class Pod:
 
 @pytest.fixture(scope="session")
 def pod_commands() -> Callable[..., list[Pod]]:
-    """Acts as the controllers do: manifests to pods, training pods in worker order."""
+    """Does the controllers' work: returns the manifests' pods, training pods in worker order."""
 
     def pod_commands(documents: list[Manifest], namespace: str = "default") -> list[Pod]:
         runtimes = {

@@ -1,4 +1,4 @@
-"""`tfdist kubernetes` from the outside: where the manifests go, and what is said beside them."""
+"""The command `tfdist kubernetes`: the manifests' destination, and the notices beside them."""
 
 import subprocess
 import sys
@@ -79,7 +79,7 @@ def test_restarts_without_a_place_for_checkpoints_get_a_notice(run: Run, capsys:
     assert capsys.readouterr().err == ""
 
 
-def test_without_the_models_there_is_one_line_with_the_mend(
+def test_missing_models_are_reported_in_one_line_with_the_fix(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("tfdist.launch.kubernetes.")]:
@@ -99,7 +99,7 @@ def test_without_kubectl_nothing_is_submitted(
 
 
 @pytest.mark.processes
-def test_the_command_line_does_it_all() -> None:
+def test_the_real_command_writes_the_manifests() -> None:
     command = [sys.executable, "-m", "tfdist", "kubernetes"]
     done = subprocess.run([*command, *_WORDS, *_COMMAND], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""What the manifests ask of the cluster: resources, rights, and what to do with failures."""
+"""The manifests' requests to the cluster: resources, rights, and the handling of failures."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +17,7 @@ every_kind = pytest.mark.parametrize("kind", _KINDS)
 
 
 @every_kind
-def test_all_that_training_on_many_devices_needs_can_be_asked_for(make: Make, kind: str) -> None:
+def test_all_resources_for_training_on_many_devices_can_be_requested(make: Make, kind: str) -> None:
     options = ["--cpu=32", "--memory=200Gi", "--gpus=4", "--shared-memory=10Gi", "--host-ipc=yes"]
     pods = list(_training_pods(make("--kind", *kind.split(), *options)))
     for pod in pods:
@@ -164,7 +164,7 @@ def test_a_job_starts_workers_again_but_never_after_a_bad_configuration(
         "action": "FailJob",
         "onExitCodes": {"operator": "In", "values": [2, 28]},
     }
-    # A pod that Kubernetes took away itself does not count, if anything is started again at all.
+    # A pod that Kubernetes itself removed does not count, if the job restarts pods at all.
     assert [rule["action"] for rule in others] == (["Ignore"] if max_restarts else [])
 
 
@@ -216,13 +216,13 @@ def test_the_yaml_reads_as_the_manifests_that_it_was_made_from(make: Make, kind:
     documents = make("--kind", *kind.split(), "--evaluator", command=("python", *words))
     text = to_yaml(documents)
     assert list(yaml.safe_load_all(text)) == documents
-    # What PyYAML reads as text, another parser may not, unless it is in quotes.
+    # Without quotes, another parser may not read as text what PyYAML does.
     for word in ("y", "1e-3", "0o17"):
         assert f"- {word}\n" not in text
         assert f"- '{word}'\n" in text
 
 
-def test_what_the_typed_models_do_not_know_is_refused() -> None:
+def test_fields_unknown_to_the_typed_models_are_refused() -> None:
     service = {"apiVersion": "v1", "kind": "Service", "spec": {"clusterIp": "None"}}
     with pytest.raises(ValueError, match="clusterIp"):
         checked("IoK8sApiCoreV1Service", service)

@@ -13,7 +13,7 @@ Manifest = dict[str, Any]
 Make = Callable[..., list[Manifest]]
 
 _KINDS = ("job", "tfjob", "mpijob", "trainjob", "trainjob --engine=horovod")
-# What the options do not have, in one file.
+# Fields that no option sets, in one file.
 _PODS = """
 kind: Pod
 metadata:
@@ -58,7 +58,7 @@ def _templates(value: Any) -> list[Manifest]:
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_the_pods_of_each_kind_get_what_no_option_has_and_keep_their_own(
+def test_a_patch_adds_fields_to_the_pods_of_each_kind_and_keeps_theirs(
     make: Make,
     validate: Callable[[Manifest], None],
     patch_file: Callable[[str], str],
@@ -180,7 +180,7 @@ def test_a_patch_that_cannot_work_is_refused_in_one_line(
         assert part in message
 
 
-def test_patches_of_the_pods_are_for_the_runtime(
+def test_patches_of_the_pods_apply_to_the_runtime(
     make: Make, patch_file: Callable[[str], str]
 ) -> None:
     file = patch_file("kind: Pod\nspec: {nodeSelector: {a: b}}")

@@ -1,4 +1,4 @@
-"""What the pods run, and who they are told to be."""
+"""The pods' commands, and the roles in their environment."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ _WITH_TF_CONFIG = ("job", "tfjob", "trainjob")
 
 @pytest.mark.parametrize("kind", ["job", "trainjob"])
 @pytest.mark.parametrize("namespace", [None, "team-a"])
-def test_each_worker_is_told_its_index_and_all_addresses(
+def test_each_worker_gets_its_index_and_all_addresses(
     make: Make, pod_commands: PodCommands, kind: str, namespace: str | None
 ) -> None:
     options = [f"--namespace={namespace}"] if namespace else []
@@ -40,7 +40,7 @@ def test_each_worker_is_told_its_index_and_all_addresses(
     assert len(pods) == 3
 
 
-def test_a_tf_job_has_a_chief_and_the_operator_tells_everybody(
+def test_a_tf_job_has_a_chief_and_the_operator_sets_tf_config(
     make: Make, pod_commands: PodCommands
 ) -> None:
     pods = pod_commands(make("--kind=tfjob", "--num-instances=3", "--evaluator"))
@@ -59,7 +59,9 @@ def test_a_tf_job_of_one_has_a_chief_only(make: Make, pod_commands: PodCommands)
 
 
 @pytest.mark.parametrize("kind", ["job", "mpijob", "trainjob", "trainjob --engine=horovod"])
-def test_the_evaluator_is_a_pod_more(make: Make, pod_commands: PodCommands, kind: str) -> None:
+def test_the_evaluator_is_an_additional_pod(
+    make: Make, pod_commands: PodCommands, kind: str
+) -> None:
     words = ["--kind", *kind.split(), "--num-instances=2", "--env=A=1"]
     without = pod_commands(make(*words))
     *others, evaluator = pod_commands(make(*words, "--evaluator"))
@@ -68,7 +70,7 @@ def test_the_evaluator_is_a_pod_more(make: Make, pod_commands: PodCommands, kind
     assert task == Task(type="evaluator", index=0)
     assert cluster.num_workers == 2
     assert evaluator.command == ("python", "train.py")
-    # It is no instance of the run.
+    # The evaluator is no instance of the run.
     assert not [name for name in evaluator.environment if name.startswith("TFDIST_")]
     assert evaluator.environment["A"] == "1"
 
@@ -116,7 +118,7 @@ def test_the_launcher_starts_a_rank_in_each_worker_over_ssh(
     assert command[-2:] == ["python", "train.py"]
     assert _value(command, "-np") == "3"
     assert _value(command, "odls_base_sigkill_timeout") == "58"
-    # What sshd does not hand on to the ranks, mpirun does.
+    # mpirun exports the variables that sshd does not pass to the ranks.
     exported = {after for word, after in itertools.pairwise(command) if word == "-x"}
     assert exported >= {"PATH", "LR", "TOKEN", "TFDIST_NUM_LOCAL_REPLICAS"}
     assert exported - {"PATH"} <= launcher.environment.keys()
@@ -135,9 +137,7 @@ def test_the_launcher_starts_a_rank_in_each_worker_over_ssh(
         assert f"HostKey={worker.key_folder}/id_rsa" in worker.command
 
 
-def test_mpirun_may_run_as_root_only_if_it_was_asked_to(
-    make: Make, pod_commands: PodCommands
-) -> None:
+def test_mpirun_may_run_as_root_only_if_requested(make: Make, pod_commands: PodCommands) -> None:
     for options, expected in (([], False), (["--run-as-user=0"], True)):
         *_, launcher = pod_commands(make("--kind=mpijob", *options))
         assert ("--allow-run-as-root" in launcher.command) == expected

@@ -1,4 +1,4 @@
-"""What `tfdist kubernetes` refuses: in one or two lines, before anything is written."""
+"""Options that `tfdist kubernetes` refuses in one or two lines, before anything is written."""
 
 import sys
 from collections.abc import Callable
@@ -17,7 +17,7 @@ def _with(*options: str) -> list[str]:
     return [*_GOOD, *options, *_COMMAND]
 
 
-# The command line, and what the message says.
+# The command line, and phrases of the message.
 REFUSALS: list[tuple[list[str], tuple[str, ...]]] = [
     (["--image", "i", *_COMMAND], ("--name is missing", "--name train")),
     (["--name", "train", *_COMMAND], ("--image is missing", "--image registry")),
@@ -123,7 +123,7 @@ REFUSALS: list[tuple[list[str], tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("argv", "phrases"), REFUSALS, ids=lambda one: " ".join(one)[-60:])
-def test_what_is_wrong_is_refused_in_one_or_two_lines(
+def test_bad_options_are_refused_in_one_or_two_lines(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     argv: list[str],
@@ -155,7 +155,7 @@ def test_what_is_wrong_is_refused_in_one_or_two_lines(
         "--max-restarts 0 --grace 0",
     ],
 )
-def test_what_kubernetes_allows_is_not_refused(
+def test_values_that_kubernetes_allows_are_not_refused(
     make: Callable[..., list[dict[str, Any]]], options: str
 ) -> None:
     assert make(*options.split())

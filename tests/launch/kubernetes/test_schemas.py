@@ -1,4 +1,4 @@
-"""Manifests against what Kubernetes and Kubeflow publish about their resources."""
+"""Manifests, validated against the schemas that Kubernetes and Kubeflow publish."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ def _ids(options: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize("options", _ALL, ids=_ids)
-def test_every_manifest_is_what_its_schema_allows(
+def test_every_manifest_is_valid_under_its_schema(
     make: Make, validate: Validate, options: tuple[str, ...]
 ) -> None:
     documents = make("--kind", *options)
@@ -70,7 +70,7 @@ def test_an_unknown_field_of_a_train_job_is_refused(
 
 
 def _places(document: Manifest) -> Iterator[tuple[Any, ...]]:
-    """Yields the way to each object in the manifest whose fields are not free."""
+    """Yields the path to each object in the manifest whose fields are fixed by the schema."""
     free = ("labels", "limits", "requests", "matchLabels", "selector")
     free += ("metadata", "mpiReplicaSpecs", "tfReplicaSpecs")
 

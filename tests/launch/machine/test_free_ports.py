@@ -1,4 +1,4 @@
-"""Free ports: nobody else's, outside the kernel's range, given back."""
+"""Free ports: not in use, outside the kernel's range, and released afterwards."""
 
 import socket
 import subprocess
@@ -70,9 +70,7 @@ def test_a_held_port_is_not_given_again_until_it_is_released(
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
-def test_a_port_that_somebody_listens_on_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch, address: str
-) -> None:
+def test_a_port_with_a_listener_is_skipped(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     with ReservedPorts(2) as two:
         taken, free = two.ports
     with socket.socket() as listener:

@@ -1,4 +1,4 @@
-"""What a machine has is what this process may use of it."""
+"""The cores, memory nodes and GPUs of a machine that this process may use."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from tfdist.launch.machine.cores_and_gpus import Machine, look_at_machine
 
 @pytest.fixture
 def linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that stands for /sys and /proc: memory nodes in `nodes`, GPUs in `gpus`."""
+    """A folder in place of /sys and /proc: memory nodes in `nodes`, GPUs in `gpus`."""
     monkeypatch.setattr(cores_and_gpus, "_NUMA_NODES", tmp_path / "nodes")
     monkeypatch.setattr(cores_and_gpus, "_NVIDIA_GPUS", tmp_path / "gpus")
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3, 8})
@@ -29,24 +29,24 @@ def add_gpus(linux: Path, count: int) -> None:
         (linux / "gpus" / f"0000:0{number}:00.0").mkdir(parents=True)
 
 
-def test_this_machine_has_the_cores_that_we_may_use() -> None:
+def test_this_machine_has_the_cores_that_this_process_may_use() -> None:
     found = look_at_machine({})
     assert found.cores == tuple(sorted(os.sched_getaffinity(0)))
     assert sorted(core for node in found.numa_nodes for core in node) == list(found.cores)
 
 
-def test_a_machine_that_tells_nothing_is_one_memory_node_without_gpus(linux: Path) -> None:
+def test_a_machine_without_sys_files_is_one_memory_node_without_gpus(linux: Path) -> None:
     assert look_at_machine({}) == Machine(cores=(0, 1, 2, 3, 8), numa_nodes=((0, 1, 2, 3, 8),))
 
 
-def test_memory_nodes_hold_only_the_cores_that_we_may_use(linux: Path) -> None:
+def test_memory_nodes_hold_only_the_cores_that_this_process_may_use(linux: Path) -> None:
     add_node(linux, 0, "0-1,8-15")
     add_node(linux, 1, "2-7")
     assert look_at_machine({}).numa_nodes == ((0, 1, 8), (2, 3))
 
 
 @pytest.mark.parametrize("cpus", ["", "16-31", "4,5"])
-def test_memory_nodes_without_cores_of_ours_are_left_out(linux: Path, cpus: str) -> None:
+def test_memory_nodes_without_usable_cores_are_left_out(linux: Path, cpus: str) -> None:
     add_node(linux, 0, "0-3")
     add_node(linux, 1, cpus)
     assert look_at_machine({}).numa_nodes == ((0, 1, 2, 3),)
@@ -63,7 +63,7 @@ def test_gpus_are_counted_from_0(linux: Path) -> None:
         ("1,0", ("1", "0")),
         (" 2 , 3", ("2", "3")),
         ("GPU-8d1c,MIG-41b3/1/0", ("GPU-8d1c", "MIG-41b3/1/0")),
-        ("0,-1,1", ("0",)),  # CUDA stops reading at the first that is none
+        ("0,-1,1", ("0",)),  # CUDA stops reading at the first word that names no GPU
         ("-1", ()),
         ("", ()),
         ("none", ()),
@@ -76,5 +76,5 @@ def test_gpus_are_those_that_the_user_has_left_visible(
     assert look_at_machine({"CUDA_VISIBLE_DEVICES": visible}).gpus == names
 
 
-def test_a_variable_makes_no_gpus(linux: Path) -> None:
+def test_cuda_visible_devices_adds_no_gpus(linux: Path) -> None:
     assert look_at_machine({"CUDA_VISIBLE_DEVICES": "0"}).gpus == ()

@@ -1,4 +1,4 @@
-"""Agents on other machines find the launcher under its own addresses, never under loopback."""
+"""The launcher's addresses for agents on other machines, which never include loopback."""
 
 import socket
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Workers of one machine share its cores and GPUs without fighting."""
+"""The workers' shares of one machine's cores and GPUs."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def gpus_of(num_workers: int, on: Machine, num_devices: int = 1) -> list[str]:
     ]
 
 
-def test_each_worker_gets_as_many_cores_as_any_other() -> None:
+def test_all_workers_get_equally_many_cores() -> None:
     assert cores_of(2, machine(4)) == [(0, 1), (2, 3)]
 
 
@@ -100,7 +100,7 @@ def test_gpus_are_taken_from_those_that_the_user_has_left_visible() -> None:
     assert gpus_of(2, machine(4, gpus=("5", "GPU-1a"))) == ["5", "GPU-1a"]
 
 
-def test_too_few_gpus_are_shared_and_nobody_takes_all_of_their_memory() -> None:
+def test_too_few_gpus_are_shared_and_no_worker_takes_all_of_their_memory() -> None:
     two = machine(8, gpus=("0", "1"))
     assert gpus_of(3, two) == ["0", "1", "0"]
     assert gpus_of(2, two, num_devices=3) == ["0,1", "1,0"]
@@ -108,5 +108,5 @@ def test_too_few_gpus_are_shared_and_nobody_takes_all_of_their_memory() -> None:
         assert share_environment(share, two, {})["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
 
 
-def test_without_gpus_nothing_is_said_about_them() -> None:
+def test_without_gpus_cuda_visible_devices_is_not_set() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in share_environment(shares(1)[0], machine(4), {})

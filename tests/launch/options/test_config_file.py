@@ -86,7 +86,7 @@ def test_hosts_on_the_command_line_replace_a_hostfile_in_the_file() -> None:
     assert options.bind == "none"
 
 
-def test_words_in_a_file_stay_the_words_they_are() -> None:
+def test_words_in_a_file_are_kept_unchanged() -> None:
     command = from_file("command: [sleep, yes, 010, 1.50, null, 2020-01-01]").command
     assert command == ("sleep", "yes", "010", "1.50", "null", "2020-01-01")
 
@@ -123,7 +123,7 @@ def test_a_secret_that_is_named_but_not_written_stays_out_of_the_file() -> None:
     assert "/h" not in Path("run.yaml").read_text()
 
 
-def test_aliases_in_yaml_cannot_blow_up() -> None:
+def test_nested_yaml_aliases_do_not_fill_the_memory() -> None:
     rows = [f"a{index}: &a{index} [{', '.join([f'*a{index - 1}'] * 9)}]" for index in range(1, 20)]
     with pytest.raises(UsageError, match="unknown option"):
         from_file("\n".join(["a0: &a0 [x]", *rows]), "sleep")

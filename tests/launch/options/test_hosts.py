@@ -79,7 +79,7 @@ def test_only_a_single_loopback_host_is_this_machine() -> None:
     assert not is_this_machine(parse_host_list("a,b"))
 
 
-def test_a_list_is_not_expanded_without_end() -> None:
+def test_the_expansion_of_a_list_is_limited() -> None:
     with pytest.raises(UsageError, match="more than 100000 names"):
         parse_host_list("n" + "[0-999]" * 5)
     assert len(parse_host_list("n[0-299]r[0-9]")) == 3000

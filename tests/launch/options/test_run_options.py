@@ -116,7 +116,7 @@ def test_uneven_replicas_are_refused_with_the_nearest_that_work(
         (["--", "./tool", "a b"], ("./tool", "a b")),
     ],
 )
-def test_options_end_at_the_first_word_that_is_none(
+def test_options_end_at_the_first_word_that_is_not_an_option(
     words: list[str], expected: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "train.py").touch()
@@ -168,7 +168,7 @@ def test_an_option_without_a_meaning_is_accepted_with_one_line(name: str) -> Non
         ("--host a,b,c --num-instances 2", "c gets no instance: --num-instances is 2"),
     ],
 )
-def test_what_has_no_effect_is_said_in_one_line(words: str, notice: str) -> None:
+def test_an_option_without_effect_gets_a_notice_of_one_line(words: str, notice: str) -> None:
     notices = parsed(*words.split()).notices
     assert len(notices) == 1
     assert notice in notices[0]
@@ -195,7 +195,7 @@ def test_the_environments_start_timeout_is_the_default() -> None:
     assert "TFDIST_START_TIMEOUT_S" in refusal(["sleep"], TFDIST_START_TIMEOUT_S="soon")
 
 
-def test_a_variables_value_is_taken_from_here_and_never_shown() -> None:
+def test_a_variables_value_is_taken_from_this_environment_and_never_shown() -> None:
     options = parsed("-x", "TOKEN", TOKEN="hush")
     assert options.environment == {"TOKEN": "hush"}
     assert options.config["env"] == ["TOKEN"]
@@ -234,7 +234,9 @@ def test_help_explains_every_option_with_its_default(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("name", ["-n", "-np", "--np", "--nproc-per-node", "--nproc_per_node"])
-def test_other_launchers_names_for_the_number_of_workers_lead_to_ours(name: str) -> None:
+def test_other_launchers_names_for_the_number_of_workers_are_refused_with_ours(
+    name: str,
+) -> None:
     assert f'unknown option "{name}". Did you mean "--num-instances"?' in refusal(
         [name, "2", "cat"]
     )
@@ -255,7 +257,7 @@ def test_the_number_of_instances_is_the_sum_of_the_slots_if_there_are_any(tmp_pa
     "words",
     ["--num-instances 2", "--epochs 3 --num-instances=2", "--num-instances 2 --max-restarts 1"],
 )
-def test_an_option_behind_the_program_gets_a_notice(words: str) -> None:
+def test_an_option_after_the_program_gets_a_notice(words: str) -> None:
     (notice,) = parse_run_options(["sleep", "1", *words.split()], ENVIRON).notices
     assert notice.startswith("--num-instances behind sleep goes to the program; write it before")
     assert "\n" not in notice

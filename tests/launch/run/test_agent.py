@@ -1,4 +1,4 @@
-"""An agent, with a launcher that the test plays."""
+"""An agent, with a launcher that the test emulates."""
 
 import contextlib
 import json
@@ -22,12 +22,12 @@ from tfdist.testing.run import wait_until
 pytestmark = pytest.mark.processes
 
 
-def test_a_worker_inherits_the_agents_environment_and_gets_its_own() -> None:
+def test_a_worker_gets_the_agents_environment_and_its_own_variables() -> None:
     found = worker_environment({"A": "1", "B": "2"}, {"B": "3", "C": "4"}, is_rank=False)
     assert found == {"A": "1", "B": "3", "C": "4"}
 
 
-def test_a_worker_does_not_inherit_what_is_the_agents_or_another_runs() -> None:
+def test_a_worker_does_not_inherit_variables_of_the_agent_or_of_another_run() -> None:
     inherited = {
         "TFDIST_AGENT_TOKEN": "t",
         "TFDIST_AGENT_LAUNCHERS": "127.0.0.1:1",
@@ -101,12 +101,12 @@ class Launcher:
         raise AssertionError(f"no {kind!r} in {self.heard}")
 
     def hear_output(self, text: str) -> None:
-        """Listens until the worker has printed this."""
+        """Reads messages until the worker has printed this."""
         while text not in self.output():
             self.hear("output")
 
     def output(self, stream: str = "out") -> str:
-        """Returns what the worker has printed, as far as it was heard."""
+        """Returns the worker's output in the messages read so far."""
         return "".join(
             message["text"]
             for message in self.heard
@@ -114,7 +114,7 @@ class Launcher:
         )
 
     def leave(self) -> None:
-        """Closes the connection without a word."""
+        """Closes the connection without a message."""
         self._lines.close()
         self._connection.close()
 
@@ -142,11 +142,11 @@ def prove(connection: socket.socket, token: str = "the token") -> None:
 
 @pytest.fixture
 def launcher() -> Iterator[Launcher]:
-    """An agent that has come; it must end without a word of its own."""
+    """A connected agent; it must end without output of its own."""
     # The first of the launcher's addresses does not answer.
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        ports = (nobody.getsockname()[1], server.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        ports = (unused.getsockname()[1], server.getsockname()[1])
         agent = start_agent(",".join(f"127.0.0.1:{port}" for port in ports))
         server.settimeout(60.0)
         connection, _ = server.accept()
@@ -165,7 +165,7 @@ def launcher() -> Iterator[Launcher]:
         agent.communicate()
 
 
-def test_an_agent_tells_how_its_worker_goes_and_ends(launcher: Launcher) -> None:
+def test_an_agent_reports_its_workers_progress_and_end(launcher: Launcher) -> None:
     launcher.start("sh", "-c", "echo $MINE; echo oops >&2; exit 7")
     assert launcher.hear("started")["pid"] > 0
     assert launcher.hear("ended")["code"] == 7
@@ -182,7 +182,7 @@ def test_an_agent_starts_its_worker_in_the_launchers_folder(
     assert launcher.output() == f"{tmp_path}\n"
 
 
-def test_an_agent_names_the_folder_that_is_not_there(launcher: Launcher, tmp_path: Path) -> None:
+def test_an_agent_names_a_missing_folder(launcher: Launcher, tmp_path: Path) -> None:
     launcher.start("pwd", cwd=str(tmp_path / "elsewhere"))
     assert launcher.hear("ended")["code"] == 127
     said = launcher.output("err")
@@ -197,7 +197,7 @@ def test_an_agent_binds_its_worker_to_its_cores(launcher: Launcher) -> None:
     assert launcher.output() == f"{{{core}}}\n"
 
 
-def test_an_agent_works_out_its_workers_share_of_its_machine(launcher: Launcher) -> None:
+def test_an_agent_computes_its_workers_share_of_its_machine(launcher: Launcher) -> None:
     share = {"num_workers": 1, "index": 0, "bind": "cores", "threads": 3, "num_devices": 1}
     code = "import os; print(os.environ['OMP_NUM_THREADS'], len(os.sched_getaffinity(0)))"
     launcher.start(sys.executable, "-c", code, share=share)
@@ -208,7 +208,7 @@ def test_an_agent_works_out_its_workers_share_of_its_machine(launcher: Launcher)
 TRAPS = "trap 'echo {0}' {0}; echo ready; while :; do sleep 0.05; done"
 
 
-def test_an_agent_passes_signals_on(launcher: Launcher) -> None:
+def test_an_agent_forwards_signals(launcher: Launcher) -> None:
     launcher.start("sh", "-c", TRAPS.format("USR1"))
     launcher.hear_output("ready")
     launcher.say("signal", number=int(signal.SIGUSR1))
@@ -218,7 +218,7 @@ def test_an_agent_passes_signals_on(launcher: Launcher) -> None:
     assert launcher.hear("gone")["was_killed"] is False
 
 
-def test_an_agent_kills_what_does_not_heed_term(launcher: Launcher) -> None:
+def test_an_agent_kills_a_worker_that_ignores_term(launcher: Launcher) -> None:
     launcher.start("sh", "-c", TRAPS.format("TERM"))
     launcher.hear_output("ready")
     launcher.say("stop", grace_s=30.0)
@@ -228,7 +228,7 @@ def test_an_agent_kills_what_does_not_heed_term(launcher: Launcher) -> None:
     assert launcher.hear("gone")["was_killed"] is True
 
 
-def test_an_agent_says_nothing_to_a_program_that_only_has_its_launchers_port() -> None:
+def test_an_agent_sends_nothing_to_another_program_on_its_launchers_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         agent = start_agent(f"127.0.0.1:{server.getsockname()[1]}")
         server.settimeout(60.0)
@@ -242,7 +242,7 @@ def test_an_agent_says_nothing_to_a_program_that_only_has_its_launchers_port() -
     assert len(out.splitlines()) == 1
 
 
-def test_an_agent_that_was_sent_away_in_the_handshake_comes_again() -> None:
+def test_an_agent_that_is_rejected_in_the_handshake_connects_again() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         agent = start_agent(f"127.0.0.1:{server.getsockname()[1]}")
         server.settimeout(60.0)
@@ -280,7 +280,7 @@ def test_an_agents_worker_ends_with_it(launcher: Launcher) -> None:
     launcher.agent.kill()
     assert wait_until(lambda: not _is_alive(worker), 20.0)
     launcher.agent.wait()
-    launcher.agent.returncode = 0  # as the fixture wants it
+    launcher.agent.returncode = 0  # as the fixture requires
 
 
 def test_an_agent_that_is_not_needed_leaves(launcher: Launcher) -> None:
@@ -288,7 +288,7 @@ def test_an_agent_that_is_not_needed_leaves(launcher: Launcher) -> None:
     assert launcher.agent.wait(30) == 0
 
 
-def test_an_agent_tells_when_its_worker_is_stopped(launcher: Launcher) -> None:
+def test_an_agent_reports_when_its_worker_is_stopped(launcher: Launcher) -> None:
     code = (
         "import os, signal; from tfdist.process.progress_file import find_progress_file\n"
         "find_progress_file().write(phase='training', step=4)\n"
@@ -306,10 +306,10 @@ def test_an_agent_tells_when_its_worker_is_stopped(launcher: Launcher) -> None:
     launcher.hear("gone")
 
 
-def test_an_agent_that_finds_no_launcher_says_so() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+def test_an_agent_that_finds_no_launcher_reports_it() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
         agent = start_agent(address)
         said, _ = agent.communicate(timeout=60)
     assert agent.returncode == 1

@@ -1,4 +1,4 @@
-"""What -v and --dry-run print: lines that start the workers when they are pasted into a shell."""
+"""The output of -v and --dry-run: lines that start the workers when pasted into a shell."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def make_plan(*environments: dict[str, str], command: tuple[str, ...] = ("train"
     return Plan(engine="grpc", hosts=(Host(name="localhost"),), workers=workers)
 
 
-def test_equal_variables_are_said_once() -> None:
+def test_equal_variables_are_printed_once() -> None:
     plan = make_plan({"B": "2", "A": "1", "INDEX": "0"}, {"A": "1", "B": "2", "INDEX": "1"})
     assert command_lines(plan) == [
         "# workers 0 and 1",

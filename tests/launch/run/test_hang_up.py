@@ -59,7 +59,7 @@ def test_a_run_under_nohup_goes_on_without_its_terminal(
     run.wait_until_ready(0, 1)
     run.wait_for("ignores-0-True", "ignores-1-True")
     terminal.hang_up()
-    # A shell that ends sends it to others than the terminal does.
+    # A shell that ends sends it to other processes than the terminal does.
     for process in (*run.living("tfdist.launch.run.agent"), *run.living("program.py")):
         if process.name() != "mpirun":
             process.send_signal(signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""A run whose output finds no room, no reader or no folder any more."""
+"""Runs with a full disk, without a reader of their output, or with a removed folder."""
 
 import errno
 import os
@@ -42,7 +42,7 @@ def test_a_dry_run_names_a_full_disk(launch: Launch) -> None:
     assert run.err == "tfdist: stdout cannot be written: No space left on device\n"
 
 
-def test_who_closed_stdout_is_told(launch: Launch) -> None:
+def test_a_closed_stdout_is_reported(launch: Launch) -> None:
     run = launch("while True:\n    print('again', flush=True); time.sleep(0.01)")
     assert run.process.stdout.readline().endswith("again\n")
     run.process.stdout.close()
@@ -57,7 +57,9 @@ def test_a_run_that_writes_to_a_closed_terminal_ends_as_one_that_was_hung_up(
     launch: Launch,
 ) -> None:
     master, terminal = pty.openpty()
-    run = launch(WORDS_THEN_GO, stdout=terminal)  # Not its own terminal: it gets no SIGHUP.
+    run = launch(
+        WORDS_THEN_GO, stdout=terminal
+    )  # The terminal is not its own, so it gets no SIGHUP.
     os.close(terminal)
     run.wait_until_ready(0, 1)
     os.close(master)
@@ -102,7 +104,7 @@ def test_logs_that_were_removed_are_made_again_and_a_restart_finds_their_folder(
     assert "signal SIGKILL" in run.err
 
 
-def test_a_restart_in_a_removed_folder_says_which_folder(launch: Launch, tmp_path: Any) -> None:
+def test_a_restart_in_a_removed_folder_names_the_folder(launch: Launch, tmp_path: Any) -> None:
     folder = tmp_path / "run-0"
     program = f"open({str(tmp_path)!r} + '/ready', 'w'); ready(); time.sleep(600)"
     run = launch(

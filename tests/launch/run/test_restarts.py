@@ -1,4 +1,4 @@
-"""A failed run starts again from its last checkpoint, as often as it may, if that may help."""
+"""Restarts of a failed run from its last checkpoint, where a restart may help."""
 
 import os
 import signal
@@ -51,11 +51,11 @@ def test_a_run_starts_again_as_often_as_it_may(failed: Failure) -> None:
 
 
 @pytest.mark.parametrize("code", [2, NO_SPACE, 126, 127])
-def test_what_is_wrong_for_good_does_not_start_again(code: int) -> None:
+def test_a_permanent_failure_does_not_start_again(code: int) -> None:
     assert why_no_restart(failure(code), restarts=0, max_restarts=2) is not None
 
 
-def test_only_ports_that_we_have_chosen_are_replaced() -> None:
+def test_only_ports_that_the_launcher_chose_are_replaced() -> None:
     here = RunOptions(command=("true",))
     there = RunOptions(command=("true",), hosts=(Host(name="a"), Host(name="b")))
     assert is_new_port_needed(failure(201), here)

@@ -1,4 +1,4 @@
-"""`tfdist run` with real processes: what workers get, who is blamed, what is told."""
+"""`tfdist run` with real processes: the workers' environment, the verdict and the output."""
 
 import json
 import os
@@ -17,7 +17,7 @@ BreakAgents = Callable[[str], dict[str, str]]
 
 needs_horovod = pytest.mark.skipif(horovod_problem() is not None, reason=str(horovod_problem()))
 
-# Workers that are as far as they can come without each other; one that is stopped saves.
+# Workers that cannot go on without each other; one that is asked to stop saves.
 SAVE_ON_TERM = """
     def save():
         time.sleep(0.3)
@@ -33,13 +33,13 @@ REPORT = """
 
 
 def boxed(err: str) -> str:
-    """Returns the box at the end, without its borders, its words one blank apart."""
+    """Returns the box at the end without its borders, with single spaces between words."""
     begin = err.find("╭" if "╭" in err else "+-")
     assert begin >= 0, err
     return " ".join(err[begin:].replace("│", " ").replace("|", " ").split())
 
 
-def test_each_worker_learns_its_place_and_what_it_prints_is_kept_whole(launch: Launch) -> None:
+def test_each_worker_gets_its_place_and_its_output_is_kept_whole(launch: Launch) -> None:
     run = launch(
         """
         import json
@@ -212,7 +212,7 @@ def test_a_worker_that_sleeps_between_steps_is_named_though_another_is_quiet_lon
     assert "between two steps, in its own Python code" in boxed(run.err)
 
 
-def test_what_is_not_shown_is_kept_and_a_failure_is_shown_whoever_fails(launch: Launch) -> None:
+def test_hidden_output_is_kept_and_the_failure_of_any_worker_is_shown(launch: Launch) -> None:
     run = launch(
         """
         print("words of", index, flush=True)
@@ -233,7 +233,7 @@ def test_what_is_not_shown_is_kept_and_a_failure_is_shown_whoever_fails(launch: 
     assert "words of 1" in boxed(run.err)
 
 
-def test_the_run_ends_when_nobody_reads_its_output_any_more(launch: Launch) -> None:
+def test_the_run_ends_when_its_output_has_no_reader_any_more(launch: Launch) -> None:
     run = launch(
         """
         while True:
@@ -272,7 +272,7 @@ def test_a_dry_run_starts_and_writes_nothing(launch: Launch) -> None:
     assert run.err == ""
 
 
-def test_a_dry_run_whose_output_nobody_reads_says_nothing_of_it(launch: Launch) -> None:
+def test_a_dry_run_whose_output_has_no_reader_prints_no_error(launch: Launch) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     run = launch("", "--dry-run", stdout=writer)
@@ -338,9 +338,7 @@ def test_a_command_that_cannot_be_started_is_never_tried_again(
     assert "restart 1" not in run.err
 
 
-def test_agents_that_do_not_come_are_waited_for_only_so_long(
-    launch: Launch, break_agents: BreakAgents
-) -> None:
+def test_the_wait_for_missing_agents_is_limited(launch: Launch, break_agents: BreakAgents) -> None:
     run = launch(
         "ready()",
         "--start-timeout",
@@ -354,7 +352,7 @@ def test_agents_that_do_not_come_are_waited_for_only_so_long(
     assert not (run.folder / "ready-0").exists()
 
 
-def test_an_agent_that_cannot_run_is_told_with_what_it_printed(
+def test_an_agent_that_cannot_run_is_reported_with_its_output(
     launch: Launch, break_agents: BreakAgents
 ) -> None:
     action = "print('no such library', flush=True); os._exit(5)"
@@ -387,7 +385,7 @@ def test_a_full_disk_under_the_logs_does_not_end_the_run(launch: Launch, tmp_pat
     assert run.log("worker-1") == "words\n" * 3
 
 
-def test_logs_that_cannot_be_written_are_told_without_a_traceback(
+def test_logs_that_cannot_be_written_are_reported_without_a_traceback(
     launch: Launch, tmp_path: Path
 ) -> None:
     (tmp_path / "run-0" / "logs" / "start.log").mkdir(parents=True)
@@ -398,7 +396,7 @@ def test_logs_that_cannot_be_written_are_told_without_a_traceback(
     assert "Traceback" not in run.err
 
 
-def test_what_a_worker_leaves_behind_is_ended_with_it(launch: Launch) -> None:
+def test_processes_that_a_worker_leaves_behind_are_ended_with_it(launch: Launch) -> None:
     run = launch(
         """
         subprocess.Popen(["sleep", "600"], start_new_session=True)

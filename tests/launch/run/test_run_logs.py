@@ -1,4 +1,4 @@
-"""Each worker's log is whole, and a log that cannot be written does not end the run."""
+"""The workers' logs: complete, and without effect on the run if they cannot be written."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ def logs_of(plan: Plan) -> Iterator[tuple[RunLogs, list[str]]]:
         logs.close()
 
 
-def test_what_a_worker_prints_can_be_read_at_once(plan: Plan) -> None:
+def test_a_workers_output_can_be_read_at_once(plan: Plan) -> None:
     with logs_of(plan) as (logs, said):
         logs.write(1, "no newline yet: ä")
         assert plan.workers[1].log_path.read_text(encoding="utf-8") == "no newline yet: ä"
@@ -59,7 +59,7 @@ def test_a_log_of_an_earlier_start_is_continued(plan: Plan) -> None:
     assert plan.workers[0].log_path.read_text() == "one\ntwo\n"
 
 
-def test_a_full_disk_is_said_once_and_the_other_logs_go_on(plan: Plan) -> None:
+def test_a_full_disk_is_reported_once_and_the_other_logs_go_on(plan: Plan) -> None:
     plan.workers[0].log_path.symlink_to("/dev/full")
     with logs_of(plan) as (logs, said):
         for _ in range(3):
@@ -70,7 +70,7 @@ def test_a_full_disk_is_said_once_and_the_other_logs_go_on(plan: Plan) -> None:
     assert "worker-0.log ends here: No space left on device" in said[0]
 
 
-def test_a_log_that_cannot_be_opened_is_said_once(plan: Plan) -> None:
+def test_a_log_that_cannot_be_opened_is_reported_once(plan: Plan) -> None:
     plan.workers[0].log_path.mkdir()
     with logs_of(plan) as (logs, said):
         logs.write(0, "lost\n")
@@ -80,7 +80,7 @@ def test_a_log_that_cannot_be_opened_is_said_once(plan: Plan) -> None:
     assert "cannot be written: Is a directory" in said[0]
 
 
-def test_logs_are_closed_once_though_closing_is_asked_for_twice(plan: Plan) -> None:
+def test_logs_that_are_closed_twice_are_closed_once(plan: Plan) -> None:
     with logs_of(plan) as (logs, _):
         logs.close()
         logs.write(0, "too late\n")
@@ -118,7 +118,7 @@ def test_the_oldest_folders_of_logs_are_deleted(tmp_path: Path) -> None:
     assert prune_logs(1, tmp_path / "missing") == 0
 
 
-def test_only_what_the_launcher_has_made_is_deleted(tmp_path: Path) -> None:
+def test_only_folders_made_by_the_launcher_are_deleted(tmp_path: Path) -> None:
     named, noted = old_run(tmp_path, "mine"), old_run(tmp_path, "2026-11-01_12-00-00", "notes.txt")
     begun, linked = tmp_path / "2026-11-01_12-00-01", tmp_path / "2026-11-01_12-00-02"
     begun.mkdir()
@@ -129,7 +129,7 @@ def test_only_what_the_launcher_has_made_is_deleted(tmp_path: Path) -> None:
     assert begun.is_dir() and linked.is_symlink()
 
 
-def test_the_folder_of_a_run_that_goes_on_is_not_deleted(tmp_path: Path) -> None:
+def test_the_folder_of_a_running_run_is_not_deleted(tmp_path: Path) -> None:
     running = old_run(tmp_path, "2026-11-01_12-00-00")
     old_run(tmp_path, "2026-11-02_12-00-00")
     with kept_from_pruning(running):
@@ -139,7 +139,7 @@ def test_the_folder_of_a_run_that_goes_on_is_not_deleted(tmp_path: Path) -> None
 
 
 class RunThatLooks:
-    """In place of a run: writes what is in the folder of logs into its own log."""
+    """A replacement of a run that writes the names in the folder of logs into its own log."""
 
     def __init__(self, options: RunOptions, log_dir: Path, terminal: Terminal) -> None:
         self._log_dir = log_dir
@@ -168,7 +168,7 @@ def test_a_run_deletes_old_folders_before_it_starts_and_not_with_a_folder_of_the
     assert log.read_text().split() == kept
 
 
-def test_a_folder_that_the_user_names_may_be_there(tmp_path: Path) -> None:
+def test_a_folder_that_the_user_names_may_exist(tmp_path: Path) -> None:
     assert make_log_dir(tmp_path, must_be_new=False) == tmp_path
     assert list(tmp_path.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""Signals end a run cleanly, and nothing is left of it whoever is killed."""
+"""Signals end a run cleanly, and no process is left when any one of them is killed."""
 
 import os
 import signal
@@ -32,8 +32,8 @@ IGNORE_TERM = """
     while True:
         time.sleep(600)
     """
-# Children of all sorts: in the worker's process group, in a session of its own, one whose parent
-# has ended, and all of them deaf to TERM.
+# Children of each kind: in the worker's process group, in their own session, and one whose parent
+# has ended. All of them ignore TERM.
 WITH_CHILDREN = """
     deaf = "trap '' TERM HUP INT; while :; do sleep 600; done"
     subprocess.Popen(["sh", "-c", deaf])
@@ -148,7 +148,7 @@ def test_ctrl_c_twice_is_a_hard_stop(launch: Launch) -> None:
     run.wait_for("asked-0", "asked-1")
 
     asked_s = (run.folder / "asked-0").stat().st_mtime
-    # Who presses the keys again has seen that once was not enough.
+    # The user presses the keys again after seeing that once was not enough.
     assert wait_until(lambda: time.time() > asked_s + 0.5, 30.0)
     run.signal(signal.SIGINT)
     assert run.wait(30) == 130
@@ -157,7 +157,7 @@ def test_ctrl_c_twice_is_a_hard_stop(launch: Launch) -> None:
 
 
 def test_a_signal_that_comes_twice_at_once_is_one(launch: Launch) -> None:
-    # Programs that start others often pass on what the whole process group gets anyway.
+    # Programs that start others often forward a signal that the whole process group gets anyway.
     run = launch(SAVE_ON_TERM)
     run.wait_until_ready(0, 1)
     for _ in range(200):
@@ -166,7 +166,7 @@ def test_a_signal_that_comes_twice_at_once_is_one(launch: Launch) -> None:
     assert saved(run) == [True, True]
 
 
-def test_a_stopped_worker_is_stopped_for_good(launch: Launch) -> None:
+def test_a_suspended_worker_can_be_ended(launch: Launch) -> None:
     run = launch(
         "ready()\nif index == 1:\n    os.kill(os.getpid(), signal.SIGSTOP)\ntime.sleep(600)",
         "--grace",
@@ -230,7 +230,7 @@ def test_neither_a_grandchild_nor_a_folder_is_left_when_agents_are_killed(
     assert len(agents) == 2
     for process in (*([run.process] if "launcher" in victims else []), *agents):
         process.kill()
-    # mpirun waits for as long as workers may take to save, and some seconds more.
+    # mpirun waits as long as workers may take to save, and some seconds more.
     assert run.is_nothing_left(60.0)
     assert wait_until(lambda: not list(temporary.rglob("*")), 10.0), list(temporary.rglob("*"))
 

@@ -1,4 +1,4 @@
-"""Agents are started directly on this machine, else by one mpirun; no secret is in a command."""
+"""The commands that start agents, directly or by one mpirun, and without secrets."""
 
 import sys
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Started = Callable[..., list[Starter]]
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Started:
-    """Returns what starts the agents of a run with these options."""
+    """Returns the starters of the agents of a run with these options."""
     monkeypatch.setattr(starters, "find_mpirun", lambda: MPIRUN)
 
     def started(num_instances: int, **options: Any) -> list[Starter]:
@@ -56,7 +56,7 @@ def contexts(starter: Starter) -> list[list[str]]:
 
 
 def follows(words: list[str], name: str) -> list[str]:
-    """Returns what stands behind each of these words."""
+    """Returns the word after each occurrence of `name`."""
     return [words[place + 1] for place, word in enumerate(words) if word == name]
 
 

@@ -1,4 +1,4 @@
-"""A launcher that was suspended blames nobody for its own absence."""
+"""A launcher that was suspended blames no worker for its own absence."""
 
 import signal
 import time
@@ -28,7 +28,7 @@ TRAINING = """
 
 @pytest.fixture
 def short_silence(tmp_path: Path) -> dict[str, str]:
-    """An environment in which launcher and agents have little patience with each other."""
+    """An environment in which launcher and agents wait only briefly for each other."""
     code = "import tfdist.launch.channel as channel\n"
     code += f"channel.SILENCE_S, channel.BEAT_S = {SILENCE_S}, 0.1\n"
     (tmp_path / "sitecustomize.py").write_text(code)
@@ -36,7 +36,7 @@ def short_silence(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("suspended", ["launcher", "all"])
-def test_nobody_is_blamed_after_a_suspension(
+def test_no_worker_is_blamed_after_a_suspension(
     launch: Launch, short_silence: dict[str, str], suspended: str
 ) -> None:
     run = launch(TRAINING, "--stall-timeout", "2", environ=short_silence)
@@ -57,7 +57,7 @@ def test_nobody_is_blamed_after_a_suspension(
     assert "failed" not in run.err
 
 
-def test_the_time_to_save_is_not_the_time_of_a_suspension(
+def test_a_suspension_does_not_count_as_time_to_save(
     launch: Launch, short_silence: dict[str, str]
 ) -> None:
     saving = """

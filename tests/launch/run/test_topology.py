@@ -1,4 +1,4 @@
-"""The table of hosts, instances and replicas, and what is said below it."""
+"""The table of hosts, instances and replicas, and the lines below it."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def make_plan(
     environment: dict[str, str] | None = None,
     unused_hosts: tuple[str, ...] = (),
 ) -> Plan:
-    """Returns a plan with so many instances a host, and replicas an instance."""
+    """Returns a plan with this many instances per host, and replicas per instance."""
     names = [f"worker {index}" for index in range(instances * len(hosts))]
     workers = [
         WorkerPlan(
@@ -158,7 +158,7 @@ def test_instances_dealt_out_to_the_hosts_in_turn_stand_below_their_host() -> No
     assert "| 0 | 2 | 1 | 3 |" in table
 
 
-def test_evaluator_devices_cores_and_threads_are_said_below_the_table() -> None:
+def test_evaluator_devices_cores_and_threads_are_listed_below_the_table() -> None:
     plan = make_plan(
         hosts=("node1", "node2"),
         instances=2,
@@ -180,11 +180,11 @@ def test_cores_of_many_workers_are_counted() -> None:
     assert "\ncores: 2 for each worker" in topology_text(make_plan(instances=16, cores=2), 80)
 
 
-def test_unbound_workers_are_said_to_be() -> None:
+def test_unbound_workers_are_reported_as_unbound() -> None:
     assert topology_text(make_plan(instances=2), 80).endswith("\ncores: not bound")
 
 
-def test_on_other_hosts_the_agents_find_the_cores() -> None:
+def test_on_other_hosts_the_agents_choose_the_cores() -> None:
     plan = make_plan(hosts=("node1", "node2"), instances=2)
     share = Share(num_workers=2, index=0, bind="cores", threads=None, num_devices=1)
     workers = tuple(WorkerPlan(**{**vars(worker), "share": share}) for worker in plan.workers)
@@ -195,7 +195,7 @@ def test_on_other_hosts_the_agents_find_the_cores() -> None:
     ]
 
 
-def test_gpus_are_said_if_they_are_divided() -> None:
+def test_gpus_are_listed_if_they_are_divided() -> None:
     plan = make_plan(instances=2)
     workers = tuple(
         WorkerPlan(**{**vars(worker), "environment": {"CUDA_VISIBLE_DEVICES": str(worker.index)}})

@@ -1,4 +1,4 @@
-"""Whose fault the end of a run is: from what is known of its workers, without any process."""
+"""The worker that caused the end of a run, found from the workers' records without a process."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ def verdict_of(*workers: WorkerState, **options: float) -> Verdict:
 
 
 def blamed(*workers: WorkerState, **options: float) -> tuple[str, str, int]:
-    """Returns who is blamed, for which kind of failure, and the launcher's exit code."""
+    """Returns the blamed worker, the kind of failure, and the launcher's exit code."""
     verdict = verdict_of(*workers, **options)
     assert verdict.blamed is not None
     return verdict.blamed.plan.name, verdict.kind, verdict.exit_code
@@ -30,11 +30,11 @@ def test_a_run_goes_on_while_its_workers_run(make_worker: MakeWorker) -> None:
     assert judge([make_worker(), make_worker()], NOW_S) is None
 
 
-def test_a_run_goes_on_while_one_of_its_workers_has_ended_well(make_worker: MakeWorker) -> None:
+def test_a_run_goes_on_while_only_one_of_its_workers_has_succeeded(make_worker: MakeWorker) -> None:
     assert judge([make_worker(code=0, ended_s=0.0), make_worker()], NOW_S) is None
 
 
-def test_a_run_is_done_when_all_have_ended_well(make_worker: MakeWorker) -> None:
+def test_a_run_is_done_when_all_workers_have_succeeded(make_worker: MakeWorker) -> None:
     workers = [make_worker(code=0, ended_s=NOW_S), make_worker(code=0, ended_s=NOW_S)]
     assert judge(workers, NOW_S) == Verdict(exit_code=0)
 
@@ -49,7 +49,7 @@ def test_a_signal_gives_the_exit_code_that_a_shell_gives(make_worker: MakeWorker
     assert (exit_code_of(-15), exit_code_of(0), exit_code_of(3)) == (143, 0, 3)
 
 
-def test_a_failure_is_judged_only_when_news_of_an_earlier_one_must_have_come(
+def test_a_failure_is_judged_only_when_a_report_of_an_earlier_one_must_have_arrived(
     make_worker: MakeWorker,
 ) -> None:
     fresh, other = make_worker(code=3, ended_s=NOW_S - 0.1), make_worker()
@@ -57,13 +57,15 @@ def test_a_failure_is_judged_only_when_news_of_an_earlier_one_must_have_come(
     assert judge([fresh, other], NOW_S + 2.0) is not None
 
 
-def test_a_failure_is_judged_at_once_when_nothing_more_can_come(make_worker: MakeWorker) -> None:
+def test_a_failure_is_judged_at_once_when_no_more_reports_can_arrive(
+    make_worker: MakeWorker,
+) -> None:
     fresh = make_worker(code=3, ended_s=NOW_S)
     ended, lost = make_worker(code=0, ended_s=1.0), make_worker(is_lost=True, lost_s=NOW_S)
     assert blamed(fresh, ended, lost) == ("worker 0", "exited", 3)
 
 
-def test_a_survivor_is_not_blamed_if_another_can_be(make_worker: MakeWorker) -> None:
+def test_a_survivor_is_not_blamed_if_another_worker_failed(make_worker: MakeWorker) -> None:
     workers = [make_worker(code=200, ended_s=900.0), make_worker(code=-11, ended_s=901.0)]
     assert blamed(*workers) == ("worker 1", "signal", 139)
 
@@ -76,18 +78,20 @@ def test_a_survivor_is_given_time_for_the_real_failure_to_show(make_worker: Make
     assert verdict.blamed is silent
 
 
-def test_survivors_alone_are_blamed_in_the_end(make_worker: MakeWorker) -> None:
+def test_survivors_are_blamed_at_last_if_there_are_only_survivors(make_worker: MakeWorker) -> None:
     workers = [make_worker(code=200, ended_s=902.0), make_worker(code=200, ended_s=901.0)]
     assert blamed(*workers) == ("worker 1", "exited", 200)
 
 
-def test_who_ended_with_0_while_another_needed_it_ended_early(make_worker: MakeWorker) -> None:
+def test_a_worker_that_ended_with_0_while_another_needed_it_ended_early(
+    make_worker: MakeWorker,
+) -> None:
     early, survivor = make_worker(code=0, ended_s=900.0), make_worker(code=200, ended_s=910.0)
     assert blamed(early, survivor) == ("worker 0", "ended early", 1)
     assert verdict_of(early, survivor).detail == "worker 1 still needed it"
 
 
-def test_who_ended_with_0_is_not_blamed_if_another_one_did_so_later(
+def test_a_worker_that_ended_with_0_is_not_blamed_if_another_did_so_later(
     make_worker: MakeWorker,
 ) -> None:
     first, survivor = make_worker(code=0, ended_s=900.0), make_worker(code=200, ended_s=910.0)
@@ -115,19 +119,19 @@ def test_a_run_whose_workers_all_end_with_0_succeeds_however_long_the_last_one_t
     assert judge([early, late], NOW_S, grace_s=grace_s) == Verdict(exit_code=0)
 
 
-def test_who_was_asked_to_stop_alone_is_blamed_before_those_that_it_left(
+def test_a_worker_that_alone_was_asked_to_stop_is_blamed_before_those_that_it_left(
     make_worker: MakeWorker,
 ) -> None:
     asked, survivor = make_worker(code=143, ended_s=900.0), make_worker(code=200, ended_s=905.0)
     assert blamed(asked, survivor) == ("worker 0", "exited", 143)
 
 
-def test_who_ended_well_after_the_survivor_is_not_blamed(make_worker: MakeWorker) -> None:
+def test_a_worker_that_succeeded_after_the_survivor_is_not_blamed(make_worker: MakeWorker) -> None:
     survivor, later = make_worker(code=200, ended_s=900.0), make_worker(code=0, ended_s=910.0)
     assert blamed(survivor, later) == ("worker 0", "exited", 200)
 
 
-def test_a_worker_whose_keeper_is_gone_is_blamed(make_worker: MakeWorker) -> None:
+def test_a_worker_whose_agent_is_gone_is_blamed(make_worker: MakeWorker) -> None:
     lost = make_worker(is_lost=True, lost_s=LONG_AGO_S)
     assert blamed(lost, make_worker(heard_s=NOW_S)) == ("worker 0", "silent", 124)
     assert "is gone" in verdict_of(lost).detail
@@ -146,7 +150,7 @@ def test_a_silent_worker_failed_when_it_was_last_heard_of(make_worker: MakeWorke
     assert "21 s" in verdict_of(silent).detail
 
 
-def test_how_a_lost_worker_had_ended_counts_for_more_than_that_it_was_lost(
+def test_the_exit_of_a_lost_worker_counts_for_more_than_its_loss(
     make_worker: MakeWorker,
 ) -> None:
     worker = make_worker(code=3, ended_s=LONG_AGO_S, is_lost=True, lost_s=LONG_AGO_S + 1.0)
@@ -161,7 +165,9 @@ def test_workers_that_were_asked_to_stop_have_not_failed(
     assert judge(workers, NOW_S) == Verdict(exit_code=code)
 
 
-def test_who_stopped_alone_is_blamed_only_after_the_grace_period(make_worker: MakeWorker) -> None:
+def test_a_worker_that_stopped_alone_is_blamed_only_after_the_grace_period(
+    make_worker: MakeWorker,
+) -> None:
     asked, goes_on = make_worker(code=143, ended_s=NOW_S - 5.0), make_worker()
     assert judge([asked, goes_on], NOW_S, grace_s=6.0) is None
     assert blamed(asked, goes_on, grace_s=4.0) == ("worker 0", "exited", 143)
@@ -178,7 +184,7 @@ def test_workers_that_save_longer_than_the_grace_period_stop_together(
     assert judge([asked, saves], NOW_S, grace_s=5.0) == Verdict(exit_code=143)
 
 
-def test_without_a_timeout_nobody_stalls(make_worker: MakeWorker) -> None:
+def test_without_a_timeout_no_worker_stalls(make_worker: MakeWorker) -> None:
     assert judge([make_worker(quiet_s=900.0, phase="training")], NOW_S) is None
 
 
@@ -204,14 +210,16 @@ def test_a_stopped_worker_is_blamed_though_others_still_move(make_worker: MakeWo
     assert blamed(moving, stopped, stall_timeout_s=10.0)[0] == "worker 0"
 
 
-def test_who_is_between_steps_is_blamed_before_who_waits_longer(make_worker: MakeWorker) -> None:
+def test_a_worker_between_steps_is_blamed_before_one_that_waits_longer(
+    make_worker: MakeWorker,
+) -> None:
     waits = make_worker(quiet_s=60.0, phase="training", in_step=True)
     sleeps = make_worker(quiet_s=20.0, phase="training", in_step=False)
     assert blamed(waits, sleeps, stall_timeout_s=10.0) == ("worker 1", "stalled", 124)
     assert "in its own Python code" in verdict_of(waits, sleeps, stall_timeout_s=10.0).detail
 
 
-def test_who_waits_for_its_own_input_is_blamed_before_who_waits_for_others(
+def test_a_worker_that_waits_for_its_own_input_is_blamed_before_one_that_waits_for_others(
     make_worker: MakeWorker,
 ) -> None:
     waits = make_worker(quiet_s=60.0, phase="training", in_step=True)
@@ -220,14 +228,16 @@ def test_who_waits_for_its_own_input_is_blamed_before_who_waits_for_others(
     assert "its own input" in verdict_of(waits, starves, stall_timeout_s=10.0).detail
 
 
-def test_who_saves_for_too_long_is_blamed_before_who_waits_for_it(make_worker: MakeWorker) -> None:
+def test_a_worker_that_saves_for_too_long_is_blamed_before_one_that_waits_for_it(
+    make_worker: MakeWorker,
+) -> None:
     waits = make_worker(quiet_s=60.0, phase="training", in_step=True)
     saves = make_worker(quiet_s=59.0, phase="saving")
     assert blamed(waits, saves, stall_timeout_s=10.0)[0] == "worker 1"
     assert verdict_of(waits, saves, stall_timeout_s=10.0).detail.endswith("last seen saving")
 
 
-def test_who_waits_for_others_to_come_is_not_blamed_for_one_that_does_not(
+def test_a_worker_that_waits_for_others_to_join_is_not_blamed_for_one_that_does_not(
     make_worker: MakeWorker,
 ) -> None:
     waits = make_worker(quiet_s=60.0, phase="waiting")
@@ -235,7 +245,7 @@ def test_who_waits_for_others_to_come_is_not_blamed_for_one_that_does_not(
     assert blamed(waits, builds, stall_timeout_s=10.0)[0] == "worker 1"
 
 
-def test_otherwise_who_has_been_quiet_longest_is_blamed(make_worker: MakeWorker) -> None:
+def test_otherwise_the_worker_that_was_quiet_longest_is_blamed(make_worker: MakeWorker) -> None:
     workers = [make_worker(quiet_s=t, phase="training", in_step=True) for t in (20.0, 30.0, 25.0)]
     assert blamed(*workers, stall_timeout_s=10.0)[0] == "worker 1"
     assert "30 s" in verdict_of(*workers, stall_timeout_s=10.0).detail
@@ -246,7 +256,7 @@ def test_nothing_stalls_while_one_worker_moves(make_worker: MakeWorker) -> None:
     assert judge([quiet, moving], NOW_S, stall_timeout_s=10.0) is None
 
 
-def test_a_worker_that_has_told_nothing_yet_keeps_the_others_waiting(
+def test_a_worker_without_a_report_yet_keeps_the_others_waiting(
     make_worker: MakeWorker,
 ) -> None:
     tells, mute = make_worker(quiet_s=60.0, phase="waiting"), make_worker(started_s=NOW_S - 30.0)
@@ -255,17 +265,17 @@ def test_a_worker_that_has_told_nothing_yet_keeps_the_others_waiting(
     assert judge([tells, mute], NOW_S, stall_timeout_s=10.0) is None
 
 
-def test_programs_that_never_tell_how_far_they_are_do_not_stall(make_worker: MakeWorker) -> None:
+def test_programs_that_never_report_progress_do_not_stall(make_worker: MakeWorker) -> None:
     assert judge([make_worker(started_s=0.0)], NOW_S, stall_timeout_s=10.0) is None
 
 
-def test_a_worker_that_was_stopped_before_it_told_anything_stalls(make_worker: MakeWorker) -> None:
+def test_a_worker_that_was_stopped_before_its_first_report_stalls(make_worker: MakeWorker) -> None:
     stopped = make_worker(started_s=NOW_S - 30.0, is_stopped=True)
     assert blamed(stopped, make_worker(), stall_timeout_s=10.0)[:2] == ("worker 0", "stalled")
     assert judge([stopped], NOW_S, stall_timeout_s=31.0) is None
 
 
-def test_an_evaluator_may_wait_for_checkpoints_as_long_as_it_likes(
+def test_an_evaluator_may_wait_for_checkpoints_without_limit(
     make_worker: MakeWorker,
 ) -> None:
     training = make_worker(quiet_s=1.0, phase="training")
@@ -293,7 +303,7 @@ def test_a_worker_that_fails_is_blamed_before_one_that_stalls(make_worker: MakeW
     assert blamed(stalled, failed, stall_timeout_s=10.0) == ("worker 1", "exited", 3)
 
 
-def test_nobody_is_blamed_if_the_agents_took_a_suspended_launcher_for_lost(
+def test_no_worker_is_blamed_if_the_agents_took_a_suspended_launcher_for_lost(
     make_worker: MakeWorker,
 ) -> None:
     workers = [make_worker(is_lost=True, lost_s=LONG_AGO_S, absence_s=31.0) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Lines that several workers print: which are joined, when they are shown, and in which order."""
+"""Equal lines of several workers: which are joined, when they are shown, and in which order."""
 
 import random
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def test_a_line_that_not_all_print_waits_for_a_second_and_names_those_that_did()
     assert shown(lines.overdue(float("inf"))) == [("b", {1})]
 
 
-def test_with_a_line_all_that_wait_before_it_are_shown() -> None:
+def test_a_line_is_shown_after_all_lines_that_wait_before_it() -> None:
     lines = EqualLines([0, 1])
     for text in "abc":
         lines.add(line(0, text))

@@ -92,7 +92,7 @@ BOX = """\
 ╰───────────────────────────────────────────────────────────────────────────────╯"""
 
 
-def test_the_box_says_who_where_when_how_and_what_became_of_the_others() -> None:
+def test_the_box_names_the_worker_the_failure_and_the_end_of_the_others() -> None:
     failure = failed(log_tail=("step 412: loss = 0.3", *TRACEBACK))
     assert drawn(failure, THREE, width=81) == BOX
 
@@ -123,7 +123,7 @@ def test_a_path_that_does_not_fit_stays_whole_below_the_box() -> None:
     assert lines[-2].startswith("╰")
 
 
-def test_only_the_last_20_lines_are_shown_harmless_and_without_a_bars_states() -> None:
+def test_only_the_last_20_lines_are_shown_without_control_characters_and_bar_states() -> None:
     tail = [f"line {number}" for number in range(50)]
     tail += ["\r 1%|\r 50%|\r\x1b[32m100%|\x1b[0m\x1b[2J", "[markup] stays", "", ""]
     shown = drawn(failed(log_tail=tail), THREE, width=80)
@@ -133,7 +133,7 @@ def test_only_the_last_20_lines_are_shown_harmless_and_without_a_bars_states() -
     assert "│ [markup] stays " in shown
 
 
-def test_a_run_of_one_worker_has_no_first_and_no_others() -> None:
+def test_the_box_of_one_worker_names_no_first_worker_and_no_others() -> None:
     shown = drawn(failed(name="worker 0"), Aftermath(num_workers=1), width=80)
     assert " worker 0 failed ─" in shown
     assert "others" not in shown
@@ -144,7 +144,7 @@ def test_a_worker_that_never_started_has_no_process() -> None:
     assert "node2, not started" in drawn(failed(pid=None), THREE, width=80)
 
 
-def test_what_became_of_the_others() -> None:
+def test_the_end_of_the_other_workers_is_reported() -> None:
     one = ("worker 0",)
     three = ("worker 0", "worker 2", "evaluator")
     expected = {
@@ -162,7 +162,7 @@ def test_what_became_of_the_others() -> None:
         assert others_text(Aftermath(num_workers=4, stopped=stopped, killed=killed)) == text
 
 
-def test_how_a_worker_failed_is_said_in_words() -> None:
+def test_the_kind_of_failure_is_described_in_words() -> None:
     killed = "signal SIGKILL (9): killed, often: out of memory; see dmesg"
     codes = {
         3: "exit code 3",
@@ -223,7 +223,7 @@ def test_there_is_one_hint_for_each_kind_of_failure() -> None:
     assert advice(failed(code=1)) == ""
 
 
-def test_what_tensorflow_prints_on_every_machine_without_a_gpu_gives_no_advice() -> None:
+def test_the_messages_of_tensorflow_without_a_gpu_give_no_advice() -> None:
     head = "E0000 00:00:1795387127.837629    7494 cuda_platform.cc:52] failed call to cuInit: "
     no_driver = f"{head}INTERNAL: CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)"
     broken = f"{head}CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: system has unsupported display driver"
@@ -247,7 +247,7 @@ def test_an_exception_in_the_log_of_a_stalled_worker_is_not_its_error() -> None:
     assert "error" not in drawn(failure, THREE, width=80)
 
 
-def test_the_end_of_a_log_is_read_whatever_is_in_it(tmp_path: Path) -> None:
+def test_the_end_of_a_log_with_any_content_is_read(tmp_path: Path) -> None:
     path = tmp_path / "worker-0.txt"
     assert log_tail(path) == ()
     path.write_bytes(b"")

@@ -1,4 +1,4 @@
-"""What the workers print, on the screen: tags, colours, progress bars, and harmful characters."""
+"""The workers' output on the screen: tags, colours, progress bars, and harmful characters."""
 
 import io
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ TAGS = {0: "0", 1: "1", 2: "evaluator"}
 def screen(
     *, color: ColorMode = "auto", environ: Mapping[str, str] | None = None, **options: Any
 ) -> Iterator[tuple[Screen, Callable[[], tuple[str, str]]]]:
-    """Yields a screen, and what closes it and returns what went to stdout and to stderr."""
+    """Yields a screen, and a function that closes it and returns its stdout and stderr."""
     out, err = io.StringIO(), io.StringIO()
     terminal = Terminal(out, err, color=color, environ=environ or {})
 
@@ -31,7 +31,7 @@ def screen(
         terminal.close()
 
 
-def test_lines_are_tagged_and_go_where_the_worker_printed_them() -> None:
+def test_lines_are_tagged_and_go_to_the_stream_they_were_printed_to() -> None:
     with screen() as (shown, close):
         shown.write(0, "out", "one\ntwo\n", 0.0)
         shown.write(1, "err", "three\n", 0.0)
@@ -74,7 +74,7 @@ def test_startup_lines_of_tensorflow_are_counted_instead_of_shown() -> None:
             assert close()[1].count("\n") == 2 - is_hidden
 
 
-def test_without_tags_lines_are_as_they_were() -> None:
+def test_without_tags_lines_are_unchanged() -> None:
     with screen(is_tagged=False) as (shown, close):
         shown.write(0, "out", "  one \n", 0.0)
         assert close() == ("  one\n", "")
@@ -96,7 +96,7 @@ def test_a_line_that_comes_in_pieces_is_shown_once_it_is_whole() -> None:
         assert close() == ("[1] other\n[0] before\n", "[0] error\n")
 
 
-def test_what_has_no_end_is_shown_when_its_worker_has_ended() -> None:
+def test_an_unfinished_line_is_shown_when_its_worker_has_ended() -> None:
     with screen(tags={0: "0"}) as (shown, close):
         shown.write(0, "out", "last words", 0.0)
         shown.flush(0)
@@ -114,7 +114,7 @@ def test_each_worker_has_its_colour_and_text_keeps_its_own() -> None:
         )
 
 
-def test_without_colours_the_text_has_none_either() -> None:
+def test_without_colours_the_texts_colours_are_removed() -> None:
     with screen(tags={0: "0"}, color="never") as (shown, close):
         shown.write(0, "out", "\x1b[31mred\x1b[0m\n", 0.0)
         assert close()[0] == "[0] red\n"
@@ -124,7 +124,7 @@ def test_more_than_8_workers_have_different_colours() -> None:
     for num_colors in (16, 256):
         styles = [worker_style(position, num_colors) for position in range(8)]
         assert len(set(styles)) == 8
-        # Neither errors' own red, nor what is invisible on black or white.
+        # Neither the red of errors, nor a colour that is invisible on black or white.
         assert not {f"color({number})" for number in (0, 1, 7, 8, 9, 15)} & set(styles)
 
 
@@ -157,7 +157,7 @@ def test_a_line_without_end_does_not_fill_the_memory() -> None:
     assert len(pending.text) < 100_000
 
 
-def test_long_lines_are_cut_and_it_is_said() -> None:
+def test_long_lines_are_cut_with_a_notice() -> None:
     line = shown_line("x" * 5_000, keep_colors=True)
     assert line == "x" * 1_000 + " … (cut here; the log has all)"
     colored = "\x1b[31m" + "x" * 1_000 + "\x1b[0m"

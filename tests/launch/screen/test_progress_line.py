@@ -1,4 +1,4 @@
-"""The one line about the whole run: what it says, and when it is drawn."""
+"""The progress line of the whole run: its contents, and when it is drawn."""
 
 import io
 import math
@@ -47,7 +47,7 @@ def evaluator(step: int) -> Sighting:
 
 
 def run_to(step: int, num_workers: int = 2, *, num_steps: int = 40) -> Pace:
-    """Returns the pace of a run that makes ten steps a second, and has just made this one."""
+    """Returns the pace of a run that makes ten steps a second and has just finished `step`."""
     pace = Pace()
     for number in range(step - num_steps, step + 1):
         workers = {index: worker(index, number) for index in range(num_workers)}
@@ -61,7 +61,7 @@ def text(
     return progress_text(now_s, pace.after(now_s, workers), workers, width, **options).plain
 
 
-def test_the_line_says_all_that_is_known() -> None:
+def test_the_line_contains_all_known_values() -> None:
     workers = {0: worker(0, 412), 1: worker(1, 412), 2: evaluator(400)}
     assert text(run_to(412), 41.2, workers, elapsed_s=3725.4) == (
         "step 412/1000  41 %  loss 0.03120  640 samples/s  1:02:05 elapsed  ETA 0:59  "
@@ -116,15 +116,15 @@ def test_a_stopped_worker_is_visible_and_the_others_wait_for_it() -> None:
     workers = {0: worker(0, 412), 1: worker(1, 412, condition="stopped")}
     line = text(run_to(412), 53.2, workers)
     assert line.endswith("  [0 waiting 412] [1 stopped 412]")
-    assert "ETA" not in line  # nobody knows
+    assert "ETA" not in line  # unknown while a worker is stopped
 
 
-def test_who_is_outside_a_step_keeps_the_others_waiting() -> None:
+def test_a_worker_outside_a_step_keeps_the_others_waiting() -> None:
     workers = {0: worker(0, 412), 1: worker(1, 412, in_step=False)}
     assert text(run_to(412), 53.2, workers).endswith("  [0 waiting 412] [1 no step for 12 s]")
 
 
-def test_who_waits_for_its_input_in_a_step_keeps_the_others_waiting() -> None:
+def test_a_worker_that_waits_for_its_input_keeps_the_others_waiting() -> None:
     workers = {0: worker(0, 412, waits_for_input=True), 1: worker(1, 412)}
     assert text(run_to(412), 53.2, workers).endswith("  [0 no input for 12 s] [1 waiting 412]")
 
@@ -167,18 +167,18 @@ def test_saving_for_long_is_not_late() -> None:
     workers = {0: worker(0, 412, phase="saving")}
     pace = run_to(412, 1).after(41.3, workers)
     assert text(pace, 99.0, workers).endswith("[0 saving 412]")
-    # It has just begun to train again.
+    # The worker has just begun to train again.
     assert text(pace, 99.1, {0: worker(0, 412)}).endswith("[0 training 412]")
 
 
-def test_before_the_first_step_the_line_says_what_the_workers_do() -> None:
+def test_before_the_first_step_the_line_shows_the_workers_phase() -> None:
     running = Sighting(name="worker 0")
     waiting = worker(1, -1, phase="waiting", total=-1, loss=math.nan, examples=0.0)
     assert text(Pace(), 5.0, {0: running}) == "[0 running]"
     assert text(Pace(), 5.0, {0: running, 1: waiting}) == "no step yet  [0 running] [1 waiting]"
 
 
-def test_a_program_that_tells_nothing_gets_no_plain_lines() -> None:
+def test_a_program_without_reports_gets_no_plain_lines() -> None:
     with drawn() as (line, err):
         line.update(0.0, {0: Sighting(name="worker 0")})
         line.close(20.0)
@@ -205,7 +205,7 @@ def test_the_speed_is_that_of_the_last_half_minute() -> None:
         pace = pace.after(float(second), {0: worker(0, step)})
     assert pace.steps_per_s() == pytest.approx(10)
     assert pace.examples_per_s() == pytest.approx(320)
-    # It makes no further step.
+    # The run makes no further step.
     assert pace.after(160.0, {0: worker(0, 540)}).steps_per_s() < 4
 
 
@@ -226,11 +226,11 @@ def test_starting_saving_and_evaluating_do_not_count_for_the_speed() -> None:
             pace = pace.after(now_s, {0: worker(0, 412, phase=phase), 1: worker(1, 412)})
     for number in range(1, 20):
         pace = pace.after(now_s + number / 10, {i: worker(i, 412 + number) for i in (0, 1)})
-    # What lies between a phase's begin or end and the next report counts as training.
+    # Time between a phase's begin or end and the next report counts as training.
     assert pace.steps_per_s() == pytest.approx(59 / 6.4, rel=0.02)
 
 
-def test_after_a_restart_the_speed_is_measured_anew() -> None:
+def test_after_a_restart_the_speed_is_measured_again() -> None:
     pace = run_to(412)
     for number in range(4):
         restarted = {0: worker(0, 400 + number, examples=16.0 * number)}
@@ -238,12 +238,12 @@ def test_after_a_restart_the_speed_is_measured_anew() -> None:
     assert pace.examples_per_s() == pytest.approx(16)
 
 
-def test_two_looks_at_the_same_time_are_one() -> None:
+def test_two_readings_at_the_same_time_count_once() -> None:
     pace = Pace().after(1.0, {0: worker(0, 1)}).after(2.0, {0: worker(0, 2)})
     assert "samples/s" not in text(pace, 2.0, {0: worker(0, 3)})
 
 
-def test_the_end_is_told_in_minutes_hours_or_days() -> None:
+def test_the_time_left_is_given_in_minutes_hours_or_days() -> None:
     ends = {0.1: "ETA 0:59", 10.0: "ETA 1:38:00", 1_000.0: "ETA 6 d 19 h"}
     for seconds_a_step, expected in ends.items():
         pace = Pace()
@@ -268,14 +268,14 @@ def drawn(mode: ProgressMode = "auto") -> Iterator[tuple[ProgressLine, io.String
         terminal.close()
 
 
-def test_a_file_gets_a_plain_line_every_10_seconds_and_only_news() -> None:
+def test_a_file_gets_a_plain_line_every_10_seconds_if_it_changed() -> None:
     with drawn() as (line, err):
         for tenth in range(0, 400):
             now_s = tenth / 10
-            step = min(tenth, 250)  # after 25 s nothing more happens
+            step = min(tenth, 250)  # no progress after 25 s
             line.update(now_s, {0: worker(0, step, total=-1, loss=math.nan)})
         line.close(40.0)
-    # At 30 s the step is news, at 40 s that it has been the last one for long.
+    # At 30 s the step is new; at 40 s the line says that it has lasted long.
     assert [part.split("  ")[0] for part in err.getvalue().splitlines()] == [
         "tfdist: step 0",
         "tfdist: step 100",
@@ -301,7 +301,7 @@ def test_a_run_that_is_asked_to_stop_has_no_eta() -> None:
         assert "320 samples/s" in line and "ETA" not in line
 
 
-def test_none_says_nothing() -> None:
+def test_the_mode_none_prints_nothing() -> None:
     with drawn(mode="none") as (line, err):
         line.update(0.0, {0: worker(0, 1)})
         line.close(1.0)

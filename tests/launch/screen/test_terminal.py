@@ -23,7 +23,7 @@ LIMIT_S = 10.0
 
 
 class Tty:
-    """A terminal in which somebody watches."""
+    """A terminal with a reader."""
 
     def __init__(self, columns: int = 80) -> None:
         self.master, slave = os.openpty()
@@ -38,7 +38,7 @@ class Tty:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, size)
 
     def lines(self) -> list[str]:
-        """Returns what is to be seen, as far as we draw: line feeds, returns and erasing."""
+        """Returns the visible lines; knows line feeds, carriage returns and erasing."""
         lines, column = [""], 0
         for part in re.findall(r"\x1b\[J|\x1b\[\d+A|\r|\n|[^\x1b\r\n]+", self.raw):
             if part == "\n":
@@ -128,7 +128,7 @@ def test_a_status_that_a_resize_has_broken_in_two_is_removed_whole(
 
 
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}])
-def test_a_terminal_that_cannot_go_back_gets_no_status(
+def test_a_terminal_without_cursor_movement_gets_no_status(
     tty: Tty, make_terminal: Callable[..., Terminal], environ: dict[str, str]
 ) -> None:
     terminal = make_terminal(tty.file, tty.file, **environ)
@@ -148,14 +148,14 @@ def test_a_file_gets_no_status(make_terminal: Callable[..., Terminal]) -> None:
     assert (out.getvalue(), err.getvalue()) == ("line\n", "")
 
 
-def test_a_missing_stream_swallows_what_is_written(make_terminal: Callable[..., Terminal]) -> None:
+def test_writes_to_a_missing_stream_are_dropped(make_terminal: Callable[..., Terminal]) -> None:
     terminal = make_terminal(None, None)
     terminal.write("out", "line\n")
     terminal.close(LIMIT_S)
     assert terminal.width == 80
 
 
-def test_characters_that_the_stream_does_not_know_are_replaced(
+def test_characters_that_the_stream_cannot_encode_are_replaced(
     make_terminal: Callable[..., Terminal],
 ) -> None:
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
@@ -180,7 +180,7 @@ COLORED: tuple[tuple[ColorMode, type[io.StringIO], dict[str, str], bool], ...] =
 )
 
 
-def test_the_option_counts_before_the_variables_and_these_before_the_terminal() -> None:
+def test_the_option_overrides_the_variables_and_these_override_the_terminal() -> None:
     for mode, stream, environ, expected in COLORED:
         err = stream()
         terminal = Terminal(None, err, color=mode, environ=environ)
@@ -190,7 +190,7 @@ def test_the_option_counts_before_the_variables_and_these_before_the_terminal() 
         assert (terminal.num_colors("err") > 0) is expected, (mode, stream, environ)
 
 
-def test_a_closed_stdout_is_told_once_and_stderr_goes_on(
+def test_a_closed_stdout_is_reported_once_and_stderr_goes_on(
     make_terminal: Callable[..., Terminal],
 ) -> None:
     reader, writer = os.pipe()
@@ -208,13 +208,13 @@ def test_a_closed_stdout_is_told_once_and_stderr_goes_on(
             return False
 
         assert wait_until(is_told, LIMIT_S)
-        terminal.write("out", "nobody hears this\n")
+        terminal.write("out", "this is dropped\n")
         terminal.write("err", "the end\n")
         terminal.close(LIMIT_S)
     assert err.getvalue() == "the end\n"
 
 
-def test_a_reader_who_takes_nothing_holds_nobody_up_and_misses_only_what_may_be_missed(
+def test_a_blocked_reader_delays_no_worker_and_misses_only_droppable_lines(
     make_terminal: Callable[..., Terminal],
 ) -> None:
     reader, writer = os.pipe()
@@ -238,7 +238,7 @@ def test_a_reader_who_takes_nothing_holds_nobody_up_and_misses_only_what_may_be_
 
 
 @pytest.mark.processes
-def test_a_reader_who_never_comes_is_given_up(make_terminal: Callable[..., Terminal]) -> None:
+def test_a_reader_that_never_reads_is_given_up(make_terminal: Callable[..., Terminal]) -> None:
     code = (
         "import sys\n"
         "from tfdist.launch.screen.terminal import Terminal\n"
@@ -251,14 +251,14 @@ def test_a_reader_who_never_comes_is_given_up(make_terminal: Callable[..., Termi
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
-        assert process.wait(LIMIT_S) == 0  # nobody has read anything
+        assert process.wait(LIMIT_S) == 0  # before anything was read
         assert process.stderr is not None and process.stderr.read() == ""
     finally:
         process.kill()
         process.communicate()
 
 
-def test_a_pipe_that_somebody_made_non_blocking_loses_nothing(
+def test_a_non_blocking_pipe_loses_nothing(
     make_terminal: Callable[..., Terminal],
 ) -> None:
     reader, writer = os.pipe()

@@ -1,4 +1,4 @@
-"""`tfdist slurm`: options, the batch script, and how the end of a job is read."""
+"""`tfdist slurm`: options, the batch script, and the reading of a job's end."""
 
 import os
 import signal
@@ -105,19 +105,19 @@ def test_the_script_of_a_horovod_job_starts_mpirun_with_as_many_ranks_on_each_no
     for expected in (["--map-by", "ppr:4:node", "-np", "8"], ["--bind-to", "none"]):
         place = start.index(expected[0])
         assert start[place : place + len(expected)] == expected
-    # To its one daemon a node Slurm would give the GPUs of one task.
+    # Slurm would give the GPUs of one task to each node's single daemon.
     assert "#SBATCH --gpus-per-node=4\n" in script
     assert "per-task" not in script
 
 
 @pytest.mark.processes
-def test_every_word_and_value_reaches_the_worker_as_it_was_given(tmp_path: Path) -> None:
+def test_every_word_and_value_reaches_the_worker_unchanged(tmp_path: Path) -> None:
     values = ["a b", "it's", '"$HOME"', "`id`", "$(id)", "*", "\\", "two\nlines\n#SBATCH --uid=0"]
     given = ["-x", f"VALUE={values[-1]}", "--", "python", "train.py", *values]
     script = batch_script(slurm_options(SLURM.parse(given)), environ={})
     directives = script.partition("\n\n")[0].splitlines()
     assert [line for line in directives if "uid" in line] == []
-    # The shell's own reading of the script: only the program is another.
+    # The shell itself reads the script; only the program is replaced.
     show = "import os, sys; print(repr(sys.argv[1:]), repr(os.environ['VALUE']))"
     script = script.replace(f"python={sys.executable}", f"python=({sys.executable} -c {show!r})")
     script = script.replace('"$python" -m', '"${python[@]}" -m')
@@ -150,7 +150,7 @@ def test_own_options_of_sbatch_become_lines_of_their_own() -> None:
         (["--num-instances=6", "--nodes=2", "--tasks-per-node=3"], (2, 3)),
     ],
 )
-def test_what_is_left_out_of_the_places_follows(
+def test_missing_sizes_are_derived_from_the_given_ones(
     words: Sequence[str], places: tuple[int, int]
 ) -> None:
     found = options(*words)
@@ -166,7 +166,7 @@ def test_what_is_left_out_of_the_places_follows(
         (["sh", "-c", "x"], "sh"),
     ],
 )
-def test_a_job_is_called_after_its_program(command: Sequence[str], name: str) -> None:
+def test_a_job_is_named_after_its_program(command: Sequence[str], name: str) -> None:
     assert slurm_options(SLURM.parse(["--", *command])).job_name == name
 
 
@@ -230,7 +230,7 @@ BAD_INPUT = [
 
 
 @pytest.mark.parametrize(("argv", "phrases"), BAD_INPUT)
-def test_bad_input_is_refused_in_two_lines_with_the_mend(
+def test_bad_input_is_refused_in_two_lines_with_the_fix(
     argv: Sequence[str], phrases: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["slurm", "--dry-run", *argv]) == 2
@@ -243,7 +243,7 @@ def test_bad_input_is_refused_in_two_lines_with_the_mend(
 
 
 @pytest.mark.processes
-def test_without_sbatch_the_user_is_told_so(
+def test_a_missing_sbatch_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
@@ -251,10 +251,10 @@ def test_without_sbatch_the_user_is_told_so(
     assert "no sbatch on PATH" in capsys.readouterr().err
 
 
-# --- how a job has ended ------------------------------------------------------------------------
+# --- the end of a job -----------------------------------------------------------------------------
 
 
-def test_the_first_that_failed_by_itself_is_to_blame() -> None:
+def test_the_first_worker_that_failed_by_itself_is_to_blame() -> None:
     records = {
         0: record("a", -signal.SIGTERM, ended_s=105.0),
         1: record("b", 200, ended_s=103.0),
@@ -269,14 +269,14 @@ def test_a_signal_becomes_the_exit_code_that_a_shell_makes_of_it() -> None:
     assert ending(records, 137) == Ending(exit_code=137, worker=0, kind="signal")
 
 
-def test_a_worker_that_was_lost_is_to_blame_though_nothing_is_known_of_its_end() -> None:
+def test_a_lost_worker_is_to_blame_though_its_end_is_unknown() -> None:
     records = {0: record("a", 200, ended_s=103.0), 1: record("b")}
     end = ending(records, 137)
     assert (end.exit_code, end.worker, end.kind) == (124, 1, "silent")
 
 
 @pytest.mark.parametrize(("code", "step_code"), [(200, 200), (-signal.SIGTERM, 205)])
-def test_a_worker_on_a_node_that_does_not_answer_is_to_blame_whatever_it_says(
+def test_a_worker_on_a_node_that_does_not_answer_is_to_blame_with_any_exit_code(
     code: int, step_code: int
 ) -> None:
     records = {worker: record("a", code, ended_s=103.0 + worker) for worker in range(3)}
@@ -285,7 +285,7 @@ def test_a_worker_on_a_node_that_does_not_answer_is_to_blame_whatever_it_says(
     assert (end.exit_code, end.worker, end.kind) == (124, 2, "silent")
 
 
-def test_one_that_left_too_early_is_to_blame_if_another_lost_it() -> None:
+def test_a_worker_that_left_too_early_is_to_blame_if_another_lost_it() -> None:
     records = {0: record("a", 200, ended_s=103.0), 1: record("b", 0, ended_s=102.0)}
     assert ending(records, 200) == Ending(
         exit_code=1, worker=1, kind="ended early", detail="worker 0 still needed it"
@@ -302,25 +302,25 @@ def test_without_records_the_exit_code_is_that_of_srun() -> None:
     assert ending({}, 1) == Ending(exit_code=1)
 
 
-def test_what_mpirun_stopped_since_it_lost_a_node_is_not_to_blame() -> None:
+def test_workers_that_mpirun_stopped_after_a_lost_node_are_not_to_blame() -> None:
     records = {worker: record("a", -signal.SIGTERM, ended_s=103.0) for worker in range(2)}
     assert ending(records, 205) == Ending(exit_code=200)
 
 
-def test_a_job_is_hopeless_when_one_is_lost_and_all_others_have_left() -> None:
+def test_a_job_is_hopeless_when_a_worker_is_lost_and_all_others_have_left() -> None:
     records = {0: record("a", 200, ended_s=103.0), 1: record("b")}
     assert not is_hopeless(records, now_s=106.0, grace_s=30.0)
     assert is_hopeless(records, now_s=109.0, grace_s=30.0)
 
 
-def test_a_job_is_hopeless_when_the_grace_is_over() -> None:
+def test_a_job_is_hopeless_when_the_grace_period_is_over() -> None:
     records = {0: record("a", 7, ended_s=103.0), 1: record("b")}
     assert not is_hopeless(records, now_s=132.0, grace_s=30.0)
     assert is_hopeless(records, now_s=134.0, grace_s=30.0)
     assert not is_hopeless({0: record("a")}, now_s=1e6, grace_s=30.0)
 
 
-def test_what_is_told_about_a_failure_comes_from_its_record_and_its_log(tmp_path: Path) -> None:
+def test_the_report_of_a_failure_comes_from_its_record_and_its_log(tmp_path: Path) -> None:
     files = JobFiles(str(tmp_path / "train-7"))
     files.log_path(0).write_text("one\ntwo\n")
     files.write(0, record("a", 7, ended_s=103.0))

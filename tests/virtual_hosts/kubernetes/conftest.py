@@ -1,4 +1,4 @@
-"""Pods on virtual hosts: a host each, with the files, names and rights that the pod would have."""
+"""Pods on virtual hosts: one host per pod, with the pod's files, names and rights."""
 
 import os
 import runpy
@@ -19,7 +19,7 @@ _MANIFESTS = Path(__file__).parents[2] / "launch" / "kubernetes" / "conftest.py"
 _FIXTURES = runpy.run_path(str(_MANIFESTS))
 make, pod_commands = (_FIXTURES[name] for name in ("make", "pod_commands"))
 
-# Where the image has Python, as far as this machine's Python is a virtual environment.
+# The image's folder of Python, if this machine's Python is a virtual environment.
 _IMAGE = "/mnt/image"
 _PATH = f"{_IMAGE}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # On top of this machine's folders lie some that the pod alone sees: nothing is changed below.
@@ -52,11 +52,11 @@ exec "$@"
 
 @dataclass(kw_only=True)
 class ScheduledPod:
-    """A pod that has its host, and runs there once it was started.
+    """A pod with its host, on which it runs once it was started.
 
-    pod: What it runs, and as whom.
-    names: Lines of /etc/hosts: what other pods are called.
-    folder: Where its log is, and each claim is a folder.
+    pod: Its command, environment and user.
+    names: Lines of /etc/hosts with the names of other pods.
+    folder: The folder of its log and of one folder per claim.
     """
 
     pod: Any
@@ -122,12 +122,12 @@ class ScheduledPod:
         return folder
 
     def _claims(self) -> list[str]:
-        """Returns where claims are mounted, and what is."""
+        """Returns the mount points of claims, and the folders mounted there."""
         words = []
         for path, claim in self.pod.claims.items():
             source = self.folder / claim
             source.mkdir(exist_ok=True)
-            # As with fsGroup: the group's, and so is what is made in it.
+            # As with fsGroup: the folder and new files in it belong to the group.
             os.chown(source, 0, self.pod.user)
             source.chmod(0o2775)
             words += [path, str(source)]
@@ -138,7 +138,7 @@ class ScheduledPod:
 def schedule(
     hosts: Sequence[Any], tmp_path: Path
 ) -> Iterator[Callable[[Sequence[Any]], list[ScheduledPod]]]:
-    """Gives each pod a host; the claims are folders of tmp_path."""
+    """Assigns a host to each pod; the claims are folders of tmp_path."""
     if shutil.which("setpriv") is None:
         pytest.skip("pods need setpriv (Debian: util-linux)")
     scheduled: list[ScheduledPod] = []
@@ -161,7 +161,7 @@ def schedule(
 
 
 def _users(pod: Any) -> str:
-    """Returns the image's users. Over gRPC it need not know the pod's."""
+    """Returns the image's users. Over gRPC these need not include the pod's."""
     lines = [
         line
         for line in Path("/etc/passwd").read_text().splitlines()
@@ -173,7 +173,7 @@ def _users(pod: Any) -> str:
 
 
 def _copy_key(key: Path, folder: Path, user: int) -> None:
-    """Puts the run's key where the operator mounts it: root's, and for root protected."""
+    """Puts the run's key where the operator mounts it, owned by root and readable only by root."""
     if not key.exists():
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-N", "", "-f", key], check=True
@@ -189,7 +189,7 @@ def _copy_key(key: Path, folder: Path, user: int) -> None:
 
 
 def _rights(pod: Any) -> list[str]:
-    """Returns what stands before a command that is to have the pod's user and capabilities."""
+    """Returns the prefix of a command that runs with the pod's user and capabilities."""
     # One more: what is in the image is readable, but perhaps not where it is on this machine.
     reads = "-all,+dac_read_search"
     bounding = ",".join([reads, *(f"+{name.lower()}" for name in pod.capabilities)])

@@ -1,4 +1,4 @@
-"""The manifests of `tfdist kubernetes`, acted out: their pods train on virtual hosts."""
+"""The pods of `tfdist kubernetes` manifests, trained on virtual hosts."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ _STOP_LIMIT_S = 20.0
 _USER = 1000  # the default of --run-as-user
 _SIZE = (
     *("--num-instances=2", "--volume=checkpoints:/mnt/checkpoints"),
-    # Cheaper: no Keras 3, and no more threads than cores.
+    # To save time: no Keras 3, and no more threads than cores.
     *("--env=TF_USE_LEGACY_KERAS=1", "--env=OMP_NUM_THREADS=1"),
     f"--env=PYTHONPATH={os.environ['PYTHONPATH']}",
 )
@@ -92,7 +92,7 @@ def _training(train_linear: str, strategy: str) -> tuple[str, ...]:
 
 
 def _run_mpi(pods: Sequence[Any]) -> str:
-    """Does what the operators do, and returns what the launcher wrote."""
+    """Does the operators' work, and returns the launcher's output."""
     *workers, launcher = pods
     for pod in workers:
         pod.start()

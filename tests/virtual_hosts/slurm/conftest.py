@@ -58,7 +58,7 @@ class SlurmCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes Slurm's commands find this cluster."""
+        """The variables with which Slurm's commands find this cluster."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def run(self, command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[str]":
@@ -89,11 +89,11 @@ class SlurmCluster:
         return done.stdout.split()[1].rstrip(":")
 
     def wait_for_end(self, job_id: str, limit_s: float) -> dict[str, str]:
-        """Waits until the job has left its nodes, and returns what is known about it."""
+        """Waits until the job has left its nodes, and returns the controller's record of it."""
         running = ("PENDING", "CONFIGURING", "RUNNING")
         has_ended = wait_until(lambda: self.job(job_id)["JobState"] not in running, limit_s)
         assert has_ended, self.job(job_id)
-        # How it ended is known when its nodes have said so; one that is cut off never does.
+        # Its end is known when its nodes have reported it; a node that is cut off never does.
         wait_until(lambda: self.job(job_id)["JobState"] != "COMPLETING", _LEAVING_LIMIT_S)
         return self.job(job_id)
 
@@ -103,7 +103,7 @@ class SlurmCluster:
         self.run(["scancel", "--user=root"])
 
     def forget_jobs(self) -> None:
-        """Frees nodes that do not tell that their jobs have ended: they were cut off."""
+        """Frees nodes that were cut off and cannot report the end of their jobs."""
         nodes = ",".join(host.name for host in self.hosts)
         for state in ("down", "resume"):
             update = ["scontrol", "update", f"NodeName={nodes}", f"State={state}", "Reason=test"]
@@ -173,7 +173,7 @@ def slurm(slurm_cluster: SlurmCluster, network: Any, hosts: Any) -> Iterator[Slu
     assert wait_until(lambda: slurm_cluster.num_idle() == len(hosts), _START_LIMIT_S)
     yield slurm_cluster
     for host in hosts:
-        network.mend(host)
+        network.reconnect(host)
     slurm_cluster.cancel_all()
     if not wait_until(lambda: slurm_cluster.num_idle() == len(hosts), _STOP_LIMIT_S):
         slurm_cluster.forget_jobs()

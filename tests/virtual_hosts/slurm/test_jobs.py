@@ -36,7 +36,7 @@ while True:
 
 @pytest.fixture
 def act(tmp_path: Path) -> Path:
-    """A program that needs no TensorFlow: worker 2 fails at the first start, or all wait."""
+    """A program without TensorFlow: worker 2 fails at the first start, or all workers wait."""
     program = tmp_path / "act.py"
     program.write_text(_ACT)
     return program
@@ -83,14 +83,14 @@ def test_the_job_ends_with_the_exit_code_of_the_worker_that_failed_first(
     assert f"worker 2 on tfd3 {note}" in _log(tmp_path, worker=2)
 
 
-def test_workers_start_again_if_asked(slurm: Any, act: Path, tmp_path: Path) -> None:
+def test_workers_start_again_if_requested(slurm: Any, act: Path, tmp_path: Path) -> None:
     words = ["--nodes=3", "--max-restarts=1", "--env=NOTE=", act.name, "fail"]
     job = slurm.wait_for_end(slurm.submit(words, tmp_path), _LIMIT_S)
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), _log(tmp_path)
     assert "restart 1 of 1" in _log(tmp_path)
 
 
-def test_usr1_saves_and_puts_the_job_back_into_the_queue_if_asked(
+def test_usr1_saves_and_requeues_the_job_if_requested(
     slurm: Any, train_linear: str, tmp_path: Path
 ) -> None:
     endless = [
@@ -144,7 +144,7 @@ def test_a_job_ends_soon_after_a_node_of_it_is_cut_off(
     assert "worker 2 failed first" in log
     assert "tfd3" in log
     named = [_log(tmp_path, worker=worker).count("Lost worker 2 (tfd3:") for worker in (0, 1)]
-    assert any(named), _log(tmp_path, worker=0)  # the one whom Slurm stops first may not get to it
+    assert any(named), _log(tmp_path, worker=0)  # the worker that Slurm stops first may not log it
 
 
 def _log(folder: Path, worker: int | None = None) -> str:

@@ -1,4 +1,4 @@
-"""What Slurm tells the tasks of a step, and what we make of it."""
+"""The variables of the tasks of a Slurm step, and the cluster read from them."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""An emulated Kubernetes API server: it keeps what kubectl submits, and refuses unknown fields."""
+"""An emulated Kubernetes API server that keeps the submitted objects and refuses unknown fields."""
 
 import json
 import re
@@ -39,9 +39,9 @@ _OBJECT = re.compile(
 class ApiServer:
     """The server, seen from a test.
 
-    kubeconfig: A file that leads kubectl to it.
-    objects: What it holds: (namespace, kind, name) to manifest, in the order of submission.
-    requests: "METHOD /path?query" of all that was asked of it.
+    kubeconfig: The file that directs kubectl to it.
+    objects: The stored manifests by (namespace, kind, name), in the order of submission.
+    requests: "METHOD /path?query" of every request.
     """
 
     kubeconfig: Path
@@ -174,7 +174,7 @@ def _discovery(path: str) -> Manifest | None:
 
 
 def _open_api(version: str) -> Manifest:
-    """Says of each resource that the server itself refuses unknown fields."""
+    """Declares for each resource that the server itself refuses unknown fields."""
     group, _, number = version.rpartition("/")
     parameters = [{"name": name, "in": "query"} for name in ("dryRun", "fieldValidation")]
     paths = {

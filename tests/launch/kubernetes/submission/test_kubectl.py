@@ -30,13 +30,13 @@ _LIMIT_S = 120
 def kubectl_reaches_the_server(api_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", sysconfig.get_path("scripts"))
     monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig))
-    # kubectl keeps what servers can do.
+    # kubectl caches the servers' features.
     monkeypatch.setenv("KUBECACHEDIR", str(api_server.kubeconfig.with_name("cache")))
 
 
 @pytest.fixture
 def submit(capfd: pytest.CaptureFixture[str]) -> Submit:
-    """Runs `tfdist kubernetes`; returns the exit code and what it and kubectl have printed."""
+    """Runs `tfdist kubernetes`; returns the exit code and the output, with that of kubectl."""
 
     def submit(*options: str, command: tuple[str, ...] = ("python", "train.py")) -> Submitted:
         code = main([*_NEEDED, *options, "--", *command])
@@ -54,7 +54,7 @@ def kubectl(*words: str) -> subprocess.CompletedProcess[str]:
     ("kind", "verb"),
     [("job", "apply"), ("tfjob", "create"), ("mpijob", "apply"), ("trainjob", "create")],
 )
-def test_the_server_gets_what_was_written(
+def test_the_server_gets_the_manifests_as_written(
     submit: Submit,
     make: Callable[..., list[dict[str, Any]]],
     api_server: Any,
@@ -76,7 +76,7 @@ def test_the_server_gets_what_was_written(
         assert held["metadata"]["labels"] == manifest["metadata"]["labels"]
 
 
-def test_what_was_submitted_can_be_looked_at_and_deleted(submit: Submit, api_server: Any) -> None:
+def test_submitted_objects_can_be_listed_and_deleted(submit: Submit, api_server: Any) -> None:
     assert submit("--kind=trainjob", "--namespace=team-b", "--apply")[0] == 0
     listed = kubectl("get", "trainjobs,trainingruntimes", "--namespace=team-b", "--output=name")
     assert listed.stdout.split() == [
@@ -89,7 +89,7 @@ def test_what_was_submitted_can_be_looked_at_and_deleted(submit: Submit, api_ser
     assert api_server.objects == {}
 
 
-def test_a_second_apply_changes_what_is_there_and_a_second_create_is_refused(
+def test_a_second_apply_updates_the_objects_and_a_second_create_is_refused(
     submit: Submit, api_server: Any
 ) -> None:
     assert submit("--kind=tfjob", "--apply")[0] == 0
