@@ -149,9 +149,11 @@ class StepBuilder:
         """Calls model_fn with the next batches, on the device of each replica."""
         batches = next_batches(self.inputs, self.placement.num_replicas)
         specs = self.each_replica(lambda replica: self.model_fn(*batches[replica][:2]))
+        ops = [spec.train_op for spec in specs if spec.train_op is not None]
         if self.accumulation.count > 1:
             _check_accumulated(specs[0], self.accumulation, self.global_step)
-        ops = [spec.train_op for spec in specs if spec.train_op is not None]
+            # host_call may run them, but only with the last micro-batch.
+            ops += _in_this_graph(v1.get_collection(v1.GraphKeys.UPDATE_OPS))
         if self.count_input is not None:
             ops.append(self.count_input(batches))
         return Forward(batches=batches, specs=specs, ops=[*ops, *_ops_of_hooks()])
