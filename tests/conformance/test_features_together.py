@@ -148,3 +148,18 @@ def test_a_run_with_everything_on_that_was_stopped_ends_with_the_bits_of_one_tha
     assert undisturbed.keys() == resumed.keys()
     for name, value in undisturbed.items():
         np.testing.assert_array_equal(value, resumed[name], err_msg=name)
+
+
+def test_a_loss_weight_with_statistics_over_replicas_is_refused(
+    fake_cluster: Any, tmp_path: Any
+) -> None:
+    def train(folder: str, options: dict[str, Any]) -> str:
+        import small_training
+
+        with pytest.raises(ValueError, match="loss_weight") as caught:
+            small_training.train("none", folder, **options)
+        return str(caught.value)
+
+    features = {"is_weighted": True, "normalizes": True, "num_replicas": 2}
+    [message] = fake_cluster.run(train, str(tmp_path), _options("SGD", features), engine="none")
+    assert message.endswith("Set group_size=1, or leave loss_weight out.")
