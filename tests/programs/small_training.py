@@ -14,9 +14,14 @@ import tfdist.estimator as tfe
 from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
 from tfdist.training import (
     LAMB,
+    LARS,
+    SGD,
+    AdamW,
     ClippedOptimizer,
     GradientAccumulationOptimizer,
     LossScaleOptimizer,
+    batch_normalization,
+    recompute,
     warmup,
 )
 
@@ -27,7 +32,10 @@ class Options:
 
     With a seed the initial weights are drawn with it; without one each worker's graph has another.
     With `is_weighted` the loss is a mean over 0 to 20 counts a row. The rows of the third step of
-    16 rows, and the first 4 of the fourth, have none.
+    16 rows, and the first 4 of the fourth, have none. With `normalizes` a batch norm over replicas
+    takes the place of the first bias; with `recomputes` the layers before and behind it are
+    recomputed. With `stop_at` the run ends after that step; with `resume_at` its input begins with
+    that step, as that of a program that goes on from a checkpoint.
     """
 
     optimizer: str = "sgd"
@@ -46,6 +54,12 @@ class Options:
     weights: str = "float32"
     policy: str | None = None  # Of layers of tf_keras, in place of the variables.
     bad_row: int | None = None  # The number of an example with which the loss overflows.
+    is_clipped: bool = False
+    is_scaled: bool = False
+    recomputes: bool = False
+    normalizes: bool = False
+    stop_at: int | None = None
+    resume_at: int = 0
 
 
 def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
@@ -77,7 +91,9 @@ def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
     )
     watch = _Watch()
     estimator = tfe.Estimator(_model_fn, model_dir, config, params={"options": options})
-    estimator.train(_make_input_fn(options), hooks=[watch], max_steps=options.steps)
+    estimator.train(
+        _make_input_fn(options), hooks=[watch], max_steps=options.stop_at or options.steps
+    )
     return {
         "losses": watch.losses,
         "reported": watch.reported,
@@ -102,6 +118,7 @@ def _make_input_fn(options: Options) -> Callable[..., tf.data.Dataset]:
         features = {"words": words, "numbers": numbers, "counts": counts}
         dataset = tf.data.Dataset.from_tensor_slices((features, targets))
         parts = dataset.batch(options.local_batch)
+        parts = parts.skip(options.resume_at * options.accumulation * options.num_replicas)
         if input_context is None:
             return parts
         # Worker i reads the i-th part of each global batch.
@@ -121,16 +138,7 @@ def _model_fn(features: Any, labels: Any, mode: str, params: Any) -> tfe.Estimat
         # A tape and a Keras optimizer do not divide the loss by the number of replicas.
         whole = loss / tf.distribute.get_strategy().num_replicas_in_sync
     weights = v1.trainable_variables()
-    optimizer = {
-        "sgd": lambda: v1.train.GradientDescentOptimizer(0.1),
-        "momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
-        "adam": lambda: v1.train.AdamOptimizer(0.01),
-        "lamb": lambda: ClippedOptimizer(LAMB(warmup(0.05, 3), weight_decay=0.1), global_norm=0.1),
-        "scaled": lambda: LossScaleOptimizer(
-            ClippedOptimizer(LAMB(0.05, weight_decay=0.1), global_norm=0.1), dynamic_growth_steps=2
-        ),
-        "keras": lambda: tf.keras.optimizers.legacy.SGD(0.1, momentum=0.9),
-    }[options.optimizer]()
+    optimizer = _optimizer(options)
     if options.uses_tape:
         pairs = list(zip(tape.gradient(whole, weights), weights, strict=True))
     elif not options.uses_host_call:
@@ -144,10 +152,33 @@ def _model_fn(features: Any, labels: Any, mode: str, params: Any) -> tfe.Estimat
         pairs = optimizer.compute_gradients(loss)
 
     def apply_on_host(*gradients: Any) -> tf.Operation:
-        return optimizer.apply_gradients(zip(gradients, [v for _, v in pairs], strict=True))
+        update = optimizer.apply_gradients(zip(gradients, [v for _, v in pairs], strict=True))
+        return tf.group(update, *v1.get_collection(v1.GraphKeys.UPDATE_OPS))
 
     host_call = (apply_on_host, [g for g, _ in pairs])
     return tfe.EstimatorSpec(mode, loss=loss, host_call=host_call, loss_weight=weight)
+
+
+def _optimizer(options: Options) -> Any:
+    optimizer = {
+        "sgd": lambda: v1.train.GradientDescentOptimizer(0.1),
+        "momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
+        "adam": lambda: v1.train.AdamOptimizer(0.01),
+        "lamb": lambda: ClippedOptimizer(LAMB(warmup(0.05, 3), weight_decay=0.1), global_norm=0.1),
+        "scaled": lambda: LossScaleOptimizer(
+            ClippedOptimizer(LAMB(0.05, weight_decay=0.1), global_norm=0.1), dynamic_growth_steps=2
+        ),
+        "keras": lambda: tf.keras.optimizers.legacy.SGD(0.1, momentum=0.9),
+        "SGD": lambda: SGD(0.1, momentum=0.9),
+        "AdamW": lambda: AdamW(0.01, weight_decay=0.1),
+        "LAMB": lambda: LAMB(0.05, weight_decay=0.1),
+        "LARS": lambda: LARS(0.1, weight_decay=0.1, eeta=0.1),
+    }[options.optimizer]()
+    if options.is_clipped:
+        optimizer = ClippedOptimizer(optimizer, global_norm=0.1)
+    if options.is_scaled:
+        optimizer = LossScaleOptimizer(optimizer, dynamic_growth_steps=2)
+    return optimizer
 
 
 def _output(features: Any, options: Options) -> tf.Tensor:
@@ -158,12 +189,25 @@ def _output(features: Any, options: Options) -> tf.Tensor:
         )
         last = tf_keras.layers.Dense(2, name="last", kernel_initializer=start, dtype="float32")
         return last(hidden(features["numbers"]))
-    hidden = tf.matmul(features["numbers"], _variable("first", [5, 4], options))
-    if options.has_embedding:
-        table = _variable("table_of_words", [20, 4], options)
-        hidden += tf.reduce_mean(tf.nn.embedding_lookup(table, features["words"]), axis=1)
-    hidden = tf.nn.relu(hidden + _variable("bias_of_first", [4], options))
-    return tf.matmul(hidden, _variable("second_", [4, 2], options))  # [local_batch, 2]
+
+    def first() -> tf.Tensor:
+        hidden = tf.matmul(features["numbers"], _variable("first", [5, 4], options))
+        if options.has_embedding:
+            table = _variable("table_of_words", [20, 4], options)
+            hidden += tf.reduce_mean(tf.nn.embedding_lookup(table, features["words"]), axis=1)
+        return hidden  # [local_batch, 4]
+
+    def last(hidden: tf.Tensor) -> tf.Tensor:
+        if not options.normalizes:
+            hidden += _variable("bias_of_first", [4], options)
+        return tf.matmul(tf.nn.relu(hidden), _variable("second_", [4, 2], options))
+
+    if options.recomputes:
+        first, last = recompute(first), recompute(last)
+    hidden = first()
+    if options.normalizes:
+        hidden = batch_normalization(hidden, momentum=0.5, training=True, name="normal")
+    return last(hidden)  # [local_batch, 2]
 
 
 def _variable(name: str, shape: list[int], options: Options) -> Any:

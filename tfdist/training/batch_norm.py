@@ -81,13 +81,20 @@ class _OverReplicas:
             weights=None if mask is None else tf.cast(mask, dtype)[..., tf.newaxis],
             name=self.name,
         )
+        # A batch that overflows spoils its own step only. The variance overflows first.
+        is_finite = tf.reshape(tf.math.is_finite(variance), self.moving_variance.shape)
         for moving, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
-            self._move(moving, tf.reshape(value, moving.shape))
+            self._move(moving, tf.reshape(value, moving.shape), is_finite)
         return tf.cast(y, inputs.dtype)
 
-    def _move(self: Any, moving: Any, value: tf.Tensor) -> None:
-        """Adds the update of a moving average, as tf_keras' layer does."""
-        self.add_update(lambda: v1.assign_sub(moving, (moving - value) * (1.0 - self.momentum)))
+    def _move(self: Any, moving: Any, value: tf.Tensor, is_finite: tf.Tensor) -> None:
+        """Adds the update of a moving average, as tf_keras' layer does, where it is finite."""
+
+        def update() -> Any:
+            change = (moving - value) * (1.0 - self.momentum)
+            return v1.assign_sub(moving, tf.where(is_finite, change, tf.zeros_like(change)))
+
+        self.add_update(update)
 
     def _static_training(self: Any, training: Any) -> bool | None:
         """Returns the argument's value; None if only a session knows it."""

@@ -62,6 +62,8 @@ def normalize_over_group(
         own_row = _own_moments(x, axes, weights)
         # Kept: `recompute` would repeat what other replicas in this process have computed.
         row = keep_for_backward(combine_in_group(groups, own_row, combine_moments, what))
+        # TensorFlow looks for variables behind the result, and would find other replicas'.
+        row = tf.stop_gradient(row)
         count = row[0]
         center, rest, m2 = (tf.reshape(part, tf.shape(gamma)) for part in tf.split(row[1:], 3))
         variance = tf.math.divide_no_nan(m2, count)

@@ -20,12 +20,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.tasks import listed
 from tfdist.strategies.placement import HOST
 
 # The place whose code is running and where statistics over replicas are refused; None elsewhere.
 _refusing_place: ContextVar[str | None] = ContextVar("refusing_place", default=None)
+
+
+# Graph collection of what replicas combine. Only keys that are strings are exported with it.
+_COMBINED = ("tfdist_combined_over_replicas",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +141,11 @@ def current_groups(size: int | None) -> ReplicaGroups:
     )
 
 
+def combined_over_replicas(graph: tf.Graph) -> list[str]:
+    """Returns the names of what the replicas in a graph combine."""
+    return list(graph.get_collection(_COMBINED))
+
+
 def combine_in_group(
     groups: ReplicaGroups,
     row: tf.Tensor,
@@ -159,6 +169,7 @@ def combine_in_group(
     """
     if groups.size == 1:
         return row
+    v1.add_to_collection(_COMBINED, name)
 
     def merge(strategy: Any, value: Any) -> tuple[tf.Tensor, ...]:
         parts = strategy.experimental_local_results(value)  # [columns] of each replica

@@ -29,6 +29,7 @@ from tfdist.estimator.inputs.batches import Batch, Input
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import is_in_loop_or_branch
+from tfdist.training.replica_groups import combined_over_replicas
 
 # Graph collection of ops that every training step runs in addition to train_op and host_call.
 RUN_WITH_EACH_STEP = "tfdist_run_with_each_step"
@@ -149,9 +150,13 @@ class StepBuilder:
         """Calls model_fn with the next batches, on the device of each replica."""
         batches = next_batches(self.inputs, self.placement.num_replicas)
         specs = self.each_replica(lambda replica: self.model_fn(*batches[replica][:2]))
+        ops = [spec.train_op for spec in specs if spec.train_op is not None]
+        if specs[0].loss_weight is not None:
+            _check_statistics(v1.get_default_graph())
         if self.accumulation.count > 1:
             _check_accumulated(specs[0], self.accumulation, self.global_step)
-        ops = [spec.train_op for spec in specs if spec.train_op is not None]
+            # host_call may run them, but only with the last micro-batch.
+            ops += _in_this_graph(v1.get_collection(v1.GraphKeys.UPDATE_OPS))
         if self.count_input is not None:
             ops.append(self.count_input(batches))
         return Forward(batches=batches, specs=specs, ops=[*ops, *_ops_of_hooks()])
@@ -246,6 +251,15 @@ def _check_accumulated(
         )
     if counting.is_incremented(global_step.graph, global_step):
         raise ValueError(_COUNTED_TWICE)
+
+
+def _check_statistics(graph: tf.Graph) -> None:
+    """Refuses statistics over replicas: their gradients are added before they are weighted."""
+    for name in combined_over_replicas(graph):
+        raise ValueError(
+            f"loss_weight weights the gradients of a replica, and those of {name} are added over "
+            "replicas before. Set group_size=1, or leave loss_weight out."
+        )
 
 
 def next_batches(inputs: Input, count: int) -> list[Batch]:
