@@ -491,7 +491,7 @@ PS = {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]}
 
 @pytest.mark.parametrize("task_type", ["chief", "worker", "ps"])
 def test_parameter_servers_are_refused_with_the_alternative(fake: Make, task_type: str) -> None:
-    with pytest.raises(ValueError, match=r"job 'ps'.*Remove 'ps'.*MultiWorkerStrategy"):
+    with pytest.raises(ValueError, match=r"job 'ps'.*=\"replace\".*MultiWorkerStrategy"):
         train_and_evaluate(fake(_task(PS, task_type)), TRAIN, EvalSpec(_input_fn))
 
 
