@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdist.training.adam_moments import AdamMoments
 from tfdist.training.checks import check_number
-from tfdist.training.name_patterns import NamePatterns
+from tfdist.training.name_patterns import exclusions
 from tfdist.training.norms import norm
 from tfdist.training.scratch import scratch_with
 
@@ -76,12 +76,9 @@ class LAMB(AdamMoments):
         stochastic_rounding: bool = True,
         name: str = "LAMB",
     ) -> None:
-        self._no_decay = NamePatterns("exclude_from_weight_decay", exclude_from_weight_decay)
-        self._no_ratio = self._no_decay
-        if exclude_from_layer_adaptation is not None:
-            self._no_ratio = NamePatterns(
-                "exclude_from_layer_adaptation", exclude_from_layer_adaptation
-            )
+        self._no_decay, self._no_ratio = exclusions(
+            exclude_from_weight_decay, exclude_from_layer_adaptation
+        )
         given = dict.fromkeys([self._no_decay, self._no_ratio])
         super().__init__(
             learning_rate,

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.training.checks import check_number
-from tfdist.training.name_patterns import NamePatterns
+from tfdist.training.name_patterns import exclusions
 from tfdist.training.norms import norm
 from tfdist.training.rule_optimizer import RuleOptimizer
 
@@ -71,12 +71,9 @@ class LARS(RuleOptimizer):
         stochastic_rounding: bool = True,
         name: str = "LARS",
     ) -> None:
-        self._no_decay = NamePatterns("exclude_from_weight_decay", exclude_from_weight_decay)
-        self._no_ratio = self._no_decay
-        if exclude_from_layer_adaptation is not None:
-            self._no_ratio = NamePatterns(
-                "exclude_from_layer_adaptation", exclude_from_layer_adaptation
-            )
+        self._no_decay, self._no_ratio = exclusions(
+            exclude_from_weight_decay, exclude_from_layer_adaptation
+        )
         given = dict.fromkeys([self._no_decay, self._no_ratio])
         super().__init__(learning_rate, name, list(given), stochastic_rounding)
         self._momentum = check_number("momentum", momentum, below=1)
