@@ -88,7 +88,7 @@ class Part:
     """The results of one part of the benchmark.
 
     Attributes:
-      name: "steps", "slow-link", "own-cost" or "growth".
+      name: "steps", "slow-link", "own-cost", "features" or "growth".
       title: Its heading.
       about: Two to five sentences: what was measured and how, with units.
       tables: In the order in which they are shown.

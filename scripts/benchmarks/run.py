@@ -38,6 +38,7 @@ PARTS = {
     "steps": "step_times",
     "slow-link": "slow_link",
     "own-cost": "own_cost",
+    "features": "features",
     "growth": "growth",
 }
 MODELS = ("cnn", "mlp", "resnet", "embedding")

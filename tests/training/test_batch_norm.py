@@ -193,6 +193,26 @@ def test_a_tensor_cannot_decide_whether_a_message_is_sent() -> None:
         _replicas(2, call, np.ones((2, 3), "float32"))
 
 
+@pytest.mark.parametrize("says_training", [True, False])
+def test_a_functional_model_needs_to_be_called_with_training(says_training: bool) -> None:
+    x = RANDOM.normal(size=(8, 3)).astype("float32")
+
+    def call(own: tf.Tensor) -> tf.Tensor:
+        inputs = tf_keras.Input([3])
+        model = tf_keras.Model(inputs, BatchNormalization(name="norm", epsilon=0.0)(inputs))
+        if says_training:
+            return model(own, training=True)
+        inputs = tf_keras.Input(tensor=own)
+        return BatchNormalization(name="norm")(inputs)
+
+    if says_training:
+        expected = (x - x.mean(0)) / x.std(0)
+        np.testing.assert_allclose(np.concatenate(_replicas(2, call, x)), expected, atol=1e-5)
+    else:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="norm needs training=True or"):
+            _replicas(2, call, x)
+
+
 def test_statistics_over_replicas_are_refused_in_a_stage_of_a_pipeline() -> None:
     layers = {size: BatchNormalization(size) for size in (None, 1)}
 

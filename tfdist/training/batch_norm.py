@@ -60,11 +60,7 @@ class _OverReplicas:
         groups = self._groups()
         if static is None:
             if groups.size > 1:
-                raise ValueError(
-                    f"layer {self.name} needs training=True or training=False, got {training!r}: "
-                    "a message to other replicas cannot depend on a tensor. Write "
-                    "training=mode == ModeKeys.TRAIN."
-                )
+                return self._without_training(inputs, training, mask)
             return super().call(inputs, training=training, mask=mask)  # type: ignore[misc]
         inputs = tf.cast(inputs, self.compute_dtype)
         # Statistics of half precision are in float32, as the layer's variables are.
@@ -86,6 +82,21 @@ class _OverReplicas:
         for moving, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
             self._move(moving, tf.reshape(value, moving.shape), is_finite)
         return tf.cast(y, inputs.dtype)
+
+    def _without_training(self: Any, inputs: Any, training: Any, mask: Any) -> tf.Tensor:
+        """Refuses a call that does not say whether it trains.
+
+        A functional model calls its layers so when it is made, and again when it is called. What
+        the first calls compute has the right shape, and fails where a session needs it.
+        """
+        message = (
+            f"layer {self.name} needs training=True or training=False, got {training!r}: a message "
+            "to other replicas cannot depend on a tensor. Write training=mode == ModeKeys.TRAIN."
+        )
+        if not tf_keras.backend.is_keras_tensor(inputs):
+            raise ValueError(message)
+        with tf.control_dependencies([v1.Assert(tf.constant(False), [message])]):
+            return super().call(tf.identity(inputs), training=False, mask=mask)  # type: ignore[misc]
 
     def _move(self: Any, moving: Any, value: tf.Tensor, is_finite: tf.Tensor) -> None:
         """Adds the update of a moving average, as tf_keras' layer does, where it is finite."""

@@ -206,10 +206,7 @@ class LossScaleOptimizer(OptimizerWrapper):
         step = _global_step()  # []
         scale = self._rule.scale(state, step)  # []
         values = [_values_of(gradient) for gradient, _ in reduced]
-        is_bad = tf.stack(  # [gradients]
-            [~tf.reduce_all(tf.math.is_finite(one)) for one in values]
-        )
-        is_finite = ~tf.reduce_any(is_bad)
+        is_finite = _are_finite(values)
         scaled = [one * scale for one in values] if self._has_unscaled else values
         new_state = self._rule.next_state(state, is_finite, scaled)
         new_scale = self._rule.scale(new_state, step + 1)
@@ -222,8 +219,8 @@ class LossScaleOptimizer(OptimizerWrapper):
 
         def skip() -> tf.Tensor:
             numbers = [tf.cast(one, tf.float64) for one in (step + 1, scale, new_scale)]
-            flags = tf.cast(is_bad, tf.float64)
-            return _after(None if note is None else note(tf.concat([numbers, flags], axis=0)))
+            flags = [tf.cast(~_is_finite(one), tf.float64) for one in values]
+            return _after(None if note is None else note(tf.stack([*numbers, *flags])))
 
         is_done = tf.cond(is_finite, update, skip)
         skipped, in_a_row = (variables[name].read_value() for name in _COUNTERS)
@@ -357,6 +354,24 @@ def _global_step() -> tf.Tensor:
     """Returns the number of steps before this one, an int64 scalar; 0 without a global step."""
     step = v1.train.get_global_step()
     return tf.constant(0, tf.int64) if step is None else tf.cast(step.read_value(), tf.int64)
+
+
+def _is_finite(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_all(tf.math.is_finite(tensor))
+
+
+def _are_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns whether all elements of all tensors are finite, a boolean scalar.
+
+    A sum is finite only if all elements are, and reads them once without writing. Where it is not,
+    each element is looked at, because a sum of large elements may overflow.
+    """
+    total = tf.add_n([tf.cast(tf.reduce_sum(one), tf.float32) for one in tensors])
+
+    def look() -> tf.Tensor:
+        return tf.reduce_all([_is_finite(one) for one in tensors])
+
+    return tf.cond(tf.math.is_finite(total), lambda: tf.constant(True), look)
 
 
 def _values_of(gradient: Any) -> tf.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from typing import Any
 
 if importlib.util.find_spec("tf_keras"):  # not in TensorFlow 2.15, which has Keras 2 itself
@@ -16,8 +17,15 @@ import work as works
 v1 = tf.compat.v1
 
 
-def make_model(name: str) -> Any:
-    """Returns a Keras model from a batch of features to logits [batch, classes]."""
+def make_model(name: str, batch_norm: Callable[[], Any] | None = None) -> Any:
+    """Returns a Keras model from a batch of features to logits [batch, classes].
+
+    Args:
+      name: The work.
+      batch_norm: Makes the batch norms of ResNet; None makes plain ones.
+    """
+    if name == works.RESNET:
+        return _make_resnet(batch_norm or tf.keras.layers.BatchNormalization)
     return _BUILDERS[name]()
 
 
@@ -83,12 +91,12 @@ def _make_embedding() -> Any:
     )
 
 
-def _make_resnet() -> Any:
+def _make_resnet(batch_norm: Callable[[], Any]) -> Any:
     layers = tf.keras.layers
 
     def convolve(x: Any, filters: int, size: int, stride: int) -> Any:
         x = layers.Conv2D(filters, size, stride, padding="same", use_bias=False)(x)
-        return layers.BatchNormalization()(x)
+        return batch_norm()(x)
 
     image = tf.keras.Input(works.WORKS[works.RESNET].feature_shape)
     x = layers.ReLU()(convolve(image, works.RESNET_GROUPS[0], 3, 1))
@@ -106,6 +114,5 @@ def _make_resnet() -> Any:
 _BUILDERS = {
     works.CNN: _make_cnn,
     works.MLP: _make_mlp,
-    works.RESNET: _make_resnet,
     works.EMBEDDING: _make_embedding,
 }
