@@ -307,6 +307,8 @@ def open_dataset(
     """
     if name not in NAMES:
         raise DataError(f"there is no dataset {name!r}. Choose one of {', '.join(NAMES)}.")
+    if seed < 0:
+        raise DataError(f"the random seed is {seed}. Choose 0 or more.")
     if input_files and name != "pretraining":
         raise DataError(f"--dataset {name} reads no --input-files. Choose --dataset pretraining.")
     path = None if vocab_file is None else Path(vocab_file)
@@ -379,18 +381,21 @@ def _check_records(files: records.RecordFiles, shape: SampleShape) -> None:
 def _check_sizes(
     path: Path, sample: dict[str, list[int] | list[float]], shape: SampleShape
 ) -> None:
-    options = {
-        shape.sequence_length: ("a sequence length", "--sequence-length", "--max-seq-length"),
-        shape.mask_tokens: ("a mask count", "--mask-tokens", "--max-predictions-per-seq"),
-    }
     for feature, size in shape.sizes().items():
         found = len(sample[feature])
-        if found != size:
-            what, of_model, of_records = options[size]
-            raise DataError(
-                f"{path}: its records have {what} of {found}, the model {size}. Give {of_model} "
-                f"{found}, or make records with {of_records} {size}."
-            )
+        if found == size:
+            continue
+        if feature == "next_sentence_labels":
+            raise DataError(f"{path}: its records have {found} {feature}, not 1.")
+        what, of_model, of_records = (
+            ("masked tokens", "--mask-tokens", "--max-predictions-per-seq")
+            if feature.startswith("masked_lm")
+            else ("tokens", "--sequence-length", "--max-seq-length")
+        )
+        raise DataError(
+            f"{path}: its records have {found} {what} ({feature}), the model {size}. Give "
+            f"{of_model} {found}, or make records with {of_records} {size}."
+        )
     largest = max(*sample["input_ids"], *sample["masked_lm_ids"])
     if largest >= shape.vocab_size:
         raise DataError(

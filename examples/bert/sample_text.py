@@ -32,6 +32,7 @@ from tfdist.launch.horovod.build import cache_folder
 _FORMAT = 1  # Change it with this file or samples.py: it is part of the cache's key.
 _DUPE_FACTOR = 4  # of the text for training: 34,000 samples of 64 pieces, made in 7 s
 _LONGEST_WAIT_S = 600
+_FEWEST_SOURCES = 20
 _NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3"}
 
 
@@ -64,6 +65,12 @@ def prepare(
         sequence_length=sequence_length, mask_tokens=mask_tokens, dupe_factor=_DUPE_FACTOR
     )
     sources = library_sources()
+    if len(sources) < _FEWEST_SOURCES:
+        raise DataError(
+            f"the sample is made of the standard library's source files, and "
+            f"{sysconfig.get_path('stdlib')} has {len(sources)}. Use another Python, or --dataset "
+            "pretraining."
+        )
     given = "" if vocab_file is None else vocab_file.read_text(encoding="utf-8")
     key = _key(sources, repr((_FORMAT, recipe, vocab_size, seed, given)))
     folder = cache_folder(environ) / "bert-sample" / key
@@ -100,14 +107,33 @@ def _make(
     start_s = time.monotonic()
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
-    partial.mkdir()
-    files = _files_of(partial)
+    try:
+        _write(_files_of(partial), sources, recipe, vocab_size, seed, vocab_file)
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    print(
+        f"The sample was made in {time.monotonic() - start_s:.1f} secs and is kept in {folder}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _write(
+    files: Prepared,
+    sources: Mapping[str, bytes],
+    recipe: Recipe,
+    vocab_size: int,
+    seed: int,
+    vocab_file: Path | None,
+) -> None:
     training, held_out = split(documents_of(sources))
     if vocab_file is None:
         texts = [sentence for document in training for sentence in document]
         vocabulary = wordpieces.train_vocabulary(texts, vocab_size)
     else:
         vocabulary = wordpieces.read_vocabulary(vocab_file)
+    files.vocabulary.parent.mkdir()
     wordpieces.write_vocabulary(files.vocabulary, vocabulary)
     read_once = dataclasses.replace(recipe, dupe_factor=1)
     for path, documents, used in (
@@ -117,12 +143,6 @@ def _make(
         encoded = [wordpieces.encode(vocabulary, document) for document in documents]
         made = make_samples(encoded, vocabulary, used, seed)
         records.write_file(path, map(records.encode, made))
-    partial.rename(folder)
-    print(
-        f"The sample was made in {time.monotonic() - start_s:.1f} secs and is kept in {folder}",
-        file=sys.stderr,
-        flush=True,
-    )
 
 
 @contextlib.contextmanager

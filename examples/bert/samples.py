@@ -82,8 +82,8 @@ def make_samples(
     documents = [document for document in documents if document]
     if len(documents) < 2:
         raise DataError(
-            f"the text has {len(documents)} documents, but random pairs need two. Put an empty "
-            "line between documents."
+            f"the text has {len(documents)} document{'s' * (not documents)}, random pairs need "
+            "two. Put an empty line between documents."
         )
     random = np.random.default_rng(seed)
     masking = Masking(vocabulary)
