@@ -176,7 +176,9 @@ class Settings:
     # What else to do.
     dry_run: bool = option(False, boolean, "print the plan, and start nothing")
     compile_only: bool = option(False, boolean, "build the graph, and end before the first step")
-    evaluate: bool = option(False, boolean, "evaluate held-out data after the training")
+    evaluate: bool = option(
+        False, boolean, "evaluate after the training: the text that sample holds out, or the input"
+    )
     export_dir: str | None = option(None, str, "folder for a SavedModel of the encoder")
     disable_progress_bar: bool = option(False, boolean, "log each step in a line of its own")
     profile_dir: str | None = option(None, str, "folder for a profile of some steps")
@@ -426,6 +428,7 @@ def _check_packages(settings: Settings) -> None:
     for module, extra, needed in (
         ("tqdm", "bert", True),
         ("wandb", "wandb", settings.wandb),
+        ("matplotlib", "pipeline", bool(settings.profile_dir)),
     ):
         if needed and find_spec(module) is None:
             raise UsageError(f"{module} is not installed. Run: pip install 'tfdist[{extra}]'")

@@ -17,6 +17,7 @@ from tfdist.cluster.instances import find_instance
 
 BYTES = 4  # of a float32
 GB = 1e9
+PROCESS_BYTES = 0.6e9  # Python with TensorFlow, before a model.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +147,7 @@ def memory_bytes(plan: Plan) -> float:
     settings = plan.settings
     weights = BYTES * num_parameters(settings)
     has_sums = settings.gradient_accumulation > 1
-    host = weights * (1 + 2 + 1)  # Weights, two slots, reduced gradients.
+    host = PROCESS_BYTES + weights * (1 + 2 + 1)  # Weights, two slots, reduced gradients.
     replica = weights * (1 + has_sums + 1)  # Gradients, sums, copies of the weights.
     return plan.num_workers * (host + plan.local_replicas * (replica + activation_bytes(plan)))
 

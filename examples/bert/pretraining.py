@@ -280,8 +280,9 @@ def device_names(plan: Plan, strategy: Any) -> list[str]:
 def monitors(settings: Settings, first_step: int) -> list[v1.train.SessionRunHook]:
     """Returns the hooks that record a profile, and the losses."""
     hooks: list[Any] = []
-    if settings.profile_dir:
-        hooks.append(StepProfileHook(settings.profile_dir, first_step + 2, first_step + 3))
+    if settings.profile_dir:  # The first two steps are not like the others.
+        last = min(first_step + 4, settings.num_updates)
+        hooks.append(StepProfileHook(settings.profile_dir, min(first_step + 3, last), last))
     if settings.wandb:
         names = ["loss", *MEANS]
         hooks.append(WandbHook("tfdist-bert", names, every_n_steps=1, config=vars(settings)))

@@ -48,7 +48,7 @@ def main() -> None:
             settings = replace(settings, resume_training_from_checkpoint=True)
         plan = make_plan(settings)
         if settings.dry_run:
-            print(describe(plan))
+            print(*notes, describe(plan), sep="\n")
             return
         check_memory(plan)
         check_found_checkpoints(settings)
