@@ -25,10 +25,12 @@ from tfdist.cluster.tasks import listed
 from tfdist.estimator.graph import global_step as counting
 from tfdist.estimator.graph.accumulation import Accumulation, StepSums, StepValues, of_one_batch
 from tfdist.estimator.graph.replicas import EachReplica
+from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.inputs.batches import Batch, Input
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import is_in_loop_or_branch
+from tfdist.training.precision import Precision
 from tfdist.training.replica_groups import combined_over_replicas
 
 # Graph collection of ops that every training step runs in addition to train_op and host_call.
@@ -78,6 +80,7 @@ def build_training(
     placement: Placement,
     iterations: int,
     accumulation: Accumulation,
+    precision: Precision,
     weighted: WeightedReductions | None = None,
     count_input: Callable[[Sequence[Batch]], tf.Operation] | None = None,
 ) -> Training:
@@ -91,6 +94,7 @@ def build_training(
       placement: The devices.
       iterations: Steps in one call.
       accumulation: The micro-batches of a replica in a step.
+      precision: The precision of the model.
       weighted: Makes the reductions of gradients in a `with` block count each replica by its
         weight; None without a strategy.
       count_input: Makes an op that counts a micro-batch's batches; it runs in each micro-batch.
@@ -102,6 +106,7 @@ def build_training(
         each_replica=each_replica,
         placement=placement,
         accumulation=accumulation,
+        precision=precision,
         weighted=weighted,
         count_input=count_input,
     )
@@ -143,13 +148,19 @@ class StepBuilder:
     each_replica: EachReplica
     placement: Placement
     accumulation: Accumulation
+    precision: Precision
     weighted: WeightedReductions | None
     count_input: Callable[[Sequence[Batch]], tf.Operation] | None
 
     def forward(self) -> Forward:
         """Calls model_fn with the next batches, on the device of each replica."""
         batches = next_batches(self.inputs, self.placement.num_replicas)
-        specs = self.each_replica(lambda replica: self.model_fn(*batches[replica][:2]))
+        precision = ModelPrecision(self.precision, self.placement.variable_device)
+        with precision.around_model():
+            specs = self.each_replica(
+                lambda replica: precision.call(lambda: self.model_fn(*batches[replica][:2]))
+            )
+        precision.check()
         ops = [spec.train_op for spec in specs if spec.train_op is not None]
         if specs[0].loss_weight is not None:
             _check_statistics(v1.get_default_graph())
