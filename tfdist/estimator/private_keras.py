@@ -249,6 +249,9 @@ class _LayerWeight(autocast_variable.AutoCastVariable):  # type: ignore[misc]
             return self._variable.value()
         return self._reads.dense(self._variable, self._cast_dtype)
 
+    def read_value(self) -> tf.Tensor:
+        return self.value() if self._should_cast() else self._variable.read_value()
+
     def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
         rows = self._variable.sparse_read(indices, name=name)
         return self._reads.rows(rows, self._cast_dtype) if self._should_cast() else rows
@@ -286,6 +289,15 @@ class _ModelWeight(_LayerWeight):
 
     def read_value(self) -> tf.Tensor:
         return self._variable.read_value()
+
+
+def _operator_of_value(name: str) -> Any:
+    return lambda weight, *operands: getattr(weight.value(), name)(*operands)
+
+
+# Keras' class has operators that take `read_value()`.
+for _name in tf.Tensor.OVERLOADABLE_OPERATORS - {"__eq__", "__ne__"}:
+    setattr(_ModelWeight, _name, _operator_of_value(_name))
 
 
 def read_in_half(variable: tf.Variable, reads: WeightReads) -> Any:

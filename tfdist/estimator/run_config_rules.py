@@ -132,7 +132,7 @@ def check_stochastic_rounding(value: Any, precision: Precision) -> None:
         raise ValueError(f"stochastic_rounding must be True, False or None, got {value!r}.")
     if not precision.has_half_weights:
         raise ValueError(
-            f"stochastic_rounding is {value}, and with precision {precision.name!r} all weights are "
+            f"stochastic_rounding is {value}, and with precision {precision.name} all weights are "
             'float32. Leave it out, or set precision to "float16" or "bfloat16".'
         )
 

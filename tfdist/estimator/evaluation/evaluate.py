@@ -120,7 +120,7 @@ def build_evaluation(
 
         def build(replica: int) -> tuple[EstimatorSpec, dict[str, Any], tf.Operation]:
             features, labels, _ = batches[replica]
-            spec = precision.call(lambda: model_fn(features, labels))
+            spec = precision.call(model_fn, features, labels)
             with tf.device(None):
                 metrics = _with_loss(metrics_of(spec), spec.loss)
             updates = (op for _, update in metrics.values() for op in tf.nest.flatten(update))

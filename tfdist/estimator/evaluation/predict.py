@@ -55,7 +55,7 @@ def predict(
         features, _, _ = inputs.next_batch()
         precision = ModelPrecision(find_precision(config.device.precision), device=None)
         with placement.on_device(), precision.around_model():
-            spec = precision.call(lambda: model_fn(features, None))
+            spec = precision.call(model_fn, features, None)
         if checkpoint_path is None:
             warm_start()
         predictions = select(spec.predictions, predict_keys)

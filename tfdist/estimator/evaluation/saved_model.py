@@ -92,7 +92,7 @@ def export(
             precision = ModelPrecision(find_precision(config.device.precision), device=None)
             labels = getattr(receiver, "labels", None)
             with precision.around_model():
-                spec = precision.call(lambda: model_fn(receiver.features, labels, mode))
+                spec = precision.call(model_fn, receiver.features, labels, mode)
             parts = _parts(spec, receiver, global_step)
             parts["strip_default_attrs"] = strip_default_attrs
             with v1.Session(config=sessions.with_defaults(config.session_config)) as session:

@@ -138,14 +138,14 @@ class ModelPrecision:
         finally:
             self._casts.are_on = False
 
-    def call(self, model_fn: Callable[[], Any]) -> Any:
+    def call(self, model_fn: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a model_fn whose `get_variable` follows the precision."""
         if self._precision.is_float32:
-            return model_fn()
+            return model_fn(*arguments)
         getter = self._half_weight if self._precision.has_half_weights else self._read_in_half
         scope = v1.get_variable_scope()
         with v1.variable_scope(scope, custom_getter=getter, auxiliary_name_scope=False):
-            return model_fn()
+            return model_fn(*arguments)
 
     def check(self) -> None:
         """Raises a ValueError if the weights of a model to train know nothing of the precision."""

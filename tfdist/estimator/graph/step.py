@@ -24,8 +24,8 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster.tasks import listed
 from tfdist.estimator.graph import global_step as counting
 from tfdist.estimator.graph.accumulation import Accumulation, StepSums, StepValues, of_one_batch
-from tfdist.estimator.graph.replicas import EachReplica
 from tfdist.estimator.graph.precision import ModelPrecision
+from tfdist.estimator.graph.replicas import EachReplica
 from tfdist.estimator.inputs.batches import Batch, Input
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST, Placement
@@ -158,7 +158,7 @@ class StepBuilder:
         precision = ModelPrecision(self.precision, self.placement.variable_device)
         with precision.around_model():
             specs = self.each_replica(
-                lambda replica: precision.call(lambda: self.model_fn(*batches[replica][:2]))
+                lambda replica: precision.call(self.model_fn, *batches[replica][:2])
             )
         precision.check()
         ops = [spec.train_op for spec in specs if spec.train_op is not None]

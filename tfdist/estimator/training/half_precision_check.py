@@ -45,6 +45,6 @@ def log_half_precision(precision: Precision, placement: Placement, loss: tf.Tens
     if is_half(loss):
         v1.logging.warning(
             "The loss is %s, which has 2 to 3 digits. Compute it in float32: "
-            "tf.cast(logits, tf.float32), or a last layer with dtype=\"float32\".",
+            'tf.cast(logits, tf.float32), or a last layer with dtype="float32".',
             loss.dtype.name,
         )
