@@ -129,6 +129,14 @@ class Settings:
     recompute_checkpoint_every_layer: bool = option(
         True, boolean, "compute a layer again for its gradient, rather than keep its activations"
     )
+    precision: str = option(
+        "32.32",
+        one_of("32.32", "16.32", "16.16", "bf16.32", "bf16.16"),
+        "bits of computation and of weights, without a pipeline",
+    )
+    stochastic_rounding: bool = option(
+        True, boolean, "round weights of 16 bits up or down by chance, else to nearest"
+    )
     random_seed: int = option(5, count_or_0, "seed of weights, data and dropout")
 
     # Data.
@@ -367,12 +375,22 @@ def _check_schedule(settings: Settings) -> None:
             "pipeline_schedule interleaved allows a device one stage only, and device 0 has the "
             "first and the last one. Use grouped or sequential."
         )
+    if stages > 1 and settings.precision != "32.32":
+        raise UsageError(
+            f"precision is {settings.precision}, and a pipeline computes in 32.32. Leave it out, "
+            "or train on one device: --devices-per-replica 1."
+        )
     least = 2 * stages - 1
     if stages > 1 and schedule == "grouped" and accumulation < least:
         raise UsageError(
             f"gradient_accumulation is {accumulation}, and a pipeline of {stages} stages needs at "
             f"least {least} (2 x {stages} - 1).\nSet --gradient-accumulation {least}, or "
             "--pipeline-schedule sequential."
+        )
+    if not settings.stochastic_rounding and not settings.precision.endswith(".16"):
+        raise UsageError(
+            f"--stochastic-rounding is for weights of 16 bits, and precision is "
+            f"{settings.precision}. Leave it out, or set --precision 16.16 or bf16.16."
         )
     if settings.auto_loss_scaling and not 1 <= settings.loss_scaling < 2**14:
         raise UsageError(

@@ -12,7 +12,7 @@ from arguments import Settings, UsageError
 from data import Dataset
 from log import MICRO_BATCHES, Log, SavedNotes, StepLog
 from modeling import Bert, State, evaluation_metrics, pretraining_losses
-from plan import Plan, weight_shapes
+from plan import Plan, training_input, weight_shapes
 
 import tfdist.estimator as tfe
 from tfdist import training
@@ -21,6 +21,14 @@ from tfdist.strategies import strategy_for_run
 
 MEANS = ("mlm_loss", "nsp_loss", "mlm_acc", "nsp_acc")
 HELD_OUT_BATCH = 32
+# Bits of computation and of weights -> DeviceConfig's name.
+PRECISIONS = {
+    "32.32": "float32",
+    "16.32": "mixed_float16",
+    "16.16": "float16",
+    "bf16.32": "mixed_bfloat16",
+    "bf16.16": "bfloat16",
+}
 
 
 def train(plan: Plan, dataset: Dataset, held_out: Dataset | None, log: Log) -> dict[str, Any]:
@@ -42,22 +50,18 @@ def train_in(
     first = estimator.latest_checkpoint()
     first_step = int(first.rpartition("-")[2]) if first else 0
     if first:
-        log(f"---- Forwarding Data Loader until Checkpoint Step {first_step} ----")
+        step = first_step // settings.device_iterations
+        log(f"---- Forwarding Data Loader until Checkpoint Step {step} ----")
     steps = StepLog(plan, log, learning_rate(settings), device_names(plan, strategy))
-    steps.show_allocation()
     notes = SavedNotes(log, folder, settings.device_iterations)
-    per_step = settings.gradient_accumulation * plan.local_replicas  # Of this worker.
-    estimator.train(
-        dataset.input_fn(
-            micro_batch_size=settings.micro_batch_size,
-            micro_batches_per_step=per_step * plan.num_workers,
-            share=(per_step * plan.worker_index, per_step),
-            first_step=first_step,
-        ),
-        hooks=[steps, *monitors(settings, first_step)],
-        max_steps=settings.num_updates,
-        saving_listeners=[notes] if keeps_checkpoints(settings) else None,
-    )
+    if first_step < settings.num_updates:
+        steps.show_allocation()
+        estimator.train(
+            training_input(plan, dataset, first_step),
+            hooks=[steps, *monitors(settings, first_step)],
+            max_steps=settings.num_updates,
+            saving_listeners=[notes] if keeps_checkpoints(settings) else None,
+        )
     figures = {"global_step": settings.num_updates, **steps.figures()}
     if settings.compile_only or not log.is_shown:
         return figures
@@ -85,7 +89,8 @@ def make_estimator(plan: Plan, strategy: Any, folder: str) -> tfe.Estimator:
         save_checkpoints_secs=None,
         keep_checkpoint_max=None,
         log_step_count_steps=None,
-        device=tfe.DeviceConfig(
+        device=device_config(
+            settings,
             gradient_accumulation=1 if is_pipeline else settings.gradient_accumulation,
             num_replicas=plan.local_replicas,
         ),
@@ -94,14 +99,27 @@ def make_estimator(plan: Plan, strategy: Any, folder: str) -> tfe.Estimator:
     return tfe.Estimator(make(settings), config=config, warm_start_from=warm_start(settings))
 
 
+def device_config(settings: Settings, **others: Any) -> tfe.DeviceConfig:
+    """Returns the settings of the device: the precision, and others."""
+    if settings.precision.endswith(".16"):
+        others["stochastic_rounding"] = settings.stochastic_rounding
+    return tfe.DeviceConfig(precision=PRECISIONS[settings.precision], **others)
+
+
 def keeps_checkpoints(settings: Settings) -> bool:
     return bool(settings.checkpoint_output_dir or settings.evaluate or settings.export_dir)
 
 
 def make_single_device_estimator(plan: Plan, folder: str) -> tfe.Estimator:
     """Returns an Estimator that evaluates and exports the checkpoints of any layout."""
-    config = tfe.RunConfig(model_dir=folder, tf_random_seed=plan.settings.random_seed)
-    return tfe.Estimator(single_device_model_fn(plan.settings), config=config)
+    settings = plan.settings
+    config = tfe.RunConfig(
+        model_dir=folder,
+        tf_random_seed=settings.random_seed,
+        device=device_config(settings),
+    )
+    model_fn = single_device_model_fn(settings)
+    return tfe.Estimator(model_fn, config=config, warm_start_from=warm_start(settings))
 
 
 def single_device_model_fn(settings: Settings) -> Callable[..., tfe.EstimatorSpec]:
@@ -203,12 +221,12 @@ def count_micro_batch(loss: tf.Tensor, *, with_updates: bool) -> None:
 
 
 def make_optimizer(settings: Settings) -> Any:
-    """Returns the optimizer: biases and norms neither decay nor have a trust ratio.
+    """Returns the optimizer, with the original's groups of weights.
 
-    Norms keep their trust ratio, as in the original.
+    Biases and the weights of norms do not decay. With LAMB biases have no trust ratio either.
     """
     rate = learning_rate(settings)
-    biases = ["bias$", "beta$", "output_bias$"]
+    biases = ["bias$", "beta$"]
     no_decay = [*biases, "gamma$"]
     if settings.optimizer == "AdamW":
         optimizer: Any = training.AdamW(

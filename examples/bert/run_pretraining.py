@@ -35,7 +35,7 @@ from dataclasses import replace
 
 from arguments import UsageError, check_found_checkpoints, parse, refuse
 from data import DataError, SampleShape, open_dataset
-from plan import check_memory, describe, make_plan
+from plan import check_memory, describe, make_plan, training_input
 
 from tfdist.cluster import ClusterError
 from tfdist.cluster.instances import restart_count
@@ -80,6 +80,7 @@ def main() -> None:
     }
     try:
         dataset = open_dataset(settings.dataset, shape, **options)
+        training_input(plan, dataset)  # Refuses data that is too little for a step.
         held_out = None
         if settings.evaluate:
             held_out = open_dataset(settings.dataset, shape, evaluation=True, **options)
@@ -95,7 +96,7 @@ def main() -> None:
     import_s = time.perf_counter() - start
     try:
         figures = train(plan, dataset, held_out, Log(plan.worker_index))
-    except (UsageError, DataError) as error:  # Of a checkpoint, or too few samples for a step.
+    except UsageError as error:  # A checkpoint of another model.
         refuse(error)
     if is_first:
         print(json.dumps({**figures, "import_s": round(import_s, 3)}), flush=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bert_program import FOLDER, SCRIPT, bert_modules, load, run_bert
+from bert_program import FOLDER, SCRIPT, TINY, bert_modules, load, run_bert, write_records
 
 # micro-batch x accumulation x replicas of the original's presets.
 GLOBAL_BATCHES = {
@@ -119,6 +119,9 @@ BAD = {
     "--devices-per-replica 2": "is 2, and layers_per_device 0 1 1 1 is for 4 devices",
     "--gradient-accumulation 8": "is 8, and a pipeline of 5 stages needs at least 9 (2 x 5 - 1)",
     "--pipeline-schedule interleaved": "Use grouped or sequential",
+    "--precision 32.16": "is not one of 32.32, 16.32, 16.16, bf16.32, bf16.16",
+    "--precision 16.32": "a pipeline computes in 32.32",
+    "--stochastic-rounding false": "Leave it out, or set --precision 16.16 or bf16.16",
     "--num-attention-heads 7": "do not divide the hidden size 64. The nearest number that does: 8",
     "--sequence-length 513": "sequence_length is 513, and the position table has 512 rows",
     "--mask-tokens 129": "mask_tokens is 129, more than the 128 words of a sequence",
@@ -140,6 +143,14 @@ def test_bad_input_ends_with_code_2_and_one_or_two_lines(given: str) -> None:
     assert BAD[given] in said[0]
     assert len(said) <= 2
     assert said[0].startswith("run_pretraining.py: error: ")
+
+
+def test_records_that_are_too_few_for_a_step_are_refused(tmp_path: Path) -> None:
+    write_records(tmp_path / "few.tfrecord", 15)
+    data = ["--dataset", "pretraining", "--input-files", str(tmp_path / "few.tfrecord")]
+    run = run_bert(*TINY, *data, trains=False)
+    assert run.code == 2
+    assert "15 samples, a step takes 16" in run.lines[-1]
 
 
 def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tfdist.training import (
     recompute,
     warmup,
 )
+from tfdist.training.precision import find_precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,8 @@ class Options:
     16 rows, and the first 4 of the fourth, have none. With `normalizes` a batch norm over replicas
     takes the place of the first bias; with `recomputes` the layers before and behind it are
     recomputed. With `stop_at` the run ends after that step; with `resume_at` its input begins with
-    that step, as that of a program that goes on from a checkpoint.
+    that step, as that of a program that goes on from a checkpoint. With the policy "global" layers
+    of tf_keras follow the precision.
     """
 
     optimizer: str = "sgd"
@@ -52,6 +54,7 @@ class Options:
     accumulation: int = 1
     is_weighted: bool = False
     weights: str = "float32"
+    precision: str = "float32"
     policy: str | None = None  # Of layers of tf_keras, in place of the variables.
     bad_row: int | None = None  # The number of an example with which the loss overflows.
     is_clipped: bool = False
@@ -88,6 +91,7 @@ def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
             variables_on_host=options.variables_on_host,
             num_replicas=options.num_replicas if strategy is None else 1,
             gradient_accumulation=options.accumulation if options.uses_host_call else 1,
+            precision=options.precision,
         ),
     )
     watch = _Watch()
@@ -191,14 +195,16 @@ def _optimizer(options: Options) -> Any:
 def _output(features: Any, options: Options) -> tf.Tensor:
     if options.policy is not None:
         start = tf_keras.initializers.GlorotUniform(seed=3)
+        policy = None if options.policy == "global" else options.policy
         hidden = tf_keras.layers.Dense(
-            4, "relu", name="first", kernel_initializer=start, dtype=options.policy
+            4, "relu", name="first", kernel_initializer=start, dtype=policy
         )
         last = tf_keras.layers.Dense(2, name="last", kernel_initializer=start, dtype="float32")
         return last(hidden(features["numbers"]))
 
     def first() -> tf.Tensor:
-        hidden = tf.matmul(features["numbers"], _variable("first", [5, 4], options))
+        numbers = tf.cast(features["numbers"], find_precision(options.precision).compute)
+        hidden = tf.matmul(numbers, _variable("first", [5, 4], options))
         if options.has_embedding:
             table = _variable("table_of_words", [20, 4], options)
             hidden += tf.reduce_mean(tf.nn.embedding_lookup(table, features["words"]), axis=1)
@@ -214,7 +220,7 @@ def _output(features: Any, options: Options) -> tf.Tensor:
     hidden = first()
     if options.normalizes:
         hidden = batch_normalization(hidden, momentum=0.5, training=True, name="normal")
-    return last(hidden)  # [local_batch, 2]
+    return tf.cast(last(hidden), tf.float32)  # [local_batch, 2]
 
 
 def _variable(name: str, shape: list[int], options: Options) -> Any:

@@ -496,6 +496,12 @@ class Estimator:
         return spec
 
     def _call_pipeline(self, mode: str, config: RunConfig) -> PipelineEstimatorSpec:
+        if config.device.precision != "float32":
+            raise ValueError(
+                f"precision is {config.device.precision}, and a pipeline's stages compute in the "
+                "dtype of their layers. Leave it out, and give layers of tf_keras a policy: "
+                'dtype="mixed_bfloat16".'
+            )
         params = self._batch_sizes.add_to(self.params, mode)
         offered = {"mode": mode, "params": params, "config": config}
         spec = call_with(self._model_fn, offered)

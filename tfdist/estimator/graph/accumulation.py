@@ -25,6 +25,7 @@ from tfdist.estimator.inputs.passed_on import leaves
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.early_reduction import behind_gates, without_gates
+from tfdist.training.half_precision import before_cast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +219,11 @@ def _memory(dtype: tf.DType, shape: tf.TensorShape, name: str) -> tf.Tensor:
 
 
 def _widened(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns a tensor in float32, on the current device; float64 stays.
+
+    A gradient in half precision that becomes float32 on the host does so here instead.
+    """
+    tensor = before_cast(tensor)
     return tensor if tensor.dtype == tf.float64 else tf.cast(tensor, tf.float32)
 
 

@@ -24,17 +24,19 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster.tasks import listed
 from tfdist.estimator.graph import global_step as counting
 from tfdist.estimator.graph.accumulation import Accumulation, StepSums, StepValues, of_one_batch
+from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.graph.replicas import EachReplica
 from tfdist.estimator.inputs.batches import Batch, Input
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import is_in_loop_or_branch
+from tfdist.training.precision import Precision
 from tfdist.training.replica_groups import combined_over_replicas
 
 # Graph collection of ops that every training step runs in addition to train_op and host_call.
 RUN_WITH_EACH_STEP = "tfdist_run_with_each_step"
 
-ModelsFn = Callable[[Sequence[Batch]], Sequence[EstimatorSpec]]
+ModelsFn = Callable[[Sequence[Batch], ModelPrecision], Sequence[EstimatorSpec]]
 WeightedReductions = Callable[[Sequence[tf.Tensor]], AbstractContextManager[None]]
 
 _COUNTED_TWICE = (
@@ -80,19 +82,22 @@ def build_training(
     placement: Placement,
     iterations: int,
     accumulation: Accumulation,
+    precision: Precision,
     weighted: WeightedReductions | None = None,
     count_input: Callable[[Sequence[Batch]], tf.Operation] | None = None,
 ) -> Training:
     """Builds the training ops of one session call, and of the calls for earlier micro-batches.
 
     Args:
-      models_fn: A function from the batch of each replica to the EstimatorSpec of each, in TRAIN.
+      models_fn: A function from the batch of each replica and the model's precision to the
+        EstimatorSpec of each replica, in TRAIN. It calls model_fn by `precision.call`.
       inputs: Provides the batches, one for each replica and micro-batch.
       global_step: Incremented by one each step.
       each_replica: Calls a function in each replica.
       placement: The devices.
       iterations: Steps in one call.
       accumulation: The micro-batches of a replica in a step.
+      precision: The precision of the model.
       weighted: Makes the reductions of gradients in a `with` block count each replica by its
         weight; None without a strategy.
       count_input: Makes an op that counts a micro-batch's batches; it runs in each micro-batch.
@@ -104,6 +109,7 @@ def build_training(
         each_replica=each_replica,
         placement=placement,
         accumulation=accumulation,
+        precision=precision,
         weighted=weighted,
         count_input=count_input,
     )
@@ -145,13 +151,17 @@ class StepBuilder:
     each_replica: EachReplica
     placement: Placement
     accumulation: Accumulation
+    precision: Precision
     weighted: WeightedReductions | None
     count_input: Callable[[Sequence[Batch]], tf.Operation] | None
 
     def forward(self) -> Forward:
         """Builds the model of each replica, with the next batches."""
         batches = next_batches(self.inputs, self.placement.num_replicas)
-        specs = self.models_fn(batches)
+        precision = ModelPrecision(self.precision, self.placement.variable_device)
+        with precision.around_model():
+            specs = self.models_fn(batches, precision)
+        precision.check()
         ops = [spec.train_op for spec in specs if spec.train_op is not None]
         if specs[0].loss_weight is not None:
             _check_statistics(v1.get_default_graph())

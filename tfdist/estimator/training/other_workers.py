@@ -252,6 +252,8 @@ class OtherWorkers:
             {
                 "iterations_per_loop": self._call.iterations,
                 "the number of replicas": self._placement.num_replicas,
+                "precision": self._call.precision.name,
+                "stochastic_rounding": self._call.config.device.stochastic_rounding,
                 "gradient_accumulation": self._call.accumulation.count,
                 "accumulation_reduction": self._call.accumulation.reduction,
                 "the step to stop at (steps, max_steps, StopAtStepHook)": last_step_of(

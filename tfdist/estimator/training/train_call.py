@@ -13,6 +13,7 @@ from tfdist.estimator.graph.accumulation import Accumulation
 from tfdist.estimator.pipelined import PipelineEstimatorSpec
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec
+from tfdist.training.precision import Precision, find_precision
 
 ModelFn = Callable[[Any, Any], EstimatorSpec]
 PipelineFn = Callable[[Sequence[tuple[Any, Any]]], list[EstimatorSpec]]
@@ -85,6 +86,11 @@ class TrainCall:
         return Accumulation(
             count=device.gradient_accumulation, reduction=device.accumulation_reduction
         )
+
+    @property
+    def precision(self) -> Precision:
+        """The precision of the model."""
+        return find_precision(self.config.device.precision)
 
     @property
     def saves_checkpoints(self) -> bool:
