@@ -218,11 +218,14 @@ def test_an_infinite_micro_batch_skips_its_own_step_of_a_pipeline(
     assert (values[1]["global_step"], values[1]["loss_scale/skipped_steps"]) == (STEPS, 1)
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
 def test_variables_on_the_device_give_the_same_numbers(
-    tmp_path: Path, weights: Any, trained_plainly: Any
+    tmp_path: Path, weights: Any, trained_plainly: Any, replicas: int
 ) -> None:
-    estimator = _estimator(_pipelined(optimizer="adam"), tmp_path, variables_on_host=False)
-    estimator.train(_input_fn(MICRO))
+    estimator = _estimator(
+        _pipelined(optimizer="adam"), tmp_path, replicas=replicas, variables_on_host=False
+    )
+    estimator.train(_input_fn(MICRO // replicas))
     _assert_same(weights(estimator), trained_plainly("adam"))
 
 
