@@ -133,15 +133,13 @@ class Dataset:
           DataError: If there are fewer samples than training takes in a step.
         """
         per_step = micro_batch_size * micro_batches_per_step
-        is_repeated = self.files is None
-        if not (is_repeated or self.is_evaluation) and self.num_samples < per_step:
+        if self.files is None:
+            return lambda: self._repeated(micro_batch_size)
+        if not self.is_evaluation and self.num_samples < per_step:
             raise DataError(
                 f"{self.name} has {self.num_samples:,} samples, a step takes {per_step:,}. Give "
                 "more files, or lower --gradient-accumulation, --micro-batch-size or the replicas."
             )
-        if is_repeated:
-            end = 1 if self.is_evaluation else None
-            return lambda: self._repeated(micro_batch_size).take(-1 if end is None else end)
         order = Order(
             num_samples=self.num_samples,
             seed=None if self.is_evaluation else self.seed,
@@ -160,7 +158,8 @@ class Dataset:
             for name, values in generated_sample(self.shape, self.seed).items()
         }
         sample["next_sentence_labels"] = sample["next_sentence_labels"][0]
-        return tf.data.Dataset.from_tensors(sample).repeat().batch(micro_batch_size, True)
+        endless = tf.data.Dataset.from_tensors(sample).repeat().batch(micro_batch_size, True)
+        return endless.take(1) if self.is_evaluation else endless
 
     def _read(self, order: Order) -> tf.data.Dataset:
         import tensorflow as tf
@@ -233,6 +232,14 @@ class Order:
     micro_batches_per_step: int
     share: tuple[int, int]
     first_step: int = 0
+
+    def __post_init__(self) -> None:
+        first, count = self.share
+        if not 0 <= first < first + count <= self.micro_batches_per_step:
+            raise ValueError(
+                f"a share of {count} micro-batches from number {first} on is not within a step of "
+                f"{self.micro_batches_per_step}."
+            )
 
     def count(self) -> int:
         """Returns the number of this worker's micro-batches; 2**62 stands for no end."""

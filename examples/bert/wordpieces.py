@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from records import DataError
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_MOST_LETTERS = 1000  # of a text; words with another one become [UNK]
 _PREFIX = "##"  # of a piece that continues a word
 
 
@@ -80,7 +82,13 @@ def train_vocabulary(texts: Sequence[str], size: int, *, lowercase: bool = True)
     """
     tokenizers = _tokenizers()
     trained = tokenizers.BertWordPieceTokenizer(lowercase=lowercase)
-    letters = sorted(set().union(*(trained.normalize(text) for text in texts)) - set(" \t\n\r\v\f"))
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(trained.normalize(text))
+    frequent = sorted(
+        counts.keys() - set(" \t\n\r\v\f"), key=lambda letter: (-counts[letter], letter)
+    )
+    letters = sorted(frequent[:_MOST_LETTERS])
     # The trainer numbers the letters in an order that differs from run to run, and decides between
     # equally frequent pieces by these numbers. Given first, they have the same numbers every time.
     first = [*SPECIAL, *letters, *(_PREFIX + letter for letter in letters)]
@@ -90,7 +98,12 @@ def train_vocabulary(texts: Sequence[str], size: int, *, lowercase: bool = True)
             f"{len(letters)} letters, at the beginning of a word and inside, are {len(first)}."
         )
     trained.train_from_iterator(
-        texts, vocab_size=size, min_frequency=2, special_tokens=first, show_progress=False
+        texts,
+        vocab_size=size,
+        min_frequency=2,
+        limit_alphabet=1,  # No other letters than those of `first`.
+        special_tokens=first,
+        show_progress=False,
     )
     ids = trained.get_vocab()
     pieces = sorted(ids, key=ids.__getitem__)

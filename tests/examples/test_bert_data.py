@@ -208,7 +208,7 @@ def test_the_dataset_has_the_values_of_the_records(tmp_path: Path) -> None:
         np.testing.assert_array_equal(
             values.reshape(10, size), [sample[name] for sample in expected]
         )
-    training = data.open_dataset("pretraining", SHAPE, seed=1, input_files=map(str, paths))
+    training = data.open_dataset("pretraining", SHAPE, seed=1, input_files=[*map(str, paths)])
     spec = training.input_fn(micro_batch_size=4)().element_spec
     assert spec["input_ids"] == tf.TensorSpec([4, 16], tf.int32)
     assert spec["next_sentence_labels"] == tf.TensorSpec([4], tf.int32)
@@ -216,7 +216,7 @@ def test_the_dataset_has_the_values_of_the_records(tmp_path: Path) -> None:
 
 def test_training_begins_at_any_step(tmp_path: Path) -> None:
     paths = small_records(tmp_path, 10)
-    opened = data.open_dataset("pretraining", SHAPE, seed=1, input_files=map(str, paths))
+    opened = data.open_dataset("pretraining", SHAPE, seed=1, input_files=[*map(str, paths)])
 
     def numbers(first_step: int, steps: int) -> list[list[int]]:
         make_input = opened.input_fn(
@@ -503,6 +503,14 @@ def test_every_process_finds_the_same_vocabulary(text: Path, tmp_path: Path) -> 
     assert "naive" in pieces or "##ive" in pieces or "##e" in pieces  # Lower case, no accents.
 
 
+def test_rare_letters_are_left_out_of_the_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wordpieces, "_MOST_LETTERS", 3)
+    vocabulary = wordpieces.train_vocabulary(["abc ab ab ax ay"], 15)
+    assert vocabulary.pieces[5:12] == ("a", "b", "c", "##a", "##b", "##c", "ab")
+    assert vocabulary.pieces[-1] == "[unused2]"
+    assert wordpieces.encode(vocabulary, ["abc", "ax"]) == [[11, 10], [1]]
+
+
 # Refusals
 
 
@@ -570,6 +578,8 @@ def test_too_few_samples_for_a_step_are_refused(tmp_path: Path) -> None:
     message = refused(lambda: opened.input_fn(micro_batch_size=4, micro_batches_per_step=3))
     assert "has 10 samples, a step takes 12" in message
     opened.input_fn(micro_batch_size=5, micro_batches_per_step=2)
+    with pytest.raises(ValueError, match="a share of 2 micro-batches from number 1 on is not"):
+        opened.input_fn(micro_batch_size=5, micro_batches_per_step=2, share=(1, 2))
 
 
 def test_options_that_do_not_fit_the_dataset_are_refused(
