@@ -34,7 +34,7 @@ def reached_alone(run_program: Callable[..., list[Any]], once: dict[str, float])
 
 @pytest.fixture(scope="module")
 def once() -> dict[str, float]:
-    """What `reached_alone` has found."""
+    """The accuracy that `reached_alone` has found."""
     return {}
 
 
