@@ -42,12 +42,12 @@ def test_other_names_are_refused_with_those_that_are_allowed(name: Any, message:
     ("name", "kind", "features", "is_emulated"),
     [
         ("mixed_float16", "CPU", {"avx2", "avx512f"}, True),
-        ("float16", "CPU", {"avx512_fp16"}, False),
+        ("float16", "CPU", {"avx512_fp16"}, True),  # Of no use to TensorFlow's kernels.
         ("bfloat16", "CPU", {"avx512_fp16"}, True),
         ("mixed_bfloat16", "CPU", {"amx_bf16"}, False),
         ("mixed_bfloat16", "CPU", {"asimd", "bf16"}, False),
         ("mixed_float16", "GPU", {"avx2"}, False),
-        ("mixed_float16", "CPU", set(), False),  # Not known.
+        ("mixed_bfloat16", "CPU", set(), False),  # Not known.
         ("float32", "CPU", {"avx2"}, False),
     ],
 )

@@ -37,6 +37,7 @@ from tfdist.estimator.task_role import refuse_parameter_servers
 from tfdist.estimator.training.loop import train
 from tfdist.estimator.training.parameter_servers import end_if_server, notify_servers
 from tfdist.estimator.training.train_call import FoundCheckpoint, TrainCall, saves_checkpoints
+from tfdist.training.stochastic_rounding import stochastic_rounding
 
 _OVERRIDABLE = frozenset(
     {
@@ -482,7 +483,9 @@ class Estimator:
             raise ValueError("model_fn does not take labels, but input_fn returns labels.")
         v1.logging.info("Calling model_fn.")
         name_layers_from_the_start()
-        spec = call_with(self._model_fn, {"features": features, **offered})
+        # An optimizer makes the same variables in each mode.
+        with stochastic_rounding(config.device.stochastic_rounding):
+            spec = call_with(self._model_fn, {"features": features, **offered})
         v1.logging.info("Done calling model_fn.")
         if isinstance(spec, PipelineEstimatorSpec):
             raise ValueError(

@@ -190,7 +190,7 @@ def _in_loop(weight: Any) -> Any:
     ids=["reads", "loop"],
 )
 def test_gradients_of_many_reads_are_added_in_float32(read: Any, use_tape: bool) -> None:
-    """bfloat16 has no 257, so that a sum of ones in it stays at 256."""
+    """A sum of ones in bfloat16 stays at 256: it has no 257."""
     expected = 1000 if read is _in_loop else 300
     np.testing.assert_allclose(_gradient(read, use_tape), expected, rtol=2.0**-8)
 
