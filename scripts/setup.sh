@@ -6,7 +6,7 @@
 #   PYTHON=python3.12               the interpreter for a new .venv (default: python3)
 #   TFDIST_BUILD_HOROVOD=0          leave Horovod out;  =1: try again after a failure
 #   TFDIST_OLD_TENSORFLOW=0         leave TensorFlow 2.15 out;  =1: try again after a failure
-#   TFDIST_CACHE_DIR=folder         where built Horovod wheels are kept (default: ~/.cache/tfdist)
+#   TFDIST_CACHE_DIR=folder         where built Horovod wheels and the sample of examples/bert are kept (default: ~/.cache/tfdist)
 set -euo pipefail
 
 readonly kind="${1:?usage: setup.sh run|test}"
@@ -46,7 +46,7 @@ make_venv() {
 install_packages() {
     if has_stamp "$kind" || has_stamp test; then return; fi
     make_venv
-    local extras="examples,horovod"
+    local extras="bert,examples,horovod"
     [ "$kind" = run ] || extras="$extras,test"
     say "installing tfdist with TensorFlow and [$extras] into .venv; the first time this downloads about 1 GB"
     local pip=("$python" -m pip --disable-pip-version-check install --constraint "$root/scripts/constraints.txt")

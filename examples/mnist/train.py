@@ -59,6 +59,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--learning-rate", type=positive_float, default=0.001, help="learning rate of Adam"
     )
+    parser.add_argument(
+        "--precision",
+        choices=["float32", "mixed_float16", "mixed_bfloat16", "float16", "bfloat16"],
+        default="float32",
+        help="mixed: compute in half precision, with weights in float32; float16, bfloat16: "
+        "weights in half precision, too",
+    )
     parser.add_argument("--model-dir", help="folder of checkpoints (default: a temporary one)")
     parser.add_argument(
         "--data",
@@ -98,6 +105,7 @@ def train(arguments: argparse.Namespace) -> None:
     import tensorflow as tf
 
     import tfdist.estimator as tfe
+    from tfdist import training
     from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy, strategy_for_run
 
     v1 = tf.compat.v1
@@ -133,7 +141,7 @@ def train(arguments: argparse.Namespace) -> None:
                 tf.keras.layers.MaxPooling2D(),
                 tf.keras.layers.Flatten(),
                 tf.keras.layers.Dense(64, activation="relu"),
-                tf.keras.layers.Dense(10),
+                tf.keras.layers.Dense(10, dtype="float32"),
             ]
         )
         logits = model(features, training=mode == tfe.ModeKeys.TRAIN)  # [batch, 10]
@@ -150,6 +158,10 @@ def train(arguments: argparse.Namespace) -> None:
             return tfe.EstimatorSpec(mode, loss=loss, eval_metric_ops={"accuracy": accuracy})
 
         optimizer = v1.train.AdamOptimizer(arguments.learning_rate)
+        if arguments.precision in ("float16", "bfloat16"):  # Adam with weights in half precision.
+            optimizer = training.AdamW(arguments.learning_rate, weight_decay=0.0)
+        if "float16" in arguments.precision.split("_"):  # Small gradients would become 0.
+            optimizer = training.LossScaleOptimizer(optimizer)
         variables = model.trainable_variables
         gradients = [g for g, _ in optimizer.compute_gradients(loss, var_list=variables)]
 
@@ -159,9 +171,9 @@ def train(arguments: argparse.Namespace) -> None:
 
         return tfe.EstimatorSpec(mode, loss=loss, host_call=(apply_on_host, gradients))
 
-    estimator = tfe.Estimator(
-        model_fn, arguments.model_dir, tfe.RunConfig(train_distribute=strategy)
-    )
+    device = tfe.DeviceConfig(precision=arguments.precision)
+    config = tfe.RunConfig(train_distribute=strategy, device=device)
+    estimator = tfe.Estimator(model_fn, arguments.model_dir, config)
     metrics, _ = tfe.train_and_evaluate(
         estimator,
         tfe.TrainSpec(train_input_fn, max_steps=arguments.num_steps),

@@ -13,6 +13,9 @@ NUM_STEPS = 130
 OPTIONS = ["--num-steps", str(NUM_STEPS), "--learning-rate", "0.004"]
 
 
+GRPC, ALONE = ("grpc", 2), ("none", 1)
+
+
 def _accuracy(printed: list[Any]) -> float:
     metrics = json.loads(printed[0].stdout.splitlines()[-1])
     assert metrics["global_step"] == NUM_STEPS
@@ -20,9 +23,18 @@ def _accuracy(printed: list[Any]) -> float:
     return metrics["accuracy"]
 
 
+@pytest.fixture
+def reached_alone(run_program: Callable[..., list[Any]], once: dict[str, float]) -> float:
+    """The accuracy of one worker in float32."""
+    if not once:
+        alone = run_program([SCRIPT, "--batch-size", str(GLOBAL_BATCH), *OPTIONS], engine="none")
+        once["accuracy"] = _accuracy(alone)
+    return once["accuracy"]
+
+
 @pytest.fixture(scope="module")
-def reached_alone() -> dict[str, float]:
-    """The accuracy of one worker, once it is known."""
+def once() -> dict[str, float]:
+    """The accuracy that `reached_alone` has found."""
     return {}
 
 
@@ -30,20 +42,31 @@ def reached_alone() -> dict[str, float]:
 def test_workers_together_reach_94_percent_and_what_one_reaches_with_their_global_batch(
     fake_cluster: Any,
     run_program: Callable[..., list[Any]],
-    reached_alone: dict[str, float],
+    reached_alone: float,
     engine: str,
     num_workers: int,
 ) -> None:
-    if "accuracy" not in reached_alone:
-        alone = run_program([SCRIPT, "--batch-size", str(GLOBAL_BATCH), *OPTIONS], engine="none")
-        reached_alone["accuracy"] = _accuracy(alone)
     # Two as a user starts them.
     run = fake_cluster.run_script if num_workers == 2 else run_program
     batch_size = str(GLOBAL_BATCH // num_workers)
     arguments = [SCRIPT, "--strategy", engine, "--batch-size", batch_size, *OPTIONS]
     accuracy = _accuracy(run(arguments, engine=engine, num_workers=num_workers, timeout_s=240))
     assert accuracy >= 0.94
-    assert abs(accuracy - reached_alone["accuracy"]) <= 0.01
+    assert abs(accuracy - reached_alone) <= 0.01
+
+
+@pytest.mark.parametrize(("precision", "layout"), [("mixed_bfloat16", GRPC), ("bfloat16", ALONE)])
+def test_half_precision_is_within_a_point_of_float32(
+    run_program: Callable[..., list[Any]],
+    reached_alone: float,
+    precision: str,
+    layout: tuple[str, int],
+) -> None:
+    engine, num_workers = layout
+    batch_size = str(GLOBAL_BATCH // num_workers)
+    arguments = ["--strategy", engine, "--batch-size", batch_size, "--precision", precision]
+    run = run_program([SCRIPT, *arguments, *OPTIONS], engine=engine, num_workers=num_workers)
+    assert abs(_accuracy(run) - reached_alone) <= 0.01
 
 
 def test_the_full_set_is_refused_in_one_line_where_it_cannot_be_downloaded(

@@ -19,7 +19,7 @@ def test_each_program_of_the_guide_learns(
     for program in PROGRAMS:
         exec(program, names)
     printed = re.findall(r"^(\S+): (\d+) %$", capsys.readouterr().out, re.MULTILINE)
-    expected = ["LAMB", "clipped", "scaled", "rounded", "own", "accumulated", "wrapped"]
+    expected = ["LAMB", "clipped", "scaled", "mixed", "rounded", "own", "accumulated", "wrapped"]
     expected += ["weighted", "warm-up", "normalized", "recomputed"]
     assert [name for name, _ in printed] == expected
     assert all(int(accuracy) > 80 for _, accuracy in printed), printed

@@ -64,6 +64,46 @@ def test_a_step_is_that_of_float32_rounded_and_slots_are_float32(
     assert abs(np.mean(off / spacing)) < 4 * 0.5 / np.sqrt(off.size)
 
 
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, float]:
+    """The loss after 300 small steps of AdamW, by precision and stochastic rounding."""
+    random = np.random.default_rng(0)
+    points = random.normal(size=(512, 64)).astype("float32")
+    labels = (points @ random.normal(size=(64, 10))).argmax(1).astype("int32")
+    start = random.normal(size=(64, 10)).astype("float32") * 0.3
+
+    def input_fn() -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensors((points, labels)).repeat()
+
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        weight = v1.get_variable("w", initializer=tf.constant(start))
+        logits = tf.matmul(features, tf.cast(weight, tf.float32))
+        loss = v1.losses.sparse_softmax_cross_entropy(labels, logits)
+        optimizer = AdamW(1e-4, weight_decay=0.0)
+        train_op = optimizer.minimize(loss, v1.train.get_global_step())
+        return tfe.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    def loss_after(precision: str, rounding: bool | None) -> float:
+        device = tfe.DeviceConfig(precision=precision, stochastic_rounding=rounding)
+        folder = tmp_path_factory.mktemp("small_steps")
+        estimator = tfe.Estimator(model_fn, folder, tfe.RunConfig(device=device))
+        estimator.train(input_fn, max_steps=300)
+        return float(estimator.evaluate(input_fn, steps=1)["loss"])
+
+    settings = [("float32", None), ("bfloat16", None), ("bfloat16", True), ("bfloat16", False)]
+    return {setting: loss_after(*setting) for setting in settings}
+
+
+def test_small_steps_train_weights_in_half_precision_only_with_stochastic_rounding(
+    losses: dict[Any, float],
+) -> None:
+    """The loss falls from 4.2 to 3.8 in float32, and by 0.03 with rounding to nearest."""
+    exact = losses["float32", None]
+    assert losses["bfloat16", True] == losses["bfloat16", None]
+    assert losses["bfloat16", True] == pytest.approx(exact, abs=0.03)
+    assert losses["bfloat16", False] > exact + 0.2
+
+
 def test_each_variable_and_each_step_has_bits_of_its_own(take: Any) -> None:
     start = {"a": np.full(1000, 1.0), "b": np.full(1000, 1.0)}
     step = {name: np.full(1000, 2.0**-9) for name in start}

@@ -37,6 +37,7 @@ from tfdist.estimator.task_role import refuse_parameter_servers
 from tfdist.estimator.training.loop import train
 from tfdist.estimator.training.parameter_servers import end_if_server, notify_servers
 from tfdist.estimator.training.train_call import FoundCheckpoint, TrainCall, saves_checkpoints
+from tfdist.training.stochastic_rounding import stochastic_rounding
 
 _OVERRIDABLE = frozenset(
     {
@@ -45,6 +46,7 @@ _OVERRIDABLE = frozenset(
         "_create_and_assert_global_step",
         "_export_all_saved_models",
         "_pipeline",
+        "_build_pipelines",
         "export_savedmodel",  # Only v1 has it.
     }
 )
@@ -218,6 +220,7 @@ class Estimator:
                     warm_start=self._warm_start_unless(False),
                     found=self._find_checkpoint(max_steps is not None),
                     pipeline=self._pipeline(ModeKeys.TRAIN),
+                    pipeline_fn=self._build_pipelines,
                 )
             )
         return self
@@ -442,6 +445,20 @@ class Estimator:
             name_layers_from_the_start()
             return self._call_pipeline(mode, self.config)
 
+    def _build_pipelines(self, batches: Sequence[tuple[Any, Any]]) -> list[EstimatorSpec]:
+        """Builds the pipeline of each replica in TRAIN, given (features, labels) of each.
+
+        Must be called in the context of the first replica.
+        """
+        from tfdist.estimator.pipelined.model import build_replicas  # Not needed by most.
+
+        config = self.config
+        v1.logging.info("Calling model_fn.")
+        name_layers_from_the_start()
+        built = build_replicas(self._call_pipeline(ModeKeys.TRAIN, config), batches, config)
+        v1.logging.info("Done calling model_fn.")
+        return built
+
     def _in_mode(self, mode: str, for_export: bool = False) -> Callable[[Any, Any], EstimatorSpec]:
         def model_fn(features: Any, labels: Any) -> EstimatorSpec:
             return self._call_model_fn(features, labels, mode, self.config, for_export)
@@ -466,7 +483,9 @@ class Estimator:
             raise ValueError("model_fn does not take labels, but input_fn returns labels.")
         v1.logging.info("Calling model_fn.")
         name_layers_from_the_start()
-        spec = call_with(self._model_fn, {"features": features, **offered})
+        # An optimizer makes the same variables in each mode.
+        with stochastic_rounding(config.device.stochastic_rounding):
+            spec = call_with(self._model_fn, {"features": features, **offered})
         v1.logging.info("Done calling model_fn.")
         if isinstance(spec, PipelineEstimatorSpec):
             raise ValueError(
@@ -480,6 +499,12 @@ class Estimator:
         return spec
 
     def _call_pipeline(self, mode: str, config: RunConfig) -> PipelineEstimatorSpec:
+        if config.device.precision != "float32":
+            raise ValueError(
+                f"precision is {config.device.precision}, and a pipeline's stages compute in the "
+                "dtype of their layers. Leave it out, and give layers of tf_keras a policy: "
+                'dtype="mixed_bfloat16".'
+            )
         params = self._batch_sizes.add_to(self.params, mode)
         offered = {"mode": mode, "params": params, "config": config}
         spec = call_with(self._model_fn, offered)

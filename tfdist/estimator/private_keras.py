@@ -9,25 +9,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 import tf_keras
 
+# A float32 variable that its layer reads in half precision: one tensor per read, cast on the spot.
+from tf_keras.src.mixed_precision import autocast_variable
+
 __all__ = [
     "CompiledWith",
+    "WeightReads",
     "clone_and_build",
     "compile_arguments",
     "compiled_metrics",
     "has_known_graph",
     "has_weights_to_keep",
+    "is_in_layer",
+    "layers_compute_in",
     "learning_rate_as_given",
     "make_eager_again",
     "mixed_float16_allowed",
     "name_layers_from_the_start",
+    "policy_of_keras_3",
+    "read_in_half",
     "to_legacy",
     "track",
     "weight_the_losses",
@@ -204,6 +212,138 @@ def mixed_float16_allowed() -> Iterator[None]:
     finally:
         for module in modules:
             module.loss_scale_optimizer = known
+
+
+class WeightReads(Protocol):
+    """Reads of float32 weights in half precision.
+
+    Attributes:
+      dtype: The half in which the model's own weights are read.
+      are_on: Whether the model is being built.
+    """
+
+    dtype: tf.DType
+    are_on: bool
+
+    def dense(self, variable: tf.Variable, dtype: tf.DType) -> tf.Tensor:
+        """Returns the whole weight."""
+
+    def rows(self, rows: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        """Returns rows that were gathered from a weight."""
+
+
+class _LayerWeight(autocast_variable.AutoCastVariable):  # type: ignore[misc]
+    """A weight of a layer of tf_keras that computes in half precision.
+
+    Args:
+      variable: The weight, in float32.
+      reads: Casts it, where Keras would cast each read on the device.
+    """
+
+    def __init__(self, variable: tf.Variable, reads: WeightReads) -> None:
+        super().__init__(variable)
+        self._reads = reads
+
+    def value(self) -> tf.Tensor:
+        if not self._should_cast():
+            return self._variable.value()
+        return self._reads.dense(self._variable, self._cast_dtype)
+
+    def read_value(self) -> tf.Tensor:
+        return self.value() if self._should_cast() else self._variable.read_value()
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        rows = self._variable.sparse_read(indices, name=name)
+        return self._reads.rows(rows, self._cast_dtype) if self._should_cast() else rows
+
+    def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        rows = self._variable.gather_nd(indices, name=name)
+        return self._reads.rows(rows, self._cast_dtype) if self._should_cast() else rows
+
+    def _dense_var_to_tensor(
+        self, dtype: Any = None, name: str | None = None, as_ref: bool = False
+    ) -> tf.Tensor:
+        if as_ref or not self._should_cast():
+            return super()._dense_var_to_tensor(dtype, name, as_ref)
+        return tf.convert_to_tensor(self.value(), dtype)  # A TypeError or ValueError for another.
+
+
+class _ModelWeight(_LayerWeight):
+    """A weight of `get_variable`: model_fn reads it in half precision, all others in float32.
+
+    Its own dtype is float32, in which optimizers make slots; so is `read_value()`.
+    """
+
+    @property
+    def _cast_dtype(self) -> tf.DType:
+        # An update is built in cross-replica context.
+        is_read = self._reads.are_on and not tf.distribute.in_cross_replica_context()
+        return self._reads.dtype if is_read else self._variable.dtype
+
+    @property
+    def dtype(self) -> tf.DType:
+        return self._variable.dtype
+
+    def _should_cast(self) -> bool:
+        return bool(self._cast_dtype != self._variable.dtype)
+
+    def read_value(self) -> tf.Tensor:
+        return self._variable.read_value()
+
+
+def _operator_of_value(name: str) -> Any:
+    return lambda weight, *operands: getattr(weight.value(), name)(*operands)
+
+
+# Keras' class has operators that take `read_value()`.
+for _name in tf.Tensor.OVERLOADABLE_OPERATORS - {"__eq__", "__ne__"}:
+    setattr(_ModelWeight, _name, _operator_of_value(_name))
+
+
+def read_in_half(variable: tf.Variable, reads: WeightReads) -> Any:
+    """Returns a weight of `get_variable` that a model_fn reads in half precision.
+
+    Keras' class is the only one that optimizers and both kinds of layers take for a variable.
+    """
+    return _ModelWeight(variable, reads)
+
+
+@contextmanager
+def layers_compute_in(policy: str, reads: WeightReads) -> Iterator[None]:
+    """Makes layers of tf_keras that have no dtype of their own compute with a policy.
+
+    Their weights are cast by `reads`; Keras would cast them on the device, where float32 arrives.
+    The public function sets the policy, but what was set before cannot be read without a change.
+    """
+    from tf_keras.src.engine.base_layer_utils import v2_dtype_behavior_enabled
+    from tf_keras.src.mixed_precision.policy import policy_scope
+
+    known = autocast_variable.create_autocast_variable
+
+    def create(variable: Any) -> Any:
+        is_plain = isinstance(variable, tf.Variable) and variable.dtype == tf.float32
+        return _LayerWeight(variable, reads) if is_plain and variable.trainable else known(variable)
+
+    autocast_variable.create_autocast_variable = create
+    try:
+        # Without v2 behaviour layers have no policy; those of tf.compat.v1.layers need none.
+        with policy_scope(policy) if v2_dtype_behavior_enabled() else nullcontext():
+            yield
+    finally:
+        autocast_variable.create_autocast_variable = known
+
+
+def is_in_layer() -> bool:
+    """Returns whether a layer of tf_keras is being called, which makes its own weights."""
+    from tf_keras.src.engine.base_layer_utils import call_context
+
+    return bool(call_context().in_call)
+
+
+def policy_of_keras_3() -> str | None:
+    """Returns the name of the policy of Keras 3; None where Keras 3 is not in use."""
+    naming, keras = (sys.modules.get(name) for name in ("keras.src.utils.naming", "keras"))
+    return None if naming is None or keras is None else str(keras.config.dtype_policy().name)
 
 
 def track(variable: tf.Variable) -> None:

@@ -13,6 +13,7 @@ from tfdist.cluster.environment import REPLACE, replaces_parameter_servers
 from tfdist.cluster.tf_config import TfConfig
 from tfdist.estimator.arguments import argument_names
 from tfdist.estimator.task_role import NO_SERVERS
+from tfdist.training.precision import Precision
 
 
 def decide_model_dir(model_dir: Any, tf_config: TfConfig) -> str | None:
@@ -121,6 +122,19 @@ def check_count(name: str, value: Any, one_is: str) -> None:
     """
     if not _is_integer(value) or value < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}. 1 is {one_is}.")
+
+
+def check_stochastic_rounding(value: Any, precision: Precision) -> None:
+    """Raises a ValueError unless a value is True or False with half weights, or None."""
+    if value is None:
+        return
+    if not isinstance(value, bool):
+        raise ValueError(f"stochastic_rounding must be True, False or None, got {value!r}.")
+    if not precision.has_half_weights:
+        raise ValueError(
+            f"stochastic_rounding is {value}, and with precision {precision.name} all weights are "
+            'float32. Leave it out, or set precision to "float16" or "bfloat16".'
+        )
 
 
 def check_setting(name: str, value: Any) -> None:

@@ -16,9 +16,10 @@ class IPURunConfig(estimator.DeviceConfig):
       iterations_per_loop: Steps in one session call.
       ipu_options: An `IPUConfig`, or what `utils.create_ipu_config` returned. They become the
         options of this process, as with `configure_ipu_system`.
-      num_replicas: Copies of the model in this process, each on another device. None takes the
-        number of `tfdist run`, or 1; if `tfdist run` gives another number, that number is used.
-      num_shards: 1; a model over several devices is not supported.
+      num_replicas: Copies of the model in this process, each on another device, or on as many as a
+        pipeline has. None takes the number of `tfdist run`, or 1; if `tfdist run` gives another
+        number, that number is used.
+      num_shards: 1; the stages of a pipeline say how many devices it has.
       ordinal: Must be 0; a worker's devices are numbered from the first.
       prefetch_depth: Not needed: `tf.data` prefetches.
 
@@ -40,8 +41,9 @@ class IPURunConfig(estimator.DeviceConfig):
             raise TypeError(f"ipu_options must be an IPUConfig instance, got {ipu_options!r}.")
         if num_shards != 1 or ordinal != 0:
             raise ValueError(
-                f"IPURunConfig got num_shards={num_shards} and ordinal={ordinal}: a model is on "
-                "one device here, and the first replica on the first one. Set them to 1 and 0."
+                f"IPURunConfig got num_shards={num_shards} and ordinal={ordinal}: a pipeline's "
+                "stages say how many devices a replica has, other models are on one, and the first "
+                "replica begins with the first one. Set them to 1 and 0."
             )
         asked = 1 if num_replicas is None else num_replicas
         if asked > 1 and ipu_options is None:

@@ -62,9 +62,9 @@ class Placement:
         step = self.devices_per_replica
         return tuple(f"/device:{kind}:{first + i * step}" for i in range(self.num_replicas))
 
-    def device_of_stage(self, index: int) -> str:
-        """Returns the device with this index in a pipeline; `device` has index 0."""
-        kind, first = _split(self.device)
+    def device_of_stage(self, index: int, replica: int = 0) -> str:
+        """Returns the device with this index in a replica's pipeline; its first has index 0."""
+        kind, first = _split(self.devices[replica])
         return f"/device:{kind}:{first + index}"
 
     def with_devices(self, number: int) -> Placement:
@@ -226,7 +226,7 @@ def _choose_between_copy_and_variable(variable: tf.Variable, device: str) -> Non
     read_copy = variable.value
 
     def value() -> tf.Tensor:
-        if _must_wait():
+        if must_wait():
             return variable.read_value()
         if not is_recorded_by_tape():
             return read_copy()
@@ -237,7 +237,7 @@ def _choose_between_copy_and_variable(variable: tf.Variable, device: str) -> Non
     variable.value = value
 
 
-def _must_wait() -> bool:
+def must_wait() -> bool:
     """Returns whether an op made here would wait for others, by control dependencies."""
     graph = v1.get_default_graph()
     while graph is not None:

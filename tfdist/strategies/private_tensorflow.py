@@ -56,6 +56,7 @@ __all__ = [
     "delete_oldest_checkpoint",
     "has_control_dependencies",
     "has_started_server",
+    "is_building_old_loop",
     "is_closed",
     "is_dense_column",
     "is_in_loop_or_branch",
@@ -136,6 +137,14 @@ def is_in_loop_or_branch(op: tf.Operation) -> bool:
     return op._get_control_flow_context() is not None
 
 
+def is_building_old_loop(graph: tf.Graph) -> bool:
+    """Returns whether operations made in this graph now are part of a loop or branch of it.
+
+    Newer loops and branches have graphs of their own.
+    """
+    return graph._get_control_flow_context() is not None
+
+
 def has_control_dependencies(graph: tf.Graph) -> bool:
     """Returns whether an operation made in this graph now would wait for others.
 
@@ -157,7 +166,12 @@ def is_recorded_by_tape() -> bool:
     return bool(record.could_possibly_record())
 
 
-def read_on_tape(variable: tf.Variable, copy: tf.Tensor, device: str) -> tf.Tensor:
+def read_on_tape(
+    variable: tf.Variable,
+    copy: tf.Tensor,
+    device: str,
+    gradient: Callable[[Any], Any] = lambda upstream: upstream,
+) -> tf.Tensor:
     """Returns a copy of a variable which the tapes record as a read of the variable.
 
     A tape follows operations from the variable's handle on, and the copy was made before the tape.
@@ -166,6 +180,7 @@ def read_on_tape(variable: tf.Variable, copy: tf.Tensor, device: str) -> tf.Tens
       variable: The variable.
       copy: Its value, in the default graph.
       device: The device of the copy.
+      gradient: Makes the variable's gradient from that of the copy.
     """
     variable_accessed(variable)
     with (
@@ -175,11 +190,11 @@ def read_on_tape(variable: tf.Variable, copy: tf.Tensor, device: str) -> tf.Tens
     ):
         value = tf.identity(copy)
 
-    def gradient(upstream: Any) -> list[Any]:
-        return [upstream]
+    def backward(upstream: Any) -> list[Any]:
+        return [gradient(upstream)]
 
     record.record_operation(
-        "ReadVariableOp", [value], [variable.handle], gradient, forward_function=gradient
+        "ReadVariableOp", [value], [variable.handle], backward, forward_function=backward
     )
     return value
 

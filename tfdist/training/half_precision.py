@@ -40,6 +40,31 @@ def in_float32(gradient: Any) -> Any:
         return tf.cast(gradient, tf.float32)
 
 
+def cast_from_host(value: tf.Tensor, dtype: tf.DType, device: str) -> tf.Tensor:
+    """Casts the value of a weight where the weight is, so that half the bytes leave the host.
+
+    The gradient arrives on the host in half precision and becomes float32 there.
+
+    Args:
+      value: float32 of any shape.
+      dtype: `tf.float16` or `tf.bfloat16`.
+      device: The device of the weight.
+    """
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def cast(value: tf.Tensor) -> Any:
+        return tf.cast(value, dtype), in_float32
+
+    with tf.device(device):
+        return cast(value)
+
+
+def before_cast(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the tensor in half precision that a float32 tensor was made from, if it was."""
+    is_cast = tensor.op.type == "Cast" and tensor.dtype == tf.float32
+    return tensor.op.inputs[0] if is_cast and is_half(tensor.op.inputs[0]) else tensor
+
+
 def refuse_stock_on_halves(optimizer: Any, variables: Iterable[Any]) -> None:
     """Raises a ValueError if an optimizer of TensorFlow or Keras would update half weights."""
     if type(optimizer).__module__.partition(".")[0] not in _STOCK:

@@ -59,9 +59,7 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
         self._learning_rate = check_rate(learning_rate)
         self._given_patterns = patterns
         self._rate: Any = None
-        self._rounds_stochastically = bool(stochastic_rounding) and (
-            is_stochastic_rounding_enabled()
-        )
+        self._stochastic_rounding = bool(stochastic_rounding)
 
     def apply_gradients(
         self,
@@ -86,6 +84,10 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
     def _in_place(self, variable: Any, gradient: tf.Tensor, slots: Sequence[Any]) -> Any:
         """Returns the op that updates a variable and its slots; by the rule, if not overridden."""
         return self._by_rule(variable, gradient, slots)
+
+    @property
+    def _rounds_stochastically(self) -> bool:
+        return self._stochastic_rounding and is_stochastic_rounding_enabled()
 
     def rounded(self, weight: tf.Tensor, variable: Any) -> tf.Tensor:
         """Returns a new weight, of float32, in the dtype of its variable."""

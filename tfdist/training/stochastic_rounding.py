@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -87,12 +89,26 @@ def stochastic_round(tensor: Any, dtype: Any, seed: Any, saturate: bool = True) 
 
 
 def enable_stochastic_rounding(enabled: bool) -> None:
-    """Switches off that optimizers made from now on round weights stochastically, or on again.
+    """Switches stochastic rounding off, or on again, for the updates that are built from now on.
 
     For this process; `tfdist.ipu` has the original's switch of the device.
     """
     global _is_enabled
     _is_enabled = enabled
+
+
+@contextmanager
+def stochastic_rounding(enabled: bool | None) -> Iterator[None]:
+    """Switches stochastic rounding for the updates that are built in the `with` block.
+
+    None leaves it as it is.
+    """
+    before = _is_enabled
+    enable_stochastic_rounding(before if enabled is None else enabled)
+    try:
+        yield
+    finally:
+        enable_stochastic_rounding(before)
 
 
 def is_stochastic_rounding_enabled() -> bool:

@@ -169,6 +169,16 @@ def test_keep_checkpoint_max_deletes_the_oldest(
     assert saved_steps(tmp_path) == [3, 4]
 
 
+def test_a_resumed_training_that_keeps_all_checkpoints_names_its_newest(
+    dense: Make, numbers: Make, tmp_path: Path
+) -> None:
+    config = _config(save_checkpoints_steps=2, keep_checkpoint_max=None)
+    for max_steps in (2, 4):
+        estimator = tfe.Estimator(dense(), tmp_path, config)
+        estimator.train(numbers(), max_steps=max_steps)
+    assert estimator.latest_checkpoint() == str(tmp_path / "model.ckpt-4")
+
+
 def test_checkpoints_can_be_switched_off(
     dense: Make, numbers: Make, saved_steps: Make, tmp_path: Path
 ) -> None:

@@ -84,7 +84,9 @@ class CheckpointWriter:
                 path = os.path.join(folder, os.path.basename(path))
                 _move_all(unfinished, folder)
             note_checkpoint(saver, path)
-            write_state(folder, saver.last_checkpoints or [path], latest_filename)
+            # A saver that keeps all notes none itself, and has those of an earlier training.
+            others = [one for one in saver.last_checkpoints if one != path]
+            write_state(folder, [*others, path], latest_filename)
         delete_oldest_checkpoint(saver, meta_graph_suffix)
         return path
 

@@ -15,6 +15,7 @@ from tfdist.estimator.checkpoints.damage import damage_named
 from tfdist.estimator.checkpoints.fit import checked
 from tfdist.estimator.evaluation.eval_events import write_results
 from tfdist.estimator.graph import sessions
+from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.graph.replicas import each_replica, evaluation_strategy
 from tfdist.estimator.graph.step import next_batches
 from tfdist.estimator.inputs.batches import call_input_fn, make_input
@@ -22,6 +23,7 @@ from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, is_keras_metric
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.placement import HOST, place
+from tfdist.training.precision import find_precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,16 +116,19 @@ def build_evaluation(
         replicas = placement.num_replicas
         inputs = make_input(result, look_ahead=replicas if replicas > 1 else None)
         batches = next_batches(inputs, replicas)
+        precision = ModelPrecision(find_precision(config.device.precision), device=None)
 
         def build(replica: int) -> tuple[EstimatorSpec, dict[str, Any], tf.Operation]:
             features, labels, _ = batches[replica]
-            spec = model_fn(features, labels)
+            spec = precision.call(model_fn, features, labels)
             with tf.device(None):
                 metrics = _with_loss(metrics_of(spec), spec.loss)
             updates = (op for _, update in metrics.values() for op in tf.nest.flatten(update))
             return spec, metrics, tf.group(*updates)
 
-        specs, all_metrics, updates = zip(*each_replica(strategy, placement)(build), strict=True)
+        with precision.around_model():
+            built = each_replica(strategy, placement)(build)
+        specs, all_metrics, updates = zip(*built, strict=True)
         warm_start()
         values = {name: value for name, (value, _) in all_metrics[0].items()}
         share = None if strategy is None else strategy.extended.broadcast_variables()

@@ -11,10 +11,12 @@ import tensorflow.compat.v1 as v1
 from tfdist.estimator.checkpoints.damage import damage_named
 from tfdist.estimator.checkpoints.fit import checked
 from tfdist.estimator.graph import sessions
+from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.inputs.batches import call_input_fn, make_input
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.strategies.placement import place
+from tfdist.training.precision import find_precision
 
 
 def predict(
@@ -51,8 +53,9 @@ def predict(
                 "predict yields forever. This is probably a mistake."
             )
         features, _, _ = inputs.next_batch()
-        with placement.on_device():
-            spec = model_fn(features, None)
+        precision = ModelPrecision(find_precision(config.device.precision), device=None)
+        with placement.on_device(), precision.around_model():
+            spec = precision.call(model_fn, features, None)
         if checkpoint_path is None:
             warm_start()
         predictions = select(spec.predictions, predict_keys)

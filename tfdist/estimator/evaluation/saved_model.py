@@ -17,11 +17,13 @@ from tfdist.estimator.evaluation.evaluate import metrics_of
 from tfdist.estimator.export.outputs import EvalOutput, ExportOutput, TrainOutput
 from tfdist.estimator.export.signatures import build_signatures
 from tfdist.estimator.graph import sessions
+from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.graph.step import train_op_of
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.strategies.placement import HOST, place
 from tfdist.strategies.private_tensorflow import saver_of_checkpoint
+from tfdist.training.precision import find_precision
 
 ReceiverFn = Callable[[], Any]
 
@@ -87,7 +89,10 @@ def export(
             v1.set_random_seed(config.tf_random_seed)
             global_step = create_global_step(graph)
             receiver = receiver_fn()
-            spec = model_fn(receiver.features, getattr(receiver, "labels", None), mode)
+            precision = ModelPrecision(find_precision(config.device.precision), device=None)
+            labels = getattr(receiver, "labels", None)
+            with precision.around_model():
+                spec = precision.call(model_fn, receiver.features, labels, mode)
             parts = _parts(spec, receiver, global_step)
             parts["strip_default_attrs"] = strip_default_attrs
             with v1.Session(config=sessions.with_defaults(config.session_config)) as session:

@@ -1,0 +1,285 @@
+"""The plan of a training: sizes, devices, parameters, and estimates of memory and time.
+
+Everything here follows from the settings and the run that this process is part of. TensorFlow is
+not imported.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from arguments import Settings, UsageError, num_stages
+from data import Dataset
+
+from tfdist.cluster.instances import find_instance
+
+BYTES = 4  # of a float32
+GB = 1e9
+PROCESS_BYTES = 0.6e9  # Python with TensorFlow, before a model.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The sizes of a training.
+
+    Attributes:
+      settings: The settings.
+      num_workers: Worker processes of the run.
+      worker_index: This worker, from 0.
+      local_replicas: Copies of the model in this worker.
+      is_overridden: Whether the launcher's number of replicas replaces `replication_factor`.
+    """
+
+    settings: Settings
+    num_workers: int
+    worker_index: int
+    local_replicas: int
+    is_overridden: bool
+
+    @property
+    def num_replicas(self) -> int:
+        return self.local_replicas * self.num_workers
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences of a weight update: micro-batch x accumulation x replicas x workers."""
+        settings = self.settings
+        return settings.micro_batch_size * settings.gradient_accumulation * self.num_replicas
+
+    @property
+    def samples_per_step(self) -> int:
+        return self.global_batch_size * self.settings.device_iterations
+
+    @property
+    def num_stages(self) -> int:
+        return num_stages(self.settings)
+
+    @property
+    def layers_per_device(self) -> tuple[int, ...]:
+        return self.settings.layers_per_device or (self.settings.num_hidden_layers,)
+
+
+def make_plan(settings: Settings) -> Plan:
+    """Returns the plan for this process.
+
+    Raises:
+      ClusterError: If the variables that describe the run are malformed.
+      UsageError: If the launcher gives each replica another number of devices.
+    """
+    instance = find_instance()
+    # Set by `tfdist run`, and by the batch scripts and manifests that it writes.
+    is_launched = "TFDIST_NUM_LOCAL_REPLICAS" in os.environ
+    asked = settings.replication_factor
+    replicas = instance.num_local_replicas if is_launched else asked
+    plan = Plan(
+        settings=settings,
+        num_workers=instance.num_instances,
+        worker_index=instance.index,
+        local_replicas=replicas,
+        is_overridden=is_launched and asked not in (replicas, instance.num_total_replicas),
+    )
+    needed = len(plan.layers_per_device)
+    if is_launched and instance.devices_per_replica not in (1, needed):
+        raise UsageError(
+            f"the launcher gives a replica {instance.devices_per_replica} devices, and "
+            f"--layers-per-device has {needed} numbers. Start with --devices-per-replica {needed}."
+        )
+    return plan
+
+
+def training_input(plan: Plan, dataset: Dataset, first_step: int = 0) -> Callable[[], Any]:
+    """Returns the input_fn of this worker: its share of each step's micro-batches.
+
+    Args:
+      plan: The sizes.
+      dataset: The data.
+      first_step: The number of weight updates that were trained before.
+
+    Raises:
+      DataError: If there are fewer samples than a step takes.
+    """
+    settings = plan.settings
+    of_worker = settings.gradient_accumulation * plan.local_replicas
+    return dataset.input_fn(
+        micro_batch_size=settings.micro_batch_size,
+        micro_batches_per_step=of_worker * plan.num_workers,
+        share=(of_worker * plan.worker_index, of_worker),
+        first_step=first_step,
+    )
+
+
+def device_allocation(plan: Plan) -> list[tuple[str, int]]:
+    """Returns the parts of the model, in order, each with the index of its device."""
+    parts = [("Embedding", 0)]
+    layer = 0
+    for device, number in enumerate(plan.layers_per_device):
+        for _ in range(number):
+            parts.append((f"Encoder {layer:<2}", device))
+            layer += 1
+    return [*parts, ("Pooler", 0), ("Classifier", 0)]
+
+
+def weight_shapes(settings: Settings) -> dict[str, list[int]]:
+    """Returns the shape of each weight by its name; the decoder is the embedding."""
+    hidden, inner = settings.hidden_size, settings.inner_size
+    shapes: dict[str, list[int]] = {}
+
+    def add_norm(scope: str) -> None:
+        shapes.update({f"{scope}/LayerNorm/beta": [hidden], f"{scope}/LayerNorm/gamma": [hidden]})
+
+    def add_dense(scope: str, width: int, units: int) -> None:
+        shapes.update({f"{scope}/kernel": [width, units], f"{scope}/bias": [units]})
+
+    embeddings = "bert/embeddings"
+    shapes[f"{embeddings}/word_embeddings"] = [settings.vocab_size, hidden]
+    shapes[f"{embeddings}/token_type_embeddings"] = [2, hidden]
+    shapes[f"{embeddings}/position_embeddings"] = [settings.max_position_embeddings, hidden]
+    add_norm(embeddings)
+    for index in range(settings.num_hidden_layers):
+        layer = f"bert/encoder/layer_{index}"
+        for name in ("query", "key", "value"):
+            add_dense(f"{layer}/attention/self/{name}", hidden, hidden)
+        add_dense(f"{layer}/attention/output/dense", hidden, hidden)
+        add_norm(f"{layer}/attention/output")
+        add_dense(f"{layer}/intermediate/dense", hidden, inner)
+        add_dense(f"{layer}/output/dense", inner, hidden)
+        add_norm(f"{layer}/output")
+    add_dense("bert/pooler/dense", hidden, hidden)
+    add_dense("cls/predictions/transform/dense", hidden, hidden)
+    add_norm("cls/predictions/transform")
+    shapes["cls/predictions/output_bias"] = [settings.vocab_size]
+    shapes["cls/seq_relationship/output_weights"] = [2, hidden]
+    shapes["cls/seq_relationship/output_bias"] = [2]
+    return shapes
+
+
+def num_parameters(settings: Settings) -> int:
+    return sum(math.prod(shape) for shape in weight_shapes(settings).values())
+
+
+def memory_bytes(plan: Plan) -> float:
+    """Estimates the memory of the workers of one machine, if all of them are on it.
+
+    Weights, optimizer slots and reduced gradients are on the host of each worker. A replica has
+    gradients, their sums over micro-batches, and the activations of the micro-batches in flight.
+    """
+    settings = plan.settings
+    weights = BYTES * num_parameters(settings)
+    has_sums = settings.gradient_accumulation > 1
+    host = PROCESS_BYTES + weights * (1 + 2 + 1)  # Weights, two slots, reduced gradients.
+    replica = weights * (1 + has_sums + 1)  # Gradients, sums, copies of the weights.
+    return plan.num_workers * (host + plan.local_replicas * (replica + activation_bytes(plan)))
+
+
+def activation_bytes(plan: Plan) -> float:
+    """Estimates the activations of a replica between forward and backward pass."""
+    settings = plan.settings
+    words = settings.micro_batch_size * settings.sequence_length
+    width = BYTES * words * settings.hidden_size  # Of a tensor [batch, sequence, hidden].
+    scores = BYTES * words * settings.sequence_length * settings.num_attention_heads
+    layer = 12 * width + 3 * BYTES * words * settings.inner_size + 3 * scores
+    predictions = BYTES * settings.micro_batch_size * settings.mask_tokens * settings.vocab_size
+    total = 3.0 * predictions + layer  # Logits, and the layer whose gradient is computed.
+    kept = width if settings.recompute_checkpoint_every_layer else layer
+    for stage, number in enumerate(plan.layers_per_device):
+        total += number * kept * micro_batches_in_flight(plan, stage)
+    return total
+
+
+def micro_batches_in_flight(plan: Plan, stage: int) -> int:
+    """Returns the micro-batches whose activations a stage keeps at most."""
+    if plan.num_stages == 1 or plan.settings.pipeline_schedule == "sequential":
+        return 1
+    return max(1, 2 * (plan.num_stages - stage) - 1)  # Of the grouped schedule.
+
+
+def flops_of_sequence(settings: Settings) -> float:
+    """Returns the floating-point operations of a sequence, forward and backward.
+
+    A multiplication with its addition counts two; the backward pass takes twice the forward pass
+    (Kaplan et al., "Scaling Laws for Neural Language Models", 2020, table 1).
+    """
+    hidden, words = settings.hidden_size, settings.sequence_length
+    layer = words * (4 * hidden * hidden + 2 * hidden * settings.inner_size)
+    attention = 2 * words * words * hidden
+    heads = settings.mask_tokens * hidden * (hidden + settings.vocab_size) + hidden * hidden
+    return 6.0 * (settings.num_hidden_layers * (layer + attention) + heads)
+
+
+def measured_flops_per_s() -> float:
+    """Measures products of matrices with all cores, for about 0.2 seconds; the fastest counts."""
+    size = 1024
+    matrix = np.ones((size, size), np.float32)
+    times_s: list[float] = []
+    while sum(times_s) < 0.2:
+        start = time.perf_counter()
+        matrix @ matrix
+        times_s.append(time.perf_counter() - start)
+    return 2.0 * size**3 / min(times_s)
+
+
+def memory_of_machine() -> float:
+    """Returns the memory that this process may use, in bytes: the machine's, or its container's."""
+    total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.exists() else "max"
+    return total if text == "max" else min(total, float(text))
+
+
+def check_memory(plan: Plan) -> None:
+    """Refuses a training that this machine cannot hold.
+
+    Raises:
+      UsageError: With both numbers.
+    """
+    needed, has = memory_bytes(plan), memory_of_machine()
+    if needed > has:
+        raise UsageError(
+            f"this training needs about {needed / GB:.1f} GB, and this machine has "
+            f"{has / GB:.1f} GB.\nTake a smaller --micro-batch-size or fewer replicas, or start it "
+            "on more machines; --dry-run shows the plan."
+        )
+
+
+def describe(plan: Plan) -> str:
+    """Returns the plan as text, for --dry-run."""
+    settings = plan.settings
+    flops = flops_of_sequence(settings) * plan.samples_per_step
+    step_s = flops / (0.5 * measured_flops_per_s())  # Half of what a large product reaches.
+    needed, has = memory_bytes(plan), memory_of_machine()
+    fits = "" if needed <= has else ": this is too little"
+    stages = f", {settings.pipeline_schedule} schedule" if plan.num_stages > 1 else ""
+    lines = [
+        f"config: {settings.config}",
+        f"model: {settings.num_hidden_layers} layers of {settings.hidden_size}, "
+        f"{settings.num_attention_heads} heads, vocabulary of {settings.vocab_size}",
+        f"parameters: {num_parameters(settings):,}",
+        f"data: {settings.dataset}, {settings.sequence_length} words, "
+        f"{settings.mask_tokens} of them masked at most",
+        f"global_batch_size: {plan.global_batch_size} = micro-batch {settings.micro_batch_size} x "
+        f"accumulation {settings.gradient_accumulation} x {plan.local_replicas} replica(s) x "
+        f"{plan.num_workers} worker(s)",
+        f"training_steps: {settings.training_steps}, device_iterations: "
+        f"{settings.device_iterations}",
+        f"optimizer: {settings.optimizer}, learning rate {settings.learning_rate:g}, "
+        f"{settings.lr_schedule}, warm-up {settings.lr_warmup:g}",
+        f"stages: {plan.num_stages} on {len(plan.layers_per_device)} device(s) of each replica"
+        + stages,
+        *(f"  {part:<10} --> Device {device}" for part, device in device_allocation(plan)),
+        f"memory: about {needed / GB:.1f} GB; this machine has {has / GB:.1f} GB{fits}",
+        f"time of a step: about {_duration(step_s)} on this machine's "
+        f"{len(os.sched_getaffinity(0))} core(s), longer for small models "
+        f"({flops / 1e9:,.0f} GFLOP)",
+    ]
+    return "\n".join(lines)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

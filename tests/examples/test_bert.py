@@ -1,0 +1,178 @@
+"""The program `examples/bert/run_pretraining.py`: layouts, log, resume, checkpoints."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from bert_program import (
+    LENGTH,
+    SCRIPT,
+    TINY,
+    WORDS,
+    BertRun,
+    bert_modules,
+    load,
+    run_bert,
+    write_records,
+)
+
+ONE_DEVICE = ["--layers-per-device", "2"]
+LAYOUTS = {
+    "pipeline": [],
+    "two replicas": [*ONE_DEVICE, "--replication-factor", "2"],
+    "two replicas of a pipeline": [
+        *("--replication-factor", "2", "--pipeline-schedule", "sequential"),
+    ],
+}
+RESUME = "--resume-training-from-checkpoint"
+HALF = ["--gradient-accumulation", "4"]
+NUMBER = r"\d+\.\d+"
+STEP = (
+    r"Step: \d+ / 19 - LR: 1\.00e-02 - total loss: N - mlm_loss: N - nsp_loss: N - "
+    r"mlm_acc: N % - nsp_acc: N %: throughput: N samples/sec"
+)
+# The log of the original, block by block.
+TEMPLATE = [
+    "Using config: unit_test",
+    "-{19} Data Loading Started -{18}",
+    "Data loaded in N(e-05)? secs",
+    "-{59}",
+    "-{20} Device Allocation -{20}",
+    r"Embedding  --> Device 0 \(/device:CPU:1\)",
+    r"Encoder 0  --> Device 1 \(/device:CPU:2\)",
+    r"Encoder 1  --> Device 2 \(/device:CPU:3\)",
+    r"Pooler     --> Device 0 \(/device:CPU:1\)",
+    r"Classifier --> Device 0 \(/device:CPU:1\)",
+    "-{59}",
+    "-{10} Compilation/Loading from Cache Started -{9}",
+    "Compiled/Loaded model in N secs",
+    "-{59}",
+    "-{21} Training Started -{20}",
+    *[STEP] * 20,
+    "-{59}",
+    "-{20} Training Metrics -{21}",
+    "global_batch_size: 16",
+    "device_iterations: 1",
+    "training_steps: 20",
+    "Training time: N secs",
+    "-{59}",
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Options for records that differ in their number of masked words."""
+    path = tmp_path_factory.mktemp("records") / "part-0.tfrecord"
+    write_records(path, 64)
+    return ["--dataset", "pretraining", "--input-files", str(path)]
+
+
+@pytest.fixture(scope="module")
+def alone(data: list[str]) -> BertRun:
+    """A run of 20 steps on one device."""
+    return run_bert(*TINY, *data, *ONE_DEVICE)
+
+
+def _assert_equal(steps: list[dict[str, float]], others: list[dict[str, float]]) -> None:
+    assert [one["step"] for one in steps] == [one["step"] for one in others]
+    for one, other in zip(steps, others, strict=True):
+        assert one == pytest.approx(other, abs=5e-6, rel=5e-6)
+
+
+def test_the_first_losses_are_those_of_guessing(alone: BertRun) -> None:
+    assert alone.steps[0]["mlm_loss"] == pytest.approx(np.log(WORDS), abs=0.15)
+    assert alone.steps[0]["nsp_loss"] == pytest.approx(np.log(2), abs=0.15)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_logs_the_losses_of_one_device(
+    alone: BertRun, data: list[str], layout: str
+) -> None:
+    share = HALF if "replicas" in layout else []
+    run = run_bert(*TINY, *data, *LAYOUTS[layout], *share)
+    assert run.code == 0
+    assert len(run.steps) == 20
+    _assert_equal(run.steps, alone.steps)
+    if layout == "pipeline":
+        for line, pattern in zip(run.lines, TEMPLATE, strict=True):
+            assert re.fullmatch(pattern.replace("N", NUMBER), line)
+
+
+def test_a_resumed_run_logs_the_losses_of_an_undisturbed_one(
+    alone: BertRun, data: list[str], tmp_path: Path
+) -> None:
+    options = [*ONE_DEVICE, "--checkpoint-output-dir", str(tmp_path)]
+    options += ["--checkpoint-steps", "5"]
+    first = run_bert(*TINY, *data, *options, "--training-steps", "9")
+    assert f"Saving checkpoint for step 5 to: {tmp_path}/model.ckpt-5" in first.lines
+    # The layout may change, and step 10 comes after step 9.
+    middle = run_bert(*TINY, *data, *options[2:], "--training-steps", "10", RESUME)
+    last = run_bert(*TINY, *data, *options, RESUME, "--evaluate", "--export-dir", str(tmp_path))
+    _assert_equal([*first.steps, *middle.steps, *last.steps], alone.steps)
+    assert "---- Forwarding Data Loader until Checkpoint Step 10 ----" in last.lines
+    _check_evaluation(last.figures)
+    _check_export(last.figures["exported"])
+    _check_other_programs_checkpoint(str(tmp_path / "model.ckpt-9"), data)
+
+
+def _check_evaluation(figures: dict[str, Any]) -> None:
+    assert figures["held_out_global_step"] == 20
+    assert 0 < figures["held_out_mlm_loss"] < figures["held_out_loss"] + 1
+    assert 0 <= figures["held_out_nsp_acc"] <= 100
+
+
+def _check_export(path: str) -> None:
+    encoder = tf.saved_model.load(path).signatures["serving_default"]
+    names = ("input_ids", "input_mask", "segment_ids")
+    given = {name: tf.ones([3, LENGTH], tf.int32) for name in names}
+    outputs = encoder(**given)
+    assert outputs["sequence_output"].shape == [3, LENGTH, 16]
+    assert outputs["pooled_output"].shape == [3, 16]
+
+
+def _check_other_programs_checkpoint(path: str, data: list[str]) -> None:
+    """Loads the weights of a checkpoint alone, and refuses those of another model."""
+    saved = dict(tf.train.list_variables(path))
+    with bert_modules():
+        wanted = load("plan").weight_shapes(load("arguments").parse(TINY)[0])
+    assert {name: saved.get(name) for name in wanted} == wanted
+    assert "bert/encoder/layer_0/attention/self/query/kernel" in wanted
+    one_step = [*ONE_DEVICE, "--training-steps", "1"]
+    started = run_bert(*TINY, *data, *one_step, "--checkpoint-input-dir", path)
+    assert started.figures["global_step"] == 1
+    assert started.steps[0]["mlm_loss"] < np.log(WORDS) - 0.1
+    wider = ["--hidden-size", "32", "--checkpoint-input-dir", path]
+    refused = run_bert(*TINY, *data, *one_step, *wider)
+    assert refused.code == 2
+    said = "bert/embeddings/word_embeddings has shape [100, 16] there, and has shape [100, 32]"
+    assert said in refused.lines[-2]
+
+
+def test_two_workers_log_once_what_one_logs(
+    alone: BertRun, data: list[str], fake_cluster: Any
+) -> None:
+    arguments = [*TINY, *data, *HALF, *ONE_DEVICE]
+    workers = fake_cluster.run_script([SCRIPT, *arguments], engine="grpc", num_workers=2)
+    assert workers[1].stdout == ""
+    shown = [re.findall(r"loss: (\d+\.\d+)", line) for line in workers[0].stderr.splitlines()]
+    expected = [re.findall(r"loss: (\d+\.\d+)", line) for line in alone.lines]
+    assert [found for found in shown if found] == [found for found in expected if found]
+    assert "Step:" not in workers[1].stderr
+
+
+def test_the_bar_ends_full_and_the_compilation_is_shown() -> None:
+    options = [value for value in TINY if value != "--disable-progress-bar"]
+    run = run_bert(*options, *ONE_DEVICE, "--training-steps", "2")
+    assert any(re.match(r"Graph compilation: 100%\|.{10}\| 100/100 \[", one) for one in run.lines)
+    bars = [line for line in run.lines if line.startswith("Step: 1 / 1 - LR: 1.00e-02")]
+    assert re.search(r"100%\|.{10}\| 2/2 \[", bars[-1])
+    assert "throughput: " in bars[-1]
+
+
+def test_compile_only_ends_before_the_first_step() -> None:
+    run = run_bert(*TINY, "--compile-only")
+    assert run.lines[-1].endswith("Exiting now as '--compile-only' argument was passed.")
+    assert run.steps == []
