@@ -25,8 +25,8 @@ FEATURES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**SHARED, "accumulation": 4, "normalizes": True},
     ),
     "weighted": (
-        {**SHARED, "recomputes": True, "accumulation": 4, "is_weighted": True},
-        {**SHARED, "is_weighted": True},
+        {**SHARED, "recomputes": True, "accumulation": 4, "is_weighted": True, "reports": True},
+        {**SHARED, "is_weighted": True, "reports": True},
     ),
 }
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -128,6 +128,8 @@ def test_each_layout_trains_as_one_device_with_the_whole_batch(
         if len(one["reported"]) == len(alone["reported"]):  # Without a loop of steps.
             loss = alone["reported"]
             np.testing.assert_allclose(one["reported"], loss, atol=2e-6, err_msg=str(case))
+            metrics = alone["metrics"]
+            np.testing.assert_allclose(one["metrics"], metrics, atol=2e-6, err_msg=str(case))
         for name, value in one["values"].items():
             for other in others:
                 assert np.array_equal(value, other["values"][name]), (case, name)

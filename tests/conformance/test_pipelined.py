@@ -1,6 +1,5 @@
 """Workers with a pipeline each compute what one pipeline with all their micro-batches does."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,71 +10,104 @@ ENGINES = ["grpc", "horovod"]
 VARIABLES = {"table", "hidden", "bias"}
 
 
-@pytest.fixture(scope="module")
-def run_pipeline() -> Callable[..., dict[str, Any]]:
-    """A function that trains a pipeline of two stages, and returns its results."""
-    import pipelined_training
+# Each training of two workers, and that of one worker which gives the same numbers. Those with the
+# most devices come first.
+PLAIN = "one replica"
+ALONE = {"count": 8}
+REPLICAS = {"num_replicas": 2, "micro_batch": 2, "count": 4, "is_weighted": True}
+TRAININGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "replicas": (
+        {**REPLICAS, "spec": (("pipeline_schedule", "grouped"), ("device_mapping", (1, 0)))},
+        {**ALONE, "is_weighted": True},
+    ),
+    "loop of replicas": (
+        {**REPLICAS, "iterations": 3, "spec": (("recomputation", True),)},
+        {**ALONE, "iterations": 3, "is_weighted": True},
+    ),
+    PLAIN: ({"count": 4}, ALONE),
+}
 
-    return pipelined_training.run_pipeline
+
+def _run_all(engine: str, folder: str, trainings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    from pipelined_training import run_pipelines
+
+    return run_pipelines(engine, folder, trainings)
 
 
 @pytest.fixture(scope="module")
 def told_before() -> dict[str, list[dict[str, Any]]]:
-    """The results of `alone` and `workers` so far, by engine."""
+    """The results of `alone` and `all_workers` so far, by engine: for each worker by training."""
     return {}
 
 
 @pytest.fixture
-def alone(told_before: Any, run_pipeline: Any, fake_cluster: Any, tmp_path: Path) -> dict[str, Any]:
+def alone(told_before: Any, fake_cluster: Any, tmp_path: Path) -> dict[str, Any]:
     if "none" not in told_before:
-        told_before["none"] = fake_cluster.run(
-            run_pipeline, "none", str(tmp_path / "alone"), 8, engine="none", ends_early=-1
-        )
-    return told_before["none"][0]
+        trainings = [of_one for _, of_one in TRAININGS.values()]
+        folder = str(tmp_path / "alone")
+        [told] = fake_cluster.run(_run_all, "none", folder, trainings, engine="none")
+        told_before["none"] = dict(zip(TRAININGS, told, strict=True))
+    return told_before["none"]
 
 
 @pytest.fixture(params=ENGINES)
-def workers(
-    request: Any, told_before: Any, run_pipeline: Any, fake_cluster: Any, tmp_path: Path
+def all_workers(
+    request: Any, told_before: Any, fake_cluster: Any, tmp_path: Path
 ) -> list[dict[str, Any]]:
     engine, folder = request.param, str(tmp_path / "workers")
     if engine not in told_before:
-        told_before[engine] = fake_cluster.run(
-            run_pipeline, engine, folder, 4, engine=engine, num_workers=2, ends_early=-1
-        )
+        trainings = [of_two for of_two, _ in TRAININGS.values()]
+        arguments = (_run_all, engine, folder, trainings)
+        told = fake_cluster.run(*arguments, engine=engine, num_workers=2)
+        told_before[engine] = [dict(zip(TRAININGS, one, strict=True)) for one in told]
     return told_before[engine]
 
 
+@pytest.fixture
+def workers(all_workers: Any) -> list[dict[str, Any]]:
+    """The results of the workers with one replica."""
+    return [worker[PLAIN] for worker in all_workers]
+
+
+@pytest.mark.parametrize("training", TRAININGS)
 def test_two_workers_equal_one_with_all_micro_batches(
-    workers: list[dict[str, Any]], alone: dict[str, Any]
+    all_workers: list[dict[str, Any]], alone: dict[str, Any], training: str
 ) -> None:
-    assert alone["values"].keys() == workers[0]["values"].keys() >= VARIABLES
-    assert workers[0]["values"]["global_step"] == 3
-    for name, value in alone["values"].items():
-        np.testing.assert_allclose(workers[0]["values"][name], value, atol=1e-6, err_msg=name)
+    found, expected = all_workers[0][training], alone[training]
+    assert expected["values"].keys() == found["values"].keys() >= VARIABLES
+    assert found["values"]["global_step"] == 3
+    for name, value in expected["values"].items():
+        np.testing.assert_allclose(found["values"][name], value, atol=1e-6, err_msg=name)
+    np.testing.assert_allclose(found["reported"], expected["reported"], atol=2e-6)
+    assert len(found["reported"][0]) == (1 if training == PLAIN else 2)
 
 
-def test_the_workers_weights_are_bit_equal(workers: list[dict[str, Any]]) -> None:
-    for name, value in workers[0]["values"].items():
-        assert np.array_equal(value, workers[1]["values"][name]), name
+def test_the_workers_weights_are_bit_equal(all_workers: list[dict[str, Any]]) -> None:
+    one, other = all_workers
+    for training in TRAININGS:
+        assert one[training]["reported"] == other[training]["reported"]
+        for name, value in one[training]["values"].items():
+            assert np.array_equal(value, other[training]["values"][name]), (training, name)
 
 
 def test_each_gradient_is_reduced_once_a_step_and_on_the_host(
-    request: Any, workers: list[dict[str, Any]]
+    request: Any, all_workers: list[dict[str, Any]], workers: list[dict[str, Any]]
 ) -> None:
     gradients = ("all_reduce", "CPU:0")
     loss_and_agreement = ("all_reduce_1", "CPU:0")
-    if request.node.callspec.params["workers"] == "grpc":
+    if request.node.callspec.params["all_workers"] == "grpc":
         expected = [gradients]  # The loss and the agreement travel with them: all are small.
     else:
         expected = [gradients, loss_and_agreement]
+    for worker in all_workers:
+        for told in worker.values():
+            for gradient in (
+                "bias (float32 (9,))",
+                "table (float32 (9, 4))",
+                "hidden (float32 (4, 4))",
+            ):
+                assert told["reduced"].count(gradient) == 1, told["reduced"]
     for worker in workers:
-        for gradient in (
-            "bias (float32 (9,))",
-            "table (float32 (9, 4))",
-            "hidden (float32 (4, 4))",
-        ):
-            assert worker["reduced"].count(gradient) == 1, worker["reduced"]
         reductions = [
             (name.split("/")[0], place)
             for name, op, place in worker["ops"]
@@ -96,13 +128,27 @@ def test_each_stage_runs_on_its_own_device(workers: list[dict[str, Any]]) -> Non
         }
 
 
+def test_each_replica_has_its_own_devices(all_workers: list[dict[str, Any]]) -> None:
+    for worker in all_workers:
+        places: dict[str, set[str]] = {}
+        for function, place in worker["replicas"]["calls"]:
+            places.setdefault(function, set()).add(place)
+        stage_0, stage_1 = {"CPU:2", "CPU:4"}, {"CPU:1", "CPU:3"}  # By the device_mapping.
+        assert places == {
+            "forward_0_": stage_0,
+            "backward_0": stage_0,
+            "forward_1_": stage_1,
+            "backward_1": stage_1,
+        }
+
+
 def test_a_server_that_lacks_a_device_is_named(workers: list[dict[str, Any]]) -> None:
     for worker in workers:
         if worker["refused"]:
             assert worker["refused"] == (
-                "the server of this worker was started with 3 logical CPUs, and 4 are needed now: "
+                "the server of this worker was started with 5 logical CPUs, and 6 are needed now: "
                 "it cannot get more. Train the model that needs most devices first, or start the "
-                "run with `tfdist run --devices-per-replica 3`."
+                "run with `tfdist run --devices-per-replica 5`."
             )
     assert {bool(w["refused"]) for w in workers} == {
         any(op == "QueueEnqueueV2" for _, op, _ in workers[0]["ops"])
@@ -111,10 +157,11 @@ def test_a_server_that_lacks_a_device_is_named(workers: list[dict[str, Any]]) ->
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_all_workers_stop_where_the_first_ones_input_ends(
-    run_pipeline: Any, fake_cluster: Any, tmp_path: Path, engine: str
+    fake_cluster: Any, tmp_path: Path, engine: str
 ) -> None:
+    trainings = [{**REPLICAS, "ends_early": 1}]
     workers = fake_cluster.run(
-        run_pipeline, engine, str(tmp_path), 4, engine=engine, num_workers=2, ends_early=1
+        _run_all, engine, str(tmp_path), trainings, engine=engine, num_workers=2
     )
     # One micro-batch short of a third step.
-    assert [worker["values"]["global_step"] for worker in workers] == [2, 2]
+    assert [worker["values"]["global_step"] for [worker] in workers] == [2, 2]

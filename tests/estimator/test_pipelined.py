@@ -12,7 +12,7 @@ import tf_keras
 
 import tfdist.estimator as tfe
 from tfdist.estimator import OptimizerFunctionOutput, PipelineEstimatorSpec
-from tfdist.strategies import LocalStrategy
+from tfdist.strategies import DeviceError, LocalStrategy
 from tfdist.training import LAMB, ClippedOptimizer, LossScaleOptimizer, warmup
 from tfdist.training.optimizer import loss_to_differentiate
 
@@ -62,6 +62,16 @@ STAGES = [_first, _second, _third]
 def _loss(logits: Any, labels: Any) -> Any:
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     return tf.reduce_mean(losses)
+
+
+def _weighted_values(logits: Any, labels: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """Returns the loss as a mean over counts, NaN without any; their sum; and the accuracy."""
+    labels, counts = labels
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    is_right = tf.cast(tf.equal(tf.argmax(logits, 1), labels), tf.float32)
+    total = tf.reduce_sum(counts)
+    accuracy = tf.reduce_sum(is_right * counts) / total
+    return tf.reduce_sum(losses * counts) / total, total, {"accuracy": accuracy}
 
 
 def _metrics(logits: Any, labels: Any) -> dict[str, Any]:
@@ -114,9 +124,13 @@ def _plain(
     return model_fn
 
 
-def _estimator(model_fn: Any, folder: Path, *, loops: int = 1, **settings: Any) -> tfe.Estimator:
+def _estimator(
+    model_fn: Any, folder: Path, *, loops: int = 1, replicas: int = 1, **settings: Any
+) -> tfe.Estimator:
     on_host = settings.pop("variables_on_host", True)
-    device = tfe.DeviceConfig(iterations_per_loop=loops, variables_on_host=on_host)
+    device = tfe.DeviceConfig(
+        iterations_per_loop=loops, variables_on_host=on_host, num_replicas=replicas
+    )
     config = tfe.RunConfig(
         device=device, save_checkpoints_steps=1000, save_summary_steps=1, **settings
     )
@@ -149,18 +163,23 @@ def trained_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., d
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "loops", "options"),
+    ("optimizer", "loops", "replicas", "options"),
     [
-        ("adam", 1, {}),
-        ("adam", 3, {}),
-        ("momentum", 1, {"pipeline_schedule": "grouped"}),
-        ("momentum", 3, {"pipeline_schedule": "sequential"}),
-        ("adam", 1, {"recomputation": True}),
-        ("keras", 1, {}),
-        ("lamb", 3, {}),
-        ("scaled", 3, {}),
-        ("sgd", 1, {"pipeline_schedule": "grouped", "device_mapping": [0, 1, 0]}),
-        ("sgd", 1, {"reduction_method": "sum"}),
+        ("adam", 1, 1, {}),
+        ("adam", 3, 1, {}),
+        ("momentum", 1, 1, {"pipeline_schedule": "grouped"}),
+        ("momentum", 3, 1, {"pipeline_schedule": "sequential"}),
+        ("adam", 1, 1, {"recomputation": True}),
+        ("keras", 1, 1, {}),
+        ("lamb", 3, 1, {}),
+        ("scaled", 3, 1, {}),
+        ("sgd", 1, 1, {"pipeline_schedule": "grouped", "device_mapping": [0, 1, 0]}),
+        ("sgd", 1, 1, {"reduction_method": "sum"}),
+        ("adam", 1, 2, {}),
+        ("momentum", 3, 2, {"pipeline_schedule": "grouped", "device_mapping": [0, 1, 0]}),
+        ("scaled", 3, 2, {"pipeline_schedule": "sequential"}),
+        ("keras", 1, 2, {"recomputation": True}),
+        ("sgd", 1, 2, {"reduction_method": "sum"}),
     ],
     ids=str,
 )
@@ -170,11 +189,12 @@ def test_a_pipeline_trains_as_one_device_does_with_the_whole_batch(
     trained_plainly: Any,
     optimizer: str,
     loops: int,
+    replicas: int,
     options: dict[str, Any],
 ) -> None:
     model_fn = _pipelined(optimizer=optimizer, **options)
-    estimator = _estimator(model_fn, tmp_path, loops=loops)
-    estimator.train(_input_fn(MICRO))
+    estimator = _estimator(model_fn, tmp_path, loops=loops, replicas=replicas)
+    estimator.train(_input_fn(MICRO // replicas))
     factor = COUNT if options.get("reduction_method") == "sum" else 1.0
     trained = weights(estimator)
     _assert_same(trained, trained_plainly(optimizer, factor))
@@ -262,11 +282,18 @@ def test_keras_layers_are_made_in_stages(tmp_path: Path, weights: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "loops", "has_strategy"),
-    [("v1", 1, False), ("v1", 3, True), ("tf_keras", 3, False), ("tf_keras", 1, True)],
+    ("kind", "loops", "has_strategy", "replicas"),
+    [
+        ("v1", 1, False, 1),
+        ("v1", 3, True, 1),
+        ("tf_keras", 3, False, 1),
+        ("tf_keras", 1, True, 1),
+        ("v1", 3, False, 2),
+        ("tf_keras", 1, False, 2),
+    ],
 )
 def test_each_micro_batch_moves_the_statistics_of_batch_norm_once(
-    tmp_path: Path, kind: str, loops: int, has_strategy: bool
+    tmp_path: Path, kind: str, loops: int, has_strategy: bool, replicas: int
 ) -> None:
     def normalized(x: Any, y: Any) -> Any:
         if kind == "v1":
@@ -278,16 +305,17 @@ def test_each_micro_batch_moves_the_statistics_of_batch_norm_once(
 
     settings = {"train_distribute": LocalStrategy(1)} if has_strategy else {}
     model_fn = _pipelined([normalized, one, _third])
-    estimator = _estimator(model_fn, tmp_path, loops=loops, **settings)
-    estimator.train(_input_fn(MICRO))
-    mean, variance = np.zeros(5), np.ones(5)
-    for batch in X.reshape(-1, MICRO, 5):
-        mean += (batch.mean(0) - mean) * 0.5
-        variance += (batch.var(0) - variance) * 0.5
+    estimator = _estimator(model_fn, tmp_path, loops=loops, replicas=replicas, **settings)
+    estimator.train(_input_fn(MICRO // replicas))
+    # Each replica has statistics of its own, which are averaged when they are saved.
+    mean, variance = np.zeros([replicas, 5]), np.ones([replicas, 5])
+    for i, batch in enumerate(X.reshape(-1, MICRO // replicas, 5)):
+        mean[i % replicas] += (batch.mean(0) - mean[i % replicas]) * 0.5
+        variance[i % replicas] += (batch.var(0) - variance[i % replicas]) * 0.5
     found = {n.split("/")[-1]: n for n in estimator.get_variable_names()}
     value = estimator.get_variable_value
-    np.testing.assert_allclose(value(found["moving_mean"]), mean, atol=1e-6)
-    np.testing.assert_allclose(value(found["moving_variance"]), variance, atol=1e-6)
+    np.testing.assert_allclose(value(found["moving_mean"]), mean.mean(0), atol=1e-6)
+    np.testing.assert_allclose(value(found["moving_variance"]), variance.mean(0), atol=1e-6)
 
 
 def test_dropout_draws_anew_for_each_micro_batch_and_alike_in_backward(
@@ -312,6 +340,140 @@ def _trained_without_dropout(folder: Path) -> dict[str, Any]:
     return {"first": estimator.get_variable_value("first")}
 
 
+# A mean over unequal weights, and what is reported.
+
+COUNTS = random.randint(1, 20, len(Y)).astype(np.float32)
+COUNTS[MICRO * COUNT + MICRO : MICRO * COUNT + 3 * MICRO] = 0  # Micro-batches of the second step.
+WEIGHTED = (X, (Y, COUNTS))
+
+
+def _weighted_pipeline(
+    optimizer: str = "momentum", is_told: bool = True, **options: Any
+) -> Callable[..., PipelineEstimatorSpec]:
+    def optimizer_function(logits: Any, labels: Any) -> OptimizerFunctionOutput:
+        loss, total, metrics = _weighted_values(logits, labels)
+        told = {"loss_weight": total} if is_told else {}
+        return OptimizerFunctionOutput(OPTIMIZERS[optimizer](), loss, metrics=metrics, **told)
+
+    return _pipelined(optimizer_function=optimizer_function, **options)
+
+
+def _weighted_plain(features: Any, labels: Any, mode: str, params: Any) -> tfe.EstimatorSpec:
+    loss, total, metrics = _weighted_values(*_third(*_second(*_first(features, labels))))
+    chosen = OPTIMIZERS[params["optimizer"]]()
+    gradients, variables = zip(*chosen.compute_gradients(loss), strict=True)
+
+    def apply(*on_host: Any) -> Any:
+        return chosen.apply_gradients(zip(on_host, variables, strict=True))
+
+    return tfe.EstimatorSpec(
+        mode,
+        loss=loss,
+        loss_weight=total,
+        host_call=(apply, gradients),
+        training_metrics=metrics,
+    )
+
+
+class _Reported(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+    """Records the loss and the accuracy of each session call."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+
+    def before_run(self, run_context: Any) -> Any:
+        loss = run_context.original_args.fetches[1]
+        return v1.train.SessionRunArgs([loss, "accuracy:0"])
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.values.append(run_values.results)
+
+
+@pytest.fixture(scope="module")
+def weighted_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    known: dict[str, Any] = {}
+
+    def weighted_plainly(optimizer: str) -> Any:
+        if optimizer not in known:
+            folder, hook = tmp_path_factory.mktemp("weighted"), _Reported()
+            estimator = tfe.Estimator(_weighted_plain, folder, params={"optimizer": optimizer})
+            estimator.train(_input_fn(MICRO * COUNT, WEIGHTED), hooks=[hook])
+            names = estimator.get_variable_names()
+            known[optimizer] = {n: estimator.get_variable_value(n) for n in names}, hook.values
+        return known[optimizer]
+
+    return weighted_plainly
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "loops", "replicas", "options"),
+    [
+        ("momentum", 1, 1, {}),
+        ("scaled", 1, 2, {"recomputation": True}),
+        ("momentum", 1, 4, {"pipeline_schedule": "grouped", "device_mapping": [0, 1, 0]}),
+        ("momentum", 3, 2, {"pipeline_schedule": "sequential"}),
+    ],
+    ids=str,
+)
+def test_each_micro_batch_counts_by_its_loss_weight(
+    tmp_path: Path,
+    weights: Any,
+    weighted_plainly: Any,
+    optimizer: str,
+    loops: int,
+    replicas: int,
+    options: dict[str, Any],
+) -> None:
+    model_fn, hook = _weighted_pipeline(optimizer, **options), _Reported()
+    estimator = _estimator(model_fn, tmp_path, loops=loops, replicas=replicas)
+    estimator.train(_input_fn(MICRO // replicas, WEIGHTED), hooks=[hook])
+    values, reported = weighted_plainly(optimizer)
+    _assert_same(weights(estimator), values)
+    if loops > 1:
+        shares = COUNTS.reshape(STEPS, -1).sum(1)
+        reported = [np.average(reported, axis=0, weights=shares)]
+    np.testing.assert_allclose(hook.values, reported, atol=2e-6)
+
+
+def test_a_step_without_any_weight_moves_nothing(tmp_path: Path, weights: Any) -> None:
+    counts = COUNTS.copy()
+    counts[MICRO * COUNT : 2 * MICRO * COUNT] = 0
+    kept = np.r_[0 : MICRO * COUNT, 2 * MICRO * COUNT : len(Y)]
+    trained = []
+    for folder, rows in (("all", slice(None)), ("kept", kept)):
+        for replicas in (1, 2):
+            estimator = _estimator(
+                _weighted_pipeline(), tmp_path / f"{folder}{replicas}", replicas=replicas
+            )
+            data = (X[rows], (Y[rows], counts[rows]))
+            estimator.train(_input_fn(MICRO // replicas, data))
+            trained.append(weights(estimator))
+    assert [int(one.pop("global_step")) for one in trained] == [3, 3, 2, 2]
+    for other in trained[1:]:
+        _assert_same(other, trained[0])
+
+
+def test_without_the_loss_weight_the_numbers_differ(tmp_path: Path, weights: Any) -> None:
+    trained = []
+    for is_told in (True, False):
+        estimator = _estimator(_weighted_pipeline(is_told=is_told), tmp_path / str(is_told))
+        estimator.train(_input_fn(MICRO, WEIGHTED), steps=1)
+        trained.append(weights(estimator)["third_one"])
+    assert np.abs(trained[0] - trained[1]).max() > 1e-3
+
+
+def test_metrics_are_logged_and_summaries_are_written(
+    tmp_path: Path, logged: list[str], read_events: Any, weighted_plainly: Any
+) -> None:
+    logging = v1.train.LoggingTensorHook(["accuracy"], every_n_iter=1)
+    estimator = _estimator(_weighted_pipeline(), tmp_path, replicas=2)
+    estimator.train(_input_fn(MICRO // 2, WEIGHTED), hooks=[logging], steps=1)
+    [_, accuracy], *_ = weighted_plainly("momentum")[1]
+    [(step, value)] = read_events(tmp_path)["accuracy"]
+    assert (step, value) == (1, pytest.approx(accuracy, abs=2e-6))
+    assert any(line.startswith("accuracy = ") for line in logged)
+
+
 # Evaluating, predicting, exporting.
 
 
@@ -321,14 +483,30 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tfe.Estimator:
     return estimator.train(_input_fn(MICRO))
 
 
-def _as_trained(model_fn: Any, trained: tfe.Estimator) -> tfe.Estimator:
-    return tfe.Estimator(model_fn, trained.model_dir)
+def _as_trained(model_fn: Any, trained: tfe.Estimator, replicas: int = 1) -> tfe.Estimator:
+    config = tfe.RunConfig(device=tfe.DeviceConfig(num_replicas=replicas))
+    return tfe.Estimator(model_fn, trained.model_dir, config)
 
 
-def test_evaluate_tells_what_one_device_tells(trained: tfe.Estimator) -> None:
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_evaluate_tells_what_one_device_tells(trained: tfe.Estimator, replicas: int) -> None:
     # The last batch is smaller, which is refused in training alone.
     input_fn: Any = lambda: tf.data.Dataset.from_tensor_slices((X, Y)).batch(10)  # noqa: E731
-    _assert_same(trained.evaluate(input_fn), _as_trained(_plain(), trained).evaluate(input_fn))
+    places: dict[str, set[str]] = {}
+
+    def stage(number: int) -> Callable[..., Any]:
+        def placed(x: Any, y: Any) -> Any:
+            places.setdefault(str(number), set()).add(tf.identity(x).device)
+            return STAGES[number](x, y)
+
+        return placed
+
+    pipelined = _as_trained(_pipelined([stage(i) for i in range(3)]), trained, replicas)
+    plain = _as_trained(_plain(), trained, replicas)
+    _assert_same(pipelined.evaluate(input_fn), plain.evaluate(input_fn))
+    assert places == {
+        str(i): {f"/device:CPU:{1 + i + 3 * r}" for r in range(replicas)} for i in range(3)
+    }
 
 
 def _logits(trained: tfe.Estimator) -> Any:
@@ -381,8 +559,9 @@ def test_added_metrics_are_evaluated_and_the_new_estimator_trains(
     def mean_label(labels: Any) -> dict[str, Any]:
         return {"mean_label": v1.metrics.mean(labels)}
 
-    estimator = tfe.add_metrics(_estimator(_pipelined(optimizer="adam"), tmp_path), mean_label)
-    estimator.train(_input_fn(MICRO))
+    own = _estimator(_pipelined(optimizer="adam"), tmp_path, replicas=2)
+    estimator = tfe.add_metrics(own, mean_label)
+    estimator.train(_input_fn(MICRO // 2))
     _assert_same(weights(estimator), trained_plainly("adam"))
     assert estimator.evaluate(_input_fn(8))["mean_label"] == pytest.approx(Y.mean())
 
@@ -556,7 +735,44 @@ def test_an_output_of_another_kind_is_refused(opt: Any, loss: Any, message: str)
         )
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"loss_weight": -1.0}, r"loss_weight must not be negative, got -1\.0"),
+        ({"loss_weight": [1.0]}, r"loss_weight must be a scalar number, got shape \(1,\)"),
+        ({"metrics": [1.0]}, "must be a dict of name to tensor, got"),
+        ({"metrics": {"a": 1.0}}, "training metric 'a' must be Tensor, given: 1.0"),
+        ({"metrics": {"a": [1.0]}}, r"metric 'a' must be a scalar of floating .* shape \(1,\)"),
+        ({"metrics": {"a b": []}}, "'a b' is no name for a training metric: use letters"),
+        ({"metrics": {"loss": []}}, "'loss' is no name .* The loss is reported by itself"),
+    ],
+    ids=str,
+)
+def test_a_loss_weight_or_metric_of_another_kind_is_refused(
+    given: dict[str, Any], message: str
+) -> None:
+    def as_tensor(value: Any) -> Any:
+        return tf.constant(value) if isinstance(value, list) else value
+
+    with tf.Graph().as_default(), pytest.raises((TypeError, ValueError), match=message):
+        weight = as_tensor(given.get("loss_weight"))
+        metrics = given.get("metrics")
+        if isinstance(metrics, dict):
+            metrics = {name: as_tensor(value) for name, value in metrics.items()}
+        OptimizerFunctionOutput(OPTIMIZERS["sgd"](), tf.constant(1.0), weight, metrics)
+
+
 # What is refused, when the model is built.
+
+
+def _reports_a_taken_name(logits: Any, labels: Any) -> OptimizerFunctionOutput:
+    mean = tf.reduce_mean(logits, name="mean")
+    return OptimizerFunctionOutput(OPTIMIZERS["sgd"](), mean, metrics={"mean": mean})
+
+
+def _has_a_negative_weight(logits: Any, labels: Any) -> OptimizerFunctionOutput:
+    loss = _loss(logits, labels)
+    return OptimizerFunctionOutput(OPTIMIZERS["sgd"](), loss, loss_weight=-loss)
 
 
 def test_accumulation_of_the_device_is_refused(tmp_path: Path) -> None:
@@ -598,17 +814,31 @@ def _uses_an_updater(x: Any, y: Any) -> Any:
         (_pipelined(optimizer_function=_loss), "must return .*OptimizerFunctionOutput, got <tf"),
         (_pipelined([_uses_an_updater, _first]), "UPDATE_OPS has PrintV2 at test_pipelined.py"),
         (
+            _pipelined(optimizer_function=_reports_a_taken_name),
+            "metric 'mean' gets a tensor of that name, and the model has one of that name already",
+        ),
+        (
+            _pipelined(optimizer_function=_has_a_negative_weight, reduction_method="sum"),
+            'reduction_method="sum" adds up .* Set reduction_method="mean", or leave loss_weight',
+        ),
+        (
             _pipelined([lambda x, y: (x[:, :3], y), lambda x, y: (x, y)]),
             "no variable of the pipeline gets a gradient",
         ),
     ],
-    ids=["features", "spec", "mode", "body", "output", "update", "nothing"],
+    ids=["features", "spec", "mode", "body", "output", "update", "name", "sum", "nothing"],
 )
 def test_a_model_that_is_no_pipeline_is_refused(
     tmp_path: Path, model_fn: Any, message: str
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         _estimator(model_fn, tmp_path).train(_input_fn(MICRO), steps=1)
+
+
+def test_a_negative_loss_weight_ends_the_training(tmp_path: Path) -> None:
+    estimator = _estimator(_pipelined(optimizer_function=_has_a_negative_weight), tmp_path)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="loss_weight must not be negative"):
+        estimator.train(_input_fn(MICRO), steps=1)
 
 
 def test_what_v1_switches_off_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -641,10 +871,16 @@ def test_an_input_without_micro_batches_is_refused(
         _estimator(_pipelined(), tmp_path).train(input_fn, steps=1)
 
 
-def test_replicas_in_a_worker_are_refused(tmp_path: Path) -> None:
-    config = tfe.RunConfig(device=tfe.DeviceConfig(num_replicas=2))
-    estimator = tfe.Estimator(_pipelined(), tmp_path, config)
-    with pytest.raises(ValueError, match="one replica in each worker, got num_replicas=2"):
+def test_too_few_devices_for_the_replicas_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: ["GPU"] * 4)
+    estimator = _estimator(_pipelined(), tmp_path, replicas=2)
+    message = (
+        r"2 replicas of 3 devices from /device:GPU:0 on need 6 GPUs: this machine has "
+        r"/device:GPU:0, .*, /device:GPU:3\. Set num_replicas to 1 at most, or device to"
+    )
+    with pytest.raises(DeviceError, match=message):
         estimator.train(_input_fn(MICRO), steps=1)
 
 

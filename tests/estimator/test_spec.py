@@ -65,6 +65,7 @@ def test_the_first_fields_are_tf_estimators_in_order() -> None:
         "host_call",
         "eval_metrics",
         "loss_weight",
+        "training_metrics",
     )
 
 

@@ -58,6 +58,7 @@ class Options:
     is_scaled: bool = False
     recomputes: bool = False
     normalizes: bool = False
+    reports: bool = False  # A training metric.
     stop_at: int | None = None
     resume_at: int = 0
 
@@ -68,7 +69,7 @@ def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
     Returns:
       losses: This worker's loss of each call. reported: That of all workers. values: All variables
       at the end, by name. placed: The kind and the device of each executed op, by name. scales: The
-      loss scale after each call, if any.
+      loss scale after each call, if any. metrics: The training metric of each call, if any.
     """
     options = Options(**given)
     kind = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}.get(engine)
@@ -100,6 +101,7 @@ def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
         "values": watch.values,
         "placed": watch.placed,
         "scales": watch.scales,
+        "metrics": watch.metrics,
     }
 
 
@@ -132,9 +134,11 @@ def _model_fn(features: Any, labels: Any, mode: str, params: Any) -> tfe.Estimat
     with tf.GradientTape() if options.uses_tape else nullcontext() as tape:
         error = tf.square(_output(features, options) - labels)  # [local_batch, 2]
         loss, weight = tf.reduce_mean(error), None  # []
+        first = tf.reduce_mean(error[:, 0])  # []
         if options.is_weighted:
             weight = tf.reduce_sum(features["counts"])  # []
             loss = tf.reduce_sum(tf.reduce_mean(error, axis=1) * features["counts"]) / weight
+            first = tf.reduce_sum(error[:, 0] * features["counts"]) / weight
         # A tape and a Keras optimizer do not divide the loss by the number of replicas.
         whole = loss / tf.distribute.get_strategy().num_replicas_in_sync
     weights = v1.trainable_variables()
@@ -156,7 +160,10 @@ def _model_fn(features: Any, labels: Any, mode: str, params: Any) -> tfe.Estimat
         return tf.group(update, *v1.get_collection(v1.GraphKeys.UPDATE_OPS))
 
     host_call = (apply_on_host, [g for g, _ in pairs])
-    return tfe.EstimatorSpec(mode, loss=loss, host_call=host_call, loss_weight=weight)
+    metrics = {"error/of_first": first} if options.reports else None
+    return tfe.EstimatorSpec(
+        mode, loss=loss, host_call=host_call, loss_weight=weight, training_metrics=metrics
+    )
 
 
 def _optimizer(options: Options) -> Any:
@@ -227,19 +234,23 @@ class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
         self.values: dict[str, Any] = {}
         self.placed: dict[str, tuple[str, str]] = {}
         self.scales: list[float] = []
+        self.metrics: list[float] = []
 
     def begin(self) -> None:
+        named = {op.name for op in v1.get_default_graph().get_operations()}
+        self.fetched = ["error/of_first:0"] if "error/of_first" in named else []
         self.loss = v1.get_default_graph().get_collection(v1.GraphKeys.LOSSES)[-1]
         self.variables = {v.op.name: v for v in v1.global_variables()}
 
     def before_run(self, run_context: Any) -> Any:
         options = v1.RunOptions(output_partition_graphs=True)
         of_all = run_context.original_args.fetches[1]
-        return v1.train.SessionRunArgs([self.loss, of_all], options=options)
+        return v1.train.SessionRunArgs([self.loss, of_all, *self.fetched], options=options)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         self.losses.append(float(run_values.results[0]))
         self.reported.append(float(run_values.results[1]))
+        self.metrics += map(float, run_values.results[2:])
         if "loss_scale/scale" in self.variables:
             scale = run_context.session.run(self.variables["loss_scale/scale"])
             self.scales.append(float(scale))

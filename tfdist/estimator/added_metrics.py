@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfdist.estimator.arguments import argument_names, call_with
@@ -49,6 +49,9 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., dict[str, Any]]) 
 
         def _pipeline(self, mode: str) -> PipelineEstimatorSpec | None:
             return estimator._pipeline(mode)
+
+        def _build_pipelines(self, batches: Sequence[tuple[Any, Any]]) -> list[EstimatorSpec]:
+            return estimator._build_pipelines(batches)
 
     return WithAddedMetrics(
         model_fn=model_fn,

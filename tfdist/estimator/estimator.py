@@ -45,6 +45,7 @@ _OVERRIDABLE = frozenset(
         "_create_and_assert_global_step",
         "_export_all_saved_models",
         "_pipeline",
+        "_build_pipelines",
         "export_savedmodel",  # Only v1 has it.
     }
 )
@@ -218,6 +219,7 @@ class Estimator:
                     warm_start=self._warm_start_unless(False),
                     found=self._find_checkpoint(max_steps is not None),
                     pipeline=self._pipeline(ModeKeys.TRAIN),
+                    pipeline_fn=self._build_pipelines,
                 )
             )
         return self
@@ -441,6 +443,20 @@ class Estimator:
             self._create_and_assert_global_step(graph)
             name_layers_from_the_start()
             return self._call_pipeline(mode, self.config)
+
+    def _build_pipelines(self, batches: Sequence[tuple[Any, Any]]) -> list[EstimatorSpec]:
+        """Builds the pipeline of each replica in TRAIN, given (features, labels) of each.
+
+        Must be called in the context of the first replica.
+        """
+        from tfdist.estimator.pipelined.model import build_replicas  # Not needed by most.
+
+        config = self.config
+        v1.logging.info("Calling model_fn.")
+        name_layers_from_the_start()
+        built = build_replicas(self._call_pipeline(ModeKeys.TRAIN, config), batches, config)
+        v1.logging.info("Done calling model_fn.")
+        return built
 
     def _in_mode(self, mode: str, for_export: bool = False) -> Callable[[Any, Any], EstimatorSpec]:
         def model_fn(features: Any, labels: Any) -> EstimatorSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.estimator.export.outputs import with_serving_default
 
 HostCall = tuple[Callable[..., Any], Sequence[Any]]
+_METRIC_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_./-]*")
 EvalMetrics = tuple[Callable[..., Any], "Sequence[Any] | Mapping[str, Any]"]
 
 
@@ -37,6 +39,7 @@ class _SpecFields(NamedTuple):
     host_call: Any
     eval_metrics: Any
     loss_weight: Any
+    training_metrics: Any
 
 
 class EstimatorSpec(_SpecFields):
@@ -68,6 +71,9 @@ class EstimatorSpec(_SpecFields):
         tensor, not negative, for TRAIN with `host_call`. Micro-batches, replicas and workers count
         by their weight, in the gradients and in the reported loss. Where all weights of a step are
         0, the weights and slots stay as they are.
+      training_metrics: Dict of name to scalar tensor, each a mean over the batch, for TRAIN. Of
+        each step the mean over micro-batches, replicas and workers, by `loss_weight` as the loss,
+        is a summary and a tensor of that name, for hooks such as a `LoggingTensorHook`.
 
     Raises:
       ValueError: If something needed in this mode is missing, or has a wrong shape or length.
@@ -92,6 +98,7 @@ class EstimatorSpec(_SpecFields):
         host_call: HostCall | None = None,
         eval_metrics: EvalMetrics | None = None,
         loss_weight: Any = None,
+        training_metrics: Mapping[str, Any] | None = None,
     ) -> EstimatorSpec:
         if mode not in (None, ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT):
             raise ValueError(f"Unknown mode: {mode!r}. Use ModeKeys.TRAIN, EVAL or PREDICT.")
@@ -116,6 +123,7 @@ class EstimatorSpec(_SpecFields):
             host_call=host_call,
             eval_metrics=eval_metrics,
             loss_weight=_checked_weight(loss_weight, mode, host_call),
+            training_metrics=checked_training_metrics(training_metrics),
         )
 
     def _replace(self, **kwargs: Any) -> EstimatorSpec:
@@ -186,13 +194,18 @@ def _checked_loss(loss: Any, mode: str | None) -> Any:
 
 
 def _checked_weight(weight: Any, mode: str | None, host_call: Any) -> Any:
-    if weight is None:
-        return None
-    if mode == ModeKeys.TRAIN and host_call is None:
+    if weight is not None and mode == ModeKeys.TRAIN and host_call is None:
         raise ValueError(
             "loss_weight needs a host_call, whose gradients it weights. Return "
             "host_call=(function, gradients) in place of train_op."
         )
+    return checked_weight(weight)
+
+
+def checked_weight(weight: Any) -> Any:
+    """Returns a loss weight as a tensor; raises an error unless it is a scalar, not negative."""
+    if weight is None:
+        return None
     if isinstance(weight, (int, float)):
         weight = tf.constant(weight, tf.float32)
     weight = _tensor(weight, "loss_weight")
@@ -205,6 +218,30 @@ def _checked_weight(weight: Any, mode: str | None, host_call: Any) -> Any:
             f"{weight.dtype.name}. Give the sum of the weights, tf.reduce_sum(weights)."
         )
     return weight
+
+
+def checked_training_metrics(metrics: Any) -> dict[str, tf.Tensor]:
+    """Returns training metrics as scalar tensors; raises an error for anything else."""
+    if metrics is None:
+        return {}
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"training metrics must be a dict of name to tensor, got {metrics!r}.")
+    checked = {}
+    for name, value in metrics.items():
+        if not isinstance(name, str) or not _METRIC_NAME.fullmatch(name) or name == "loss":
+            raise ValueError(
+                f"{name!r} is no name for a training metric: use letters, digits, '_', '.', '/' "
+                "and '-'. The loss is reported by itself."
+            )
+        tensor = _tensor(value, f"training metric {name!r}")
+        if tensor.shape.rank not in (None, 0) or not tensor.dtype.is_floating:
+            raise ValueError(
+                f"training metric {name!r} must be a scalar of floating type, got shape "
+                f"{tensor.shape} of {tensor.dtype.name}. Give its mean over the batch, "
+                "tf.reduce_mean(...)."
+            )
+        checked[name] = tensor
+    return checked
 
 
 def _checked_train_op(train_op: Any, mode: str | None, host_call: Any) -> Any:

@@ -240,8 +240,13 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         """Returns the index in this worker, from 0, of the replica whose code is running."""
         return self._get_local_replica_id(replica_in_sync_group())
 
+    @property
+    def first_replica_in_sync(self) -> int:
+        """The index of this worker's first replica among those of all workers."""
+        return self._get_replica_id_in_sync_group(0)
+
     def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
-        return replica_id_in_sync_group - self._get_replica_id_in_sync_group(0)
+        return replica_id_in_sync_group - self.first_replica_in_sync
 
     def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
         return self.collectives.worker_index * self.placement.num_replicas + replica_id
@@ -471,7 +476,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         )
 
     def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
-        first, count = self._get_replica_id_in_sync_group(0), self._num_replicas_in_sync
+        first, count = self.first_replica_in_sync, self._num_replicas_in_sync
         values = [
             value_fn(ValueContext(first + i, count)) for i in range(self.placement.num_replicas)
         ]

@@ -62,9 +62,9 @@ class Placement:
         step = self.devices_per_replica
         return tuple(f"/device:{kind}:{first + i * step}" for i in range(self.num_replicas))
 
-    def device_of_stage(self, index: int) -> str:
-        """Returns the device with this index in a pipeline; `device` has index 0."""
-        kind, first = _split(self.device)
+    def device_of_stage(self, index: int, replica: int = 0) -> str:
+        """Returns the device with this index in a replica's pipeline; its first has index 0."""
+        kind, first = _split(self.devices[replica])
         return f"/device:{kind}:{first + index}"
 
     def with_devices(self, number: int) -> Placement:

@@ -25,7 +25,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 MODELS: dict[str, dict[str, Any]] = {
     "sparse": {"optimizer": "momentum", "has_embedding": True},
-    "weighted": {"optimizer": "adam", "has_embedding": True, "is_weighted": True},
+    "weighted": {"optimizer": "adam", "has_embedding": True, "is_weighted": True, "reports": True},
 }
 
 
@@ -50,6 +50,7 @@ def test_micro_batches_give_the_weights_of_the_whole_batch(
         np.testing.assert_allclose(result["values"][name], value, atol=1e-6, err_msg=name)
     if "iterations" not in options:
         np.testing.assert_allclose(result["reported"], expected["reported"], atol=2e-6)
+        np.testing.assert_allclose(result["metrics"], expected["metrics"], atol=2e-6)
 
 
 # A mean over unequal weights.

@@ -14,7 +14,7 @@ of w. A micro-batch of weight 0 adds nothing, even if its gradient is not finite
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,11 +48,13 @@ class StepValues:
       tensors: The tensors that `host_call` gets.
       loss: Scalar, the mean over the micro-batches.
       weight: float32 scalar, the sum of the loss weights; None without any.
+      metrics: The training metrics, a scalar each: the mean over the micro-batches.
     """
 
     tensors: Sequence[Any]
     loss: tf.Tensor
     weight: tf.Tensor | None
+    metrics: Mapping[str, tf.Tensor]
 
 
 def of_one_batch(spec: EstimatorSpec) -> StepValues:
@@ -60,7 +62,12 @@ def of_one_batch(spec: EstimatorSpec) -> StepValues:
     weight = _weight_of(spec)
     tensors = () if spec.host_call is None else spec.host_call[1]
     is_counted = None if weight is None else tf.sign(weight)  # 0 or 1, []
-    return StepValues(tensors=tensors, loss=_weighted(spec.loss, is_counted), weight=weight)
+    return StepValues(
+        tensors=tensors,
+        loss=_weighted(spec.loss, is_counted),
+        weight=weight,
+        metrics={name: _weighted(one, is_counted) for name, one in spec.training_metrics.items()},
+    )
 
 
 class StepSums:
@@ -89,6 +96,10 @@ class StepSums:
             for i, tensor in enumerate(self._tensors)
         ]
         self._loss = _Dense(spec.loss, weight, f"tfdist_sum_{replica}_loss")
+        self._metrics = {
+            metric: _Dense(value, weight, f"tfdist_sum_{replica}_metric_{i}")
+            for i, (metric, value) in enumerate(spec.training_metrics.items())
+        }
         self._weight = None
         if weight is not None:
             self._weight = _Dense(weight, None, f"tfdist_sum_{replica}_weight")
@@ -115,10 +126,11 @@ class StepSums:
             ],
             loss=self._loss.total(mean),
             weight=weight,
+            metrics={name: part.total(mean) for name, part in self._metrics.items()},
         )
 
     def _all_parts(self) -> list[_Dense | _Rows]:
-        parts = [*self._parts, self._loss, self._weight]
+        parts = [*self._parts, self._loss, *self._metrics.values(), self._weight]
         return [part for part in parts if part is not None]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -137,6 +138,22 @@ def each_replica(strategy: Any, placement: Placement) -> EachReplica:
         return [results[replica] for replica in sorted(results)]
 
     return without_strategy if strategy is None else with_strategy
+
+
+def in_first_replica(strategy: Any, placement: Placement, function: Callable[[], Result]) -> Result:
+    """Calls a function once, in the context and on the device of this worker's first replica.
+
+    A merge_call in it does not wait for the other replicas. The arguments are those of
+    `each_replica`.
+    """
+    with ExitStack() as scopes:
+        if strategy is not None:
+            first = strategy.extended.first_replica_in_sync
+            context = v1.distribute.ReplicaContext(strategy, replica_id_in_sync_group=first)
+            scopes.enter_context(context)
+            scopes.enter_context(mixed_float16_allowed())
+        scopes.enter_context(placement.on_device())
+        return function()
 
 
 def _keep_summaries_of_the_first(graph: tf.Graph, num_replicas: int) -> None:

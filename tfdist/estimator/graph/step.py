@@ -13,7 +13,7 @@ iterations of that loop, come before the one with `host_call` (see accumulation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -34,7 +34,7 @@ from tfdist.training.replica_groups import combined_over_replicas
 # Graph collection of ops that every training step runs in addition to train_op and host_call.
 RUN_WITH_EACH_STEP = "tfdist_run_with_each_step"
 
-ModelFn = Callable[[Any, Any], EstimatorSpec]
+ModelsFn = Callable[[Sequence[Batch]], Sequence[EstimatorSpec]]
 WeightedReductions = Callable[[Sequence[tf.Tensor]], AbstractContextManager[None]]
 
 _COUNTED_TWICE = (
@@ -54,6 +54,7 @@ class Training:
         and the loop.
       weight: float32 scalar, how much `loss` counts among those of the other workers; None counts
         all workers alike.
+      metrics: The training metrics of this worker, a float32 scalar each: means like `loss`.
       has_more: float32 scalar, 1.0 if this worker's input suffices for another call; None if not
         known.
       batch: The batch of the first replica; inside the loop, if there is one.
@@ -64,13 +65,14 @@ class Training:
     train_op: tf.Operation
     loss: tf.Tensor
     weight: tf.Tensor | None = None
+    metrics: Mapping[str, tf.Tensor]
     has_more: tf.Tensor | None
     batch: Batch
     earlier: Sequence[tf.Operation] = ()
 
 
 def build_training(
-    model_fn: ModelFn,
+    models_fn: ModelsFn,
     inputs: Input,
     global_step: tf.Variable,
     *,
@@ -84,7 +86,7 @@ def build_training(
     """Builds the training ops of one session call, and of the calls for earlier micro-batches.
 
     Args:
-      model_fn: A function from (features, labels) to an EstimatorSpec in TRAIN.
+      models_fn: A function from the batch of each replica to the EstimatorSpec of each, in TRAIN.
       inputs: Provides the batches, one for each replica and micro-batch.
       global_step: Incremented by one each step.
       each_replica: Calls a function in each replica.
@@ -96,7 +98,7 @@ def build_training(
       count_input: Makes an op that counts a micro-batch's batches; it runs in each micro-batch.
     """
     step = StepBuilder(
-        model_fn=model_fn,
+        models_fn=models_fn,
         inputs=inputs,
         global_step=global_step,
         each_replica=each_replica,
@@ -137,7 +139,7 @@ class Forward:
 class StepBuilder:
     """Builds the parts of a step; the attributes are the arguments of `build_training`."""
 
-    model_fn: ModelFn
+    models_fn: ModelsFn
     inputs: Input
     global_step: tf.Variable
     each_replica: EachReplica
@@ -147,9 +149,9 @@ class StepBuilder:
     count_input: Callable[[Sequence[Batch]], tf.Operation] | None
 
     def forward(self) -> Forward:
-        """Calls model_fn with the next batches, on the device of each replica."""
+        """Builds the model of each replica, with the next batches."""
         batches = next_batches(self.inputs, self.placement.num_replicas)
-        specs = self.each_replica(lambda replica: self.model_fn(*batches[replica][:2]))
+        specs = self.models_fn(batches)
         ops = [spec.train_op for spec in specs if spec.train_op is not None]
         if specs[0].loss_weight is not None:
             _check_statistics(v1.get_default_graph())
@@ -195,6 +197,10 @@ class StepBuilder:
             train_op=_count(specs[0], self.global_step, ops),
             loss=_mean(losses, weights),
             weight=None if weights[0] is None else _total(weights),
+            metrics={
+                name: tf.cast(_mean([v.metrics[name] for v in values], weights), tf.float32)
+                for name in specs[0].training_metrics
+            },
             has_more=forward.batches[-1][2],
             batch=forward.batches[0],
         )
@@ -300,27 +306,35 @@ def _build_loop(builder: StepBuilder, iterations: int) -> Training:
         with v1.name_scope(""):
             forward = builder.forward()
             made.append(forward)
-            loss, added = _build_micro_batch(builder, forward, i % count)  # [], []
+            # The loss and the metrics, [1 + metrics], and their weight, [].
+            values, added = _build_micro_batch(builder, forward, i % count)
         has_more = forward.batches[-1][2]
         has_more = tf.constant(1.0) if has_more is None else has_more  # []
-        with tf.control_dependencies([loss, *forward.ops]):
-            return i + 1, total + loss, weight + added, tf.identity(has_more)
+        with tf.control_dependencies([values, *forward.ops]):
+            return i + 1, total + values, weight + added, tf.identity(has_more)
 
-    # One iteration at a time: each reads the variables that the one before it has updated.
+    # One iteration at a time: each reads the variables that the one before it has updated. The
+    # number of metrics is known once the body is built: the total begins as a scalar.
+    scalar = tf.TensorShape([])
     end, total, weight, has_more = tf.while_loop(
         lambda i, *_: i < iterations * count,
         body,
         [tf.constant(0), tf.constant(0.0), tf.constant(0.0), tf.constant(1.0)],
+        shape_invariants=[scalar, tf.TensorShape(None), scalar, scalar],
         parallel_iterations=1,
     )
     _forget_the_inside(v1.get_default_graph())
     forward = made[0]
     is_weighted = forward.specs[0].loss_weight is not None
+    means = tf.math.divide_no_nan(total, weight) if is_weighted else total / float(iterations)
+    names = forward.specs[0].training_metrics
+    loss, *metrics = tf.unstack(tf.reshape(means, [1 + len(names)]))
     return Training(
         spec=forward.specs[0],
         train_op=end.op,
-        loss=tf.math.divide_no_nan(total, weight) if is_weighted else total / float(iterations),
+        loss=loss,
         weight=weight if is_weighted else None,
+        metrics=dict(zip(names, metrics, strict=True)),
         has_more=None if forward.batches[-1][2] is None else has_more,
         batch=forward.batches[0],
     )
@@ -329,7 +343,9 @@ def _build_loop(builder: StepBuilder, iterations: int) -> Training:
 def _build_micro_batch(
     builder: StepBuilder, forward: Forward, number: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the loss of the step that a micro-batch completes, and its weight; else zeros.
+    """Returns the values of the step that a micro-batch completes, and their weight; else zeros.
+
+    The values are the loss and the metrics times the weight, float32 [1 + metrics].
 
     Args:
       builder: The step.
@@ -341,8 +357,9 @@ def _build_micro_batch(
     def complete(sums: list[StepSums] | None = None) -> tuple[tf.Tensor, tf.Tensor]:
         step = builder.complete(forward, sums)
         weight = tf.constant(1.0) if step.weight is None else step.weight  # []
+        values = tf.stack([tf.cast(step.loss, tf.float32), *step.metrics.values()])
         with tf.control_dependencies([step.train_op]):
-            return tf.cast(step.loss, tf.float32) * weight, tf.identity(weight)
+            return values * weight, tf.identity(weight)
 
     last = builder.accumulation.count - 1
     if last == 0:
@@ -351,7 +368,7 @@ def _build_micro_batch(
 
     def accumulate(which: Literal["first", "further"]) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.control_dependencies([builder.accumulate(forward, sums, which)]):
-            return tf.constant(0.0), tf.constant(0.0)
+            return tf.zeros([1 + len(forward.specs[0].training_metrics)]), tf.constant(0.0)
 
     branches = {
         0: lambda: accumulate("first"),

@@ -1,4 +1,4 @@
-"""Conversion of a PipelineEstimatorSpec and a batch to the EstimatorSpec of an ordinary step."""
+"""Conversion of a PipelineEstimatorSpec and batches to the EstimatorSpecs of an ordinary step."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tfdist.estimator.pipelined.template import Template, call_stages, make_temp
 from tfdist.estimator.run_config import RunConfig, is_own
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.pipeline.graph.cutting import StageFunctions, make_stages
-from tfdist.pipeline.graph.execution import Replica, Weights, walk
+from tfdist.pipeline.graph.execution import Replica, Walked, Weights, walk
 from tfdist.pipeline.graph.gradients import add_gradients, scaled
 from tfdist.pipeline.schedule import training_ticks
-from tfdist.strategies.placement import HOST, Placement, place
+from tfdist.strategies.placement import HOST, place
 
 
 def build_model(
@@ -27,7 +27,7 @@ def build_model(
     *,
     for_export: bool = False,
 ) -> EstimatorSpec:
-    """Builds the model in the current graph.
+    """Builds the model of the replica whose code is running, in the current graph.
 
     Args:
       spec: The stages.
@@ -40,21 +40,55 @@ def build_model(
       TypeError: If eval_metrics_fn or optimizer_function returns a value of a wrong type.
       ValueError: If the stages use tensors that they cannot use, or nothing is trained.
     """
-    arguments = (features,) if labels is None else (features, labels)
     if for_export:
-        return _for_export(spec, arguments)
-    placement = _placement(config)
-    if placement.num_replicas > 1:
-        raise ValueError(
-            "a pipeline has one replica in each worker, got num_replicas="
-            f"{placement.num_replicas}. Start more workers instead."
-        )
-    need_devices(spec.num_devices)
-    devices = [placement.device_of_stage(index) for index in spec.devices]
+        return _for_export(spec, _arguments(features, labels))
     if spec.mode == ModeKeys.TRAIN:
-        _refuse_old_loops(config.device.iterations_per_loop)
-        return _training(spec, arguments, devices)
-    return _without_pipeline(spec, arguments, devices)
+        return build_replicas(spec, [(features, labels)], config)[0]
+    return _without_pipeline(spec, _arguments(features, labels), _devices(spec, config))
+
+
+def build_replicas(
+    spec: PipelineEstimatorSpec, batches: Sequence[tuple[Any, Any]], config: RunConfig
+) -> list[EstimatorSpec]:
+    """Builds the models of several replicas in TRAIN, in the current graph.
+
+    The stages are called once, in the context of the first of these replicas. All of them share
+    the stages' functions, the weights and the optimizer.
+
+    Args:
+      spec: The stages.
+      batches: The features and the labels of each replica, as in `build_model`. The first are those
+        of the replica whose code is running.
+      config: As in `build_model`.
+
+    Returns:
+      The EstimatorSpec of each replica: the loss and the gradients of its micro-batches.
+
+    Raises:
+      TypeError: As in `build_model`.
+      ValueError: As in `build_model`.
+    """
+    _refuse_old_loops(config.device.iterations_per_loop)
+    arguments = [_arguments(*batch) for batch in batches]
+    devices = [_devices(spec, config, others_before=i) for i in range(len(batches))]
+    return _training(spec, arguments, devices)
+
+
+def _arguments(features: Any, labels: Any) -> tuple[Any, ...]:
+    return (features,) if labels is None else (features, labels)
+
+
+def _devices(
+    spec: PipelineEstimatorSpec, config: RunConfig, *, others_before: int = 0
+) -> list[str]:
+    """Returns the devices of the stages in a replica: so many after the one that is running."""
+    need_devices(spec.num_devices)
+    placement, replica = place(config.device.device), 0
+    strategy = tf.distribute.get_strategy()
+    if is_own(strategy):
+        placement, replica = strategy.extended.placement, strategy.extended.replica_in_worker()
+    placement = placement.with_devices(spec.num_devices)
+    return [placement.device_of_stage(i, replica + others_before) for i in spec.devices]
 
 
 def _refuse_old_loops(iterations: int) -> None:
@@ -81,13 +115,6 @@ def _without_pipeline(
     if spec.mode == ModeKeys.PREDICT:
         return _prediction(spec, outputs)
     return _evaluation(spec, outputs, devices[-1])
-
-
-def _placement(config: RunConfig) -> Placement:
-    strategy = tf.distribute.get_strategy()
-    if is_own(strategy):
-        return strategy.extended.placement
-    return place(config.device.device)
 
 
 def _prediction(spec: PipelineEstimatorSpec, outputs: Sequence[Any]) -> EstimatorSpec:
@@ -126,48 +153,80 @@ def _evaluation(
 
 
 def _training(
-    spec: PipelineEstimatorSpec, arguments: Sequence[Any], devices: Sequence[str]
-) -> EstimatorSpec:
+    spec: PipelineEstimatorSpec,
+    arguments: Sequence[Sequence[Any]],
+    devices: Sequence[Sequence[str]],
+) -> list[EstimatorSpec]:
+    """Builds the pipelines of replicas.
+
+    Args:
+      spec: The stages.
+      arguments: For each replica the arguments of its first stage, [micro-batches, batch, ...].
+      devices: For each replica the device of each stage.
+    """
     count = spec.gradient_accumulation_count
     assert count is not None
-    with tf.device(HOST):
-        parts = [tf.unstack(t, num=count) for t in tf.nest.flatten(arguments)]
-    micro_batches = list(zip(*parts, strict=True))
-    first = tf.nest.pack_sequence_as(tuple(arguments), micro_batches[0])
-    template = make_template(spec, first, devices)
+    micro_batches = [_micro_batches(one, count) for one in arguments]
+    first = tf.nest.pack_sequence_as(tuple(arguments[0]), micro_batches[0][0])
+    template = make_template(spec, first, devices[0])
     stages = make_stages(
         template.traced, add_gradients(template.traced), recomputation=spec.recomputation
     )
     names = [t.name for t in template.traced.arguments]
-    (walked,) = walk(
+    walked = walk(
         stages,
         training_ticks(spec.pipeline_schedule, len(stages), count),
         [
             Replica(
-                devices=tuple(devices),
-                micro_batches=[dict(zip(names, one, strict=True)) for one in micro_batches],
+                devices=tuple(devices[replica]),
+                micro_batches=[
+                    {**dict(zip(names, one, strict=True)), **template.handles_of(replica)}
+                    for one in micro_batches[replica]
+                ],
             )
+            for replica in range(len(arguments))
         ],
         weights=Weights(lambda handle: handle),
         captured=_given(template, stages),
-        outputs=[template.loss],
+        outputs=template.traced.outputs,
         one_at_a_time=spec.pipeline_schedule == "sequential",
     )
-    if not walked.gradients:
+    if not walked[0].gradients:
         raise ValueError(
             "no variable of the pipeline gets a gradient. Let the loss depend on a trainable "
             "variable that a stage makes."
         )
-    workers = tf.distribute.get_strategy().num_replicas_in_sync
-    scale = 1.0 / workers / (count if spec.reduction_method == "mean" else 1)
+    return [_training_spec(spec, template, one) for one in walked]
+
+
+def _micro_batches(arguments: Sequence[Any], count: int) -> list[tuple[tf.Tensor, ...]]:
+    """Returns the flat arguments of each micro-batch, [batch, ...] each."""
+    with tf.device(HOST):
+        parts = [tf.unstack(t, num=count) for t in tf.nest.flatten(arguments)]
+    return list(zip(*parts, strict=True))
+
+
+def _training_spec(
+    spec: PipelineEstimatorSpec, template: Template, walked: Walked
+) -> EstimatorSpec:
+    """Returns the EstimatorSpec of a replica, whose values are means over its micro-batches."""
+    is_weighted = template.traced.weight is not None
+    count, replicas = len(walked.outputs), tf.distribute.get_strategy().num_replicas_in_sync
+    values = list(zip(*walked.outputs, strict=True))  # One scalar for each micro-batch.
+    with tf.device(HOST):
+        weights = _checked_weights(values.pop(1)) if is_weighted else None  # [micro-batches]
+        total = None if weights is None else tf.reduce_sum(weights)  # []
+        loss, *metrics = (_mean(of_all, weights) for of_all in values)  # [] each
+        if total is not None:
+            scale = tf.math.divide_no_nan(1.0 / replicas, total)  # []
+        else:
+            scale = 1.0 / replicas / (count if spec.reduction_method == "mean" else 1)
     variables = [template.traced.trained[name] for name in walked.gradients]
     gradients = [_scaled_in_place(gradient, scale) for gradient in walked.gradients.values()]
 
     def apply(*on_host: Any) -> Any:
         return template.optimizer.apply_gradients(zip(on_host, variables, strict=True))
 
-    with tf.device(HOST):
-        loss = tf.add_n([tf.cast(one[0], tf.float32) for one in walked.outputs]) / float(count)
     return EstimatorSpec(
         spec.mode,
         loss=loss,
@@ -175,10 +234,29 @@ def _training(
         training_chief_hooks=spec.training_chief_hooks,
         training_hooks=spec.training_hooks,
         scaffold=spec.scaffold,
+        loss_weight=total,
+        training_metrics=dict(zip(template.metrics, metrics, strict=True)),
     )
 
 
-def _scaled_in_place(gradient: Any, factor: float) -> Any:
+def _checked_weights(weights: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Stacks the loss weights of micro-batches; a step fails where one is negative or NaN."""
+    stacked = tf.stack(weights)  # [micro-batches]
+    is_valid = v1.assert_non_negative(stacked, message="loss_weight must not be negative.")
+    with tf.control_dependencies([is_valid]):
+        return tf.identity(stacked)
+
+
+def _mean(values: Sequence[tf.Tensor], weights: tf.Tensor | None) -> tf.Tensor:
+    """Returns the mean of scalars by their weights; one of weight 0 may be NaN."""
+    values = [tf.cast(one, tf.float32) for one in values]
+    if weights is None:
+        return tf.add_n(values) / float(len(values))
+    shares = tf.math.multiply_no_nan(tf.stack(values), weights)  # [micro-batches]
+    return tf.math.divide_no_nan(tf.reduce_sum(shares), tf.reduce_sum(weights))
+
+
+def _scaled_in_place(gradient: Any, factor: float | tf.Tensor) -> Any:
     """Multiplies a gradient on the device that has it."""
     with tf.device(gradient.device):
         return scaled(gradient, factor)

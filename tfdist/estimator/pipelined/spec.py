@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,11 +10,11 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.tasks import listed
-from tfdist.estimator.spec import ModeKeys
+from tfdist.estimator.spec import ModeKeys, checked_training_metrics, checked_weight
 from tfdist.pipeline.schedule import SCHEDULES, Schedule, smallest_accumulation
 from tfdist.training.optimizer import has_own_gradients
 
-# Graph collection with the number of devices that a pipeline in the graph needs.
+# Graph collection with the number of devices that each replica of a pipeline in the graph needs.
 _NUM_DEVICES = "tfdist_pipeline_devices"
 
 
@@ -25,13 +25,20 @@ class OptimizerFunctionOutput:
     Attributes:
       opt: An optimizer of tf.compat.v1.train or tf_keras.
       loss: Scalar tensor of floating type, the mean over the micro-batch.
+      loss_weight: How much `loss` is a mean over, as in `EstimatorSpec`: a micro-batch counts by
+        it, in the gradients and in the reported loss. Needs `reduction_method="mean"`.
+      metrics: Dict of name to scalar tensor, each a mean over the micro-batch. Of each step the
+        mean over all micro-batches is reported, as `training_metrics` of `EstimatorSpec` are.
 
     Raises:
       TypeError: If one of them has another type.
+      ValueError: If a tensor is not a scalar, or a loss weight is negative.
     """
 
     opt: Any
     loss: tf.Tensor
+    loss_weight: Any = None
+    metrics: Mapping[str, tf.Tensor] | None = None
 
     def __post_init__(self) -> None:
         if not callable(getattr(self.opt, "apply_gradients", None)):
@@ -52,6 +59,8 @@ class OptimizerFunctionOutput:
                 "loss of OptimizerFunctionOutput must be a scalar of floating type, got shape "
                 f"{self.loss.shape} of {self.loss.dtype.name}. Return tf.reduce_mean(loss)."
             )
+        object.__setattr__(self, "loss_weight", checked_weight(self.loss_weight))
+        object.__setattr__(self, "metrics", checked_training_metrics(self.metrics))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +75,18 @@ class PipelineEstimatorSpec:
 
     In training the input consists of micro-batches. A step takes `gradient_accumulation_count` of
     them through the pipeline, and adds up their gradients on the devices. It updates the weights
-    once, on the host, where the gradients are also averaged over the workers. Micro-batches at the
-    end of the input that are too few for a step are dropped. The Estimator's `train_batch_size` is
-    the size of one micro-batch of each worker, summed over all workers. Assignments of the stages
-    to variables that are not trained, such as moving averages, run with each micro-batch.
+    once, on the host, where the gradients are also averaged over replicas and workers.
+    Micro-batches at the end of the input that are too few for a step are dropped. Assignments of
+    the stages to variables that are not trained, such as moving averages, run with each
+    micro-batch.
+
+    With several replicas in a worker (`num_replicas` of the strategy or of `DeviceConfig`) each has
+    its own devices and takes `gradient_accumulation_count` micro-batches in a step; the input's
+    micro-batches go to the replicas in turn. The Estimator's `train_batch_size` is the size of one
+    micro-batch of each replica, summed over all replicas of all workers.
 
     In evaluation and prediction each batch passes through the stages by itself, one device after
-    the other. An export is not bound to any device.
+    the other. An evaluation uses all replicas. An export is not bound to any device.
 
     Args:
       mode: One of `ModeKeys`.
@@ -84,8 +98,9 @@ class PipelineEstimatorSpec:
         `OptimizerFunctionOutput`. Needed in TRAIN.
       eval_metrics_fn: Called with the return value of the last stage; returns a dict of metrics as
         in `EstimatorSpec.eval_metric_ops`, and a scalar tensor as "loss". Needed in EVAL.
-      device_mapping: The index of each stage's device; 0 is the device of the Estimator. The
-        default is 0, 1, 2 and so on.
+      device_mapping: The index of each stage's device among those of its replica. Those of replica
+        r begin with index r * (highest index + 1); 0 is the device of the Estimator. The default
+        is 0, 1, 2 and so on.
       pipeline_schedule: "interleaved", "grouped" or "sequential"; see
         `tfdist.pipeline.PipelinedExecution`.
       recomputation: Whether stages drop their activations and recompute them for the backward pass.
@@ -135,7 +150,7 @@ class PipelineEstimatorSpec:
 
     @property
     def num_devices(self) -> int:
-        """The number of devices that a worker needs, up to the highest index that is used."""
+        """The number of devices that a replica needs, up to the highest index that is used."""
         return max(self.devices) + 1
 
     def _check_stages(self) -> None:
@@ -200,15 +215,23 @@ def _is_index(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def in_steps(result: Any, micro_batches: int) -> Any:
-    """Groups the micro-batches of an input by step.
+def in_steps(result: Any, micro_batches: int, num_replicas: int = 1) -> Any:
+    """Groups the micro-batches of an input by step and by replica.
+
+    The replicas take micro-batches in turn, as those of an ordinary model do. With two of them and
+    three micro-batches in a step:
+
+        step              0                 1
+        replica 0         0   2   4         6   8   10
+        replica 1         1   3   5         7   9   11
 
     Args:
       result: The return value of an input_fn: a dataset of micro-batches.
-      micro_batches: The number of micro-batches in a step.
+      micro_batches: The number of micro-batches of a replica in a step.
+      num_replicas: The number of replicas of this worker.
 
     Returns:
-      A dataset of elements [micro_batches, batch, ...].
+      A dataset of elements [micro_batches, batch, ...]. A step has one for each replica.
 
     Raises:
       ValueError: If it is not a dataset, or the size of its batches is not fixed.
@@ -225,14 +248,26 @@ def in_steps(result: Any, micro_batches: int) -> Any:
                 f"the micro-batches of a pipeline all have one shape, and the input has {spec}. "
                 "Write dataset.batch(size, drop_remainder=True)."
             )
-    return result.batch(micro_batches, drop_remainder=True)
+    if num_replicas == 1:
+        return result.batch(micro_batches, drop_remainder=True)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def by_replica(*element: Any) -> Any:
+        def split(step: tf.Tensor) -> tf.Tensor:  # [num_replicas, micro_batches, batch, ...]
+            return tf.stack([step[r::num_replicas] for r in range(num_replicas)])
+
+        parts = tf.nest.map_structure(split, element)
+        return parts if len(parts) > 1 else parts[0]
+
+    steps = result.batch(micro_batches * num_replicas, drop_remainder=True)
+    return steps.map(by_replica).unbatch()
 
 
 def need_devices(number: int) -> None:
-    """Records the number of devices that a pipeline in the current graph needs."""
+    """Records the number of devices that each replica of a pipeline in the current graph needs."""
     v1.add_to_collection(_NUM_DEVICES, number)
 
 
 def num_devices_in(graph: tf.Graph) -> int:
-    """Returns the number of devices that the pipeline in a graph needs; 1 without a pipeline."""
+    """Returns the number of devices that each replica in a graph needs; 1 without a pipeline."""
     return max(graph.get_collection(_NUM_DEVICES), default=1)

@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.pipelined.spec import OptimizerFunctionOutput, PipelineEstimatorSpec
 from tfdist.pipeline.graph.op_stages import Traced, by_handle, line_of
+from tfdist.strategies.values.sync_on_read import SyncOnReadVariable
 from tfdist.training.optimizer import loss_to_differentiate
 
 # These ops depend only on variables and constants, so each stage may have a copy.
@@ -27,15 +28,32 @@ class Template:
     """The ops of the stages, and the optimizer.
 
     Attributes:
-      traced: The ops by stage; its loss is the scalar to differentiate, scaled if the optimizer
-        scales it.
-      loss: The loss of the micro-batch, a scalar.
+      traced: The ops by stage. Its loss is the scalar to differentiate, scaled if the optimizer
+        scales it. Its outputs are scalars of the micro-batch: the loss as it is reported, the loss
+        weight if there is one, and the metrics.
+      metrics: The names of the metrics.
       optimizer: The optimizer that updates the weights.
     """
 
     traced: Traced
-    loss: tf.Tensor
+    metrics: Sequence[str]
     optimizer: Any
+
+    def handles_of(self, replica: int) -> dict[str, tf.Tensor]:
+        """Returns the handles of a replica's own variables, such as moving averages.
+
+        Args:
+          replica: How many replicas it comes after the one in whose context the stages were called.
+
+        Returns:
+          The handles by the names of those in the template.
+        """
+        named = by_handle(self.traced.graph, v1.global_variables()) if replica else {}
+        return {
+            name: variable.others[replica - 1].handle
+            for name, variable in named.items()
+            if isinstance(variable, SyncOnReadVariable)
+        }
 
 
 def call_stages(
@@ -65,12 +83,15 @@ def make_template(
 
     Raises:
       TypeError: If the optimizer_function does not return an `OptimizerFunctionOutput`.
+      ValueError: If there is a loss weight and gradients are to be added up.
     """
     graph = v1.get_default_graph()
     fed = [v1.placeholder_with_default(t, t.shape) for t in tf.nest.flatten(arguments)]
     made_by: list[int] = []  # The number of ops in the graph when each stage began, and at the end.
     results: list[OptimizerFunctionOutput] = []
     differentiated: list[tf.Tensor] = []
+    weights: list[tf.Tensor] = []  # The loss weight, if there is one.
+    metrics: dict[str, tf.Tensor] = {}
 
     def noting_the_start(stage: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
@@ -89,6 +110,10 @@ def make_template(
                 f"{result!r}."
             )
         results.append(result)
+        metrics.update({name: tf.identity(t) for name, t in (result.metrics or {}).items()})
+        if result.loss_weight is not None:
+            _refuse_sum(spec)
+            weights.append(tf.reshape(tf.cast(result.loss_weight, tf.float32), []))
         differentiated.append(loss_to_differentiate(result.opt, result.loss))
         return result.loss
 
@@ -109,7 +134,7 @@ def make_template(
         traced=Traced(
             graph=graph,
             arguments=tuple(fed),
-            outputs=(results[0].loss,),
+            outputs=(results[0].loss, *weights, *metrics.values()),
             loss=differentiated[0],
             stage_of=stage_of,
             stage_names=tuple(f"stage_{i}" for i in range(len(stages))),
@@ -117,10 +142,19 @@ def make_template(
             written=frozenset(op.inputs[0].name for op in updates),
             effects=updates,
             refuse_outside=_refuse_outside,
+            weight=weights[0] if weights else None,
         ),
-        loss=results[0].loss,
+        metrics=list(metrics),
         optimizer=results[0].opt,
     )
+
+
+def _refuse_sum(spec: PipelineEstimatorSpec) -> None:
+    if spec.reduction_method == "sum":
+        raise ValueError(
+            'reduction_method="sum" adds up the gradients of micro-batches, and loss_weight makes '
+            'their mean by weight. Set reduction_method="mean", or leave loss_weight out.'
+        )
 
 
 def _refuse_old_variables() -> None:
@@ -156,7 +190,7 @@ def _take_updates(graph: tf.Graph, operations: Sequence[tf.Operation]) -> tuple[
     """
     trained = by_handle(graph, v1.trainable_variables())
     handles = by_handle(graph, v1.global_variables()).keys() - trained.keys()
-    first_values = {v.initializer.name for v in v1.global_variables()}
+    first_values = {op.name for v in v1.global_variables() for op in _ungrouped(v.initializer)}
     updates = [
         op
         for op in operations
@@ -174,6 +208,16 @@ def _take_updates(graph: tf.Graph, operations: Sequence[tf.Operation]) -> tuple[
             "assignments that stages make to variables with trainable=False. Write it as one."
         )
     return tuple(updates)
+
+
+def _ungrouped(op: tf.Operation) -> list[tf.Operation]:
+    """Returns the ops that a group consists of; a group of one for any other op.
+
+    The initializer of a variable of which each replica has its own is a group.
+    """
+    if op.type != "NoOp":
+        return [op]
+    return [inner for one in op.control_inputs for inner in _ungrouped(one)]
 
 
 def _needs(op: tf.Operation, names: set[str]) -> bool:

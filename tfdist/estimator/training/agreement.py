@@ -6,6 +6,8 @@ few numbers over the workers, in one small reduction together with the loss:
     worker 0    [weight * loss, weight, has_more, stop, save, SIGTERM, SIGUSR1, index] ──┐
     worker 1    [weight * loss, weight, has_more, stop, save, SIGTERM, SIGUSR1, index] ──┴─ sum ──>
 
+Training metrics follow, each times the weight.
+
 All workers get the same sums in the same step. So they make the same decision: to stop, to save, or
 to continue. A wish is part of the next step's sums. So if one worker has a wish after a step, all
 workers follow it after the next step.
@@ -13,7 +15,7 @@ workers follow it after the next step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +33,9 @@ from tfdist.estimator.training.stop_signals import (
 from tfdist.estimator.training.weight_check import WeightCheck
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.placement import HOST
+
+# The sums of every step; those of the training metrics come after them.
+_NUM_SUMS = 5 + NUM_WISHES
 
 
 @dataclass(kw_only=True)
@@ -71,15 +76,15 @@ def read_sums(sums: Sequence[float], num_workers: int) -> Agreed:
     """Returns the meaning of a step's sums.
 
     Args:
-      sums: [weighted loss, weight, has_more, stop, save, SIGTERM, SIGUSR1, index], each summed over
-        the workers.
+      sums: [weighted loss, weight, has_more, stop, save, SIGTERM, SIGUSR1, index, *metrics], each
+        summed over the workers.
       num_workers: The number of workers.
     """
     return Agreed(
         num_ended=num_workers - round(float(sums[2])),
         stop=float(sums[3]) > 0,
         save=float(sums[4]) > 0,
-        order=order_in(sums[5:]),
+        order=order_in(sums[_NUM_SUMS - NUM_WISHES : _NUM_SUMS]),
     )
 
 
@@ -93,10 +98,12 @@ class Agreement:
       loss: This worker's loss, a scalar.
       has_more: 1.0 while this worker has input for another session call; None if not known.
       weight: How much this worker's loss counts, a float32 scalar; None counts all alike.
+      metrics: This worker's training metrics, a float32 scalar each; they count as the loss does.
 
     Attributes:
       loss: float32 scalar, the mean over the workers; 0 if all weights are 0.
       own_loss: float32 scalar, this worker's loss.
+      metrics: The training metrics, means like `loss`.
       sums: The tensor to fetch in each session call. A collective: every worker must fetch it.
       wishes: This worker's wishes for the coming step.
       agreed: The decisions after the last step.
@@ -107,7 +114,8 @@ class Agreement:
         strategy: tf.distribute.Strategy,
         loss: tf.Tensor,
         has_more: tf.Tensor | None,
-        weight: tf.Tensor | None = None,
+        weight: tf.Tensor | None,
+        metrics: Mapping[str, tf.Tensor],
     ) -> None:
         self._num_workers = int(strategy.extended.collectives.num_workers)
         self._worker_index = int(strategy.extended.collectives.worker_index)
@@ -120,16 +128,22 @@ class Agreement:
             more = tf.constant(1.0) if has_more is None else has_more
             self.own_loss = tf.cast(loss, tf.float32)
             counts = tf.constant(1.0) if weight is None else weight  # []
-            share = self.own_loss if weight is None else self.own_loss * weight  # []
-            own = tf.concat([[share, counts, more], self._wishes], axis=0)
+            values = tf.stack([self.own_loss, *metrics.values()])  # [1 + metrics]
+            shares = values if weight is None else values * weight  # [1 + metrics]
+            own = tf.concat([shares[:1], [counts, more], self._wishes, shares[1:]], axis=0)
             self.sums = strategy.extended.reduce_to(
                 tf.distribute.ReduceOp.SUM, own, destinations=HOST
-            )  # [3 + 2 + NUM_WISHES]
-            self.loss = (
-                self.sums[0] / self._num_workers
-                if weight is None
-                else tf.math.divide_no_nan(self.sums[0], self.sums[1])
-            )
+            )  # [3 + 2 + NUM_WISHES + metrics]
+
+            def mean(total: tf.Tensor) -> tf.Tensor:
+                if weight is None:
+                    return total / self._num_workers
+                return tf.math.divide_no_nan(total, self.sums[1])
+
+            self.loss = mean(self.sums[0])
+            self.metrics = {
+                name: mean(self.sums[i]) for i, name in enumerate(metrics, start=_NUM_SUMS)
+            }
 
     def feeds(self, signal: int | None) -> dict[tf.Tensor, list[float]]:
         """Returns the wishes of this worker as feeds of the coming call.

@@ -36,7 +36,7 @@ that is summed in the next step (a hook's request, a signal).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -49,17 +49,17 @@ from tfdist.estimator.checkpoints.writer import refuse_full_disk
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import is_last_call, last_step_of
 from tfdist.estimator.graph.hooked_call import ask_hooks, tell_hooks
-from tfdist.estimator.graph.replicas import each_replica, training_strategy
+from tfdist.estimator.graph.replicas import each_replica, in_first_replica, training_strategy
 from tfdist.estimator.graph.step import Training, build_training
-from tfdist.estimator.inputs.batches import Input, call_input_fn, make_input
+from tfdist.estimator.inputs.batches import Batch, Input, call_input_fn, make_input
 from tfdist.estimator.pipelined import in_steps
-from tfdist.estimator.spec import ModeKeys
+from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.estimator.training import stop_signals
 from tfdist.estimator.training.half_weights_check import check_half_weights
 from tfdist.estimator.training.model_check import warn_if_nothing_is_learnt
 from tfdist.estimator.training.peers import Peers, find_peers
 from tfdist.estimator.training.progress_report import NoReport, make_report
-from tfdist.estimator.training.session_hooks import all_hooks
+from tfdist.estimator.training.session_hooks import add_metrics_to_report, all_hooks
 from tfdist.estimator.training.stop_signals import StopSignals
 from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCall
 from tfdist.process import endings
@@ -250,15 +250,23 @@ def _build(
     """Calls the user's functions and builds the graph of a training."""
     graph = v1.get_default_graph()
     global_step = call.create_global_step(graph)
-    inputs = _make_input(call, strategy, peers)
+    inputs = _make_input(call, strategy, placement, peers)
     peers.begin_model()
+    on_each = each_replica(strategy, placement)
+
+    def build_models(batches: Sequence[Batch]) -> Sequence[EstimatorSpec]:
+        given = [batch[:2] for batch in batches]
+        if call.pipeline is None:
+            return on_each(lambda replica: call.model_fn(*given[replica]))
+        return in_first_replica(strategy, placement, lambda: call.pipeline_fn(given))
+
     has_loop = strategy is not None and call.iterations > 1
     with strategy.extended.steps_in_a_loop() if has_loop else nullcontext():
         training = build_training(
-            call.model_fn,
+            build_models,
             inputs,
             global_step,
-            each_replica=each_replica(strategy, placement),
+            each_replica=on_each,
             placement=placement,
             iterations=call.iterations,
             accumulation=call.accumulation,
@@ -269,11 +277,12 @@ def _build(
         call.warm_start()
     if not any(x is training.loss for x in graph.get_collection(v1.GraphKeys.LOSSES)):
         graph.add_to_collection(v1.GraphKeys.LOSSES, training.loss)
-    loss = peers.agree(training)  # []
+    loss, metrics = peers.agree(training)  # [], and [] each
+    add_metrics_to_report(metrics)
     return Model(inputs=inputs, training=training, loss=loss, global_step=global_step)
 
 
-def _make_input(call: TrainCall, strategy: Any, peers: Peers) -> Input:
+def _make_input(call: TrainCall, strategy: Any, placement: Placement, peers: Peers) -> Input:
     result = call_input_fn(
         call.input_fn,
         mode=ModeKeys.TRAIN,
@@ -282,7 +291,8 @@ def _make_input(call: TrainCall, strategy: Any, peers: Peers) -> Input:
         input_context=None if strategy is None else strategy.extended.input_context(),
     )
     if call.pipeline is not None:
-        result = in_steps(result, call.pipeline.gradient_accumulation_count or 1)
+        count = call.pipeline.gradient_accumulation_count or 1
+        result = in_steps(result, count, placement.num_replicas)
     return make_input(result, **peers.input_rules())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -108,7 +108,7 @@ class OtherWorkers:
         if self._exchanges_directly:
             self._strategy.note_collectives()
 
-    def agree(self, training: Training) -> tf.Tensor:
+    def agree(self, training: Training) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
         check_gradients_are_reduced(
             training.train_op,
             training.spec.loss,
@@ -117,7 +117,7 @@ class OtherWorkers:
         )
         self._num_gradient_buckets = self._strategy.extended.reductions.num_buckets
         self._agreement = Agreement(
-            self._strategy, training.loss, training.has_more, training.weight
+            self._strategy, training.loss, training.has_more, training.weight, training.metrics
         )
         self.fetches = [self._agreement.sums]
         self._run_in_each_step = [training.train_op, self._agreement.sums]
@@ -125,7 +125,7 @@ class OtherWorkers:
         self._combined_with = find_variable_inputs(
             training.spec.loss, v1.trainable_variables(), features, labels
         )
-        return self._agreement.loss
+        return self._agreement.loss, self._agreement.metrics
 
     def log_places(self, training: Training) -> None:
         if training.spec.host_call is not None:

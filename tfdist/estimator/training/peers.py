@@ -7,7 +7,7 @@ process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -51,10 +51,11 @@ class Peers(Protocol):
     def begin_model(self) -> None:
         """Prepares for the model; its ops are added next."""
 
-    def agree(self, training: Training) -> tf.Tensor:
-        """Adds the agreement to the graph; returns the loss to report, the same on all workers.
+    def agree(self, training: Training) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
+        """Adds the agreement to the graph. Must be called in cross-replica context.
 
-        Must be called in cross-replica context.
+        Returns:
+          The loss and the training metrics to report, the same on all workers.
         """
 
     def log_places(self, training: Training) -> None:
@@ -138,8 +139,8 @@ class Alone:
     def begin_model(self) -> None:
         pass
 
-    def agree(self, training: Training) -> tf.Tensor:
-        return training.loss
+    def agree(self, training: Training) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
+        return training.loss, training.metrics
 
     def log_places(self, training: Training) -> None:
         if training.spec.host_call is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -166,6 +166,24 @@ class Savers:
         SavingNotes(self.signals).add_to(saver)
         set_steps_per_call(saver, self.call.iterations)
         return saver
+
+
+def add_metrics_to_report(metrics: Mapping[str, tf.Tensor]) -> None:
+    """Adds, for each training metric, a tensor and a summary of its name to the graph.
+
+    Raises:
+      ValueError: If an op or a scope of the model has the name, in any case of letters.
+    """
+    with tf.device(HOST), v1.name_scope(""):
+        for name, value in metrics.items():
+            named = tf.identity(value, name=name)  # []
+            if named.op.name != name:
+                raise ValueError(
+                    f"training metric {name!r} gets a tensor of that name, and the model has one "
+                    "of that name already (in any case of letters). Rename one of them."
+                )
+            summary = tf.raw_ops.ScalarSummary(tags=name, values=named, name=f"{name}/summary")
+            v1.add_to_collection(v1.GraphKeys.SUMMARIES, summary)
 
 
 def _add_loss_summary(loss: tf.Tensor) -> None:

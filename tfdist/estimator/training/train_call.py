@@ -10,10 +10,12 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.graph.accumulation import Accumulation
-from tfdist.estimator.graph.step import ModelFn
 from tfdist.estimator.pipelined import PipelineEstimatorSpec
 from tfdist.estimator.run_config import RunConfig
+from tfdist.estimator.spec import EstimatorSpec
 
+ModelFn = Callable[[Any, Any], EstimatorSpec]
+PipelineFn = Callable[[Sequence[tuple[Any, Any]]], list[EstimatorSpec]]
 Hooks = list[v1.train.SessionRunHook]
 
 
@@ -52,6 +54,8 @@ class TrainCall:
         run that finds no checkpoint in model_dir.
       found: The checkpoint in this worker's model_dir.
       pipeline: The pipelined model_fn's spec; None for an ordinary model_fn.
+      pipeline_fn: A function from the (features, labels) of each replica to the EstimatorSpec of
+        each, in TRAIN; takes the place of `model_fn` if there is a pipeline.
     """
 
     model_fn: ModelFn
@@ -66,7 +70,8 @@ class TrainCall:
     listeners: Sequence[v1.train.CheckpointSaverListener]
     warm_start: Callable[[], None]
     found: FoundCheckpoint
-    pipeline: PipelineEstimatorSpec | None = None
+    pipeline: PipelineEstimatorSpec | None
+    pipeline_fn: PipelineFn
 
     @property
     def iterations(self) -> int:

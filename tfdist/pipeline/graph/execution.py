@@ -50,8 +50,8 @@ class Replica:
 
     Attributes:
       devices: Name of each stage's device.
-      micro_batches: For each micro-batch the values of the arguments, [batch, ...] each, by their
-        names in the trace.
+      micro_batches: For each micro-batch the values of the arguments, [batch, ...] each, and the
+        handles of variables of which each replica has its own, by their names in the trace.
     """
 
     devices: tuple[str, ...]

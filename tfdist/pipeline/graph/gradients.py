@@ -124,13 +124,17 @@ def _gradients_of_stage(
     if not ys or not (inputs or handles):
         return None
     before = {op.name for op in traced.graph.get_operations()}
+    n = len(inputs)
     # Each gradient has the shape of its input or variable; a sparse one is tf.IndexedSlices.
     found = tf.gradients(
         ys, [*inputs, *handles.values()], grad_ys, stop_gradients=inputs, name="backward"
     )
+    if traced.weight is not None:
+        of_variables = [None if g is None else _weighted(g, traced.weight) for g in found[n:]]
+        found = [*found[:n], *of_variables]
     added = frozenset(op.name for op in traced.graph.get_operations() if op.name not in before)
-    of_inputs = zip(inputs, found, strict=False)
-    of_handles = zip(handles, found[len(inputs) :], strict=True)
+    of_inputs = zip(inputs, found[:n], strict=True)
+    of_handles = zip(handles, found[n:], strict=True)
     return Gradients(
         arriving=arriving,
         of_inputs=tuple((t, tf.convert_to_tensor(g)) for t, g in of_inputs if g is not None),
@@ -165,6 +169,19 @@ def _trained_handles(traced: Traced, forward: Slice) -> dict[str, tf.Tensor]:
     return {name: handle for name, handle in handles.items() if name in traced.trained}
 
 
+def _weighted(gradient: Any, weight: tf.Tensor) -> Any:
+    """Multiplies a gradient by a weight; 0 for a weight of 0, also where the gradient is NaN.
+
+    Half-precision gradients become float32, since their weighted sum may overflow.
+    """
+    if isinstance(gradient, tf.IndexedSlices):
+        values = _weighted(gradient.values, weight)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    if gradient.dtype.size < tf.float32.size:
+        gradient = tf.cast(gradient, tf.float32)
+    return tf.math.multiply_no_nan(gradient, tf.cast(weight, gradient.dtype))
+
+
 def added(parts: Sequence[Any]) -> Any:
     """Returns the sum of tensors and `tf.IndexedSlices` of one shape.
 
@@ -183,9 +200,9 @@ def added(parts: Sequence[Any]) -> Any:
     return tf.tensor_scatter_nd_add(added(dense), indices[:, None], rows)
 
 
-def scaled(gradient: Any, factor: float) -> Any:
-    """Multiplies a tensor or `tf.IndexedSlices` by a number."""
-    if factor == 1.0:
+def scaled(gradient: Any, factor: float | tf.Tensor) -> Any:
+    """Multiplies a tensor or `tf.IndexedSlices` by a number or a scalar tensor."""
+    if isinstance(factor, float) and factor == 1.0:
         return gradient
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(

@@ -50,6 +50,8 @@ class Traced:
       arguments: The placeholders of one micro-batch, [batch, ...] each.
       outputs: The tensors that the forward pass returned, flat, without the loss.
       loss: The scalar to minimise; None in inference.
+      weight: float32 scalar of `outputs`, by which each micro-batch's gradients count; None counts
+        all micro-batches alike.
       stage_of: Stage of each operation by its name; see `stages_of_operations`.
       stage_names: The stages' names.
       trained: The trainable variable behind each handle, by the handle's name.
@@ -68,6 +70,7 @@ class Traced:
     written: frozenset[str]
     effects: tuple[tf.Operation, ...]
     refuse_outside: Callable[[tf.Operation], Exception]
+    weight: tf.Tensor | None = None
 
     def results(self) -> list[tf.Tensor]:
         return [*self.outputs, *([] if self.loss is None else [self.loss])]
