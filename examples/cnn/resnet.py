@@ -10,6 +10,7 @@ A block:
 First weights are drawn from (seed, name of the variable), so that every layout begins alike.
 """
 
+import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -116,8 +117,10 @@ class Network:
             "training": self.is_training,
             "name": "norm",
         }
-        if self.span == 1:
-            return v1.layers.batch_normalization(hidden, **settings)
+        if self.span == 1:  # A fused kernel.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # It recommends layers of Keras.
+                return v1.layers.batch_normalization(hidden, **settings)
         return training.batch_normalization(hidden, **settings, group_size=self.span)
 
     def _variable(self, name: str, shape: list[int], deviation: float) -> tf.Variable:
