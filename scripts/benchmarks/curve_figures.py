@@ -11,7 +11,7 @@ from results import Table
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How the micro-batches of a step are spread.
+    """A way to spread the micro-batches of a step.
 
     Attributes:
       workers: Worker processes.
@@ -33,7 +33,7 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one run has logged.
+    """The log of one run.
 
     Attributes:
       layout: Its layout.
