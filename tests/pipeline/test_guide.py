@@ -15,7 +15,7 @@ from tfdist.pipeline.schedule import SCHEDULES, draw, training_ticks
 from tfdist.strategies import strategy_for_run
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "pipelining.md").read_text()
-PROGRAM, LOADER, ESTIMATOR = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+PROGRAM, LOADER, ESTIMATOR, WEIGHTED = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 
 
 def test_the_program_learns_and_so_does_the_loop_over_a_loader(
@@ -53,6 +53,9 @@ def test_the_model_fn_trains_and_evaluates(tmp_path: Path) -> None:
     result = names["estimator"].evaluate(input_fn, steps=32)
     assert result["global_step"] == 100
     assert result["accuracy"] > 0.9
+    exec(WEIGHTED, names)
+    names["estimator"].train(input_fn, steps=1)
+    assert names["estimator"].get_variable_value("global_step") == 101
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
