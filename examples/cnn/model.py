@@ -29,11 +29,21 @@ LOSS, ACCURACY = "cross_entropy", "top_1_accuracy"
 
 DTYPES = {"32": tf.float32, "16": tf.float16, "bf16": tf.bfloat16}
 
+# The Estimator's names for computation and weights in half precision.
+PRECISIONS = {
+    "16.32": "mixed_float16",
+    "16.16": "float16",
+    "bf16.32": "mixed_bfloat16",
+    "bf16.16": "bfloat16",
+}
+
 
 def make_estimator(
     arguments: argparse.Namespace, plan: Plan, dataset: Dataset, folder: Path
 ) -> tfe.Estimator:
     """Returns the Estimator, with the strategy that fits how this process was started."""
+    half = PRECISIONS.get(arguments.precision)
+    precision = {"precision": half} if half else {}
     config = tfe.RunConfig(
         tf_random_seed=arguments.seed,
         train_distribute=strategy_for_run(num_replicas=plan.replicas),
@@ -43,6 +53,7 @@ def make_estimator(
         device=tfe.DeviceConfig(
             # A pipeline has its own.
             gradient_accumulation=plan.accumulation if len(plan.stages) == 1 else 1,
+            **precision,
         ),
     )
     model_fn = make_model_fn(arguments, plan, dataset.training)

@@ -95,7 +95,8 @@ class Network:
         shape = [segment.channels, segment.classes]
         kernel = self._variable("kernel", shape, deviation=0.01)
         bias = v1.get_variable("bias", segment.classes, initializer=v1.zeros_initializer())
-        return tf.matmul(pooled, kernel) + bias  # [batch, classes]
+        logits = tf.matmul(pooled, tf.cast(kernel, tf.float32))
+        return logits + tf.cast(bias, tf.float32)  # [batch, classes]
 
     def _convolve(self, convolution: Convolution, hidden: tf.Tensor) -> tf.Tensor:
         """Returns a convolution with its norm: [batch, height / stride, width / stride, filters]"""

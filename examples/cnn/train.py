@@ -42,6 +42,7 @@ from datasets import Dataset, images_per_second
 from plan import Plan, describe, find_data, make_plan
 from validation import validate_all
 
+from tfdist.cluster import find_cluster
 from tfdist.cluster.instances import find_instance, restart_count
 
 # Options that must be those of the run that goes on.
@@ -50,6 +51,12 @@ _OF_THE_MODEL = ("model_size", "dataset", "norm", "groups", "precision", "optimi
 
 def main() -> None:
     arguments = parse_arguments(sys.argv[1:])
+    found = find_cluster()
+    if found is not None and found[1].type == "evaluator":
+        refuse(
+            "worker 0 validates the checkpoints when the training has ended, and there is nothing "
+            "for an evaluator to do: leave the evaluator out"
+        )
     facts, dataset = find_data(arguments)
     plan = make_plan(arguments, facts, find_instance())
     if arguments.dry_run or dataset is None:
@@ -64,53 +71,54 @@ def main() -> None:
         print(f"input alone: {speed:.0f} img/sec")
         return
     folder = choose_folder(arguments, plan)
+    make_folder(folder)
     train(arguments, plan, dataset, folder)
 
 
 def choose_folder(arguments: argparse.Namespace, plan: Plan) -> Path:
-    """Returns the folder of the run, and makes it on worker 0.
+    """Returns the folder of the run; a folder with checkpoints of another run is refused.
 
-    It has the same name after a restart, so that the run goes on with its checkpoints. A folder
-    with checkpoints of another run is refused.
+    It has the same name after a restart, so that the run goes on with its checkpoints.
     """
     name = (
         f"resnet{arguments.model_size}_{arguments.dataset}_batch{plan.global_batch}"
         f"_{arguments.precision}{arguments.name_suffix}"
     )
     folder = Path(arguments.log_dir, name)
-    restored = arguments.restore_path and Path(arguments.restore_path)
-    if restored:
-        has_checkpoint = (
-            any(restored.glob("model.ckpt-*.index"))
-            if restored.is_dir()
-            else Path(f"{restored}.index").exists()
-        )
-        if not has_checkpoint:
+    goes_on = restart_count() > 0
+    if arguments.restore_path:
+        restored = Path(arguments.restore_path)
+        if not has_checkpoint(restored):
             refuse(
                 f"--restore-path {restored} has no checkpoint: give a run's folder or one of its "
                 "checkpoints, such as logs/run/model.ckpt-100"
             )
-        if restored.is_dir():
-            folder = restored
         check_options(arguments, restored if restored.is_dir() else restored.parent)
-    if arguments.init_path and not Path(f"{arguments.init_path}.index").exists():
-        refuse(
-            f"--init-path {arguments.init_path} is no checkpoint: give one such as "
-            "logs/run/model.ckpt-100"
-        )
-    goes_on = restored == folder or restart_count() > 0
-    if plan.worker == 0 and not goes_on and any(folder.glob("model.ckpt-*.index")):
+        if restored.is_dir():
+            folder, goes_on = restored, True
+    if arguments.init_path and not has_checkpoint(Path(arguments.init_path)):
+        refuse(f"--init-path {arguments.init_path} has no checkpoint")
+    if plan.worker == 0 and not goes_on and has_checkpoint(folder):
         refuse(
             f"{folder} has checkpoints of an earlier run. Go on with it by --restore-path "
             f"{folder}, or choose another --name-suffix or --log-dir"
         )
+    return folder
+
+
+def has_checkpoint(path: Path) -> bool:
+    """Returns whether a path is a checkpoint, or a folder with one."""
+    return Path(f"{path}.index").exists() or any(path.glob("model.ckpt-*.index"))
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the folder of the run, and refuses one that cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         refuse(f"the folder {folder} cannot be made ({error.strerror}): choose another --log-dir")
     if not os.access(folder, os.W_OK):
         refuse(f"the folder {folder} cannot be written: choose another --log-dir")
-    return folder
 
 
 def check_options(arguments: argparse.Namespace, folder: Path) -> None:
@@ -154,7 +162,7 @@ def train(arguments: argparse.Namespace, plan: Plan, dataset: Dataset, folder: P
     log = RunLog(folder, plan.worker, writes=is_first or arguments.log_all_instances)
     if is_first:
         write_arguments(folder, arguments, plan)
-        if arguments.restore_path and not any(folder.glob("model.ckpt-*.index")):
+        if arguments.restore_path and not has_checkpoint(folder):
             copy_checkpoint(arguments.restore_path, folder)
     log.say(describe(plan, arguments))
 

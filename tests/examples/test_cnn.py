@@ -95,7 +95,7 @@ REFUSED = {
     "no folder of data": (["--dataset", "cifar-10"], "--data-dir"),
     "a folder without data": (["--dataset", "cifar-10", "--data-dir", "none"], "none"),
     "nothing to restore": (["--restore-path", "none"], "--restore-path none has no checkpoint"),
-    "no first weights": (["--init-path", "none"], "--init-path none is no checkpoint"),
+    "no first weights": (["--init-path", "none"], "--init-path none has no checkpoint"),
     "a folder that cannot be made": (["--log-dir", "/dev/null/logs"], "choose another --log-dir"),
 }
 
@@ -206,6 +206,14 @@ def test_the_launchers_replicas_and_workers_are_in_the_plan(
         monkeypatch.setenv(name, value)
     _, out, _ = run("--dry-run", "--batch-size", "4", "--replicas", "3")
     assert "global batch: 32 = micro-batch 4 x accumulation 1 x 4 replica(s) x 2 worker(s)" in out
+
+
+def test_an_evaluator_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"cluster": {"worker": ["localhost:1"]}, "task": {"type": "evaluator", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    code, _, err = run()
+    assert code == 2
+    assert "leave the evaluator out" in err
 
 
 @pytest.mark.parametrize(
