@@ -50,10 +50,11 @@ class DeviceConfig:
       iterations_per_loop: Steps in one session call. The reported loss is the mean over them.
         `steps` must be a multiple of it, and `max_steps` is rounded up. Hooks run once a call.
         Summaries made inside model_fn are not written if it is above 1.
-      num_replicas: Copies of the model in this process without a strategy. Each has its own device
-        (`device` and the ones after it) and reads separate batches. They share the variables;
-        gradients are averaged on the host. A strategy has its own number. None takes the number of
-        `tfdist run`, else 1. A number given to `tfdist run` takes precedence.
+      num_replicas: Copies of the model in this process without a strategy. Each has its own device,
+        or as many as a pipeline needs (`device` and the ones after it), and reads separate batches.
+        They share the variables; gradients are averaged on the host. A strategy has its own number.
+        None takes the number of `tfdist run`, else 1. A number given to `tfdist run` takes
+        precedence.
       gradient_accumulation: Micro-batches that each replica takes in a step, for a model with
         `host_call`. The input gives micro-batches. Their gradients are added on the device, in
         float32; only the last micro-batch's session call runs hooks and `host_call`, and reduces.

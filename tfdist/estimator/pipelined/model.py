@@ -70,7 +70,7 @@ def build_replicas(
     """
     _refuse_old_loops(config.device.iterations_per_loop)
     arguments = [_arguments(*batch) for batch in batches]
-    devices = [_devices(spec, config, others_before=i) for i in range(len(batches))]
+    devices = [_devices(spec, config, offset=i) for i in range(len(batches))]
     return _training(spec, arguments, devices)
 
 
@@ -78,17 +78,22 @@ def _arguments(features: Any, labels: Any) -> tuple[Any, ...]:
     return (features,) if labels is None else (features, labels)
 
 
-def _devices(
-    spec: PipelineEstimatorSpec, config: RunConfig, *, others_before: int = 0
-) -> list[str]:
-    """Returns the devices of the stages in a replica: so many after the one that is running."""
+def _devices(spec: PipelineEstimatorSpec, config: RunConfig, *, offset: int = 0) -> list[str]:
+    """Returns the devices of the stages in the replica whose code is running, or a later one.
+
+    Args:
+      spec: The stages.
+      config: The Estimator's config.
+      offset: How many replicas it comes after the one that is running.
+    """
     need_devices(spec.num_devices)
-    placement, replica = place(config.device.device), 0
     strategy = tf.distribute.get_strategy()
     if is_own(strategy):
-        placement, replica = strategy.extended.placement, strategy.extended.replica_in_worker()
+        placement, running = strategy.extended.placement, strategy.extended.replica_in_worker()
+    else:
+        placement, running = place(config.device.device), 0
     placement = placement.with_devices(spec.num_devices)
-    return [placement.device_of_stage(i, replica + others_before) for i in spec.devices]
+    return [placement.device_of_stage(index, running + offset) for index in spec.devices]
 
 
 def _refuse_old_loops(iterations: int) -> None:

@@ -261,6 +261,7 @@ class OtherWorkers:
                     scale.settings for scale in loss_scales_in(v1.get_default_graph())
                 )
                 or "none",
+                "the names of the training metrics": ", ".join(self._agreement.metrics) or "none",
                 WEIGHT_CHECK: read_weight_check(os.environ),
             },
         )
