@@ -46,7 +46,7 @@ make_venv() {
 install_packages() {
     if has_stamp "$kind" || has_stamp test; then return; fi
     make_venv
-    local extras="bert,examples,horovod"
+    local extras="bert,cnn,examples,horovod"
     [ "$kind" = run ] || extras="$extras,test"
     say "installing tfdist with TensorFlow and [$extras] into .venv; the first time this downloads about 1 GB"
     local pip=("$python" -m pip --disable-pip-version-check install --constraint "$root/scripts/constraints.txt")

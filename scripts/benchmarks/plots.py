@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import matplotlib
+from curve_figures import Run, relative_differences
 from growth_figures import TITLES, megabytes
 from PIL import Image
 from record import Record
@@ -25,6 +27,18 @@ NUM_COLOURS = 48
 OURS, BOUND, PEER = "#1b6ca8", "#9aa5ad", "#d98c3f"
 # Light to dark by size.
 SIZE_COLOURS = ("#8fc1e3", "#4d97cc", "#1b6ca8", "#0b3c5d", "#06263b", "#021320")
+
+CURVE_COLOURS = (
+    "#9aa5ad",
+    "#d98c3f",
+    "#8fc1e3",
+    "#2e8b57",
+    "#4d97cc",
+    "#b5485d",
+    "#1b6ca8",
+    "#000",
+)
+LOWEST_DIFFERENCE = 1e-8  # Below the resolution of float32.
 
 # A file, and what it shows.
 Drawn = tuple[Path, str]
@@ -91,6 +105,38 @@ def draw_growth(data: Mapping[str, Any], folder: Path) -> list[Drawn]:
     figure.suptitle(f"A step that waits {1e3 * data['wait_seconds']:g} ms, then reduces ({text})")
     path = _save(figure, folder / "benchmarks-growth.png")
     return [(path, "Step times and efficiency over the number of workers, from 1 to 1,024")]
+
+
+def draw_curves(curves: Mapping[str, Sequence[Run]], path: Path) -> Path:
+    """Draws the losses of all runs over one another, a column for each training.
+
+    Args:
+      curves: The runs of each training, by its title.
+      path: The picture.
+    """
+    figure, axes = pyplot.subplots(
+        2, len(curves), figsize=(4.5 * len(curves), 6), sharex="col", squeeze=False
+    )
+    for (top, bottom), (title, runs) in zip(axes.T, curves.items(), strict=True):
+        first = runs[0].losses
+        steps = range(1, len(first) + 1)
+        for place, run in enumerate(runs):
+            # The later ones thinner: those below stay visible.
+            width = 1 + 1.2 * (len(runs) - 1 - place)
+            colour = CURVE_COLOURS[place % len(CURVE_COLOURS)]
+            top.plot(steps, run.losses, color=colour, linewidth=width, label=run.name)
+            if place:
+                differences = relative_differences(run.losses, first)
+                shown = [max(one, LOWEST_DIFFERENCE) for one in differences]
+                bottom.plot(steps, shown, color=colour, linewidth=1)
+        top.set_title("\n".join(wrap(title, 40)), fontsize=10)
+        top.legend(fontsize=7)
+        bottom.set(xlabel="step", yscale="log", ylim=(LOWEST_DIFFERENCE, 1))
+        for axis in (top, bottom):
+            axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("loss")
+    axes[1][0].set_ylabel("relative difference from the first run")
+    return _save(figure, path)
 
 
 def draw_steps(data: Mapping[str, Any], folder: Path) -> list[Drawn]:

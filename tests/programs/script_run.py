@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import runpy
 import sys
 import time
@@ -11,6 +12,7 @@ from typing import Any
 def run_script(argv: list[str]) -> str:
     """Runs a script in this process, and returns what it wrote to standard output."""
     sys.argv = argv
+    sys.path.insert(0, os.path.dirname(argv[0]))  # As Python does for a script.
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         runpy.run_path(argv[0], run_name="__main__")
     return printed.getvalue()

@@ -72,7 +72,9 @@ def calls_of(project: Path) -> list[str]:
 
 def test_a_second_set_up_does_nothing(project_with_venv: Path) -> None:
     assert set_up(project_with_venv).returncode == 0
-    (install,) = [call for call in calls_of(project_with_venv) if "[bert,examples,horovod]" in call]
+    (install,) = [
+        call for call in calls_of(project_with_venv) if "[bert,cnn,examples,horovod]" in call
+    ]
     assert "--config-settings editable_mode=compat" in install
     again = set_up(project_with_venv)
     assert (again.returncode, again.stderr) == (0, "")
@@ -85,7 +87,7 @@ def test_the_set_up_for_tests_serves_a_run_and_not_the_other_way_round(
     set_up(project_with_venv, "run")
     calls_of(project_with_venv)
     set_up(project_with_venv, "test")
-    assert any("[bert,examples,horovod,test]" in call for call in calls_of(project_with_venv))
+    assert any("[bert,cnn,examples,horovod,test]" in call for call in calls_of(project_with_venv))
     (project_with_venv / ".venv" / "set-up" / "run").unlink()
     set_up(project_with_venv, "run")
     assert calls_of(project_with_venv) == []
@@ -98,7 +100,7 @@ def test_a_changed_pin_is_installed(project_with_venv: Path) -> None:
         constraints.write("another==1.0\n")
     set_up(project_with_venv)
     calls = calls_of(project_with_venv)
-    assert any("[bert,examples,horovod]" in call for call in calls)
+    assert any("[bert,cnn,examples,horovod]" in call for call in calls)
     assert any("tfdist horovod install" in call for call in calls)
 
 

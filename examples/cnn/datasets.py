@@ -1,0 +1,388 @@
+"""Data sets of images, and the input functions that read them.
+
+    data = open_dataset("photos", seed=42)
+    estimator.train(data.training.input_fn(micro_batch=32, augment=True), max_steps=1000)
+    estimator.evaluate(data.validation.evaluation_input_fn(batch=100))
+
+`open_dataset` reports what is missing before TensorFlow is imported. All workers of a run together
+read what one worker would: see image_order.py. image_files.py and imagenet.py read the files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import image_files
+import numpy as np
+from image_files import DataError, Pixels
+from image_order import NUM_DRAWS, Layout, Order
+from imagenet import Records, read_imagenet
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+__all__ = [
+    "DATASETS",
+    "DataError",
+    "Dataset",
+    "Facts",
+    "Images",
+    "images_per_second",
+    "open_dataset",
+]
+
+NUM_GENERATED = 128  # Images of generated data.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """The sizes of a data set as published.
+
+    Attributes:
+      num_training: Number of images to train with.
+      num_validation: Number of images to validate with.
+      num_classes: Number of classes.
+      image_shape: (height, width, channels).
+      can_flip: Whether a mirrored image is as good as the image itself.
+      mean: Mean of each channel of the training images, as bytes from 0 to 255.
+      std: Standard deviation of each channel, likewise.
+    """
+
+    num_training: int
+    num_validation: int
+    num_classes: int
+    image_shape: tuple[int, int, int]
+    can_flip: bool
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+DATASETS = {
+    "digits": Facts(
+        num_training=4_000,
+        num_validation=1_000,
+        num_classes=10,
+        image_shape=(28, 28, 1),
+        can_flip=False,
+        mean=(33.6,),
+        std=(78.8,),
+    ),
+    "photos": Facts(
+        num_training=4_000,
+        num_validation=1_000,
+        num_classes=10,
+        image_shape=(32, 32, 3),
+        can_flip=False,
+        mean=(103.7, 109.3, 101.4),
+        std=(94.0, 75.8, 81.9),
+    ),
+    "animals": Facts(
+        num_training=8_000,
+        num_validation=2_000,
+        num_classes=10,
+        image_shape=(28, 28, 1),
+        can_flip=True,
+        mean=(69.7,),
+        std=(103.5,),
+    ),
+    "cifar-10": Facts(
+        num_training=50_000,
+        num_validation=10_000,
+        num_classes=10,
+        image_shape=(32, 32, 3),
+        can_flip=True,
+        mean=(125.3, 123.0, 113.9),
+        std=(63.0, 62.1, 66.7),
+    ),
+    "cifar-100": Facts(
+        num_training=50_000,
+        num_validation=10_000,
+        num_classes=100,
+        image_shape=(32, 32, 3),
+        can_flip=True,
+        mean=(129.3, 124.1, 112.4),
+        std=(68.2, 65.4, 70.4),
+    ),
+    "imagenet": Facts(
+        num_training=1_281_167,
+        num_validation=50_000,
+        num_classes=1_000,
+        image_shape=(224, 224, 3),
+        can_flip=True,
+        mean=(123.68, 116.78, 103.94),
+        std=(58.4, 57.12, 57.38),
+    ),
+}
+
+_IN_PACKAGES = {
+    "digits": image_files.read_digits,
+    "photos": image_files.read_photos,
+    "animals": image_files.read_animals,
+}
+_IN_A_FOLDER: dict[str, Callable[[Path], tuple[Any, Any]]] = {
+    "cifar-10": image_files.read_cifar_10,
+    "cifar-100": image_files.read_cifar_100,
+    "imagenet": read_imagenet,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """The images to train with and those to validate with."""
+
+    name: str
+    training: Images
+    validation: Images
+
+
+def open_dataset(
+    name: str, *, seed: int, data_dir: str | Path | None = None, generated: bool = False
+) -> Dataset:
+    """Opens a data set: reads its images, or the index of ImageNet's.
+
+    Args:
+      name: One of DATASETS.
+      seed: Seed of the order and of the random crops and flips, from 0.
+      data_dir: The folder of the published files of CIFAR and ImageNet.
+      generated: Whether to make NUM_GENERATED random images of this data set's shape instead, which
+        come over and over in one order. Nothing is read from files: they are for measuring speed.
+        A model learns them fast.
+
+    Raises:
+      DataError: If the name is unknown, or files are missing or of another format.
+    """
+    if name not in DATASETS:
+        raise DataError(_unknown(name))
+    if seed < 0:
+        raise DataError(f"seed {seed} is below 0. Give 0 or a larger number.")
+    facts = DATASETS[name]
+    if generated:
+        images = _generate(facts)
+        return Dataset(
+            name=name,
+            training=_part(facts, images, facts.num_training, seed, shuffle=False),
+            validation=_part(facts, images, facts.num_validation, seed, shuffle=False),
+        )
+    training, validation = _read_files(name, data_dir)
+    return Dataset(
+        name=name,
+        training=_part(facts, training, len(training), seed, shuffle=True),
+        validation=_part(facts, validation, len(validation), seed, shuffle=False),
+    )
+
+
+def _read_files(name: str, data_dir: str | Path | None) -> tuple[Any, Any]:
+    if name in _IN_PACKAGES:
+        if data_dir is None:
+            return _IN_PACKAGES[name]()
+        raise DataError(
+            f"{name} comes with a Python package and is not read from the folder {data_dir}. Leave "
+            f"the folder out, or choose one of {', '.join(_IN_A_FOLDER)}."
+        )
+    if data_dir is None:
+        raise DataError(
+            f"{name} is read from a folder, and none is given. Give that of the published files: "
+            "--data-dir FOLDER."
+        )
+    return _IN_A_FOLDER[name](Path(data_dir))
+
+
+def _unknown(name: str) -> str:
+    nearest = difflib.get_close_matches(name.lower(), DATASETS, n=1, cutoff=0.4)
+    advice = f"Did you mean {nearest[0]}?" if nearest else "Choose one of these."
+    return f"unknown data set {name!r}; there are {', '.join(DATASETS)}. {advice}"
+
+
+def _generate(facts: Facts) -> Pixels:
+    """Makes images of random bytes: a pattern for each class, and half as much noise."""
+    generator = np.random.default_rng(0)
+    num_classes = min(facts.num_classes, NUM_GENERATED)
+    labels = np.arange(NUM_GENERATED, dtype=np.int32) % num_classes
+    patterns = generator.integers(0, 171, (num_classes, *facts.image_shape), np.uint8)
+    noise = generator.integers(0, 85, (NUM_GENERATED, *facts.image_shape), np.uint8)
+    return Pixels(images=patterns[labels] + noise, labels=labels)
+
+
+def _part(
+    facts: Facts, source: Pixels | Records, num_images: int, seed: int, *, shuffle: bool
+) -> Images:
+    return Images(
+        num_images=num_images,
+        num_classes=facts.num_classes,
+        image_shape=facts.image_shape,
+        can_flip=facts.can_flip,
+        mean=facts.mean,
+        std=facts.std,
+        source=source,
+        order=Order(num_images=num_images, seed=seed, shuffle=shuffle),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images:
+    """The images of one part of a data set.
+
+    Attributes:
+      num_images: Number of images in an epoch.
+      num_classes: Number of classes; labels are 0 to num_classes - 1.
+      image_shape: (height, width, channels).
+      can_flip: Whether a mirrored image is as good as the image itself.
+      mean: Mean of each channel, of bytes from 0 to 255.
+      std: Standard deviation of each channel, likewise.
+      source: The images in memory, or the index of the records.
+      order: The order of the images in each epoch.
+    """
+
+    num_images: int
+    num_classes: int
+    image_shape: tuple[int, int, int]
+    can_flip: bool
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    source: Pixels | Records
+    order: Order
+
+    def steps_per_epoch(self, global_batch: int) -> float:
+        """Returns the number of steps that read each image once. It need not be whole."""
+        return self.num_images / global_batch
+
+    def normalise(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns float32 images of mean 0 and deviation 1 from bytes, on the present device."""
+        import tensorflow as tf
+
+        return (tf.cast(images, tf.float32) - self.mean) / self.std  # [batch, h, w, channels]
+
+    def input_fn(
+        self,
+        *,
+        micro_batch: int,
+        accumulation: int = 1,
+        augment: bool = False,
+        eight_bit: bool = False,
+        first_step: int | None = None,
+    ) -> Callable[..., tf.data.Dataset]:
+        """Returns an input_fn for `Estimator.train`: micro-batches without end.
+
+        Each is (images [micro_batch, height, width, channels], labels int32 [micro_batch]). A step
+        takes `replicas x accumulation` of them in each worker. The numbers of workers and replicas
+        come from the Estimator, as `input_context`.
+
+        Args:
+          micro_batch: Images of one forward pass.
+          accumulation: Micro-batches of a replica in a step.
+          augment: Whether to shift (ImageNet: to crop) and to mirror the images at random.
+          eight_bit: Whether images are bytes, which the model gives to `normalise` on its device.
+            Otherwise they are normalised on the host: float32.
+          first_step: The step to begin with. None is the global step at the start of the session,
+            so that a resumed run reads what an undisturbed one would.
+        """
+
+        def input_fn(input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+            import tensorflow as tf
+
+            layout = _layout(micro_batch, accumulation, input_context)
+            start = _global_step() if first_step is None else tf.constant(first_step, tf.int64)
+            end = tf.constant(np.iinfo(np.int64).max)
+            indices = tf.data.Dataset.range(start * layout.micro_batches, end)
+
+            def take(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+                return self.order.take(layout.first_position(int(index)), micro_batch)
+
+            return self._read(indices, take, size=micro_batch, augment=augment, eight_bit=eight_bit)
+
+        return input_fn
+
+    def evaluation_input_fn(
+        self, *, batch: int, eight_bit: bool = False
+    ) -> Callable[[], tf.data.Dataset]:
+        """Returns an input_fn for `Estimator.evaluate`: each image once, in the data set's order.
+
+        The last batch is smaller if `batch` does not divide the number of images. A mean over
+        images (`tf.compat.v1.metrics.accuracy`) is then exact; a mean over batches is not.
+        """
+
+        def input_fn() -> tf.data.Dataset:
+            import tensorflow as tf
+
+            firsts = tf.data.Dataset.range(0, self.num_images, batch)
+
+            def take(first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+                numbers = np.arange(first, min(first + batch, self.num_images))
+                return numbers, np.zeros((len(numbers), NUM_DRAWS), np.float32)
+
+            return self._read(firsts, take, size=None, augment=False, eight_bit=eight_bit)
+
+        return input_fn
+
+    def _read(
+        self,
+        indices: tf.data.Dataset,
+        take: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+        *,
+        size: int | None,
+        augment: bool,
+        eight_bit: bool,
+    ) -> tf.data.Dataset:
+        """Reads a batch of images for each index: those of the numbers and draws of `take`."""
+        import tensorflow as tf
+
+        def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            numbers, draws = tf.numpy_function(take, [index], [tf.int64, tf.float32])
+            numbers = tf.ensure_shape(numbers, [size])
+            draws = tf.ensure_shape(draws, [size, NUM_DRAWS])
+            images, labels = self.source.fetch(
+                numbers, draws, augment=augment, can_flip=self.can_flip
+            )
+            images = tf.ensure_shape(images, [size, *self.image_shape])
+            labels = tf.ensure_shape(labels, [size])
+            return (images if eight_bit else self.normalise(images)), labels
+
+        # Batches are read side by side, and come in their order.
+        return indices.map(read, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def _layout(
+    micro_batch: int, accumulation: int, context: tf.distribute.InputContext | None
+) -> Layout:
+    if context is None:  # One worker with one replica.
+        return Layout(micro_batch=micro_batch, micro_batches=accumulation)
+    replicas = context.num_replicas_in_sync // context.num_input_pipelines
+    return Layout(
+        micro_batch=micro_batch,
+        micro_batches=replicas * accumulation,
+        num_workers=context.num_input_pipelines,
+        worker=context.input_pipeline_id,
+    )
+
+
+def _global_step() -> tf.Tensor:
+    """Returns the global step, which is read when the session starts the input; 0 without one."""
+    import tensorflow as tf
+
+    step = tf.compat.v1.train.get_global_step()
+    return tf.constant(0, tf.int64) if step is None else tf.cast(step, tf.int64)
+
+
+def images_per_second(input_fn: Callable[[], tf.data.Dataset], num_batches: int) -> float:
+    """Measures how fast an input_fn reads, with nothing else to do.
+
+    Args:
+      input_fn: What `Images.input_fn` returns.
+      num_batches: Number of batches to read, after a first one that is not measured.
+    """
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        iterator = v1.data.make_initializable_iterator(input_fn())
+        _, labels = iterator.get_next()
+        session.run(iterator.initializer)
+        session.run(labels)
+        start = time.monotonic()
+        num_images = sum(len(session.run(labels)) for _ in range(num_batches))
+        return num_images / (time.monotonic() - start)

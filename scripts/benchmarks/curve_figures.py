@@ -1,0 +1,155 @@
+"""The figures of the curves: runs of one training in several layouts, compared step by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from results import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A way to spread the micro-batches of a step.
+
+    Attributes:
+      workers: Worker processes.
+      replicas: Replicas of each worker.
+      accumulation: Micro-batches of each replica in a step.
+    """
+
+    workers: int
+    replicas: int
+    accumulation: int
+
+    @property
+    def num_micro_batches(self) -> int:
+        return self.workers * self.replicas * self.accumulation
+
+    def __str__(self) -> str:
+        return f"{self.workers} x {self.replicas} x {self.accumulation}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """The log of one run.
+
+    Attributes:
+      layout: Its layout.
+      engine: "gRPC" or "Horovod"; "one worker" has neither.
+      losses: The loss of each step, a mean over all workers, from step 1 on.
+      accuracy: The accuracy at the end, in percent; None if it was not measured.
+    """
+
+    layout: Layout
+    engine: str
+    losses: Sequence[float]
+    accuracy: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.layout}, {self.engine}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """The largest relative difference of a step's loss from that of the first run.
+
+    Attributes:
+      value: |loss - first run's loss| / |first run's loss|.
+      step: The step, from 1.
+    """
+
+    value: float
+    step: int
+
+
+def relative_differences(losses: Sequence[float], first: Sequence[float]) -> list[float]:
+    """Compares the losses of a run with those of the first run, step by step.
+
+    A NaN differs from everything by infinity.
+
+    Raises:
+      ValueError: If the runs have not as many steps.
+    """
+    if len(losses) != len(first):
+        raise ValueError(
+            f"the runs have {len(first)} and {len(losses)} steps; only as many can be compared. "
+            "Measure the training again."
+        )
+    return [_relative(a, b) for a, b in zip(losses, first, strict=True)]
+
+
+def _relative(value: float, expected: float) -> float:
+    if math.isnan(value) or math.isnan(expected):
+        return math.inf
+    return abs(value - expected) / abs(expected) if expected else abs(value)
+
+
+def largest_difference(losses: Sequence[float], first: Sequence[float]) -> Difference:
+    """Returns the largest of `relative_differences`."""
+    found = relative_differences(losses, first)
+    value = max(found)
+    return Difference(value=value, step=found.index(value) + 1)
+
+
+def curve_table(title: str, runs: Sequence[Run]) -> Table:
+    """Returns a row for each run; differences are from the first one."""
+    first = runs[0].losses
+    rows = []
+    for run in runs:
+        largest = largest_difference(run.losses, first)
+        rows.append(
+            (
+                str(run.layout),
+                run.engine,
+                f"{run.losses[0]:.6f}",
+                f"{run.losses[-1]:.6f}",
+                "" if run is runs[0] else f"{largest.value:.1e}",
+                "" if run is runs[0] else str(largest.step),
+                "" if run.accuracy is None else f"{run.accuracy:.2f}",
+            )
+        )
+    return Table(
+        title=title,
+        header=(
+            "workers x replicas x accumulation",
+            "engine",
+            "first loss",
+            "last loss",
+            "largest relative difference",
+            "at step",
+            "accuracy, %",
+        ),
+        rows=tuple(rows),
+    )
+
+
+def missed(curves: Mapping[str, Sequence[Run]], *, difference: float, points: float) -> list[str]:
+    """Returns a line for each run that differs from the first one by more than is allowed.
+
+    Args:
+      curves: Runs by the name of their training.
+      difference: The largest relative difference of a step's loss.
+      points: The largest difference of the accuracies at the end, in percentage points.
+    """
+    lines = []
+    for name, runs in curves.items():
+        first = runs[0]
+        for run in runs[1:]:
+            largest = largest_difference(run.losses, first.losses)
+            if largest.value > difference:
+                lines.append(
+                    f"{name}, {run.name}: the loss of step {largest.step} differs by "
+                    f"{largest.value:.1e}, more than {difference:.0e}"
+                )
+            if first.accuracy is None or run.accuracy is None:
+                continue
+            distance = abs(run.accuracy - first.accuracy)
+            if distance > points:
+                lines.append(
+                    f"{name}, {run.name}: the accuracy differs by {distance:.2f} points, more than "
+                    f"{points:g}"
+                )
+    return lines

@@ -1,0 +1,260 @@
+"""Trainings of the example `cnn` in several layouts, interrupted, and validated afterwards."""
+
+import csv
+import json
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.testing import WorkerFailedError
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "cnn"
+TRAIN, VALIDATE = str(EXAMPLE / "train.py"), str(EXAMPLE / "validation.py")
+
+SMALL = ["--generated-data", "--iterations", "5", "--log-freq", "1", "--abs-learning-rate", "0.05"]
+NORMS = {"group": ["--group-norm"], "batch": ["--BN-span", "all"]}
+FEATURES = ["--label-smoothing", "0.1", "--eight-bit-io", "--warmup-epochs", "0.01"]
+# Micro-batch, and options: all together have 24 images in a step.
+LAYOUTS: dict[str, tuple[int, list[str]]] = {
+    "whole": (24, []),
+    "replicas": (12, ["--replicas", "2"]),
+    "accumulation": (8, ["--gradient-accumulation-count", "3"]),
+    "features": (
+        12,
+        ["--replicas", "2", "--optimiser", "LARS", "--loss-scaling", "128", *FEATURES],
+    ),
+    "features of one": (24, ["--optimiser", "LARS", *FEATURES]),
+    "recomputation": (24, ["--enable-recomputation"]),
+    "pipeline": (8, ["--gradient-accumulation-count", "3", "--pipeline", "--shards", "2"]),
+    "pipelines": (
+        4,
+        [
+            "--gradient-accumulation-count",
+            "3",
+            "--pipeline",
+            "--shards",
+            "2",
+            "--replicas",
+            "2",
+            "--pipeline-schedule",
+            "grouped",
+            "--enable-recomputation",
+        ],
+    ),
+}
+
+LINE = re.compile(
+    r"step: {6}1, iteration: {6}1, epoch: {3}0\.01, lr: {3}0\.05, loss: {2}\d\.\d{3}, "
+    r"top-1 accuracy: [ \d]\d\.\d{3}%, img/sec: [ \d]*\d\.\d\d, time: \d\.\d{6}, "
+    r"total_time: {6}\d\.\d"
+)
+
+
+def _train_all(script: str, trainings: list[list[str]]) -> list[str]:
+    """Makes trainings in turn in this process; returns what each printed."""
+    from script_run import run_script
+
+    return [run_script([script, *options]) for options in trainings]
+
+
+def _rows(folder: Path, table: str = "training") -> list[dict[str, float]]:
+    """Returns a table of the only run in a folder of runs, without the times."""
+    [path] = folder.glob(f"*/{table}.csv")
+    with open(path, encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return [{name: float(row[name]) for name in ("step", "lr", "loss", "accuracy")} for row in rows]
+
+
+def _assert_equal(some: list[dict[str, float]], others: list[dict[str, float]]) -> None:
+    assert len(some) == len(others) > 0
+    for one, other in zip(some, others, strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, fake_cluster_server: Any) -> dict[str, Any]:
+    """The folder of the trainings in one process, and what each has printed."""
+    from tfdist.testing.fake_cluster import FakeCluster
+
+    folder, cluster = tmp_path_factory.mktemp("alone"), FakeCluster(fake_cluster_server)
+    trainings = [
+        [*SMALL, *NORMS["group"], "--batch-size", str(batch), *options, "--no-validation",
+         "--log-dir", str(folder / layout)]
+        for layout, (batch, options) in LAYOUTS.items()
+    ]  # fmt: skip
+    norm = [*SMALL, *NORMS["batch"], "--batch-size", "24", "--weight-avg-N", "2"]
+    trainings.append([*norm, "--ckpts-per-epoch", "70", "--log-dir", str(folder / "norm")])
+    try:
+        [printed] = cluster.run(_train_all, TRAIN, trainings, engine="none", timeout_s=240)
+    finally:
+        cluster.close()
+    return {"folder": folder, "printed": dict(zip([*LAYOUTS, "norm"], printed, strict=True))}
+
+
+@pytest.mark.parametrize(
+    "layout", ["replicas", "accumulation", "recomputation", "pipeline", "pipelines"]
+)
+def test_each_layout_has_the_losses_of_one_device_with_the_whole_batch(
+    alone: dict[str, Any], layout: str
+) -> None:
+    _assert_equal(_rows(alone["folder"] / layout), _rows(alone["folder"] / "whole"))
+
+
+def test_large_batch_features_keep_the_losses(alone: dict[str, Any]) -> None:
+    _assert_equal(_rows(alone["folder"] / "features"), _rows(alone["folder"] / "features of one"))
+
+
+def test_the_log_has_the_plan_and_a_line_for_each_step(alone: dict[str, Any]) -> None:
+    printed = alone["printed"]["whole"]
+    lines = printed.splitlines()
+    assert lines[0] == "model:        ResNet-8, group norm, 8 groups, 32.32"
+    assert (
+        "global batch: 24 = micro-batch 24 x accumulation 1 x 1 replica(s) x 1 worker(s)" in lines
+    )
+    assert LINE.fullmatch(lines[-5])
+    [run] = (alone["folder"] / "whole").iterdir()
+    assert (run / "log.txt").read_text() == printed
+    assert json.loads((run / "arguments.json").read_text())["abs_learning_rate"] == 0.05
+
+
+def test_checkpoints_and_their_mean_are_validated_after_the_training_and_later(
+    alone: dict[str, Any], fake_cluster: Any
+) -> None:
+    [run] = (alone["folder"] / "norm").iterdir()
+    printed = alone["printed"]["norm"]
+    validations = [line for line in printed.splitlines() if line.startswith("validation: ")]
+    assert [re.findall(r"iteration: +(\d+)", line) for line in validations] == [
+        ["2"], ["4"], ["5"], ["5"],
+    ]  # fmt: skip
+    [again] = fake_cluster.run(
+        _train_all, VALIDATE, [["--restore-path", f"{run}/model.ckpt-5"]], engine="none"
+    )
+    assert again == [f"{validations[2]}\n"]
+    rows = (run / "validation.csv").read_text().splitlines()
+    assert [row.split(",")[1] for row in rows[1:]] == [
+        "model.ckpt-2", "model.ckpt-4", "model.ckpt-5", "weight_avg_last_2", "model.ckpt-5",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["grpc", "horovod"])
+def test_two_workers_have_the_losses_of_one_with_the_whole_batch(
+    alone: dict[str, Any], fake_cluster: Any, tmp_path: Path, engine: str
+) -> None:
+    trainings = [
+        [*SMALL, *NORMS[norm], "--batch-size", "6", "--replicas", "2", "--no-validation",
+         "--log-all-instances", "--log-dir", str(tmp_path / norm)]
+        for norm in NORMS
+    ]  # fmt: skip
+    printed = fake_cluster.run(
+        _train_all, TRAIN, trainings, engine=engine, num_workers=2, timeout_s=240
+    )
+    assert printed[1] == ["", ""]
+    for norm, whole in {"group": "whole", "batch": "norm"}.items():
+        _assert_equal(_rows(tmp_path / norm), _rows(alone["folder"] / whole))
+        assert _rows(tmp_path / norm) == _rows(tmp_path / norm, "training_1")
+
+
+def _train_and_die(options: list[str], at_step: int) -> None:
+    """Trains until a step, behind which the process is killed."""
+    import os
+    import sys
+
+    from script_run import run_script
+
+    sys.path.insert(0, str(EXAMPLE))
+    import run_log
+
+    report = run_log.LogHook.after_run
+
+    def report_and_die(hook: Any, *arguments: Any) -> None:
+        report(hook, *arguments)
+        if hook._step == at_step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    run_log.LogHook.after_run = report_and_die
+    run_script([TRAIN, *options])
+
+
+@pytest.mark.parametrize("way", ["restarted", "restored", "from a checkpoint"])
+def test_a_killed_run_goes_on_with_the_losses_of_an_undisturbed_one(
+    alone: dict[str, Any], fake_cluster: Any, tmp_path: Path, way: str
+) -> None:
+    options = [*SMALL, *NORMS["batch"], "--batch-size", "24", "--ckpts-per-epoch", "70"]
+    options += ["--log-dir", str(tmp_path), "--no-validation"]
+    environment = {}
+    if way == "from a checkpoint":
+        [run] = (alone["folder"] / "norm").iterdir()
+        options += ["--restore-path", f"{run}/model.ckpt-2"]
+    else:
+        with pytest.raises(WorkerFailedError, match="SIGKILL"):
+            fake_cluster.run(_train_and_die, options, 3, engine="none")
+        [run] = tmp_path.iterdir()
+        assert [row["step"] for row in _rows(tmp_path)] == [1, 2, 3]
+        if way == "restarted":  # As `tfdist run --max-restarts` does it.
+            environment["TFDIST_RESTART_COUNT"] = "1"
+        else:
+            options += ["--restore-path", str(run)]
+    [[printed]] = fake_cluster.run(_train_all, TRAIN, [options], engine="none", env=environment)
+    assert "going on after step 2\n" in printed
+    undisturbed = _rows(alone["folder"] / "norm")
+    if way == "from a checkpoint":
+        undisturbed = undisturbed[2:]
+    assert _rows(tmp_path) == undisturbed
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_the_first_variable(
+    alone: dict[str, Any], fake_cluster: Any, tmp_path: Path
+) -> None:
+    [run] = (alone["folder"] / "norm").iterdir()
+    for file in run.glob("model.ckpt-5.*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    options = [*SMALL, "--model-size", "14", "--restore-path", f"{tmp_path}/model.ckpt-5"]
+    options[options.index("--iterations") + 1] = "6"
+    with pytest.raises(WorkerFailedError, match=r"SystemExit: 2") as caught:
+        fake_cluster.run(_train_all, TRAIN, [[*options, "--log-dir", str(tmp_path)]], engine="none")
+    assert "train.py: error: " in str(caught.value)
+    assert "b1/1/conv1/kernel" in str(caught.value)
+
+
+def _train_from(options: list[str], checkpoint: str) -> bool:
+    """Trains, and returns whether the first weights were those of a checkpoint."""
+    from pathlib import Path
+
+    import numpy as np
+    import tensorflow as tf
+    from script_run import run_script
+
+    run_script([TRAIN, *options, "--init-path", checkpoint])
+    [run] = Path(options[-1]).iterdir()
+    first, given = (
+        tf.train.load_variable(path, "b3/0/conv2/kernel")
+        for path in (f"{run}/model.ckpt-0", checkpoint)
+    )
+    return np.array_equal(first, given)
+
+
+def test_a_run_begins_with_the_weights_of_another(
+    alone: dict[str, Any], fake_cluster: Any, tmp_path: Path
+) -> None:
+    [run] = (alone["folder"] / "norm").iterdir()
+    options = [*SMALL, "--no-validation", "--log-dir", str(tmp_path)]
+    [is_equal] = fake_cluster.run(_train_from, options, f"{run}/model.ckpt-4", engine="none")
+    assert is_equal
+    assert [row["step"] for row in _rows(tmp_path)] == [1, 2, 3, 4, 5]
+
+
+def test_two_instances_of_two_replicas_learn_generated_data(
+    fake_cluster: Any, tmp_path: Path
+) -> None:
+    options = ["--dataset", "cifar-10", "--generated-data", "--batch-size", "8", "--replicas", "2"]
+    options += ["--gradient-accumulation-count", "2", "--iterations", "24", "--log-freq", "8"]
+    options += ["--abs-learning-rate", "0.1", "--log-all-instances", "--no-validation"]
+    fake_cluster.run(
+        _train_all, TRAIN, [[*options, "--log-dir", str(tmp_path)]], num_workers=2, timeout_s=120
+    )
+    rows = _rows(tmp_path)
+    assert rows[-1]["accuracy"] > 95
+    assert rows == _rows(tmp_path, "training_1")

@@ -1,0 +1,148 @@
+"""The benchmark that compares the losses of one training in several layouts."""
+
+import math
+import sys
+from pathlib import Path
+
+import curves
+import pytest
+from curve_figures import (
+    Layout,
+    Run,
+    curve_table,
+    largest_difference,
+    missed,
+    relative_differences,
+)
+
+# Stands for an application: its losses depend on the launcher's numbers as SHIFT says.
+PROGRAM = """
+import argparse, csv, os
+parser = argparse.ArgumentParser()
+for name in ("folder", "steps", "accumulation"):
+    parser.add_argument(f"--{name}")
+options = parser.parse_args()
+from tfdist.cluster.instances import find_instance
+instance = find_instance()
+sizes = instance.num_instances, instance.num_local_replicas, int(options.accumulation)
+if instance.index == 0:
+    with open(f"{options.folder}/training.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["step", "loss"])
+        for step in range(1, int(options.steps) + 1):
+            writer.writerow([step, 2 / step + (1e-3 if sizes == (2, 1, 2) and step == 3 else 0)])
+    print('{"accuracy": 93.5}')
+"""
+
+
+def layout(workers: int, replicas: int, accumulation: int) -> Layout:
+    return Layout(workers=workers, replicas=replicas, accumulation=accumulation)
+
+
+def run(losses: list[float], accuracy: float | None = None, workers: int = 1) -> Run:
+    engine = "gRPC" if workers > 1 else "one worker"
+    sizes = layout(workers, 1, 4 // workers)
+    return Run(layout=sizes, engine=engine, losses=losses, accuracy=accuracy)
+
+
+def test_losses_are_compared_step_by_step_with_those_of_the_first_run() -> None:
+    found = relative_differences([2.0, 1.01, math.nan, 0.5], [2.0, 1.0, 1.0, 0.0])
+    assert found == pytest.approx([0, 0.01, math.inf, 0.5])
+    largest = largest_difference([4.0, 1.02, 1.0], [4.0, 1.0, 1.0])
+    assert (largest.step, largest.value) == (2, pytest.approx(0.02))
+    with pytest.raises(ValueError, match=r"the runs have 3 and 2 steps.* Measure the training"):
+        largest_difference([1.0, 1.0], [1.0, 1.0, 1.0])
+
+
+def test_the_table_has_a_row_for_each_run() -> None:
+    table = curve_table("ResNet", [run([2.0, 1.0], 95.0), run([2.0, 1.001], workers=2)])
+    assert table.rows == (
+        ("1 x 1 x 4", "one worker", "2.000000", "1.000000", "", "", "95.00"),
+        ("2 x 1 x 2", "gRPC", "2.000000", "1.001000", "1.0e-03", "2", ""),
+    )
+
+
+def test_what_differs_by_too_much_is_named() -> None:
+    found = {"cnn": [run([2.0, 1.0], 95.0), run([2.0, 1.001], 95.3, 2), run([2.0, 1.0], 95.1, 4)]}
+    assert missed(found, difference=1e-5, points=0.2) == [
+        "cnn, 2 x 1 x 2, gRPC: the loss of step 2 differs by 1.0e-03, more than 1e-05",
+        "cnn, 2 x 1 x 2, gRPC: the accuracy differs by 0.30 points, more than 0.2",
+    ]
+
+
+def test_all_layouts_of_a_training_have_the_same_global_batch() -> None:
+    for training in curves.TRAININGS.values():
+        assert {one.num_micro_batches for one in training.layouts} == {16}
+        assert (curves.ROOT / training.program[0]).parent.parent.name == "examples"
+
+
+def test_only_the_launcher_s_numbers_and_the_accumulation_change(tmp_path: Path) -> None:
+    training = curves.TRAININGS["cnn"]
+    assert curves.command(training, layout(2, 2, 4), "horovod", 100, tmp_path) == [
+        *(sys.executable, "-m", "tfdist", "run", "--engine", "horovod", "--progress", "none"),
+        *("--num-instances", "2", "--num-replicas", "4", "--tag-output", "no"),
+        *("--log-dir", str(tmp_path / "logs"), "--"),
+        *(sys.executable, str(curves.ROOT / "examples/cnn/train.py"), *training.program[1:]),
+        *("--gradient-accumulation-count", "4"),
+        *("--iterations", "100", "--log-dir", str(tmp_path)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--only", "cnn,gan"], "'gan' is none of cnn, "),
+        (["--steps", "-3"], "--steps -3 is below 1: give at least 1"),
+    ],
+)
+def test_a_wrong_call_is_refused(
+    capsys: pytest.CaptureFixture[str], argv: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        curves.read_arguments(argv)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Has `PROGRAM` as the only training, in two layouts; returns its file."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    training = curves.Training(
+        title="Small",
+        program=(str(program),),
+        accumulation_option="--accumulation",
+        steps_option="--steps",
+        folder_option="--folder",
+        accuracy=lambda folder, output: float(curves.last_json(output)["accuracy"]),
+        layouts=(layout(1, 4, 1), layout(2, 1, 2)),
+    )
+    monkeypatch.setattr(curves, "TRAININGS", {"small": training})
+    monkeypatch.setattr(curves, "ENGINES", ("grpc",))
+    return program
+
+
+@pytest.mark.processes
+def test_a_training_is_run_in_its_layouts_and_the_page_is_written(
+    small: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["curves.py", "--steps", "4", "--docs", str(tmp_path), "--json", str(tmp_path / "json")]
+    monkeypatch.setattr(sys, "argv", argv)
+    assert curves.main() == 1  # The difference at step 3.
+    page = (tmp_path / "curves.md").read_text()
+    assert "| 2 x 1 x 2" in page and "1.5e-03" in page and "93.50" in page
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+    [first, second] = curves.read_curves(tmp_path / "json")["small"]
+    assert first.losses == [2.0, 1.0, 2 / 3, 0.5]
+    assert (first.engine, second.engine, second.layout) == ("one worker", "gRPC", layout(2, 1, 2))
+    shown = capsys.readouterr()
+    assert "small, 2 x 1 x 2, gRPC: the loss of step 3 differs by 1.5e-03" in shown.err
+
+    small.write_text("raise SystemExit('broken')")
+    assert curves.main() == 1
+    assert "broken" in capsys.readouterr().err
+    assert len(curves.read_curves(tmp_path / "json")["small"]) == 2  # As it was.
