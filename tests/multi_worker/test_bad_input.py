@@ -388,6 +388,7 @@ def build_loss(kind: str) -> Callable[..., Any]:
         ("scale", "the loss scale is fixed at 8 on worker 0 and fixed at 16 on worker 1"),
         ("iterations", "iterations_per_loop is 2 on worker 0 and 3 on worker 1"),
         ("accumulation", "gradient_accumulation is 2 on worker 0 and 3 on worker 1"),
+        ("precision", "precision is float32 on worker 0 and mixed_bfloat16 on worker 1"),
     ],
 )
 def test_different_models_are_named_by_every_worker(
@@ -396,6 +397,8 @@ def test_different_models_are_named_by_every_worker(
     changes: dict[str, Any] = {"loss": build_loss(kind)}
     if kind in ("iterations", "accumulation"):
         changes = {kind: lambda index: 2 + index}
+    if kind == "precision":
+        changes = {kind: lambda index: ["float32", "mixed_bfloat16"][index]}
     ends = fake_cluster.run(train_briefly, engine, **changes, engine=engine)
     for end in ends:
         assert end["seconds"] < limit_s()

@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
 from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
+from tfdist.training.precision import find_precision
 
 
 def train_briefly(
@@ -20,6 +21,7 @@ def train_briefly(
     hooks: Any = None,
     iterations: Any = None,
     accumulation: Any = None,
+    precision: Any = None,
     limits: Any = None,
     device: str | None = None,
     model_dir: str | None = None,
@@ -28,8 +30,8 @@ def train_briefly(
 
     Arguments are functions of the worker's index, or None for the correct value: `loss(index,
     weight, features)`, `spec(index, mode, loss, host_call)`, `input_fn(index)`, `hooks(index)`,
-    `iterations(index)`, `accumulation(index)`, `limits(index)` (the keyword arguments `steps` and
-    `max_steps`).
+    `iterations(index)`, `accumulation(index)`, `precision(index)`, `limits(index)` (the keyword
+    arguments `steps` and `max_steps`).
 
     Returns:
       error: "Type: message" or None. seconds: From the making of the strategy to the end. step: The
@@ -43,9 +45,13 @@ def train_briefly(
         index = strategy.extended.collectives.worker_index if strategy is not None else 0
         per_loop = iterations(index) if iterations is not None else 1
         per_step = accumulation(index) if accumulation is not None else 1
-        counts = tfe.DeviceConfig(iterations_per_loop=per_loop, gradient_accumulation=per_step)
-        config = tfe.RunConfig(train_distribute=strategy, device=counts)
-        tfe.Estimator(_make_model_fn(index, loss, spec), model_dir, config).train(
+        numbers = precision(index) if precision is not None else "float32"
+        settings = tfe.DeviceConfig(
+            iterations_per_loop=per_loop, gradient_accumulation=per_step, precision=numbers
+        )
+        config = tfe.RunConfig(train_distribute=strategy, device=settings)
+        compute = find_precision(numbers).compute
+        tfe.Estimator(_make_model_fn(index, loss, spec, compute), model_dir, config).train(
             input_fn(index) if input_fn is not None else _input_fn,
             hooks=[watch, *(hooks(index) if hooks is not None else [])],
             **(limits(index) if limits is not None else {}),
@@ -55,10 +61,12 @@ def train_briefly(
     return {"error": error, "seconds": time.monotonic() - start_s, "step": watch.step}
 
 
-def _make_model_fn(index: int, loss: Any, spec: Any) -> Callable[..., tfe.EstimatorSpec]:
+def _make_model_fn(
+    index: int, loss: Any, spec: Any, compute: tf.DType
+) -> Callable[..., tfe.EstimatorSpec]:
     def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
         weight = v1.get_variable("weight", [2, 2], initializer=v1.ones_initializer())
-        own = tf.reduce_mean(tf.matmul(features, weight))
+        own = tf.cast(tf.reduce_mean(tf.matmul(tf.cast(features, compute), weight)), tf.float32)
         own = loss(index, weight, features) if loss is not None else own
         optimizer = v1.train.GradientDescentOptimizer(0.1)
         pairs = [(g, v) for g, v in optimizer.compute_gradients(own) if g is not None]
