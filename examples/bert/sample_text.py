@@ -27,8 +27,6 @@ import wordpieces
 from records import DataError
 from samples import Recipe, make_samples
 
-from tfdist.launch.horovod.build import cache_folder
-
 _FORMAT = 1  # Change it with this file or samples.py: it is part of the cache's key.
 _DUPE_FACTOR = 4  # of the text for training: 34,000 samples of 64 pieces, made in 7 s
 _LONGEST_WAIT_S = 600
@@ -73,7 +71,7 @@ def prepare(
         )
     given = "" if vocab_file is None else vocab_file.read_text(encoding="utf-8")
     key = _key(sources, repr((_FORMAT, recipe, vocab_size, seed, given)))
-    folder = cache_folder(environ) / "bert-sample" / key
+    folder = _cache_folder(environ) / "bert-sample" / key
     try:
         if not folder.exists():
             with _lock(folder.with_suffix(".lock")):
@@ -85,6 +83,13 @@ def prepare(
             "to a folder that can be written."
         ) from error
     return _files_of(folder)
+
+
+def _cache_folder(environ: Mapping[str, str]) -> Path:
+    """Returns the folder that tfdist keeps built wheels in, too."""
+    if chosen := environ.get("TFDIST_CACHE_DIR"):
+        return Path(chosen).expanduser().absolute()
+    return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "tfdist"
 
 
 def _files_of(folder: Path) -> Prepared:

@@ -90,7 +90,7 @@ def parse_mpi_version(text: str) -> str:
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Returns the folder of what is kept between runs, such as built wheels."""
+    """Returns the folder in which built wheels are kept."""
     if chosen := environ.get("TFDIST_CACHE_DIR"):
         return Path(chosen).expanduser().absolute()
     return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "tfdist"
