@@ -31,12 +31,18 @@ from tfdist.estimator.graph.global_step import create_global_step
 from tfdist.estimator.graph.replicas import BatchSizes, num_workers
 from tfdist.estimator.pipelined import PipelineEstimatorSpec
 from tfdist.estimator.private_keras import name_layers_from_the_start
-from tfdist.estimator.run_config import RunConfig, decide_model_dir, default_session_config
+from tfdist.estimator.run_config import (
+    RunConfig,
+    decide_model_dir,
+    default_session_config,
+    without_fusion,
+)
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
 from tfdist.estimator.task_role import refuse_parameter_servers
 from tfdist.estimator.training.loop import train
 from tfdist.estimator.training.parameter_servers import end_if_server, notify_servers
 from tfdist.estimator.training.train_call import FoundCheckpoint, TrainCall, saves_checkpoints
+from tfdist.training.precision import find_precision
 from tfdist.training.stochastic_rounding import stochastic_rounding
 
 _OVERRIDABLE = frozenset(
@@ -585,4 +591,7 @@ def _complete(config: RunConfig, model_dir: str) -> RunConfig:
     # Not methods of the config, because a subclass may override `replace`.
     if config.session_config is None:
         config = RunConfig.replace(config, session_config=default_session_config())
+    is_bfloat16 = find_precision(config.device.precision).compute == tf.bfloat16
+    if is_bfloat16 and not tf.config.list_physical_devices("GPU"):
+        config = RunConfig.replace(config, session_config=without_fusion(config.session_config))
     return RunConfig.replace(config, model_dir=model_dir)

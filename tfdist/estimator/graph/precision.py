@@ -154,18 +154,13 @@ class ModelPrecision:
             return
         if any(is_half(weight) for weight in weights):
             return
-        of_keras_3, name = policy_of_keras_3(), precision.name
-        if of_keras_3 == name:
+        if policy_of_keras_3() == precision.name:
             return
-        start = f"precision is {name}, and model_fn has no weight that follows it"
-        if of_keras_3 is not None:
-            raise ValueError(
-                f"{start}. Layers of Keras 3 have a policy of their own: call keras."
-                f'mixed_precision.set_global_policy("{name}") before training.'
-            )
         raise ValueError(
-            f"{start}. Use layers of tf_keras without dtype, or cast the features in front of "
-            f"tf.compat.v1.layers and get_variable: tf.cast(features, tf.{precision.compute.name})."
+            f"precision is {precision.name}, and no weight of model_fn follows it. Use layers "
+            "of tf_keras without dtype, or cast the features in front of tf.compat.v1.layers and "
+            f"get_variable: tf.cast(features, tf.{precision.compute.name}). For layers of Keras 3 "
+            f'call keras.mixed_precision.set_global_policy("{precision.name}") before.'
         )
 
     def _read_in_half(self, getter: Callable[..., Any], name: str, **given: Any) -> Any:
