@@ -13,7 +13,7 @@ import tf_keras
 import tfdist.estimator as tfe
 from tfdist.estimator import OptimizerFunctionOutput, PipelineEstimatorSpec
 from tfdist.strategies import DeviceError, LocalStrategy
-from tfdist.training import LAMB, ClippedOptimizer, LossScaleOptimizer, warmup
+from tfdist.training import LAMB, SGD, ClippedOptimizer, LossScaleOptimizer, warmup
 from tfdist.training.optimizer import loss_to_differentiate
 
 COUNT, MICRO, STEPS = 6, 4, 3  # Micro-batches in a step, examples in one, and steps.
@@ -236,6 +236,25 @@ def test_a_strategy_of_one_worker_gives_the_same_numbers(
     estimator = _estimator(model_fn, tmp_path, train_distribute=LocalStrategy(1))
     estimator.train(_input_fn(MICRO))
     _assert_same(weights(estimator), trained_plainly("adam"))
+
+
+def test_gradients_of_half_precision_weights_are_added_in_float32(tmp_path: Path) -> None:
+    def half(name: str) -> Any:
+        zeros = v1.zeros_initializer()
+        return tf.cast(v1.get_variable(name, [5], tf.bfloat16, initializer=zeros), tf.float32)
+
+    def optimizer_function(x: Any, y: Any) -> OptimizerFunctionOutput:
+        loss = 1.5 * tf.reduce_mean(x)  # The gradient of each weight is 0.3.
+        return OptimizerFunctionOutput(SGD(1.0, stochastic_rounding=False), loss)
+
+    stages = [lambda x, y: (x + half("one"), y), lambda x, y: (x + half("other"), y)]
+    model_fn = _pipelined(
+        stages, gradient_accumulation_count=40, optimizer_function=optimizer_function
+    )
+    estimator = _estimator(model_fn, tmp_path).train(_input_fn(1), steps=1)
+    for name in ("one", "other"):
+        value = estimator.get_variable_value(name).astype(np.float32)
+        np.testing.assert_allclose(value, -0.3, rtol=0.004)  # With sums in bfloat16 it is -0.309.
 
 
 def test_stages_share_an_embedding(tmp_path: Path, weights: Any) -> None:

@@ -129,9 +129,7 @@ def _gradients_of_stage(
     found = tf.gradients(
         ys, [*inputs, *handles.values()], grad_ys, stop_gradients=inputs, name="backward"
     )
-    if traced.weight is not None:
-        of_variables = [None if g is None else _weighted(g, traced.weight) for g in found[n:]]
-        found = [*found[:n], *of_variables]
+    found[n:] = [None if g is None else _to_add(g, traced.weight) for g in found[n:]]
     added = frozenset(op.name for op in traced.graph.get_operations() if op.name not in before)
     of_inputs = zip(inputs, found[:n], strict=True)
     of_handles = zip(handles, found[n:], strict=True)
@@ -169,16 +167,19 @@ def _trained_handles(traced: Traced, forward: Slice) -> dict[str, tf.Tensor]:
     return {name: handle for name, handle in handles.items() if name in traced.trained}
 
 
-def _weighted(gradient: Any, weight: tf.Tensor) -> Any:
-    """Multiplies a gradient by a weight; 0 for a weight of 0, also where the gradient is NaN.
+def _to_add(gradient: Any, weight: tf.Tensor | None) -> Any:
+    """Returns a variable's gradient as it is added up: times the weight, if there is one.
 
-    Half-precision gradients become float32, since their weighted sum may overflow.
+    It is 0 for a weight of 0, also where the gradient is NaN. Half-precision gradients become
+    float32, since their sums lose small ones, or overflow.
     """
     if isinstance(gradient, tf.IndexedSlices):
-        values = _weighted(gradient.values, weight)
+        values = _to_add(gradient.values, weight)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     if gradient.dtype.size < tf.float32.size:
         gradient = tf.cast(gradient, tf.float32)
+    if weight is None:
+        return gradient
     return tf.math.multiply_no_nan(gradient, tf.cast(weight, gradient.dtype))
 
 

@@ -183,7 +183,8 @@ class Program:
             parts = [one.gradients[name] for one in walked if name in one.gradients]
             if parts:
                 with tf.device(variable.device):
-                    result.append((scaled(added(parts), scale), variable))
+                    total = scaled(added(parts), scale)
+                    result.append((tf.cast(total, variable.dtype), variable))
         return result
 
     def _picked(self, walked: Sequence[Walked]) -> list[tf.Tensor]:
