@@ -90,6 +90,7 @@ def one_of(*names: str) -> Callable[[str], str]:
             )
         return text
 
+    check.__name__ = "|".join(names)  # For --help.
     return check
 
 
@@ -300,7 +301,8 @@ def _in_argparse(one: Field[Any]) -> dict[str, Any]:
     details: dict[str, Any] = {"type": one.metadata["kind"], "help": one.metadata["text"]}
     if one.metadata["kind"] is boolean:
         return {**details, "nargs": "?", "const": True, "metavar": "true|false"}
-    return {**details, "nargs": one.metadata["nargs"], "metavar": "X"}
+    name = one.metadata["kind"].__name__
+    return {**details, "nargs": one.metadata["nargs"], "metavar": name if "|" in name else "X"}
 
 
 def _parsed(argv: Sequence[str]) -> dict[str, Any]:

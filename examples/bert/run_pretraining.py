@@ -32,10 +32,11 @@ import os
 import sys
 import time
 from dataclasses import replace
+from typing import Any
 
-from arguments import UsageError, check_found_checkpoints, parse, refuse
-from data import DataError, SampleShape, open_dataset
-from plan import check_memory, describe, make_plan, training_input
+from arguments import Settings, UsageError, check_found_checkpoints, parse, refuse
+from data import DataError, Dataset, SampleShape, open_dataset
+from plan import Plan, check_memory, describe, make_plan, training_input
 
 from tfdist.cluster import ClusterError
 from tfdist.cluster.instances import restart_count
@@ -43,63 +44,80 @@ from tfdist.cluster.instances import restart_count
 
 def main() -> None:
     try:
-        settings, notes = parse(sys.argv[1:])
-        if restart_count() and settings.checkpoint_output_dir:
-            settings = replace(settings, resume_training_from_checkpoint=True)
+        settings, notes = read_settings()
         plan = make_plan(settings)
         if settings.dry_run:
             print(*notes, describe(plan), sep="\n")
             return
         check_memory(plan)
         check_found_checkpoints(settings)
-    except (UsageError, ClusterError) as error:
+        say(plan, *notes, f"Using config: {settings.config}")
+        if plan.is_overridden:
+            overridden = "The number of replicas is overridden by tfdist run."
+            say(plan, f"{overridden} The new value is {plan.local_replicas}.")
+        dataset, held_out = load_data(plan)
+        figures = train(plan, dataset, held_out)
+    except (UsageError, DataError, ClusterError) as error:
         refuse(error)
-    is_first = plan.worker_index == 0
+    if plan.worker_index == 0:
+        print(json.dumps(figures), flush=True)
 
-    def say(*lines: str) -> None:
-        if is_first:
-            print(*lines, sep="\n", file=sys.stderr, flush=True)
 
-    say(*notes, f"Using config: {settings.config}")
-    if plan.is_overridden:
-        say(
-            "The number of replicas is overridden by tfdist run. The new value is "
-            f"{plan.local_replicas}."
-        )
-    say("------------------- Data Loading Started ------------------")
+def say(plan: Plan, *lines: str) -> None:
+    """Writes lines to standard error, on worker 0."""
+    if plan.worker_index == 0:
+        print(*lines, sep="\n", file=sys.stderr, flush=True)
+
+
+def read_settings() -> tuple[Settings, list[str]]:
+    """Returns the settings; a run that the launcher starts again goes on from its checkpoint."""
+    settings, notes = parse(sys.argv[1:])
+    if restart_count() and settings.checkpoint_output_dir:
+        settings = replace(settings, resume_training_from_checkpoint=True)
+    return settings, notes
+
+
+def load_data(plan: Plan) -> tuple[Dataset, Dataset | None]:
+    """Returns the data to train on, and those to evaluate on if asked."""
+    settings = plan.settings
+    say(plan, "------------------- Data Loading Started ------------------")
     start = time.perf_counter()
     shape = SampleShape(
         sequence_length=settings.sequence_length,
         mask_tokens=settings.mask_tokens,
         vocab_size=settings.vocab_size,
     )
-    options = {
-        "seed": settings.random_seed,
-        "input_files": settings.input_files,
-        "vocab_file": settings.vocab_file,
-    }
-    try:
-        dataset = open_dataset(settings.dataset, shape, **options)
-        training_input(plan, dataset)  # Refuses data that is too little for a step.
-        held_out = None
-        if settings.evaluate:
-            held_out = open_dataset(settings.dataset, shape, evaluation=True, **options)
-    except DataError as error:
-        refuse(error)
-    say(f"Data loaded in {time.perf_counter() - start} secs", "-" * 59)
 
+    def load(evaluation: bool) -> Dataset:
+        return open_dataset(
+            settings.dataset,
+            shape,
+            seed=settings.random_seed,
+            input_files=settings.input_files,
+            vocab_file=settings.vocab_file,
+            evaluation=evaluation,
+        )
+
+    dataset = load(evaluation=False)
+    training_input(plan, dataset)  # Refuses data that is too little for a step.
+    held_out = load(evaluation=True) if settings.evaluate else None
+    say(plan, f"Data loaded in {time.perf_counter() - start} secs", "-" * 59)
+    return dataset, held_out
+
+
+def train(plan: Plan, dataset: Dataset, held_out: Dataset | None) -> dict[str, Any]:
+    """Trains, and returns the figures of the run.
+
+    TensorFlow is imported here, after everything that can be refused without it.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Only errors of TensorFlow's C++ code.
     start = time.perf_counter()
-    from log import Log  # TensorFlow is imported here, after all that can be refused without it.
-    from pretraining import train
+    import pretraining
+    from log import Log
 
     import_s = time.perf_counter() - start
-    try:
-        figures = train(plan, dataset, held_out, Log(plan.worker_index))
-    except UsageError as error:  # A checkpoint of another model.
-        refuse(error)
-    if is_first:
-        print(json.dumps({**figures, "import_s": round(import_s, 3)}), flush=True)
+    figures = pretraining.train(plan, dataset, held_out, Log(plan.worker_index))
+    return {**figures, "import_s": round(import_s, 3)}
 
 
 if __name__ == "__main__":

@@ -176,3 +176,12 @@ def test_compile_only_ends_before_the_first_step() -> None:
     run = run_bert(*TINY, "--compile-only")
     assert run.lines[-1].endswith("Exiting now as '--compile-only' argument was passed.")
     assert run.steps == []
+
+
+def test_weights_of_16_bits_learn_and_are_evaluated() -> None:
+    half = ["--precision", "bf16.16", "--training-steps", "4", "--evaluate"]
+    faster = ["--recompute-checkpoint-every-layer", "false"]
+    run = run_bert(*TINY, *ONE_DEVICE, *half, *faster)
+    losses = [step["mlm_loss"] for step in run.steps]
+    assert losses == sorted(losses, reverse=True)
+    assert run.figures["held_out_mlm_loss"] < losses[0]
