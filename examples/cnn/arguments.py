@@ -148,7 +148,7 @@ def make_parser() -> OneLineParser:
     """Makes the parser of train.py."""
     parser = OneLineParser(description="Train a ResNet, alone or with other workers.")
     add = parser.add
-    add("--config", None, f"preset of {PRESETS.name}; options beside it win")
+    add("--config", None, f"preset of {PRESETS.name}; options of the command line win")
     add("--dry-run", False, "print the plan and end", action="store_true")
     _add_model(add)
     _add_data(add)
@@ -292,7 +292,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         if vars(chosen).pop(flag.replace("-", "_")) is not None:
             print(f"--{flag} has no effect: {reason}.", file=sys.stderr)
     _complete(chosen, {**preset, **given})
-    _check(chosen, {**preset, **given})
+    _check(chosen, given)
     return chosen
 
 
@@ -339,7 +339,12 @@ def _complete(chosen: argparse.Namespace, given: Mapping[str, Any]) -> None:
 
 
 def _check(chosen: argparse.Namespace, given: Mapping[str, Any]) -> None:
-    """Refuses options that do not go together."""
+    """Refuses options that do not go together.
+
+    Args:
+      chosen: All options.
+      given: Those of the command line. A preset may have one that another takes the sense of.
+    """
     for name, needed in {"groups": "--group-norm", "BN_span": "--batch-norm"}.items():
         if name in given and chosen.norm not in needed:
             refuse(f"--{name.replace('_', '-')} is for {needed}: leave it out, or add {needed}")
@@ -363,6 +368,11 @@ def _check(chosen: argparse.Namespace, given: Mapping[str, Any]) -> None:
         refuse(
             f"--optimiser RMSprop does not keep small updates of half weights (--precision "
             f"{chosen.precision}): use SGD, momentum, LARS or LAMB, or {chosen.precision[:-2]}32"
+        )
+    if chosen.pipeline and chosen.precision.endswith(".16"):
+        refuse(
+            f"--pipeline has weights in float32, and --precision is {chosen.precision}: use "
+            f"{chosen.precision[:-2]}32"
         )
     if chosen.no_stochastic_rounding and not chosen.precision.endswith(".16"):
         refuse(
