@@ -474,7 +474,7 @@ class Estimator:
         v1.logging.info("Calling model_fn.")
         name_layers_from_the_start()
         # An optimizer makes the same variables in each mode.
-        with stochastic_rounding(config.device.stochastic_rounding):
+        with stochastic_rounding(self._config.device.stochastic_rounding):
             spec = call_with(self._model_fn, {"features": features, **offered})
         v1.logging.info("Done calling model_fn.")
         if isinstance(spec, PipelineEstimatorSpec):
@@ -489,9 +489,9 @@ class Estimator:
         return spec
 
     def _call_pipeline(self, mode: str, config: RunConfig) -> PipelineEstimatorSpec:
-        if config.device.precision != "float32":
+        if self._config.device.precision != "float32":
             raise ValueError(
-                f"precision is {config.device.precision}, and a pipeline's stages compute in the "
+                f"precision is {self._config.device.precision}, and a pipeline's stages compute in the "
                 "dtype of their layers. Leave it out, and give layers of tf_keras a policy: "
                 'dtype="mixed_bfloat16".'
             )
