@@ -489,11 +489,11 @@ class Estimator:
         return spec
 
     def _call_pipeline(self, mode: str, config: RunConfig) -> PipelineEstimatorSpec:
-        if self._config.device.precision != "float32":
+        precision = self._config.device.precision
+        if precision != "float32":
             raise ValueError(
-                f"precision is {self._config.device.precision}, and a pipeline's stages compute in the "
-                "dtype of their layers. Leave it out, and give layers of tf_keras a policy: "
-                'dtype="mixed_bfloat16".'
+                f"precision is {precision}, and a pipeline's stages compute in the dtype of their "
+                'layers. Leave it out, and give layers of tf_keras a policy: dtype="mixed_bfloat16".'
             )
         params = self._batch_sizes.add_to(self.params, mode)
         offered = {"mode": mode, "params": params, "config": config}
