@@ -493,7 +493,8 @@ class Estimator:
         if precision != "float32":
             raise ValueError(
                 f"precision is {precision}, and a pipeline's stages compute in the dtype of their "
-                'layers. Leave it out, and give layers of tf_keras a policy: dtype="mixed_bfloat16".'
+                "layers. Leave it out, and give layers of tf_keras a policy: "
+                'dtype="mixed_bfloat16".'
             )
         params = self._batch_sizes.add_to(self.params, mode)
         offered = {"mode": mode, "params": params, "config": config}
