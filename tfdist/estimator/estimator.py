@@ -490,7 +490,7 @@ class Estimator:
         v1.logging.info("Calling model_fn.")
         name_layers_from_the_start()
         # An optimizer makes the same variables in each mode.
-        with stochastic_rounding(config.device.stochastic_rounding):
+        with stochastic_rounding(self._config.device.stochastic_rounding):
             spec = call_with(self._model_fn, {"features": features, **offered})
         v1.logging.info("Done calling model_fn.")
         if isinstance(spec, PipelineEstimatorSpec):
@@ -505,10 +505,11 @@ class Estimator:
         return spec
 
     def _call_pipeline(self, mode: str, config: RunConfig) -> PipelineEstimatorSpec:
-        if config.device.precision != "float32":
+        precision = self._config.device.precision
+        if precision != "float32":
             raise ValueError(
-                f"precision is {config.device.precision}, and a pipeline's stages compute in the "
-                "dtype of their layers. Leave it out, and give layers of tf_keras a policy: "
+                f"precision is {precision}, and a pipeline's stages compute in the dtype of their "
+                "layers. Leave it out, and give layers of tf_keras a policy: "
                 'dtype="mixed_bfloat16".'
             )
         params = self._batch_sizes.add_to(self.params, mode)

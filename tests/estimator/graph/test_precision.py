@@ -389,6 +389,15 @@ def test_layers_of_keras_3_need_their_own_policy(
         estimator.train(_input_fn)
 
 
+@pytest.mark.parametrize(("precision", "is_off"), [("float32", 0), ("mixed_bfloat16", 2)])
+def test_convolutions_in_bfloat16_are_not_fused(
+    tmp_path: Path, precision: str, is_off: int
+) -> None:
+    config = _estimator(tmp_path, [], _dense, precision=precision).config.session_config
+    assert config.graph_options.rewrite_options.remapping == is_off
+    assert config.allow_soft_placement
+
+
 def test_a_stock_optimizer_with_half_weights_is_refused(tmp_path: Path) -> None:
     estimator = _estimator(tmp_path, [], _dense, precision="float16")
     with pytest.raises(ValueError, match=r"Adam would update dense/kernel in float16.* Use LAMB"):
