@@ -243,3 +243,31 @@ def test_session_run_gives_a_sync_on_read_variables_combined_value(
 
     for values in fake_cluster.run(in_session, engine, build, engine=engine):
         assert values == {"sum": 3.0, "mean": 1.5, "first": 1.0}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_worker_that_fetches_more_waits_for_no_reduction_of_a_constant(
+    fake_cluster: Any, engine: str
+) -> None:
+    def reduce_sizes(engine: str) -> Any:
+        import tensorflow as tf
+        import tensorflow.compat.v1 as v1
+
+        from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
+
+        strategy = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}[engine]()
+        with tf.Graph().as_default(), strategy.scope():
+            size = tf.cast(tf.shape(tf.zeros([8, 3]))[0], tf.float32)  # []
+            sums = [
+                strategy.reduce("SUM", strategy.run(lambda value=value: value), axis=None)
+                for value in (size, tf.ones([5000]))  # Both are known before the graph runs.
+            ]
+            more = [sums[0] + 1.0] if strategy.extended.first_replica_in_sync == 0 else []
+            config = strategy.update_config_proto(v1.ConfigProto())
+            with v1.Session(strategy.master, config=config) as session:
+                session.run(sums)
+                return session.run([*sums, *more])[:2]
+
+    for size, ones in fake_cluster.run(reduce_sizes, engine, engine=engine, num_workers=2):
+        assert size == 16.0
+        assert (ones == 2.0).all()

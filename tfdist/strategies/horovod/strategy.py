@@ -69,22 +69,51 @@ class HorovodCollectives:
 
     def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         options = {"op": self._hvd.Sum, "name": name, "process_set": self._process_set}
+        tensors = [_unknown_in_advance(tensor) for tensor in tensors]
         if len(tensors) == 1:
             return [self._hvd.allreduce(tensors[0], **options)]
         return list(self._hvd.grouped_allreduce(list(tensors), **options))
 
     def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
         options = {"name": name, "process_set": self._process_set}
-        return from_copied(self._hvd.allgather(to_copied(tensor), **options), tensor.dtype)
+        copied = to_copied(_unknown_in_advance(tensor))
+        return from_copied(self._hvd.allgather(copied, **options), tensor.dtype)
 
     def all_to_all(self, shares: tf.Tensor, name: str) -> tf.Tensor:
         options = {"name": name, "process_set": self._process_set}
-        return from_copied(self._hvd.alltoall(to_copied(shares), **options), shares.dtype)
+        copied = to_copied(_unknown_in_advance(shares))
+        return from_copied(self._hvd.alltoall(copied, **options), shares.dtype)
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         return self._hvd.broadcast(
-            tensor, root_rank=self._ranks[0], name=name, process_set=self._process_set
+            _unknown_in_advance(tensor),
+            root_rank=self._ranks[0],
+            name=name,
+            process_set=self._process_set,
         )
+
+
+# Elements of a tensor to which an addition costs nothing.
+_SMALL = 4096
+
+
+def _unknown_in_advance(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns a tensor whose value TensorFlow does not compute before the graph runs.
+
+    Horovod's ops have no state. So where their input is a constant, or follows from a static shape,
+    TensorFlow would run them once while it prepares a call, and again for each other set of
+    fetches. A worker with more sets of fetches than another would then wait without end.
+    """
+    if tf.executing_eagerly() or not (tensor.dtype.is_floating or tensor.dtype.is_integer):
+        return tensor
+    size = tensor.shape.num_elements()
+    if (size is None or size > _SMALL) and tf.get_static_value(tensor) is None:
+        return tensor  # It follows from data.
+    # 0, as there is no other integer from 0 to below 1; an op with a state is not run in advance.
+    zero = tf.raw_ops.RandomUniformInt(
+        shape=tf.constant([], tf.int32), minval=0, maxval=1, seed=1, seed2=1
+    )
+    return tensor + tf.cast(zero, tensor.dtype)
 
 
 class HorovodStrategy(BaseStrategy):
