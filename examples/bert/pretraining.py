@@ -16,7 +16,7 @@ from plan import Plan, training_input, weight_shapes
 
 import tfdist.estimator as tfe
 from tfdist import training
-from tfdist.monitoring import StepProfileHook, WandbHook
+from tfdist.monitoring import CsvMetricsHook, StepProfileHook, WandbHook
 from tfdist.strategies import strategy_for_run
 
 MEANS = ("mlm_loss", "nsp_loss", "mlm_acc", "nsp_acc")
@@ -296,13 +296,16 @@ def device_names(plan: Plan, strategy: Any) -> list[str]:
 
 
 def monitors(settings: Settings, first_step: int) -> list[v1.train.SessionRunHook]:
-    """Returns the hooks that record a profile, and the losses."""
+    """Returns the hooks that record the losses, and a profile."""
+    names = ["loss", *MEANS]
     hooks: list[Any] = []
+    if settings.checkpoint_output_dir:
+        path = Path(settings.checkpoint_output_dir) / "training.csv"
+        hooks.append(CsvMetricsHook(path, names, every_n_steps=1))
     if settings.profile_dir:  # The first two steps are not like the others.
         last = min(first_step + 4, settings.num_updates)
         hooks.append(StepProfileHook(settings.profile_dir, min(first_step + 3, last), last))
     if settings.wandb:
-        names = ["loss", *MEANS]
         hooks.append(WandbHook("tfdist-bert", names, every_n_steps=1, config=vars(settings)))
     return hooks
 

@@ -10,7 +10,7 @@ from results import Part, Ratio, Table, quartiles, ratio_of
 ENGINES = {"grpc": "gRPC", "horovod": "Horovod"}
 TITLES = {"cnn": "CNN", "mlp": "MLP", "resnet": "ResNet-20"}
 
-# Features of contenders/feature_step.py.
+# Features of contenders/host_call.py.
 PLAIN, SCALED = "plain", "loss-scale"
 ACCUMULATED, BACKWARD = "accumulated", "backward"
 OWN_NORM, REPLICA_NORM, KERAS_NORM = "own-norm", "replica-norm", "keras-norm"

@@ -96,12 +96,12 @@ def _measure_updates(options: Options) -> Times:
 def _contender(model: str, feature: str, engine: str) -> Contender:
     """Returns two workers over an engine; what needs no reduction is a worker by itself."""
     if engine == "none" or feature == BACKWARD:
-        command = program("feature_step.py", model, feature, "0", "none")
+        command = program("host_call.py", model, "0", "none", feature)
         return Contender(name=feature, commands=[command], num_workers=1)
     if engine == "horovod":
-        command = program("feature_step.py", model, feature, "0", engine)
+        command = program("host_call.py", model, "0", engine, feature)
         return Contender(name=feature, commands=[mpirun(2, command)])
-    each = [program("feature_step.py", model, feature, str(index), engine) for index in range(2)]
+    each = [program("host_call.py", model, str(index), engine, feature) for index in range(2)]
     return Contender(name=feature, commands=each, environ=tf_configs(2))
 
 

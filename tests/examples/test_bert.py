@@ -113,6 +113,8 @@ def test_a_resumed_run_logs_the_losses_of_an_undisturbed_one(
     last = run_bert(*TINY, *data, *options, RESUME, "--evaluate", "--export-dir", str(tmp_path))
     _assert_equal([*first.steps, *middle.steps, *last.steps], alone.steps)
     assert "---- Forwarding Data Loader until Checkpoint Step 10 ----" in last.lines
+    table = (tmp_path / "training.csv").read_text().splitlines()
+    assert [row.partition(",")[0] for row in table[1:]] == [str(step) for step in range(1, 21)]
     _check_evaluation(last.figures)
     _check_export(last.figures["exported"])
     _check_other_programs_checkpoint(str(tmp_path / "model.ckpt-9"), data)
