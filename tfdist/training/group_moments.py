@@ -59,7 +59,7 @@ def normalize_over_group(
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
         what = f"{name} over groups of {groups.size} replicas"
-        own_row = _own_moments(x, axes, weights)
+        own_center, deviations, own_row = _own_moments(x, axes, weights)
         # Kept: `recompute` would repeat what other replicas in this process have computed.
         row = keep_for_backward(combine_in_group(groups, own_row, combine_moments, what))
         # TensorFlow looks for variables behind the result, and would find other replicas'.
@@ -69,19 +69,22 @@ def normalize_over_group(
         variance = tf.math.divide_no_nan(m2, count)
         inverse = tf.math.rsqrt(variance + epsilon)  # of the deviation
         scale = inverse * gamma
-        y = (x - center) * scale + (beta - rest * scale)
+        # From the own center to the mean of the group: x - mean is deviations - shift.
+        shift = (center - own_center) + rest
+        y = deviations * scale + (beta - shift * scale)
 
         def gradient(dy: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            normal = (x - center) * inverse - rest * inverse  # as x
             d_beta = tf.reduce_sum(dy, axes, keepdims=True)  # as beta
-            d_gamma = tf.reduce_sum(dy * normal, axes, keepdims=True)  # as gamma
+            of_deviations = tf.reduce_sum(dy * deviations, axes, keepdims=True)  # as gamma
+            d_gamma = (of_deviations - shift * d_beta) * inverse
             own = tf.concat([tf.reshape(d_beta, [-1]), tf.reshape(d_gamma, [-1])], 0)
             sums = combine_in_group(groups, own, _add_rows, f"gradient of {what}")
             of_mean, of_deviation = (
                 tf.reshape(tf.math.divide_no_nan(part, count), tf.shape(gamma))
                 for part in tf.split(sums, 2)
             )
-            through_moments = normal * of_deviation + of_mean  # as x
+            slope = of_deviation * inverse
+            through_moments = deviations * slope + (of_mean - shift * slope)  # as x
             if weights is not None:
                 through_moments *= weights
             return (dy - through_moments) * scale, d_gamma, d_beta
@@ -95,8 +98,15 @@ def normalize_over_group(
     return y, mean, variance
 
 
-def _own_moments(x: tf.Tensor, axes: list[int], weights: tf.Tensor | None) -> tf.Tensor:
-    """Returns count, centers, rests and M2 of this replica's batch, [1 + 3 * channels]."""
+def _own_moments(
+    x: tf.Tensor, axes: list[int], weights: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the moments of this replica's batch.
+
+    Returns:
+      (the centers, with 1 in `axes`; the deviations from them, of the shape of `x`;
+      count, centers, rests and M2, [1 + 3 * channels]).
+    """
 
     def total(values: tf.Tensor) -> tf.Tensor:
         weighted = values if weights is None else values * weights
@@ -110,7 +120,8 @@ def _own_moments(x: tf.Tensor, axes: list[int], weights: tf.Tensor | None) -> tf
     deviations = x - center  # as x
     rest = tf.math.divide_no_nan(total(deviations), count)
     m2 = total(tf.square(deviations)) - count * tf.square(rest)
-    return tf.concat([[count], *(tf.reshape(part, [-1]) for part in (center, rest, m2))], 0)
+    row = tf.concat([[count], *(tf.reshape(part, [-1]) for part in (center, rest, m2))], 0)
+    return center, deviations, row
 
 
 def combine_moments(rows: tf.Tensor) -> tf.Tensor:
