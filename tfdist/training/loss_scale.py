@@ -167,9 +167,9 @@ class LossScaleOptimizer(OptimizerWrapper):
           gradients: Tensors, `tf.IndexedSlices` or None.
         """
         self._has_unscaled = True
-        scale = self.loss_scale
+        inverse = 1.0 / self.loss_scale
         return [
-            None if gradient is None else _divided(in_float32(gradient), scale)
+            None if gradient is None else _times(in_float32(gradient), inverse)
             for gradient in gradients
         ]
 
@@ -213,9 +213,11 @@ class LossScaleOptimizer(OptimizerWrapper):
         note = self._note_of_skipped(reduced)
 
         def update() -> tf.Tensor:
-            divisor = None if self._has_unscaled else scale
-            unscaled = [(_divided(gradient, divisor), v) for gradient, v in reduced]
-            return _after(self.apply_reduced(unscaled))
+            if self._has_unscaled:
+                return _after(self.apply_reduced(reduced))
+            # Exact for powers of two, and quicker than a division.
+            inverse = 1.0 / scale
+            return _after(self.apply_reduced([(_times(g, inverse), v) for g, v in reduced]))
 
         def skip() -> tf.Tensor:
             numbers = [tf.cast(one, tf.float64) for one in (step + 1, scale, new_scale)]
@@ -378,11 +380,11 @@ def _values_of(gradient: Any) -> tf.Tensor:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
-def _divided(gradient: Any, divisor: Any) -> Any:
+def _times(gradient: Any, factor: tf.Tensor) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
-        values = _divided(gradient.values, divisor)
+        values = _times(gradient.values, factor)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return gradient if divisor is None else gradient / tf.cast(divisor, gradient.dtype)
+    return gradient * tf.cast(factor, gradient.dtype)
 
 
 def _after(op: Any) -> tf.Tensor:
