@@ -117,6 +117,8 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         refuse(f"the folder {folder} cannot be made ({error.strerror}): choose another --log-dir")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        refuse(f"the folder {folder} cannot be written: choose another --log-dir")
     if not os.access(folder, os.W_OK):
         refuse(f"the folder {folder} cannot be written: choose another --log-dir")
 

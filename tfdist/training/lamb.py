@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.strategies.private_tensorflow import anonymous_name
 from tfdist.training.adam_moments import AdamMoments
 from tfdist.training.checks import check_number
 from tfdist.training.name_patterns import exclusions
 from tfdist.training.norms import norm
-from tfdist.training.scratch import scratch_with
 
 
 def trust_ratio(weight_norm: Any, step_norm: Any, max_weight_norm: float | None = None) -> Any:
@@ -115,7 +115,7 @@ class LAMB(AdamMoments):
         """Updates with four passes over memory: decay, Adam's kernel, norms, subtraction."""
         dtype = gradient.dtype
         weight = variable.read_value()
-        scratch = scratch_with(tf.constant(self._decay_of(variable), dtype) * weight)
+        scratch = _scratch_with(tf.constant(self._decay_of(variable), dtype) * weight)
         added = self._add_direction(scratch, tf.ones([], dtype), gradient, slots)
         with tf.control_dependencies([added]):
             step = tf.raw_ops.ReadVariableOp(resource=scratch, dtype=dtype)
@@ -125,3 +125,15 @@ class LAMB(AdamMoments):
             return tf.raw_ops.ResourceApplyGradientDescent(
                 var=variable.handle, alpha=factor, delta=step
             )
+
+
+def _scratch_with(value: tf.Tensor) -> tf.Tensor:
+    """Returns the handle of a variable that takes over a tensor's memory; freed after its use.
+
+    A fused kernel can add to it.
+    """
+    handle = tf.raw_ops.VarHandleOp(
+        dtype=value.dtype, shape=value.shape, shared_name=anonymous_name()
+    )
+    with tf.control_dependencies([tf.raw_ops.AssignVariableOp(resource=handle, value=value)]):
+        return tf.identity(handle)
