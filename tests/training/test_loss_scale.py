@@ -31,6 +31,13 @@ def _steps(optimizer: Any, gradients: Sequence[Any]) -> list[dict[str, Any]]:
         return values
 
 
+def test_large_values_whose_sum_overflows_are_finite_and_infinities_never_cancel() -> None:
+    optimizer = LossScaleOptimizer(SGD(1e-37), initial_scale=1.0)
+    steps = _steps(optimizer, [[3e38, 3e38], [INF, -INF], [1e38, 1e38]])
+    assert [int(values["loss_scale/skipped_steps"]) for values in steps] == [0, 1, 1]
+    np.testing.assert_allclose(steps[-1]["w"], [-40.0, -40.0], rtol=1e-5)
+
+
 def test_the_scale_falls_after_a_bad_step_and_rises_after_good_ones() -> None:
     rule = FiniteRule(
         initial_scale=1024,
