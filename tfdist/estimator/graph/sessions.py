@@ -7,6 +7,7 @@ training step are prepared once.
 
 from __future__ import annotations
 
+import atexit
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -23,7 +24,9 @@ from tfdist.strategies.private_tensorflow import call_prepared, is_closed
 
 # Hooks ask for other fetches every few steps. The limit is for calls that always have new ones.
 _MOST_PREPARED = 64
-_CLOSE_LIMIT_S = 30.0
+_CLOSE_LIMIT_S = 5.0
+# At the end of the program; TensorFlow's own wait for an input's autotuning is 60 s at most.
+_LAST_CLOSE_LIMIT_S = 75.0
 
 
 def with_defaults(config: v1.ConfigProto | None) -> v1.ConfigProto:
@@ -105,9 +108,12 @@ def training_session(
 
 
 def limit_close(session: v1.Session) -> None:
-    """Makes `session.close` return after at most 30 s, with a warning.
+    """Makes `session.close` return after at most 5 s; a slower one goes on in a thread.
 
-    TensorFlow closes a session on every worker that it has used, and waits for their answers.
+    TensorFlow closes a session on every worker that it has used, and waits for their answers. It
+    also waits for the thread that tunes a tf.data input, which on a busy machine may miss that it is
+    to end, and then sleeps for up to 60 s. The program's end waits for the thread: if it returned
+    from TensorFlow while Python ends, the process would abort.
     """
     close = session.close
     is_first = True
@@ -121,12 +127,24 @@ def limit_close(session: v1.Session) -> None:
         closing.start()
         closing.join(_CLOSE_LIMIT_S)
         if closing.is_alive():
-            v1.logging.warning(
-                "The session was not closed within %.0f s: this worker goes on without it.",
+            v1.logging.info(
+                "The session was not closed within %.0f s: TensorFlow goes on closing it beside "
+                "what follows.",
                 _CLOSE_LIMIT_S,
             )
+            atexit.register(_wait_for_close, closing)
 
     session.close = close_in_time
+
+
+def _wait_for_close(closing: threading.Thread) -> None:
+    if closing.is_alive():
+        print(
+            f"Waiting for TensorFlow to close a session, for {_LAST_CLOSE_LIMIT_S:.0f} s at most.",
+            file=sys.stderr,
+            flush=True,
+        )
+        closing.join(_LAST_CLOSE_LIMIT_S)
 
 
 def prepare_calls(session: v1.Session) -> None:
