@@ -3,8 +3,8 @@
 import gc
 import logging
 import os
+import runpy
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -32,6 +32,7 @@ _FOLDERS = [str(Path(__file__).with_name(name)) for name in ("quick_start", "pro
 _PATHS = os.environ.get("PYTHONPATH", "").split(os.pathsep)
 if _FOLDERS[0] not in _PATHS:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*_FOLDERS, *_PATHS]))
+    runpy.run_path(f"{_FOLDERS[0]}/sitecustomize.py")
 
 # The same arithmetic on every machine. Where TensorFlow uses oneDNN by itself, a product's order of
 # addition depends on the shapes, so that numbers that should agree to 6 decimals may miss by 1e-6.
@@ -68,27 +69,8 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_collection_finish() -> None:
     # TensorFlow's half a million objects stay: no collection of garbage needs to look at them.
-    gc.set_threshold(100_000, 20, 100)
     gc.collect()
     gc.freeze()
-    if "google.protobuf.text_format" in sys.modules:
-        _print_graphs_fast()
-
-
-def _print_graphs_fast() -> None:
-    """Has protobuf's C code print `graph.pbtxt`: its Python code takes a fifth of a short training.
-
-    The tests need the file, and no certain layout of its lines.
-    """
-    from google.protobuf import text_format
-
-    in_python = text_format.MessageToString
-
-    def print_message(message: Any, *args: Any, **options: Any) -> str:
-        is_graph = message.DESCRIPTOR.name == "GraphDef"
-        return str(message) if is_graph else in_python(message, *args, **options)
-
-    text_format.MessageToString = print_message
 
 
 @pytest.fixture(scope="session")

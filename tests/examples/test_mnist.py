@@ -40,17 +40,11 @@ def once() -> dict[str, float]:
 
 @pytest.mark.parametrize(("engine", "num_workers"), [("grpc", 2), ("horovod", 3)])
 def test_workers_together_reach_94_percent_and_what_one_reaches_with_their_global_batch(
-    fake_cluster: Any,
-    run_program: Callable[..., list[Any]],
-    reached_alone: float,
-    engine: str,
-    num_workers: int,
+    run_program: Callable[..., list[Any]], reached_alone: float, engine: str, num_workers: int
 ) -> None:
-    # Two as a user starts them.
-    run = fake_cluster.run_script if num_workers == 2 else run_program
     batch_size = str(GLOBAL_BATCH // num_workers)
     arguments = [SCRIPT, "--strategy", engine, "--batch-size", batch_size, *OPTIONS]
-    accuracy = _accuracy(run(arguments, engine=engine, num_workers=num_workers, timeout_s=240))
+    accuracy = _accuracy(run_program(arguments, engine=engine, num_workers=num_workers))
     assert accuracy >= 0.94
     assert abs(accuracy - reached_alone) <= 0.01
 

@@ -60,8 +60,12 @@ def test_the_worker_that_failed_is_named_and_all_end_soon(
     engine, num_workers, fault, moment, worker = case
     exit_code, words, last_step = expected
     is_stall = fault in ("stop", "hang")
-    # A process that hangs does not hear TERM, and would take all of the grace period.
-    options = ("--stall-timeout", str(STALL_S), "--grace", "1") if is_stall else ("--grace", "4")
+    # A process that hangs, or waits for a killed one in MPI, does not hear TERM: it would take all
+    # of the grace period.
+    is_deaf = is_stall or (engine, fault) == ("horovod", "kill")
+    options = ("--grace", "1" if is_deaf else "4")
+    if is_stall:
+        options += ("--stall-timeout", str(STALL_S))
     seen = run_to_fault(
         engine=engine,
         num_workers=num_workers,

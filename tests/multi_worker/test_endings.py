@@ -25,7 +25,8 @@ from tfdist.cluster.rendezvous import peer_state, peer_watch
 from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
 
 engine, way, *paths = sys.argv[1:]
-peer_state.SILENT_AFTER_S = peer_state.REPORT_EVERY_S = 2.0
+peer_watch._LEAVING_S = 0.5  # of 5: a wait that cannot be interrupted ends soon, and 3 s are long
+peer_state.SILENT_AFTER_S = peer_state.REPORT_EVERY_S = 1.5
 strategy = HorovodStrategy() if engine == "horovod" else MultiWorkerStrategy()
 
 
@@ -36,7 +37,6 @@ class EndEarly(v1.train.SessionRunHook):
         self.steps += 1
         if self.steps == 3 and way == "slow":
             if strategy.extended.collectives.worker_index == 0:
-                peer_watch._LEAVING_S = 0.5  # of 5, so that 3 s are long
                 close = run_context.session.close
                 def close_slowly():
                     time.sleep(3)
@@ -118,7 +118,7 @@ def test_no_worker_leaves_before_all_sessions_are_closed(
 def test_a_stopped_worker_is_named_and_ends_the_run_after_the_limit(
     fake_cluster: Any, program: str, engine: str
 ) -> None:
-    env = {"TFDIST_STALL_TIMEOUT_S": "5"}
+    env = {"TFDIST_STALL_TIMEOUT_S": "3"}
     with fake_cluster.start_script([program, engine, "stop"], engine=engine, env=env) as script:
         waiting = script.workers[0]
         assert waiting.wait(START_LIMIT_S) == 200
@@ -127,4 +127,4 @@ def test_a_stopped_worker_is_named_and_ends_the_run_after_the_limit(
     assert first.startswith("Waiting for worker 1 (")
     assert last.startswith("WorkerLostError: Waiting for worker 1 (")
     assert "its process is stopped (SIGSTOP, a debugger), or its host hangs. That is" in last
-    assert last.endswith("longer than TFDIST_STALL_TIMEOUT_S=5.")
+    assert last.endswith("longer than TFDIST_STALL_TIMEOUT_S=3.")

@@ -19,6 +19,10 @@ ENGINES = ["none", "grpc", "horovod"]
 
 _PROGRAM = """
 import sys, time
+
+# TensorFlow does without these, and starts faster.
+sys.modules.update(dict.fromkeys(("h5py", "pandas", "PIL", "scipy")))
+
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tfdist.estimator as tfe

@@ -23,14 +23,19 @@ _END_LIMIT_S = 5.0
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
-    """Fails a test that leaves a process, a non-daemon thread or a changed variable."""
+def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves a process, a non-daemon thread or a changed variable.
+
+    Processes are looked for, which takes milliseconds, after the tests with the marker `processes`:
+    another test that starts one fails anyway.
+    """
+    may_start = request.node.get_closest_marker("processes") is not None
     variables = _variables()
-    processes = _processes()
+    processes = _processes() if may_start else set()
     threads = _threads()
     yield
     give_up_s = time.monotonic() + _END_LIMIT_S
-    while (left := _started_since(processes)) or _threads() - threads:
+    while (left := _started_since(processes) if may_start else []) or _threads() - threads:
         if time.monotonic() > give_up_s:
             break
         time.sleep(0.01)

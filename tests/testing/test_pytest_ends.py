@@ -15,7 +15,9 @@ from tfdist.testing.run import wait_until
 
 USERS_TEST = """
 import os, pathlib, time
+from tfdist.testing import fake_cluster as module
 
+module._PRELOADED = ("cloudpickle",)  # Without TensorFlow, which these workers do not use.
 FOLDER = pathlib.Path({folder!r})
 CODE = "import os, pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
 CODE += f"pathlib.Path({folder!r}, str(os.getpid())).touch(); time.sleep(600)"

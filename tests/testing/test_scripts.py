@@ -5,9 +5,11 @@ import signal
 import time
 from collections.abc import Callable
 
+import psutil
 import pytest
 
 from tfdist.testing import FakeCluster, WorkerFailedError, WorkerTimeoutError, engine_problem
+from tfdist.testing.run import wait_until
 
 ENGINES = [
     "grpc",
@@ -121,6 +123,19 @@ def test_a_worker_that_ignores_term_is_killed(
         worker.wait_for_text("ready", timeout_s=20)
     assert worker.poll() == -signal.SIGKILL
     assert all_end(worker.pid)
+
+
+def test_a_suspended_worker_hears_term(fake_cluster: FakeCluster) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('asked'), sys.exit(3)))\n"
+        "print('ready'); os.kill(os.getpid(), signal.SIGSTOP)"
+    )
+    with fake_cluster.start_script(["-c", code], engine="none") as script:
+        [worker] = script.workers
+        worker.wait_for_text("ready", timeout_s=20)
+        assert wait_until(lambda: psutil.Process(worker.pid).status() == "stopped", 20)
+    assert (worker.poll(), worker.text()) == (3, "ready\nasked\n")
 
 
 def test_waiting_for_text_ends_when_the_worker_ends(fake_cluster: FakeCluster) -> None:

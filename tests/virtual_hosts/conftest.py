@@ -255,6 +255,12 @@ def train_linear() -> str:
 
 
 @pytest.fixture(scope="session")
+def endless() -> tuple[str, ...]:
+    """Options of the program that trains until a host is cut off, noticed after 5 s and not 20."""
+    return ("--num-steps=1000000", "--seconds-per-step=0.05", "--unreachable-after-s=5")
+
+
+@pytest.fixture(scope="session")
 def check_weights(
     train_linear: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[Path, int], None]:

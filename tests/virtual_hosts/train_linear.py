@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist.estimator as tfe
+from tfdist.cluster.rendezvous import sockets
 from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
 
 v1 = tf.compat.v1
@@ -30,10 +31,13 @@ def main() -> None:
     parser.add_argument("--strategy", choices=["none", "grpc", "horovod"], default="none")
     parser.add_argument("--num-steps", type=int, default=20)
     parser.add_argument("--seconds-per-step", type=float, default=0.0)
+    parser.add_argument("--unreachable-after-s", type=int)
     parser.add_argument("--model-dir")
     parser.add_argument("--out")
     arguments = parser.parse_args()
     v1.logging.set_verbosity(v1.logging.INFO)
+    if arguments.unreachable_after_s is not None:
+        sockets._UNREACHABLE_S = arguments.unreachable_after_s
     strategies = {"none": lambda: None, "grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}
     strategy = strategies[arguments.strategy]()
     train(arguments, strategy)

@@ -169,6 +169,7 @@ class _Server:
         self._selector.unregister(child.connection)
         child.kill_at_s = time.monotonic() + child.job.grace_s
         _signal_group(pid, signal.SIGTERM)
+        _signal_group(pid, signal.SIGCONT)  # A suspended process hears TERM only then.
 
     def _kill_the_late(self) -> None:
         for pid, child in self._children.items():

@@ -39,8 +39,9 @@ from tfdist.process.progress_file import Progress
 
 # Agents kill their workers at the end of the grace period; this is the time to report it.
 _AFTER_KILL_S = 5.0
-# mpirun needs a moment to clean up after its last rank has ended.
-_STARTER_END_S = 5.0
+# mpirun needs a moment to clean up after its last rank has ended. Once a rank was killed it sleeps
+# instead, for twice as long as ranks may take to save, even if all have ended.
+_STARTER_END_S = 2.0
 # The guardians of killed agents need some milliseconds.
 _GUARDIANS_END_S = 3.0
 
