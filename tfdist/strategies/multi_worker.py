@@ -243,7 +243,10 @@ class MultiWorkerStrategy(BaseStrategy):
         if self._may_exchange_directly():
             assert self.cluster is not None
             hosts = [f"{_full_name(task)}{HOST}" for task in self.cluster.workers]
-            self.extended.collectives.exchange_directly(hosts, needed)
+            last = self.cluster.workers[-1]
+            self.extended.collectives.exchange_directly(
+                hosts, needed, on_one_machine=self.cluster.local_index(last) == len(hosts) - 1
+            )
 
     def describe_reductions(self) -> str:
         """Describes how gradients are reduced in the graph whose collectives are being noted."""

@@ -182,7 +182,7 @@ def test_the_backward_pass_waits_until_a_gradient_has_been_offered_where_that_ta
         hosts = tuple(f"/job:worker/task:{index}/device:CPU:0" for index in range(num_workers))
         result = tf.identity(tf.identity(gradient))
         DirectExchange(hosts=hosts, index=0).redirect(
-            Collective(kind="sum", tensor=gradient, result=result, key="0")
+            [[Collective(kind="sum", tensor=gradient, result=result, key="0")]]
         )
         operations = graph.get_operations()
         (of_input,) = (op for op in operations if gradient.op in op.control_inputs)
@@ -237,7 +237,7 @@ def test_a_sum_over_micro_batches_leaves_before_the_gate_and_the_pass_waits_for_
         early_reduction.make_first([total])
         result = tf.identity(tf.identity(total))
         DirectExchange(hosts=("/job:worker/task:0/device:CPU:0",) * 2, index=0).redirect(
-            Collective(kind="sum", tensor=total, result=result, key="0")
+            [[Collective(kind="sum", tensor=total, result=result, key="0")]]
         )
         (of_input,) = (op for op in maker.inputs[1].consumers() if op is not maker)
         assert of_input.control_inputs == [maker]

@@ -39,10 +39,23 @@ Order of events
        '~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~> g0 <- queue from_0_to_1
        g0 + g1                                    g0 + g1, in the same order: the same bits
 
-   More than two workers sum large tensors by shares, a reduce-scatter and an all-gather (Thakur et
-   al., "Optimization of Collective Communication Operations in MPICH", 2005): worker i gets share i
-   of all workers, adds them in worker order, and sends the sum to all. Each sends 2 (n - 1) / n of
-   the tensor, as in a ring, but in 2 exchanges rather than 2 (n - 1).
+   With more than two workers each sum has an owner, which gets the tensors of all, adds them, and
+   puts the sum into a queue on each of the other hosts. Three workers, worker 0 is the owner:
+
+       worker 0                                   worker 1, and worker 2 in the same way
+       --------                                   --------
+       g0 is computed                             g1 is computed
+                                                  g1 -> queue from_1_to_0
+       g1 <- queue from_1_to_0 <~~~~~~~~~~~~~~~~~~~~~~'
+       g0 + g1 + g2
+       '~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~> sum -> queue sum_from_0_to_1
+                                                  sum <- queue sum_from_0_to_1
+
+   These are 2 (n - 1) messages for a sum. `assign_owners` gives all workers about as many bytes to
+   add, so that each sends and receives 2 (n - 1) / n of all bytes, as in a ring. A tensor that is
+   too large for one owner is cut into shares, a reduce-scatter and an all-gather (Thakur et al.,
+   "Optimization of Collective Communication Operations in MPICH", 2005): worker i owns share i.
+   These are 2 n (n - 1) messages.
 
 All or nothing
 --------------
@@ -55,8 +68,7 @@ Names
 -----
 
 A collective's key is a number made from its name (`grpc_collectives`), the same on every worker. It
-names the queues: `tfdist_<key>_from_0_to_1`, and `tfdist_<key>_sum_from_0_to_1` for the sums of
-shares.
+names the queues: `tfdist_<key>_from_0_to_1`, and `tfdist_<key>_sum_from_0_to_1` for the sums.
 
 A worker may end its step while another one still takes from its queues. So no worker may leave
 before the others have ended the step; the Estimator's workers leave together.
@@ -64,7 +76,7 @@ before the others have ended the step; the Estimator's workers leave together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -75,8 +87,10 @@ from tfdist.strategies.reductions import early_reduction
 
 # A worker can be one step ahead of another one and never two: it waits for the other's gradients.
 _QUEUE_CAPACITY = 2
-# Up to this size every worker gets the whole tensor: one exchange takes less time than two.
-_FEW_ELEMENTS = 16 << 10
+# The least size of a share: a message costs about as much as copying this.
+_LEAST_SHARE_BYTES = 512 << 10
+# Sums of up to this size have an owner over any network.
+_FEW_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,34 +118,42 @@ class DirectExchange:
       hosts: Full names of the workers' host devices, in the workers' order, such as
         "/job:worker/replica:0/task:1/device:CPU:0". A session needs to see them all.
       index: This worker's index in `hosts`.
+      on_one_machine: Whether all workers are on one machine; the same on every worker.
     """
 
     hosts: tuple[str, ...]
     index: int
+    on_one_machine: bool = False
 
-    def redirect(self, collective: Collective) -> None:
-        """Redirects the consumers of a collective's output to this exchange.
+    def redirect(self, messages: Sequence[Sequence[Collective]]) -> None:
+        """Redirects the consumers of the collectives' outputs to this exchange.
 
-        The collective itself is left without consumers. Every worker must call this, before a
-        session is opened.
-        """
-        with self._in_place_of(collective) as key:
-            value = getattr(self, f"_{collective.kind}")(collective.tensor, key)
-        _replace(collective, value)
-
-    def redirect_sums(self, sums: Sequence[Collective]) -> None:
-        """Redirects the consumers of several sums, which share one message.
+        The collectives themselves are left without consumers. Every worker must call this once,
+        before a session is opened.
 
         Args:
-          sums: Sums of one dtype, with fully known shapes.
+          messages: The collectives of each message. Several are sums of one dtype, with fully known
+            shapes.
         """
-        with self._in_place_of(sums[0]) as key:
-            flat = tf.concat([tf.reshape(s.tensor, [-1]) for s in sums], axis=0)  # [elements]
-            sizes = [s.tensor.shape.num_elements() for s in sums]
-            parts = tf.split(self._sum(flat, key), sizes)
-            values = [tf.reshape(part, s.tensor.shape) for part, s in zip(parts, sums, strict=True)]
-        for collective, value in zip(sums, values, strict=True):
-            _replace(collective, value)
+        sizes = {sums[0].key: _num_bytes(sums) for sums in messages if sums[0].kind == "sum"}
+        owners = assign_owners(sizes, len(self.hosts), on_one_machine=self.on_one_machine)
+        for message in messages:
+            with self._in_place_of(message[0]) as key:
+                if message[0].kind == "sum":
+                    values = self._sums(message, key, owners[message[0].key])
+                else:
+                    values = [getattr(self, f"_{message[0].kind}")(message[0].tensor, key)]
+            for collective, value in zip(message, values, strict=True):
+                replace_input(collective.result.op, collective.result.op.inputs[0], value)
+
+    def _sums(self, sums: Sequence[Collective], key: str, owner: int | None) -> list[tf.Tensor]:
+        """Returns the sum of each of the tensors, which travel together."""
+        if len(sums) == 1:
+            return [self._sum(sums[0].tensor, key, owner)]
+        flat = tf.concat([tf.reshape(s.tensor, [-1]) for s in sums], axis=0)  # [elements]
+        sizes = [s.tensor.shape.num_elements() for s in sums]
+        parts = tf.split(self._sum(flat, key, owner), sizes)
+        return [tf.reshape(part, s.tensor.shape) for part, s in zip(parts, sums, strict=True)]
 
     @contextmanager
     def _in_place_of(self, collective: Collective) -> Iterator[str]:
@@ -143,10 +165,12 @@ class DirectExchange:
         ):
             yield f"tfdist_{collective.key}"
 
-    def _sum(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
-        """Adds the same values in the same order on all workers, which so get the same bits."""
+    def _sum(self, tensor: tf.Tensor, key: str, owner: int | None) -> tf.Tensor:
+        """Adds once for all workers, or on all in the same order: all get the same bits."""
+        if owner is not None:
+            return self._sum_at(owner, tensor, key)
         elements = tensor.shape.num_elements()
-        if len(self.hosts) > 2 and elements is not None and elements > _FEW_ELEMENTS:
+        if len(self.hosts) > 2 and elements is not None:
             return self._sum_by_shares(tensor, key)
         values = self._all_to_all([tensor] * len(self.hosts), key, gradient=tensor)
         for value in values:  # one per worker, each of the tensor's shape
@@ -165,8 +189,30 @@ class DirectExchange:
         with tf.control_dependencies(offers):
             return tf.identity(tensor)
 
+    def _sum_at(self, owner: int, tensor: tf.Tensor, key: str) -> tf.Tensor:
+        """Sums a tensor on one worker, which sends the sum to the others."""
+        if self.index != owner:
+            offer = self._queue(self.index, owner, tensor, key).enqueue(tensor)
+            early_reduction.wait_for_offers(tensor, [offer])
+            with tf.control_dependencies([offer]):
+                total = self._sum_queue(owner, self.index, tensor, key).dequeue()
+            total.set_shape(tensor.shape)
+            return total
+        values = [tensor] * len(self.hosts)
+        others = [i for i in range(len(self.hosts)) if i != owner]
+        for i in others:
+            values[i] = self._queue(i, owner, tensor, key).dequeue()
+            values[i].set_shape(tensor.shape)
+        total = tf.add_n(values)
+        sent = []
+        for i in others:
+            with tf.device(self.hosts[i]):
+                sent.append(self._sum_queue(owner, i, tensor, key).enqueue(total))
+        with tf.control_dependencies(sent):
+            return tf.identity(total)
+
     def _sum_by_shares(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
-        """Sums one share on each worker, in worker order, then gathers the sums."""
+        """Sums one share on each worker, then gathers the sums."""
         count, elements = len(self.hosts), tensor.shape.num_elements()
         size = -(-elements // count)  # Rounded up; the last shares may be smaller, or empty.
         sizes = [max(0, min(size, elements - i * size)) for i in range(count)]
@@ -174,9 +220,7 @@ class DirectExchange:
         own = self._all_to_all(shares, key, gradient=tensor)
         for share in own:  # this worker's share, as each worker has it
             share.set_shape([sizes[self.index]])
-        sums = self._all_to_all(
-            [_add_in_order(own)] * count, f"{key}_sum"
-        )  # [sizes[i]] of worker i
+        sums = self._all_to_all([tf.add_n(own)] * count, f"{key}_sum")  # [sizes[i]] of worker i
         return tf.reshape(tf.concat(sums, axis=0), tensor.shape)
 
     def _all_to_all(
@@ -205,9 +249,18 @@ class DirectExchange:
             received[i] = self._queue(i, self.index, tensors[i], key).dequeue()
         return received
 
-    def _queue(self, source: int, target: int, like: tf.Tensor, key: str) -> tf.queue.FIFOQueue:
-        """Returns the queue from one worker to another, which is on the host of the first."""
-        with tf.device(self.hosts[source]):
+    def _sum_queue(self, source: int, target: int, like: tf.Tensor, key: str) -> tf.queue.FIFOQueue:
+        """Returns the queue for an owner's sum, on the host of the worker that receives it.
+
+        So that worker's session has no ops on the owner's host.
+        """
+        return self._queue(source, target, like, f"{key}_sum", on=target)
+
+    def _queue(
+        self, source: int, target: int, like: tf.Tensor, key: str, on: int | None = None
+    ) -> tf.queue.FIFOQueue:
+        """Returns the queue from one worker to another, on the host of the first or of `on`."""
+        with tf.device(self.hosts[source if on is None else on]):
             return tf.queue.FIFOQueue(
                 _QUEUE_CAPACITY,
                 [like.dtype],
@@ -216,8 +269,41 @@ class DirectExchange:
             )
 
 
-def _replace(collective: Collective, value: tf.Tensor) -> None:
-    replace_input(collective.result.op, collective.result.op.inputs[0], value)
+def _num_bytes(sums: Sequence[Collective]) -> int | None:
+    """Returns the size of a message of sums; None if it is not known before the step."""
+    elements = [one.tensor.shape.num_elements() for one in sums]
+    if None in elements:
+        return None
+    return sum(elements) * sums[0].tensor.dtype.size
+
+
+def assign_owners(
+    sizes: Mapping[str, int | None], num_workers: int, *, on_one_machine: bool
+) -> dict[str, int | None]:
+    """Chooses the worker that adds up each sum, so that all send about as much.
+
+    Args:
+      sizes: The bytes of each sum by its key; None where they are not known. Equal on all workers.
+      num_workers: The number of workers.
+      on_one_machine: Whether all workers are on one machine, where only the number of messages and
+        of bytes counts. A network's links are as busy as that of the busiest worker.
+
+    Returns:
+      The owner of each sum; None for a sum that all workers add, or of which each adds a share.
+    """
+    owners: dict[str, int | None] = dict.fromkeys(sizes)
+    if num_workers == 2:
+        return owners
+    known = {key: size for key, size in sizes.items() if size is not None}
+    most = num_workers * _LEAST_SHARE_BYTES
+    if not on_one_machine:
+        most = min(most, max(_FEW_BYTES, sum(known.values()) // num_workers))
+    loads = [0] * num_workers
+    for key in sorted(known, key=lambda key: (-known[key], key)):
+        if known[key] <= most:
+            owners[key] = owner = loads.index(min(loads))
+            loads[owner] += known[key]
+    return owners
 
 
 def _add_in_order(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -66,7 +66,11 @@ class GrpcCollectives:
         return bool(noted) and all(is_outside(collective.result.op) for collective in noted)
 
     def exchange_directly(
-        self, hosts: Sequence[str], needed: Sequence[tf.Tensor | tf.Operation] = ()
+        self,
+        hosts: Sequence[str],
+        needed: Sequence[tf.Tensor | tf.Operation] = (),
+        *,
+        on_one_machine: bool = False,
     ) -> None:
         """Replaces the noted collectives by a direct exchange between the workers.
 
@@ -77,15 +81,16 @@ class GrpcCollectives:
           hosts: Full names of the workers' host devices, in the workers' order.
           needed: Tensors and operations that every step runs, on every worker: the small sums that
             these depend on share a message.
+          on_one_machine: Whether all workers are on one machine.
         """
         noted = (self._noted or []) if self.can_exchange_directly else []
         self._noted = None
-        exchange = DirectExchange(hosts=tuple(hosts), index=self.worker_index)
+        exchange = DirectExchange(
+            hosts=tuple(hosts), index=self.worker_index, on_one_machine=on_one_machine
+        )
         together = _sums_together(noted, needed)
-        for numbers in together:
-            exchange.redirect_sums([noted[number] for number in numbers])
-        for number in sorted(set(range(len(noted))).difference(*together)):
-            exchange.redirect(noted[number])
+        alone = [[number] for number in sorted(set(range(len(noted))).difference(*together))]
+        exchange.redirect([[noted[n] for n in numbers] for numbers in [*together, *alone]])
 
     def _note(self, kind: str, tensor: tf.Tensor, result: tf.Tensor, key: int) -> tf.Tensor:
         if self._noted is None:

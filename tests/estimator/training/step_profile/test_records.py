@@ -77,6 +77,16 @@ def test_an_exchange_is_one_reduction_from_the_workers_own_offer_to_the_result()
     assert len(ops) == 2
 
 
+def test_an_exchange_of_the_worker_that_adds_begins_when_it_has_all_tensors() -> None:
+    scope = "all_reduce/Identity_2_exchanged"
+    ops = _ops(
+        (HOST, f"{scope}/sum_from_0_to_1 = FIFOQueueV2()", 100, 5),
+        (HOST, f"{scope}/AddN = AddN(g, {scope}/from_1_to_0_Dequeue_S15)", 170, 10),
+        (HOST, f"{scope}/Identity = Identity({scope}/AddN)", 190, 5),
+    )
+    assert [(op.name, op.kind, op.span) for op in ops] == [(scope, "reduction", (170, 195))]
+
+
 def test_records_of_other_workers_do_not_count_but_those_of_a_gpu_do() -> None:
     ops = _ops(
         (HOST, "a = NoOp()", 1, 1),

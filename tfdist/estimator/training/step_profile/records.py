@@ -117,6 +117,7 @@ def _own_records(step_stats: Any) -> list[Record]:
 def _exchanges(records: Iterable[Record]) -> list[Op]:
     """Returns one op for each exchange: from this worker's own offer to the result.
 
+    The worker that adds up a sum for all offers nothing: its part begins when it has all tensors.
     Ops of a reduction without inputs to wait for, such as those that look up a queue, run long
     before.
     """
@@ -127,7 +128,7 @@ def _exchanges(records: Iterable[Record]) -> list[Op]:
         name, (start, end) = scope[1], record.span
         if name in spans:
             spans[name] = spans[name][0], max(spans[name][1], end)
-        elif record.type.startswith("QueueEnqueue"):
+        elif record.type.startswith(("QueueEnqueue", "AddN")):
             spans[name] = start, end
     return [
         Op(name=name, type="exchange", span=span, is_on_host=True, kind="reduction")
