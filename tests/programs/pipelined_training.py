@@ -28,6 +28,7 @@ class Options:
     num_replicas: int = 1
     iterations: int = 1
     is_weighted: bool = False
+    precision: str = "float32"
     ends_early: int = -1
     spec: tuple[tuple[str, Any], ...] = ()
 
@@ -52,7 +53,7 @@ def run_pipelines(
 def _run(engine: str, model_dir: str, options: Options) -> dict[str, Any]:
     kind = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}.get(engine)
     strategy = None if kind is None else kind(num_replicas=options.num_replicas)
-    device = tfe.DeviceConfig(iterations_per_loop=options.iterations)
+    device = tfe.DeviceConfig(iterations_per_loop=options.iterations, precision=options.precision)
     config = tfe.RunConfig(train_distribute=strategy, save_checkpoints_steps=1000, device=device)
     input_fn = _make_input_fn(options)
     watch = _Watch()
@@ -117,6 +118,7 @@ def _model_fn(mode: str, params: Any) -> tfe.PipelineEstimatorSpec:
     options: Options = params["options"]
 
     def optimizer_function(logits: Any, labels: Any) -> tfe.OptimizerFunctionOutput:
+        logits = tf.cast(logits, tf.float32)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
         optimizer = v1.train.AdamOptimizer(0.01)
         if not options.is_weighted:

@@ -59,7 +59,11 @@ def test_a_value_out_of_range_is_refused(make: Any, message: str) -> None:
     ("arguments", "message"),
     [
         ({"dynamic": 0}, "a fixed loss scale must be a finite number above 0 and below .* got 0"),
-        ({"dynamic": 4e38}, "a fixed loss scale must be .* below 3.40282e.38, got 4e.38"),
+        ({"dynamic": 4e38}, "a fixed loss scale must be .* below 8.50706e.37, got 4e.38"),
+        ({"dynamic": 2.0**126}, "a fixed loss scale must be .* below 8.50706e.37, got 8.507"),
+        ({"dynamic": {0: 1, 5: 2.0**126}}, "from step 5 on must be .* below 8.50706e.37"),
+        ({"initial_scale": 2.0**126}, "initial_scale must be .* below 8.50706e.37"),
+        ({"max_scale": 2.0**126}, "max_scale must be .* below 8.50706e.37"),
         ({"dynamic": "yes"}, "a fixed loss scale must be .* got 'yes'"),
         ({"dynamic": {5: 1}}, r"the steps of the loss scales must increase from 0 on, got \[5\]"),
         ({"dynamic": {0: -1}}, "the loss scale from step 0 on must be .* above 0 .* got -1"),

@@ -505,13 +505,6 @@ class Estimator:
         return spec
 
     def _call_pipeline(self, mode: str, config: RunConfig) -> PipelineEstimatorSpec:
-        precision = self._config.device.precision
-        if precision != "float32":
-            raise ValueError(
-                f"precision is {precision}, and a pipeline's stages compute in the dtype of their "
-                "layers. Leave it out, and give layers of tf_keras a policy: "
-                'dtype="mixed_bfloat16".'
-            )
         params = self._batch_sizes.add_to(self.params, mode)
         offered = {"mode": mode, "params": params, "config": config}
         spec = call_with(self._model_fn, offered)

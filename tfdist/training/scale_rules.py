@@ -18,7 +18,8 @@ from tfdist.training.schedules import stepped
 
 State = dict[str, Any]
 
-_LARGEST = float(np.finfo(np.float32).max)
+# Processors take reciprocals below float32's smallest normal number, 2**-126, for 0.
+_LIMIT = 2.0**126
 
 # The original's two bins divide the magnitudes of float16 gradients here: on an IPU larger ones are
 # saturated, elsewhere they are infinite.
@@ -260,5 +261,5 @@ class HistogramRule:
 
 
 def check_scale(name: str, value: Any) -> float:
-    """Returns a loss scale after checking that float32 has it and that it is above 0."""
-    return check_number(name, value, above=0, below=_LARGEST)
+    """Returns a loss scale after checking that it is above 0 and that its reciprocal is not 0."""
+    return check_number(name, value, above=0, below=_LIMIT)

@@ -404,13 +404,6 @@ def test_a_stock_optimizer_with_half_weights_is_refused(tmp_path: Path) -> None:
         estimator.train(_input_fn)
 
 
-def test_a_pipeline_is_refused(tmp_path: Path) -> None:
-    device = tfe.DeviceConfig(precision="mixed_bfloat16")
-    estimator = tfe.Estimator(lambda mode: None, tmp_path, tfe.RunConfig(device=device))
-    with pytest.raises(ValueError, match=r'Leave it out, and .* dtype="mixed_bfloat16"'):
-        estimator.train(_input_fn)
-
-
 def test_a_half_loss_and_an_emulated_half_are_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

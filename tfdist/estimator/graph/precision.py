@@ -8,6 +8,9 @@ With weights in float32 and half precision for the rest:
                                                     forward, backward
     float32  <------------------------------------  gradient (half)
     accumulated replicas, reduction, update
+
+Micro-batches are added up in float32 on the device, by `gradient_accumulation` and by a pipeline:
+then the sum crosses once a step, in float32.
 """
 
 from __future__ import annotations
@@ -47,12 +50,13 @@ class WeightCasts:
 
     Attributes:
       are_on: Whether the model is being built.
+      are_in_stages: Whether the reads are those of the stages of a pipeline.
       has_cast: Whether a weight has been read in half precision.
     """
 
     def __init__(self, dtype: tf.DType, device: str | None) -> None:
         self.dtype = dtype
-        self.are_on = False
+        self.are_on = self.are_in_stages = False
         self._device = device
         self._graph = v1.get_default_graph()
         self._casts: dict[Any, tf.Tensor] = {}
@@ -65,6 +69,8 @@ class WeightCasts:
         The gradients of several reads are added in float32 on the device, and cross in half.
         """
         self.has_cast = True
+        if self.are_in_stages:
+            return self._in_stage(variable, dtype)
         if must_wait() or is_building_old_loop(self._graph):
             # Behind the ops that the read waits for, or inside the loop: a cast of its own.
             return self._cast(variable.read_value(), dtype)
@@ -88,7 +94,15 @@ class WeightCasts:
     def rows(self, rows: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         """Returns rows of a weight, which are on the host, in half precision."""
         self.has_cast = True
-        return self._cast(rows, dtype)
+        return tf.cast(rows, dtype) if self.are_in_stages else self._cast(rows, dtype)
+
+    def _in_stage(self, variable: tf.Variable, dtype: tf.DType) -> tf.Tensor:
+        """Returns a cast for this read alone. All of them become one when the stages are cut."""
+        if v1.get_default_graph() is self._graph or is_recorded_by_tape():
+            return keep_for_backward(tf.cast(variable.value(), dtype))
+        with self._graph.as_default():  # Around a loop of the stage, which adds in float32.
+            widened = tf.cast(self._in_stage(variable, dtype), tf.float32)
+        return tf.cast(widened, dtype)
 
     def _cast(self, value: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         if self._device is None:
@@ -146,6 +160,14 @@ class ModelPrecision:
         scope = v1.get_variable_scope()
         with v1.variable_scope(scope, custom_getter=getter, auxiliary_name_scope=False):
             return model_fn(*arguments)
+
+    def call_pipeline(self, pipeline_fn: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls a function that builds a pipeline for training, as `call` calls a model_fn.
+
+        The pipeline casts each weight, once a step for all micro-batches and replicas.
+        """
+        self._casts.are_in_stages = True
+        return self.call(pipeline_fn, *arguments)
 
     def check(self) -> None:
         """Raises a ValueError if the weights of a model to train know nothing of the precision."""

@@ -266,7 +266,9 @@ def _build(
         given = [batch[:2] for batch in batches]
         if call.pipeline is None:
             return on_each(lambda replica: precision.call(call.model_fn, *given[replica]))
-        return in_first_replica(strategy, placement, lambda: call.pipeline_fn(given))
+        return in_first_replica(
+            strategy, placement, lambda: precision.call_pipeline(call.pipeline_fn, given)
+        )
 
     has_loop = strategy is not None and call.iterations > 1
     with (

@@ -16,7 +16,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.pipeline.graph.gradients import Gradients, with_added
-from tfdist.pipeline.graph.op_stages import Traced
+from tfdist.pipeline.graph.op_stages import Traced, behind_identities, is_cast_to_half
 from tfdist.training.graph_slices import Slice, can_repeat, copy_nodes, is_stateful, slice_graph
 
 
@@ -130,10 +130,12 @@ def _slice_backward(traced: Traced, stage: int, gradients: Gradients, recomputat
         targets += [gradient.values, gradient.indices] if is_sparse else [gradient]
 
     def is_inside(op: tf.Operation) -> bool:
+        if traced.is_given(op):
+            return False
         if op.name in gradients.operations or op.type == "Const":
             return True
         home = traced.stage_of.get(op.name)
-        if home not in (stage, None) or is_stateful(op) or traced.is_given(op):
+        if home not in (stage, None) or is_stateful(op):
             return False
         if home is None or _is_copy_of_given(traced, op):
             return True
@@ -278,7 +280,26 @@ class PieceSource:
         definition = v1.GraphDef(versions=self._versions, library=self._library)
         nodes = [self._nodes[op.name] for op in part.operations]
         copy_nodes(nodes, definition, keep_devices=False)
+        place_of = {name: gather for op in part.operations for name, gather in _rows_in_half(op)}
+        for node in definition.node:
+            if node.name in place_of:
+                node.attr["_class"].list.s.append(f"loc:@{place_of[node.name]}".encode())
         return definition
+
+
+def _rows_in_half(op: tf.Operation) -> list[tuple[str, str]]:
+    """Returns the operations between a gather and its cast to half precision, with the gather.
+
+    They are to be where the gather is, on the variable's device: so half the bytes are copied.
+    """
+    source = behind_identities(op.inputs[0].op) if is_cast_to_half(op) else op
+    if source.type != "ResourceGather":
+        return []
+    names = []
+    while op is not source:
+        names.append(op.name)
+        op = op.inputs[0].op
+    return [(name, source.name) for name in names]
 
 
 def _tensor_name(written: str) -> str:

@@ -37,6 +37,7 @@ import tensorflow as tf
 
 from tfdist.pipeline.graph.cutting import Piece, StageFunctions
 from tfdist.pipeline.graph.gradients import added
+from tfdist.pipeline.graph.op_stages import read_of_weight
 from tfdist.pipeline.schedule import Box, Tick, in_order
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import run_independently
@@ -318,29 +319,37 @@ def _kind_and_index(device: str) -> tuple[str | None, int | None]:
 class Weights:
     """Values of the weights: each is read once, and copied once to each device that uses it.
 
+    A stage that casts a weight to half precision gets the half: it is cast where the variable is,
+    so that half the bytes are copied.
+
     Args:
       handle_of: Maps a variable's handle in the trace to its handle in the graph of the calls.
     """
 
     def __init__(self, handle_of: Callable[[tf.Tensor], tf.Tensor]) -> None:
         self._handle_of = handle_of
-        self._copies: dict[tuple[str, str], tf.Tensor] = {}
+        self._values: dict[tuple[str, tf.DType], tf.Tensor] = {}
+        self._copies: dict[tuple[str, tf.DType, str], tf.Tensor] = {}
 
-    def __call__(self, read: tf.Tensor, device: str) -> tf.Tensor:
+    def __call__(self, weight: tf.Tensor, device: str) -> tf.Tensor:
         """Returns a weight's value on a device.
 
         Args:
-          read: The result of the read operation in the trace.
+          weight: The result of the read operation in the trace, or of its cast to half precision.
           device: The device of the value.
         """
-        traced_handle = read.op.inputs[0]
-        key = traced_handle.name, device
-        if key not in self._copies:
-            handle = self._handle_of(traced_handle)
-            # Read on the variable's device, without the control dependencies of the calls.
-            with tf.control_dependencies(None), tf.device(None):
-                value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=read.dtype)
-            value = tf.ensure_shape(value, read.shape)  # The variable's shape.
+        read = read_of_weight(weight.op)
+        assert read is not None
+        name = read.inputs[0].name
+        if (name, weight.dtype) not in self._values:
+            handle = self._handle_of(read.inputs[0])
+            # Without the control dependencies of the calls.
+            with tf.control_dependencies(None), tf.device(None), tf.device(_device_of(handle)):
+                value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=read.outputs[0].dtype)
+                value = tf.ensure_shape(value, weight.shape)  # The variable's shape.
+                self._values[name, weight.dtype] = tf.cast(value, weight.dtype)
+        if (name, weight.dtype, device) not in self._copies:
             with tf.device(device):
-                self._copies[key] = tf.identity(value)
-        return self._copies[key]
+                copy = tf.identity(self._values[name, weight.dtype])
+            self._copies[name, weight.dtype, device] = copy
+        return self._copies[name, weight.dtype, device]

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.pipeline.graph.op_stages import Traced, line_of
+from tfdist.pipeline.graph.op_stages import Traced, line_of, read_of_weight
 from tfdist.strategies.private_tensorflow import replace_input
 from tfdist.training.graph_slices import Slice
 
@@ -162,8 +162,9 @@ def _trained_handles(traced: Traced, forward: Slice) -> dict[str, tf.Tensor]:
     for op in forward.operations:
         handles.update({t.name: t for t in op.inputs if t.dtype == tf.resource})
     for tensor in forward.inputs:
-        if tensor.op.type == "ReadVariableOp":
-            handles[tensor.op.inputs[0].name] = tensor.op.inputs[0]
+        read = read_of_weight(tensor.op)
+        if read is not None:
+            handles[read.inputs[0].name] = read.inputs[0]
     return {name: handle for name, handle in handles.items() if name in traced.trained}
 
 

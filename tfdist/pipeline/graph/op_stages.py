@@ -16,6 +16,7 @@ import tensorflow as tf
 from tfdist.cluster.tasks import listed
 from tfdist.pipeline.stage_plan import PlannedStage
 from tfdist.training.graph_slices import Slice, is_stateful, slice_graph
+from tfdist.training.half_precision import HALVES
 
 # Operations that compute nothing: they may be outside all blocks.
 _PASSIVE = frozenset(
@@ -99,11 +100,13 @@ class Traced:
         """Returns whether an operation's results come from outside all stages.
 
         This holds for arguments and handles. It holds as well for the value of a variable that the
-        forward pass does not change: the value is read once for all micro-batches.
+        forward pass does not change, and for its cast to half precision: the value is read and cast
+        once for all micro-batches.
         """
         if op.type in ("Placeholder", "VarHandleOp") or any(op is t.op for t in self.arguments):
             return True
-        return op.type == "ReadVariableOp" and op.inputs[0].name not in self.written
+        read = read_of_weight(op)
+        return read is not None and read.inputs[0].name not in self.written
 
     def slice_forward(self, kept: Sequence[Sequence[tf.Tensor]] = ()) -> list[Slice]:
         """Returns the part of the graph that each stage's forward has to compute.
@@ -157,6 +160,27 @@ def by_handle(graph: Any, variables: Iterable[tf.Variable]) -> dict[str, tf.Vari
     inside = {id(outer): placeholder for outer, placeholder in getattr(graph, "captures", ())}
     handles = ((inside.get(id(v.handle), v.handle), v) for v in variables)
     return {h.name: v for h, v in handles if getattr(h, "graph", None) is graph}
+
+
+def read_of_weight(op: tf.Operation) -> tf.Operation | None:
+    """Returns the read of the variable whose value an operation gives, as it is or cast to half.
+
+    None for any other operation.
+    """
+    source = behind_identities(op.inputs[0].op) if is_cast_to_half(op) else op
+    return source if source.type == "ReadVariableOp" else None
+
+
+def is_cast_to_half(op: tf.Operation) -> bool:
+    """Returns whether an operation casts its input to half precision."""
+    return op.type == "Cast" and op.outputs[0].dtype in HALVES
+
+
+def behind_identities(op: tf.Operation) -> tf.Operation:
+    """Returns the operation whose result identities forward, of which `op` may be the last one."""
+    while op.type == "Identity":
+        op = op.inputs[0].op
+    return op
 
 
 def has_effect(op: tf.Operation) -> bool:

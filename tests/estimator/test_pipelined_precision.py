@@ -1,0 +1,221 @@
+"""A pipeline in half precision: its weights, and what crosses between the host and the stages."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+import tf_keras
+
+import tfdist.estimator as tfe
+from tfdist import training
+from tfdist.training.precision import find_precision
+
+COUNT, MICRO, STEPS = 4, 8, 8  # Micro-batches in a step, examples in one, and steps.
+UNIT = {tf.bfloat16: 2.0**-8, tf.float16: 2.0**-11}
+
+random = np.random.RandomState(0)
+X = random.randn(COUNT * MICRO * STEPS, 5).astype(np.float32)
+Y = (X[:, 0] > 0).astype(np.int32)
+WORDS = (9 * random.rand(COUNT * MICRO * STEPS)).astype(np.int32)
+
+
+def _input_fn(batch: int, with_labels: bool = True) -> Callable[[], tf.data.Dataset]:
+    data: Any = ((X, WORDS), Y) if with_labels else ((X, WORDS),)
+    return lambda: tf.data.Dataset.from_tensor_slices(data).batch(batch, drop_remainder=True)
+
+
+def _weight(name: str, *shape: int) -> Any:
+    values = np.random.RandomState(len(name)).randn(*shape).astype(np.float32) / 2
+    initializer = v1.constant_initializer(values)
+    with v1.variable_scope("", reuse=v1.AUTO_REUSE):
+        return v1.get_variable(name, shape, initializer=initializer)
+
+
+class _Stages:
+    """Two stages that share a table; `dtypes` is what the first one hands on."""
+
+    def __init__(self, half: tf.DType) -> None:
+        self.half = half
+        self.dtypes: set[tf.DType] = set()
+
+    def first(self, features: Any, labels: Any = None) -> Any:
+        x, words = features
+        hidden = tf.nn.relu(tf.matmul(tf.cast(x, self.half), _weight("first", 5, 4)))
+        hidden += tf.gather(_weight("table", 9, 4), words)  # [micro_batch, 4]
+        self.dtypes.add(hidden.dtype)
+        return (hidden,) if labels is None else (hidden, labels)
+
+    def second(self, hidden: Any, labels: Any = None) -> Any:
+        start = tf_keras.initializers.RandomNormal(seed=1)
+        hidden = tf_keras.layers.Dense(4, "tanh", kernel_initializer=start, name="dense")(hidden)
+        hidden = tf.matmul(hidden, _weight("table", 9, 4), transpose_b=True)
+        logits = tf.cast(tf.matmul(hidden, _weight("last", 9, 2)), tf.float32)
+        return logits if labels is None else (logits, labels)
+
+
+def _loss(logits: Any, labels: Any) -> Any:
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    return tf.reduce_mean(losses)
+
+
+def _optimizer() -> Any:
+    return training.LossScaleOptimizer(training.SGD(0.2), 128)
+
+
+def _pipelined(stages: _Stages, **spec: Any) -> Callable[..., tfe.PipelineEstimatorSpec]:
+    return lambda mode: tfe.PipelineEstimatorSpec(
+        mode=mode,
+        computational_stages=[stages.first, stages.second],
+        gradient_accumulation_count=COUNT,
+        optimizer_function=lambda *outputs: tfe.OptimizerFunctionOutput(
+            _optimizer(), _loss(*outputs)
+        ),
+        eval_metrics_fn=lambda *outputs: {"loss": _loss(*outputs)},
+        **spec,
+    )
+
+
+def _plain(stages: _Stages) -> Callable[..., tfe.EstimatorSpec]:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        loss = _loss(*stages.second(*stages.first(features, labels)))
+        optimizer = _optimizer()
+        gradients, weights = zip(*optimizer.compute_gradients(loss), strict=True)
+
+        def update(*on_host: Any) -> Any:
+            return optimizer.apply_gradients(zip(on_host, weights, strict=True))
+
+        return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, gradients))
+
+    return model_fn
+
+
+class _Losses(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+    """Collects the losses, and what the last call sends from one device to another one."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.sent: set[tuple[str, tf.DType, str]] = set()
+
+    def before_run(self, run_context: Any) -> Any:
+        options = v1.RunOptions(output_partition_graphs=True)
+        return v1.train.SessionRunArgs(run_context.original_args.fetches[1], options=options)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.losses.append(float(run_values.results))
+        for graph in run_values.run_metadata.partition_graphs:
+            for node in graph.node:
+                if node.op in ("_Send", "_HostSend"):
+                    name = re.sub(r"^edge_\d+_", "", node.attr["tensor_name"].s.decode())
+                    places = [node.attr[f"{end}_device"].s.decode()[-1] for end in ("send", "recv")]
+                    dtype = tf.as_dtype(node.attr["T"].type)
+                    self.sent.add((name, dtype, "".join(places)))
+
+
+def _train(
+    make: Callable[..., Any], folder: Path, batch: int, device: dict[str, Any], **spec: Any
+) -> tuple[tfe.Estimator, _Losses, _Stages]:
+    stages = _Stages(find_precision(device["precision"]).compute)
+    config = tfe.RunConfig(device=tfe.DeviceConfig(**device), tf_random_seed=3)
+    estimator, hook = tfe.Estimator(make(stages, **spec), folder, config), _Losses()
+    return estimator.train(_input_fn(batch), hooks=[hook]), hook, stages
+
+
+def _values(estimator: tfe.Estimator) -> dict[str, Any]:
+    return {name: estimator.get_variable_value(name) for name in estimator.get_variable_names()}
+
+
+@pytest.fixture(scope="module")
+def trained_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """The weights of the model with `host_call`, which takes the whole batch of each step."""
+    known: dict[str, dict[str, Any]] = {}
+
+    def trained_plainly(precision: str) -> dict[str, Any]:
+        if precision not in known:
+            folder, device = tmp_path_factory.mktemp("plain"), {"precision": precision}
+            known[precision] = _values(_train(_plain, folder, COUNT * MICRO, device)[0])
+        return known[precision]
+
+    return trained_plainly
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "spec"),
+    [
+        ("float32", {}, {}),
+        ("mixed_float16", {}, {}),
+        ("mixed_bfloat16", {}, {}),
+        ("float16", {}, {}),
+        ("bfloat16", {}, {}),
+        ("16.32", {"iterations_per_loop": 2}, {"pipeline_schedule": "grouped"}),
+        ("mixed_bfloat16", {"num_replicas": 2}, {"recomputation": True}),
+        ("mixed_bfloat16", {"variables_on_host": False}, {"pipeline_schedule": "sequential"}),
+        ("16.16", {"num_replicas": 2}, {"recomputation": True}),
+    ],
+    ids=str,
+)
+def test_a_pipeline_has_the_weights_of_one_device_to_the_precision_of_the_half(
+    tmp_path: Path, trained_plainly: Any, precision: str, device: Any, spec: Any
+) -> None:
+    batch = MICRO // device.get("num_replicas", 1)
+    estimator, hook, stages = _train(
+        _pipelined, tmp_path, batch, {"precision": precision, **device}, **spec
+    )
+    numbers = find_precision(precision)
+    assert stages.dtypes == {numbers.compute}
+    found, expected = _values(estimator), trained_plainly(precision)
+    assert found.keys() == expected.keys() > {"first", "table", "last", "dense/kernel"}
+    for name in ("first", "table", "last", "dense/kernel"):
+        assert found[name].dtype == numbers.weights.as_numpy_dtype, name
+        value = expected[name].astype(np.float64)
+        # Weights in half are rounded by chance, in each step.
+        units = STEPS if numbers.has_half_weights else 2
+        atol = units * UNIT.get(numbers.compute, 1e-6) * np.abs(value).max()
+        np.testing.assert_allclose(found[name], value, atol=atol, err_msg=name)
+    assert hook.losses[-1] < hook.losses[0]
+
+
+@pytest.mark.parametrize(
+    ("precision", "spec"),
+    [("mixed_bfloat16", {}), ("mixed_float16", {"recomputation": True}), ("bfloat16", {})],
+)
+def test_weights_cross_in_half_once_a_step_and_sums_of_gradients_in_float32(
+    tmp_path: Path, precision: str, spec: Any
+) -> None:
+    _, hook, _ = _train(_pipelined, tmp_path, MICRO, {"precision": precision}, **spec)
+    half = find_precision(precision).compute
+    weights = [(name, dtype) for name, dtype, path in hook.sent if re.match("Cast|Ensure", name)]
+    # The first stage has one weight, and the second four; rows of the table are gathered.
+    to_stages = {one for one in hook.sent if one[2] in ("01", "02") and one[1].is_floating}
+    assert sum(path == "01" and dtype == half for _, dtype, path in to_stages) == 1, to_stages
+    assert sum(path == "02" and dtype == half for _, dtype, path in to_stages) == 4, to_stages
+    assert {dtype for _, dtype in weights} == {half}, weights
+    # Activations go down in half, and their gradients go up.
+    assert {dtype for _, dtype, path in hook.sent if path == "12" and dtype.is_floating} == {half}
+    sums = {dtype for name, dtype, path in hook.sent if path in ("10", "20") and "mul" in name}
+    assert sums == {tf.float32}
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "bfloat16"])
+def test_evaluation_and_prediction_compute_in_half(tmp_path: Path, precision: str) -> None:
+    estimator, _, stages = _train(_pipelined, tmp_path, MICRO, {"precision": precision})
+    stages.dtypes.clear()
+    loss = estimator.evaluate(_input_fn(MICRO))["loss"]
+    assert np.isfinite(loss)
+    prediction = next(iter(estimator.predict(lambda: _input_fn(MICRO, with_labels=False)())))
+    assert prediction.shape == (2,)
+    assert stages.dtypes == {tf.bfloat16}
+
+
+def test_rounding_to_nearest_can_be_asked_for(tmp_path: Path) -> None:
+    values = {}
+    for rounds in (True, False):
+        device = {"precision": "bfloat16", "stochastic_rounding": rounds}
+        values[rounds] = _values(_train(_pipelined, tmp_path / str(rounds), MICRO, device)[0])
+    assert (values[True]["table"] != values[False]["table"]).any()
+    assert "stochastic_rounding_seed" in values[True]
+    assert "stochastic_rounding_seed" not in values[False]
