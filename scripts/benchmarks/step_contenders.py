@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
+from peers import OLD_PYTHON, torch_python, why_no_horovod, why_no_old_tensorflow, why_no_torch
 from step_figures import (
     BARE,
     HOROVOD_TAPE,
@@ -17,10 +16,9 @@ from step_figures import (
     OURS,
     TORCH_DDP,
 )
-from turn_taking import Contender, free_ports, mpirun, program, tf_configs
+from turn_taking import Contender, mpirun, program, tf_configs, torch_environ
 
 NUM_WORKERS = 2
-OLD_PYTHON = Path(sys.prefix, "tensorflow-2.15", "bin", "python")
 
 
 def make_contenders(work: str) -> Iterator[Contender]:
@@ -36,24 +34,21 @@ def make_contenders(work: str) -> Iterator[Contender]:
     yield _over_mpi(HOROVOD_TAPE, program("horovod_tape.py", work))
     yield _over_grpc(MIRRORED_STEP, _each("mirrored_step.py", work))
     yield _over_grpc(MIRRORED_FIT, _each("mirrored_fit.py", work))
-    ddp = _each("torch_ddp.py", work)
-    yield Contender(name=TORCH_DDP, commands=ddp, environ=[_torch_environ()])
+    ddp = _each("torch_ddp.py", work, python=torch_python())
+    yield Contender(name=TORCH_DDP, commands=ddp, environ=[torch_environ(NUM_WORKERS)])
     yield _over_grpc(OLD_ESTIMATOR, _each("old_estimator.py", work, python=str(OLD_PYTHON)))
 
 
 def why_missing(name: str) -> str | None:
     """Says in one line why a contender cannot be started, with the fix; None if it can."""
-    if name in (BARE["Horovod"], OURS["Horovod"], HOROVOD_TAPE) and not _is_installed("horovod"):
-        return f"{name}: Horovod is not installed. Run: tfdist horovod install"
-    if name == TORCH_DDP and not _is_installed("torch"):
-        return f'{name}: PyTorch is not installed. Install it with pip install ".[benchmark]".'
-    if name == OLD_ESTIMATOR and not OLD_PYTHON.exists():
-        return f"{name}: TensorFlow 2.15 is not there. Run scripts/old_tensorflow.py."
-    return None
-
-
-def _is_installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
+    reason = None
+    if name in (BARE["Horovod"], OURS["Horovod"], HOROVOD_TAPE):
+        reason = why_no_horovod()
+    elif name == TORCH_DDP:
+        reason = why_no_torch()
+    elif name == OLD_ESTIMATOR:
+        reason = why_no_old_tensorflow()
+    return reason and f"{name}: {reason}"
 
 
 def _each(
@@ -71,13 +66,3 @@ def _over_grpc(name: str, commands: Sequence[Sequence[str]]) -> Contender:
 
 def _over_mpi(name: str, command: Sequence[str]) -> Contender:
     return Contender(name=name, commands=[mpirun(NUM_WORKERS, command)])
-
-
-def _torch_environ() -> dict[str, str]:
-    (port,) = free_ports(1)
-    return {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(NUM_WORKERS),
-        "GLOO_SOCKET_IFNAME": "lo",
-    }

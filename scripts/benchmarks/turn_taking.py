@@ -93,6 +93,17 @@ def tf_configs(num_workers: int) -> list[dict[str, str]]:
     ]
 
 
+def torch_environ(num_workers: int) -> dict[str, str]:
+    """Returns the variables by which PyTorch's workers find each other over gloo."""
+    (port,) = free_ports(1)
+    return {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(num_workers),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+
+
 def mpirun(num_workers: int, command: Sequence[str]) -> list[str]:
     """Returns the command that starts workers over MPI; they pin themselves."""
     options = ("--bind-to", "none", "--oversubscribe", "--allow-run-as-root")

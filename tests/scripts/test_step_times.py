@@ -1,10 +1,10 @@
-import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import machine
+import peers
 import pytest
-import step_contenders
 import step_figures as figures
 from results import Options, Part, Ratio
 from step_contenders import make_contenders, why_missing
@@ -116,12 +116,28 @@ def test_every_contender_has_a_program_and_two_workers() -> None:
 def test_a_peer_that_is_not_installed_is_named_with_the_mend(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(step_contenders, "OLD_PYTHON", tmp_path / "python")
+    monkeypatch.setattr(peers, "version_in", lambda python, package: None)
+    monkeypatch.setattr(peers, "OLD_PYTHON", tmp_path / "python")
     assert why_missing(figures.IDEAL) is None and why_missing(GRPC) is None
     assert "tfdist horovod install" in (why_missing(TAPE) or "")
     assert 'pip install ".[benchmark]"' in (why_missing(DDP) or "")
     assert "scripts/old_tensorflow.py" in (why_missing(figures.OLD_ESTIMATOR) or "")
+
+
+@pytest.mark.processes
+def test_pytorch_may_be_in_another_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = tmp_path / "python"
+    other.write_text('#!/bin/sh\n[ "$3" = torch ] && echo 9.8.7\n')
+    other.chmod(0o755)
+    monkeypatch.setenv(peers.TORCH_VARIABLE, str(other))
+    assert why_missing(DDP) is None
+    assert machine.describe()["PyTorch"] == "9.8.7"
+    (ddp,) = (one for one in make_contenders("cnn") if one.name == DDP)
+    assert {command[0] for command in ddp.commands} == {str(other)}
+    monkeypatch.setenv(peers.TORCH_VARIABLE, str(tmp_path / "nowhere"))
+    assert f"PyTorch is not installed for {tmp_path / 'nowhere'}" in (why_missing(DDP) or "")
 
 
 WORKER = f"""
