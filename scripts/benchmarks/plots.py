@@ -39,6 +39,8 @@ CURVE_COLOURS = (
     "#000",
 )
 LOWEST_DIFFERENCE = 1e-8  # Below the resolution of float32.
+_HIGHEST_DIFFERENCE = 1e-4
+_MOST_CURVES_BESIDE = 3
 
 # A file, and what it shows.
 Drawn = tuple[Path, str]
@@ -108,35 +110,45 @@ def draw_growth(data: Mapping[str, Any], folder: Path) -> list[Drawn]:
 
 
 def draw_curves(curves: Mapping[str, Sequence[Run]], path: Path) -> Path:
-    """Draws the losses of all runs over one another, a column for each training.
+    """Draws the losses of all runs over one another, and their differences below.
 
     Args:
       curves: The runs of each training, by its title.
       path: The picture.
     """
+    columns = min(len(curves), _MOST_CURVES_BESIDE)
+    rows = -(-len(curves) // columns)
     figure, axes = pyplot.subplots(
-        2, len(curves), figsize=(4.5 * len(curves), 6), sharex="col", squeeze=False
+        2 * rows, columns, figsize=(4.5 * columns, 5.5 * rows), sharex=True, squeeze=False
     )
-    for (top, bottom), (title, runs) in zip(axes.T, curves.items(), strict=True):
-        first = runs[0].losses
-        steps = range(1, len(first) + 1)
-        for place, run in enumerate(runs):
-            # The later ones thinner: those below stay visible.
-            width = 1 + 1.2 * (len(runs) - 1 - place)
-            colour = CURVE_COLOURS[place % len(CURVE_COLOURS)]
-            top.plot(steps, run.losses, color=colour, linewidth=width, label=run.name)
-            if place:
-                differences = relative_differences(run.losses, first)
-                shown = [max(one, LOWEST_DIFFERENCE) for one in differences]
-                bottom.plot(steps, shown, color=colour, linewidth=1)
-        top.set_title("\n".join(wrap(title, 40)), fontsize=10)
-        top.legend(fontsize=7)
-        bottom.set(xlabel="step", yscale="log", ylim=(LOWEST_DIFFERENCE, 1))
-        for axis in (top, bottom):
-            axis.grid(alpha=0.3)
-    axes[0][0].set_ylabel("loss")
-    axes[1][0].set_ylabel("relative difference from the first run")
+    for place, (title, runs) in enumerate(curves.items()):
+        row, column = divmod(place, columns)
+        _draw_curve(axes[2 * row][column], axes[2 * row + 1][column], title, runs)
+    for axis in axes.flat[2 * columns * (rows - 1) :]:
+        axis.set_visible(bool(axis.has_data()))
+    for top, bottom in zip(axes[0::2, 0], axes[1::2, 0], strict=True):
+        top.set_ylabel("loss")
+        bottom.set_ylabel("relative difference\nfrom the first run")
     return _save(figure, path)
+
+
+def _draw_curve(top: Any, bottom: Any, title: str, runs: Sequence[Run]) -> None:
+    first = runs[0].losses
+    steps = range(1, len(first) + 1)
+    for place, run in enumerate(runs):
+        # The later ones thinner: those below stay visible.
+        width = 1 + 1.2 * (len(runs) - 1 - place)
+        colour = CURVE_COLOURS[place % len(CURVE_COLOURS)]
+        top.plot(steps, run.losses, color=colour, linewidth=width, label=run.name)
+        if place:
+            differences = relative_differences(run.losses, first)
+            shown = [max(one, LOWEST_DIFFERENCE) for one in differences]
+            bottom.plot(steps, shown, color=colour, linewidth=1)
+    top.set_title("\n".join(wrap(title, 40)), fontsize=10)
+    top.legend(fontsize=7)
+    bottom.set(xlabel="step", yscale="log", ylim=(LOWEST_DIFFERENCE, _HIGHEST_DIFFERENCE))
+    for axis in (top, bottom):
+        axis.grid(alpha=0.3)
 
 
 def draw_steps(data: Mapping[str, Any], folder: Path) -> list[Drawn]:
