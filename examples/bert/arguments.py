@@ -377,11 +377,6 @@ def _check_schedule(settings: Settings) -> None:
             "pipeline_schedule interleaved allows a device one stage only, and device 0 has the "
             "first and the last one. Use grouped or sequential."
         )
-    if stages > 1 and settings.precision != "32.32":
-        raise UsageError(
-            f"precision is {settings.precision}, and a pipeline computes in 32.32. Leave it out, "
-            "or train on one device: --devices-per-replica 1."
-        )
     least = 2 * stages - 1
     if stages > 1 and schedule == "grouped" and accumulation < least:
         raise UsageError(

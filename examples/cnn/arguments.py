@@ -369,11 +369,6 @@ def _check(chosen: argparse.Namespace, given: Mapping[str, Any]) -> None:
             f"--optimiser RMSprop does not keep small updates of half weights (--precision "
             f"{chosen.precision}): use SGD, momentum, LARS or LAMB, or {chosen.precision[:-2]}32"
         )
-    if chosen.pipeline and chosen.precision.endswith(".16"):
-        refuse(
-            f"--pipeline has weights in float32, and --precision is {chosen.precision}: use "
-            f"{chosen.precision[:-2]}32"
-        )
     if chosen.no_stochastic_rounding and not chosen.precision.endswith(".16"):
         refuse(
             f"--no-stochastic-rounding is for weights in half precision, and --precision is "

@@ -43,8 +43,7 @@ def make_estimator(
 ) -> tfe.Estimator:
     """Returns the Estimator, with the strategy that fits how this process was started."""
     half = PRECISIONS.get(arguments.precision)
-    # The stages of a pipeline cast their weights themselves.
-    precision = {"precision": half} if half and not arguments.pipeline else {}
+    precision = {"precision": half} if half else {}
     config = tfe.RunConfig(
         tf_random_seed=arguments.seed,
         train_distribute=strategy_for_run(num_replicas=plan.replicas),

@@ -106,7 +106,7 @@ class Network:
             fan_in = one.kernel**2 * one.channels
             # He et al., "Delving Deep into Rectifiers", 2015.
             kernel = self._variable("kernel", shape, deviation=(2 / fan_in) ** 0.5)
-            hidden = tf.nn.conv2d(hidden, tf.cast(kernel, self.dtype), one.stride, "SAME")
+            hidden = tf.nn.conv2d(hidden, kernel, one.stride, "SAME")
             return self._normalize(hidden)
 
     def _normalize(self, hidden: tf.Tensor) -> tf.Tensor:

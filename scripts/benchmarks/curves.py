@@ -321,9 +321,9 @@ table; the picture shows the losses above, and these differences below.
 
 float32 sums of a different order differ by about 1e-7, and training makes such a difference grow
 where it is not smooth. With the preset's own rate (2**-10 times the batch) the losses of ResNet-8
-with batch norm over 4 images differ by 1.3e-3 after 60 steps; so do two runs of any program that
-sum in another order. The ResNet is trained with 2**-13 here, where it learns little in 100 steps:
-the tables compare arithmetic, and [ResNet](resnet.md) has the accuracies of whole trainings.
+with batch norm over 4 images differ by 1.3e-3 after 60 steps. The ResNet is trained with 2**-13
+here, where it learns little in 100 steps: the tables compare arithmetic, and [ResNet](resnet.md)
+has the accuracies of whole trainings.
 
 ```bash
 python scripts/benchmarks/curves.py

@@ -120,7 +120,6 @@ BAD = {
     "--gradient-accumulation 8": "is 8, and a pipeline of 5 stages needs at least 9 (2 x 5 - 1)",
     "--pipeline-schedule interleaved": "Use grouped or sequential",
     "--precision 32.16": "is not one of 32.32, 16.32, 16.16, bf16.32, bf16.16",
-    "--precision 16.32": "a pipeline computes in 32.32",
     "--stochastic-rounding false": "Leave it out, or set --precision 16.16 or bf16.16",
     "--num-attention-heads 7": "do not divide the hidden size 64. The nearest number that does: 8",
     "--sequence-length 513": "sequence_length is 513, and the position table has 512 rows",

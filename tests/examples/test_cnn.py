@@ -92,10 +92,6 @@ REFUSED = {
         ["--optimiser", "RMSprop", "--precision", "bf16.16"],
         "--optimiser RMSprop does not keep small updates of half weights",
     ),
-    "half weights in a pipeline": (
-        ["--precision", "16.16", "--gradient-accumulation-count", "3", *PIPELINE],
-        "--pipeline has weights in float32, and --precision is 16.16: use 16.32",
-    ),
     "no folder of data": (["--dataset", "cifar-10"], "--data-dir"),
     "a folder without data": (["--dataset", "cifar-10", "--data-dir", "none"], "none"),
     "nothing to restore": (["--restore-path", "none"], "--restore-path none has no checkpoint"),
