@@ -29,6 +29,7 @@ _ALTERNATIVES = (
     ("batch_norm", "group_norm"),
     ("loss_scaling", "auto_loss_scaling"),
     ("restore_path", "init_path"),
+    ("no_validation", "evaluator"),
 )
 
 # What such an option sets is decided by TensorFlow or by the launcher here.
@@ -271,6 +272,12 @@ def _add_files(add: Callable[..., None]) -> None:
     add("--log-all-instances", False, "a log of each worker", action="store_true")
     add("--ckpts-per-epoch", 1.0, "checkpoints in an epoch", type=_POSITIVE)
     add("--no-validation", False, "leave out the validation at the end", action="store_true")
+    add(
+        "--evaluator",
+        False,
+        "the evaluator of `tfdist run --evaluator` validates, beside the training",
+        action="store_true",
+    )
     add("--restore-path", None, "folder of a run, or a checkpoint, to go on with")
     add("--init-path", None, "checkpoint with the first weights")
     add("--profile", False, "time and picture of steps 10 to 12", action="store_true")

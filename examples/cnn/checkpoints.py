@@ -14,9 +14,13 @@ def list_checkpoints(path: Path) -> list[str]:
     """
     if not path.is_dir():
         return [str(path)]
-    found = [index.with_suffix("") for index in path.glob("model.ckpt-*.index")]
-    steps = {int(one.name.rpartition("-")[2]): one for one in found}
-    return [str(steps[step]) for step in sorted(steps) if step > 0]
+    found = [str(index.with_suffix("")) for index in path.glob("model.ckpt-*.index")]
+    return sorted((one for one in found if step_of(one) > 0), key=step_of)
+
+
+def step_of(checkpoint: str) -> int:
+    """Returns the step in the name of a checkpoint."""
+    return int(checkpoint.rpartition("-")[2])
 
 
 def copy_checkpoint(checkpoint: str, folder: Path) -> None:

@@ -25,7 +25,7 @@ class Plan:
       accumulation: Micro-batches of each replica in a step.
       replicas: Replicas of each worker.
       workers: Workers of the run.
-      worker: The index of this worker.
+      worker: The index of this worker; the evaluator comes after the workers.
       num_steps: Weight updates.
       steps_per_epoch: Weight updates in which as many images are read as there are.
       log_interval_steps: Steps between two log lines.
@@ -48,6 +48,10 @@ class Plan:
     stages: Sequence[Sequence[Segment]]
     learning_rate: float
     warmup_steps: int
+
+    @property
+    def is_evaluator(self) -> bool:
+        return self.worker == self.workers
 
     @property
     def total_replicas(self) -> int:
@@ -90,6 +94,11 @@ def make_plan(arguments: argparse.Namespace, facts: Facts, instance: Instance) -
     replicas = arguments.replicas
     if instance.source == "tfdist run" or instance.num_local_replicas > 1:
         replicas = instance.num_local_replicas  # The launcher's number wins.
+    if arguments.evaluator and replicas != arguments.replicas:
+        refuse(
+            f"the launcher has chosen {replicas} replica(s) for each worker, and does not tell the "
+            f"evaluator: give --replicas {replicas} as well"
+        )
     *_, channels = facts.image_shape
     segments = make_segments(arguments.model_size, channels, facts.num_classes)
     stages = _cut(arguments, segments)

@@ -23,7 +23,10 @@ The sizes of a run, without starting it:
 
 A run has a folder of its own in --log-dir. A run that was interrupted goes on with --restore-path
 FOLDER, and by itself under `tfdist run --max-restarts 1`. When the training has ended, worker 0
-validates every checkpoint; validation.py does it later.
+validates every checkpoint. validation.py does it later, and an evaluator beside the training:
+
+    tfdist run --num-instances 2 --evaluator -- \\
+        python examples/cnn/train.py --config digits_resnet8 --batch-size 32 --evaluator
 """
 
 from __future__ import annotations
@@ -40,10 +43,10 @@ from typing import Any
 from arguments import parse_arguments, refuse
 from datasets import Dataset, images_per_second
 from plan import Plan, describe, find_data, make_plan
-from validation import validate_all
+from validation import alone, validate_all, validate_beside
 
 from tfdist.cluster import find_cluster
-from tfdist.cluster.instances import find_instance, restart_count
+from tfdist.cluster.instances import Instance, find_instance, has_evaluator, restart_count
 
 # Options that must be those of the run that goes on.
 _OF_THE_MODEL = ("model_size", "dataset", "norm", "groups", "precision", "optimiser", "momentum")
@@ -51,14 +54,9 @@ _OF_THE_MODEL = ("model_size", "dataset", "norm", "groups", "precision", "optimi
 
 def main() -> None:
     arguments = parse_arguments(sys.argv[1:])
-    found = find_cluster()
-    if found is not None and found[1].type == "evaluator":
-        refuse(
-            "worker 0 validates the checkpoints when the training has ended, and there is nothing "
-            "for an evaluator to do: leave the evaluator out"
-        )
+    instance = find_place(arguments)
     facts, dataset = find_data(arguments)
-    plan = make_plan(arguments, facts, find_instance())
+    plan = make_plan(arguments, facts, instance)
     if arguments.dry_run or dataset is None:
         print(describe(plan, arguments))
         return
@@ -72,7 +70,27 @@ def main() -> None:
         return
     folder = choose_folder(arguments, plan)
     make_folder(folder)
+    if plan.is_evaluator:
+        evaluate(arguments, plan, dataset, folder)
+        return
     train(arguments, plan, dataset, folder)
+
+
+def find_place(arguments: argparse.Namespace) -> Instance:
+    """Returns the place of this process in the run. The evaluator comes after the workers."""
+    found = find_cluster()
+    is_evaluator = found is not None and found[1].type == "evaluator"
+    if arguments.evaluator and not (has_evaluator() or arguments.dry_run):
+        refuse(
+            "--evaluator needs a process that evaluates, and this run has none: start it with "
+            'tfdist run --evaluator, or add the job "evaluator" to TF_CONFIG\'s cluster'
+        )
+    if found is None or not is_evaluator:
+        return find_instance()
+    if not arguments.evaluator:
+        refuse("the run has an evaluator, which has nothing to do without the option --evaluator")
+    workers = found[0].num_workers
+    return Instance(index=workers, num_instances=workers)
 
 
 def choose_folder(arguments: argparse.Namespace, plan: Plan) -> Path:
@@ -119,8 +137,6 @@ def make_folder(folder: Path) -> None:
         refuse(f"the folder {folder} cannot be made ({error.strerror}): choose another --log-dir")
     if not os.access(folder, os.W_OK | os.X_OK):
         refuse(f"the folder {folder} cannot be written: choose another --log-dir")
-    if not os.access(folder, os.W_OK):
-        refuse(f"the folder {folder} cannot be written: choose another --log-dir")
 
 
 def check_options(arguments: argparse.Namespace, folder: Path) -> None:
@@ -149,7 +165,7 @@ def make_input_fn(arguments: argparse.Namespace, plan: Plan, dataset: Dataset) -
 
 
 def train(arguments: argparse.Namespace, plan: Plan, dataset: Dataset, folder: Path) -> None:
-    """Trains, and then validates each checkpoint."""
+    """Trains, and then validates each checkpoint, unless an evaluator does."""
     import tensorflow.compat.v1 as v1
     from checkpoints import copy_checkpoint
     from model import make_estimator
@@ -187,8 +203,22 @@ def train(arguments: argparse.Namespace, plan: Plan, dataset: Dataset, folder: P
         estimator.train(input_fn, hooks=hooks, max_steps=plan.num_steps)
     except tfe.CheckpointMismatchError as error:
         refuse(str(error))
-    if is_first and not arguments.no_validation:
+    if is_first and not (arguments.no_validation or arguments.evaluator):
         validate_all(estimator, folder, arguments, plan, dataset, log)
+
+
+def evaluate(arguments: argparse.Namespace, plan: Plan, dataset: Dataset, folder: Path) -> None:
+    """Validates each checkpoint beside the training, in the evaluator."""
+    import tensorflow.compat.v1 as v1
+    from model import make_estimator
+    from run_log import RunLog
+
+    v1.logging.set_verbosity(v1.logging.WARN)
+    arguments = alone(arguments, plan.global_batch)
+    plan = make_plan(arguments, plan.facts, Instance())
+    estimator = make_estimator(arguments, plan, dataset, folder)
+    log = RunLog(folder, 0, writes=True)
+    validate_beside(estimator, folder, arguments, plan, dataset, log)
 
 
 if __name__ == "__main__":

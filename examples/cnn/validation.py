@@ -10,9 +10,12 @@ run's log.txt and validation.csv, too.
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from tfdist.estimator import Estimator
 
 BATCH = 100  # Images that are validated at once.
+LOOK_EVERY_S = 1.0  # For new checkpoints.
 
 
 def main() -> None:
@@ -40,16 +44,7 @@ def main() -> None:
     if not (folder / "arguments.json").exists():
         refuse(f"{folder} is not the folder of a run of train.py: it has no arguments.json")
     options = json.loads((folder / "arguments.json").read_text(encoding="utf-8"))
-    # This process alone validates, with the whole model on one device.
-    alone = {
-        "batch_size": options["global_batch"],
-        "gradient_accumulation_count": 1,
-        "replicas": 1,
-        "pipeline": False,
-        "BN_span": 1,
-        "init_path": None,
-    }
-    arguments = argparse.Namespace(**{**options, **alone, **given})
+    arguments = alone(argparse.Namespace(**{**options, **given}), options["global_batch"])
     facts, dataset = find_data(arguments)
     assert dataset is not None
     plan = make_plan(arguments, facts, Instance())
@@ -62,6 +57,20 @@ def main() -> None:
     v1.logging.set_verbosity(v1.logging.WARN)
     estimator = make_estimator(arguments, plan, dataset, folder)
     validate_all(estimator, path, arguments, plan, dataset, RunLog(folder, 0, writes=True))
+
+
+def alone(arguments: argparse.Namespace, global_batch: int) -> argparse.Namespace:
+    """Returns the options for a process that validates: the whole model on one device."""
+    layout = {
+        "batch_size": global_batch,
+        "gradient_accumulation_count": 1,
+        "replicas": 1,
+        "pipeline": False,
+        "BN_span": 1,
+        "init_path": None,
+        "evaluator": False,
+    }
+    return argparse.Namespace(**{**vars(arguments), **layout})
 
 
 def validate_all(
@@ -82,36 +91,97 @@ def validate_all(
       dataset: The images.
       log: Gets a line and a row of validation.csv for each.
     """
-    from checkpoints import exponential_mean, list_checkpoints, mean_of_last, write_mean
-    from run_log import VALIDATION_LINE
+    from checkpoints import list_checkpoints
 
     checkpoints = list_checkpoints(path)
     if not checkpoints or not Path(f"{checkpoints[0]}.index").exists():
         refuse(f"{path} has no checkpoint: give a run's folder, or one such as model.ckpt-100")
     if path.is_dir():
-        count = len(checkpoints)
-        averages = {
-            **{f"last_{number}": mean_of_last(number, count) for number in arguments.weight_avg_N},
-            **{f"exp_{x:g}": exponential_mean(x, count) for x in arguments.weight_avg_exp},
-        }
-        for name, weights in averages.items():
-            average = str(path / f"weight_avg_{name}")
-            write_mean(checkpoints[:count], weights, average)
-            checkpoints.append(average)
-    input_fn = dataset.validation.evaluation_input_fn(batch=BATCH, eight_bit=arguments.eight_bit_io)
+        checkpoints += write_means(path, checkpoints, arguments)
     for checkpoint in checkpoints:
-        metrics = estimator.evaluate(input_fn, checkpoint_path=checkpoint)
-        iteration = int(metrics["global_step"])
-        row = {
-            "iteration": iteration,
-            "checkpoint": Path(checkpoint).name,
-            "epoch": iteration / plan.steps_per_epoch,
-            "loss": float(metrics["loss"]),
-            "accuracy": 100 * float(metrics["accuracy"]),
-            "top_5_accuracy": 100 * float(metrics["top_5_accuracy"]),
-        }
-        log.say(VALIDATION_LINE.format(**row))
-        log.add_row("validation", row)
+        validate(estimator, checkpoint, arguments, plan, dataset, log)
+
+
+def validate_beside(
+    estimator: Estimator,
+    folder: Path,
+    arguments: argparse.Namespace,
+    plan: Plan,
+    dataset: Dataset,
+    log: RunLog,
+) -> None:
+    """Validates each checkpoint of a running training until its last one, then the means.
+
+    Runs in the evaluator. One that was started again leaves out what is in validation.csv. The
+    arguments are those of `validate_all`.
+    """
+    from checkpoints import list_checkpoints, step_of
+
+    done = _validated(folder)
+    is_last = False
+    while not is_last:
+        checkpoints = list_checkpoints(folder)
+        is_last = bool(checkpoints) and step_of(checkpoints[-1]) >= plan.num_steps
+        for checkpoint in checkpoints:
+            if Path(checkpoint).name not in done:
+                validate(estimator, checkpoint, arguments, plan, dataset, log)
+                done.add(Path(checkpoint).name)
+        if not is_last:
+            time.sleep(LOOK_EVERY_S)
+    for mean in write_means(folder, checkpoints, arguments):
+        validate(estimator, mean, arguments, plan, dataset, log)
+
+
+def _validated(folder: Path) -> set[str]:
+    """Returns the names of the checkpoints that are in validation.csv."""
+    table = folder / "validation.csv"
+    if not table.exists():
+        return set()
+    with open(table, encoding="utf-8") as file:
+        return {row["checkpoint"] for row in csv.DictReader(file)}
+
+
+def write_means(
+    folder: Path, checkpoints: Sequence[str], arguments: argparse.Namespace
+) -> list[str]:
+    """Writes the means of a run's checkpoints that the options ask for; returns their paths."""
+    from checkpoints import exponential_mean, mean_of_last, write_mean
+
+    count = len(checkpoints)
+    means = {
+        **{f"last_{number}": mean_of_last(number, count) for number in arguments.weight_avg_N},
+        **{f"exp_{x:g}": exponential_mean(x, count) for x in arguments.weight_avg_exp},
+    }
+    paths = {name: str(folder / f"weight_avg_{name}") for name in means}
+    for name, weights in means.items():
+        write_mean(checkpoints, weights, paths[name])
+    return list(paths.values())
+
+
+def validate(
+    estimator: Estimator,
+    checkpoint: str,
+    arguments: argparse.Namespace,
+    plan: Plan,
+    dataset: Dataset,
+    log: RunLog,
+) -> None:
+    """Validates one checkpoint. The other arguments are those of `validate_all`."""
+    from run_log import VALIDATION_LINE
+
+    input_fn = dataset.validation.evaluation_input_fn(batch=BATCH, eight_bit=arguments.eight_bit_io)
+    metrics = estimator.evaluate(input_fn, checkpoint_path=checkpoint)
+    iteration = int(metrics["global_step"])
+    row = {
+        "iteration": iteration,
+        "checkpoint": Path(checkpoint).name,
+        "epoch": iteration / plan.steps_per_epoch,
+        "loss": float(metrics["loss"]),
+        "accuracy": 100 * float(metrics["accuracy"]),
+        "top_5_accuracy": 100 * float(metrics["top_5_accuracy"]),
+    }
+    log.say(VALIDATION_LINE.format(**row))
+    log.add_row("validation", row)
 
 
 if __name__ == "__main__":

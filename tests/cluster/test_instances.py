@@ -136,6 +136,24 @@ def test_an_evaluator_is_no_instance() -> None:
     assert find_instance({"TF_CONFIG": CHIEF % "evaluator"}) == Instance()
 
 
+@pytest.mark.parametrize(
+    ("variables", "is_there"),
+    [
+        ({}, False),
+        (launched(), False),
+        (launched(has_evaluator=True), True),
+        ({"TF_CONFIG": WORKERS}, False),
+        ({"TF_CONFIG": CHIEF % "chief"}, True),
+        ({"TF_CONFIG": CHIEF.replace(', "evaluator": ["a:3"]', "") % "evaluator"}, True),
+    ],
+)
+def test_an_evaluator_is_known_from_the_launcher_and_from_tf_config(
+    environ: Callable[[dict[str, str]], None], variables: dict[str, str], is_there: bool
+) -> None:
+    environ(variables)
+    assert instances.has_evaluator() == is_there
+
+
 def test_tf_config_wins_over_mpirun_which_only_started_the_processes() -> None:
     instance = find_instance({"TF_CONFIG": WORKERS, **MPI})
     assert (instance.index, instance.num_instances, instance.source) == (1, 3, "TF_CONFIG")

@@ -1,5 +1,6 @@
 """The example `cnn`: its options, plans and messages, without a training."""
 
+import argparse
 import importlib
 import json
 import runpy
@@ -91,6 +92,15 @@ REFUSED = {
     "an optimizer for half weights": (
         ["--optimiser", "RMSprop", "--precision", "bf16.16"],
         "--optimiser RMSprop does not keep small updates of half weights",
+    ),
+    "an evaluator that is not there": (
+        ["--evaluator"],
+        "--evaluator needs a process that evaluates, and this run has none: start it with tfdist "
+        "run --evaluator",
+    ),
+    "an evaluator and no validation": (
+        ["--evaluator", "--no-validation"],
+        "--no-validation and --evaluator contradict each other",
     ),
     "no folder of data": (["--dataset", "cifar-10"], "--data-dir"),
     "a folder without data": (["--dataset", "cifar-10", "--data-dir", "none"], "none"),
@@ -208,12 +218,69 @@ def test_the_launchers_replicas_and_workers_are_in_the_plan(
     assert "global batch: 32 = micro-batch 4 x accumulation 1 x 4 replica(s) x 2 worker(s)" in out
 
 
-def test_an_evaluator_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluator_without_its_option_is_refused(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = {"cluster": {"worker": ["localhost:1"]}, "task": {"type": "evaluator", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
     code, _, err = run()
     assert code == 2
-    assert "leave the evaluator out" in err
+    assert "nothing to do without the option --evaluator" in err
+
+
+def test_the_evaluator_and_the_workers_have_the_same_plan(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = {"worker": ["localhost:1", "localhost:2"]}
+    plans = {}
+    for task in ("worker", "evaluator"):
+        config = {"cluster": cluster, "task": {"type": task, "index": 0}}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+        code, plans[task], err = run("--dry-run", "--replicas", "2", "--evaluator")
+        assert (code, err) == (0, "")
+    assert plans["worker"] == plans["evaluator"]
+    assert "2 replica(s) x 2 worker(s)" in plans["worker"]
+
+
+def test_with_an_evaluator_the_launchers_replicas_must_be_given_as_well(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tfdist.cluster.instances import instance_environment
+
+    told = {"index": 0, "num_instances": 2, "local_index": 0, "num_total_replicas": 8}
+    launched = instance_environment(**told, devices_per_replica=1, has_evaluator=True)
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+    code, _, err = run("--dry-run", "--evaluator")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "give --replicas 4 as well" in err
+    assert run("--dry-run", "--evaluator", "--replicas", "4")[0] == 0
+
+
+def test_an_evaluator_validates_checkpoints_as_they_come_and_each_once(
+    modules: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def save(step: int) -> None:
+        (tmp_path / f"model.ckpt-{step}.index").touch()
+
+    def validate(estimator: Any, checkpoint: str, *others: Any) -> None:
+        step = checkpoints.step_of(checkpoint)
+        validated.append(step)
+        if step < 12:  # The training goes on meanwhile.
+            save(step + 4)
+
+    validation, checkpoints = modules("validation"), modules("checkpoints")
+    monkeypatch.setattr(validation, "validate", validate)
+    monkeypatch.setattr(validation, "LOOK_EVERY_S", 0.0)
+    validated: list[int] = []
+    for step in (0, 4, 8):
+        save(step)
+    # An evaluator before this one has validated the checkpoint of step 4.
+    (tmp_path / "validation.csv").write_text("iteration,checkpoint\n4,model.ckpt-4\n")
+    arguments = argparse.Namespace(weight_avg_N=(), weight_avg_exp=())
+    plan = argparse.Namespace(num_steps=12)
+    validation.validate_beside(None, tmp_path, arguments, plan, None, None)
+    assert validated == [8, 12]
 
 
 @pytest.mark.parametrize(

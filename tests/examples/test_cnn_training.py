@@ -1,21 +1,24 @@
 """Trainings of the example `cnn` in several layouts, interrupted, and validated afterwards."""
 
-import csv
 import json
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cnn_program import (
+    NORMS,
+    SMALL,
+    TRAIN,
+    VALIDATE,
+    assert_equal,
+    read_rows,
+    run_all,
+    train_and_die,
+)
 
 from tfdist.testing import WorkerFailedError
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "cnn"
-TRAIN, VALIDATE = str(EXAMPLE / "train.py"), str(EXAMPLE / "validation.py")
-
-SMALL = ["--generated-data", "--iterations", "5", "--log-freq", "1", "--abs-learning-rate", "0.05"]
-NORMS = {"group": ["--group-norm"], "batch": ["--BN-span", "all"]}
 FEATURES = ["--label-smoothing", "0.1", "--eight-bit-io", "--warmup-epochs", "0.01"]
 # Micro-batch, and options: all together have 24 images in a step.
 LAYOUTS: dict[str, tuple[int, list[str]]] = {
@@ -53,27 +56,6 @@ LINE = re.compile(
 )
 
 
-def _train_all(script: str, trainings: list[list[str]]) -> list[str]:
-    """Makes trainings in turn in this process; returns what each printed."""
-    from script_run import run_script
-
-    return [run_script([script, *options]) for options in trainings]
-
-
-def _rows(folder: Path, table: str = "training") -> list[dict[str, float]]:
-    """Returns a table of the only run in a folder of runs, without the times."""
-    [path] = folder.glob(f"*/{table}.csv")
-    with open(path, encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    return [{name: float(row[name]) for name in ("step", "lr", "loss", "accuracy")} for row in rows]
-
-
-def _assert_equal(some: list[dict[str, float]], others: list[dict[str, float]]) -> None:
-    assert len(some) == len(others) > 0
-    for one, other in zip(some, others, strict=True):
-        assert one == pytest.approx(other, rel=1e-5)
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory, fake_cluster_server: Any) -> dict[str, Any]:
     """The folder of the trainings in one process, and what each has printed."""
@@ -88,7 +70,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, fake_cluster_server: Any) ->
     norm = [*SMALL, *NORMS["batch"], "--batch-size", "24", "--weight-avg-N", "2"]
     trainings.append([*norm, "--ckpts-per-epoch", "70", "--log-dir", str(folder / "norm")])
     try:
-        [printed] = cluster.run(_train_all, TRAIN, trainings, engine="none", timeout_s=240)
+        [printed] = cluster.run(run_all, TRAIN, trainings, engine="none", timeout_s=240)
     finally:
         cluster.close()
     return {"folder": folder, "printed": dict(zip([*LAYOUTS, "norm"], printed, strict=True))}
@@ -100,11 +82,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory, fake_cluster_server: Any) ->
 def test_each_layout_has_the_losses_of_one_device_with_the_whole_batch(
     alone: dict[str, Any], layout: str
 ) -> None:
-    _assert_equal(_rows(alone["folder"] / layout), _rows(alone["folder"] / "whole"))
+    assert_equal(read_rows(alone["folder"] / layout), read_rows(alone["folder"] / "whole"))
 
 
 def test_large_batch_features_keep_the_losses(alone: dict[str, Any]) -> None:
-    _assert_equal(_rows(alone["folder"] / "features"), _rows(alone["folder"] / "features of one"))
+    assert_equal(
+        read_rows(alone["folder"] / "features"), read_rows(alone["folder"] / "features of one")
+    )
 
 
 def test_the_log_has_the_plan_and_a_line_for_each_step(alone: dict[str, Any]) -> None:
@@ -130,7 +114,7 @@ def test_checkpoints_and_their_mean_are_validated_after_the_training_and_later(
         ["2"], ["4"], ["5"], ["5"],
     ]  # fmt: skip
     [again] = fake_cluster.run(
-        _train_all, VALIDATE, [["--restore-path", f"{run}/model.ckpt-5"]], engine="none"
+        run_all, VALIDATE, [["--restore-path", f"{run}/model.ckpt-5"]], engine="none"
     )
     assert again == [f"{validations[2]}\n"]
     rows = (run / "validation.csv").read_text().splitlines()
@@ -149,33 +133,12 @@ def test_two_workers_have_the_losses_of_one_with_the_whole_batch(
         for norm in NORMS
     ]  # fmt: skip
     printed = fake_cluster.run(
-        _train_all, TRAIN, trainings, engine=engine, num_workers=2, timeout_s=240
+        run_all, TRAIN, trainings, engine=engine, num_workers=2, timeout_s=240
     )
     assert printed[1] == ["", ""]
     for norm, whole in {"group": "whole", "batch": "norm"}.items():
-        _assert_equal(_rows(tmp_path / norm), _rows(alone["folder"] / whole))
-        assert _rows(tmp_path / norm) == _rows(tmp_path / norm, "training_1")
-
-
-def _train_and_die(options: list[str], at_step: int) -> None:
-    """Trains until a step, behind which the process is killed."""
-    import os
-    import sys
-
-    from script_run import run_script
-
-    sys.path.insert(0, str(EXAMPLE))
-    import run_log
-
-    report = run_log.LogHook.after_run
-
-    def report_and_die(hook: Any, *arguments: Any) -> None:
-        report(hook, *arguments)
-        if hook._step == at_step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    run_log.LogHook.after_run = report_and_die
-    run_script([TRAIN, *options])
+        assert_equal(read_rows(tmp_path / norm), read_rows(alone["folder"] / whole))
+        assert read_rows(tmp_path / norm) == read_rows(tmp_path / norm, "training_1")
 
 
 @pytest.mark.parametrize("way", ["restarted", "restored", "from a checkpoint"])
@@ -190,19 +153,19 @@ def test_a_killed_run_goes_on_with_the_losses_of_an_undisturbed_one(
         options += ["--restore-path", f"{run}/model.ckpt-2"]
     else:
         with pytest.raises(WorkerFailedError, match="SIGKILL"):
-            fake_cluster.run(_train_and_die, options, 3, engine="none")
+            fake_cluster.run(train_and_die, options, 3, engine="none")
         [run] = tmp_path.iterdir()
-        assert [row["step"] for row in _rows(tmp_path)] == [1, 2, 3]
+        assert [row["step"] for row in read_rows(tmp_path)] == [1, 2, 3]
         if way == "restarted":  # As `tfdist run --max-restarts` does it.
             environment["TFDIST_RESTART_COUNT"] = "1"
         else:
             options += ["--restore-path", str(run)]
-    [[printed]] = fake_cluster.run(_train_all, TRAIN, [options], engine="none", env=environment)
+    [[printed]] = fake_cluster.run(run_all, TRAIN, [options], engine="none", env=environment)
     assert "going on after step 2\n" in printed
-    undisturbed = _rows(alone["folder"] / "norm")
+    undisturbed = read_rows(alone["folder"] / "norm")
     if way == "from a checkpoint":
         undisturbed = undisturbed[2:]
-    assert _rows(tmp_path) == undisturbed
+    assert read_rows(tmp_path) == undisturbed
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_the_first_variable(
@@ -214,7 +177,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_first_variable(
     options = [*SMALL, "--model-size", "14", "--restore-path", f"{tmp_path}/model.ckpt-5"]
     options[options.index("--iterations") + 1] = "6"
     with pytest.raises(WorkerFailedError, match=r"SystemExit: 2") as caught:
-        fake_cluster.run(_train_all, TRAIN, [[*options, "--log-dir", str(tmp_path)]], engine="none")
+        fake_cluster.run(run_all, TRAIN, [[*options, "--log-dir", str(tmp_path)]], engine="none")
     assert "train.py: error: " in str(caught.value)
     assert "b1/1/conv1/kernel" in str(caught.value)
 
@@ -243,7 +206,26 @@ def test_a_run_begins_with_the_weights_of_another(
     options = [*SMALL, "--no-validation", "--log-dir", str(tmp_path)]
     [is_equal] = fake_cluster.run(_train_from, options, f"{run}/model.ckpt-4", engine="none")
     assert is_equal
-    assert [row["step"] for row in _rows(tmp_path)] == [1, 2, 3, 4, 5]
+    assert [row["step"] for row in read_rows(tmp_path)] == [1, 2, 3, 4, 5]
+
+
+def test_each_small_preset_trains(fake_cluster: Any, tmp_path: Path) -> None:
+    presets = {
+        "mk2_resnet8_test": ["--generated-data"],  # Its data are files to be downloaded.
+        "digits_resnet8": [],
+        "photos_resnet8": [],
+        "photos_resnet20": [],
+    }
+    few = ["--iterations", "2", "--batch-size", "2", "--log-freq", "1", "--no-validation"]
+    trainings = [
+        ["--config", name, *options, *few, "--log-dir", str(tmp_path / name)]
+        for name, options in presets.items()
+    ]
+    fake_cluster.run(run_all, TRAIN, trainings, engine="none", timeout_s=120)
+    for name in presets:
+        rows = read_rows(tmp_path / name)
+        assert [row["step"] for row in rows] == [1, 2]
+        assert all(0 < row["loss"] < 10 for row in rows)
 
 
 def test_two_instances_of_two_replicas_learn_generated_data(
@@ -253,8 +235,8 @@ def test_two_instances_of_two_replicas_learn_generated_data(
     options += ["--gradient-accumulation-count", "2", "--iterations", "24", "--log-freq", "8"]
     options += ["--abs-learning-rate", "0.1", "--log-all-instances", "--no-validation"]
     fake_cluster.run(
-        _train_all, TRAIN, [[*options, "--log-dir", str(tmp_path)]], num_workers=2, timeout_s=120
+        run_all, TRAIN, [[*options, "--log-dir", str(tmp_path)]], num_workers=2, timeout_s=120
     )
-    rows = _rows(tmp_path)
+    rows = read_rows(tmp_path)
     assert rows[-1]["accuracy"] > 95
-    assert rows == _rows(tmp_path, "training_1")
+    assert rows == read_rows(tmp_path, "training_1")

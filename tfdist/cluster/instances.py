@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 
-from tfdist.cluster.environment import find_instance, find_launched_replicas
+from tfdist.cluster.environment import find_cluster, find_instance, find_launched_replicas
 from tfdist.cluster.instance_variables import (
     Instance,
     instance_environment,
+    is_evaluator_launched,
     nearest_multiples,
     read_restart_count,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "find_instance",
     "first_device_index",
     "global_batch_size",
+    "has_evaluator",
     "instance_environment",
     "instance_index",
     "is_launched",
@@ -113,6 +115,16 @@ def first_device_index(devices_per_replica: int = 0) -> int:
 def restart_count() -> int:
     """Returns the number of restarts of this run by the launcher; 0 at first."""
     return read_restart_count(os.environ)
+
+
+def has_evaluator() -> bool:
+    """Returns whether a process beside the instances evaluates their checkpoints.
+
+    True if a launcher has started one, if TF_CONFIG lists one, and in the evaluator itself.
+    """
+    found = find_cluster()
+    is_listed = found is not None and (found[0].has_evaluator or found[1].type == "evaluator")
+    return is_listed or is_evaluator_launched(os.environ)
 
 
 def shard() -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -63,9 +64,12 @@ def test_the_evaluator_is_an_additional_pod(
     make: Make, pod_commands: PodCommands, kind: str
 ) -> None:
     words = ["--kind", *kind.split(), "--num-instances=2", "--env=A=1"]
-    without = pod_commands(make(*words))
+    without = str(pod_commands(make(*words)))
     *others, evaluator = pod_commands(make(*words, "--evaluator"))
-    assert others == without
+    # The workers are told, so that they do not evaluate themselves.
+    assert "TFDIST_HAS_EVALUATOR" in str(others)
+    told = r"('-x', 'TFDIST_HAS_EVALUATOR'|'TFDIST_HAS_EVALUATOR': '1'), "
+    assert re.sub(told, "", str(others)) == without
     cluster, task = parse_tf_config(evaluator.environment["TF_CONFIG"])
     assert task == Task(type="evaluator", index=0)
     assert cluster.num_workers == 2

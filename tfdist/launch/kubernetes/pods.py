@@ -14,7 +14,11 @@ from typing import Any
 from kubeflow_trainer_api import models
 
 from tfdist.cluster.environment import START_TIMEOUT
-from tfdist.cluster.instance_variables import DEVICES_PER_REPLICA, NUM_LOCAL_REPLICAS
+from tfdist.cluster.instance_variables import (
+    DEVICES_PER_REPLICA,
+    HAS_EVALUATOR,
+    NUM_LOCAL_REPLICAS,
+)
 from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes.job_options import JobOptions
 from tfdist.launch.kubernetes.patches import Patch, Role, patched
@@ -281,10 +285,11 @@ def evaluator_variables(options: JobOptions, workers: Sequence[str]) -> list[dic
 
 
 def replica_variables(options: JobOptions) -> list[dict[str, Any]]:
-    """Returns the variables that describe the replicas of each training pod."""
+    """Returns the variables of each training pod: its replicas, and whether others evaluate."""
     return [
         {"name": NUM_LOCAL_REPLICAS, "value": str(options.replicas_per_instance)},
         {"name": DEVICES_PER_REPLICA, "value": str(options.devices_per_replica)},
+        *([{"name": HAS_EVALUATOR, "value": "1"}] if options.evaluator else []),
     ]
 
 

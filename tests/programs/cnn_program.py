@@ -1,0 +1,73 @@
+"""Runs of examples/cnn/train.py, and the tables that they write.
+
+As a program, trains in a worker that is killed, unless the launcher has started it again:
+
+    python cnn_program.py WORKER STEP [option of train.py ...]
+"""
+
+import csv
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from script_run import run_script
+
+from tfdist.cluster.instances import find_instance, restart_count
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "cnn"
+TRAIN, VALIDATE = str(EXAMPLE / "train.py"), str(EXAMPLE / "validation.py")
+
+# Five steps on one batch, whose losses do not depend on how it is divided.
+SMALL = ["--generated-data", "--iterations", "5", "--log-freq", "1", "--abs-learning-rate", "0.05"]
+NAMES = ("step", "lr", "loss", "accuracy")  # Columns without the times.
+NORMS = {"group": ["--group-norm"], "batch": ["--BN-span", "all"]}
+
+
+def run_all(script: str, option_lists: list[list[str]]) -> list[str]:
+    """Runs a script several times in turn in this process; returns what each run printed."""
+    return [run_script([script, *options]) for options in option_lists]
+
+
+def train_and_die(options: list[str], at_step: int) -> None:
+    """Trains until a step, behind which the process is killed."""
+    sys.path.insert(0, str(EXAMPLE))
+    import run_log
+
+    report = run_log.LogHook.after_run
+
+    def report_and_die(hook: Any, *arguments: Any) -> None:
+        report(hook, *arguments)
+        if hook._step == at_step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    run_log.LogHook.after_run = report_and_die
+    run_script([TRAIN, *options])
+
+
+def read_rows(
+    folder: Path, table: str = "training", names: Sequence[str] = NAMES
+) -> list[dict[str, float]]:
+    """Returns columns of a table of the only run in a folder of runs."""
+    [path] = folder.glob(f"*/{table}.csv")
+    with open(path, encoding="utf-8") as file:
+        found = list(csv.DictReader(file))
+    return [{name: float(row[name]) for name in names} for row in found]
+
+
+def assert_equal(some: list[dict[str, float]], others: list[dict[str, float]]) -> None:
+    """Compares the rows of two trainings."""
+    assert len(some) == len(others) > 0
+    for one, other in zip(some, others, strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
+
+
+if __name__ == "__main__":
+    worker, step, *given = sys.argv[1:]
+    if restart_count() == 0 and find_instance().index == int(worker):
+        train_and_die(given, int(step))
+    else:
+        run_script([TRAIN, *given])
