@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 from bert_program import (
     LENGTH,
-    SCRIPT,
     TINY,
     WORDS,
     BertRun,
@@ -151,18 +150,6 @@ def _check_other_programs_checkpoint(path: str, data: list[str]) -> None:
     assert refused.code == 2
     said = "bert/embeddings/word_embeddings has shape [100, 16] there, and has shape [100, 32]"
     assert said in refused.lines[-2]
-
-
-def test_two_workers_log_once_what_one_logs(
-    alone: BertRun, data: list[str], fake_cluster: Any
-) -> None:
-    arguments = [*TINY, *data, *HALF, *ONE_DEVICE]
-    workers = fake_cluster.run_script([SCRIPT, *arguments], engine="grpc", num_workers=2)
-    assert workers[1].stdout == ""
-    shown = [re.findall(r"loss: (\d+\.\d+)", line) for line in workers[0].stderr.splitlines()]
-    expected = [re.findall(r"loss: (\d+\.\d+)", line) for line in alone.lines]
-    assert [found for found in shown if found] == [found for found in expected if found]
-    assert "Step:" not in workers[1].stderr
 
 
 def test_the_bar_ends_full_and_the_compilation_is_shown() -> None:
