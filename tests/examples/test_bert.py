@@ -174,3 +174,24 @@ def test_weights_of_16_bits_learn_and_are_evaluated() -> None:
     losses = [step["mlm_loss"] for step in run.steps]
     assert losses == sorted(losses, reverse=True)
     assert run.figures["held_out_mlm_loss"] < losses[0]
+
+
+# With the fewest micro-batches: a pipeline of five stages needs nine.
+SMALL_PRESETS = {
+    "unit_test": 9,
+    "demo_tiny_128": 9,
+    "sample_tiny": 1,
+    "tiny_128": 1,
+    "mini_128": 1,
+    "small_128": 1,
+}
+
+
+@pytest.mark.parametrize("preset", SMALL_PRESETS)
+def test_each_small_preset_trains_two_steps(preset: str) -> None:
+    smallest = ["--micro-batch-size", "1", "--gradient-accumulation", str(SMALL_PRESETS[preset])]
+    data = ["--dataset", "generated", "--training-steps", "2", "--disable-progress-bar"]
+    run = run_bert("--config", preset, *smallest, *data)
+    assert run.code == 0
+    first, second = (step["mlm_loss"] for step in run.steps)
+    assert second < first
