@@ -31,9 +31,18 @@ TINY = [
 
 @dataclass(frozen=True, kw_only=True)
 class BertRun:
-    """A run: its exit code, its lines on standard error, its last line, the values of each step."""
+    """A run.
+
+    Attributes:
+      code: The exit code.
+      stdout: The standard output.
+      lines: The lines on standard error.
+      figures: The last line on standard output, of a run that has trained.
+      steps: The values of each step.
+    """
 
     code: int
+    stdout: str
     lines: list[str]
     figures: dict[str, Any]
     steps: list[dict[str, float]]
@@ -78,10 +87,11 @@ def run_bert(*arguments: str, trains: bool = True) -> BertRun:
             runpy.run_path(SCRIPT, run_name="__main__")
         except SystemExit as end:
             code = int(end.code or 0)
-    printed = out.getvalue().splitlines()
+    stdout = out.getvalue()
+    printed = stdout.splitlines()
     figures = json.loads(printed[-1]) if printed and printed[-1].startswith("{") else {}
     lines = re.split(r"[\r\n]+", err.getvalue().strip())
-    return BertRun(code=code, lines=lines, figures=figures, steps=steps)
+    return BertRun(code=code, stdout=stdout, lines=lines, figures=figures, steps=steps)
 
 
 def _noting(steps: list[dict[str, float]]) -> Any:
