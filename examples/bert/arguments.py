@@ -188,6 +188,9 @@ class Settings:
     evaluate: bool = option(
         False, boolean, "evaluate after the training: the text that sample holds out, or the input"
     )
+    predict: tuple[str, ...] = option(
+        (), str, "texts with [MASK] in them, whose words are predicted at the end", nargs="+"
+    )
     export_dir: str | None = option(None, str, "folder for a SavedModel of the encoder")
     disable_progress_bar: bool = option(False, boolean, "log each step in a line of its own")
     profile_dir: str | None = option(None, str, "folder for a profile of some steps")
@@ -237,6 +240,7 @@ def parse(argv: Sequence[str]) -> tuple[Settings, list[str]]:
     _check_model(settings)
     _check_schedule(settings)
     _check_checkpoints(settings)
+    _check_compile_only(settings)
     _check_packages(settings)
     return settings, notes
 
@@ -311,7 +315,9 @@ def _parsed(argv: Sequence[str]) -> dict[str, Any]:
     known, unknown = parser.parse_known_args(list(argv))
     if unknown:
         names = [f"--{one.name.replace('_', '-')}" for one in fields(Settings)]
-        hint = f" Did you mean {nearest(unknown[0], names)}?" if unknown[0][:1] == "-" else ""
+        name = unknown[0].partition("=")[0]
+        alike = difflib.get_close_matches(name, names, n=1)
+        hint = f" Did you mean {alike[0]}?" if alike else ""
         raise UsageError(f"unknown argument {unknown[0]!r}.{hint} --help lists all options.")
     values = vars(known)
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
@@ -325,19 +331,19 @@ def _with_devices(settings: Settings, given: dict[str, Any]) -> Settings:
         layers = None  # One device has all layers, whatever the preset says.
     if layers is None:
         layers = (num_layers,)
-    if len(layers) == 1 and layers[0]:
+    if len(layers) == 1 and 0 < layers[0] < num_layers:
         layers = layers * (num_layers // layers[0])
     if sum(layers) != num_layers:
         raise UsageError(
-            f"layers_per_device {_listed(settings.layers_per_device)} has {sum(layers)} layers, "
-            f"and the model has {num_layers}. Give numbers that add up to {num_layers}, or "
-            "--num-hidden-layers."
+            f"layers_per_device {_listed(layers)} has {sum(layers)} layers, and the model has "
+            f"{num_layers}. Give --layers-per-device with numbers that add up to {num_layers}, or "
+            "another --num-hidden-layers."
         )
     number = given.get("devices_per_replica", len(layers))
     if number != len(layers):
         raise UsageError(
             f"devices_per_replica is {number}, and layers_per_device {_listed(layers)} is for "
-            f"{len(layers)} devices. Give --layers-per-device with {number} numbers that add up "
+            f"{len(layers)} device(s). Give --layers-per-device with {number} numbers that add up "
             f"to {num_layers}."
         )
     return replace(settings, layers_per_device=layers, devices_per_replica=len(layers))
@@ -424,6 +430,15 @@ def _check_checkpoints(settings: Settings) -> None:
         )
     for name in ("checkpoint_output_dir", "export_dir", "profile_dir"):
         _check_folder(name, getattr(settings, name))
+
+
+def _check_compile_only(settings: Settings) -> None:
+    later = [name for name in ("evaluate", "predict", "export_dir") if getattr(settings, name)]
+    if settings.compile_only and later:
+        raise UsageError(
+            f"--compile-only ends before the first step, and --{later[0].replace('_', '-')} is for "
+            "what was trained. Leave one of them out."
+        )
 
 
 def _check_folder(name: str, folder: str | None) -> None:

@@ -18,6 +18,7 @@ DEVICE_ALLOCATION = "-------------------- Device Allocation --------------------
 COMPILATION = "---------- Compilation/Loading from Cache Started ---------"
 TRAINING = "--------------------- Training Started --------------------"
 METRICS = "-------------------- Training Metrics ---------------------"
+PREDICTIONS = "--------------------- Predicted Words ---------------------"
 
 # The scalars of a step in the order of the line: names of summaries, labels, units.
 SHOWN = (
@@ -28,6 +29,7 @@ SHOWN = (
     ("nsp_acc", "nsp_acc", " %"),
 )
 MICRO_BATCHES = "micro_batches"  # A variable that counts them.
+LONG_STEP_S, COUNT_EVERY_S = 2.0, 1.0  # The bar counts the micro-batches of a long step.
 
 
 class Log:
@@ -35,10 +37,12 @@ class Log:
 
     Args:
       worker_index: This worker's index.
+      start: The time at which the program started, by `time.perf_counter`.
     """
 
-    def __init__(self, worker_index: int) -> None:
+    def __init__(self, worker_index: int, start: float) -> None:
         self.is_shown = worker_index == 0
+        self.start = start
 
     def __call__(self, *lines: str) -> None:
         if self.is_shown:
@@ -72,7 +76,7 @@ class StepLog(v1.train.SessionRunHook):
         self._device_names = device_names
         self._has_bar = log.is_shown and not plan.settings.disable_progress_bar
         self._bar: Any = None
-        self.compile_s = self.training_s = 0.0
+        self.graph_s = self.compile_s = self.to_first_step_s = self.training_s = 0.0
         self.last: dict[str, float] = {}
         self.step_times_s: list[float] = []
 
@@ -94,6 +98,7 @@ class StepLog(v1.train.SessionRunHook):
 
     def begin(self) -> None:
         self._compilation.update(50)  # The graph is built; next are the session and first values.
+        self.graph_s = time.perf_counter() - self._start
         graph = v1.get_default_graph()
         self._scalars = {name: _scalar(graph, name) for name, _, _ in SHOWN}
         self._step_of_rate = v1.placeholder_with_default(0, [])
@@ -135,19 +140,23 @@ class StepLog(v1.train.SessionRunHook):
         return v1.train.SessionRunArgs(self._scalars)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        iterations = self._plan.settings.device_iterations
+        now = time.perf_counter()
+        settings = self._plan.settings
+        iterations = settings.device_iterations
         for name, value in run_values.results.items():
             self._sums[name] += float(value) / iterations
         self._updates += 1
+        if self._updates == settings.num_updates:
+            self._is_over.set()  # No count replaces what the bar shows of the last step.
         if self._updates % iterations == 0:
+            step_s, self._step_start = now - self._step_start, now
+            self.to_first_step_s = self.to_first_step_s or now - self._log.start
+            self.step_times_s.append(step_s)
             rate = run_context.session.run(self._rate, {self._step_of_rate: self._updates - 1})
-            self._show(self._updates // iterations - 1, float(rate))
+            self._show(self._updates // iterations - 1, float(rate), step_s)
 
-    def _show(self, step: int, rate: float) -> None:
+    def _show(self, step: int, rate: float, step_s: float) -> None:
         settings = self._plan.settings
-        now = time.perf_counter()
-        step_s, self._step_start = now - self._step_start, now
-        self.step_times_s.append(step_s)
         self.last, self._sums = self._sums, dict.fromkeys(self._sums, 0.0)
         described = describe_step(step, settings.training_steps, rate, self.last)
         throughput = f"throughput: {self._plan.samples_per_step / step_s:.1f} samples/sec"
@@ -163,9 +172,9 @@ class StepLog(v1.train.SessionRunHook):
         settings = self._plan.settings
         first = self._updates
         of_step = settings.gradient_accumulation * self._plan.local_replicas
-        while not self._is_over.wait(1.0):
+        while not self._is_over.wait(COUNT_EVERY_S):
             step = self._updates
-            if time.perf_counter() - self._step_start < 2.0:
+            if time.perf_counter() - self._step_start < LONG_STEP_S:
                 continue
             try:
                 done = int(session.run(self._counter[0])) - counted - (step - first) * of_step
@@ -201,8 +210,10 @@ class StepLog(v1.train.SessionRunHook):
         return {
             **{name: round(value, 6) for name, value in self.last.items()},
             "samples_per_s": round(per_s, 2),
+            "graph_s": round(self.graph_s, 3),
             "compile_s": round(self.compile_s, 3),
             "first_step_s": round(self.step_times_s[0], 3) if steady else 0.0,
+            "to_first_step_s": round(self.to_first_step_s, 3),
             "training_s": round(self.training_s, 3),
         }
 

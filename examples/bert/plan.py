@@ -30,6 +30,7 @@ class Plan:
     Attributes:
       settings: The settings.
       num_workers: Worker processes of the run.
+      workers_of_machine: Those of them that share this machine.
       worker_index: This worker, from 0.
       local_replicas: Copies of the model in this worker.
       is_overridden: Whether the launcher's number of replicas replaces `replication_factor`.
@@ -37,6 +38,7 @@ class Plan:
 
     settings: Settings
     num_workers: int
+    workers_of_machine: int
     worker_index: int
     local_replicas: int
     is_overridden: bool
@@ -79,6 +81,7 @@ def make_plan(settings: Settings) -> Plan:
     plan = Plan(
         settings=settings,
         num_workers=instance.num_instances,
+        workers_of_machine=instance.num_local_instances,
         worker_index=instance.index,
         local_replicas=replicas,
         is_overridden=is_launched and asked not in (replicas, instance.num_total_replicas),
@@ -163,7 +166,7 @@ def num_parameters(settings: Settings) -> int:
 
 
 def memory_bytes(plan: Plan) -> float:
-    """Estimates the memory of the workers of one machine, if all of them are on it.
+    """Estimates the memory of the workers that share this machine.
 
     Weights, optimizer slots and reduced gradients are on the host of each worker. A replica has
     gradients, their sums over micro-batches, and the activations of the micro-batches in flight.
@@ -173,7 +176,9 @@ def memory_bytes(plan: Plan) -> float:
     has_sums = settings.gradient_accumulation > 1
     host = PROCESS_BYTES + weights * (1 + 2 + 1)  # Weights, two slots, reduced gradients.
     replica = weights * (1 + has_sums + 1)  # Gradients, sums, copies of the weights.
-    return plan.num_workers * (host + plan.local_replicas * (replica + activation_bytes(plan)))
+    return plan.workers_of_machine * (
+        host + plan.local_replicas * (replica + activation_bytes(plan))
+    )
 
 
 def activation_bytes(plan: Plan) -> float:
@@ -240,9 +245,9 @@ def check_memory(plan: Plan) -> None:
     needed, has = memory_bytes(plan), memory_of_machine()
     if needed > has:
         raise UsageError(
-            f"this training needs about {needed / GB:.1f} GB, and this machine has "
-            f"{has / GB:.1f} GB.\nTake a smaller --micro-batch-size or fewer replicas, or start it "
-            "on more machines; --dry-run shows the plan."
+            f"this training needs about {needed / GB:.1f} GB{_of_workers(plan)}, and this machine "
+            f"has {has / GB:.1f} GB.\nTake a smaller --micro-batch-size or fewer replicas, or "
+            "start it on more machines; --dry-run shows the plan."
         )
 
 
@@ -271,12 +276,18 @@ def describe(plan: Plan) -> str:
         f"stages: {plan.num_stages} on {len(plan.layers_per_device)} device(s) of each replica"
         + stages,
         *(f"  {part:<10} --> Device {device}" for part, device in device_allocation(plan)),
-        f"memory: about {needed / GB:.1f} GB; this machine has {has / GB:.1f} GB{fits}",
+        f"memory: about {needed / GB:.1f} GB{_of_workers(plan)}; this machine has "
+        f"{has / GB:.1f} GB{fits}",
         f"time of a step: about {_duration(step_s)} on this machine's "
         f"{len(os.sched_getaffinity(0))} core(s), longer for small models "
         f"({flops / 1e9:,.0f} GFLOP)",
     ]
     return "\n".join(lines)
+
+
+def _of_workers(plan: Plan) -> str:
+    number = plan.workers_of_machine
+    return f" for its {number} workers" if number > 1 else ""
 
 
 def _duration(seconds: float) -> str:

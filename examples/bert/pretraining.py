@@ -10,7 +10,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from arguments import Settings, UsageError
 from data import Dataset
-from log import MICRO_BATCHES, Log, SavedNotes, StepLog
+from log import MICRO_BATCHES, PREDICTIONS, RULE, Log, SavedNotes, StepLog
+from masked_text import NUM_GUESSES, MaskedTexts
 from modeling import Bert, State, evaluation_metrics, pretraining_losses
 from plan import Plan, training_input, weight_shapes
 
@@ -31,20 +32,23 @@ PRECISIONS = {
 }
 
 
-def train(plan: Plan, dataset: Dataset, held_out: Dataset | None, log: Log) -> dict[str, Any]:
-    """Trains, and evaluates and exports if asked; returns the figures for the last line."""
+def train(
+    plan: Plan, dataset: Dataset, held_out: Dataset | None, texts: MaskedTexts | None, log: Log
+) -> dict[str, Any]:
+    """Trains, then evaluates, predicts and exports if asked; returns the figures."""
     settings = plan.settings
     v1.logging.set_verbosity(v1.logging.ERROR if settings.compile_only else v1.logging.WARN)
     strategy = strategy_for_run(num_replicas=plan.local_replicas)
     with tempfile.TemporaryDirectory(prefix="bert-") as temporary:
         folder = settings.checkpoint_output_dir or temporary
-        return train_in(folder, plan, strategy, dataset, held_out, log)
+        figures = train_in(folder, plan, strategy, dataset, log)
+        if settings.compile_only or not log.is_shown:
+            return figures
+        return {**figures, **use_weights(plan, folder, held_out, texts, log)}
 
 
-def train_in(
-    folder: str, plan: Plan, strategy: Any, dataset: Dataset, held_out: Dataset | None, log: Log
-) -> dict[str, Any]:
-    """Trains with checkpoints in a folder; see `train`."""
+def train_in(folder: str, plan: Plan, strategy: Any, dataset: Dataset, log: Log) -> dict[str, Any]:
+    """Trains with checkpoints in a folder, and returns the figures."""
     settings = plan.settings
     estimator = make_estimator(plan, strategy, folder)
     first = estimator.latest_checkpoint()
@@ -52,6 +56,8 @@ def train_in(
     if first:
         step = first_step // settings.device_iterations
         log(f"---- Forwarding Data Loader until Checkpoint Step {step} ----")
+    elif settings.resume_training_from_checkpoint:
+        log(f"There is no checkpoint in {folder}: the training begins with step 0.")
     steps = StepLog(plan, log, learning_rate(settings), device_names(plan, strategy))
     notes = SavedNotes(log, folder, settings.device_iterations)
     if first_step < settings.num_updates:
@@ -62,13 +68,25 @@ def train_in(
             max_steps=settings.num_updates,
             saving_listeners=[notes] if keeps_checkpoints(settings) else None,
         )
-    figures = {"global_step": settings.num_updates, **steps.figures()}
-    if settings.compile_only or not log.is_shown:
-        return figures
+    elif settings.training_steps:
+        log(f"All {settings.training_steps} training steps are done: nothing is left to train.")
+    return {"global_step": max(first_step, settings.num_updates), **steps.figures()}
+
+
+def use_weights(
+    plan: Plan, folder: str, held_out: Dataset | None, texts: MaskedTexts | None, log: Log
+) -> dict[str, Any]:
+    """Evaluates, predicts and exports if asked, with the newest checkpoint; returns the figures."""
+    settings = plan.settings
     encoder = make_single_device_estimator(plan, folder)
+    figures: dict[str, Any] = {}
     if held_out is not None:
         metrics = encoder.evaluate(held_out.input_fn(micro_batch_size=HELD_OUT_BATCH))
         figures.update({f"held_out_{name}": round(float(x), 6) for name, x in metrics.items()})
+    if texts is not None:
+        guesses = texts.guesses(list(encoder.predict(texts.batches)))
+        log(PREDICTIONS, *texts.describe(guesses), RULE)
+        figures["predicted"] = [[of_word[0][0] for of_word in of_text] for of_text in guesses]
     if settings.export_dir:
         exported = encoder.export_saved_model(settings.export_dir, serving_inputs(settings))
         figures["exported"] = exported.decode()
@@ -107,11 +125,12 @@ def device_config(settings: Settings, **others: Any) -> tfe.DeviceConfig:
 
 
 def keeps_checkpoints(settings: Settings) -> bool:
-    return bool(settings.checkpoint_output_dir or settings.evaluate or settings.export_dir)
+    uses_weights = settings.evaluate or settings.predict or settings.export_dir
+    return bool(settings.checkpoint_output_dir or uses_weights)
 
 
 def make_single_device_estimator(plan: Plan, folder: str) -> tfe.Estimator:
-    """Returns an Estimator that evaluates and exports the checkpoints of any layout."""
+    """Returns an Estimator that evaluates, predicts and exports with checkpoints of any layout."""
     settings = plan.settings
     config = tfe.RunConfig(
         model_dir=folder,
@@ -128,11 +147,16 @@ def single_device_model_fn(settings: Settings) -> Callable[..., tfe.EstimatorSpe
     def model_fn(features: State, mode: str) -> tfe.EstimatorSpec:
         bert = Bert(settings=settings, is_training=mode == tfe.ModeKeys.TRAIN)
         state = bert.encoder_layers(0, settings.num_hidden_layers)(bert.embedding(features))
-        if mode == tfe.ModeKeys.PREDICT:
+        if mode == tfe.ModeKeys.PREDICT and "masked_lm_positions" not in features:  # An export.
             hidden = state["hidden"]  # [batch, sequence, hidden]
             outputs = {"sequence_output": hidden, "pooled_output": bert.pooled(hidden)}
             return tfe.EstimatorSpec(mode, predictions=outputs)
         state = bert.heads(state)
+        if mode == tfe.ModeKeys.PREDICT:
+            shares = tf.nn.softmax(tf.cast(state["word_logits"], tf.float32))
+            top = tf.math.top_k(shares, NUM_GUESSES)  # [batch, masks, guesses] each
+            outputs = {"words": top.indices, "probabilities": top.values}
+            return tfe.EstimatorSpec(mode, predictions=outputs)
         losses = pretraining_losses(state)
         if mode == tfe.ModeKeys.EVAL:
             metrics = evaluation_metrics(state)

@@ -23,6 +23,7 @@ BERT base as a pipeline over four devices, and BERT large with 16 replicas of fo
     arguments.py      options, presets, checks        data.py        data sets
     plan.py           sizes and estimates             modeling.py    the model
     pretraining.py    Estimator, optimizer            log.py         blocks and the line of a step
+    masked_text.py    texts for --predict
 
 The last line on standard output is JSON with the figures of the run.
 """
@@ -36,6 +37,7 @@ from typing import Any
 
 from arguments import Settings, UsageError, check_found_checkpoints, parse, refuse
 from data import DataError, Dataset, SampleShape, open_dataset
+from masked_text import MaskedTexts, read_masked_texts
 from plan import Plan, check_memory, describe, make_plan, training_input
 
 from tfdist.cluster import ClusterError
@@ -43,6 +45,7 @@ from tfdist.cluster.instances import restart_count
 
 
 def main() -> None:
+    start = time.perf_counter()
     try:
         settings, notes = read_settings()
         plan = make_plan(settings)
@@ -55,8 +58,7 @@ def main() -> None:
         if plan.is_overridden:
             overridden = "The number of replicas is overridden by tfdist run."
             say(plan, f"{overridden} The new value is {plan.local_replicas}.")
-        dataset, held_out = load_data(plan)
-        figures = train(plan, dataset, held_out)
+        figures = train(plan, *load_data(plan), start)
     except (UsageError, DataError, ClusterError) as error:
         refuse(error)
     if plan.worker_index == 0:
@@ -77,8 +79,8 @@ def read_settings() -> tuple[Settings, list[str]]:
     return settings, notes
 
 
-def load_data(plan: Plan) -> tuple[Dataset, Dataset | None]:
-    """Returns the data to train on, and those to evaluate on if asked."""
+def load_data(plan: Plan) -> tuple[Dataset, Dataset | None, MaskedTexts | None]:
+    """Returns the data to train on, and those to evaluate on and to predict if asked."""
     settings = plan.settings
     say(plan, "------------------- Data Loading Started ------------------")
     start = time.perf_counter()
@@ -101,22 +103,32 @@ def load_data(plan: Plan) -> tuple[Dataset, Dataset | None]:
     dataset = load(evaluation=False)
     training_input(plan, dataset)  # Refuses data that is too little for a step.
     held_out = load(evaluation=True) if settings.evaluate else None
+    texts = None
+    if settings.predict:
+        texts = read_masked_texts(settings.predict, dataset.vocab_file, shape)
     say(plan, f"Data loaded in {time.perf_counter() - start} secs", "-" * 59)
-    return dataset, held_out
+    return dataset, held_out, texts
 
 
-def train(plan: Plan, dataset: Dataset, held_out: Dataset | None) -> dict[str, Any]:
-    """Trains, and returns the figures of the run.
+def train(
+    plan: Plan,
+    dataset: Dataset,
+    held_out: Dataset | None,
+    texts: MaskedTexts | None,
+    start: float,
+) -> dict[str, Any]:
+    """Trains, and returns the figures of the run, which started at the time `start`.
 
     TensorFlow is imported here, after everything that can be refused without it.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Only errors of TensorFlow's C++ code.
-    start = time.perf_counter()
+    start_of_import = time.perf_counter()
     import pretraining
     from log import Log
 
-    import_s = time.perf_counter() - start
-    figures = pretraining.train(plan, dataset, held_out, Log(plan.worker_index))
+    import_s = time.perf_counter() - start_of_import
+    log = Log(plan.worker_index, start)
+    figures = pretraining.train(plan, dataset, held_out, texts, log)
     return {**figures, "import_s": round(import_s, 3)}
 
 

@@ -99,6 +99,7 @@ def test_without_the_launcher_mpirun_or_horovodrun_says_it(
         index=3,
         num_instances=4,
         local_index=1,
+        num_local_instances=2,
         num_total_replicas=4,
         replica_index_offset=3,
         source=source,
@@ -110,10 +111,21 @@ def test_without_the_launcher_tf_config_says_it() -> None:
         index=1,
         num_instances=3,
         local_index=1,
+        num_local_instances=2,
         num_total_replicas=3,
         replica_index_offset=1,
         source="TF_CONFIG",
     )
+
+
+def test_the_engine_says_how_many_instances_share_the_machine(environ: Any) -> None:
+    alone = WORKERS.replace('"index": 1', '"index": 2')
+    of_launcher = launched(num_instances=3, num_total_replicas=3)
+    assert find_instance({"TF_CONFIG": alone}).num_local_instances == 1
+    assert find_instance({**of_launcher, "TF_CONFIG": WORKERS}).num_local_instances == 2
+    assert find_instance(STEP).num_local_instances == 2
+    environ(MPI)
+    assert instances.num_local_instances() == 2
 
 
 @pytest.mark.parametrize(("task", "index"), [("chief", 0), ("worker", 1)])

@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -108,6 +110,8 @@ def test_an_unknown_key_of_a_preset_is_refused_with_the_nearest(
 BAD = {
     "--config pretrain_base_128_pod5": "Did you mean pretrain_base_128_pod4?",
     "--learnig-rate 1": "Did you mean --learning-rate?",
+    "--batch-size=32": "Did you mean --micro-batch-size?",
+    "--epochs 3": "unknown argument '--epochs'. --help lists all options.",
     "--optimizer Lamb": "Did you mean LAMB?",
     "--dataset wikipedia": "is not one of generated, sample, pretraining",
     "--lr-schedule cosine": "is not one of constant, linear",
@@ -116,7 +120,8 @@ BAD = {
     "--hidden-dropout-prob 1": "'1' is not a number from 0 to below 1",
     "--auto-loss-scaling maybe": "'maybe' is not true or false",
     "--layers-per-device 1 1 2": "has 4 layers, and the model has 3",
-    "--devices-per-replica 2": "is 2, and layers_per_device 0 1 1 1 is for 4 devices",
+    "--layers-per-device 5": "layers_per_device 5 has 5 layers, and the model has 3",
+    "--devices-per-replica 2": "is 2, and layers_per_device 0 1 1 1 is for 4 device(s)",
     "--gradient-accumulation 8": "is 8, and a pipeline of 5 stages needs at least 9 (2 x 5 - 1)",
     "--pipeline-schedule interleaved": "Use grouped or sequential",
     "--precision 32.16": "is not one of 32.32, 16.32, 16.16, bf16.32, bf16.16",
@@ -126,6 +131,8 @@ BAD = {
     "--mask-tokens 129": "mask_tokens is 129, more than the 128 words of a sequence",
     "--resume-training-from-checkpoint": "Give --checkpoint-output-dir",
     "--checkpoint-steps 5": "Give --checkpoint-output-dir",
+    "--compile-only --evaluate": "--evaluate is for what was trained. Leave one of them out",
+    "--predict [MASK]": "--predict needs the vocabulary of the model. Give it as --vocab-file",
     "--checkpoint-input-dir /nowhere": "there is no .index file",
     f"--checkpoint-output-dir {SCRIPT}/x": "run_pretraining.py is not a writable folder",
     "--auto-loss-scaling --loss-scaling 65536": "Set --loss-scaling 1",
@@ -160,11 +167,20 @@ def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:
     assert "--resume-training-from-checkpoint" in run.lines[1]
 
 
-def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("package", "extra", "given"),
+    [("tqdm", "bert", ()), ("wandb", "wandb", ("--wandb",)),
+     ("matplotlib", "pipeline", ("--profile-dir", "profile"))],
+)  # fmt: skip
+def test_a_missing_package_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, package: str, extra: str, given: tuple[str, ...]
+) -> None:
     arguments = load("arguments")
-    monkeypatch.setattr(arguments, "find_spec", lambda name: None)
-    with pytest.raises(arguments.UsageError, match=r"pip install 'tfdist\[bert\]'"):
-        arguments.parse([])
+    monkeypatch.setattr(arguments, "find_spec", lambda name: None if name == package else True)
+    with pytest.raises(arguments.UsageError) as caught:
+        arguments.parse(given)
+    said = f"{package} is not installed. Run: pip install 'tfdist[{extra}]'"
+    assert str(caught.value) == said
 
 
 def test_the_launchers_replicas_have_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,20 +190,74 @@ def test_the_launchers_replicas_have_precedence(monkeypatch: pytest.MonkeyPatch)
     assert (plan.local_replicas, plan.is_overridden) == (4, True)
 
 
-def test_a_dry_run_prints_the_plan_and_imports_no_tensorflow() -> None:
-    code = (
-        "import runpy, sys\n"
-        f"sys.path.insert(0, {str(FOLDER)!r})\n"
-        f"sys.argv = ['x', '--dry-run', '--config', 'pretrain_large_128_POD64']\n"
-        f"runpy.run_path({SCRIPT!r}, run_name='__main__')\n"
-        "assert 'tensorflow' not in sys.modules\n"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+# The two trainings of the original's tutorial, with `tfdist run` for `poprun`.
+GENERATED = ["--dataset", "generated", "--training-steps", "1"]
+ONE_POD = ["--config", "pretrain_base_128_pod4", *GENERATED]
+LARGE = ["--config", "pretrain_large_128_POD64", *GENERATED]
+LAUNCHER = [
+    *("--allow-run-as-root", "1", "--vv", "--num-instances", "1", "--num-replicas", "16"),
+    *("--mpi-global-args=--tag-output", "--ipus-per-replica", "4", "python3", "run_pretraining.py"),
+]
+
+
+def test_the_tutorials_first_command_shows_its_plan_and_imports_no_tensorflow() -> None:
+    command = [sys.executable, "-X", "importtime", "run_pretraining.py", *ONE_POD, "--dry-run"]
+    ran = _run(command)
     assert ran.returncode == 0, ran.stderr
-    assert "parameters: 336,226,108" in ran.stdout
-    assert "global_batch_size: 65536 = micro-batch 8 x accumulation 512 x 16" in ran.stdout
-    assert "  Encoder 10 --> Device 2" in ran.stdout
+    assert not re.search(r"\| *tensorflow$", ran.stderr, re.MULTILINE)
+    assert "parameters: 110,106,428" in ran.stdout
+    assert "global_batch_size: 65536 = micro-batch 32 x accumulation 2048 x 1" in ran.stdout
+    shown = [line[2:] for line in ran.stdout.splitlines() if line.startswith("  ")]
+    places = [line.split(" --> Device ") for line in shown]
+    assert [device for _, device in places] == list("0111122223333" + "00")
+    assert [part.strip() for part, _ in places][-2:] == ["Pooler", "Classifier"]
     assert "memory: about" in ran.stdout
+
+
+def test_the_tutorials_second_command_shows_its_plan() -> None:
+    launcher = [sys.executable, "-m", "tfdist", "run", *LAUNCHER]
+    ran = _run([*launcher, *LARGE, "--dry-run"])
+    assert ran.returncode == 0, ran.stderr
+    assert "[0] parameters: 336,226,108" in ran.stdout
+    assert "[0] global_batch_size: 65536 = micro-batch 8 x accumulation 512 x 16" in ran.stdout
+    assert "[0] stages: 5 on 4 device(s) of each replica" in ran.stdout
+    assert "[0]   Encoder 10 --> Device 2" in ran.stdout
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("command", [ONE_POD, LARGE])
+def test_what_a_machine_cannot_hold_is_said_with_both_numbers_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    plan = load("plan")
+    monkeypatch.setattr(plan, "memory_of_machine", lambda: 2.5e9)
+    needed = plan.memory_bytes(plan.make_plan(_settings(*command))) / 1e9
+    without_data = ["--dataset", "pretraining"]  # Whatever is not refused would be refused later.
+    run = run_bert(*command, *without_data, trains=False)
+    assert run.code == 2
+    said = f"this training needs about {needed:.1f} GB, and this machine has 2.5 GB."
+    assert run.lines[0] == f"run_pretraining.py: error: {said}"
+    assert len(run.lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("hosts", "of_machine"), [(["a:1", "a:2", "a:3", "a:4"], 4), (["a:1", "b:1", "c:1", "d:1"], 1)]
+)
+def test_memory_is_that_of_the_workers_of_one_machine(
+    monkeypatch: pytest.MonkeyPatch, hosts: list[str], of_machine: int
+) -> None:
+    plan = load("plan")
+    alone = plan.memory_bytes(plan.make_plan(_settings()))
+    task = {"type": "worker", "index": 1}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": hosts}, "task": task}))
+    together = plan.make_plan(_settings())
+    assert together.num_workers == 4
+    assert plan.memory_bytes(together) == of_machine * alone
+    text = plan.describe(together)
+    assert (f"GB for its {of_machine} workers;" in text) is (of_machine > 1)
 
 
 def test_help_lists_every_option() -> None:

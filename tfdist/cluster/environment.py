@@ -149,9 +149,10 @@ def find_instance(environ: Mapping[str, str] = os.environ) -> Instance:
         return Instance()
     if told is None:
         return _with_shape(place or Instance(), environ)
-    if place is not None:
-        _check_agreement(told, place)
-    return told
+    if place is None:
+        return told
+    _check_agreement(told, place)
+    return replace(told, num_local_instances=place.num_local_instances)
 
 
 def find_launched_replicas(environ: Mapping[str, str] = os.environ) -> Instance | None:
@@ -275,6 +276,7 @@ def _place_by_engine(environ: Mapping[str, str]) -> tuple[Instance | None, bool]
             index=rank.rank,
             num_instances=rank.size,
             local_index=rank.local_rank,
+            num_local_instances=rank.local_size,
             num_total_replicas=rank.size,
             replica_index_offset=rank.rank,
             source=rank.launcher,
@@ -289,6 +291,7 @@ def _place_in_cluster(cluster: Cluster, task: Task, source: str) -> Instance:
         index=index,
         num_instances=cluster.num_workers,
         local_index=cluster.local_index(task),
+        num_local_instances=cluster.num_local_workers(task),
         num_total_replicas=cluster.num_workers,
         replica_index_offset=index,
         source=source,

@@ -54,6 +54,8 @@ class Instance:
       index: Its index among all instances, from 0.
       num_instances: The number of instances in the run.
       local_index: Its index among the instances of its machine, from 0.
+      num_local_instances: The number of instances on its machine. Two host names of the cluster
+        count as two machines.
       num_total_replicas: Replicas in all instances together.
       num_local_replicas: Replicas in this instance.
       replica_index_offset: The index of its first replica among all.
@@ -66,6 +68,7 @@ class Instance:
     index: int = 0
     num_instances: int = 1
     local_index: int = 0
+    num_local_instances: int = 1
     num_total_replicas: int = 1
     num_local_replicas: int = 1
     replica_index_offset: int = 0

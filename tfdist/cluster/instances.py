@@ -35,6 +35,7 @@ __all__ = [
     "micro_batch_size",
     "num_devices_per_replica",
     "num_instances",
+    "num_local_instances",
     "num_local_replicas",
     "num_total_replicas",
     "replica_index_offset",
@@ -70,6 +71,11 @@ def instance_index() -> int:
 def local_instance_index() -> int:
     """Returns this instance's index among those of its machine, from 0."""
     return find_instance().local_index
+
+
+def num_local_instances() -> int:
+    """Returns the number of instances on this machine: they share its memory and its cores."""
+    return find_instance().num_local_instances
 
 
 def num_total_replicas() -> int:

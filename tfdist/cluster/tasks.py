@@ -124,10 +124,18 @@ class Cluster:
 
     def local_index(self, task: Task) -> int:
         """Returns the position among the workers of its machine; a ClusterError as above."""
-        index = self.worker_index(task)
+        return self._local_workers(task).index(task)
+
+    def num_local_workers(self, task: Task) -> int:
+        """Returns the number of workers on its machine; a ClusterError as above."""
+        return len(self._local_workers(task))
+
+    def _local_workers(self, task: Task) -> list[Task]:
+        """Returns the workers with the host of this one, in worker order."""
         hosts = [split_address(self.address(worker))[0].lower() for worker in self.workers]
         hosts = ["localhost" if is_loopback(host) else host for host in hosts]
-        return hosts[:index].count(hosts[index])
+        own = hosts[self.worker_index(task)]
+        return [worker for worker, host in zip(self.workers, hosts, strict=True) if host == own]
 
     def is_chief(self, task: Task) -> bool:
         """Returns whether the task writes checkpoints: the chief or master, else worker 0."""
