@@ -109,9 +109,11 @@ def _resnet(title: str, *options: str, layouts: tuple[Layout, ...] = LAYOUTS) ->
 
 def _bert(title: str, *options: str, layouts: tuple[Layout, ...] = LAYOUTS) -> Training:
     program = ("examples/bert/run_pretraining.py", "--config", "sample_tiny")
+    # The initial values of the original's presets.
+    first = ("--initializer-range", "0.02", "--layer-norm-eps", "0.001")
     return Training(
         title=title,
-        program=(*program, "--micro-batch-size", "4", "--evaluate", *options),
+        program=(*program, *first, "--micro-batch-size", "4", "--evaluate", *options),
         accumulation_option="--gradient-accumulation",
         steps_option="--training-steps",
         folder_option="--checkpoint-output-dir",
