@@ -187,7 +187,11 @@ class Dataset:
                 for name, value in parsed.items()
             }
 
-        return tf.data.Dataset.range(order.count()).map(micro_batch).prefetch(2)
+        batches = tf.data.Dataset.range(order.count()).map(micro_batch).prefetch(2)
+        # There is nothing to tune, and a session waits for the thread that tunes, up to 60 s.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return batches.with_options(options)
 
     def word_counts(self) -> np.ndarray:
         """Returns how often each word is to be predicted, by id: float64 [vocabulary].
