@@ -111,9 +111,10 @@ def limit_close(session: v1.Session) -> None:
     """Makes `session.close` return after at most 5 s; a slower one goes on in a thread.
 
     TensorFlow closes a session on every worker that it has used, and waits for their answers. It
-    also waits for the thread that tunes a tf.data input. On a busy machine that thread may miss
-    that it is to end, and then sleeps for up to 60 s. The program's end waits for the thread: if it
-    returned from TensorFlow while Python ends, the process would abort.
+    also waits for the thread that tunes a tf.data input, which is woken a moment before it is
+    marked as cancelled. If it looks in between, it sleeps on, for up to 60 s. The program's end
+    waits for the thread that closes: if that returned from TensorFlow while Python ends, the
+    process would abort.
     """
     close = session.close
     is_first = True
