@@ -133,7 +133,7 @@ class Settings:
     precision: str = option(
         "32.32",
         one_of("32.32", "16.32", "16.16", "bf16.32", "bf16.16"),
-        "bits of computation and of weights, without a pipeline",
+        "bits of computation and of weights",
     )
     stochastic_rounding: bool = option(
         True, boolean, "round weights of 16 bits up or down by chance, else to nearest"

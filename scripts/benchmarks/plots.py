@@ -72,26 +72,18 @@ def draw_growth(data: Mapping[str, Any], folder: Path) -> list[Drawn]:
     )
     for (top, bottom), engine in zip(axes.T, engines, strict=True):
         for colour, size in zip(SIZE_COLOURS, data["step_seconds"][engine], strict=False):
-            line = {int(n): 1e3 * t for n, t in data["drawn_seconds"][engine][size].items()}
+            drawn = data["drawn_seconds"].get(engine, {}).get(size, {})
+            line = {int(n): 1e3 * t for n, t in drawn.items()}
             points = {
                 int(n): 1e3 * quartiles(times)[1]
                 for n, times in data["step_seconds"][engine][size].items()
             }
             label = megabytes(int(size))
-            top.plot(list(line), list(line.values()), color=colour, label=label)
-            top.plot(list(points), list(points.values()), "o", color=colour, markersize=5)
-            alone = line[1]
-            bottom.plot(
-                list(line), [100 * alone / t for t in line.values()], color=colour, label=label
-            )
-            first = points[min(points)] if 1 in points else alone
-            bottom.plot(
-                list(points),
-                [100 * first / t for t in points.values()],
-                "o",
-                color=colour,
-                markersize=5,
-            )
+            for axis, scale in ((top, lambda t, _: t), (bottom, lambda t, first: 100 * first / t)):
+                for values, style in ((line, "-"), (points, "o")):
+                    scaled = [scale(t, values[min(values)]) for t in values.values()]
+                    axis.plot(list(values), scaled, style, color=colour, markersize=5)
+            top.plot([], [], color=colour, label=label)
         top.set(title=f"tfdist over {TITLES[engine]}", xscale="log", yscale="log")
         bottom.set(xlabel="workers", ylim=(0, 105))
         bottom.set_xscale("log", base=2)
@@ -103,8 +95,9 @@ def draw_growth(data: Mapping[str, Any], folder: Path) -> list[Drawn]:
     axes[0][0].yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes[1][0].set_ylabel("efficiency, % (weak scaling)")
     axes[0][0].legend(title="gradients", fontsize=9)
-    text = "points: measured; lines: the fitted formula of a ring"
-    figure.suptitle(f"A step that waits {1e3 * data['wait_seconds']:g} ms, then reduces ({text})")
+    cores = data["cores"]
+    text = f"points: measured on {cores} cores; lines: the fitted formula, a core for each worker"
+    figure.suptitle(f"A step that waits {1e3 * data['wait_seconds']:g} ms, then reduces\n{text}")
     path = _save(figure, folder / "benchmarks-growth.png")
     return [(path, "Step times and efficiency over the number of workers, from 1 to 1,024")]
 
