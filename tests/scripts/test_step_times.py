@@ -113,6 +113,11 @@ def test_every_contender_has_a_program_and_two_workers() -> None:
         assert len(scripts) == 1 and all(Path(script).is_file() for script in scripts)
 
 
+def test_a_quick_run_has_the_contenders_of_the_picture() -> None:
+    assert {one.name for one in make_contenders("cnn", figures.DRAWN)} == set(figures.DRAWN)
+    assert figures.DRAWN[0] == figures.IDEAL  # What the picture divides by.
+
+
 def test_a_peer_that_is_not_installed_is_named_with_the_mend(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -165,7 +170,7 @@ def measure(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Part]:
     import step_times
 
     def measure(*contenders: Contender) -> Part:
-        monkeypatch.setattr(step_times, "make_contenders", lambda model: contenders)
+        monkeypatch.setattr(step_times, "make_contenders", lambda *asked: contenders)
         monkeypatch.setattr(step_times, "why_missing", lambda name: None)
         options = Options(rounds=2, models=("cnn",), cores=(0,), say=lambda line: None)
         return step_times.measure(options)
