@@ -191,6 +191,10 @@ class Running:
             except ProcessLookupError:
                 continue
 
+    def kill(self) -> None:
+        """Kills the workers."""
+        self._signal(signal.SIGKILL)
+
     def end(self) -> None:
         """Ends the workers: asks them, then stops what is left."""
         self._signal(signal.SIGCONT)
@@ -243,6 +247,9 @@ def running(contender: Contender, cores: Sequence[int]) -> Iterator[Running]:
                 _start(run, cores)
                 _accept(run, listener)
                 yield run
+            except BaseException:
+                run.kill()  # Else many contenders would take minutes to end one by one.
+                raise
             finally:
                 run.end()
 

@@ -1,3 +1,4 @@
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import step_figures as figures
 from results import Options, Part, Ratio
 from step_contenders import make_contenders, why_missing
-from turn_taking import CONTENDERS, Contender, ContenderError, Turn
+from turn_taking import CONTENDERS, Contender, ContenderError, Turn, running
 
 TAPE, DDP = figures.HOROVOD_TAPE, figures.TORCH_DDP
 GRPC, HOROVOD = figures.OURS["gRPC"], figures.OURS["Horovod"]
@@ -195,6 +196,14 @@ def test_who_fails_at_the_start_or_later_is_named_and_left_out(
     assert part.missing == tuple(
         f"cnn: {name}: a worker ended. OSError: the network is down" for name in (TAPE, DDP)
     )
+
+
+@pytest.mark.processes
+def test_workers_are_killed_where_the_benchmark_is_interrupted() -> None:
+    with pytest.raises(KeyboardInterrupt), running(contender(GRPC), (0,)) as run:
+        run.take_turn(1)
+        raise KeyboardInterrupt
+    assert [one.returncode for one in run.processes] == [-signal.SIGKILL]
 
 
 @pytest.mark.processes
