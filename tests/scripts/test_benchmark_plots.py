@@ -35,7 +35,7 @@ def application_part() -> Part:
     found = {name: turns_of(0.1 + 0.01 * row) for row, name in enumerate(libraries)}
     models = {"resnet-20": "ResNet-20", "bert-mini": "BERT mini"}
     sizes = dict.fromkeys(models, 8)
-    return application_figures.make_part(dict.fromkeys(models, found), sizes, models, ())
+    return application_figures.make_part({key: [found] for key in models}, sizes, models, ())
 
 
 def pipeline_part() -> Part:
