@@ -30,7 +30,7 @@ ABOUT = (
     "over twice that of one worker of the same library, round by round. The bound is two workers "
     "of tfdist that do not reduce: what they lose, the machine takes. Memory is the most that a "
     "worker had. Since all libraries at once do not fit into 24 GB, Horovod's fit takes turns with "
-    "tfdist first, and then the others do; at most 12 rounds."
+    "tfdist first, and then the others do; at most 10 rounds."
 )
 
 # The turns of each contender, in the order of the rounds.
