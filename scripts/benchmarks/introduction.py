@@ -16,7 +16,8 @@ targets and the method; no figure in them is written by hand.
 
 ```bash
 pip install -e ".[benchmark]"
-{COMMAND}
+{COMMAND}          # everything
+{COMMAND} --quick  # the first picture: less than ten minutes, into build/quick-benchmark
 ```
 """
 

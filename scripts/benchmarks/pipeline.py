@@ -8,6 +8,8 @@ turn in this process, one step each a round; ratios are taken round by round. "p
 in one tf.function: a tape for each micro-batch, gradients added up, one update; on one core if not
 said otherwise. What other processes take of the cores meanwhile is printed too: figures of a busy
 machine are worth little.
+
+`run.py --only pipelines` compares pipelines with those of PyTorch.
 """
 
 from __future__ import annotations
@@ -27,11 +29,13 @@ from typing import Any
 import psutil
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+sys.path.append(str(Path(__file__).parent / "contenders"))
 
 import pipeline_figures as asked
 import tensorflow as tf
 from machine import watch_others
-from pipeline_contenders import NUM_DEVICES, Network, plain_step, samples, staged_model
+from pipeline_networks import NUM_DEVICES, DenseNetwork, plain_step, staged_model
+from pipeline_work import DENSE, make_samples
 from results import quartiles
 
 from tfdist.pipeline import PipelinedExecution, ShardedExecution, set_cpu_devices
@@ -68,7 +72,7 @@ def stage_times(
     """
     with tempfile.TemporaryDirectory() as folder:
         model = staged_model(
-            Network(arguments.width, arguments.blocks),
+            DenseNetwork(arguments.width, arguments.blocks),
             cut,
             arguments.micro_batches,
             ShardedExecution,
@@ -92,13 +96,15 @@ def make_contenders(
     arguments: argparse.Namespace, cuts: dict[int, asked.Cut]
 ) -> dict[str, Contender]:
     """Makes all contenders; each has weights of its own."""
-    size = arguments.width, arguments.blocks
+    make_network = functools.partial(DenseNetwork, arguments.width, arguments.blocks)
 
     def staged(num_stages: int, strategy: Callable[..., Any]) -> Callable[..., Any]:
-        return staged_model(Network(*size), cuts[num_stages], arguments.micro_batches, strategy)
+        cut = cuts[num_stages]
+        return staged_model(make_network(), cut, arguments.micro_batches, strategy)
 
     grouped = functools.partial(PipelinedExecution, schedule="grouped")
-    plain, sharded = plain_step(*size, arguments.micro_batches), staged(2, ShardedExecution)
+    plain = plain_step(make_network, arguments.micro_batches)
+    sharded = staged(2, ShardedExecution)
     return {
         asked.PLAIN: (plain, 1),
         asked.SHARDED_ONE: (sharded, 1),
@@ -107,7 +113,7 @@ def make_contenders(
         asked.PIPELINED_4: (staged(4, PipelinedExecution), 2),
         asked.GROUPED: (staged(2, grouped), 2),
         asked.PLAIN_BOTH: (plain, 2),
-        asked.WHOLE: (plain_step(*size, 1), 1),
+        asked.WHOLE: (plain_step(make_network, 1), 1),
     }
 
 
@@ -203,7 +209,8 @@ def main() -> int:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
     set_cpu_devices(NUM_DEVICES)
-    data = samples(arguments.micro_batches * arguments.micro_batch_size)
+    num_samples = arguments.micro_batches * arguments.micro_batch_size
+    data = [tf.constant(one) for one in make_samples(DENSE, num_samples)]
 
     block_times = stage_times(arguments, [[n] for n in range(arguments.blocks)], data)
     cuts = {count: asked.balanced_cut(block_times, count) for count in (2, 4)}

@@ -9,12 +9,15 @@ from textwrap import wrap
 from typing import Any
 
 import matplotlib
+from application_figures import LIBRARIES
 from curve_figures import Run, relative_differences
 from growth_figures import TITLES, megabytes
 from PIL import Image
+from pipeline_peer_figures import ALONE, shares
 from record import Record
 from results import quartiles, ratio_of
 from slow_link_figures import rate_name
+from step_figures import DRAWN
 
 matplotlib.use("Agg")
 
@@ -54,6 +57,8 @@ def draw(records: Mapping[str, Record], folder: Path) -> dict[str, list[Drawn]]:
     """
     drawers: dict[str, Callable[[Mapping[str, Any], Path], list[Drawn]]] = {
         "steps": draw_steps,
+        "applications": draw_applications,
+        "pipelines": draw_pipelines,
         "slow-link": draw_slow_link,
         "growth": draw_growth,
     }
@@ -146,9 +151,40 @@ def _draw_curve(top: Any, bottom: Any, title: str, runs: Sequence[Run]) -> None:
 
 def draw_steps(data: Mapping[str, Any], folder: Path) -> list[Drawn]:
     """Draws each contender's step time over the ideal, a panel for each model."""
-    seconds: Mapping[str, Mapping[str, Sequence[float]]] = data["step_seconds"]
+    seconds = {
+        model: {name: found[name] for name in DRAWN if name in found}
+        for model, found in data["step_seconds"].items()
+    }
     path = _draw_bars(seconds, data.get("titles", {}), folder / "benchmarks-steps.png", "ideal")
     return [(path, "Step time of each contender over the ideal, for each model")]
+
+
+def draw_applications(data: Mapping[str, Any], folder: Path) -> list[Drawn]:
+    """Draws the step time of two workers over that without a reduction, a panel for each model."""
+    seconds = {
+        model: {name: found[name] for name in LIBRARIES if name in found}
+        for model, found in data["step_seconds"].items()
+    }
+    path = _draw_bars(seconds, data["titles"], folder / "benchmarks-applications.png", "ideal")
+    return [(path, "Step time of two workers over the ideal, for ResNet-20 and BERT mini")]
+
+
+def draw_pipelines(data: Mapping[str, Any], folder: Path) -> list[Drawn]:
+    """Draws the share of the ideal over the number of micro-batches, a panel for each network."""
+    figure, axes = pyplot.subplots(1, len(data), figsize=(4.5 * len(data), 3.5), squeeze=False)
+    for axis, (title, found) in zip(axes[0], data.items(), strict=True):
+        of_all = {int(m): shares(times, int(m)) for m, times in found["step_seconds"].items()}
+        for name, colour in zip(ALONE, (OURS, PEER, BOUND), strict=True):
+            medians = {m: quartiles(of[name])[1] for m, of in of_all.items() if name in of}
+            heights = [100 * one for one in medians.values()]
+            axis.plot(list(medians), heights, "o-", color=colour, label=name)
+        axis.axhline(100, color="black", linewidth=0.8, linestyle=":")
+        axis.set(title=title, xlabel="micro-batches m", xticks=list(of_all))
+        axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("% of the ideal, 2m/(m+1)")
+    axes[0][0].legend(fontsize=9)
+    path = _save(figure, folder / "benchmarks-pipelines.png")
+    return [(path, "Share of the ideal speed-up of two stages over the number of micro-batches")]
 
 
 def draw_slow_link(data: Mapping[str, Any], folder: Path) -> list[Drawn]:

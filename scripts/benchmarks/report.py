@@ -26,7 +26,6 @@ KEY_FIGURES = (
         "MLP, Horovod: step time against ideal",
         "MLP, 33 MB of gradients, Horovod: step over ideal",
     ),
-    ("steps", "MLP, gRPC: step time against ideal", "MLP, gRPC: step over ideal"),
     (
         "steps",
         "CNN, Horovod: times as fast as Horovod, DistributedGradientTape",
@@ -43,14 +42,19 @@ KEY_FIGURES = (
         "CNN, Horovod: times as fast as tf.estimator 2.15",
     ),
     (
+        "applications",
+        "ResNet-20, Horovod: efficiency of two workers",
+        "ResNet-20 of examples/cnn, Horovod: throughput of two workers over twice one worker's",
+    ),
+    (
+        "applications",
+        "BERT mini, Horovod: efficiency of two workers",
+        "BERT mini of examples/bert, Horovod: throughput of two workers over twice one worker's",
+    ),
+    (
         "slow-link",
         "MLP, Horovod, 200 Mbit/s: step time against max(computation, communication)",
         "MLP, Horovod, link of 200 Mbit/s: step over the longer of computation and communication",
-    ),
-    (
-        "own-cost",
-        "CNN: Estimator loop against session.run, same graph",
-        "CNN, one worker: Estimator.train over a bare session loop",
     ),
     (
         "own-cost",

@@ -18,6 +18,7 @@ class Options:
       cores: Those that workers may be pinned to, at least two.
       say: Takes a line of progress.
       workers: How many there are in turn where growth is measured.
+      is_quick: Whether step times are those of the picture's contenders alone.
     """
 
     rounds: int
@@ -25,6 +26,7 @@ class Options:
     cores: tuple[int, ...]
     say: Callable[[str], None]
     workers: tuple[int, ...] = (1, 2, 3, 4)
+    is_quick: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +90,7 @@ class Part:
     """The results of one part of the benchmark.
 
     Attributes:
-      name: "steps", "slow-link", "own-cost", "features" or "growth".
+      name: As `run.py` has it: "steps", "growth", ...
       title: Its heading.
       about: Two to five sentences: what was measured and how, with units.
       tables: In the order in which they are shown.

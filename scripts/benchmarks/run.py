@@ -2,12 +2,15 @@
 
 The full record goes to docs/benchmarks-appendix.md.
 
-
     python scripts/benchmarks/run.py [--only steps,growth] [--models cnn,mlp] [--rounds 20]
+    python scripts/benchmarks/run.py --quick
 
 Needs two idle cores. Each part is written to the JSON file as soon as it is
 measured; parts that are not measured stay in it as they are. The document and the pictures are
 made of the whole file. The exit code is 1 if a part failed, 2 after a wrong call.
+
+--quick reproduces the first picture in less than ten minutes: the step times of the contenders
+shown there, in few rounds. It writes into build/quick-benchmark, and leaves the record as it is.
 """
 
 from __future__ import annotations
@@ -31,17 +34,22 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parents[2] / "docs"
 RESULTS = Path(__file__).parent / "results"
+QUICK = DOCS.parent / "build" / "quick-benchmark"
 CONTENDERS = Path(__file__).parent / "contenders"
 
 # In the order of the document. A part's module has `measure(options) -> Part`.
 PARTS = {
     "steps": "step_times",
+    "applications": "applications",
+    "pipelines": "pipeline_peers",
     "slow-link": "slow_link",
     "own-cost": "own_cost",
     "features": "features",
     "growth": "growth",
 }
 MODELS = ("cnn", "mlp", "resnet", "embedding")
+WITHOUT_MODELS = ("applications", "pipelines", "growth")  # They have their own, or none.
+ROUNDS, QUICK_ROUNDS = 20, 5
 NUM_CORES = 2
 MAX_WORKERS = 16
 FILE_WIDTH = 160
@@ -62,17 +70,16 @@ def read_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--only",
-        type=_names(PARTS),
-        default=tuple(PARTS),
-        metavar="PART,...",
-        help=", ".join(PARTS),
+        "--quick", action="store_true", help="only the first picture, in less than ten minutes"
     )
+    parser.add_argument("--only", type=_names(PARTS), metavar="PART,...", help=", ".join(PARTS))
     parser.add_argument(
         "--models", type=_names(MODELS), default=MODELS, metavar="NAME,...", help=", ".join(MODELS)
     )
     parser.add_argument(
-        "--rounds", type=_at_least_one, default=20, help="turns of each contender (default: 20)"
+        "--rounds",
+        type=_at_least_one,
+        help=f"turns of each contender (default: {ROUNDS}; {QUICK_ROUNDS} with --quick)",
     )
     parser.add_argument(
         "--workers",
@@ -81,11 +88,9 @@ def read_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="N,...",
         help="numbers of workers, for growth (default: 1,2,3,4)",
     )
-    parser.add_argument("--output", type=Path, default=DOCS / "benchmarks.md", metavar="FILE.md")
-    parser.add_argument(
-        "--json", type=Path, default=RESULTS / "benchmarks.json", metavar="FILE.json"
-    )
-    parser.add_argument("--plots", type=Path, default=DOCS, metavar="FOLDER", help="for pictures")
+    parser.add_argument("--output", type=Path, metavar="FILE.md", help="the page")
+    parser.add_argument("--json", type=Path, metavar="FILE.json", help="the record")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="for pictures")
     parser.add_argument(
         "--from-json",
         type=Path,
@@ -93,6 +98,9 @@ def read_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="measure nothing: make the document and the pictures of this file",
     )
     arguments = parser.parse_args(argv)
+    if arguments.quick and arguments.only:
+        parser.error("--quick measures the step times alone. Leave out --only, or --quick.")
+    _set_defaults(arguments)
     for folder in (arguments.output.parent, arguments.json.parent, arguments.plots):
         if not folder.is_dir():
             parser.error(f"there is no folder {folder}. Make it, or name another one.")
@@ -107,6 +115,23 @@ def read_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
             "or without taskset."
         )
     return arguments
+
+
+def _set_defaults(arguments: argparse.Namespace) -> None:
+    """Sets what was not given: what is measured, and where it is written."""
+    is_quick = arguments.quick
+    if is_quick:
+        QUICK.mkdir(parents=True, exist_ok=True)
+    defaults = {
+        "only": ("steps",) if is_quick else tuple(PARTS),
+        "rounds": QUICK_ROUNDS if is_quick else ROUNDS,
+        "output": (QUICK if is_quick else DOCS) / "benchmarks.md",
+        "json": (QUICK if is_quick else RESULTS) / "benchmarks.json",
+        "plots": QUICK if is_quick else DOCS,
+    }
+    for name, default in defaults.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, default)
 
 
 def _names(allowed: Sequence[str] | dict[str, str]) -> Callable[[str], tuple[str, ...]]:
@@ -189,6 +214,7 @@ def measure_parts(
         cores=tuple(sorted(os.sched_getaffinity(0))[:NUM_CORES]),
         say=lambda line: console.print(line, style="dim", markup=False),
         workers=arguments.workers,
+        is_quick=arguments.quick,
     )
     failed = []
     for name in arguments.only:
@@ -218,8 +244,7 @@ def measure_part(name: str, options: Options) -> Record:
         part=part,
         date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         rounds=options.rounds,
-        # Growth is measured without a model.
-        models=() if name == "growth" or options.models == MODELS else options.models,
+        models=() if name in WITHOUT_MODELS or options.models == MODELS else options.models,
         machine=machine.describe(),
         cores_taken=others(),
     )

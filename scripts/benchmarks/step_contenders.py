@@ -21,11 +21,19 @@ from turn_taking import Contender, mpirun, program, tf_configs, torch_environ
 NUM_WORKERS = 2
 
 
-def make_contenders(work: str) -> Iterator[Contender]:
-    """Yields all contenders for a model, in the order of their turns.
+def make_contenders(work: str, names: Sequence[str] | None = None) -> Iterator[Contender]:
+    """Yields the contenders for a model, in the order of their turns.
 
     Start each before the next one is asked for: its ports may be taken later.
+
+    Args:
+      work: The model.
+      names: Those to yield; None for all.
     """
+    return (one for one in _all(work) if names is None or one.name in names)
+
+
+def _all(work: str) -> Iterator[Contender]:
     yield Contender(name=IDEAL, commands=_each("plain.py", work))
     yield _over_grpc(BARE["gRPC"], _each("bare_reduction.py", work, "grpc"))
     yield _over_grpc(OURS["gRPC"], _each("host_call.py", work, "grpc"))

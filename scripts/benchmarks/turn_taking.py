@@ -57,11 +57,14 @@ class Turn:
       seconds: A step's, of the slowest worker.
       cpu_seconds: A step's, of the worker that took most.
       peak_bytes: The most memory that a worker has had.
+      step_bytes: The most memory in the turn beyond that between two turns, of all workers; 0 where
+        it was not watched.
     """
 
     seconds: float
     cpu_seconds: float
     peak_bytes: int
+    step_bytes: int = 0
 
 
 def free_ports(count: int) -> list[int]:
@@ -113,6 +116,7 @@ def mpirun(num_workers: int, command: Sequence[str]) -> list[str]:
 @dataclass
 class _Worker:
     pid: int
+    num_parameters: int
     connection: socket.socket
     lines: Any
 
@@ -126,21 +130,35 @@ class Running:
     folder: Path
     workers: list[_Worker] = field(default_factory=list)
 
-    def take_turn(self, num_steps: int, timeout_s: float = TURN_TIMEOUT_S) -> Turn:
+    @property
+    def num_parameters(self) -> int:
+        """Trainable values of the model, as its workers said; 0 where they did not."""
+        return max(worker.num_parameters for worker in self.workers)
+
+    def take_turn(
+        self, num_steps: int, timeout_s: float = TURN_TIMEOUT_S, *, watches_memory: bool = False
+    ) -> Turn:
         """Lets the workers do so many steps; the others of the benchmark are stopped meanwhile.
+
+        Args:
+          num_steps: How many.
+          timeout_s: For all of them.
+          watches_memory: Whether to measure `Turn.step_bytes`, which costs time at the start.
 
         Raises:
           ContenderError: If a worker ends or takes too long.
         """
         self._signal(signal.SIGCONT)
+        order = json.dumps({"steps": num_steps, "watches_memory": watches_memory})
         for worker in self.workers:
-            worker.connection.sendall((json.dumps({"steps": num_steps}) + "\n").encode())
+            worker.connection.sendall(f"{order}\n".encode())
         reports = [self._hear(worker, timeout_s) for worker in self.workers]
         self._signal(signal.SIGSTOP)
         return Turn(
             seconds=max(report["seconds"] for report in reports) / num_steps,
             cpu_seconds=max(report["cpu_seconds"] for report in reports) / num_steps,
             peak_bytes=max(report["peak_bytes"] for report in reports),
+            step_bytes=sum(report.get("step_bytes", 0) for report in reports),
         )
 
     def _hear(self, worker: _Worker, timeout_s: float) -> Any:
@@ -172,6 +190,10 @@ class Running:
                 os.kill(worker.pid, number)
             except ProcessLookupError:
                 continue
+
+    def kill(self) -> None:
+        """Kills the workers."""
+        self._signal(signal.SIGKILL)
 
     def end(self) -> None:
         """Ends the workers: asks them, then stops what is left."""
@@ -225,6 +247,9 @@ def running(contender: Contender, cores: Sequence[int]) -> Iterator[Running]:
                 _start(run, cores)
                 _accept(run, listener)
                 yield run
+            except BaseException:
+                run.kill()  # Else many contenders would take minutes to end one by one.
+                raise
             finally:
                 run.end()
 
@@ -271,5 +296,5 @@ def _accept(run: Running, listener: socket.socket) -> None:
         connection.settimeout(START_TIMEOUT_S)
         lines = connection.makefile("r")
         hello = json.loads(lines.readline())
-        found[hello["worker"]] = _Worker(hello["pid"], connection, lines)
+        found[hello["worker"]] = _Worker(hello["pid"], hello["parameters"], connection, lines)
     run.workers = [found[index] for index in sorted(found)]

@@ -1,6 +1,8 @@
 from pathlib import Path
 
+import application_figures
 import growth_figures
+import pipeline_peer_figures
 import plots
 import slow_link_figures
 import step_figures
@@ -28,6 +30,21 @@ def step_part() -> Part:
     return step_figures.make_part({"cnn": found, "mlp": found}, {"cnn": "CNN", "mlp": "MLP"}, ())
 
 
+def application_part() -> Part:
+    libraries = application_figures.LIBRARIES
+    found = {name: turns_of(0.1 + 0.01 * row) for row, name in enumerate(libraries)}
+    models = {"resnet-20": "ResNet-20", "bert-mini": "BERT mini"}
+    sizes = dict.fromkeys(models, 8)
+    return application_figures.make_part({key: [found] for key in models}, sizes, models, ())
+
+
+def pipeline_part() -> Part:
+    times = {name: [0.1, 0.11] for name in pipeline_peer_figures.CONTENDERS}
+    of_all = dict.fromkeys(pipeline_peer_figures.MICRO_BATCHES, times)
+    found = pipeline_peer_figures.Found(title="MLP", step_seconds=of_all, step_bytes={})
+    return pipeline_peer_figures.make_part([found], ())
+
+
 def slow_link_part(*, has_link: bool) -> Part:
     found = [
         Found(
@@ -49,11 +66,19 @@ def growth_part() -> Part:
 
 
 def test_what_was_written_can_be_drawn_into_small_pictures(tmp_path: Path) -> None:
-    parts = (step_part(), slow_link_part(has_link=True), growth_part())
+    parts = (
+        step_part(),
+        application_part(),
+        pipeline_part(),
+        slow_link_part(has_link=True),
+        growth_part(),
+    )
     write_records(tmp_path / "all.json", {part.name: record_of(part) for part in parts})
     drawn = plots.draw(read_records(tmp_path / "all.json"), tmp_path)
     assert {name: [path.name for path, _ in pictures] for name, pictures in drawn.items()} == {
         "steps": ["benchmarks-steps.png"],
+        "applications": ["benchmarks-applications.png"],
+        "pipelines": ["benchmarks-pipelines.png"],
         "slow-link": ["benchmarks-slow-link.png"],
         "growth": ["benchmarks-growth.png"],
     }

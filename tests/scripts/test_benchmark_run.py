@@ -1,12 +1,14 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import growth_figures
 import pytest
 import record
 import run
+import step_figures
 from results import Options, Part, Ratio, Table
 
 pytestmark = pytest.mark.processes
@@ -22,7 +24,10 @@ def call(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--only", "steps,sleep"], "'sleep' is unknown. Choose from steps, slow-link, own-cost"),
+        (
+            ["--only", "steps,sleep"],
+            "'sleep' is unknown. Choose from steps, applications, pipelines",
+        ),
         (["--models", "cnn,"], "'' is unknown. Choose from cnn, mlp, resnet, embedding."),
         (["--rounds", "0"], "'0' is not a number of at least 1."),
         (["--workers", "4"], "'4' is not at least two numbers of 1 to 16. Write 1,2,3,4."),
@@ -97,6 +102,11 @@ class Measures:
         self.asked.append(options)
         return found("own-cost", self.value)
 
+    def steps(self, options: Options) -> Part:
+        self.asked.append(options)
+        data = {"step_seconds": {"cnn": {step_figures.IDEAL: [0.004]}}}
+        return replace(found("steps", self.value), data=data)
+
     def slow_link(self, options: Options) -> Part:
         raise RuntimeError("no root.\nRun it as root.")
 
@@ -166,3 +176,29 @@ def test_the_document_is_made_again_without_measuring(measures: Measures, tmp_pa
     assert run.main([f"--from-json={tmp_path / 'b.json'}", *files(tmp_path)]) == 0
     assert [page.read_text() for page in pages] == texts
     assert len(measures.asked) == 1
+
+
+def test_quick_measures_the_picture_alone_and_leaves_the_record(
+    measures: Measures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = type(sys)("step_times")
+    module.measure = measures.steps  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "step_times", module)
+    monkeypatch.setattr(run, "QUICK", tmp_path / "quick")
+    assert run.main(["--quick"]) == 0
+    (options,) = measures.asked
+    assert options.is_quick and options.rounds == run.QUICK_ROUNDS
+    assert options.models == run.MODELS
+    names = {path.name for path in (tmp_path / "quick").iterdir()}
+    assert names == {
+        "benchmarks.json",
+        "benchmarks.md",
+        "benchmarks-appendix.md",
+        "benchmarks-steps.png",
+    }
+
+
+def test_quick_with_only_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run.main(["--quick", "--only=growth"])
+    assert "--quick measures the step times alone. Leave out --only" in capsys.readouterr().err

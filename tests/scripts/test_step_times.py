@@ -1,3 +1,4 @@
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import step_figures as figures
 from results import Options, Part, Ratio
 from step_contenders import make_contenders, why_missing
-from turn_taking import CONTENDERS, Contender, ContenderError, Turn
+from turn_taking import CONTENDERS, Contender, ContenderError, Turn, running
 
 TAPE, DDP = figures.HOROVOD_TAPE, figures.TORCH_DDP
 GRPC, HOROVOD = figures.OURS["gRPC"], figures.OURS["Horovod"]
@@ -113,6 +114,11 @@ def test_every_contender_has_a_program_and_two_workers() -> None:
         assert len(scripts) == 1 and all(Path(script).is_file() for script in scripts)
 
 
+def test_a_quick_run_has_the_contenders_of_the_picture() -> None:
+    assert {one.name for one in make_contenders("cnn", figures.DRAWN)} == set(figures.DRAWN)
+    assert figures.DRAWN[0] == figures.IDEAL  # What the picture divides by.
+
+
 def test_a_peer_that_is_not_installed_is_named_with_the_mend(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -165,7 +171,7 @@ def measure(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Part]:
     import step_times
 
     def measure(*contenders: Contender) -> Part:
-        monkeypatch.setattr(step_times, "make_contenders", lambda model: contenders)
+        monkeypatch.setattr(step_times, "make_contenders", lambda *asked: contenders)
         monkeypatch.setattr(step_times, "why_missing", lambda name: None)
         options = Options(rounds=2, models=("cnn",), cores=(0,), say=lambda line: None)
         return step_times.measure(options)
@@ -190,6 +196,14 @@ def test_who_fails_at_the_start_or_later_is_named_and_left_out(
     assert part.missing == tuple(
         f"cnn: {name}: a worker ended. OSError: the network is down" for name in (TAPE, DDP)
     )
+
+
+@pytest.mark.processes
+def test_workers_are_killed_where_the_benchmark_is_interrupted() -> None:
+    with pytest.raises(KeyboardInterrupt), running(contender(GRPC), (0,)) as run:
+        run.take_turn(1)
+        raise KeyboardInterrupt
+    assert [one.returncode for one in run.processes] == [-signal.SIGKILL]
 
 
 @pytest.mark.processes

@@ -26,14 +26,32 @@ def make_model(name: str, batch_norm: Callable[[], Any] | None = None) -> Any:
     """
     if name == works.RESNET:
         return _make_resnet(batch_norm or tf.keras.layers.BatchNormalization)
+    if name in (works.RESNET_20, works.BERT_MINI):
+        import keras_applications
+
+        return keras_applications.make_model(name)
     return _BUILDERS[name]()
 
 
-def loss_of(model: Any, features: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Returns the mean loss of a batch."""
+def losses_of(model: Any, features: Any, labels: Any) -> tf.Tensor:
+    """Returns the loss of each sample, [batch]; of a sequence's words, their mean."""
     logits = model(features, training=True)
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-    return tf.reduce_mean(losses)
+    cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits
+    if isinstance(logits, dict):
+        words = cross_entropy(labels=labels["words"], logits=logits["words"])  # [batch, masks]
+        sentences = cross_entropy(labels=labels["sentences"], logits=logits["sentences"])
+        return tf.reduce_mean(words, axis=1) + sentences
+    return cross_entropy(labels=labels, logits=logits)
+
+
+def loss_of(model: Any, features: Any, labels: Any) -> tf.Tensor:
+    """Returns the mean loss of a batch."""
+    return tf.reduce_mean(losses_of(model, features, labels))
+
+
+def num_parameters(model: Any) -> int:
+    """Returns how many trainable values a model has that has been called."""
+    return sum(variable.shape.num_elements() for variable in model.trainable_variables)
 
 
 def make_dataset(name: str, worker_index: int) -> tf.data.Dataset:
@@ -59,6 +77,12 @@ def make_keras_optimizer(name: str) -> Any:
         "momentum": lambda: optimizers.SGD(rate, momentum=0.9),
         "sgd": lambda: optimizers.SGD(rate),
     }[works.WORKS[name].optimizer]()
+
+
+def make_keras_loss(name: str) -> Any:
+    """Returns the loss as `compile` takes it: one, or one for each output."""
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return {"words": loss, "sentences": loss} if works.WORKS[name].num_masks else loss
 
 
 def _make_cnn() -> Any:

@@ -37,7 +37,7 @@ def main() -> None:
         model = models.make_model(name)
         model.compile(
             optimizer=models.make_keras_optimizer(name),
-            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            loss=models.make_keras_loss(name),
         )
     dataset = strategy.distribute_datasets_from_function(
         lambda context: models.make_dataset(name, context.input_pipeline_id)

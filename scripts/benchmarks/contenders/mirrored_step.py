@@ -1,6 +1,6 @@
 """TensorFlow's own way: MultiWorkerMirroredStrategy with a step of one's own in a tf.function.
 
-python mirrored_step.py WORK WORKER_INDEX, with TF_CONFIG
+python mirrored_step.py WORK WORKER_INDEX, with TF_CONFIG; without it there is one worker
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> None:
     from mirrored_strategy import make_strategy
 
     strategy = make_strategy()
-    global_batch_size = works.BATCH_SIZE * strategy.num_replicas_in_sync
+    global_batch_size = works.WORKS[name].batch_size * strategy.num_replicas_in_sync
     with strategy.scope():
         model = models.make_model(name)
         optimizer = models.make_keras_optimizer(name)
@@ -31,11 +31,9 @@ def main() -> None:
         )
     )
 
-    def replica_step(features: tf.Tensor, labels: tf.Tensor) -> None:
+    def replica_step(features: Any, labels: Any) -> None:
         with tf.GradientTape() as tape:
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-                labels=labels, logits=model(features, training=True)
-            )
+            losses = models.losses_of(model, features, labels)
             loss = tf.nn.compute_average_loss(losses, global_batch_size=global_batch_size)
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
@@ -45,7 +43,8 @@ def main() -> None:
     def train_step(iterator: Any) -> None:
         strategy.run(replica_step, args=next(iterator))
 
-    my_turns = turns.Turns(worker_index)
+    num_parameters = models.num_parameters(model) if model.built else 0
+    my_turns = turns.Turns(worker_index, num_parameters)
     while my_turns.goes_on():
         train_step(batches)
     os._exit(0)  # At a normal exit the strategy's workers may wait for one that has left already.

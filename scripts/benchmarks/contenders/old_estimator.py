@@ -1,6 +1,7 @@
 """Training with tf.estimator itself, in TensorFlow 2.15, by MultiWorkerMirroredStrategy.
 
-python old_estimator.py WORK WORKER_INDEX, with TF_CONFIG and the Python of TensorFlow 2.15
+python old_estimator.py WORK WORKER_INDEX, with the Python of TensorFlow 2.15, and with TF_CONFIG;
+without it there is one worker and no strategy
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ def main() -> None:
     from mirrored_strategy import make_strategy
 
     v1 = tf.compat.v1
-    strategy = make_strategy()
-    num_workers = strategy.num_replicas_in_sync
+    strategy = make_strategy() if "TF_CONFIG" in os.environ else None
+    num_workers = strategy.num_replicas_in_sync if strategy else 1
 
-    def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str) -> Any:
+    def model_fn(features: Any, labels: Any, mode: str) -> Any:
         model = models.make_model(name)
         # The strategy adds gradients up.
         loss = models.loss_of(model, features, labels) / num_workers
@@ -39,7 +40,10 @@ def main() -> None:
 
     class TakeTurns(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         def after_create_session(self, session: Any, coord: Any) -> None:
-            self.turns = turns.Turns(worker_index)
+            # Of several replicas a variable is a list of copies; there is one in each worker.
+            shapes = [variable.shape for variable in v1.trainable_variables()]
+            num_parameters = sum(shape.num_elements() for shape in shapes)
+            self.turns = turns.Turns(worker_index, num_parameters)
             self.turns.goes_on()
 
         def after_run(self, run_context: Any, run_values: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import work as works
 from torch import nn
+from torch.nn import functional
 
 
 def make_model(name: str) -> nn.Module:
@@ -15,25 +16,47 @@ def make_model(name: str) -> nn.Module:
     Images are [batch, channels, height, width] and lie in memory with their channels last, as
     PyTorch's performance guide has it for convolutions on CPUs.
     """
-    return _BUILDERS[name]().to(memory_format=torch.channels_last)
+    if name in (works.RESNET_20, works.BERT_MINI):
+        import torch_applications
+
+        model = torch_applications.make_model(name)
+    else:
+        model = _BUILDERS[name]()
+    return model.to(memory_format=torch.channels_last)
 
 
-def make_batch(name: str, worker_index: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns one batch of the worker's, in memory."""
+def loss_of(model: nn.Module, features: Any, labels: Any) -> torch.Tensor:
+    """Returns the mean loss of a batch; over words, and over sentences, where it has both."""
+    logits = model(features)
+    if isinstance(logits, dict):
+        words = functional.cross_entropy(logits["words"].flatten(0, 1), labels["words"].flatten())
+        return words + functional.cross_entropy(logits["sentences"], labels["sentences"])
+    return functional.cross_entropy(logits, labels)
+
+
+def make_batch(name: str, worker_index: int) -> tuple[Any, Any]:
+    """Returns one batch of the worker's, in memory; words and labels are int64."""
     features, labels = works.make_batch(works.WORKS[name], worker_index)
+    if isinstance(features, dict):
+        return _as_int64(features), _as_int64(labels)
     tensor = torch.from_numpy(features)
     if tensor.ndim == 4:  # [batch, height, width, channels]
         tensor = tensor.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
     return tensor, torch.from_numpy(labels)
 
 
+def _as_int64(arrays: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array).long() for name, array in arrays.items()}
+
+
 def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
     """Returns the work's optimizer."""
-    rate = works.LEARNING_RATE
+    # Its documentation calls the fused updates the fastest; they do not take sparse gradients.
+    common = {"lr": works.LEARNING_RATE, "fused": name != works.EMBEDDING}
     optimizers: dict[str, Any] = {
-        "adam": lambda: torch.optim.Adam(model.parameters(), rate),
-        "momentum": lambda: torch.optim.SGD(model.parameters(), rate, momentum=0.9),
-        "sgd": lambda: torch.optim.SGD(model.parameters(), rate),
+        "adam": lambda: torch.optim.Adam(model.parameters(), **common),
+        "momentum": lambda: torch.optim.SGD(model.parameters(), momentum=0.9, **common),
+        "sgd": lambda: torch.optim.SGD(model.parameters(), **common),
     }
     return optimizers[works.WORKS[name].optimizer]()
 

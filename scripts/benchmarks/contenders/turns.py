@@ -6,8 +6,10 @@ of JSON.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import re
 import resource
 import socket
 import time
@@ -25,6 +27,13 @@ def pin_to_own_core(worker_index: int) -> None:
         os.sched_setaffinity(0, {cores[worker_index % len(cores)]})
 
 
+def pin_to_all_cores() -> None:
+    """Lets this process run on the cores of all workers. Call it before threads are made."""
+    cores = {int(core) for core in os.environ.get(CORES_VARIABLE, "").split(",") if core}
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
 class Turns:
     """The turns of this worker.
 
@@ -32,16 +41,18 @@ class Turns:
 
     Args:
       worker_index: Which worker of the contender this is.
+      num_parameters: Trainable values of its model, where contenders are compared by them.
     """
 
-    def __init__(self, worker_index: int) -> None:
+    def __init__(self, worker_index: int, num_parameters: int = 0) -> None:
         self._connection = socket.socket(socket.AF_UNIX)
         self._connection.connect(os.environ[SOCKET_VARIABLE])
         self._lines = self._connection.makefile("r")
         self._left = 0
         self._is_in_turn = False
         self._has_ended = False
-        self._say({"worker": worker_index, "pid": os.getpid()})
+        self._bytes_at_rest: int | None = None
+        self._say({"worker": worker_index, "pid": os.getpid(), "parameters": num_parameters})
 
     def goes_on(self) -> bool:
         """Says whether to do another step. Between turns it waits for the next one."""
@@ -51,8 +62,10 @@ class Turns:
             if self._is_in_turn:
                 self._report()
             line = self._lines.readline()
-            self._left = json.loads(line)["steps"] if line else 0
+            message = json.loads(line or '{"steps": 0}')
+            self._left = message["steps"]
             self._is_in_turn = True
+            self._bytes_at_rest = forget_peak() if message.get("watches_memory") else None
             self._cpu_start_s, self._start_s = time.process_time(), time.perf_counter()
         if self._left == 0:  # The benchmark is over, or gone.
             self._has_ended = True
@@ -63,7 +76,10 @@ class Turns:
     def _report(self) -> None:
         seconds = time.perf_counter() - self._start_s
         cpu_seconds = time.process_time() - self._cpu_start_s
-        self._say({"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": peak_bytes()})
+        report = {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": peak_bytes()}
+        if self._bytes_at_rest is not None:
+            report["step_bytes"] = memory_bytes("VmHWM") - self._bytes_at_rest
+        self._say(report)
 
     def _say(self, message: dict[str, Any]) -> None:
         self._connection.sendall((json.dumps(message) + "\n").encode())
@@ -72,6 +88,22 @@ class Turns:
 def peak_bytes() -> int:
     """Returns the most memory that this process has had so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def forget_peak() -> int:
+    """Starts to look for the peak of a step; returns the memory in use between two steps, in bytes.
+
+    Free memory of the C library goes back to the system first, so that a step asks for it again.
+    """
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # The highest VmRSS so far: VmHWM (proc(5)).
+    return memory_bytes("VmRSS")
+
+
+def memory_bytes(name: str) -> int:
+    """Returns a figure of /proc/self/status: "VmRSS", or "VmHWM", its highest value."""
+    (kilobytes,) = re.findall(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+    return int(kilobytes) * 1024
 
 
 def write_failure(error: BaseException) -> None:

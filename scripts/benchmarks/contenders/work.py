@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,8 @@ class Work:
       steps_per_turn: So many take about half a second.
       feature_shape: Of one sample.
       vocabulary: Features are integers below this; 0 for float32 features in 0..1.
+      num_masks: Words to guess in each sequence; 0 for a class to find.
+      batch_size: Samples a worker and step.
     """
 
     title: str
@@ -27,6 +30,8 @@ class Work:
     steps_per_turn: int
     feature_shape: tuple[int, ...]
     vocabulary: int = 0
+    num_masks: int = 0
+    batch_size: int = BATCH_SIZE
 
 
 LEARNING_RATE = 0.001
@@ -41,6 +46,12 @@ EMBEDDING_SIZE = 64
 RESNET_GROUPS = (16, 32, 64)
 RESNET_BLOCKS = 3
 
+# The real models: examples/cnn's with --model-size 20, whose shortcuts have no weights, and the
+# preset mini_128 of examples/bert. The class is the next sentence's there.
+RESNET_20, BERT_MINI = "resnet-20", "bert-mini"
+BERT_HIDDEN, BERT_LAYERS, BERT_HEADS, BERT_INNER = 256, 4, 4, 1024
+BERT_POSITIONS, BERT_EPSILON = 512, 1e-3
+
 WORKS = {
     CNN: Work(title="CNN, 1.4 MB", optimizer="adam", steps_per_turn=100, feature_shape=(28, 28, 1)),
     MLP: Work(title="MLP, 33 MB", optimizer="sgd", steps_per_turn=10, feature_shape=(784,)),
@@ -54,20 +65,62 @@ WORKS = {
         feature_shape=(32,),
         vocabulary=200_000,
     ),
+    RESNET_20: Work(
+        title="ResNet-20", optimizer="momentum", steps_per_turn=4, feature_shape=(32, 32, 3)
+    ),
+    BERT_MINI: Work(
+        title="BERT mini",
+        optimizer="adam",
+        steps_per_turn=2,
+        feature_shape=(128,),
+        vocabulary=30_522,
+        num_masks=20,
+        batch_size=8,
+    ),
 }
 
 
-def make_batch(work: Work, worker_index: int) -> tuple[np.ndarray, np.ndarray]:
+def make_batch(work: Work, worker_index: int) -> tuple[Any, Any]:
     """Returns one batch, the same in every run: what is in it does not change a step's time.
 
     Returns:
-      features [64, ...] float32 in 0..1, or int64 below the vocabulary; labels [64] int64.
+      features [batch, ...] float32 in 0..1, or int64 below the vocabulary; labels [batch] int64.
+      With masks a dict of each: see `_make_text`.
     """
     random = np.random.default_rng(worker_index)
-    shape = (BATCH_SIZE, *work.feature_shape)
+    shape = (work.batch_size, *work.feature_shape)
+    if work.num_masks:
+        return _make_text(work, random)
     features = (
         random.integers(0, work.vocabulary, shape)
         if work.vocabulary
         else random.random(shape, np.float32)
     )
-    return np.asarray(features), random.integers(0, NUM_CLASSES, BATCH_SIZE)
+    return np.asarray(features), random.integers(0, NUM_CLASSES, work.batch_size)
+
+
+def _make_text(work: Work, random: np.random.Generator) -> tuple[Any, Any]:
+    """Returns sequences of two sentences with words to guess, all int32.
+
+    Returns:
+      features: words, segments and mask (1 for a word, 0 for padding) [batch, sequence]; positions
+        of the words to guess [batch, masks].
+      labels: words [batch, masks]; sentences, 1 where the second follows the first, [batch].
+    """
+    batch, (length,) = work.batch_size, work.feature_shape
+    positions = [random.choice(length, work.num_masks, replace=False) for _ in range(batch)]
+    features = {
+        "words": random.integers(0, work.vocabulary, (batch, length)),
+        "segments": np.tile(np.arange(length) >= length // 2, (batch, 1)),
+        "mask": np.ones((batch, length)),
+        "positions": np.sort(positions, axis=1),
+    }
+    labels = {
+        "words": random.integers(0, work.vocabulary, (batch, work.num_masks)),
+        "sentences": random.integers(0, 2, batch),
+    }
+    return _as_int32(features), _as_int32(labels)
+
+
+def _as_int32(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: array.astype(np.int32) for name, array in arrays.items()}

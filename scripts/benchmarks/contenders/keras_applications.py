@@ -1,0 +1,96 @@
+"""The models of examples/cnn and examples/bert in Keras 2, from its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+import work as works
+
+layers = tf.keras.layers
+
+
+def make_model(name: str) -> Any:
+    """Returns ResNet-20 or BERT mini; see `keras_models.make_model`."""
+    return _make_resnet() if name == works.RESNET_20 else _make_bert()
+
+
+def _make_resnet() -> Any:
+    """Returns ResNet-20 for 32x32 images; its shortcuts leave pixels out and add zeros."""
+
+    def convolve(x: tf.Tensor, filters: int, stride: int) -> tf.Tensor:
+        x = layers.Conv2D(filters, 3, stride, padding="same", use_bias=False)(x)
+        return layers.BatchNormalization()(x)
+
+    image = tf.keras.Input(works.WORKS[works.RESNET_20].feature_shape)
+    x = layers.ReLU()(convolve(image, works.RESNET_GROUPS[0], 1))
+    for group, filters in enumerate(works.RESNET_GROUPS):
+        for block in range(works.RESNET_BLOCKS):
+            stride = 2 if group > 0 and block == 0 else 1
+            inner = convolve(layers.ReLU()(convolve(x, filters, stride)), filters, 1)
+            if stride > 1:
+                added = filters - x.shape[-1]
+                x = tf.pad(x[:, ::2, ::2], [[0, 0], [0, 0], [0, 0], [0, added]])
+            x = layers.ReLU()(layers.Add()([inner, x]))  # [batch, height, width, filters]
+    x = layers.GlobalAveragePooling2D()(x)
+    return tf.keras.Model(image, layers.Dense(works.NUM_CLASSES)(x))
+
+
+class _AddPositions(tf.keras.layers.Layer):  # type: ignore[misc]
+    """Adds a weight for each position to [batch, sequence, hidden]."""
+
+    def build(self, shape: tf.TensorShape) -> None:
+        self.table = self.add_weight("table", [works.BERT_POSITIONS, shape[-1]])
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return x + self.table[: x.shape[1]]
+
+
+class _Decoder(tf.keras.layers.Layer):  # type: ignore[misc]
+    """Finds words: the product with the embedding's weights, and a bias."""
+
+    def __init__(self, embedding: Any) -> None:
+        super().__init__()
+        self.embedding = embedding
+
+    def build(self, shape: tf.TensorShape) -> None:
+        self.bias = self.add_weight("bias", [self.embedding.input_dim])
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        # [batch, masks, hidden] -> [batch, masks, vocabulary]
+        return tf.matmul(x, self.embedding.embeddings, transpose_b=True) + self.bias
+
+
+def _gelu(x: tf.Tensor) -> tf.Tensor:
+    return tf.nn.gelu(x, approximate=True)
+
+
+def _make_bert() -> Any:
+    """Returns BERT mini from words to the logits of masked words and of the next sentence."""
+    work, hidden = works.WORKS[works.BERT_MINI], works.BERT_HIDDEN
+    norm: Callable[[], Any] = lambda: layers.LayerNormalization(epsilon=works.BERT_EPSILON)  # noqa: E731
+    (length,) = work.feature_shape
+    inputs = {
+        name: tf.keras.Input([size], dtype=tf.int32, name=name)
+        for name, size in {
+            "words": length,
+            "segments": length,
+            "mask": length,
+            "positions": work.num_masks,
+        }.items()
+    }
+    embedding = layers.Embedding(work.vocabulary, hidden)
+    x = embedding(inputs["words"]) + layers.Embedding(2, hidden)(inputs["segments"])
+    x = norm()(_AddPositions()(x))  # [batch, sequence, hidden]
+    mask = inputs["mask"][:, tf.newaxis]  # [batch, 1, sequence]
+    for _ in range(works.BERT_LAYERS):
+        attention = layers.MultiHeadAttention(works.BERT_HEADS, hidden // works.BERT_HEADS)
+        x = norm()(x + attention(x, x, attention_mask=mask))
+        inner = layers.Dense(works.BERT_INNER, activation=_gelu)(x)
+        x = norm()(x + layers.Dense(hidden)(inner))
+    masked = tf.gather(x, inputs["positions"], batch_dims=1)  # [batch, masks, hidden]
+    masked = norm()(layers.Dense(hidden, activation=_gelu)(masked))
+    pooled = layers.Dense(hidden, activation="tanh")(x[:, 0])
+    outputs = {"words": _Decoder(embedding)(masked), "sentences": layers.Dense(2)(pooled)}
+    return tf.keras.Model(inputs, outputs)

@@ -1,0 +1,108 @@
+"""Rounds of turns: all contenders are started first; then each takes one turn a round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from results import Options, quartiles
+from turn_taking import Contender, ContenderError, Running, Turn, running
+
+
+def _accept_all(run: Running) -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Race:
+    """The contenders of a table.
+
+    Attributes:
+      label: For lines of progress, and for those who are left out.
+      contenders: Those to start, in the order of their turns. Each is started before the next one
+        is asked for, since its ports may be taken later.
+      steps: Of a turn.
+      needed: The contender without which nothing can be said of the others.
+      why_missing: Says in a line why a contender cannot be started; None if it can.
+      check: Raises a ContenderError if a contender that has started is not comparable.
+    """
+
+    label: str
+    contenders: Iterable[Contender]
+    steps: int
+    needed: str
+    why_missing: Callable[[str], str | None]
+    check: Callable[[Running], None] = _accept_all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The turns of those who took part to the end, by name.
+
+    Attributes:
+      turns: One a round.
+      missing: Those who were left out, each with the reason.
+    """
+
+    turns: dict[str, list[Turn]] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+
+def take_rounds(race: Race, options: Options) -> Found:
+    """Starts the contenders, and lets them take turns.
+
+    A contender that cannot be had, does not start or ends early is named and left out.
+
+    Raises:
+      ContenderError: If the one that is needed fails.
+    """
+    found = Found()
+    with ExitStack() as stack:
+        runs: dict[str, Running] = {}
+        for contender in race.contenders:
+            options.say(f"{race.label}, starting {contender.name}")
+            try:
+                runs[contender.name] = _start(race, contender, options, stack)
+            except ContenderError as error:
+                _leave_out(contender.name, error, race, options, found)
+        found.turns.update({name: [] for name in runs})
+        for number in range(options.rounds):
+            options.say(f"{race.label}, round {number + 1} of {options.rounds}")
+            for name in list(found.turns):
+                try:
+                    found.turns[name].append(runs[name].take_turn(race.steps))
+                except ContenderError as error:
+                    _leave_out(name, error, race, options, found)
+                    del found.turns[name]
+        options.say(f"{race.label}, ms a step: {_medians(found.turns)}")
+    return found
+
+
+def _start(race: Race, contender: Contender, options: Options, stack: ExitStack) -> Running:
+    """Starts a contender and lets it warm up, in a turn that does not count."""
+    if reason := race.why_missing(contender.name):
+        raise ContenderError(reason)
+    with ExitStack() as own:
+        run = own.enter_context(running(contender, options.cores))
+        race.check(run)
+        run.take_turn(race.steps)
+        stack.push(own.pop_all())
+    return run
+
+
+def _leave_out(
+    name: str, error: ContenderError, race: Race, options: Options, found: Found
+) -> None:
+    if name == race.needed:
+        raise error
+    is_absent = race.why_missing(name) is not None  # whatever the model
+    found.missing.append(str(error) if is_absent else f"{race.label}: {error}")
+    options.say(f"left out: {found.missing[-1]}")
+
+
+def _medians(turns: Mapping[str, list[Turn]]) -> str:
+    return "; ".join(
+        f"{name} {1e3 * quartiles([turn.seconds for turn in own])[1]:.2f}"
+        for name, own in turns.items()
+    )
