@@ -58,7 +58,7 @@ def make_part(found: Mapping[str, Times], num_cores: int, missing: tuple[str, ..
             "messages and moved are those of the shape in which an engine adds gradients: two "
             "rounds with owners over gRPC; over MPI a ring or recursive doubling, whichever "
             "predicts better. The error of a formula is the largest over numbers of workers that "
-            f"it has not seen. Above {_percent(LARGEST_ERROR)} only what was measured is shown."
+            f"it has not seen. Above {percent(LARGEST_ERROR)} only what was measured is shown."
         ),
         tables=(
             _measured_table(found, shown, workers, num_cores, crowding),
@@ -150,8 +150,8 @@ def _constants_table(fits: Mapping[str, Fit]) -> Table:
                 f"{1e9 * model.local_s_per_byte:.2f} ms",
                 f"{1e3 * model.latency_s:.3f} ms",
                 wire,
-                _percent(fit.median_error),
-                _percent(fit.left_out_error),
+                percent(fit.median_error),
+                percent(fit.left_out_error),
             )
         )
     return Table(
@@ -176,7 +176,7 @@ def _drawn_table(fits: Mapping[str, Fit]) -> Table:
             TITLES[engine],
             megabytes(size),
             *(
-                f"{1e3 * fit.model.step_s(n, size):,.0f}; {_percent(fit.model.efficiency(n, size))}"
+                f"{1e3 * fit.model.step_s(n, size):,.0f}; {percent(fit.model.efficiency(n, size))}"
                 for n in TABLE_WORKERS
             ),
         )
@@ -198,7 +198,7 @@ def _drawn_table(fits: Mapping[str, Fit]) -> Table:
     )
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     if share == math.inf:
         return "unknown"
     return f"{100 * share:.{0 if share >= 0.1 else 1}f} %"

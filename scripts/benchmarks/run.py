@@ -173,6 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     # A file has no width; lines for one are not folded as narrowly as rich would.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
+    sys.path.append(str(CONTENDERS))  # What contenders train is described there.
     file = arguments.from_json or arguments.json
     try:
         records = read_records(file) if file.exists() else {}
@@ -207,7 +208,6 @@ def measure_parts(
     from results import Options
     from screen import show_part
 
-    sys.path.append(str(CONTENDERS))  # What contenders train is described there.
     options = Options(
         rounds=arguments.rounds,
         models=arguments.models,
@@ -252,6 +252,7 @@ def measure_part(name: str, options: Options) -> Record:
 
 def publish(records: dict[str, Record], arguments: argparse.Namespace, console: Console) -> None:
     """Writes the pictures, the page and its appendix, of everything that was ever measured."""
+    import application_growth
     import plots
     import report
 
@@ -266,6 +267,7 @@ def publish(records: dict[str, Record], arguments: argparse.Namespace, console: 
     appendix = output.with_stem(f"{output.stem}-appendix")
     output.write_text(report.page(ordered, pictures, appendix.name), encoding="utf-8")
     appendix.write_text(report.document(ordered, output.name), encoding="utf-8")
+    application_growth.write(ordered, output.parent)
     console.print(f"Written: {output}, {appendix.name}", markup=False, soft_wrap=True)
 
 
