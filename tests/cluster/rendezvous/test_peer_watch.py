@@ -154,3 +154,57 @@ def test_a_process_that_nothing_interrupts_is_ended_with_the_same_line(interrupt
     ended = subprocess.run(command, capture_output=True, text=True, timeout=50)
     assert (ended.returncode, ended.stdout) == (LOST_WORKER, "")
     assert ended.stderr == f"WorkerLostError: {LINE}\n"
+
+
+# The processes share a pipe: "joined" from each, then the line of each that has noticed a loss.
+_MANY = """
+import os, signal, sys, threading
+from tfdist.cluster import Cluster, PeerWatch, WorkerLostError
+from tfdist.cluster.rendezvous.meeting import join
+cluster = Cluster(jobs={"worker": tuple(f"localhost:{port}" for port in sys.argv[2:])})
+read, write = os.pipe()
+
+def watch(index):
+    membership = join(cluster, cluster.workers[index], say=lambda line: None)
+    os.write(write, f"joined {index} {threading.active_count()}\\n".encode())
+    interrupted = threading.Event()
+    try:
+        with PeerWatch(membership) as peers:
+            peers.start(interrupted.set)
+            assert interrupted.wait(15.0)
+            raise RuntimeError("the session was closed")
+    except WorkerLostError as error:
+        os.write(write, f"{error}\\n".encode())
+
+pids = []
+for index in range(cluster.num_workers):
+    pids.append(os.fork())
+    if not pids[-1]:
+        try:
+            watch(index)
+        finally:
+            os._exit(0)
+os.close(write)
+with os.fdopen(read) as lines:
+    for _ in pids:
+        print(next(lines), end="", flush=True)
+    os.kill(pids[int(sys.argv[1])], signal.SIGKILL)
+    print(*lines, sep="", end="")
+for pid in pids:
+    os.waitpid(pid, 0)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("killed", [0, 11])
+def test_each_of_many_workers_names_the_one_that_was_killed_and_has_one_more_thread(
+    free_ports: Callable[[int], list[int]], killed: int
+) -> None:
+    ports = free_ports(20)
+    command = [sys.executable, "-c", _MANY, str(killed), *map(str, ports)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
+    lines = ended.stdout.splitlines()
+    assert sorted(lines[:20]) == sorted(f"joined {index} 2" for index in range(20))
+    lost = f"worker {killed} (localhost:{ports[killed]})"
+    line = f"Lost {lost} while training: its process has ended. See its output for the cause."
+    assert lines[20:] == [line] * 19

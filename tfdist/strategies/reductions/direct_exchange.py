@@ -88,7 +88,7 @@ from tfdist.strategies.reductions import early_reduction
 # A worker can be one step ahead of another one and never two: it waits for the other's gradients.
 _QUEUE_CAPACITY = 2
 # The least size of a share: a message costs about as much as copying this.
-_LEAST_SHARE_BYTES = 512 << 10
+_LEAST_SHARE_BYTES = 1 << 20
 # Sums of up to this size have an owner over any network.
 _FEW_BYTES = 64 << 10
 

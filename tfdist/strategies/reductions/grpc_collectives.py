@@ -21,6 +21,12 @@ from tfdist.strategies.reductions.engine import Collectives, NoCollectives
 # A message costs about as much as copying 1 MB into a bucket and out again.
 _BUCKET_SIZE_BYTES = 1 << 20
 _THRESHOLD_BYTES = 512 << 10
+# n workers send 2 (n - 1) messages for a bucket and make n copies of it. So from three workers on
+# larger buckets are better, and larger gradients are worth a copy.
+_LARGE_BUCKET_SIZE_BYTES = 4 << 20
+_LARGE_THRESHOLD_BYTES = 1 << 20
+# A slice of a vector shares its memory where it begins and ends at multiples of 64 bytes.
+_ALIGNED_ELEMENTS = 16
 
 # A message of gRPC ends at 2 GB, with what protobuf puts around its tensor.
 _PIECE_SIZE_BYTES = 1 << 30
@@ -44,13 +50,14 @@ class GrpcCollectives:
       group_key: The number of the group of workers, equal in all its members.
     """
 
-    bucket_size_bytes = _BUCKET_SIZE_BYTES
-    threshold_bytes = _THRESHOLD_BYTES
     piece_size_bytes = _PIECE_SIZE_BYTES
 
     def __init__(self, num_workers: int, worker_index: int, group_key: int = _ALL_WORKERS) -> None:
         self.num_workers = num_workers
         self.worker_index = worker_index
+        is_large = num_workers > 2
+        self.bucket_size_bytes = _LARGE_BUCKET_SIZE_BYTES if is_large else _BUCKET_SIZE_BYTES
+        self.threshold_bytes = _LARGE_THRESHOLD_BYTES if is_large else _THRESHOLD_BYTES
         self._group_key = group_key
         # The collectives of the graph that is being built; None while none are noted.
         self._noted: list[Collective] | None = None
@@ -108,9 +115,15 @@ class GrpcCollectives:
     def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         if len(tensors) == 1:
             return [self._in_pieces(self._reduce, tensors[0], name)]
-        flat = tf.concat([tf.reshape(t, [-1]) for t in tensors], axis=0)  # [elements]
-        parts = tf.split(self._reduce(flat, name), [tf.size(t) for t in tensors])
-        return [tf.reshape(part, tf.shape(t)) for part, t in zip(parts, tensors, strict=True)]
+        # Those of aligned sizes first, so that most slices of the sum need no copy.
+        order = sorted(range(len(tensors)), key=lambda i: not _is_aligned(tensors[i]))
+        flat = tf.concat([tf.reshape(tensors[i], [-1]) for i in order], axis=0)  # [elements]
+        total, start, sums = self._reduce(flat, name), tf.constant(0), list(tensors)
+        for i in order:
+            size = tf.size(tensors[i])
+            sums[i] = tf.reshape(tf.slice(total, [start], [size]), tf.shape(tensors[i]))
+            start += size
+        return sums
 
     def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
         """Sums tensors of zeros in which each worker has filled in its own rows.
@@ -197,6 +210,11 @@ class GrpcCollectives:
             name=name,
         )
         return total, key
+
+
+def _is_aligned(tensor: tf.Tensor) -> bool:
+    elements = tensor.shape.num_elements()
+    return elements is not None and elements % _ALIGNED_ELEMENTS == 0
 
 
 def _new_key(group_key: int, name: str) -> int:
