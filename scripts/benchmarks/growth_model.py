@@ -27,7 +27,7 @@ _FEWEST = 2  # numbers of workers, and sizes, to tell the constants apart
 
 
 class Shape(Enum):
-    """How workers add their gradients.
+    """Ways in which workers add their gradients.
 
     RING: each passes a share of the gradients to its neighbour, 2(n-1) times (Patarasuk and Yuan,
       2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations").
@@ -114,7 +114,7 @@ class Fit:
 
     @property
     def holds(self) -> bool:
-        """Whether it may be shown."""
+        """True if it may be shown."""
         return self.left_out_error <= LARGEST_ERROR
 
 

@@ -84,10 +84,11 @@ def draw_growth(data: Mapping[str, Any], folder: Path) -> list[Drawn]:
                 for n, times in data["step_seconds"][engine][size].items()
             }
             label = megabytes(int(size))
-            for axis, scale in ((top, lambda t, _: t), (bottom, lambda t, first: 100 * first / t)):
-                for values, style in ((line, "-"), (points, "o")):
-                    scaled = [scale(t, values[min(values)]) for t in values.values()]
-                    axis.plot(list(values), scaled, style, color=colour, markersize=5)
+            for values, style in ((line, "-"), (points, "o")):
+                workers, times = list(values), list(values.values())
+                shares = [100 * times[0] / one for one in times]
+                top.plot(workers, times, style, color=colour, markersize=5)
+                bottom.plot(workers, shares, style, color=colour, markersize=5)
             top.plot([], [], color=colour, label=label)
         top.set(title=f"tfdist over {TITLES[engine]}", xscale="log", yscale="log")
         bottom.set(xlabel="workers", ylim=(0, 105))

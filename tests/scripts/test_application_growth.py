@@ -19,7 +19,7 @@ MODEL = StepModel(
 
 @pytest.fixture
 def records(tmp_path: Path) -> dict[str, Record]:
-    """What is read from a file with both parts."""
+    """Both parts, as they are read from a file."""
     times = {
         size: {n: [MODEL.step_s(n, size, num_cores=2)] for n in (1, 2, 3, 4, 8)}
         for size in growth_figures.SIZES
