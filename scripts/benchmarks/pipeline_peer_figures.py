@@ -24,8 +24,8 @@ ABOUT = (
     "the 4 layers of BERT mini's encoder. Both stages have half of the blocks, in every library. "
     "The ideal is 2m/(m+1) times as fast as one core. PyTorch's are those of "
     "torch.distributed.pipelining, a process for each stage, over gloo. Memory is the most of a "
-    "step beyond that between two steps, of all processes, once, with m = 16 and with the C "
-    "library's allocator: kept activations, gradients and buffers."
+    "step beyond that between two steps, of all processes: kept activations, gradients and "
+    "buffers, in the least of four steps with m = 16 and with the C library's allocator."
 )
 
 Times = Mapping[str, Sequence[float]]
