@@ -141,6 +141,7 @@ class MultiWorkerStrategy(BaseStrategy):
                 local_index = self.cluster.local_index(self.task)
                 num_workers = self.cluster.num_workers
                 if num_workers > 1:
+                    keep_memory(os.environ)  # Before TensorFlow's threads have arenas.
                     collectives = GrpcCollectives(num_workers, self.cluster.worker_index(self.task))
                     full_name = _full_name(self.task)
                     if self.cluster.address(self.task) not in _SERVERS:
@@ -195,7 +196,6 @@ class MultiWorkerStrategy(BaseStrategy):
         # A call to a lost worker fails at once. Otherwise closing a session that has ops on that
         # worker would wait without limit.
         os.environ.setdefault("GRPC_FAIL_FAST", "true")
-        keep_memory(os.environ)
         jobs = {job: list(a) for job, a in cluster.jobs.items() if job != "evaluator"}
         try:
             server = tf.distribute.Server(

@@ -4,10 +4,12 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from tfdist.cluster import Cluster, RendezvousError, Task, wait_for_servers
+from tfdist.cluster.rendezvous import sockets
 
 MakeCluster = Callable[[int], Cluster]
 
@@ -71,3 +73,14 @@ def test_a_server_that_starts_late_is_waited_for(local_cluster: MakeCluster) -> 
     with serve(cluster, 1):
         waiting.join(10.0)
         assert not waiting.is_alive()
+
+
+def test_tries_follow_each_other_closely_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append)
+    monkeypatch.setattr(sockets, "time", clock)
+    patience = sockets.Patience(limit_s=300.0, report_every_s=5.0)
+    for _ in range(30):
+        patience.pause()
+    assert sum(pauses[:5]) < 0.1
+    assert pauses[-1] == max(pauses) == 0.2

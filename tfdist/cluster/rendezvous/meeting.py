@@ -41,7 +41,6 @@ from tfdist.process import endings
 
 # The chief knows more than the others, so its error should come before theirs.
 _GRACE_S = 1.0
-_RETRY_S = 0.2
 
 
 def print_to_stderr(line: str) -> None:
@@ -157,7 +156,7 @@ def wait_for_servers(
         if patience.report_is_due():
             server = f"the TensorFlow server of {missing}"
             say(waiting_line(server, patience.waited_s, patience.limit_s, problem))
-        time.sleep(_RETRY_S)
+        patience.pause()
 
 
 def _join(
@@ -185,7 +184,7 @@ def _join(
             raise AbsentWorkerError(missing_error(chief, patience.limit_s, problem))
         if patience.report_is_due():
             say(waiting_line(chief, patience.waited_s, patience.limit_s, problem))
-        time.sleep(_RETRY_S)
+        patience.pause()
 
 
 def _follow(

@@ -12,6 +12,7 @@ from tfdist.cluster.tasks import is_loopback, split_address
 
 # The longest wait before this process looks at its clock again.
 POLL_S = 0.1
+_MAX_PAUSE_S = 0.2
 # Long enough for one lost packet: Linux repeats the first packet of a connection after 1 s.
 _CONNECT_LIMIT_S = 2.0
 # A host that does not answer is lost after so long: TCP's limit for what is sent, and for probes.
@@ -34,6 +35,10 @@ class Patience:
     def waited_s(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self._start
+
+    def pause(self) -> None:
+        """Sleeps before the next try: from 10 ms, as workers start together, up to 0.2 s."""
+        time.sleep(min(0.01 + self.waited_s / 4, _MAX_PAUSE_S))
 
     def is_over(self, grace_s: float = 0.0) -> bool:
         """Returns whether the limit and `grace_s` beyond it have passed."""

@@ -3,16 +3,20 @@
 The GNU C library gives large blocks back to the system as soon as they are free. A step with 33 MB
 of gradients over gRPC then asked for 4,100 pages again, each of which the system clears. With the
 memory kept the step took 1.74 instead of 1.92 times the ideal (`docs/performance.md`).
+
+What is kept in one arena is of no use to threads of another one, and the library makes up to eight
+arenas for a core. So there is at most one for each core.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from collections.abc import Mapping
 
 # malloc.h of the GNU C library; mallopt(3).
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _NEVER = -1
 _LARGEST_MMAP_THRESHOLD = 32 << 20  # The largest allowed on 64-bit systems.
 _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
@@ -25,13 +29,17 @@ def keep_memory(environ: Mapping[str, str]) -> bool:
     other C libraries than GNU's.
     """
     is_told = any(name in environ for name in _VARIABLES)
-    return not (is_told or "glibc.malloc" in environ.get("GLIBC_TUNABLES", "")) and _keep()
+    if is_told or "glibc.malloc" in environ.get("GLIBC_TUNABLES", ""):
+        return False
+    return _keep(limits_arenas="MALLOC_ARENA_MAX" not in environ)
 
 
 @functools.cache
-def _keep() -> bool:
+def _keep(*, limits_arenas: bool) -> bool:
     library = ctypes.CDLL(None)
     if not (hasattr(library, "gnu_get_libc_version") and hasattr(library, "mallopt")):
         return False
+    if limits_arenas:
+        library.mallopt(_M_ARENA_MAX, len(os.sched_getaffinity(0)))
     can_use_again = library.mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
     return bool(library.mallopt(_M_TRIM_THRESHOLD, _NEVER) and can_use_again)
