@@ -91,6 +91,71 @@ def test_workers_get_directly_what_they_get_around_the_ring(
     np.testing.assert_array_equal(got[10], 2 * own[0][6])
 
 
+def _gather_with_sums() -> dict[str, Any]:
+    """Sums and gathers of one step, whose small messages may be shared; returns all values."""
+    import numpy as np
+    import tensorflow as tf
+    import tensorflow.compat.v1 as v1
+
+    from tfdist.strategies import MultiWorkerStrategy
+
+    strategy = MultiWorkerStrategy()
+    collectives = strategy.extended.collectives
+    index = collectives.worker_index
+    random = np.random.RandomState(index)
+    # Worker 0 has no rows of the first table; some numbers do not fit into 32 bits.
+    rows = [3 * index, 5 - index]
+    own = [
+        random.randn(3, 5).astype(np.float32),
+        random.randint(0, 2**60, rows[0]),
+        random.randn(rows[0], 7).astype(np.float32),
+        random.randint(0, 2**31 - 1, rows[1]).astype(np.int32),
+        np.float32(random.randn()),
+    ]
+    with tf.Graph().as_default():
+        strategy.note_collectives()
+        given = [tf.Variable(x).read_value() for x in own]
+        got = [
+            collectives.sum([given[0]], "gradients")[0],
+            collectives.gather(given[1], "indices_1"),
+            collectives.gather(given[2], "rows_1"),
+            collectives.gather(given[3], "indices_2"),
+            collectives.sum([given[4]], "loss")[0],
+        ]
+        strategy.exchange_directly(got)
+        leave = collectives.sum([tf.constant(1.0)], "leave")
+        config = strategy.update_config_proto(v1.ConfigProto(), sees_all_workers=True)
+        with v1.Session(strategy.master, config=config) as session:
+            session.run(v1.global_variables_initializer())
+            options = v1.RunOptions(output_partition_graphs=True)
+            metadata = v1.RunMetadata()
+            session.run(got, options=options, run_metadata=metadata)
+            values = session.run(got)
+            session.run(leave)
+    ops = [node.op for graph in metadata.partition_graphs for node in graph.node]
+    return {"own": own, "got": values, "received": ops.count("QueueDequeueV2")}
+
+
+@pytest.mark.parametrize("num_workers", [2, 3])
+def test_of_two_workers_indices_travel_with_the_small_sums_and_rows_by_themselves(
+    fake_cluster: Any, num_workers: int
+) -> None:
+    workers = fake_cluster.run(_gather_with_sums, num_workers=num_workers)
+    for worker in workers:
+        for i, value in enumerate(worker["got"]):
+            of_all = [np.asarray(one["own"][i]) for one in workers]
+            is_sum = i in (0, 4)
+            expected = np.sum(of_all, axis=0) if is_sum else np.concatenate(of_all)
+            assert value.dtype == expected.dtype
+            if is_sum:
+                np.testing.assert_allclose(value, expected, rtol=1e-6)
+            else:
+                np.testing.assert_array_equal(value, expected)
+            assert np.asarray(value).tobytes() == np.asarray(workers[0]["got"][i]).tobytes()
+    if num_workers == 2:
+        assert [worker["received"] for worker in workers] == [2, 2]
+
+
 @pytest.fixture
 def train(collect_log: Callable[[], list[str]]) -> Callable[..., dict[str, Any]]:
     """A function that trains a few steps in a worker, and returns its ops and variables."""

@@ -237,8 +237,8 @@ class MultiWorkerStrategy(BaseStrategy):
         together (see `reductions.direct_exchange`). Every worker must call it.
 
         Args:
-          needed: Tensors and operations that every step runs, on every worker: the small sums that
-            these depend on share a message.
+          needed: Tensors and operations that every step runs, on every worker: the small sums, and
+            indices of sparse gradients, that these depend on share a message.
         """
         if self._may_exchange_directly():
             assert self.cluster is not None

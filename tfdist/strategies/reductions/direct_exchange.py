@@ -26,7 +26,8 @@ Order of events
                                               (result)
 
    It happens so late because it needs to see the whole graph: all collectives are exchanged or
-   none (below), and small sums share a message if none depends on another (`buckets.group_sums`).
+   none (below), and small sums share a message if none depends on another (`buckets.group_sums`);
+   between two workers also the indices of sparse gradients.
 
 3. *Step.* Two workers. A queue stands on the host of the worker that sends; the other one's dequeue
    runs there, and its output crosses the network:
@@ -133,13 +134,15 @@ class DirectExchange:
 
         Args:
           messages: The collectives of each message. Several are sums of one dtype, with fully known
-            shapes.
+            shapes; between two workers gathers of [rows] may be with them.
         """
         sizes = {sums[0].key: _num_bytes(sums) for sums in messages if sums[0].kind == "sum"}
         owners = assign_owners(sizes, len(self.hosts), on_one_machine=self.on_one_machine)
         for message in messages:
             with self._in_place_of(message[0]) as key:
-                if message[0].kind == "sum":
+                if len(message) > 1 and "gather" in {one.kind for one in message}:
+                    values = self._sums_and_gathers(message, key)
+                elif message[0].kind == "sum":
                     values = self._sums(message, key, owners[message[0].key])
                 else:
                     values = [getattr(self, f"_{message[0].kind}")(message[0].tensor, key)]
@@ -154,6 +157,38 @@ class DirectExchange:
         sizes = [s.tensor.shape.num_elements() for s in sums]
         parts = tf.split(self._sum(flat, key, owner), sizes)
         return [tf.reshape(part, s.tensor.shape) for part, s in zip(parts, sums, strict=True)]
+
+    def _sums_and_gathers(self, message: Sequence[Collective], key: str) -> list[tf.Tensor]:
+        """Returns the sums and gathers of one message between two workers.
+
+        The message has the bits of all tensors, behind the number of rows of each gather:
+
+            rows of gather 1    rows of gather 2    sum 1    gather 1    gather 2    sum 2
+            4 bytes             4 bytes             the tensors in the order of `message`
+        """
+        gathers = [one.tensor for one in message if one.kind == "gather"]  # [rows] each
+        rows = tf.stack([tf.shape(tensor)[0] for tensor in gathers])  # int32 [gathers]
+        parts = [_to_bytes(part) for part in (rows, *(one.tensor for one in message))]
+        own = tf.concat(parts, axis=0)  # [bytes of this worker]
+        both = self._all_to_all([own, own], key)
+        with tf.control_dependencies([both[self.index]]):  # Offered, or the other one would wait.
+            received = tf.identity(both[1 - self.index])  # [bytes of the other worker]
+        header = 4 * len(gathers)
+        their_rows = iter(tf.unstack(_to_numbers(received[:header], tf.int32), len(gathers)))
+        sizes = [
+            (next(their_rows) if one.kind == "gather" else one.tensor.shape.num_elements())
+            * one.tensor.dtype.size
+            for one in message
+        ]
+        _, *parts = tf.split(received, [header, *sizes])
+        return [self._combine(one, part) for one, part in zip(message, parts, strict=True)]
+
+    def _combine(self, one: Collective, data: tf.Tensor) -> tf.Tensor:
+        """Returns a collective's result, given the bytes of the other one of two workers."""
+        other = _to_numbers(data, one.tensor.dtype)  # [elements]
+        if one.kind == "sum":
+            return one.tensor + tf.reshape(other, one.tensor.shape)
+        return tf.concat([one.tensor, other] if self.index == 0 else [other, one.tensor], axis=0)
 
     @contextmanager
     def _in_place_of(self, collective: Collective) -> Iterator[str]:
@@ -267,6 +302,16 @@ class DirectExchange:
                 shared_name=f"{key}_from_{source}_to_{target}",
                 name=f"from_{source}_to_{target}",
             )
+
+
+def _to_bytes(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the bits of a tensor, uint8 [bytes]."""
+    return tf.reshape(tf.bitcast(tensor, tf.uint8), [-1])
+
+
+def _to_numbers(data: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Returns the numbers whose bits `_to_bytes` has returned, [numbers]."""
+    return tf.bitcast(tf.reshape(data, [-1, dtype.size]), dtype)
 
 
 def _num_bytes(sums: Sequence[Collective]) -> int | None:

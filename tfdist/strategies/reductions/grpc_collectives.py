@@ -86,8 +86,8 @@ class GrpcCollectives:
 
         Args:
           hosts: Full names of the workers' host devices, in the workers' order.
-          needed: Tensors and operations that every step runs, on every worker: the small sums that
-            these depend on share a message.
+          needed: Tensors and operations that every step runs, on every worker: the small sums, and
+            indices of sparse gradients, that these depend on share a message.
           on_one_machine: Whether all workers are on one machine.
         """
         noted = (self._noted or []) if self.can_exchange_directly else []
@@ -95,7 +95,7 @@ class GrpcCollectives:
         exchange = DirectExchange(
             hosts=tuple(hosts), index=self.worker_index, on_one_machine=on_one_machine
         )
-        together = _sums_together(noted, needed)
+        together = _in_shared_messages(noted, needed, len(hosts))
         alone = [[number] for number in sorted(set(range(len(noted))).difference(*together))]
         exchange.redirect([[noted[n] for n in numbers] for numbers in [*together, *alone]])
 
@@ -228,10 +228,15 @@ def _new_key(group_key: int, name: str) -> int:
     return key
 
 
-def _sums_together(
-    noted: Sequence[Collective], needed: Sequence[tf.Tensor | tf.Operation]
+def _in_shared_messages(
+    noted: Sequence[Collective], needed: Sequence[tf.Tensor | tf.Operation], num_workers: int
 ) -> list[list[int]]:
-    """Returns the numbers of the sums that share a message."""
+    """Returns the numbers of the collectives that share a message.
+
+    These are small sums and, between two workers, the indices of sparse gradients, whose rows are
+    a message by themselves. Indices belong to the float32 sums: every step of the Estimator has
+    one, that of the agreement.
+    """
     if not (noted and needed):
         return []
     results = [collective.result for collective in noted]
@@ -242,10 +247,18 @@ def _sums_together(
     sums = {}
     for number, (collective, depends_on) in enumerate(zip(noted, of_tensors, strict=True)):
         elements, dtype = collective.tensor.shape.num_elements(), collective.tensor.dtype
-        if collective.kind == "sum" and number in every_step and elements is not None:
+        if number not in every_step:
+            continue
+        if collective.kind == "sum" and elements is not None:
             num_bytes = elements * dtype.size
             sums[number] = Sum(dtype=dtype.name, num_bytes=num_bytes, depends_on=depends_on)
+        elif num_workers == 2 and collective.kind == "gather" and _are_indices(collective.tensor):
+            sums[number] = Sum(dtype=tf.float32.name, num_bytes=0, depends_on=depends_on)
     return group_sums(sums)
+
+
+def _are_indices(tensor: tf.Tensor) -> bool:
+    return tensor.shape.rank == 1 and bool(tensor.dtype.is_integer)
 
 
 def _group_key(instances: tuple[int, ...]) -> int:
