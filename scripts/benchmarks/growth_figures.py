@@ -54,7 +54,7 @@ def make_part(found: Mapping[str, Times], num_cores: int, missing: tuple[str, ..
             "workers' step. "
             "A formula with four constants is fitted to the medians (least squares of relative "
             "errors, none negative): t(n) = wait + crowd x (overhead + local x bytes + messages(n) "
-            "x latency + moved(n) x bytes/bandwidth). crowd is workers over cores, and at least 1. "
+            "x latency + moved(n) x bytes/bandwidth). crowd is workers over cores, rounded up. "
             "messages and moved are those of the shape in which an engine adds gradients: two "
             "rounds with owners over gRPC; over MPI a ring or recursive doubling, whichever "
             "predicts better. The error of a formula is the largest over numbers of workers that "
@@ -192,8 +192,9 @@ def _drawn_table(fits: Mapping[str, Fit]) -> Table:
             "so that a message went through memory and was paid for with a core's time, and no "
             "real network's latency, bandwidth or congestion is in it. Stragglers, which grow with "
             "the number of workers, are not in it either. Beyond the measured numbers of workers "
-            "it is an extrapolation. A longer computation, or one that overlaps with the "
-            "reduction, has a higher efficiency."
+            "it is an extrapolation. A latency of 0 says that the measured numbers do not tell it "
+            "from the turns that workers take on shared cores. A longer computation, or one that "
+            "overlaps with the reduction, has a higher efficiency."
         ),
     )
 

@@ -6,9 +6,10 @@ A step that computes first and reduces then takes
                            + messages(n) x latency + moved(n) x bytes / bandwidth)
 
 The wait stands for the computation, takes no core, and is known. "local" is what each worker does
-with each byte alone: copies and the update. Workers that share cores take turns on them: crowd is
-workers / cores, and 1 where each worker has its own. messages(n) and moved(n) are those of a
-shape: what a worker sends one after the other, and how many times its gradients cross to others.
+with each byte alone: copies and the update. Workers that share cores take turns on them, and all
+wait for the last one: crowd is workers / cores, rounded up, and 1 where each worker has its own.
+messages(n) and moved(n) are those of a shape: what a worker sends one after the other, and how many
+times its gradients cross to others.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def _terms(
     shape: Shape, num_workers: int, num_bytes: float, num_cores: int
 ) -> tuple[float, float, float, float]:
     """Returns what each of the constants is multiplied by."""
-    crowd = max(1.0, num_workers / num_cores)
+    crowd = math.ceil(num_workers / num_cores)
     moved = shape.moved(num_workers) * num_bytes
     return crowd, crowd * num_bytes, crowd * shape.messages(num_workers), crowd * moved
 

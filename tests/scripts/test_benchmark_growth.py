@@ -38,6 +38,8 @@ def test_the_formula_is_that_of_a_ring() -> None:
 def test_workers_that_share_cores_take_turns_on_them() -> None:
     alone = TRUE.step_s(4, 8_000_000) - TRUE.wait_s
     assert TRUE.step_s(4, 8_000_000, num_cores=2) == pytest.approx(TRUE.wait_s + 2 * alone)
+    alone = TRUE.step_s(3, 8_000_000) - TRUE.wait_s  # Two on one core, and all wait for them.
+    assert TRUE.step_s(3, 8_000_000, num_cores=2) == pytest.approx(TRUE.wait_s + 2 * alone)
     assert TRUE.step_s(4, 8_000_000, num_cores=8) == TRUE.step_s(4, 8_000_000)
 
 
