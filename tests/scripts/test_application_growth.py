@@ -26,7 +26,10 @@ def records(tmp_path: Path) -> dict[str, Record]:
     }
     data = {
         "step_seconds": {
-            application_growth.RESNET_20: {application_growth.ALONE: [0.16, 0.15, 0.2]}
+            application_growth.RESNET_20: {
+                application_growth.ALONE: [0.16, 0.15, 0.2],
+                application_growth.TWO: [0.18],
+            }
         },
         "batch_sizes": {application_growth.RESNET_20: 64},
     }
@@ -51,6 +54,9 @@ def test_a_page_has_the_step_of_each_number_of_workers(
         # 64 workers: six rounds, in each of which all gradients cross.
         total_s = 0.16 + 6 * (0.001 + 4 * 269_722 * 1e-9)
         row = f"|      64 |       {1e3 * total_s:.0f} |       {16 / total_s:.0f} % |"
+        assert "of this model took 180 ms: the formula is 10.0 % below that" in " ".join(
+            text.split()
+        )
         assert row in text and f"{64 * 64 / total_s:,.0f}" in text
         assert "|       1 |       160 |      100 % |       400 |" in text
 
