@@ -46,6 +46,7 @@ def _table(
 ) -> Table:
     alone_s = model.step_s(1, num_bytes)
     steps = {count: one_s + model.step_s(count, num_bytes) - alone_s for count in WORKERS}
+    side = "below" if steps[2] < two_s else "above"
     rows = [
         (
             f"{count}",
@@ -64,7 +65,7 @@ def _table(
             f"[growth part](benchmarks-appendix.md) over Horovod ({model.shape.value}), whose "
             f"largest error at numbers of workers that it had not seen was {percent(error)}. Two "
             f"workers of this model took {1e3 * two_s:,.0f} ms: the formula is "
-            f"{percent(abs(steps[2] / two_s - 1))} {'below' if steps[2] < two_s else 'above'} that. "
+            f"{percent(abs(steps[2] / two_s - 1))} {side} that. "
             "Nothing overlaps in it, and all messages go through one machine's memory: a real "
             "network adds its own latency and bandwidth."
         ),
