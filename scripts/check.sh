@@ -30,5 +30,4 @@ if python -c 'import mkdocs, material, mkdocstrings_handlers.python' 2>/dev/null
 else
     printf '\n== the documentation site is not built: install the extra "docs"\n'
 fi
-# Three, since tests of processes wait much of their time.
-check python -m pytest -n 3 "$@"
+check python -m pytest -n 2 "$@"
