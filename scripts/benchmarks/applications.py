@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import application_figures as figures
+import peers
 from application_figures import HOROVOD_FIT, IDEAL, MIRRORED, OLD, OURS, TORCH, contender_name
-from peers import OLD_PYTHON, torch_python, why_no_horovod, why_no_old_tensorflow, why_no_torch
+from peers import OLD_PYTHON, torch_python
 from results import Options, Part
 from rounds import Race, take_rounds
 from turn_taking import (
@@ -108,15 +109,12 @@ def _ours(model: str) -> Iterator[Contender]:
 
 def why_missing(name: str) -> str | None:
     """Says in one line why a contender cannot be started, with the fix; None if it can."""
-    library = name.removesuffix(": one")
-    reason = None
-    if library in (OURS["Horovod"], HOROVOD_FIT):
-        reason = why_no_horovod()
-    elif library == TORCH:
-        reason = why_no_torch()
-    elif library == OLD:
-        reason = why_no_old_tensorflow()
-    return reason and f"{library}: {reason}"
+    return peers.why_missing(
+        name.removesuffix(": one"),
+        of_horovod=(OURS["Horovod"], HOROVOD_FIT),
+        of_torch=(TORCH,),
+        of_old_tensorflow=(OLD,),
+    )
 
 
 def _each(

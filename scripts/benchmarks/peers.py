@@ -13,6 +13,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+from collections.abc import Container
 from pathlib import Path
 
 OLD_PYTHON = Path(sys.prefix, "tensorflow-2.15", "bin", "python")
@@ -65,3 +66,28 @@ def why_no_horovod() -> str | None:
     if version_in(sys.executable, "horovod") is None:
         return "Horovod is not installed. Run: tfdist horovod install"
     return None
+
+
+def why_missing(
+    library: str,
+    *,
+    of_horovod: Container[str] = (),
+    of_torch: Container[str] = (),
+    of_old_tensorflow: Container[str] = (),
+) -> str | None:
+    """Says in one line why a library cannot be measured, with the fix; None if it can.
+
+    Args:
+      library: Its name in the tables.
+      of_horovod: Names of those that need Horovod.
+      of_torch: Names of those that need PyTorch.
+      of_old_tensorflow: Names of those that need TensorFlow 2.15.
+    """
+    reason = None
+    if library in of_horovod:
+        reason = why_no_horovod()
+    elif library in of_torch:
+        reason = why_no_torch()
+    elif library in of_old_tensorflow:
+        reason = why_no_old_tensorflow()
+    return reason and f"{library}: {reason}"

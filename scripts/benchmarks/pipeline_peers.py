@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import peers
 import pipeline_peer_figures as figures
 import pipeline_work as works
-from peers import torch_python, why_no_torch
+from peers import torch_python
 from pipeline_peer_figures import GPIPE, MICRO_BATCHES, ONE_F_ONE_B, OURS, PLAIN, TORCH_PLAIN, Found
 from results import Options, Part
 from rounds import Race, take_rounds
@@ -95,5 +96,4 @@ def make_contenders(
 
 def why_missing(name: str) -> str | None:
     """Says in one line why a contender cannot be started, with the fix; None if it can."""
-    reason = why_no_torch() if name in (TORCH_PLAIN, ONE_F_ONE_B, GPIPE) else None
-    return reason and f"{name}: {reason}"
+    return peers.why_missing(name, of_torch=(TORCH_PLAIN, ONE_F_ONE_B, GPIPE))

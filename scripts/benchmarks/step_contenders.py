@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 
-from peers import OLD_PYTHON, torch_python, why_no_horovod, why_no_old_tensorflow, why_no_torch
+import peers
+from peers import OLD_PYTHON, torch_python
 from step_figures import (
     BARE,
     HOROVOD_TAPE,
@@ -49,14 +50,12 @@ def _all(work: str) -> Iterator[Contender]:
 
 def why_missing(name: str) -> str | None:
     """Says in one line why a contender cannot be started, with the fix; None if it can."""
-    reason = None
-    if name in (BARE["Horovod"], OURS["Horovod"], HOROVOD_TAPE):
-        reason = why_no_horovod()
-    elif name == TORCH_DDP:
-        reason = why_no_torch()
-    elif name == OLD_ESTIMATOR:
-        reason = why_no_old_tensorflow()
-    return reason and f"{name}: {reason}"
+    return peers.why_missing(
+        name,
+        of_horovod=(BARE["Horovod"], OURS["Horovod"], HOROVOD_TAPE),
+        of_torch=(TORCH_DDP,),
+        of_old_tensorflow=(OLD_ESTIMATOR,),
+    )
 
 
 def _each(
