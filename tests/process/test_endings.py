@@ -178,3 +178,19 @@ def test_an_error_of_the_cluster_is_one_line_before_anything_of_a_run_is_made() 
     assert ended.returncode == 2
     assert ended.stderr.startswith("ClusterError: TF_CONFIG must be a JSON object, got []")
     assert ended.stderr.count("\n") == 1
+
+
+def test_lines_of_several_threads_stay_apart(end: Any) -> None:
+    done = end(
+        """
+import threading
+def tell(): together.wait(); endings.print_to_stderr("w" * 120)
+together = threading.Barrier(2)
+for _ in range(300):
+    threads = [threading.Thread(target=tell) for _ in range(2)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+"""
+    )
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == ["w" * 120] * 600

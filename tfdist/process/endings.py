@@ -104,7 +104,7 @@ class _ExceptHook:
             _say_leaving()
         line = line_for(error)
         if line is not None and self._previous is sys.__excepthook__:
-            print(line, file=sys.stderr, flush=True)
+            print_to_stderr(line)
         else:
             self._previous(kind, error, trace)
         code = exit_code_of(error, launched=is_launched())
@@ -121,9 +121,15 @@ def ending_error() -> BaseException | None:
 def end_now(line: str, exit_code: int) -> NoReturn:
     """Ends this process from any thread, with a last line: the main thread may be blocked."""
     _say_leaving()
-    print(line, file=sys.stderr, flush=True)
+    print_to_stderr(line)
     sys.stdout.flush()
     os._exit(exit_code)
+
+
+def print_to_stderr(line: str) -> None:
+    """Prints one line at once, as one piece: `print` lets other threads write before its end."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def _say_leaving() -> None:

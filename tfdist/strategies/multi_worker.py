@@ -22,11 +22,12 @@ from tfdist.cluster import (
     wait_for_servers,
 )
 from tfdist.cluster.environment import REPLACE, find_engine, read_stall_timeout, read_start_timeout
-from tfdist.cluster.rendezvous.meeting import join, print_to_stderr
+from tfdist.cluster.rendezvous.meeting import join
 from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.cluster.rendezvous.protocol import members_of
 from tfdist.cluster.rendezvous.sockets import port_taken_error
 from tfdist.cluster.tf_config import TfConfig
+from tfdist.process.endings import print_to_stderr
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.placement import HOST, DeviceError, count_replicas

@@ -19,8 +19,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
 from tfdist.cluster.environment import find_launched_replicas
-from tfdist.cluster.rendezvous.meeting import print_to_stderr
-from tfdist.process.endings import OneLineError
+from tfdist.process.endings import OneLineError, print_to_stderr
 from tfdist.strategies.private_tensorflow import (
     has_control_dependencies,
     is_recorded_by_tape,

@@ -24,6 +24,7 @@ from tfdist.estimator.checkpoints.model_dir_lock import (
     ModelDirInUseError,
     locked,
 )
+from tfdist.testing.run import wait_until
 
 ELSEWHERE = "another boot pid:[1]"
 
@@ -113,13 +114,23 @@ def test_a_fork_of_the_process_leaves_the_lock_alone(
 def test_a_removed_lock_is_written_again(tmp_path: Path) -> None:
     with locked(str(tmp_path)):
         (tmp_path / FILE_NAME).unlink()
-        give_up_s = time.monotonic() + 20
-        while not (tmp_path / FILE_NAME).exists() and time.monotonic() < give_up_s:
-            time.sleep(0.01)
-        assert json.loads((tmp_path / FILE_NAME).read_text())["pid"] == os.getpid()
+        file = tmp_path / FILE_NAME
+        assert wait_until(lambda: file.exists() and file.read_text() != "", 20)
+        assert json.loads(file.read_text())["pid"] == os.getpid()
 
 
 # A process of this machine.
+
+
+@pytest.mark.processes
+def test_a_lock_that_is_still_empty_is_read_again(
+    tmp_path: Path, child: Any, logged: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / FILE_NAME).touch()
+    monkeypatch.setattr(time, "sleep", lambda _: leave_lock(tmp_path, child.pid))
+    with pytest.raises(ModelDirInUseError, match="since noon"), locked(str(tmp_path)):
+        pass
+    assert logged == []  # Nothing was watched.
 
 
 @pytest.mark.processes

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import tfdist.estimator as tfe
 from tfdist.estimator.training import progress_report
+from tfdist.process import progress_file
 from tfdist.process.progress_file import Progress, ProgressFile, progress_environment
 from tfdist.strategies import LocalStrategy
 from tfdist.testing.run import wait_until
@@ -22,7 +23,8 @@ Make = Callable[..., Any]
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProgressFile:
-    """The file that the launcher of this process reads."""
+    """The file that the launcher of this process reads, before the process has a phase."""
+    monkeypatch.setattr(progress_file._Current, "phase", Progress.phase)
     path = tmp_path / "progress"
     for name, value in progress_environment(path).items():
         monkeypatch.setenv(name, value)

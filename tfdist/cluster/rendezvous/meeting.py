@@ -7,7 +7,6 @@ The package's docstring draws the order of events.
 
 import contextlib
 import socket
-import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -38,14 +37,10 @@ from tfdist.cluster.rendezvous.sockets import (
 )
 from tfdist.cluster.tasks import Cluster, Task
 from tfdist.process import endings
+from tfdist.process.endings import print_to_stderr
 
 # The chief knows more than the others, so its error should come before theirs.
 _GRACE_S = 1.0
-
-
-def print_to_stderr(line: str) -> None:
-    """Prints one line for the user at once."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def meet(

@@ -24,7 +24,6 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 
-from tfdist.cluster.rendezvous.meeting import print_to_stderr
 from tfdist.cluster.rendezvous.protocol import (
     LINE_MAX_BYTES,
     AbsentWorkerError,
@@ -49,6 +48,7 @@ from tfdist.cluster.rendezvous.sockets import (
 )
 from tfdist.cluster.tasks import Cluster, Task
 from tfdist.process import endings
+from tfdist.process.endings import print_to_stderr
 
 _RETRY_S = 1.0
 # A connection without a hello by then is a port scan or another program.

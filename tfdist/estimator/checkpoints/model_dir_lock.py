@@ -183,6 +183,9 @@ class _Lock:
           ModelDirInUseError: If the process has not ended.
         """
         text = self._read()
+        if text == "":  # Its process may be between creating and writing it.
+            time.sleep(_SETTLE_S)
+            text = self._read()
         if text is None:
             return False
         holder = _parse(text)

@@ -15,9 +15,8 @@ import tensorflow as tf
 from tfdist.cluster import PeerWatch, find_mpi_rank
 from tfdist.cluster.environment import check_horovod, read_stall_timeout
 from tfdist.cluster.ranks import HOROVODRUN
-from tfdist.cluster.rendezvous.meeting import print_to_stderr
 from tfdist.cluster.rendezvous.membership import Membership
-from tfdist.process.endings import OneLineError
+from tfdist.process.endings import OneLineError, print_to_stderr
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.horovod.ending import end_in_time

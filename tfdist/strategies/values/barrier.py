@@ -27,7 +27,6 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import Cluster, PeerWatch, Task, WorkerLostError, find_cluster, meet
-from tfdist.cluster.rendezvous.meeting import print_to_stderr
 from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.cluster.rendezvous.protocol import (
     AbsentWorkerError,
@@ -37,6 +36,7 @@ from tfdist.cluster.rendezvous.protocol import (
     waiting_line,
 )
 from tfdist.cluster.rendezvous.sockets import Patience
+from tfdist.process.endings import print_to_stderr
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.engine import Collectives
 
