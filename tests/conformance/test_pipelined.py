@@ -1,5 +1,6 @@
 """Workers with a pipeline each compute what one pipeline with all their micro-batches does."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,10 @@ def test_the_workers_weights_are_bit_equal(all_workers: list[dict[str, Any]]) ->
         assert one[training]["reported"] == other[training]["reported"]
         for name, value in one[training]["values"].items():
             assert np.array_equal(value, other[training]["values"][name]), (training, name)
+
+
+def test_the_stages_divide_the_cores_of_a_worker(alone: dict[str, Any]) -> None:
+    assert alone[PLAIN]["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
 
 
 def test_each_gradient_is_reduced_once_a_step_and_on_the_host(

@@ -1,11 +1,13 @@
 """Devices to compute on beside the host."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
+from tfdist.pipeline import devices
 from tfdist.pipeline.devices import HOST, compute_devices, set_cpu_devices
 
 
@@ -14,7 +16,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Makes TensorFlow report so many logical devices, and count those that it is told to make."""
 
     def machine(*, gpus: int = 0, cpus: int = 1, is_running: bool = False) -> Any:
-        state = {"CPU": cpus, "GPU": gpus}
+        state = {"CPU": cpus, "GPU": gpus, "threads": None}
 
         def configure(device: Any, devices: list[Any]) -> None:
             if is_running:
@@ -33,6 +35,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         monkeypatch.setattr(tf.config, "list_logical_devices", logical)
         monkeypatch.setattr(tf.config, "get_logical_device_configuration", configuration)
         monkeypatch.setattr(tf.config, "set_logical_device_configuration", configure)
+        monkeypatch.setattr(devices, "limit_threads", partial(state.__setitem__, "threads"))
         return state
 
     return machine
@@ -89,6 +92,15 @@ def test_the_host_is_one_device_more(machine: Callable[..., Any]) -> None:
     set_cpu_devices(4)
     assert state["CPU"] == 5
     assert compute_devices() == _names("CPU", 1, 4)
+
+
+def test_the_devices_divide_the_threads_of_operations(
+    machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "8")
+    state = machine()
+    set_cpu_devices(3)
+    assert state["threads"] == 2
 
 
 def test_a_later_call_never_takes_devices_away(machine: Callable[..., Any]) -> None:

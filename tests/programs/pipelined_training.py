@@ -41,8 +41,9 @@ def run_pipelines(
     Returns:
       For each training: values: All variables at the end, by name. ops: The name, kind and device
       of each op of the last call. calls: Each stage's function and device. reported: The loss and
-      the metric, if any, of each call. reduced: Descriptions of the reduced tensors. refused: Over
-      gRPC, the error of a pipeline that then needs more devices than those before.
+      the metric, if any, of each call. threads: How many compute in an operation. reduced:
+      Descriptions of the reduced tensors. refused: Over gRPC, the error of a pipeline that then
+      needs more devices than those before.
     """
     return [
         _run(engine, f"{model_dir}/{number}", Options(**given))
@@ -61,6 +62,7 @@ def _run(engine: str, model_dir: str, options: Options) -> dict[str, Any]:
     tfe.Estimator(_model_fn, model_dir, config, params).train(input_fn, hooks=[watch])
     told = {"values": watch.values, "ops": watch.ops, "calls": watch.calls, "refused": ""}
     told["reported"] = watch.reported
+    told["threads"] = tf.config.threading.get_intra_op_parallelism_threads()
     if strategy is None:
         return told
     told["reduced"] = list(strategy.extended.reductions.described)

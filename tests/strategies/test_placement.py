@@ -106,6 +106,20 @@ def test_a_gpu_needs_no_second_cpu() -> None:
     assert not Placement(device="/device:GPU:0").configure(None).device_count
 
 
+@pytest.mark.parametrize(
+    ("limit", "replicas", "stages", "threads"),
+    [("8", 1, 2, 4), ("8", 2, 2, 2), ("8", 3, 1, 2), ("2", 1, 4, 1), ("8", 1, 1, 0)],
+)
+def test_several_cpu_devices_divide_the_threads_of_operations(
+    monkeypatch: pytest.MonkeyPatch, limit: str, replicas: int, stages: int, threads: int
+) -> None:
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", limit)
+    placement = place("/device:CPU:1", num_replicas=replicas, devices_per_replica=stages)
+    assert placement.configure(None).intra_op_parallelism_threads == threads
+    own = v1.ConfigProto(intra_op_parallelism_threads=7)
+    assert placement.configure(own).intra_op_parallelism_threads == 7
+
+
 def test_the_users_config_is_copied_and_kept() -> None:
     config = v1.ConfigProto(allow_soft_placement=True)
     configured = Placement(device="/device:CPU:1").configure(config)

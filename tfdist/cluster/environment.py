@@ -216,6 +216,16 @@ def read_weight_check(environ: Mapping[str, str] = os.environ) -> bool:
     return text == "1"
 
 
+def read_num_threads(environ: Mapping[str, str] = os.environ) -> int:
+    """Returns how many threads compute inside TensorFlow's operations by default.
+
+    The number in TF_NUM_INTRAOP_THREADS, or this process's cores: as TensorFlow reads it.
+    """
+    text = environ.get("TF_NUM_INTRAOP_THREADS", "")
+    limit = int(text) if text.isdecimal() else 0
+    return limit or len(os.sched_getaffinity(0))
+
+
 def read_profile(environ: Mapping[str, str] = os.environ) -> tuple[str, int, int] | None:
     """Reads the folder, the first and the last step of the profile that `tfdist run` asks for.
 

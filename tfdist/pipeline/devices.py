@@ -9,7 +9,8 @@ from __future__ import annotations
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.strategies.placement import HOST
+from tfdist.cluster.environment import read_num_threads
+from tfdist.strategies.placement import HOST, limit_threads
 
 __all__ = ["HOST", "compute_devices", "set_cpu_devices"]
 
@@ -17,9 +18,11 @@ __all__ = ["HOST", "compute_devices", "set_cpu_devices"]
 def set_cpu_devices(count: int) -> None:
     """Creates logical CPU devices to compute on: CPU:1 to CPU:`count`. CPU:0 is the host.
 
-    All of them share the machine's cores. If there are already as many or more, nothing changes. On
-    a machine with GPUs nothing changes either, and a warning is logged: stages compute on the GPUs.
-    Hide the GPUs (CUDA_VISIBLE_DEVICES="") to compute on CPU devices there.
+    They divide the machine's cores: with n devices an operation uses an n-th of them, unless
+    `tf.config.threading.set_intra_op_parallelism_threads` was called before. If there are already
+    as many devices or more, nothing changes. On a machine with GPUs nothing changes either, and a
+    warning is logged: stages compute on the GPUs. Hide the GPUs (CUDA_VISIBLE_DEVICES="") to
+    compute on CPU devices there.
 
     Args:
       count: Number of devices to compute on.
@@ -52,6 +55,7 @@ def set_cpu_devices(count: int) -> None:
         tf.config.set_logical_device_configuration(
             cpu, [tf.config.LogicalDeviceConfiguration()] * needed
         )
+        limit_threads(max(1, read_num_threads() // count))
     except RuntimeError:  # TensorFlow is running.
         present = len(_indices("CPU"))
         if present < needed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,7 +18,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
-from tfdist.cluster.environment import find_launched_replicas
+from tfdist.cluster.environment import find_launched_replicas, read_num_threads
 from tfdist.process.endings import OneLineError, print_to_stderr
 from tfdist.strategies.private_tensorflow import (
     has_control_dependencies,
@@ -128,7 +128,12 @@ class Placement:
         return variable
 
     def configure(self, config: v1.ConfigProto | None) -> v1.ConfigProto:
-        """Returns a copy of a session's config in which the devices exist."""
+        """Returns a copy of a session's config in which the devices exist.
+
+        Several CPU devices divide the threads that compute inside operations, unless the config
+        sets them. Each stage or replica runs in a thread of its own: if its operations used all
+        cores as well, threads would take the cores from each other.
+        """
         configured = v1.ConfigProto()
         if config is not None:
             configured.CopyFrom(config)
@@ -136,7 +141,21 @@ class Placement:
         if kind == "CPU":
             count = configured.device_count
             count["CPU"] = max(count["CPU"] or 1, index + self.devices_per_replica)
+            number = self.num_replicas * self.devices_per_replica
+            if number > 1 and not configured.intra_op_parallelism_threads:
+                configured.intra_op_parallelism_threads = max(1, read_num_threads() // number)
         return configured
+
+    def divide_threads(self, config: v1.ConfigProto | None) -> None:
+        """Limits the threads of operations in this process, as `configure` does in its config.
+
+        Must be called before the graph is built if that traces functions: the first one starts
+        TensorFlow's runtime, and the threads are those of the process from then on.
+
+        Args:
+          config: The user's session config.
+        """
+        limit_threads(self.configure(config).intra_op_parallelism_threads)
 
 
 def place(
@@ -186,6 +205,17 @@ def place(
         num_replicas=num_replicas,
         devices_per_replica=devices_per_replica,
     )
+
+
+def limit_threads(number: int) -> None:
+    """Sets how many threads compute inside operations, unless the program has, or TensorFlow runs.
+
+    Args:
+      number: The threads; 0 changes nothing.
+    """
+    if number and not tf.config.threading.get_intra_op_parallelism_threads():
+        with suppress(RuntimeError):  # TensorFlow runs.
+            tf.config.threading.set_intra_op_parallelism_threads(number)
 
 
 def check_num_replicas(number: int) -> None:

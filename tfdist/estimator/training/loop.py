@@ -343,6 +343,7 @@ def _placement(call: TrainCall, strategy: Any) -> Placement:
     )
     if call.pipeline is not None:
         placement = placement.with_devices(call.pipeline.num_devices)
+        placement.divide_threads(call.config.session_config)
         if strategy is not None:
             strategy.extended.placement = placement
     return placement
