@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.environment import REPLACE
 from tfdist.cluster.tasks import TaskType as TaskType
+from tfdist.cluster.tasks import checked_count
 from tfdist.cluster.tf_config import TfConfig, read_tf_config
 from tfdist.estimator import run_config_rules as rules
 from tfdist.estimator.task_role import device_filters, find_role
@@ -83,12 +84,11 @@ class DeviceConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_replicas", count_replicas(self.num_replicas).number)
-        rules.check_count(
-            "iterations_per_loop", self.iterations_per_loop, "a session call for each step"
-        )
-        rules.check_count(
-            "gradient_accumulation", self.gradient_accumulation, "a micro-batch for each step"
-        )
+        for name, of_one in (
+            ("iterations_per_loop", "a session call"),
+            ("gradient_accumulation", "a micro-batch"),
+        ):
+            checked_count(name, getattr(self, name), more=f" 1 is {of_one} for each step.")
         if self.accumulation_reduction not in ("mean", "sum"):
             raise ValueError(
                 f'accumulation_reduction must be "mean" or "sum", got '

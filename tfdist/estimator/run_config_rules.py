@@ -112,18 +112,6 @@ def _either(name: str, plain: Any, experimental: Any) -> Any:
     return plain if plain is not None else experimental
 
 
-def check_count(name: str, value: Any, one_is: str) -> None:
-    """Raises a ValueError unless a value is an integer of at least 1.
-
-    Args:
-      name: The setting's name.
-      value: The value given.
-      one_is: The meaning of 1, for the message.
-    """
-    if not _is_integer(value) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}. 1 is {one_is}.")
-
-
 def check_stochastic_rounding(value: Any, precision: Precision) -> None:
     """Raises a ValueError unless a value is True or False with half weights, or None."""
     if value is None:

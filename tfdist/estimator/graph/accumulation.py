@@ -21,6 +21,7 @@ from typing import Any, Literal
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.graph.global_step import handle_of
 from tfdist.estimator.inputs.passed_on import leaves
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST
@@ -268,8 +269,7 @@ def _change_with(batch: Any, tensors: Sequence[Any]) -> list[bool]:
 
 def _computed_from(batch: Any, graph: tf.Graph) -> set[tf.Operation]:
     """Returns the ops of a graph that are computed from a batch or from a trainable variable."""
-    weights = v1.trainable_variables()
-    sources = [v.handle if hasattr(v, "handle") else v.op.outputs[0] for v in weights]
+    sources = [handle_of(variable) for variable in v1.trainable_variables()]
     for part in batch:
         sources += tf.nest.flatten(leaves(part), expand_composites=True)
     captured = {id(outside): inside for outside, inside in getattr(graph, "captures", ())}

@@ -51,16 +51,16 @@ from tfdist.estimator.graph.global_step import is_last_call, last_step_of
 from tfdist.estimator.graph.hooked_call import ask_hooks, tell_hooks
 from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.graph.replicas import each_replica, in_first_replica, training_strategy
-from tfdist.estimator.graph.step import Training, build_training
+from tfdist.estimator.graph.step import StepBuilder, Training, build_training
 from tfdist.estimator.inputs.batches import Batch, Input, call_input_fn, make_input
 from tfdist.estimator.pipelined import in_steps
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.estimator.training import stop_signals
-from tfdist.estimator.training.half_precision_check import (
+from tfdist.estimator.training.model_check import (
     check_half_weights,
     log_half_precision,
+    warn_if_nothing_is_learnt,
 )
-from tfdist.estimator.training.model_check import warn_if_nothing_is_learnt
 from tfdist.estimator.training.peers import Peers, find_peers
 from tfdist.estimator.training.progress_report import NoReport, make_report
 from tfdist.estimator.training.session_hooks import add_metrics_to_report, all_hooks
@@ -275,18 +275,18 @@ def _build(
         strategy.extended.steps_in_a_loop() if has_loop else nullcontext(),
         stochastic_rounding(call.config.device.stochastic_rounding),
     ):
-        training = build_training(
-            build_models,
-            inputs,
-            global_step,
+        step = StepBuilder(
+            models_fn=build_models,
+            inputs=inputs,
+            global_step=global_step,
             each_replica=on_each,
             placement=placement,
-            iterations=call.iterations,
             accumulation=call.accumulation,
             precision=call.precision,
             weighted=None if strategy is None else strategy.extended.weighted,
             count_input=report.count_input,
         )
+        training = build_training(step, call.iterations)
     if found.path is None:
         call.warm_start()
     if not any(x is training.loss for x in graph.get_collection(v1.GraphKeys.LOSSES)):
