@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.estimator import Estimator
-from tfdist.estimator.evaluation.evaluate import Evaluation, build_evaluation, run_evaluation
+from tfdist.estimator.evaluation.evaluate import Evaluation, run_evaluation
 from tfdist.estimator.spec import ModeKeys, checked_hooks
 from tfdist.strategies.values.sync_on_read import variables_of
 
@@ -75,14 +75,9 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
         self._calls = 0
         if not self._is_evaluator:
             return
-        estimator = self._estimator
-        self._evaluation = build_evaluation(
-            model_fn=estimator._in_mode(ModeKeys.EVAL),
-            create_global_step=estimator._create_and_assert_global_step,
-            input_fn=self._input_fn,
-            params=estimator.params,
-            config=estimator.config,
-            warm_start=estimator._warm_start_unless(False),
+        params = self._estimator._params_in(ModeKeys.EVAL, self._input_fn)
+        self._evaluation = self._estimator._build_evaluation(
+            self._input_fn, params, has_checkpoint=False
         )
         scaffold = self._evaluation.scaffold
         for what, value in (("saver", scaffold.saver), ("init_fn", scaffold.init_fn)):

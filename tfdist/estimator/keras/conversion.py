@@ -65,22 +65,13 @@ def model_to_estimator(
       ValueError: If not exactly one model is given. Also if the model is not compiled, belongs to
         Keras 3, or is of a kind that cannot be rebuilt.
     """
-    return convert(
-        Estimator,
-        keras_model=keras_model,
-        keras_model_path=keras_model_path,
-        custom_objects=custom_objects,
-        model_dir=model_dir,
-        config=config,
-        checkpoint_format=checkpoint_format,
-        metric_names_map=metric_names_map,
-        export_outputs=export_outputs,
-    )
+    sources = (keras_model, keras_model_path, custom_objects)
+    names = (checkpoint_format, metric_names_map, export_outputs)
+    return convert(Estimator, *sources, model_dir, config, *names)
 
 
 def convert(
     estimator_class: type[Estimator],
-    *,
     keras_model: Any,
     keras_model_path: Any,
     custom_objects: dict[str, Any] | None,

@@ -57,17 +57,9 @@ def model_to_estimator(
 
     By default it saves variables by name (`checkpoint_format` "saver").
     """
-    return conversion.convert(
-        Estimator,
-        keras_model=keras_model,
-        keras_model_path=keras_model_path,
-        custom_objects=custom_objects,
-        model_dir=model_dir,
-        config=config,
-        checkpoint_format=checkpoint_format,
-        metric_names_map=metric_names_map,
-        export_outputs=export_outputs,
-    )
+    sources = (keras_model, keras_model_path, custom_objects)
+    names = (checkpoint_format, metric_names_map, export_outputs)
+    return conversion.convert(Estimator, *sources, model_dir, config, *names)
 
 
 def __getattr__(name: str) -> Any:
