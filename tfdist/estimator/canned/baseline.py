@@ -28,28 +28,17 @@ def baseline_tower(optimizer: Any, weight_column: Any = None) -> Tower:
     """
 
     def build(layers: Layers, features: dict[str, Any], mode: str, units: int) -> tf.Tensor:
-        weight_key = _key_of(weight_column)
+        weight_key = None if weight_column is None else checks.key_of(weight_column)
         with v1.variable_scope("baseline"):
             # Made before the checks, so that its initialization does not wait for a batch.
             bias = v1.get_variable("bias", [units], initializer=v1.zeros_initializer())
             layers.variables.append(bias)
             sizes = [v1.shape(value)[0] for key, value in features.items() if key != weight_key]
-            checks = [v1.debugging.assert_equal(sizes[0], size) for size in sizes[1:]]
-            with tf.control_dependencies(checks):
+            equal = [v1.debugging.assert_equal(sizes[0], size) for size in sizes[1:]]
+            with tf.control_dependencies(equal):
                 return tf.multiply(bias, tf.ones([sizes[0], units]))  # [batch, units]
 
     return Tower("baseline", build, optimizer, 0.3)
-
-
-def _key_of(weight_column: Any) -> str | None:
-    if weight_column is None or isinstance(weight_column, str):
-        return weight_column
-    if not (hasattr(weight_column, "normalizer_fn") and isinstance(weight_column.key, str)):
-        raise TypeError(
-            "Weight column must be either a string or NumericColumn. Given type: "
-            f"{type(weight_column)}."
-        )
-    return str(weight_column.key)
 
 
 class BaselineEstimator(CannedEstimator):

@@ -201,13 +201,21 @@ def checked_range(labels: tf.Tensor, n_classes: Any, message: str | None = None)
             return tf.identity(labels)
 
 
+def key_of(weight_column: Any) -> str:
+    """Returns the name of the feature with the weights; TypeError unless it is a name or column."""
+    if isinstance(weight_column, str):
+        return weight_column
+    if not hasattr(weight_column, "normalizer_fn"):
+        raise TypeError(
+            "Weight column must be either a string or NumericColumn. Given type: "
+            f"{type(weight_column)}."
+        )
+    return str(weight_column.key)
+
+
 def _look_up(features: Any, column: Any) -> tf.Tensor:
     """Returns the weights as a numeric column does: float32, with [batch] made [batch, 1]."""
-    if not isinstance(column, str) and not hasattr(column, "normalizer_fn"):
-        raise TypeError(
-            f"Weight column must be either a string or NumericColumn. Given type: {type(column)}."
-        )
-    key = column if isinstance(column, str) else column.key
+    key = key_of(column)
     if features is None or key not in features:
         raise ValueError(
             f"Feature {key} is not in features dictionary: it has "

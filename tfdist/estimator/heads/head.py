@@ -1,4 +1,4 @@
-"""The base classes of heads: `Head`, and `SingleHead` for heads with one loss."""
+"""The base classes of heads: `Head`, `SpecHead` with an EstimatorSpec, `SingleHead` of one loss."""
 
 from __future__ import annotations
 
@@ -132,7 +132,74 @@ class Head(ABC):
         return f"{key}/{self.name}" if self.name else key
 
 
-class SingleHead(Head):
+class SpecHead(Head):
+    """A head that builds its EstimatorSpec from its loss, metrics and predictions."""
+
+    _default_scope = "head"
+
+    @abstractmethod
+    def _outputs_to_serve(
+        self, predictions: dict[Any, Any], features: Any, logits: Any, labels: Any
+    ) -> dict[str, Any]:
+        """Returns the export outputs of PREDICT by signature name."""
+
+    def _begin_training(self, features: Any, mode: str, logits: Any, labels: Any) -> None:
+        """Called in TRAIN before the train op is built."""
+
+    def _loss_key(self, key: str) -> str:
+        """Returns the tag of a summary of the loss."""
+        return self._summary_key(key)
+
+    def create_estimator_spec(
+        self,
+        features: Any,
+        mode: str,
+        logits: Any,
+        labels: Any = None,
+        optimizer: Any = None,
+        trainable_variables: Sequence[Any] | None = None,
+        train_op_fn: Callable[[Any], Any] | None = None,
+        update_ops: Sequence[Any] | None = None,
+        regularization_losses: Sequence[Any] | None = None,
+    ) -> EstimatorSpec:
+        forget_dependent_variables(optimizer)
+        with v1.name_scope(self.name, self._default_scope):
+            predictions = self.predictions(logits)
+            if mode == ModeKeys.PREDICT:
+                outputs = self._outputs_to_serve(predictions, features, logits, labels)
+                return EstimatorSpec(mode, predictions=predictions, export_outputs=outputs)
+            loss = self.loss(
+                labels,
+                logits,
+                features=features,
+                mode=mode,
+                regularization_losses=regularization_losses,
+            )
+            if mode == ModeKeys.EVAL:
+                metrics = self.update_metrics(
+                    self.metrics(regularization_losses=regularization_losses),
+                    features,
+                    logits,
+                    labels,
+                    regularization_losses=regularization_losses,
+                )
+                return EstimatorSpec(
+                    mode, predictions=predictions, loss=loss, eval_metric_ops=metrics
+                )
+            self._begin_training(features, mode, logits, labels)
+            train_op = build_train_op(
+                loss,
+                loss_reduction=self.loss_reduction,
+                optimizer=optimizer,
+                trainable_variables=trainable_variables,
+                train_op_fn=train_op_fn,
+                update_ops=update_ops,
+            )
+        write_loss(loss, regularization_losses, self._loss_key)
+        return EstimatorSpec(ModeKeys.TRAIN, predictions=predictions, loss=loss, train_op=train_op)
+
+
+class SingleHead(SpecHead):
     """A head with one tensor of logits, one tensor of labels and one loss.
 
     A subclass defines how labels are read, how the loss of an example is computed, and which
@@ -241,52 +308,8 @@ class SingleHead(Head):
             eval_metrics[self._summary_key(REGULARIZATION_LOSS)].update_state(total)
         return eval_metrics
 
-    def create_estimator_spec(
-        self,
-        features: Any,
-        mode: str,
-        logits: Any,
-        labels: Any = None,
-        optimizer: Any = None,
-        trainable_variables: Sequence[Any] | None = None,
-        train_op_fn: Callable[[Any], Any] | None = None,
-        update_ops: Sequence[Any] | None = None,
-        regularization_losses: Sequence[Any] | None = None,
-    ) -> EstimatorSpec:
-        forget_dependent_variables(optimizer)
-        with v1.name_scope(self._name, "head"):
-            predictions = self.predictions(logits)
-            if mode == ModeKeys.PREDICT:
-                outputs = self._export_outputs(predictions)
-                return EstimatorSpec(mode, predictions=predictions, export_outputs=outputs)
-            loss = self.loss(
-                labels,
-                logits,
-                features=features,
-                mode=mode,
-                regularization_losses=regularization_losses,
-            )
-            if mode == ModeKeys.EVAL:
-                metrics = self.update_metrics(
-                    self.metrics(regularization_losses=regularization_losses),
-                    features,
-                    logits,
-                    labels,
-                    regularization_losses=regularization_losses,
-                )
-                return EstimatorSpec(
-                    mode, predictions=predictions, loss=loss, eval_metric_ops=metrics
-                )
-            train_op = build_train_op(
-                loss,
-                loss_reduction=self.loss_reduction,
-                optimizer=optimizer,
-                trainable_variables=trainable_variables,
-                train_op_fn=train_op_fn,
-                update_ops=update_ops,
-            )
-        write_loss(loss, regularization_losses, self._summary_key)
-        return EstimatorSpec(ModeKeys.TRAIN, predictions=predictions, loss=loss, train_op=train_op)
+    def _outputs_to_serve(self, predictions: dict[Any, Any], *_: Any) -> dict[str, Any]:
+        return self._export_outputs(predictions)
 
     def _reduced_loss(
         self,

@@ -12,7 +12,6 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.heads import checks
-from tfdist.estimator.heads.checks import checked_weights
 from tfdist.estimator.heads.classification import BinaryClassHead, MultiClassHead
 from tfdist.estimator.heads.head import SingleHead
 from tfdist.estimator.heads.regression import RegressionHead
@@ -55,9 +54,7 @@ class _V1Head(SingleHead):
 
     def _sum_of_weights(self, features: Any, logits: tf.Tensor) -> tf.Tensor:
         losses = tf.ones_like(logits[..., : self._loss_dimension])  # [D0 ... DN, loss_dimension]
-        weights = checked_weights(
-            features, self._weight_column, logits, is_per_logit=self._may_weigh_logits
-        )
+        weights = self._weights(features, logits)
         return tf.reduce_sum(losses if weights is None else losses * weights)  # []
 
 
