@@ -310,13 +310,7 @@ def make_stop_at_checkpoint_step_hook(
 
 
 class _StopAtCheckpointStep(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Stops once a folder's newest checkpoint has reached a step.
-
-    Args:
-      model_dir: The folder.
-      last_step: The step.
-      wait_after_file_check_secs: Seconds to sleep after each check, since many tasks may check.
-    """
+    """Stops once a folder's newest checkpoint has reached a step."""
 
     def __init__(
         self, model_dir: str, last_step: int, wait_after_file_check_secs: float = 30

@@ -131,12 +131,7 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 class _Copies:
-    """Copies variables from a training graph to those with the same names in an evaluation's graph.
-
-    Args:
-      evaluation: The evaluation.
-      variables: The training graph's global variables.
-    """
+    """Copies variables of a training graph to those with the same names in the evaluation graph."""
 
     def __init__(self, evaluation: Evaluation, variables: Sequence[tf.Variable]) -> None:
         with evaluation.graph.as_default():

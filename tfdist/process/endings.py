@@ -84,11 +84,7 @@ def line_for(error: BaseException) -> str | None:
 
 
 class _ExceptHook:
-    """The hook that `install` puts in place.
-
-    Args:
-      previous: The hook that was in place before.
-    """
+    """The hook that `install` puts in place."""
 
     def __init__(self, previous: _Hook) -> None:
         self._previous = previous

@@ -49,14 +49,7 @@ class Exporter(ABC):
 
 
 class _SavedModelExporter(Exporter):
-    """Base class of the exporters below: writes the SavedModel.
-
-    Args:
-      name: See `Exporter`.
-      serving_input_receiver_fn: As in `Estimator.export_saved_model`.
-      assets_extra: As in `Estimator.export_saved_model`.
-      as_text: As in `Estimator.export_saved_model`.
-    """
+    """Base class of the exporters below: writes the SavedModel."""
 
     def __init__(
         self,

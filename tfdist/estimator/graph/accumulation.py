@@ -77,12 +77,6 @@ class StepSums:
 
     A session call, or an iteration of a loop, runs what one of `first`, `further` and `last`
     returns. They add ops to the current graph, as the constructor does, on the current device.
-
-    Args:
-      spec: What model_fn has returned for a micro-batch.
-      batch: The features and the labels of the micro-batch.
-      accumulation: The number of micro-batches.
-      replica: The replica's index in this worker.
     """
 
     def __init__(

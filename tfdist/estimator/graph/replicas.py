@@ -229,15 +229,7 @@ class BatchSizes:
 def replica_batch_size(
     name: str, size: int, num_workers: int, num_replicas: int, accumulation: int = 1
 ) -> int:
-    """Splits a global batch size over all replicas; ValueError if it does not split evenly.
-
-    Args:
-      name: The argument's name in messages.
-      size: The global batch size.
-      num_workers: The number of workers that share it.
-      num_replicas: Replicas in each worker.
-      accumulation: Micro-batches of each replica in a step.
-    """
+    """Splits a global batch size over all replicas; ValueError if it does not split evenly."""
     if size < 1:
         raise ValueError(f"{name} (got {size}) must be positive.")
     shares = num_workers * num_replicas * accumulation

@@ -343,13 +343,7 @@ class SingleHead(SpecHead):
         return labels, losses, self._weights(features, logits)
 
     def _losses(self, labels: tf.Tensor, logits: tf.Tensor, features: Any) -> tf.Tensor:
-        """Returns the loss of each label, [D0, D1, ... DN, loss_dimension].
-
-        Args:
-          labels: As `_read_labels` returns them.
-          logits: The checked logits.
-          features: The batch's features, for a loss_fn.
-        """
+        """Returns the loss of each label, [D0, D1, ... DN, loss_dimension]."""
         if self._loss_fn:
             offered = {"labels": labels, "logits": logits, "features": features}
             losses = call_with(self._loss_fn, offered)

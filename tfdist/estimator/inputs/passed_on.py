@@ -32,10 +32,6 @@ _ADVICE = (
 class PassedOn:
     """Tensors that a thread evaluates, and a queue passes on.
 
-    Args:
-      structure: The tensors of one batch.
-      look_ahead: As for `make_input`.
-
     Attributes:
       hook: Starts the thread in a new session; the tensors must be initialized before.
       is_enough: As in `Input`.

@@ -214,12 +214,7 @@ class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 class StopWish(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Passes a hook's request to stop on to all workers, which stop one step later.
-
-    Args:
-      hook: The hook; it may run on this worker only.
-      wishes: Takes the request.
-    """
+    """Passes a hook's request to stop on to all workers, which stop one step later."""
 
     def __init__(self, hook: v1.train.SessionRunHook, wishes: Wishes) -> None:
         self._hook = hook

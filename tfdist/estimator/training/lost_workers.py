@@ -23,11 +23,7 @@ _NOISE = re.compile(r"^(?:Collective ops is aborted by: |\[_Derived_\]|recvmsg:)
 
 @contextmanager
 def lost_workers_named(strategy: Any) -> Iterator[None]:
-    """Turns TensorFlow's errors about other workers into a `WorkerLostError`.
-
-    Args:
-      strategy: A tfdist strategy.
-    """
+    """Turns TensorFlow's errors about other workers into a `WorkerLostError`."""
     try:
         yield
     except tf.errors.OpError as error:

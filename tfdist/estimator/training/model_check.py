@@ -154,11 +154,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def warn_if_nothing_is_learnt(train_op: tf.Operation) -> None:
-    """Warns if a step changes none of the graph's trainable variables.
-
-    Args:
-      train_op: The op that each step runs.
-    """
+    """Warns if a step changes none of the graph's trainable variables."""
     variables = v1.trainable_variables()
     if not variables or changes_of(variables, train_op):
         return

@@ -52,12 +52,6 @@ class OtherWorkers:
     """Other workers or replicas, which train in step with this one; every worker makes one.
 
     The methods are those of `peers.Peers`.
-
-    Args:
-      call: The arguments of the training.
-      placement: The devices of this worker.
-      signals: The stop signals of this process.
-      strategy: A tfdist strategy with several replicas in sync.
     """
 
     def __init__(

@@ -113,13 +113,7 @@ class Peers(Protocol):
 
 
 class Alone:
-    """No other workers: one replica in one process.
-
-    Args:
-      call: The arguments of the training.
-      placement: The devices of this process.
-      signals: The stop signals of this process.
-    """
+    """No other workers: one replica in one process."""
 
     num_workers, worker_index = 1, 0
 

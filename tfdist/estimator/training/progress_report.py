@@ -70,13 +70,6 @@ class ProgressReport(NoReport):
     """The report of a training to its launcher: writes the progress file.
 
     Made before the graph is built. A step costs no system call.
-
-    Args:
-      file: The file.
-      counter: Counts the input in the graph.
-      steps_per_call: Steps in one session call.
-      batches_per_step: Batches that this worker takes in each step.
-      signals: The signals that this process got, and the times of its calls.
     """
 
     def __init__(
@@ -172,11 +165,7 @@ class ProgressReport(NoReport):
 
 
 class SavingNotes(v1.train.CheckpointSaverListener):  # type: ignore[misc]
-    """Notes the beginning and the end of each save; the first of a saver's listeners.
-
-    Args:
-      signals: The stop signals of this process.
-    """
+    """Notes the beginning and the end of each save; the first of a saver's listeners."""
 
     def __init__(self, signals: StopSignals) -> None:
         self._signals = signals

@@ -30,12 +30,7 @@ def indexed_job(options: JobOptions) -> list[dict[str, Any]]:
 
 
 def evaluator_job(options: JobOptions, workers: list[str]) -> dict[str, Any]:
-    """Returns the Job of the pod that evaluates the workers' checkpoints.
-
-    Args:
-      options: The options of the run.
-      workers: The addresses of the workers.
-    """
+    """Returns the Job of the pod that evaluates the workers' checkpoints."""
     env = evaluator_variables(options, workers)
     container = pod_container(options, "evaluator", "evaluator", env=env)
     spec = {

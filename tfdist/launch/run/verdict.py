@@ -223,13 +223,7 @@ def _ended(workers: Sequence[WorkerState], now_s: float, grace_s: float) -> Verd
 
 
 def why_no_restart(failure: Failure, restarts: int, max_restarts: int) -> str | None:
-    """Returns why the workers are not started again, or None if they are.
-
-    Args:
-      failure: The first failure.
-      restarts: The number of restarts so far.
-      max_restarts: The largest number of restarts allowed.
-    """
+    """Returns why the workers are not started again, or None if they are."""
     if failure.kind == "exited" and failure.code in (BAD_CONFIGURATION, CANNOT_RUN, NOT_FOUND):
         return "the configuration is bad, and would be so again"
     if failure.kind == "exited" and failure.code == NO_SPACE:
