@@ -25,6 +25,7 @@ from tfdist.estimator.checkpoints import listing, warm_start
 from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
 from tfdist.estimator.checkpoints.model_dir_lock import locked
 from tfdist.estimator.checkpoints.recovery import newest_whole, recover, whole_at
+from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
 from tfdist.estimator.checkpoints.writer import full_disk_named
 from tfdist.estimator.evaluation import predict, saved_model
 from tfdist.estimator.evaluation.evaluate import Evaluation, build_evaluation, run_evaluation
@@ -85,10 +86,10 @@ class Estimator:
     def __init__(
         self,
         model_fn: Callable[..., EstimatorSpec],
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         config: RunConfig | None = None,
         params: dict[str, Any] | None = None,
-        warm_start_from: Any = None,
+        warm_start_from: WarmStartFrom = None,
         train_batch_size: int | None = None,
         eval_batch_size: int | None = None,
         predict_batch_size: int | None = None,
@@ -140,7 +141,9 @@ class Estimator:
     def model_fn(self) -> Callable[..., EstimatorSpec]:
         """The model_fn as a function of exactly (features, labels, mode, config)."""
 
-        def public_model_fn(features: Any, labels: Any, mode: str, config: Any) -> EstimatorSpec:
+        def public_model_fn(
+            features: Any, labels: Any, mode: str, config: RunConfig
+        ) -> EstimatorSpec:
             return self._call_model_fn(features, labels, mode, config)
 
         return public_model_fn
@@ -314,7 +317,7 @@ class Estimator:
 
     def export_saved_model(
         self,
-        export_dir_base: Any,
+        export_dir_base: str | os.PathLike[str],
         serving_input_receiver_fn: Callable[[], Any] | None,
         assets_extra: dict[str, Any] | None = None,
         as_text: bool = False,
@@ -354,7 +357,7 @@ class Estimator:
 
     def experimental_export_all_saved_models(
         self,
-        export_dir_base: Any,
+        export_dir_base: str | os.PathLike[str],
         input_receiver_fn_map: dict[str, Callable[[], Any]],
         assets_extra: dict[str, Any] | None = None,
         as_text: bool = False,
@@ -388,7 +391,7 @@ class Estimator:
 
     def _export_all_saved_models(
         self,
-        export_dir_base: Any,
+        export_dir_base: str | os.PathLike[str],
         input_receiver_fn_map: dict[str, Callable[[], Any]],
         assets_extra: dict[str, Any] | None = None,
         as_text: bool = False,
@@ -421,7 +424,7 @@ class Estimator:
             )
         return newest
 
-    def _create_and_assert_global_step(self, graph: Any) -> Any:
+    def _create_and_assert_global_step(self, graph: tf.Graph) -> tf.Variable:
         """Creates the step counter of a graph. Subclasses may make another one, or return None."""
         with graph.as_default():
             return create_global_step()

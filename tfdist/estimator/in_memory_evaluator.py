@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluation.evaluate import Evaluation, run_evaluation
@@ -87,7 +88,7 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
                     "has one. Use train_and_evaluate."
                 )
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
         if not self._is_evaluator:
             return
         if v1.get_collection(v1.GraphKeys.SAVEABLE_OBJECTS):
@@ -98,12 +99,12 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
         self._copies = _Copies(self._evaluation, v1.global_variables())
         self._evaluate(session)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         self._calls += 1
         if self._is_evaluator and self._timer.should_trigger_for_step(self._calls):
             self._evaluate(run_context.session)
 
-    def end(self, session: Any) -> None:
+    def end(self, session: v1.Session) -> None:
         if self._is_evaluator:
             self._evaluate(session)
 

@@ -165,7 +165,7 @@ class RunConfig:
 
     def __init__(
         self,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         tf_random_seed: int | None = None,
         save_summary_steps: int | None = 100,
         save_checkpoints_steps: Any = _UNSET,
@@ -374,7 +374,7 @@ def is_default(strategy: Any) -> bool:
     return not tf.distribute.has_strategy() and strategy is tf.distribute.get_strategy()
 
 
-def decide_model_dir(model_dir: Any, config: RunConfig) -> str:
+def decide_model_dir(model_dir: str | os.PathLike[str] | None, config: RunConfig) -> str:
     """Returns the argument, else the config's folder, else a new one; ValueError if they differ."""
     given = os.fsdecode(model_dir) if model_dir else None
     if given and config.model_dir and given != config.model_dir:

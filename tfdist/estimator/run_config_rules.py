@@ -16,7 +16,7 @@ from tfdist.estimator.task_role import NO_SERVERS
 from tfdist.training.precision import Precision
 
 
-def decide_model_dir(model_dir: Any, tf_config: TfConfig) -> str | None:
+def decide_model_dir(model_dir: str | os.PathLike[str] | None, tf_config: TfConfig) -> str | None:
     """Returns the argument's model_dir, else TF_CONFIG's; ValueError if they contradict."""
     given = None if model_dir is None else os.fsdecode(model_dir)
     from_tf_config = tf_config.model_dir
@@ -53,7 +53,7 @@ def refuse_two_intervals(steps: Any, secs: Any) -> None:
         )
 
 
-def decide_parameter_servers(given: Any) -> Any:
+def decide_parameter_servers(given: object) -> Any:
     """Returns the argument, else "replace" if the environment says so, else None.
 
     Raises:
@@ -112,7 +112,7 @@ def _either(name: str, plain: Any, experimental: Any) -> Any:
     return plain if plain is not None else experimental
 
 
-def check_stochastic_rounding(value: Any, precision: Precision) -> None:
+def check_stochastic_rounding(value: object, precision: Precision) -> None:
     """Raises a ValueError unless a value is True or False with half weights, or None."""
     if value is None:
         return
@@ -125,7 +125,7 @@ def check_stochastic_rounding(value: Any, precision: Precision) -> None:
         )
 
 
-def check_setting(name: str, value: Any) -> None:
+def check_setting(name: str, value: object) -> None:
     """Checks that RunConfig allows a value; None is always allowed.
 
     Raises:
@@ -136,19 +136,19 @@ def check_setting(name: str, value: Any) -> None:
         raise ValueError(f"{name} {allowed}, got {value!r}.")
 
 
-def _is_integer(value: Any) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _takes_op(function: Any) -> bool:
+def _takes_op(function: object) -> bool:
     return callable(function) and set(argument_names(function)) == {"op"}
 
 
-def _at_least_0(value: Any) -> bool:
+def _at_least_0(value: object) -> bool:
     return bool(value >= 0)
 
 
-def _above_0(value: Any) -> bool:
+def _above_0(value: object) -> bool:
     return bool(value > 0)
 
 

@@ -133,7 +133,7 @@ class EstimatorSpec(_SpecFields):
         return EstimatorSpec(**{**self._asdict(), **kwargs})
 
 
-def _check_function_and_tensors(value: Any, name: str, containers: tuple[Any, ...]) -> None:
+def _check_function_and_tensors(value: object, name: str, containers: tuple[Any, ...]) -> None:
     """Checks that a value is a pair (function, tensors)."""
     if value is None:
         return
@@ -220,7 +220,7 @@ def checked_weight(weight: Any) -> Any:
     return weight
 
 
-def checked_training_metrics(metrics: Any) -> dict[str, tf.Tensor]:
+def checked_training_metrics(metrics: object) -> dict[str, tf.Tensor]:
     """Returns training metrics as scalar tensors; raises an error for anything else."""
     if metrics is None:
         return {}
@@ -257,7 +257,7 @@ def _checked_train_op(train_op: Any, mode: str | None, host_call: Any) -> Any:
     return train_op
 
 
-def _checked_metrics(metrics: Any) -> dict[str, Any]:
+def _checked_metrics(metrics: object) -> dict[str, Any]:
     """Replaces Keras metric objects with (value, update_op), in the user's dict itself."""
     if metrics is None:
         return {}
@@ -333,7 +333,7 @@ def _checked_scaffold(scaffold: Any) -> Any:
     return scaffold
 
 
-def _tensor(value: Any, name: str, plural: str | None = None) -> tf.Tensor:
+def _tensor(value: object, name: str, plural: str | None = None) -> tf.Tensor:
     """Returns a tensor of this graph, and a variable's value; raises an error for anything else."""
     if isinstance(value, tf.Variable):
         value = tf.convert_to_tensor(value)
@@ -343,7 +343,7 @@ def _tensor(value: Any, name: str, plural: str | None = None) -> tf.Tensor:
     return value
 
 
-def _check_graph(value: Any, name: str) -> None:
+def _check_graph(value: object, name: str) -> None:
     """Checks that a value was built in the current graph."""
     if tf.executing_eagerly():
         return

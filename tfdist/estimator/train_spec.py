@@ -139,6 +139,6 @@ def _checked_exporters(exporters: Any) -> tuple[Any, ...]:
     return exporters
 
 
-def _is_exporter(value: Any) -> bool:
+def _is_exporter(value: object) -> bool:
     """Returns whether a value is an exporter, judged by its attributes; a class is not one."""
     return hasattr(value, "export") and hasattr(value, "name") and not isinstance(value, type)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +13,7 @@ from tfdist.estimator.canned.layers import Layers
 from tfdist.estimator.canned.tower import CannedEstimator, Tower
 from tfdist.estimator.heads import RegressionHead, checks
 from tfdist.estimator.heads import binary_or_multi_class_head as classifier_head
+from tfdist.estimator.run_config import RunConfig
 
 
 def baseline_tower(optimizer: Any, weight_column: Any = None) -> Tower:
@@ -55,7 +58,11 @@ class BaselineEstimator(CannedEstimator):
     """
 
     def __init__(
-        self, head: Any, model_dir: Any = None, optimizer: Any = "Ftrl", config: Any = None
+        self,
+        head: Any,
+        model_dir: str | os.PathLike[str] | None = None,
+        optimizer: Any = "Ftrl",
+        config: RunConfig | None = None,
     ) -> None:
         super().__init__(head, [baseline_tower(optimizer)], model_dir, config)
 
@@ -73,12 +80,12 @@ class BaselineClassifier(CannedEstimator):
 
     def __init__(
         self,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         n_classes: int = 2,
         weight_column: Any = None,
-        label_vocabulary: Any = None,
+        label_vocabulary: Sequence[str] | None = None,
         optimizer: Any = "Ftrl",
-        config: Any = None,
+        config: RunConfig | None = None,
         loss_reduction: str = checks.MEAN,
     ) -> None:
         head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
@@ -97,11 +104,11 @@ class BaselineRegressor(CannedEstimator):
 
     def __init__(
         self,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         label_dimension: int = 1,
         weight_column: Any = None,
         optimizer: Any = "Ftrl",
-        config: Any = None,
+        config: RunConfig | None = None,
         loss_reduction: str = checks.MEAN,
     ) -> None:
         head = RegressionHead(label_dimension, weight_column, loss_reduction)

@@ -89,7 +89,7 @@ def create_eval_metrics_tuple(
     tensors = {name: value for name, value in kwargs.items() if tf.is_tensor(value)}
     others = {name: value for name, value in kwargs.items() if name not in tensors}
 
-    def call(**given: Any) -> Any:
+    def call(**given: object) -> Any:
         return fn(**others, **given)
 
     return call, tensors

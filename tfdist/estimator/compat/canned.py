@@ -60,7 +60,7 @@ class _Gauge:
     def get_cell(self, *labels: str) -> _Gauge:
         return self
 
-    def set(self, value: Any) -> None:
+    def set(self, value: object) -> None:
         pass
 
 

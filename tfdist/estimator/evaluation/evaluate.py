@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
 from tfdist.estimator.checkpoints.damage import damage_named
 from tfdist.estimator.checkpoints.fit import checked
@@ -192,7 +193,7 @@ class _RunFirst(v1.train.SessionRunHook):  # type: ignore[misc]
     def __init__(self, op: tf.Operation) -> None:
         self._op = op
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
         session.run(self._op)
 
 
@@ -244,7 +245,7 @@ class _StopAfter(v1.train.SessionRunHook):  # type: ignore[misc]
         self._done = 0
         self._every = max(1, round(steps / 10)) if steps else 0
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         self._done += 1
         if self._steps is None:
             return

@@ -43,7 +43,7 @@ def export(
     model_fn: Callable[[Any, Any, str], EstimatorSpec],
     create_global_step: Callable[[tf.Graph], Any],
     config: RunConfig,
-    export_dir_base: Any,
+    export_dir_base: str | os.PathLike[str],
     receiver_fns: Mapping[str, ReceiverFn | None],
     checkpoint_path: str,
     assets_extra: Mapping[str, Any] | None,

@@ -89,7 +89,7 @@ class RegressionOutput(ExportOutput):
       ValueError: If `value` is not a float tensor.
     """
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         if not _is_float(value):
             raise ValueError(f"Regression output value must be a float32 Tensor; got {value}")
         self._value = value
@@ -140,7 +140,7 @@ class _SupervisedOutput(ExportOutput):
 
     _method_name: str
 
-    def __init__(self, loss: Any = None, predictions: Any = None, metrics: Any = None) -> None:
+    def __init__(self, loss: Any = None, predictions: Any = None, metrics: object = None) -> None:
         self._loss = None if loss is None else _prefixed_tensors(loss, "loss")
         self._predictions = (
             None if predictions is None else _prefixed_tensors(predictions, "predictions")
@@ -222,11 +222,11 @@ def with_serving_default(export_outputs: Any, predictions: Any) -> dict[str, Exp
     return export_outputs
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: object) -> bool:
     return isinstance(value, tf.Tensor) and value.dtype.is_floating
 
 
-def _is_string(value: Any) -> bool:
+def _is_string(value: object) -> bool:
     return isinstance(value, tf.Tensor) and value.dtype.base_dtype == tf.string
 
 
@@ -273,7 +273,7 @@ def _prefixed_tensors(outputs: Any, name: str) -> dict[str, Any]:
     return {_prefixed(key, name): value for key, value in named.items()}
 
 
-def _metric_tensors(metrics: Any) -> dict[str, Any]:
+def _metric_tensors(metrics: object) -> dict[str, Any]:
     if not isinstance(metrics, dict):
         metrics = {"metrics": metrics}
     tensors: dict[str, Any] = {}

@@ -100,7 +100,7 @@ def _from_stock(strategy: Any, config: RunConfig) -> LocalStrategy:
     return own
 
 
-def each_replica(strategy: Any, placement: Placement) -> EachReplica:
+def each_replica(strategy: WorkerStrategy | None, placement: Placement) -> EachReplica:
     """Returns a function that calls a given function in each replica of this worker.
 
     The given function gets the replica's number in this worker, from 0, and runs on the replica's
@@ -112,11 +112,10 @@ def each_replica(strategy: Any, placement: Placement) -> EachReplica:
       placement: The devices, for a replica without a strategy.
     """
 
-    def without_strategy(function: Callable[[int], Result]) -> list[Result]:
-        with placement.on_device():
-            return [function(0)]
-
-    def with_strategy(function: Callable[[int], Result]) -> list[Result]:
+    def each(function: Callable[[int], Result]) -> list[Result]:
+        if strategy is None:
+            with placement.on_device():
+                return [function(0)]
         extended = strategy.extended
         graph = v1.get_default_graph()
         losses = graph.get_collection_ref(v1.GraphKeys.LOSSES)
@@ -137,10 +136,12 @@ def each_replica(strategy: Any, placement: Placement) -> EachReplica:
         _keep_summaries_of_the_first(graph, placement.num_replicas)
         return [results[replica] for replica in sorted(results)]
 
-    return without_strategy if strategy is None else with_strategy
+    return each
 
 
-def in_first_replica(strategy: Any, placement: Placement, function: Callable[[], Result]) -> Result:
+def in_first_replica(
+    strategy: WorkerStrategy | None, placement: Placement, function: Callable[[], Result]
+) -> Result:
     """Calls a function once, in the context and on the device of this worker's first replica.
 
     A merge_call in it does not wait for the other replicas. The arguments are those of
@@ -245,7 +246,7 @@ def replica_batch_size(
     return size // shares
 
 
-def num_workers(strategy: Any) -> int:
+def num_workers(strategy: WorkerStrategy | None) -> int:
     """Returns the number of workers of a strategy; 1 without one or with one for one machine."""
     return int(strategy.extended.collectives.num_workers) if is_own(strategy) else 1
 

@@ -252,7 +252,7 @@ def binary_or_multi_class_head(
     )
 
 
-def ids_of_words(words: Any, vocabulary: Sequence[str]) -> Any:
+def ids_of_words(words: object, vocabulary: Sequence[str]) -> Any:
     """Returns the int64 id of each word, or -1 for a word that is not in the vocabulary.
 
     Args:

@@ -86,7 +86,7 @@ def _minimize(
     return optimizer.get_updates(loss, variables)[0]
 
 
-def _check_list(name: str, value: Any) -> None:
+def _check_list(name: str, value: object) -> None:
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"{name} should be a list or a tuple. Given type: {type(value)}.")
 

@@ -81,7 +81,7 @@ class _RegressionHead(_V1Head, RegressionHead):
 
 
 def classifier_head(
-    n_classes: int, weight_column: Any, label_vocabulary: Any, loss_reduction: str
+    n_classes: int, weight_column: Any, label_vocabulary: Sequence[str] | None, loss_reduction: str
 ) -> SingleHead:
     """Makes the head of a v1 classifier."""
     common = {

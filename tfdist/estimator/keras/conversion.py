@@ -33,7 +33,7 @@ def model_to_estimator(
     keras_model: Any = None,
     keras_model_path: Any = None,
     custom_objects: dict[str, Any] | None = None,
-    model_dir: Any = None,
+    model_dir: str | os.PathLike[str] | None = None,
     config: RunConfig | None = None,
     checkpoint_format: str | None = "checkpoint",
     metric_names_map: dict[str, str] | None = None,
@@ -75,7 +75,7 @@ def convert(
     keras_model: Any,
     keras_model_path: Any,
     custom_objects: dict[str, Any] | None,
-    model_dir: Any,
+    model_dir: str | os.PathLike[str] | None,
     config: RunConfig | None,
     checkpoint_format: str | None,
     metric_names_map: dict[str, str] | None,
@@ -122,7 +122,9 @@ def convert(
 # Checks of the arguments.
 
 
-def _with_model_dir(config: RunConfig | None, model_dir: Any) -> RunConfig:
+def _with_model_dir(
+    config: RunConfig | None, model_dir: str | os.PathLike[str] | None
+) -> RunConfig:
     if config is not None and not isinstance(config, RunConfig):
         raise ValueError(f"config must be an instance of RunConfig, but provided {config!r}.")
     config = config if config is not None else RunConfig()

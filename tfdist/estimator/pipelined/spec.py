@@ -211,7 +211,7 @@ class PipelineEstimatorSpec:
             )
 
 
-def _is_index(value: Any) -> bool:
+def _is_index(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
@@ -252,7 +252,7 @@ def in_steps(result: Any, micro_batches: int, num_replicas: int = 1) -> Any:
         return result.batch(micro_batches, drop_remainder=True)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def by_replica(*element: Any) -> Any:
+    def by_replica(*element: object) -> Any:
         def split(step: tf.Tensor) -> tf.Tensor:  # [num_replicas, micro_batches, batch, ...]
             return tf.stack([step[r::num_replicas] for r in range(num_replicas)])
 

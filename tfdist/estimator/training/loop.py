@@ -69,6 +69,7 @@ from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCa
 from tfdist.process import endings
 from tfdist.strategies.placement import Placement, place
 from tfdist.strategies.private_tensorflow import loss_scaled_by_optimizer
+from tfdist.strategies.worker_strategy import WorkerStrategy
 from tfdist.training.stochastic_rounding import stochastic_rounding
 
 
@@ -247,7 +248,7 @@ class Model:
 
 def _build(
     call: TrainCall,
-    strategy: Any,
+    strategy: WorkerStrategy | None,
     placement: Placement,
     peers: Peers,
     report: NoReport,
@@ -270,9 +271,8 @@ def _build(
             strategy, placement, lambda: precision.call_pipeline(call.pipeline_fn, given)
         )
 
-    has_loop = strategy is not None and call.iterations > 1
     with (
-        strategy.extended.steps_in_a_loop() if has_loop else nullcontext(),
+        strategy.extended.steps_in_a_loop() if strategy and call.iterations > 1 else nullcontext(),
         stochastic_rounding(call.config.device.stochastic_rounding),
     ):
         step = StepBuilder(
@@ -296,7 +296,9 @@ def _build(
     return Model(inputs=inputs, training=training, loss=loss, global_step=global_step)
 
 
-def _make_input(call: TrainCall, strategy: Any, placement: Placement, peers: Peers) -> Input:
+def _make_input(
+    call: TrainCall, strategy: WorkerStrategy | None, placement: Placement, peers: Peers
+) -> Input:
     result = call_input_fn(
         call.input_fn,
         mode=ModeKeys.TRAIN,
@@ -320,7 +322,7 @@ def _check_pipeline(call: TrainCall) -> None:
 
 
 def _scopes(
-    call: TrainCall, strategy: Any, placement: Placement
+    call: TrainCall, strategy: WorkerStrategy | None, placement: Placement
 ) -> list[AbstractContextManager[Any]]:
     """Returns the scopes of everything that the user's functions add to the graph."""
     if strategy is not None:
@@ -333,7 +335,7 @@ def _scopes(
     return [tf.variable_creator_scope(create)]
 
 
-def _placement(call: TrainCall, strategy: Any) -> Placement:
+def _placement(call: TrainCall, strategy: WorkerStrategy | None) -> Placement:
     """Returns the devices of the training, from the strategy or the config; more for a pipeline."""
     device = call.config.device
     placement: Placement = (

@@ -23,6 +23,7 @@ from tfdist.estimator.training.other_workers import OtherWorkers
 from tfdist.estimator.training.stop_signals import StopSignals
 from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCall
 from tfdist.strategies.placement import Placement
+from tfdist.strategies.worker_strategy import WorkerStrategy
 
 
 class Peers(Protocol):
@@ -189,7 +190,9 @@ class Alone:
         return self._signals.own is not None
 
 
-def find_peers(call: TrainCall, placement: Placement, signals: StopSignals, strategy: Any) -> Peers:
+def find_peers(
+    call: TrainCall, placement: Placement, signals: StopSignals, strategy: WorkerStrategy | None
+) -> Peers:
     """Returns the peers of a training under a strategy; None is no strategy."""
     if strategy is not None and strategy.num_replicas_in_sync > 1:
         return OtherWorkers(call, placement, signals, strategy)

@@ -175,11 +175,11 @@ class SavingNotes(v1.train.CheckpointSaverListener):  # type: ignore[misc]
         listeners = listeners_of(saver)
         listeners[:] = [self, *(one for one in listeners if not isinstance(one, SavingNotes))]
 
-    def before_save(self, session: Any, global_step_value: int) -> None:
+    def before_save(self, session: v1.Session, global_step_value: int) -> None:
         self._signals.is_saving = True
         self._phase = set_phase("saving")
 
-    def after_save(self, session: Any, global_step_value: int) -> None:
+    def after_save(self, session: v1.Session, global_step_value: int) -> None:
         set_phase(self._phase)
         self._signals.is_saving = False
         self._signals.leave_unless_noted()

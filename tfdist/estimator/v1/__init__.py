@@ -7,6 +7,7 @@ as in `tfdist.estimator`.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import tfdist.estimator as v2
@@ -47,7 +48,7 @@ def model_to_estimator(
     keras_model: Any = None,
     keras_model_path: Any = None,
     custom_objects: dict[str, Any] | None = None,
-    model_dir: Any = None,
+    model_dir: str | os.PathLike[str] | None = None,
     config: RunConfig | None = None,
     checkpoint_format: str | None = "saver",
     metric_names_map: dict[str, str] | None = None,

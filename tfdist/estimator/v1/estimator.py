@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,7 @@ class Estimator(v2.Estimator, metaclass=_AnyEstimator):
 
     def export_savedmodel(
         self,
-        export_dir_base: Any,
+        export_dir_base: str | os.PathLike[str],
         serving_input_receiver_fn: Callable[[], Any],
         assets_extra: dict[str, Any] | None = None,
         as_text: bool = False,
