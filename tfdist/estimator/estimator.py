@@ -29,6 +29,7 @@ from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
 from tfdist.estimator.checkpoints.writer import full_disk_named
 from tfdist.estimator.evaluation import predict, saved_model
 from tfdist.estimator.evaluation.evaluate import Evaluation, build_evaluation, run_evaluation
+from tfdist.estimator.evaluation.saved_model import ReceiverFn
 from tfdist.estimator.graph.global_step import create_global_step
 from tfdist.estimator.graph.replicas import BatchSizes, num_workers
 from tfdist.estimator.pipelined import PipelineEstimatorSpec
@@ -318,8 +319,8 @@ class Estimator:
     def export_saved_model(
         self,
         export_dir_base: str | os.PathLike[str],
-        serving_input_receiver_fn: Callable[[], Any] | None,
-        assets_extra: dict[str, Any] | None = None,
+        serving_input_receiver_fn: ReceiverFn | None,
+        assets_extra: dict[str, str] | None = None,
         as_text: bool = False,
         checkpoint_path: str | None = None,
         experimental_mode: str = ModeKeys.PREDICT,
@@ -358,8 +359,8 @@ class Estimator:
     def experimental_export_all_saved_models(
         self,
         export_dir_base: str | os.PathLike[str],
-        input_receiver_fn_map: dict[str, Callable[[], Any]],
-        assets_extra: dict[str, Any] | None = None,
+        input_receiver_fn_map: dict[str, ReceiverFn],
+        assets_extra: dict[str, str] | None = None,
         as_text: bool = False,
         checkpoint_path: str | None = None,
     ) -> bytes:
@@ -392,8 +393,8 @@ class Estimator:
     def _export_all_saved_models(
         self,
         export_dir_base: str | os.PathLike[str],
-        input_receiver_fn_map: dict[str, Callable[[], Any]],
-        assets_extra: dict[str, Any] | None = None,
+        input_receiver_fn_map: dict[str, ReceiverFn],
+        assets_extra: dict[str, str] | None = None,
         as_text: bool = False,
         checkpoint_path: str | None = None,
         strip_default_attrs: bool = True,

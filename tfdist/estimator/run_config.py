@@ -359,17 +359,17 @@ _STRATEGIES = (
 )
 
 
-def is_own(strategy: Any) -> TypeGuard[WorkerStrategy]:
+def is_own(strategy: object) -> TypeGuard[WorkerStrategy]:
     """Returns whether a strategy is one of `tfdist.strategies`."""
     return isinstance(strategy, BaseStrategy)
 
 
-def is_usable(strategy: Any) -> bool:
+def is_usable(strategy: object) -> bool:
     """Returns whether a RunConfig accepts a strategy: ours, and TensorFlow's for one machine."""
     return is_own(strategy) or isinstance(strategy, _LOCAL) or is_default(strategy)
 
 
-def is_default(strategy: Any) -> bool:
+def is_default(strategy: object) -> bool:
     """Returns whether a strategy is the default that `tf.distribute.get_strategy()` returns."""
     return not tf.distribute.has_strategy() and strategy is tf.distribute.get_strategy()
 

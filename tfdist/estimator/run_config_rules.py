@@ -64,7 +64,7 @@ def decide_parameter_servers(given: object) -> Any:
     return given
 
 
-def is_for_parameter_servers(strategy: Any) -> bool:
+def is_for_parameter_servers(strategy: object) -> bool:
     """Returns whether a strategy is a ParameterServerStrategy of TensorFlow, of any version."""
     return type(strategy).__name__.startswith("ParameterServerStrategy")
 
@@ -144,11 +144,11 @@ def _takes_op(function: object) -> bool:
     return callable(function) and set(argument_names(function)) == {"op"}
 
 
-def _at_least_0(value: object) -> bool:
+def _at_least_0(value: Any) -> bool:
     return bool(value >= 0)
 
 
-def _above_0(value: object) -> bool:
+def _above_0(value: Any) -> bool:
     return bool(value > 0)
 
 

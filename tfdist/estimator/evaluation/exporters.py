@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.arguments import argument_names
 from tfdist.estimator.evaluation.eval_events import results_in
-from tfdist.estimator.evaluation.saved_model import delete_all_but_newest, exports_in
+from tfdist.estimator.evaluation.saved_model import ReceiverFn, delete_all_but_newest, exports_in
 
 Result = dict[str, Any]
 
@@ -54,8 +54,8 @@ class _SavedModelExporter(Exporter):
     def __init__(
         self,
         name: str,
-        serving_input_receiver_fn: Callable[[], Any] | None,
-        assets_extra: dict[str, Any] | None = None,
+        serving_input_receiver_fn: ReceiverFn | None,
+        assets_extra: dict[str, str] | None = None,
         as_text: bool = False,
     ) -> None:
         self._name = name
@@ -67,7 +67,7 @@ class _SavedModelExporter(Exporter):
     def name(self) -> str:
         return self._name
 
-    def _export(self, estimator: Any, export_path: str, checkpoint_path: str | None) -> Any:
+    def _export(self, estimator: Any, export_path: str, checkpoint_path: str | None) -> bytes:
         return estimator.export_saved_model(
             export_path,
             self._serving_input_receiver_fn,
@@ -87,7 +87,7 @@ class FinalExporter(_SavedModelExporter):
         checkpoint_path: str | None,
         eval_result: Result,
         is_the_final_export: bool,
-    ) -> Any:
+    ) -> bytes | None:
         if not is_the_final_export:
             return None
         v1.logging.info("Performing the final export in the end of training.")
@@ -111,8 +111,8 @@ class LatestExporter(_SavedModelExporter):
     def __init__(
         self,
         name: str,
-        serving_input_receiver_fn: Callable[[], Any] | None,
-        assets_extra: dict[str, Any] | None = None,
+        serving_input_receiver_fn: ReceiverFn | None,
+        assets_extra: dict[str, str] | None = None,
         as_text: bool = False,
         exports_to_keep: int | None = 5,
     ) -> None:
@@ -126,7 +126,7 @@ class LatestExporter(_SavedModelExporter):
         checkpoint_path: str | None,
         eval_result: Result,
         is_the_final_export: bool,
-    ) -> Any:
+    ) -> bytes | None:
         path = self._export(estimator, export_path, checkpoint_path)
         delete_all_but_newest(export_path, self._exports_to_keep)
         return path
@@ -170,10 +170,10 @@ class BestExporter(_SavedModelExporter):
     def __init__(
         self,
         name: str = "best_exporter",
-        serving_input_receiver_fn: Callable[[], Any] | None = None,
+        serving_input_receiver_fn: ReceiverFn | None = None,
         event_file_pattern: str | None = "eval/*.tfevents.*",
         compare_fn: Callable[..., Any] = _loss_smaller,
-        assets_extra: dict[str, Any] | None = None,
+        assets_extra: dict[str, str] | None = None,
         as_text: bool = False,
         exports_to_keep: int | None = 5,
     ) -> None:
@@ -192,7 +192,7 @@ class BestExporter(_SavedModelExporter):
         checkpoint_path: str | None,
         eval_result: Result,
         is_the_final_export: bool,
-    ) -> Any:
+    ) -> bytes | None:
         if self._event_file_pattern and self._model_dir != estimator.model_dir:
             v1.logging.info("Loading best metric from event files.")
             self._model_dir = estimator.model_dir

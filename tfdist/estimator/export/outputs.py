@@ -30,7 +30,7 @@ class ExportOutput(ABC):
         return NotImplemented
 
     @abstractmethod
-    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+    def as_signature_def(self, receiver_tensors: Mapping[str, tf.Tensor]) -> Any:
         """Builds the SignatureDef of this output with the given inputs.
 
         Args:
@@ -53,7 +53,7 @@ class ClassificationOutput(ExportOutput):
       ValueError: If both are missing, or one is not a tensor of that type.
     """
 
-    def __init__(self, scores: Any = None, classes: Any = None) -> None:
+    def __init__(self, scores: tf.Tensor | None = None, classes: tf.Tensor | None = None) -> None:
         if scores is not None and not _is_float(scores):
             raise ValueError(f"Classification scores must be a float32 Tensor; got {scores}")
         if classes is not None and not _is_string(classes):
@@ -67,14 +67,14 @@ class ClassificationOutput(ExportOutput):
         self._classes = classes
 
     @property
-    def scores(self) -> Any:
+    def scores(self) -> tf.Tensor | None:
         return self._scores
 
     @property
-    def classes(self) -> Any:
+    def classes(self) -> tf.Tensor | None:
         return self._classes
 
-    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+    def as_signature_def(self, receiver_tensors: Mapping[str, tf.Tensor]) -> Any:
         examples = _serialized_examples(receiver_tensors, "Classification")
         return v1.saved_model.classification_signature_def(examples, self.classes, self.scores)
 
@@ -95,10 +95,10 @@ class RegressionOutput(ExportOutput):
         self._value = value
 
     @property
-    def value(self) -> Any:
+    def value(self) -> tf.Tensor:
         return self._value
 
-    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+    def as_signature_def(self, receiver_tensors: Mapping[str, tf.Tensor]) -> Any:
         examples = _serialized_examples(receiver_tensors, "Regression")
         return v1.saved_model.regression_signature_def(examples, self.value)
 
@@ -121,7 +121,7 @@ class PredictOutput(ExportOutput):
     def outputs(self) -> dict[str, Any]:
         return self._outputs
 
-    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+    def as_signature_def(self, receiver_tensors: Mapping[str, tf.Tensor]) -> Any:
         return v1.saved_model.predict_signature_def(dict(receiver_tensors), self.outputs)
 
 
@@ -159,7 +159,7 @@ class _SupervisedOutput(ExportOutput):
     def metrics(self) -> dict[str, Any] | None:
         return self._metrics
 
-    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+    def as_signature_def(self, receiver_tensors: Mapping[str, tf.Tensor]) -> Any:
         if not receiver_tensors:
             raise ValueError(f"{self._method_name} inputs cannot be None or empty.")
         outputs = {
@@ -230,7 +230,7 @@ def _is_string(value: object) -> bool:
     return isinstance(value, tf.Tensor) and value.dtype.base_dtype == tf.string
 
 
-def _serialized_examples(receiver_tensors: Mapping[str, Any], kind: str) -> Any:
+def _serialized_examples(receiver_tensors: Mapping[str, tf.Tensor], kind: str) -> Any:
     """Returns the only input, which must be a string tensor.
 
     Raises:
@@ -273,7 +273,7 @@ def _prefixed_tensors(outputs: Any, name: str) -> dict[str, Any]:
     return {_prefixed(key, name): value for key, value in named.items()}
 
 
-def _metric_tensors(metrics: object) -> dict[str, Any]:
+def _metric_tensors(metrics: Any) -> dict[str, Any]:
     if not isinstance(metrics, dict):
         metrics = {"metrics": metrics}
     tensors: dict[str, Any] = {}

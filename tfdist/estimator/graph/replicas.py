@@ -50,7 +50,7 @@ def evaluation_strategy(config: RunConfig) -> WorkerStrategy | None:
     return _local_strategy(num_local_replicas(config, given), config)
 
 
-def num_local_replicas(config: RunConfig, strategy: Any) -> int:
+def num_local_replicas(config: RunConfig, strategy: tf.distribute.Strategy | None) -> int:
     """Returns the number of replicas of this worker; None takes the config's strategy."""
     if strategy is None:
         strategy = config.train_distribute
@@ -66,7 +66,7 @@ def _local_strategy(num_replicas: int, config: RunConfig) -> LocalStrategy | Non
     return LocalStrategy(num_replicas, device.device, device.variables_on_host)
 
 
-def _from_stock(strategy: Any, config: RunConfig) -> LocalStrategy:
+def _from_stock(strategy: tf.distribute.Strategy, config: RunConfig) -> LocalStrategy:
     if config.num_worker_replicas > 1:
         raise ClusterError(
             f"{type(strategy).__name__} is for one machine, and the cluster has "

@@ -66,7 +66,9 @@ class BinaryClassHead(SingleHead):
             name=name,
         )
 
-    def predictions(self, logits: Any, keys: Sequence[str] | None = None) -> dict[str, Any]:
+    def predictions(
+        self, logits: tf.Tensor, keys: Sequence[str] | None = None
+    ) -> dict[str, tf.Tensor]:
         logits = checks.checked_logits(logits, 1)
         with v1.name_scope("predictions", values=(logits,)):
             # [D0, D1, ... DN, 2]
@@ -143,7 +145,7 @@ class MultiClassHead(SingleHead):
 
     def __init__(
         self,
-        n_classes: Any,
+        n_classes: int,
         weight_column: Any = None,
         label_vocabulary: Sequence[str] | None = None,
         loss_reduction: str = checks.MEAN,
@@ -166,7 +168,9 @@ class MultiClassHead(SingleHead):
             name=name,
         )
 
-    def predictions(self, logits: Any, keys: Sequence[str] | None = None) -> dict[str, Any]:
+    def predictions(
+        self, logits: tf.Tensor, keys: Sequence[str] | None = None
+    ) -> dict[str, tf.Tensor]:
         n_classes = self.logits_dimension
         logits = checks.checked_logits(logits, n_classes)
         with v1.name_scope("predictions", values=(logits,)):
@@ -232,7 +236,7 @@ def classification_outputs(predictions: dict[str, tf.Tensor], names: tf.Tensor) 
 
 
 def binary_or_multi_class_head(
-    n_classes: Any,
+    n_classes: int,
     weight_column: Any,
     label_vocabulary: Sequence[str] | None,
     loss_reduction: str,
@@ -276,12 +280,12 @@ def names_of_ids(ids: tf.Tensor, vocabulary: Vocabulary) -> tf.Tensor:
     return tf.strings.as_string(ids, name="str_classes")
 
 
-def all_ids(logits: tf.Tensor, n_classes: Any) -> tf.Tensor:
+def all_ids(logits: tf.Tensor, n_classes: int) -> tf.Tensor:
     """Returns the int32 ids of all classes for each example, [batch, n_classes]."""
     return tf.tile(tf.expand_dims(tf.range(n_classes), 0), [tf.shape(logits)[0], 1])
 
 
-def all_names(logits: tf.Tensor, n_classes: Any, vocabulary: Vocabulary) -> tf.Tensor:
+def all_names(logits: tf.Tensor, n_classes: int, vocabulary: Vocabulary) -> tf.Tensor:
     """Returns the names of all classes for each example, [batch, n_classes]."""
     if vocabulary:
         names = tf.constant(list(vocabulary), tf.string)  # [n_classes]
@@ -292,7 +296,7 @@ def all_names(logits: tf.Tensor, n_classes: Any, vocabulary: Vocabulary) -> tf.T
 
 def predictions_of_one_class(
     logits: tf.Tensor,
-    n_classes: Any,
+    n_classes: int,
     vocabulary: Vocabulary,
     *,
     lists_classes_first: bool = False,

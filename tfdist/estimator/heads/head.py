@@ -56,8 +56,8 @@ class Head(ABC):
         logits: Any,
         features: Any = None,
         mode: str | None = None,
-        regularization_losses: Sequence[Any] | None = None,
-    ) -> Any:
+        regularization_losses: Sequence[tf.Tensor] | None = None,
+    ) -> tf.Tensor:
         """Returns the scalar loss of a batch, including the regularization losses.
 
         Args:
@@ -73,7 +73,7 @@ class Head(ABC):
         """Returns the predictions named in `keys`, by name; None selects all."""
 
     @abstractmethod
-    def metrics(self, regularization_losses: Sequence[Any] | None = None) -> Metrics:
+    def metrics(self, regularization_losses: Sequence[tf.Tensor] | None = None) -> Metrics:
         """Returns new metric objects by name, without a value yet."""
 
     @abstractmethod
@@ -84,7 +84,7 @@ class Head(ABC):
         logits: Any,
         labels: Any,
         mode: str | None = None,
-        regularization_losses: Sequence[Any] | None = None,
+        regularization_losses: Sequence[tf.Tensor] | None = None,
     ) -> Metrics:
         """Updates the metric objects with a batch and returns them."""
 
@@ -95,10 +95,10 @@ class Head(ABC):
         logits: Any,
         labels: Any = None,
         optimizer: Any = None,
-        trainable_variables: Sequence[Any] | None = None,
-        train_op_fn: Callable[[Any], Any] | None = None,
-        update_ops: Sequence[Any] | None = None,
-        regularization_losses: Sequence[Any] | None = None,
+        trainable_variables: Sequence[tf.Variable] | None = None,
+        train_op_fn: Callable[[tf.Tensor], tf.Operation] | None = None,
+        update_ops: Sequence[tf.Operation] | None = None,
+        regularization_losses: Sequence[tf.Tensor] | None = None,
     ) -> EstimatorSpec:
         """Returns the `EstimatorSpec` for a model_fn to return.
 
@@ -157,10 +157,10 @@ class SpecHead(Head):
         logits: Any,
         labels: Any = None,
         optimizer: Any = None,
-        trainable_variables: Sequence[Any] | None = None,
-        train_op_fn: Callable[[Any], Any] | None = None,
-        update_ops: Sequence[Any] | None = None,
-        regularization_losses: Sequence[Any] | None = None,
+        trainable_variables: Sequence[tf.Variable] | None = None,
+        train_op_fn: Callable[[tf.Tensor], tf.Operation] | None = None,
+        update_ops: Sequence[tf.Operation] | None = None,
+        regularization_losses: Sequence[tf.Tensor] | None = None,
     ) -> EstimatorSpec:
         forget_dependent_variables(optimizer)
         with v1.name_scope(self.name, self._default_scope):
@@ -219,8 +219,8 @@ class SingleHead(SpecHead):
     def __init__(
         self,
         *,
-        logits_dimension: Any,
-        loss_dimension: Any,
+        logits_dimension: int,
+        loss_dimension: int,
         weight_column: Any,
         loss_reduction: str,
         loss_fn: Callable[..., Any] | None,
@@ -262,7 +262,7 @@ class SingleHead(SpecHead):
         return self._name
 
     @property
-    def logits_dimension(self) -> Any:
+    def logits_dimension(self) -> int:
         return self._logits_dimension
 
     @property
@@ -275,12 +275,12 @@ class SingleHead(SpecHead):
         logits: Any,
         features: Any = None,
         mode: str | None = None,
-        regularization_losses: Sequence[Any] | None = None,
-    ) -> Any:
+        regularization_losses: Sequence[tf.Tensor] | None = None,
+    ) -> tf.Tensor:
         with v1.name_scope("losses", values=(logits, labels)):
             return self._reduced_loss(labels, logits, features, regularization_losses)
 
-    def metrics(self, regularization_losses: Sequence[Any] | None = None) -> Metrics:
+    def metrics(self, regularization_losses: Sequence[tf.Tensor] | None = None) -> Metrics:
         with v1.name_scope("metrics"):
             metrics = {self._summary_key(m.key): m.make(name=m.key) for m in self._measures()}
             if regularization_losses is not None:
@@ -294,7 +294,7 @@ class SingleHead(SpecHead):
         features: Any,
         logits: Any,
         labels: Any,
-        regularization_losses: Sequence[Any] | None = None,
+        regularization_losses: Sequence[tf.Tensor] | None = None,
     ) -> Metrics:
         predictions = self.predictions(logits)
         logits = checks.checked_logits(logits, self.logits_dimension)
@@ -316,7 +316,7 @@ class SingleHead(SpecHead):
         labels: Any,
         logits: Any,
         features: Any,
-        regularization_losses: Sequence[Any] | None,
+        regularization_losses: Sequence[tf.Tensor] | None,
     ) -> tf.Tensor:
         """Returns the same loss as `loss`, with its ops in the current name scope."""
         logits = checks.checked_logits(logits, self.logits_dimension)
@@ -356,14 +356,16 @@ class SingleHead(SpecHead):
         )
 
 
-def add_regularization(loss: tf.Tensor, regularization_losses: Sequence[Any] | None) -> tf.Tensor:
+def add_regularization(
+    loss: tf.Tensor, regularization_losses: Sequence[tf.Tensor] | None
+) -> tf.Tensor:
     """Returns the loss plus the sum of the regularization losses, all scalars."""
     return loss if regularization_losses is None else loss + tf.add_n(regularization_losses)
 
 
 def write_loss(
     loss: tf.Tensor,
-    regularization_losses: Sequence[Any] | None,
+    regularization_losses: Sequence[tf.Tensor] | None,
     key: Callable[[str], str] = str,
 ) -> None:
     """Writes a head's summaries in TRAIN: the loss, and the sum of the regularization losses."""

@@ -78,8 +78,8 @@ class MultiHead(SpecHead):
         logits: Any,
         features: Any = None,
         mode: str | None = None,
-        regularization_losses: Sequence[Any] | None = None,
-    ) -> Any:
+        regularization_losses: Sequence[tf.Tensor] | None = None,
+    ) -> tf.Tensor:
         parts = self._parts(logits, labels)
         losses = [
             head.loss(
@@ -104,7 +104,7 @@ class MultiHead(SpecHead):
                 for key, value in head.predictions(logits=parts[name]).items()
             }
 
-    def metrics(self, regularization_losses: Sequence[Any] | None = None) -> Metrics:
+    def metrics(self, regularization_losses: Sequence[tf.Tensor] | None = None) -> Metrics:
         metrics: Metrics = {}
         if regularization_losses is not None:
             metrics[self._summary_key(REGULARIZATION_LOSS)] = Mean(name=REGULARIZATION_LOSS)
@@ -119,7 +119,7 @@ class MultiHead(SpecHead):
         features: Any,
         logits: Any,
         labels: Any,
-        regularization_losses: Sequence[Any] | None = None,
+        regularization_losses: Sequence[tf.Tensor] | None = None,
     ) -> Metrics:
         parts = self._parts(logits, labels)
         if regularization_losses is not None:

@@ -76,7 +76,9 @@ class MultiLabelHead(SingleHead):
             name=name,
         )
 
-    def predictions(self, logits: Any, keys: Sequence[str] | None = None) -> dict[str, Any]:
+    def predictions(
+        self, logits: tf.Tensor, keys: Sequence[str] | None = None
+    ) -> dict[str, tf.Tensor]:
         n_classes = self.logits_dimension
         logits = checks.checked_logits(logits, n_classes)
         with v1.name_scope("predictions", values=(logits,)):

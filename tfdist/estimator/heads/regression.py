@@ -59,7 +59,7 @@ class RegressionHead(SingleHead):
             name=name,
         )
 
-    def predictions(self, logits: Any) -> dict[str, Any]:  # type: ignore[override]
+    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:  # type: ignore[override]
         logits = checks.checked_logits(logits, self.logits_dimension)
         with v1.name_scope("predictions", values=(logits,)):
             # Both predictions: [D0, D1, ... DN, label_dimension]

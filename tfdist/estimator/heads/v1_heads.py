@@ -32,16 +32,16 @@ class _V1Head(SingleHead):
     def loss(
         self,
         labels: Any,
-        logits: Any,
+        logits: tf.Tensor,
         features: Any = None,
         mode: str | None = None,
-        regularization_losses: Sequence[Any] | None = None,
-    ) -> Any:
+        regularization_losses: Sequence[tf.Tensor] | None = None,
+    ) -> tf.Tensor:
         # Opens no name scope, so that the loss is named head/weighted_loss/Sum.
         return self._reduced_loss(labels, logits, features, regularization_losses)
 
     def create_estimator_spec(
-        self, features: Any, mode: str, logits: Any, *rest: Any, **more: Any
+        self, features: Any, mode: str, logits: tf.Tensor, *rest: Any, **more: Any
     ) -> EstimatorSpec:
         scope = scope_of_next_head()
         spec = super().create_estimator_spec(features, mode, logits, *rest, **more)
@@ -62,7 +62,13 @@ class _BinaryHead(_V1Head, BinaryClassHead):
     """A binary head with the v1 area under the precision-recall curve, summed by trapezoids."""
 
     def create_estimator_spec(
-        self, features: Any, mode: str, logits: Any, labels: Any = None, *rest: Any, **more: Any
+        self,
+        features: Any,
+        mode: str,
+        logits: tf.Tensor,
+        labels: Any = None,
+        *rest: Any,
+        **more: Any,
     ) -> EstimatorSpec:
         spec = super().create_estimator_spec(features, mode, logits, labels, *rest, **more)
         if mode != ModeKeys.EVAL:

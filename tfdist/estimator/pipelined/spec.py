@@ -122,11 +122,11 @@ class PipelineEstimatorSpec:
     pipeline_schedule: Schedule = "interleaved"
     recomputation: bool = False
     reduction_method: Literal["mean", "sum"] = "mean"
-    training_chief_hooks: Iterable[Any] | None = None
-    training_hooks: Iterable[Any] | None = None
-    evaluation_hooks: Iterable[Any] | None = None
-    prediction_hooks: Iterable[Any] | None = None
-    scaffold: Any = None
+    training_chief_hooks: Iterable[v1.train.SessionRunHook] | None = None
+    training_hooks: Iterable[v1.train.SessionRunHook] | None = None
+    evaluation_hooks: Iterable[v1.train.SessionRunHook] | None = None
+    prediction_hooks: Iterable[v1.train.SessionRunHook] | None = None
+    scaffold: v1.train.Scaffold | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT):
