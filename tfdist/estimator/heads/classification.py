@@ -66,19 +66,14 @@ class BinaryClassHead(SingleHead):
             name=name,
         )
 
-    def predictions(
-        self, logits: tf.Tensor, keys: Sequence[str] | None = None
-    ) -> dict[str, tf.Tensor]:
-        logits = checks.checked_logits(logits, 1)
-        with v1.name_scope("predictions", values=(logits,)):
-            # [D0, D1, ... DN, 2]
-            both = tf.concat([tf.zeros_like(logits), logits], -1, name="two_class_logits")
-            predictions = {
-                "logits": logits,  # [D0, D1, ... DN, 1]
-                "logistic": tf.sigmoid(logits, name="logistic"),  # [D0, D1, ... DN, 1]
-                **predictions_of_one_class(both, 2, self._label_vocabulary),
-            }
-            return chosen(predictions, keys)
+    def _predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        # [D0, D1, ... DN, 2]
+        both = tf.concat([tf.zeros_like(logits), logits], -1, name="two_class_logits")
+        return {
+            "logits": logits,  # [D0, D1, ... DN, 1]
+            "logistic": tf.sigmoid(logits, name="logistic"),  # [D0, D1, ... DN, 1]
+            **predictions_of_one_class(both, 2, self._label_vocabulary),
+        }
 
     def _read_labels(self, labels: Any, logits: tf.Tensor) -> tf.Tensor:
         labels = checks.checked_labels(labels, logits, 1)
@@ -168,22 +163,16 @@ class MultiClassHead(SingleHead):
             name=name,
         )
 
-    def predictions(
-        self, logits: tf.Tensor, keys: Sequence[str] | None = None
-    ) -> dict[str, tf.Tensor]:
-        n_classes = self.logits_dimension
-        logits = checks.checked_logits(logits, n_classes)
-        with v1.name_scope("predictions", values=(logits,)):
-            predictions = {
-                "logits": logits,  # [D0, D1, ... DN, n_classes]
-                **predictions_of_one_class(
-                    logits,
-                    n_classes,
-                    self._label_vocabulary,
-                    lists_classes_first=self._lists_classes_first,
-                ),
-            }
-            return chosen(predictions, keys)
+    def _predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {
+            "logits": logits,  # [D0, D1, ... DN, n_classes]
+            **predictions_of_one_class(
+                logits,
+                self.logits_dimension,
+                self._label_vocabulary,
+                lists_classes_first=self._lists_classes_first,
+            ),
+        }
 
     def _read_labels(self, labels: Any, logits: tf.Tensor) -> tf.Tensor:
         labels = checks.checked_labels(labels, logits, 1)
@@ -330,14 +319,3 @@ def predictions_of_one_class(
         "classes": names_of_ids(class_ids, vocabulary),  # [D0, D1, ... DN, 1]
         **(listed or list_classes()),
     }
-
-
-def chosen(predictions: dict[str, Any], keys: Sequence[str] | None) -> dict[str, Any]:
-    """Returns the predictions named in `keys`, or all if `keys` is None or empty."""
-    for key in keys or ():
-        if key not in predictions:
-            raise ValueError(
-                f"Prediction key must be in PredictionKeys, given: {key}. Valid prediction keys "
-                f"include {list(predictions)}."
-            )
-    return {k: v for k, v in predictions.items() if not keys or k in keys}

@@ -244,6 +244,10 @@ class SingleHead(SpecHead):
         """Checks the labels against the logits and converts them to numbers."""
 
     @abstractmethod
+    def _predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns all predictions by name, given the checked logits."""
+
+    @abstractmethod
     def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
         """Returns the loss of each example, [D0, D1, ... DN, loss_dimension]."""
 
@@ -279,6 +283,20 @@ class SingleHead(SpecHead):
     ) -> tf.Tensor:
         with v1.name_scope("losses", values=(logits, labels)):
             return self._reduced_loss(labels, logits, features, regularization_losses)
+
+    def predictions(
+        self, logits: tf.Tensor, keys: Sequence[str] | None = None
+    ) -> dict[str, tf.Tensor]:
+        logits = checks.checked_logits(logits, self.logits_dimension)
+        with v1.name_scope("predictions", values=(logits,)):
+            predictions = self._predictions(logits)
+        for key in keys or ():
+            if key not in predictions:
+                raise ValueError(
+                    f"Prediction key must be in PredictionKeys, given: {key}. Valid prediction "
+                    f"keys include {list(predictions)}."
+                )
+        return {k: v for k, v in predictions.items() if not keys or k in keys}
 
     def metrics(self, regularization_losses: Sequence[tf.Tensor] | None = None) -> Metrics:
         with v1.name_scope("metrics"):
