@@ -61,7 +61,8 @@ from tfdist.estimator.training.model_check import (
     log_half_precision,
     warn_if_nothing_is_learnt,
 )
-from tfdist.estimator.training.peers import Peers, find_peers
+from tfdist.estimator.training.other_workers import OtherWorkers
+from tfdist.estimator.training.peers import Peers
 from tfdist.estimator.training.progress_report import NoReport, make_report
 from tfdist.estimator.training.session_hooks import add_metrics_to_report, all_hooks
 from tfdist.estimator.training.stop_signals import StopSignals
@@ -80,7 +81,9 @@ def train(call: TrainCall) -> None:
     strategy = training_strategy(call.config)
     with stop_signals.listening() as signals:
         placement = _placement(call, strategy)
-        peers = find_peers(call, placement, signals, strategy)
+        peers = Peers(call, placement, signals)
+        if strategy is not None and strategy.num_replicas_in_sync > 1:
+            peers = OtherWorkers(call, placement, signals, strategy)
         found = peers.found_checkpoint()
         if found.problem is not None:
             raise CheckpointDamagedError(found.problem)
