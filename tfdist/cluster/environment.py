@@ -41,9 +41,6 @@ def find_cluster(environ: Mapping[str, str] = os.environ) -> tuple[Cluster, Task
     Where the workers replace the parameter servers (see `replaces_parameter_servers`), the cluster
     of a worker has no ps tasks.
 
-    Args:
-      environ: The environment variables.
-
     Returns:
       The cluster and this process's task, or None if the environment describes no cluster.
 
@@ -128,9 +125,6 @@ def find_instance(environ: Mapping[str, str] = os.environ) -> Instance:
     step) agrees with them. Without them the engine alone gives the index, and each instance has
     one replica. A process that no launcher started is alone. So is an evaluator, which is not one
     of the instances.
-
-    Args:
-      environ: The environment variables.
 
     Returns:
       The instance; its `source` is "" for a process that is alone.

@@ -128,9 +128,6 @@ def instance_environment(
 def read_instance(environ: Mapping[str, str]) -> Instance | None:
     """Reads the variables of the launcher for this instance.
 
-    Args:
-      environ: The environment variables.
-
     Returns:
       The instance, or None if its place is not set.
 

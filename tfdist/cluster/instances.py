@@ -19,7 +19,7 @@ from tfdist.cluster.instance_variables import (
     nearest_multiples,
     read_restart_count,
 )
-from tfdist.cluster.tasks import ClusterError, listed
+from tfdist.cluster.tasks import ClusterError, checked_count, listed
 
 __all__ = [
     "Instance",
@@ -153,8 +153,8 @@ def global_batch_size(micro_batch_size: int, accumulation_steps: int = 1) -> int
     Raises:
       ValueError: If a number is not an integer of at least 1.
     """
-    _check_number("micro_batch_size", micro_batch_size)
-    _check_number("accumulation_steps", accumulation_steps)
+    checked_count("micro_batch_size", micro_batch_size)
+    checked_count("accumulation_steps", accumulation_steps)
     return micro_batch_size * accumulation_steps * num_total_replicas()
 
 
@@ -168,8 +168,8 @@ def micro_batch_size(global_batch_size: int, accumulation_steps: int = 1) -> int
     Raises:
       ValueError: If the global batch does not split evenly; the message has the nearest sizes.
     """
-    _check_number("global_batch_size", global_batch_size)
-    _check_number("accumulation_steps", accumulation_steps)
+    checked_count("global_batch_size", global_batch_size)
+    checked_count("accumulation_steps", accumulation_steps)
     instance = find_instance()
     shares = instance.num_total_replicas * accumulation_steps
     size, rest = divmod(global_batch_size, shares)
@@ -199,11 +199,11 @@ def shuffle_buffer_size(num_examples: int, most: int | None = None) -> int:
       ValueError: If a number is not an integer of at least 1.
       ClusterError: If the instances have different numbers of replicas.
     """
-    _check_number("num_examples", num_examples)
+    checked_count("num_examples", num_examples)
     share = -(-num_examples // num_instances())
     if most is None:
         return share
-    _check_number("most", most)
+    checked_count("most", most)
     return min(share, most)
 
 
@@ -222,8 +222,3 @@ def _described(instance: Instance) -> str:
     if not instance.is_uniform:
         return f"{instance.num_total_replicas} replicas"
     return f"{instance.num_instances} instances x {instance.num_local_replicas} replicas"
-
-
-def _check_number(name: str, number: int) -> None:
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {number!r}.")

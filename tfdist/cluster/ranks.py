@@ -61,9 +61,6 @@ def find_mpi_rank(environ: Mapping[str, str] = os.environ) -> MpiRank | None:
 
     If both have set their variables, HOROVOD_CONTROLLER decides, as in Horovod.
 
-    Args:
-      environ: The environment variables.
-
     Returns:
       The rank, or None if neither started this process.
 
@@ -89,9 +86,6 @@ def check_launcher(environ: Mapping[str, str] = os.environ) -> None:
 
     Each would act as the chief and train alone. For a process without a TF_CONFIG that lists the
     workers.
-
-    Args:
-      environ: The environment variables.
 
     Raises:
       ClusterError: With the launcher's variable, and the launchers that are supported.

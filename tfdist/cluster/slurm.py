@@ -20,9 +20,6 @@ _MOST_NAMES = 100_000
 def find_slurm_step(environ: Mapping[str, str]) -> tuple[Cluster, Task] | None:
     """Reads the variables that `srun` gives to each task of a step.
 
-    Args:
-      environ: The environment of this process.
-
     Returns:
       The step's tasks as workers in the order of SLURM_PROCID, and this task; None outside of a
       step and in a step of one task (for example an interactive shell).

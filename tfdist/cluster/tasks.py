@@ -212,6 +212,17 @@ def listed(names: Iterable[str], word: str = "and") -> str:
     return f"{', '.join(most)} {word} {last}" if most else last
 
 
+def checked_count(name: str, value: Any, *, least: int = 1, more: str = "") -> int:
+    """Returns a value after checking that it is an integer of at least `least`.
+
+    Raises:
+      ValueError: If it is not; the message ends with `more`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.{more}")
+    return value
+
+
 def shown(value: Any) -> str:
     """Returns a value read from JSON as one short line of JSON."""
     text = json.dumps(value)

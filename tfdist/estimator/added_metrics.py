@@ -8,6 +8,7 @@ from typing import Any
 from tfdist.estimator.arguments import argument_names, call_with
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.pipelined import PipelineEstimatorSpec
+from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 
 _ARGUMENTS = ("features", "labels", "predictions", "config")
@@ -32,7 +33,7 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., dict[str, Any]]) 
             f"{', '.join(_ARGUMENTS)}."
         )
 
-    def model_fn(features: Any, labels: Any, mode: str, config: Any) -> EstimatorSpec:
+    def model_fn(features: Any, labels: Any, mode: str, config: RunConfig) -> EstimatorSpec:
         spec = estimator.model_fn(features, labels, mode, config)
         if mode != ModeKeys.EVAL:
             return spec

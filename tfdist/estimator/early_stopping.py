@@ -19,6 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
 from tfdist.estimator.checkpoints import listing
 from tfdist.estimator.checkpoints.recovery import newest_whole
@@ -248,15 +249,15 @@ class _StopOnRequest(v1.train.SessionRunHook):  # type: ignore[misc]
         if self._checkpoint_dir is not None and _fits_checkpoint(self._checkpoint_dir):
             self._unset = _stop_variable().assign(False).op
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
         # A restored True would stop tf.estimator's other workers at once when they resume.
         if self._unset is not None:
             session.run(self._unset)
 
-    def before_run(self, run_context: Any) -> v1.train.SessionRunArgs:
+    def before_run(self, run_context: SessionRunContext) -> v1.train.SessionRunArgs:
         return v1.train.SessionRunArgs(self._global_step)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         step = int(run_values.results)
         if not self._timer.should_trigger_for_step(step):
             return
@@ -310,13 +311,7 @@ def make_stop_at_checkpoint_step_hook(
 
 
 class _StopAtCheckpointStep(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Stops once a folder's newest checkpoint has reached a step.
-
-    Args:
-      model_dir: The folder.
-      last_step: The step.
-      wait_after_file_check_secs: Seconds to sleep after each check, since many tasks may check.
-    """
+    """Stops once a folder's newest checkpoint has reached a step."""
 
     def __init__(
         self, model_dir: str, last_step: int, wait_after_file_check_secs: float = 30
@@ -337,10 +332,10 @@ class _StopAtCheckpointStep(v1.train.SessionRunHook):  # type: ignore[misc]
                 "tf.compat.v1.train.create_global_step() in this graph."
             )
 
-    def before_run(self, run_context: Any) -> v1.train.SessionRunArgs:
+    def before_run(self, run_context: SessionRunContext) -> v1.train.SessionRunArgs:
         return v1.train.SessionRunArgs(self._global_step)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         # The step was fetched in the same call that may have incremented it.
         if int(run_values.results) + 1 < self._last_step:
             return

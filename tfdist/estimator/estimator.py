@@ -6,7 +6,7 @@ import copy
 import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -25,8 +25,11 @@ from tfdist.estimator.checkpoints import listing, warm_start
 from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
 from tfdist.estimator.checkpoints.model_dir_lock import locked
 from tfdist.estimator.checkpoints.recovery import newest_whole, recover, whole_at
+from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
 from tfdist.estimator.checkpoints.writer import full_disk_named
-from tfdist.estimator.evaluation import evaluate, predict, saved_model
+from tfdist.estimator.evaluation import predict, saved_model
+from tfdist.estimator.evaluation.evaluate import Evaluation, build_evaluation, run_evaluation
+from tfdist.estimator.evaluation.saved_model import ReceiverFn
 from tfdist.estimator.graph.global_step import create_global_step
 from tfdist.estimator.graph.replicas import BatchSizes, num_workers
 from tfdist.estimator.pipelined import PipelineEstimatorSpec
@@ -84,10 +87,10 @@ class Estimator:
     def __init__(
         self,
         model_fn: Callable[..., EstimatorSpec],
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         config: RunConfig | None = None,
         params: dict[str, Any] | None = None,
-        warm_start_from: Any = None,
+        warm_start_from: WarmStartFrom = None,
         train_batch_size: int | None = None,
         eval_batch_size: int | None = None,
         predict_batch_size: int | None = None,
@@ -139,7 +142,9 @@ class Estimator:
     def model_fn(self) -> Callable[..., EstimatorSpec]:
         """The model_fn as a function of exactly (features, labels, mode, config)."""
 
-        def public_model_fn(features: Any, labels: Any, mode: str, config: Any) -> EstimatorSpec:
+        def public_model_fn(
+            features: Any, labels: Any, mode: str, config: RunConfig
+        ) -> EstimatorSpec:
             return self._call_model_fn(features, labels, mode, config)
 
         return public_model_fn
@@ -209,7 +214,7 @@ class Estimator:
         check_multiple(steps, self._config.device.iterations_per_loop)
         checked = checked_hooks(hooks, _HOOKS_RULE)
         listeners = checked_listeners(saving_listeners)
-        params = self._batch_sizes.add_to(self.params, ModeKeys.TRAIN, input_fn)
+        params = self._params_in(ModeKeys.TRAIN, input_fn)
         with full_disk_named(self.model_dir), self._lock_of_chief(checked) as lock_listeners:
             train(
                 TrainCall(
@@ -255,22 +260,18 @@ class Estimator:
         steps = whole_steps("steps", steps)
         check_multiple(steps, self._config.device.iterations_per_loop)
         checked = checked_hooks(hooks, _HOOKS_RULE)
-        params = self._batch_sizes.add_to(self.params, ModeKeys.EVAL, input_fn)
+        params = self._params_in(ModeKeys.EVAL, input_fn)
         path = checkpoint_path or newest_whole(self.model_dir)
         if path is None:
             v1.logging.info("Could not find trained model in model_dir: %s, running "
                             "initialization to evaluate.", self.model_dir)  # fmt: skip
-        return evaluate.evaluate(
-            model_fn=self._in_mode(ModeKeys.EVAL),
-            create_global_step=self._create_and_assert_global_step,
-            input_fn=input_fn,
-            params=params,
-            config=self._config,
+        return run_evaluation(
+            self._build_evaluation(input_fn, params, has_checkpoint=path is not None),
+            master=self._config.evaluation_master,
             steps=steps,
             hooks=checked,
             checkpoint_path=path,
             events_dir=self.eval_dir(name),
-            warm_start=self._warm_start_unless(path is not None),
         )
 
     def predict(
@@ -295,7 +296,7 @@ class Estimator:
         """
         if num_predictions is not None and num_predictions < 1:
             raise ValueError(f"num_predictions must be at least 1, got {num_predictions}.")
-        params = self._batch_sizes.add_to(self.params, ModeKeys.PREDICT, input_fn)
+        params = self._params_in(ModeKeys.PREDICT, input_fn)
         checked = checked_hooks(hooks, _HOOKS_RULE)
         path = checkpoint_path or newest_whole(self.model_dir)
         if path is None:
@@ -317,9 +318,9 @@ class Estimator:
 
     def export_saved_model(
         self,
-        export_dir_base: Any,
-        serving_input_receiver_fn: Callable[[], Any] | None,
-        assets_extra: dict[str, Any] | None = None,
+        export_dir_base: str | os.PathLike[str],
+        serving_input_receiver_fn: ReceiverFn | None,
+        assets_extra: dict[str, str] | None = None,
         as_text: bool = False,
         checkpoint_path: str | None = None,
         experimental_mode: str = ModeKeys.PREDICT,
@@ -346,13 +347,9 @@ class Estimator:
         """
         if not serving_input_receiver_fn:
             raise ValueError("An input_receiver_fn must be defined.")
-        return self._export_all_saved_models(
-            export_dir_base,
-            {experimental_mode: serving_input_receiver_fn},
-            assets_extra=assets_extra,
-            as_text=as_text,
-            checkpoint_path=checkpoint_path,
-            strip_default_attrs=True,
+        receiver_fns = {experimental_mode: serving_input_receiver_fn}
+        return self.experimental_export_all_saved_models(
+            export_dir_base, receiver_fns, assets_extra, as_text, checkpoint_path
         )
 
     @property
@@ -361,9 +358,9 @@ class Estimator:
 
     def experimental_export_all_saved_models(
         self,
-        export_dir_base: Any,
-        input_receiver_fn_map: dict[str, Callable[[], Any]],
-        assets_extra: dict[str, Any] | None = None,
+        export_dir_base: str | os.PathLike[str],
+        input_receiver_fn_map: dict[str, ReceiverFn],
+        assets_extra: dict[str, str] | None = None,
         as_text: bool = False,
         checkpoint_path: str | None = None,
     ) -> bytes:
@@ -395,9 +392,9 @@ class Estimator:
 
     def _export_all_saved_models(
         self,
-        export_dir_base: Any,
-        input_receiver_fn_map: dict[str, Callable[[], Any]],
-        assets_extra: dict[str, Any] | None = None,
+        export_dir_base: str | os.PathLike[str],
+        input_receiver_fn_map: dict[str, ReceiverFn],
+        assets_extra: dict[str, str] | None = None,
         as_text: bool = False,
         checkpoint_path: str | None = None,
         strip_default_attrs: bool = True,
@@ -428,10 +425,26 @@ class Estimator:
             )
         return newest
 
-    def _create_and_assert_global_step(self, graph: Any) -> Any:
+    def _create_and_assert_global_step(self, graph: tf.Graph) -> tf.Variable:
         """Creates the step counter of a graph. Subclasses may make another one, or return None."""
         with graph.as_default():
             return create_global_step()
+
+    def _params_in(self, mode: str, input_fn: Callable[..., Any] | None = None) -> dict[str, Any]:
+        """Returns the params of a mode, with its batch size; see `BatchSizes.add_to`."""
+        return self._batch_sizes.add_to(self.params, mode, input_fn)
+
+    def _build_evaluation(
+        self, input_fn: Callable[..., Any], params: dict[str, Any], *, has_checkpoint: bool
+    ) -> Evaluation:
+        return build_evaluation(
+            model_fn=self._in_mode(ModeKeys.EVAL),
+            create_global_step=self._create_and_assert_global_step,
+            input_fn=input_fn,
+            params=params,
+            config=self._config,
+            warm_start=self._warm_start_unless(has_checkpoint),
+        )
 
     def _config_of_session(self) -> RunConfig:
         """Returns the config for training, with the session target of the strategy."""
@@ -459,11 +472,8 @@ class Estimator:
         from tfdist.estimator.pipelined.model import build_replicas  # Not needed by most.
 
         config = self.config
-        v1.logging.info("Calling model_fn.")
-        name_layers_from_the_start()
-        built = build_replicas(self._call_pipeline(ModeKeys.TRAIN, config), batches, config)
-        v1.logging.info("Done calling model_fn.")
-        return built
+        with _model_fn_logged():
+            return build_replicas(self._call_pipeline(ModeKeys.TRAIN, config), batches, config)
 
     def _in_mode(self, mode: str, for_export: bool = False) -> Callable[[Any, Any], EstimatorSpec]:
         def model_fn(features: Any, labels: Any) -> EstimatorSpec:
@@ -475,24 +485,19 @@ class Estimator:
         self, features: Any, labels: Any, mode: str, config: RunConfig, for_export: bool = False
     ) -> EstimatorSpec:
         if "features" not in argument_names(self._model_fn):
-            v1.logging.info("Calling model_fn.")
-            name_layers_from_the_start()
             from tfdist.estimator.pipelined.model import build_model  # Not needed by most.
 
-            pipeline = self._call_pipeline(mode, config)
-            built = build_model(pipeline, features, labels, config, for_export=for_export)
-            v1.logging.info("Done calling model_fn.")
-            return built
-        params = self._batch_sizes.add_to(self.params, mode)
+            with _model_fn_logged():
+                pipeline = self._call_pipeline(mode, config)
+                return build_model(pipeline, features, labels, config, for_export=for_export)
+        params = self._params_in(mode)
         offered = {"labels": labels, "mode": mode, "params": params, "config": config}
         if labels is not None and "labels" not in argument_names(self._model_fn):
             raise ValueError("model_fn does not take labels, but input_fn returns labels.")
-        v1.logging.info("Calling model_fn.")
-        name_layers_from_the_start()
         # An optimizer makes the same variables in each mode.
-        with stochastic_rounding(self._config.device.stochastic_rounding):
+        rounding = stochastic_rounding(self._config.device.stochastic_rounding)
+        with _model_fn_logged(), rounding:
             spec = call_with(self._model_fn, {"features": features, **offered})
-        v1.logging.info("Done calling model_fn.")
         if isinstance(spec, PipelineEstimatorSpec):
             raise ValueError(
                 "a model_fn that returns a PipelineEstimatorSpec must not have `features` or "
@@ -505,8 +510,7 @@ class Estimator:
         return spec
 
     def _call_pipeline(self, mode: str, config: RunConfig) -> PipelineEstimatorSpec:
-        params = self._batch_sizes.add_to(self.params, mode)
-        offered = {"mode": mode, "params": params, "config": config}
+        offered = {"mode": mode, "params": self._params_in(mode), "config": config}
         spec = call_with(self._model_fn, offered)
         if not isinstance(spec, PipelineEstimatorSpec):
             raise TypeError(
@@ -578,6 +582,15 @@ class Estimator:
                 "Subclasses of Estimator cannot override members of Estimator. "
                 f"{type(self)} does override {overridden}. Give these members other names."
             )
+
+
+@contextmanager
+def _model_fn_logged() -> Iterator[None]:
+    """Logs the beginning and the end of a model_fn's call, and numbers layers from the start."""
+    v1.logging.info("Calling model_fn.")
+    name_layers_from_the_start()
+    yield
+    v1.logging.info("Done calling model_fn.")
 
 
 def _complete(config: RunConfig, model_dir: str) -> RunConfig:

@@ -131,7 +131,7 @@ class EvaluateAfterSave(v1.train.CheckpointSaverListener):  # type: ignore[misc]
         self._timer = v1.train.SecondOrStepTimer(every_secs=self._throttle_secs)
         self._is_first = True
 
-    def after_save(self, session: Any, global_step_value: int) -> None:
+    def after_save(self, session: v1.Session, global_step_value: int) -> None:
         if self._is_first:  # Nothing is trained yet.
             self._is_first = False
         elif self._timer.should_trigger_for_step(global_step_value):
@@ -142,7 +142,7 @@ class EvaluateAfterSave(v1.train.CheckpointSaverListener):  # type: ignore[misc]
                 self._throttle_secs,
             )
 
-    def end(self, session: Any, global_step_value: int) -> None:
+    def end(self, session: v1.Session, global_step_value: int) -> None:
         if self._timer.last_triggered_step() != global_step_value:
             self._evaluate(global_step_value)
 
@@ -197,7 +197,7 @@ def _wait_for_the_next_round(throttle_secs: float, started: float, has_evaluated
         time.sleep(_SHORTEST_WAIT_S)  # Without a pause the loop would keep a core busy.
 
 
-def _check_metrics(metrics: Any) -> None:
+def _check_metrics(metrics: object) -> None:
     if not metrics:
         raise ValueError(
             "Internal error: `Estimator.evaluate` should never return empty metrics, got "

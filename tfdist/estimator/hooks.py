@@ -157,17 +157,19 @@ class DeviceLoggingTensorHook(v1.train.SessionRunHook):  # type: ignore[misc]
         if self._timer is not None:
             self._timer.reset()
 
-    def before_run(self, run_context: Any) -> v1.train.SessionRunArgs | None:
+    def before_run(self, run_context: v1.train.SessionRunContext) -> v1.train.SessionRunArgs | None:
         is_fetchable = self._op is not None and self._op.graph is self._graph
         return v1.train.SessionRunArgs(self._op) if is_fetchable else None
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(
+        self, run_context: v1.train.SessionRunContext, run_values: v1.train.SessionRunValues
+    ) -> None:
         if self._timer is not None and self._timer.should_trigger_for_step(self._calls):
             elapsed_s, _ = self._timer.update_last_triggered_step(self._calls)
             self._log_received(elapsed_s)
         self._calls += 1
 
-    def end(self, session: Any) -> None:
+    def end(self, session: v1.Session) -> None:
         if self._at_end:
             elapsed_s = None
             if self._timer is not None:

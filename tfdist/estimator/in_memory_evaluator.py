@@ -7,9 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
 from tfdist.estimator.estimator import Estimator
-from tfdist.estimator.evaluation.evaluate import Evaluation, build_evaluation, run_evaluation
+from tfdist.estimator.evaluation.evaluate import Evaluation, run_evaluation
 from tfdist.estimator.spec import ModeKeys, checked_hooks
 from tfdist.strategies.values.sync_on_read import variables_of
 
@@ -75,14 +76,9 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
         self._calls = 0
         if not self._is_evaluator:
             return
-        estimator = self._estimator
-        self._evaluation = build_evaluation(
-            model_fn=estimator._in_mode(ModeKeys.EVAL),
-            create_global_step=estimator._create_and_assert_global_step,
-            input_fn=self._input_fn,
-            params=estimator.params,
-            config=estimator.config,
-            warm_start=estimator._warm_start_unless(False),
+        params = self._estimator._params_in(ModeKeys.EVAL, self._input_fn)
+        self._evaluation = self._estimator._build_evaluation(
+            self._input_fn, params, has_checkpoint=False
         )
         scaffold = self._evaluation.scaffold
         for what, value in (("saver", scaffold.saver), ("init_fn", scaffold.init_fn)):
@@ -92,7 +88,7 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
                     "has one. Use train_and_evaluate."
                 )
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
         if not self._is_evaluator:
             return
         if v1.get_collection(v1.GraphKeys.SAVEABLE_OBJECTS):
@@ -103,12 +99,12 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
         self._copies = _Copies(self._evaluation, v1.global_variables())
         self._evaluate(session)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         self._calls += 1
         if self._is_evaluator and self._timer.should_trigger_for_step(self._calls):
             self._evaluate(run_context.session)
 
-    def end(self, session: Any) -> None:
+    def end(self, session: v1.Session) -> None:
         if self._is_evaluator:
             self._evaluate(session)
 
@@ -136,12 +132,7 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 class _Copies:
-    """Copies variables from a training graph to those with the same names in an evaluation's graph.
-
-    Args:
-      evaluation: The evaluation.
-      variables: The training graph's global variables.
-    """
+    """Copies variables of a training graph to those with the same names in the evaluation graph."""
 
     def __init__(self, evaluation: Evaluation, variables: Sequence[tf.Variable]) -> None:
         with evaluation.graph.as_default():

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.environment import REPLACE
 from tfdist.cluster.tasks import TaskType as TaskType
+from tfdist.cluster.tasks import checked_count
 from tfdist.cluster.tf_config import TfConfig, read_tf_config
 from tfdist.estimator import run_config_rules as rules
 from tfdist.estimator.task_role import device_filters, find_role
@@ -83,12 +84,11 @@ class DeviceConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_replicas", count_replicas(self.num_replicas).number)
-        rules.check_count(
-            "iterations_per_loop", self.iterations_per_loop, "a session call for each step"
-        )
-        rules.check_count(
-            "gradient_accumulation", self.gradient_accumulation, "a micro-batch for each step"
-        )
+        for name, of_one in (
+            ("iterations_per_loop", "a session call"),
+            ("gradient_accumulation", "a micro-batch"),
+        ):
+            checked_count(name, getattr(self, name), more=f" 1 is {of_one} for each step.")
         if self.accumulation_reduction not in ("mean", "sum"):
             raise ValueError(
                 f'accumulation_reduction must be "mean" or "sum", got '
@@ -165,7 +165,7 @@ class RunConfig:
 
     def __init__(
         self,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         tf_random_seed: int | None = None,
         save_summary_steps: int | None = 100,
         save_checkpoints_steps: Any = _UNSET,
@@ -359,22 +359,22 @@ _STRATEGIES = (
 )
 
 
-def is_own(strategy: Any) -> TypeGuard[WorkerStrategy]:
+def is_own(strategy: object) -> TypeGuard[WorkerStrategy]:
     """Returns whether a strategy is one of `tfdist.strategies`."""
     return isinstance(strategy, BaseStrategy)
 
 
-def is_usable(strategy: Any) -> bool:
+def is_usable(strategy: object) -> bool:
     """Returns whether a RunConfig accepts a strategy: ours, and TensorFlow's for one machine."""
     return is_own(strategy) or isinstance(strategy, _LOCAL) or is_default(strategy)
 
 
-def is_default(strategy: Any) -> bool:
+def is_default(strategy: object) -> bool:
     """Returns whether a strategy is the default that `tf.distribute.get_strategy()` returns."""
     return not tf.distribute.has_strategy() and strategy is tf.distribute.get_strategy()
 
 
-def decide_model_dir(model_dir: Any, config: RunConfig) -> str:
+def decide_model_dir(model_dir: str | os.PathLike[str] | None, config: RunConfig) -> str:
     """Returns the argument, else the config's folder, else a new one; ValueError if they differ."""
     given = os.fsdecode(model_dir) if model_dir else None
     if given and config.model_dir and given != config.model_dir:

@@ -16,7 +16,7 @@ from tfdist.estimator.task_role import NO_SERVERS
 from tfdist.training.precision import Precision
 
 
-def decide_model_dir(model_dir: Any, tf_config: TfConfig) -> str | None:
+def decide_model_dir(model_dir: str | os.PathLike[str] | None, tf_config: TfConfig) -> str | None:
     """Returns the argument's model_dir, else TF_CONFIG's; ValueError if they contradict."""
     given = None if model_dir is None else os.fsdecode(model_dir)
     from_tf_config = tf_config.model_dir
@@ -53,7 +53,7 @@ def refuse_two_intervals(steps: Any, secs: Any) -> None:
         )
 
 
-def decide_parameter_servers(given: Any) -> Any:
+def decide_parameter_servers(given: object) -> Any:
     """Returns the argument, else "replace" if the environment says so, else None.
 
     Raises:
@@ -64,7 +64,7 @@ def decide_parameter_servers(given: Any) -> Any:
     return given
 
 
-def is_for_parameter_servers(strategy: Any) -> bool:
+def is_for_parameter_servers(strategy: object) -> bool:
     """Returns whether a strategy is a ParameterServerStrategy of TensorFlow, of any version."""
     return type(strategy).__name__.startswith("ParameterServerStrategy")
 
@@ -112,19 +112,7 @@ def _either(name: str, plain: Any, experimental: Any) -> Any:
     return plain if plain is not None else experimental
 
 
-def check_count(name: str, value: Any, one_is: str) -> None:
-    """Raises a ValueError unless a value is an integer of at least 1.
-
-    Args:
-      name: The setting's name.
-      value: The value given.
-      one_is: The meaning of 1, for the message.
-    """
-    if not _is_integer(value) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}. 1 is {one_is}.")
-
-
-def check_stochastic_rounding(value: Any, precision: Precision) -> None:
+def check_stochastic_rounding(value: object, precision: Precision) -> None:
     """Raises a ValueError unless a value is True or False with half weights, or None."""
     if value is None:
         return
@@ -137,7 +125,7 @@ def check_stochastic_rounding(value: Any, precision: Precision) -> None:
         )
 
 
-def check_setting(name: str, value: Any) -> None:
+def check_setting(name: str, value: object) -> None:
     """Checks that RunConfig allows a value; None is always allowed.
 
     Raises:
@@ -148,11 +136,11 @@ def check_setting(name: str, value: Any) -> None:
         raise ValueError(f"{name} {allowed}, got {value!r}.")
 
 
-def _is_integer(value: Any) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _takes_op(function: Any) -> bool:
+def _takes_op(function: object) -> bool:
     return callable(function) and set(argument_names(function)) == {"op"}
 
 

@@ -27,19 +27,19 @@ class ModeKeys:
 class _SpecFields(NamedTuple):
     mode: str | None
     predictions: Any
-    loss: Any
-    train_op: Any
-    eval_metric_ops: Any
+    loss: tf.Tensor | None
+    train_op: tf.Operation | None
+    eval_metric_ops: dict[str, Any]
     export_outputs: Any
-    training_chief_hooks: Any
-    training_hooks: Any
-    scaffold: Any
-    evaluation_hooks: Any
-    prediction_hooks: Any
-    host_call: Any
-    eval_metrics: Any
+    training_chief_hooks: tuple[v1.train.SessionRunHook, ...]
+    training_hooks: tuple[v1.train.SessionRunHook, ...]
+    scaffold: v1.train.Scaffold
+    evaluation_hooks: tuple[v1.train.SessionRunHook, ...]
+    prediction_hooks: tuple[v1.train.SessionRunHook, ...]
+    host_call: HostCall | None
+    eval_metrics: EvalMetrics | None
     loss_weight: Any
-    training_metrics: Any
+    training_metrics: dict[str, tf.Tensor]
 
 
 class EstimatorSpec(_SpecFields):
@@ -86,15 +86,15 @@ class EstimatorSpec(_SpecFields):
         cls,
         mode: str | None,
         predictions: Any = None,
-        loss: Any = None,
-        train_op: Any = None,
+        loss: tf.Tensor | None = None,
+        train_op: tf.Operation | tf.Tensor | None = None,
         eval_metric_ops: dict[str, Any] | None = None,
         export_outputs: dict[str, Any] | None = None,
-        training_chief_hooks: Iterable[Any] | None = None,
-        training_hooks: Iterable[Any] | None = None,
-        scaffold: Any = None,
-        evaluation_hooks: Iterable[Any] | None = None,
-        prediction_hooks: Iterable[Any] | None = None,
+        training_chief_hooks: Iterable[v1.train.SessionRunHook] | None = None,
+        training_hooks: Iterable[v1.train.SessionRunHook] | None = None,
+        scaffold: v1.train.Scaffold | None = None,
+        evaluation_hooks: Iterable[v1.train.SessionRunHook] | None = None,
+        prediction_hooks: Iterable[v1.train.SessionRunHook] | None = None,
         host_call: HostCall | None = None,
         eval_metrics: EvalMetrics | None = None,
         loss_weight: Any = None,
@@ -133,7 +133,7 @@ class EstimatorSpec(_SpecFields):
         return EstimatorSpec(**{**self._asdict(), **kwargs})
 
 
-def _check_function_and_tensors(value: Any, name: str, containers: tuple[Any, ...]) -> None:
+def _check_function_and_tensors(value: object, name: str, containers: tuple[Any, ...]) -> None:
     """Checks that a value is a pair (function, tensors)."""
     if value is None:
         return
@@ -182,7 +182,7 @@ def _checked_predictions(predictions: Any, mode: str | None) -> Any:
     return _tensor(predictions, "predictions", "prediction values")
 
 
-def _checked_loss(loss: Any, mode: str | None) -> Any:
+def _checked_loss(loss: Any, mode: str | None) -> tf.Tensor | None:
     if loss is None:
         if mode in (ModeKeys.TRAIN, ModeKeys.EVAL):
             raise ValueError("Missing loss. EstimatorSpec needs it in TRAIN and EVAL.")
@@ -193,7 +193,7 @@ def _checked_loss(loss: Any, mode: str | None) -> Any:
     return loss if loss.shape.rank == 0 else tf.reshape(loss, [])
 
 
-def _checked_weight(weight: Any, mode: str | None, host_call: Any) -> Any:
+def _checked_weight(weight: Any, mode: str | None, host_call: object) -> tf.Tensor | None:
     if weight is not None and mode == ModeKeys.TRAIN and host_call is None:
         raise ValueError(
             "loss_weight needs a host_call, whose gradients it weights. Return "
@@ -220,7 +220,7 @@ def checked_weight(weight: Any) -> Any:
     return weight
 
 
-def checked_training_metrics(metrics: Any) -> dict[str, tf.Tensor]:
+def checked_training_metrics(metrics: object) -> dict[str, tf.Tensor]:
     """Returns training metrics as scalar tensors; raises an error for anything else."""
     if metrics is None:
         return {}
@@ -244,7 +244,7 @@ def checked_training_metrics(metrics: Any) -> dict[str, tf.Tensor]:
     return checked
 
 
-def _checked_train_op(train_op: Any, mode: str | None, host_call: Any) -> Any:
+def _checked_train_op(train_op: Any, mode: str | None, host_call: object) -> Any:
     if train_op is None:
         if mode == ModeKeys.TRAIN and host_call is None:
             raise ValueError("Missing train_op. EstimatorSpec needs it, or a host_call, in TRAIN.")
@@ -257,7 +257,7 @@ def _checked_train_op(train_op: Any, mode: str | None, host_call: Any) -> Any:
     return train_op
 
 
-def _checked_metrics(metrics: Any) -> dict[str, Any]:
+def _checked_metrics(metrics: object) -> dict[str, Any]:
     """Replaces Keras metric objects with (value, update_op), in the user's dict itself."""
     if metrics is None:
         return {}
@@ -282,7 +282,7 @@ def _checked_metrics(metrics: Any) -> dict[str, Any]:
     return metrics
 
 
-def is_keras_metric(metric: Any) -> bool:
+def is_keras_metric(metric: object) -> bool:
     """Returns whether an object is a metric of any Keras version, judged by its methods."""
     return all(hasattr(metric, name) for name in ("update_state", "result", "variables"))
 
@@ -308,11 +308,11 @@ def _value_and_update(metric: Any, name: str) -> tuple[Any, Any]:
     return metric.result(), updates[0]
 
 
-def _checked_hooks(hooks: Any, name: str) -> tuple[Any, ...]:
+def _checked_hooks(hooks: Any, name: str) -> tuple[v1.train.SessionRunHook, ...]:
     return checked_hooks(hooks, f"All hooks must be SessionRunHook instances in {name}")
 
 
-def checked_hooks(hooks: Any, rule: str) -> tuple[Any, ...]:
+def checked_hooks(hooks: Any, rule: str) -> tuple[v1.train.SessionRunHook, ...]:
     """Returns a tuple of hooks; raises TypeError with `rule` for anything else."""
     if hooks is None:
         return ()
@@ -325,7 +325,7 @@ def checked_hooks(hooks: Any, rule: str) -> tuple[Any, ...]:
     return hooks
 
 
-def _checked_scaffold(scaffold: Any) -> Any:
+def _checked_scaffold(scaffold: v1.train.Scaffold | None) -> v1.train.Scaffold:
     if scaffold is None:
         return v1.train.Scaffold()
     if not isinstance(scaffold, v1.train.Scaffold):
@@ -333,7 +333,7 @@ def _checked_scaffold(scaffold: Any) -> Any:
     return scaffold
 
 
-def _tensor(value: Any, name: str, plural: str | None = None) -> tf.Tensor:
+def _tensor(value: object, name: str, plural: str | None = None) -> tf.Tensor:
     """Returns a tensor of this graph, and a variable's value; raises an error for anything else."""
     if isinstance(value, tf.Variable):
         value = tf.convert_to_tensor(value)
@@ -343,7 +343,7 @@ def _tensor(value: Any, name: str, plural: str | None = None) -> tf.Tensor:
     return value
 
 
-def _check_graph(value: Any, name: str) -> None:
+def _check_graph(value: object, name: str) -> None:
     """Checks that a value was built in the current graph."""
     if tf.executing_eagerly():
         return

@@ -13,6 +13,7 @@ from tfdist.cluster.tasks import TaskType
 from tfdist.estimator.arguments import check_multiple, whole_steps
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluator import EvaluateAfterSave, Evaluator, evaluate_continuously
+from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.task_role import refuse_parameter_servers
 from tfdist.estimator.train_spec import EvalSpec, TrainSpec
 from tfdist.estimator.training.lost_workers import lost_workers_named
@@ -143,7 +144,7 @@ def _results(evaluator: Evaluator) -> Results:
 
 
 def _to_json(metrics: dict[str, Any] | None) -> str:
-    def plain(value: Any) -> Any:
+    def plain(value: object) -> Any:
         if hasattr(value, "tolist"):
             return value.tolist()
         return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
@@ -151,7 +152,7 @@ def _to_json(metrics: dict[str, Any] | None) -> str:
     return json.dumps(metrics, default=plain)
 
 
-def _has_evaluator(config: Any) -> bool:
+def _has_evaluator(config: RunConfig) -> bool:
     """Returns whether the cluster or the launcher has an evaluator next to the training tasks."""
     if is_evaluator_launched(os.environ):
         return True
@@ -174,7 +175,7 @@ def _check_types(estimator: Any, train_spec: Any, eval_spec: Any) -> None:
             )
 
 
-def _check_task(config: Any) -> None:
+def _check_task(config: RunConfig) -> None:
     """Raises an error for a task that cannot take part in a run."""
     task_type = config.task_type
     if task_type == TaskType.EVALUATOR:

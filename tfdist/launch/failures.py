@@ -11,8 +11,10 @@ from typing import Literal
 
 from tfdist.process.exit_codes import (
     BAD_CONFIGURATION,
+    CANNOT_RUN,
     LOST_WORKER,
     NO_SPACE,
+    NOT_FOUND,
     PORT_TAKEN,
     SAVED_AND_STOPPED,
 )
@@ -37,8 +39,8 @@ _CODE_MEANINGS = {
     0: "as if all were well",
     BAD_CONFIGURATION: "bad configuration",
     NO_SPACE: "no room for a checkpoint",
-    126: "the command was found, but cannot be run",
-    127: "the command was not found",
+    CANNOT_RUN: "the command was found, but cannot be run",
+    NOT_FOUND: "the command was not found",
     LOST_WORKER: "it lost another worker",
     PORT_TAKEN: "another program had taken its port",
     **{code: f"it saved and stopped on {name}" for name, code in SAVED_AND_STOPPED.items()},

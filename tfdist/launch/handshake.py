@@ -56,11 +56,6 @@ async def admit(connection: socket.socket, token: str) -> bool:
 async def introduce(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> bool:
     """Returns whether the other side of the connection is the launcher of this run.
 
-    Args:
-      reader: The agent's end of a new connection.
-      writer: The same.
-      token: The token of the run.
-
     Raises:
       OSError: If the other side closes the connection.
     """

@@ -27,9 +27,6 @@ def machine_time_s() -> float:
 class ObservedClock:
     """Seconds for which this process has run; must be read at least every `_LONGEST_S` seconds.
 
-    Args:
-      read_s: The clock of the machine.
-
     Attributes:
       last_absence_s: The length of the last suspension, in seconds; 0.0 before the first.
       returned_s: The time on this clock at which it ended.

@@ -26,11 +26,6 @@ from tfdist.launch.options.run_options import RunOptions
 
 _FIRST_PORT = 3737  # of the workers on other machines; --port overrides it
 _REST_OF_TF_CONFIG = 150  # bytes of it without the addresses, rounded up
-_DEFAULTS = {
-    # With a pipe, Python buffers its output: lines would come late, and a killed worker's last
-    # lines would be lost.
-    "PYTHONUNBUFFERED": "1",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +103,7 @@ def make_plan(
         local_indices.append(on_host[host.name])
         on_host[host.name] += 1
     cluster = _cluster(options, [host.name for host in places], local_indices, ports)
-    defaults = {name: value for name, value in _DEFAULTS.items() if name not in environ}
+    defaults = default_variables(environ)
     workers = []
     each = options.replicas_per_instance
     for index, (host, local_index) in enumerate(zip(places, local_indices, strict=True)):
@@ -162,6 +157,13 @@ def make_plan(
         workers=tuple(workers),
         num_ilds=options.num_ilds,
     )
+
+
+def default_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that each worker gets unless `environ` has them."""
+    # With a pipe, Python buffers its output: lines would come late, and a killed worker's last
+    # lines would be lost.
+    return {} if "PYTHONUNBUFFERED" in environ else {"PYTHONUNBUFFERED": "1"}
 
 
 def _profile(options: RunOptions) -> dict[str, str]:

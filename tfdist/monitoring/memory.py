@@ -10,7 +10,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.graph.global_step import StepCounter, checked_interval, crosses
+from tfdist.cluster.tasks import checked_count
+from tfdist.estimator.graph.global_step import StepCounter, crosses
 from tfdist.monitoring.scalars import own_folder, write_scalars
 
 
@@ -51,7 +52,7 @@ class MemoryHook(v1.train.SessionRunHook):  # type: ignore[misc]
     def __init__(
         self, every_n_steps: int = 100, output_dir: str | os.PathLike[str] | None = None
     ) -> None:
-        self._every_n_steps = checked_interval(every_n_steps)
+        self._every_n_steps = checked_count("every_n_steps", every_n_steps)
         self._output_dir = None if output_dir is None else own_folder(output_dir)
         self._counter = StepCounter()
         self.last: list[MemoryUse] = []

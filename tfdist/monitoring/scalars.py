@@ -10,7 +10,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.environment import find_instance
-from tfdist.estimator.graph.global_step import StepCounter, checked_interval, crosses
+from tfdist.cluster.tasks import checked_count
+from tfdist.estimator.graph.global_step import StepCounter, crosses
 
 Chosen = Mapping[str, Any] | Sequence[str]
 
@@ -39,7 +40,7 @@ class ScalarsHook(v1.train.SessionRunHook):  # type: ignore[misc]
             raise ValueError("No scalars are chosen. Name one at least: ['loss'].")
         self.names = tuple(named)
         self._chosen = named
-        self._every_n_steps = checked_interval(every_n_steps)
+        self._every_n_steps = checked_count("every_n_steps", every_n_steps)
         self._counter = StepCounter()
         self._is_asked = False
 

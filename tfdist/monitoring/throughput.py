@@ -9,7 +9,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.graph.global_step import StepCounter, checked_interval, crosses
+from tfdist.cluster.tasks import checked_count
+from tfdist.estimator.graph.global_step import StepCounter, crosses
 from tfdist.estimator.training.step_profile.records import ops_of
 from tfdist.monitoring.scalars import own_folder, write_scalars
 from tfdist.pipeline.timeline.step_times import length, union
@@ -62,7 +63,7 @@ class ThroughputHook(v1.train.SessionRunHook):  # type: ignore[misc]
         output_dir: str | os.PathLike[str] | None = None,
         traces: bool = True,
     ) -> None:
-        self._every_n_steps = checked_interval(every_n_steps)
+        self._every_n_steps = checked_count("every_n_steps", every_n_steps)
         if global_batch is not None and global_batch < 1:
             raise ValueError(f"global_batch must be at least 1, got {global_batch}.")
         self._global_batch = global_batch

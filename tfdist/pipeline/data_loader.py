@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfdist.cluster.environment import find_instance
 from tfdist.cluster.instance_variables import Instance
+from tfdist.cluster.tasks import checked_count
 from tfdist.pipeline.options import Options
 from tfdist.pipeline.samples import Samples, count_samples, find_samples, own_samples, read_batches
 from tfdist.pipeline.settings import check_bool, check_count
@@ -248,8 +249,4 @@ def _check_num_workers(number: Any, is_stream: bool) -> None:
             f"num_workers is {number!r}, but a tf.data.Dataset has threads of its own. Leave it "
             "out, and write dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE)."
         )
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise ValueError(
-            f"num_workers must be an integer of at least 0, got {number!r}. It is how many threads "
-            "read items."
-        )
+    checked_count("num_workers", number, least=0, more=" It is how many threads read items.")

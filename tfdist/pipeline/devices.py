@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.environment import read_num_threads
+from tfdist.cluster.tasks import checked_count
 from tfdist.strategies.placement import HOST, limit_threads
 
 __all__ = ["HOST", "compute_devices", "set_cpu_devices"]
@@ -32,11 +33,8 @@ def set_cpu_devices(count: int) -> None:
         tensor starts TensorFlow; so does a Keras optimizer.
       ValueError: If count is not an integer of at least 1.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(
-            f"count must be an integer of at least 1, got {count!r}. It is how many logical CPU "
-            "devices compute, beside the host."
-        )
+    meaning = " It is how many logical CPU devices compute, beside the host."
+    checked_count("count", count, more=meaning)
     gpus = tf.config.get_visible_devices("GPU")
     if gpus:
         v1.logging.warning(

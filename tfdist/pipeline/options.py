@@ -226,12 +226,7 @@ def _calls(changes: dict[str, Any]) -> list[str]:
 
 
 def advise(name: str, setters: Collection[str]) -> str:
-    """Returns advice on an unknown name, one or two sentences long.
-
-    Args:
-      name: The name that `Options` does not have.
-      setters: The names of its setters.
-    """
+    """Returns advice on an unknown name, one or two sentences long."""
     if name in _OURS:
         return f"Write options.{_OURS[name]}."
     if name in _GROUPS:

@@ -136,10 +136,6 @@ def _outline(structure: Any) -> str:
 def _stack(indices: Sequence[int], values: Iterable[Any]) -> tf.Tensor:
     """Stacks one value of every sample.
 
-    Args:
-      indices: Numbers of the samples, for error messages.
-      values: The value of each sample.
-
     Returns:
       [samples, ...].
 

@@ -127,10 +127,6 @@ def order_on_devices(ticks: Sequence[Tick], devices: Sequence[int]) -> dict[int,
     device may have boxes in the same tick. Then backwards come first, since they free activations,
     from the last stage to the first. Forwards follow, from the first stage to the last.
 
-    Args:
-      ticks: A schedule.
-      devices: The device of each stage.
-
     Returns:
       Boxes by device, the devices by rising number.
     """
@@ -146,10 +142,6 @@ def activations_kept(ticks: Sequence[Tick], num_stages: int) -> list[int]:
 
     Activations are kept from the tick of the forward to the tick of the backward, both included. A
     forward without a backward, as in inference, keeps none.
-
-    Args:
-      ticks: A schedule.
-      num_stages: The number of its stages.
 
     Returns:
       One count per stage.

@@ -19,14 +19,13 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn
 
-from tfdist.process.exit_codes import BAD_CONFIGURATION
+from tfdist.process.exit_codes import BAD_CONFIGURATION, INTERRUPTED
 from tfdist.process.progress_file import find_progress_file
 
 _SET_BY_LAUNCHERS = (
     *("TFDIST_PROGRESS_FILE", "TFDIST_INSTANCE_INDEX"),
     *("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK"),
 )
-_INTERRUPTED = 130
 
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
@@ -74,7 +73,7 @@ def exit_code_of(error: BaseException, *, launched: bool) -> int | None:
     if isinstance(error, OneLineError):
         return error.exit_code
     # Started by hand, Python ends itself by the signal, so that a shell's loop ends as well.
-    return _INTERRUPTED if isinstance(error, KeyboardInterrupt) and launched else None
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) and launched else None
 
 
 def line_for(error: BaseException) -> str | None:
@@ -85,11 +84,7 @@ def line_for(error: BaseException) -> str | None:
 
 
 class _ExceptHook:
-    """The hook that `install` puts in place.
-
-    Args:
-      previous: The hook that was in place before.
-    """
+    """The hook that `install` puts in place."""
 
     def __init__(self, previous: _Hook) -> None:
         self._previous = previous

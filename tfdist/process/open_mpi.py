@@ -34,12 +34,7 @@ def is_in_environment(prefix: Path) -> bool:
 
 
 def missing_variables(environ: Mapping[str, str], prefix: Path) -> dict[str, str]:
-    """Returns the variables to add to a process's environment; those that it has stay.
-
-    Args:
-      environ: The environment variables.
-      prefix: The folder of the Python environment.
-    """
+    """Returns the variables to add to a process's environment; those that it has stay."""
     if not is_in_environment(prefix):
         return {}
     wanted = {"OPAL_PREFIX": str(prefix)}

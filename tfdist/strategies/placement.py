@@ -19,6 +19,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
 from tfdist.cluster.environment import find_launched_replicas, read_num_threads
+from tfdist.cluster.tasks import checked_count
 from tfdist.process.endings import OneLineError, print_to_stderr
 from tfdist.strategies.private_tensorflow import (
     has_control_dependencies,
@@ -220,11 +221,7 @@ def limit_threads(number: int) -> None:
 
 def check_num_replicas(number: int) -> None:
     """Raises a ValueError if the number of replicas is not an integer of at least 1."""
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ValueError(
-            f"num_replicas must be an integer of at least 1, got {number!r}. 1 is one copy of the "
-            "model."
-        )
+    checked_count("num_replicas", number, more=" 1 is one copy of the model.")
 
 
 def own_gpu(local_index: int, num_devices: int) -> str | None:

@@ -3,7 +3,6 @@
 import os
 import re
 from dataclasses import dataclass
-from types import TracebackType
 
 from tfdist.testing.failures import WorkerFailedError, WorkerFailure, first_failure, tail_text
 from tfdist.testing.job import Event, read_text
@@ -182,11 +181,6 @@ class ScriptRun:
         """Returns the run itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stops the workers that still run."""
         self.close()

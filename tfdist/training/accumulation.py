@@ -7,8 +7,8 @@ from typing import Any, Literal
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.tasks import checked_count
 from tfdist.strategies.placement import HOST
-from tfdist.training.checks import check_steps
 from tfdist.training.optimizer import OptimizerWrapper, Pairs, increment
 from tfdist.training.rule_optimizer import computed_in
 
@@ -49,7 +49,7 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         reduction_method: Literal["mean", "sum"] = "mean",
     ) -> None:
         super().__init__(optimizer)
-        self._count = check_steps("num_mini_batches", num_mini_batches)
+        self._count = checked_count("num_mini_batches", num_mini_batches)
         if reduction_method not in ("mean", "sum"):
             raise ValueError(f'reduction_method must be "mean" or "sum", got {reduction_method!r}.')
         self._divisor = self._count if reduction_method == "mean" else 1

@@ -48,10 +48,3 @@ def check_rate(value: Any, name: str = "learning_rate") -> Any:
     if callable(value) or tf.is_tensor(value) or isinstance(value, tf.Variable):
         return value
     return check_number(name, value)
-
-
-def check_steps(name: str, value: Any, least: int = 1) -> int:
-    """Returns a number of steps after checking that it is an integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
-    return value

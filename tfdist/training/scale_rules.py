@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from tfdist.training.checks import check_number, check_steps
+from tfdist.cluster.tasks import checked_count
+from tfdist.training.checks import check_number
 from tfdist.training.schedules import stepped
 
 State = dict[str, Any]
@@ -93,7 +94,7 @@ class ScheduledScale:
     def __post_init__(self) -> None:
         steps = list(self.scales)
         for step in steps:
-            check_steps("a step of the loss scales", step, least=0)
+            checked_count("a step of the loss scales", step, least=0)
         if not steps or steps[0] != 0 or steps != sorted(steps):
             raise ValueError(
                 f"the steps of the loss scales must increase from 0 on, got {steps}. Write "
@@ -135,7 +136,7 @@ class FiniteRule:
     max_scale: float
 
     def __post_init__(self) -> None:
-        check_steps("dynamic_growth_steps", self.growth_steps)
+        checked_count("dynamic_growth_steps", self.growth_steps)
         check_number("growth_factor", self.growth_factor, above=1)
         check_number("backoff_factor", self.backoff_factor, above=0, below=1)
         check_scale("min_scale", self.min_scale)
@@ -206,7 +207,7 @@ class HistogramRule:
     accumulates: bool = True
 
     def __post_init__(self) -> None:
-        check_steps("dynamic_growth_steps", self.update_steps)
+        checked_count("dynamic_growth_steps", self.update_steps)
         check_number("growth_factor", self.increase_factor, above=0)
         check_number("backoff_factor", self.decrease_factor, above=0, below=self.increase_factor)
         check_scale("min_scale", self.min_scale)

@@ -14,7 +14,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.training.checks import check_number, check_rate, check_steps
+from tfdist.cluster.tasks import checked_count
+from tfdist.training.checks import check_number, check_rate
 
 Schedule = Callable[..., Any]
 
@@ -29,7 +30,7 @@ def warmup(rate_or_schedule: Any, steps: int) -> Schedule:
       rate_or_schedule: A number, a tensor, or a schedule of this module.
       steps: The number of steps of the warm-up; 0 is none.
     """
-    check_steps("steps of warmup", steps, least=0)
+    checked_count("steps of warmup", steps, least=0)
     after = check_rate(rate_or_schedule, "rate of warmup")
 
     def rate(step: tf.Tensor) -> tf.Tensor:
@@ -90,7 +91,7 @@ def stepped(rates: Mapping[int, float]) -> Schedule:
     """
     steps = list(rates)
     for step in steps:
-        check_steps("a step of stepped", step, least=0)
+        checked_count("a step of stepped", step, least=0)
     if not steps or steps[0] != 0 or steps != sorted(steps):
         raise ValueError(
             f"the steps of stepped must increase from 0 on, got {steps}. Write "
@@ -125,7 +126,7 @@ def _at(rate: Any, step: tf.Tensor) -> tf.Tensor:
 
 
 def _share_left(steps: int, first_step: int) -> Callable[[tf.Tensor], tf.Tensor]:
-    check_steps("first_step", first_step, least=0)
-    check_steps("steps", steps, least=first_step + 1)
+    checked_count("first_step", first_step, least=0)
+    checked_count("steps", steps, least=first_step + 1)
     length = float(steps - first_step)
     return lambda step: 1.0 - tf.clip_by_value((step - float(first_step)) / length, 0.0, 1.0)

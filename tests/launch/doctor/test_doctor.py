@@ -24,7 +24,6 @@ from tfdist.launch.doctor.engines import (
     judge_horovod,
     judge_open_mpi,
     parse_mark,
-    parse_version,
     trial_problem,
 )
 from tfdist.launch.doctor.host import (
@@ -46,6 +45,7 @@ from tfdist.launch.doctor.packages import (
 )
 from tfdist.launch.doctor.report import Finding, absent, broken, good, lines_of, num_broken
 from tfdist.launch.doctor.self_test import judge_trial, trial_environment, try_workers
+from tfdist.launch.machine.mpi import open_mpi_version
 from tfdist.testing.run import wait_until
 
 GIB = 1 << 30
@@ -414,7 +414,7 @@ def test_a_self_test_is_independent_of_the_run_that_the_shell_is_in() -> None:
     ],
 )
 def test_open_mpi_is_distinguished_from_other_mpis(text: str, version: str | None) -> None:
-    assert parse_version(text) == version
+    assert open_mpi_version(text) == version
 
 
 def test_the_main_text_of_open_mpis_framed_message_is_shown() -> None:

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from tfdist.launch.channel import SILENCE_S
-from tfdist.launch.run.verdict import Verdict, exit_code_of, judge
+from tfdist.launch.run.verdict import Verdict, judge
 from tfdist.launch.worker_state import WorkerState
+from tfdist.process.exit_codes import shell_code
 
 MakeWorker = Callable[..., WorkerState]
 NOW_S = 1000.0
@@ -46,7 +47,7 @@ def test_the_first_failure_in_time_is_the_cause(make_worker: MakeWorker) -> None
 
 def test_a_signal_gives_the_exit_code_that_a_shell_gives(make_worker: MakeWorker) -> None:
     assert blamed(make_worker(code=-9, ended_s=LONG_AGO_S)) == ("worker 0", "signal", 137)
-    assert (exit_code_of(-15), exit_code_of(0), exit_code_of(3)) == (143, 0, 3)
+    assert (shell_code(-15), shell_code(0), shell_code(3)) == (143, 0, 3)
 
 
 def test_a_failure_is_judged_only_when_a_report_of_an_earlier_one_must_have_arrived(

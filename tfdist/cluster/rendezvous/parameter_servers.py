@@ -157,10 +157,6 @@ class ChiefNotice:
 
     A thread makes them, and makes them again if a ps task is started again. A ps task that cannot
     be reached delays nothing.
-
-    Args:
-      cluster: The cluster, without the ps tasks.
-      addresses: The addresses of the ps tasks.
     """
 
     def __init__(self, cluster: Cluster, addresses: Sequence[str]) -> None:

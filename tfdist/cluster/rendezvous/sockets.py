@@ -62,9 +62,6 @@ def listening(member: Member) -> Iterator[list[socket.socket]]:
     interfaces, as TensorFlow's server does: a host may resolve its own name to an address that the
     others do not see.
 
-    Args:
-      member: This worker, with its own address.
-
     Yields:
       Listening sockets that do not block, one or (for localhost with IPv4 and IPv6) two.
 

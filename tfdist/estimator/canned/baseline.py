@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +13,8 @@ from tfdist.estimator.canned.layers import Layers
 from tfdist.estimator.canned.tower import CannedEstimator, Tower
 from tfdist.estimator.heads import RegressionHead, checks
 from tfdist.estimator.heads import binary_or_multi_class_head as classifier_head
+from tfdist.estimator.heads.head import Head
+from tfdist.estimator.run_config import RunConfig
 
 
 def baseline_tower(optimizer: Any, weight_column: Any = None) -> Tower:
@@ -28,28 +32,17 @@ def baseline_tower(optimizer: Any, weight_column: Any = None) -> Tower:
     """
 
     def build(layers: Layers, features: dict[str, Any], mode: str, units: int) -> tf.Tensor:
-        weight_key = _key_of(weight_column)
+        weight_key = None if weight_column is None else checks.key_of(weight_column)
         with v1.variable_scope("baseline"):
             # Made before the checks, so that its initialization does not wait for a batch.
             bias = v1.get_variable("bias", [units], initializer=v1.zeros_initializer())
             layers.variables.append(bias)
             sizes = [v1.shape(value)[0] for key, value in features.items() if key != weight_key]
-            checks = [v1.debugging.assert_equal(sizes[0], size) for size in sizes[1:]]
-            with tf.control_dependencies(checks):
+            equal = [v1.debugging.assert_equal(sizes[0], size) for size in sizes[1:]]
+            with tf.control_dependencies(equal):
                 return tf.multiply(bias, tf.ones([sizes[0], units]))  # [batch, units]
 
     return Tower("baseline", build, optimizer, 0.3)
-
-
-def _key_of(weight_column: Any) -> str | None:
-    if weight_column is None or isinstance(weight_column, str):
-        return weight_column
-    if not (hasattr(weight_column, "normalizer_fn") and isinstance(weight_column.key, str)):
-        raise TypeError(
-            "Weight column must be either a string or NumericColumn. Given type: "
-            f"{type(weight_column)}."
-        )
-    return str(weight_column.key)
 
 
 class BaselineEstimator(CannedEstimator):
@@ -66,7 +59,11 @@ class BaselineEstimator(CannedEstimator):
     """
 
     def __init__(
-        self, head: Any, model_dir: Any = None, optimizer: Any = "Ftrl", config: Any = None
+        self,
+        head: Head,
+        model_dir: str | os.PathLike[str] | None = None,
+        optimizer: Any = "Ftrl",
+        config: RunConfig | None = None,
     ) -> None:
         super().__init__(head, [baseline_tower(optimizer)], model_dir, config)
 
@@ -84,12 +81,12 @@ class BaselineClassifier(CannedEstimator):
 
     def __init__(
         self,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         n_classes: int = 2,
         weight_column: Any = None,
-        label_vocabulary: Any = None,
+        label_vocabulary: Sequence[str] | None = None,
         optimizer: Any = "Ftrl",
-        config: Any = None,
+        config: RunConfig | None = None,
         loss_reduction: str = checks.MEAN,
     ) -> None:
         head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
@@ -108,11 +105,11 @@ class BaselineRegressor(CannedEstimator):
 
     def __init__(
         self,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         label_dimension: int = 1,
         weight_column: Any = None,
         optimizer: Any = "Ftrl",
-        config: Any = None,
+        config: RunConfig | None = None,
         loss_reduction: str = checks.MEAN,
     ) -> None:
         head = RegressionHead(label_dimension, weight_column, loss_reduction)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,11 @@ import tensorflow as tf
 
 from tfdist.estimator.canned.layers import Activation, Layers, summarize_layer
 from tfdist.estimator.canned.tower import CannedEstimator, Tower
+from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
 from tfdist.estimator.heads import RegressionHead, checks
 from tfdist.estimator.heads import binary_or_multi_class_head as classifier_head
+from tfdist.estimator.heads.head import Head
+from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import ModeKeys
 
 
@@ -98,15 +102,15 @@ class DNNEstimator(CannedEstimator):
 
     def __init__(
         self,
-        head: Any,
+        head: Head,
         hidden_units: Sequence[int],
         feature_columns: Any,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         optimizer: Any = "Adagrad",
         activation_fn: Activation = tf.nn.relu,
         dropout: float | None = None,
-        config: Any = None,
-        warm_start_from: Any = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStartFrom = None,
         batch_norm: bool = False,
     ) -> None:
         network = Network(hidden_units, activation_fn, dropout, batch_norm)
@@ -129,15 +133,15 @@ class DNNClassifier(CannedEstimator):
         self,
         hidden_units: Sequence[int],
         feature_columns: Any,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         n_classes: int = 2,
         weight_column: Any = None,
-        label_vocabulary: Any = None,
+        label_vocabulary: Sequence[str] | None = None,
         optimizer: Any = "Adagrad",
         activation_fn: Activation = tf.nn.relu,
         dropout: float | None = None,
-        config: Any = None,
-        warm_start_from: Any = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStartFrom = None,
         loss_reduction: str = checks.MEAN,
         batch_norm: bool = False,
     ) -> None:
@@ -161,14 +165,14 @@ class DNNRegressor(CannedEstimator):
         self,
         hidden_units: Sequence[int],
         feature_columns: Any,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         label_dimension: int = 1,
         weight_column: Any = None,
         optimizer: Any = "Adagrad",
         activation_fn: Activation = tf.nn.relu,
         dropout: float | None = None,
-        config: Any = None,
-        warm_start_from: Any = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStartFrom = None,
         loss_reduction: str = checks.MEAN,
         batch_norm: bool = False,
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +12,11 @@ from tfdist.estimator.canned.dnn import Network, dnn_tower
 from tfdist.estimator.canned.layers import Activation
 from tfdist.estimator.canned.linear import linear_tower
 from tfdist.estimator.canned.tower import CannedEstimator, Tower
+from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
 from tfdist.estimator.heads import RegressionHead, checks
 from tfdist.estimator.heads import binary_or_multi_class_head as classifier_head
+from tfdist.estimator.heads.head import Head
+from tfdist.estimator.run_config import RunConfig
 
 
 def dnn_and_linear(
@@ -68,8 +72,8 @@ class DNNLinearCombinedEstimator(CannedEstimator):
 
     def __init__(
         self,
-        head: Any,
-        model_dir: Any = None,
+        head: Head,
+        model_dir: str | os.PathLike[str] | None = None,
         linear_feature_columns: Any = None,
         linear_optimizer: Any = "Ftrl",
         dnn_feature_columns: Any = None,
@@ -77,7 +81,7 @@ class DNNLinearCombinedEstimator(CannedEstimator):
         dnn_hidden_units: Sequence[int] | None = None,
         dnn_activation_fn: Activation = tf.nn.relu,
         dnn_dropout: float | None = None,
-        config: Any = None,
+        config: RunConfig | None = None,
         batch_norm: bool = False,
         linear_sparse_combiner: str = "sum",
     ) -> None:
@@ -101,7 +105,7 @@ class DNNLinearCombinedClassifier(CannedEstimator):
 
     def __init__(
         self,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         linear_feature_columns: Any = None,
         linear_optimizer: Any = "Ftrl",
         dnn_feature_columns: Any = None,
@@ -111,9 +115,9 @@ class DNNLinearCombinedClassifier(CannedEstimator):
         dnn_dropout: float | None = None,
         n_classes: int = 2,
         weight_column: Any = None,
-        label_vocabulary: Any = None,
-        config: Any = None,
-        warm_start_from: Any = None,
+        label_vocabulary: Sequence[str] | None = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStartFrom = None,
         loss_reduction: str = checks.MEAN,
         batch_norm: bool = False,
         linear_sparse_combiner: str = "sum",
@@ -138,7 +142,7 @@ class DNNLinearCombinedRegressor(CannedEstimator):
 
     def __init__(
         self,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         linear_feature_columns: Any = None,
         linear_optimizer: Any = "Ftrl",
         dnn_feature_columns: Any = None,
@@ -148,8 +152,8 @@ class DNNLinearCombinedRegressor(CannedEstimator):
         dnn_dropout: float | None = None,
         label_dimension: int = 1,
         weight_column: Any = None,
-        config: Any = None,
-        warm_start_from: Any = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStartFrom = None,
         loss_reduction: str = checks.MEAN,
         batch_norm: bool = False,
         linear_sparse_combiner: str = "sum",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,8 +14,11 @@ import tf_keras
 
 from tfdist.estimator.canned.layers import Layers, check_columns, summarize_layer
 from tfdist.estimator.canned.tower import CannedEstimator, Tower
+from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
 from tfdist.estimator.heads import RegressionHead, checks
 from tfdist.estimator.heads import binary_or_multi_class_head as classifier_head
+from tfdist.estimator.heads.head import Head
+from tfdist.estimator.run_config import RunConfig
 from tfdist.strategies.private_tensorflow import (
     ColumnVariables,
     TransformedFeatures,
@@ -204,13 +208,13 @@ class LinearEstimator(CannedEstimator):
 
     def __init__(
         self,
-        head: Any,
+        head: Head,
         feature_columns: Any,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         optimizer: Any = "Ftrl",
-        config: Any = None,
+        config: RunConfig | None = None,
         sparse_combiner: str = "sum",
-        warm_start_from: Any = None,
+        warm_start_from: WarmStartFrom = None,
     ) -> None:
         tower = linear_tower(feature_columns, optimizer, sparse_combiner)
         super().__init__(head, [tower], model_dir, config, warm_start_from)
@@ -230,13 +234,13 @@ class LinearClassifier(CannedEstimator):
     def __init__(
         self,
         feature_columns: Any,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         n_classes: int = 2,
         weight_column: Any = None,
-        label_vocabulary: Any = None,
+        label_vocabulary: Sequence[str] | None = None,
         optimizer: Any = "Ftrl",
-        config: Any = None,
-        warm_start_from: Any = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStartFrom = None,
         loss_reduction: str = checks.MEAN,
         sparse_combiner: str = "sum",
     ) -> None:
@@ -258,12 +262,12 @@ class LinearRegressor(CannedEstimator):
     def __init__(
         self,
         feature_columns: Any,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         label_dimension: int = 1,
         weight_column: Any = None,
         optimizer: Any = "Ftrl",
-        config: Any = None,
-        warm_start_from: Any = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStartFrom = None,
         loss_reduction: str = checks.MEAN,
         sparse_combiner: str = "sum",
     ) -> None:

@@ -19,6 +19,7 @@ the same name. v1 optimizers are used unchanged.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,9 +29,12 @@ import tensorflow.compat.v1 as v1
 import tf_keras
 
 from tfdist.estimator.canned.layers import Layers
+from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.heads import checks
+from tfdist.estimator.heads.head import Head
 from tfdist.estimator.heads.train_op import graph_optimizer
+from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 
 MakeOptimizer = Callable[[], Any]
@@ -107,17 +111,17 @@ class CannedEstimator(Estimator):
 
     def __init__(
         self,
-        head: Any,
+        head: Head,
         towers: Sequence[Tower],
-        model_dir: Any,
-        config: Any,
-        warm_start_from: Any = None,
+        model_dir: str | os.PathLike[str] | None,
+        config: RunConfig | None,
+        warm_start_from: WarmStartFrom = None,
     ) -> None:
         model_fn = make_model_fn(head, towers)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-def make_model_fn(head: Any, towers: Sequence[Tower]) -> Callable[..., EstimatorSpec]:
+def make_model_fn(head: Head, towers: Sequence[Tower]) -> Callable[..., EstimatorSpec]:
     """Returns the model_fn of an Estimator with a head and towers, as in `CannedEstimator`."""
     makers = [tower.optimizer_maker(keras_optimizer_maker) for tower in towers]
 

@@ -35,7 +35,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
 import tensorflow as tf
@@ -299,7 +298,7 @@ class _SaveIfHeld(v1.train.CheckpointSaverListener):  # type: ignore[misc]
     def __init__(self, lock: _Lock) -> None:
         self._lock = lock
 
-    def before_save(self, session: Any, global_step_value: int) -> None:
+    def before_save(self, session: v1.Session, global_step_value: int) -> None:
         self._lock.check()
 
 

@@ -56,7 +56,10 @@ class WarmStartSettings(_WarmStartFields):
         )
 
 
-def warm_start_settings(warm_start_from: Any) -> WarmStartSettings | None:
+WarmStartFrom = str | os.PathLike[str] | WarmStartSettings | None
+
+
+def warm_start_settings(warm_start_from: WarmStartFrom) -> WarmStartSettings | None:
     """Returns settings, given a path or settings; the path of a SavedModel means its variables.
 
     Raises:

@@ -71,7 +71,7 @@ class RegressionHead(_ExtensibleHead, heads.RegressionHead):
 
 
 def classification_output(
-    scores: tf.Tensor, n_classes: Any, label_vocabulary: Sequence[str] | None = None
+    scores: tf.Tensor, n_classes: int, label_vocabulary: Sequence[str] | None = None
 ) -> ClassificationOutput:
     """Returns the export output of a classifier's scores, [batch, n_classes]."""
     return ClassificationOutput(scores, all_names(scores, n_classes, label_vocabulary))
@@ -89,7 +89,7 @@ def create_eval_metrics_tuple(
     tensors = {name: value for name, value in kwargs.items() if tf.is_tensor(value)}
     others = {name: value for name, value in kwargs.items() if name not in tensors}
 
-    def call(**given: Any) -> Any:
+    def call(**given: object) -> Any:
         return fn(**others, **given)
 
     return call, tensors
@@ -98,9 +98,9 @@ def create_eval_metrics_tuple(
 def create_estimator_spec_train_op(
     head_name: str | None,
     optimizer: Any = None,
-    trainable_variables: Sequence[Any] | None = None,
-    train_op_fn: Callable[[Any], Any] | None = None,
-    update_ops: Sequence[Any] | None = None,
+    trainable_variables: Sequence[tf.Variable] | None = None,
+    train_op_fn: Callable[[tf.Tensor], tf.Operation] | None = None,
+    update_ops: Sequence[tf.Operation] | None = None,
     regularized_training_loss: Any = None,
     loss_reduction: str = checks.MEAN,
 ) -> Any:
@@ -127,7 +127,7 @@ def create_estimator_spec_train_op(
 
 def create_estimator_spec_summary(
     regularized_training_loss: Any,
-    regularization_losses: Sequence[Any] | None = None,
+    regularization_losses: Sequence[tf.Tensor] | None = None,
     summary_key_fn: Callable[[str], str] | None = None,
 ) -> None:
     """Writes the summaries of a training step: the loss, and the regularization losses' sum."""

@@ -10,6 +10,8 @@ import tensorflow as tf
 from tfdist.estimator.canned.dnn import Network, dnn_tower
 from tfdist.estimator.canned.layers import Activation
 from tfdist.estimator.canned.tower import make_model_fn
+from tfdist.estimator.heads.head import Head
+from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec
 
 
@@ -60,7 +62,7 @@ class _Gauge:
     def get_cell(self, *labels: str) -> _Gauge:
         return self
 
-    def set(self, value: Any) -> None:
+    def set(self, value: object) -> None:
         pass
 
 
@@ -71,13 +73,13 @@ def dnn_model_fn_v2(
     features: Any,
     labels: Any,
     mode: str,
-    head: Any,
+    head: Head,
     hidden_units: Sequence[int],
     feature_columns: Any,
     optimizer: Any = "Adagrad",
     activation_fn: Activation = tf.nn.relu,
     dropout: float | None = None,
-    config: Any = None,
+    config: RunConfig | None = None,
     use_tpu: bool = False,
     batch_norm: bool = False,
 ) -> EstimatorSpec:

@@ -77,13 +77,7 @@ def enable_compat(*, parameter_servers: Literal["replace"] | None = None) -> Non
 
 
 def reason_to_refuse(version: str, existing: Any, ours: Any) -> str | None:
-    """Returns the reason why tf.estimator cannot be replaced, or None.
-
-    Args:
-      version: The version of TensorFlow.
-      existing: The present value of tf.estimator; None without one.
-      ours: The module to put there.
-    """
+    """Returns the reason why tf.estimator cannot be replaced, or None."""
     major, minor = (int(part) for part in version.split(".")[:2])
     if (major, minor) >= (2, 16) and (existing is None or existing is ours):
         return None

@@ -121,13 +121,7 @@ class EstimatorModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _find(place: str, module: str, name: str) -> Any:
-    """Returns the object of a name: of `place`, of v2 (`EstimatorV2`), of v1, or a missing one.
-
-    Args:
-      place: The module in which to look first.
-      module: The name of the module that is asked, for a missing name.
-      name: The attribute.
-    """
+    """Returns the object of a name: of `place`, of v2 (`EstimatorV2`), of v1, or a missing one."""
     v2 = importlib.import_module("tfdist.estimator")
     v1 = importlib.import_module("tfdist.estimator.v1")
     first = importlib.import_module(place)

@@ -38,7 +38,7 @@ def write_results(folder: str, results: dict[str, Any], checkpoint_path: str | N
     writer.flush()
 
 
-def _add_value(summary: v1.Summary, name: str, value: Any) -> None:
+def _add_value(summary: v1.Summary, name: str, value: object) -> None:
     if isinstance(value, (np.floating, np.integer, float, int)):
         summary.value.add(tag=name, simple_value=float(value))
     elif isinstance(value, np.ndarray) and value.dtype.kind in "fiu":

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
 from tfdist.estimator.checkpoints.damage import damage_named
 from tfdist.estimator.checkpoints.fit import checked
@@ -53,45 +54,6 @@ class Evaluation:
     session_config: v1.ConfigProto
 
 
-def evaluate(
-    *,
-    model_fn: Callable[[Any, Any], EstimatorSpec],
-    create_global_step: Callable[[tf.Graph], tf.Variable],
-    input_fn: Callable[..., Any],
-    params: dict[str, Any],
-    config: RunConfig,
-    steps: int | None,
-    hooks: Sequence[v1.train.SessionRunHook],
-    checkpoint_path: str | None,
-    events_dir: str,
-    warm_start: Callable[[], None],
-) -> dict[str, Any]:
-    """Evaluates a checkpoint; without one, the freshly initialised model.
-
-    Runs in this process alone, on its devices, with any strategy for training. Several replicas
-    take different batches; the metrics are those of all batches.
-
-    Returns:
-      Metrics by name, as numpy values, with "loss" (mean over the batches) and "global_step".
-    """
-    evaluation = build_evaluation(
-        model_fn=model_fn,
-        create_global_step=create_global_step,
-        input_fn=input_fn,
-        params=params,
-        config=config,
-        warm_start=warm_start if checkpoint_path is None else lambda: None,
-    )
-    return run_evaluation(
-        evaluation,
-        master=config.evaluation_master,
-        steps=steps,
-        hooks=hooks,
-        checkpoint_path=checkpoint_path,
-        events_dir=events_dir,
-    )
-
-
 def build_evaluation(
     *,
     model_fn: Callable[[Any, Any], EstimatorSpec],
@@ -101,7 +63,11 @@ def build_evaluation(
     config: RunConfig,
     warm_start: Callable[[], None],
 ) -> Evaluation:
-    """Builds the ops that `evaluate` runs, in a separate graph."""
+    """Builds the ops of an evaluation in a separate graph, in this process alone.
+
+    It uses this process's devices, with any strategy for training. Several replicas take different
+    batches; the metrics are those of all batches.
+    """
     strategy = evaluation_strategy(config)
     with tf.Graph().as_default() as graph, ExitStack() as stack:
         v1.set_random_seed(config.tf_random_seed)
@@ -169,7 +135,7 @@ def run_evaluation(
         checkpoint.
 
     Returns:
-      The results, as numpy values.
+      Metrics by name, as numpy values, with "loss" (mean over the batches) and "global_step".
     """
     scaffold = evaluation.scaffold
     if init_fn is not None:
@@ -227,7 +193,7 @@ class _RunFirst(v1.train.SessionRunHook):  # type: ignore[misc]
     def __init__(self, op: tf.Operation) -> None:
         self._op = op
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
         session.run(self._op)
 
 
@@ -279,7 +245,7 @@ class _StopAfter(v1.train.SessionRunHook):  # type: ignore[misc]
         self._done = 0
         self._every = max(1, round(steps / 10)) if steps else 0
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         self._done += 1
         if self._steps is None:
             return

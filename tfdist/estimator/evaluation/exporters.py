@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.arguments import argument_names
 from tfdist.estimator.evaluation.eval_events import results_in
-from tfdist.estimator.evaluation.saved_model import delete_all_but_newest, exports_in
+from tfdist.estimator.evaluation.saved_model import ReceiverFn, delete_all_but_newest, exports_in
 
 Result = dict[str, Any]
 
@@ -49,20 +49,16 @@ class Exporter(ABC):
 
 
 class _SavedModelExporter(Exporter):
-    """Base class of the exporters below: writes the SavedModel.
+    """Base class of the exporters below: writes the SavedModel."""
 
-    Args:
-      name: See `Exporter`.
-      serving_input_receiver_fn: As in `Estimator.export_saved_model`.
-      assets_extra: As in `Estimator.export_saved_model`.
-      as_text: As in `Estimator.export_saved_model`.
-    """
+    _exports_to_keep: int | None = None
+    _has_exported = False
 
     def __init__(
         self,
         name: str,
-        serving_input_receiver_fn: Callable[[], Any] | None,
-        assets_extra: dict[str, Any] | None = None,
+        serving_input_receiver_fn: ReceiverFn | None,
+        assets_extra: dict[str, str] | None = None,
         as_text: bool = False,
     ) -> None:
         self._name = name
@@ -74,19 +70,6 @@ class _SavedModelExporter(Exporter):
     def name(self) -> str:
         return self._name
 
-    def _export(self, estimator: Any, export_path: str, checkpoint_path: str | None) -> Any:
-        return estimator.export_saved_model(
-            export_path,
-            self._serving_input_receiver_fn,
-            assets_extra=self._assets_extra,
-            as_text=self._as_text,
-            checkpoint_path=checkpoint_path,
-        )
-
-
-class FinalExporter(_SavedModelExporter):
-    """Exports once, at the end of training; never exports without max_steps."""
-
     def export(
         self,
         estimator: Any,
@@ -94,11 +77,35 @@ class FinalExporter(_SavedModelExporter):
         checkpoint_path: str | None,
         eval_result: Result,
         is_the_final_export: bool,
-    ) -> Any:
-        if not is_the_final_export:
+    ) -> bytes | None:
+        if not self._is_wanted(estimator, export_path, eval_result, is_the_final_export):
             return None
-        v1.logging.info("Performing the final export in the end of training.")
-        return self._export(estimator, export_path, checkpoint_path)
+        path = estimator.export_saved_model(
+            export_path,
+            self._serving_input_receiver_fn,
+            assets_extra=self._assets_extra,
+            as_text=self._as_text,
+            checkpoint_path=checkpoint_path,
+        )
+        delete_all_but_newest(export_path, self._exports_to_keep)
+        self._has_exported = True
+        return path
+
+    def _is_wanted(
+        self, estimator: Any, export_path: str, eval_result: Result, is_the_final_export: bool
+    ) -> bool:
+        return True
+
+
+class FinalExporter(_SavedModelExporter):
+    """Exports once, at the end of training; never exports without max_steps."""
+
+    def _is_wanted(
+        self, estimator: Any, export_path: str, eval_result: Result, is_the_final_export: bool
+    ) -> bool:
+        if is_the_final_export:
+            v1.logging.info("Performing the final export in the end of training.")
+        return is_the_final_export
 
 
 class LatestExporter(_SavedModelExporter):
@@ -118,25 +125,13 @@ class LatestExporter(_SavedModelExporter):
     def __init__(
         self,
         name: str,
-        serving_input_receiver_fn: Callable[[], Any] | None,
-        assets_extra: dict[str, Any] | None = None,
+        serving_input_receiver_fn: ReceiverFn | None,
+        assets_extra: dict[str, str] | None = None,
         as_text: bool = False,
         exports_to_keep: int | None = 5,
     ) -> None:
         super().__init__(name, serving_input_receiver_fn, assets_extra, as_text)
         self._exports_to_keep = _checked_number(exports_to_keep)
-
-    def export(
-        self,
-        estimator: Any,
-        export_path: str,
-        checkpoint_path: str | None,
-        eval_result: Result,
-        is_the_final_export: bool,
-    ) -> Any:
-        path = self._export(estimator, export_path, checkpoint_path)
-        delete_all_but_newest(export_path, self._exports_to_keep)
-        return path
 
 
 def _loss_smaller(best_eval_result: Result, current_eval_result: Result) -> bool:
@@ -177,10 +172,10 @@ class BestExporter(_SavedModelExporter):
     def __init__(
         self,
         name: str = "best_exporter",
-        serving_input_receiver_fn: Callable[[], Any] | None = None,
+        serving_input_receiver_fn: ReceiverFn | None = None,
         event_file_pattern: str | None = "eval/*.tfevents.*",
         compare_fn: Callable[..., Any] = _loss_smaller,
-        assets_extra: dict[str, Any] | None = None,
+        assets_extra: dict[str, str] | None = None,
         as_text: bool = False,
         exports_to_keep: int | None = 5,
     ) -> None:
@@ -190,16 +185,10 @@ class BestExporter(_SavedModelExporter):
         self._exports_to_keep = _checked_number(exports_to_keep)
         self._model_dir: str | None = None
         self._best: Result | None = None
-        self._has_exported = False
 
-    def export(
-        self,
-        estimator: Any,
-        export_path: str,
-        checkpoint_path: str | None,
-        eval_result: Result,
-        is_the_final_export: bool,
-    ) -> Any:
+    def _is_wanted(
+        self, estimator: Any, export_path: str, eval_result: Result, is_the_final_export: bool
+    ) -> bool:
         if self._event_file_pattern and self._model_dir != estimator.model_dir:
             v1.logging.info("Loading best metric from event files.")
             self._model_dir = estimator.model_dir
@@ -214,13 +203,10 @@ class BestExporter(_SavedModelExporter):
             and self._best is not None
             and not self._is_better(best_eval_result=self._best, current_eval_result=eval_result)
         ):
-            return None
+            return False
         v1.logging.info("Performing best model export.")
         self._best = eval_result
-        path = self._export(estimator, export_path, checkpoint_path)
-        delete_all_but_newest(export_path, self._exports_to_keep)
-        self._has_exported = True
-        return path
+        return True
 
 
 def _best_in_events(pattern: str, is_better: Callable[..., Any], until_s: float) -> Result | None:

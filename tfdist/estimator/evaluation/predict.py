@@ -30,7 +30,7 @@ def predict(
     checkpoint_path: str | None,
     yield_single_examples: bool,
     warm_start: Callable[[], None],
-    create_global_step: Callable[[tf.Graph], Any],
+    create_global_step: Callable[[tf.Graph], tf.Variable],
     num_predictions: int | None,
 ) -> Iterator[Any]:
     """Yields predictions in the input's order, until the input ends or there are enough.

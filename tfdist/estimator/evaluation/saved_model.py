@@ -41,12 +41,12 @@ _TIMESTAMP = re.compile(r"[0-9]{10}")
 def export(
     *,
     model_fn: Callable[[Any, Any, str], EstimatorSpec],
-    create_global_step: Callable[[tf.Graph], Any],
+    create_global_step: Callable[[tf.Graph], tf.Variable],
     config: RunConfig,
-    export_dir_base: Any,
+    export_dir_base: str | os.PathLike[str],
     receiver_fns: Mapping[str, ReceiverFn | None],
     checkpoint_path: str,
-    assets_extra: Mapping[str, Any] | None,
+    assets_extra: Mapping[str, str] | None,
     as_text: bool,
     strip_default_attrs: bool,
 ) -> bytes:
@@ -166,7 +166,7 @@ def _restore(saver: v1.train.Saver, session: v1.Session, checkpoint_path: str, m
         saver.restore(session, checkpoint_path)
 
 
-def _copy_assets(sources: Mapping[str, Any], folder: str) -> None:
+def _copy_assets(sources: Mapping[str, str], folder: str) -> None:
     for name, source in sources.items():
         destination = os.path.join(folder, tf.compat.as_str(name))
         tf.io.gfile.makedirs(os.path.dirname(destination))

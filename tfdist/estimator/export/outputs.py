@@ -30,7 +30,7 @@ class ExportOutput(ABC):
         return NotImplemented
 
     @abstractmethod
-    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+    def as_signature_def(self, receiver_tensors: Mapping[str, tf.Tensor]) -> Any:
         """Builds the SignatureDef of this output with the given inputs.
 
         Args:
@@ -53,7 +53,7 @@ class ClassificationOutput(ExportOutput):
       ValueError: If both are missing, or one is not a tensor of that type.
     """
 
-    def __init__(self, scores: Any = None, classes: Any = None) -> None:
+    def __init__(self, scores: tf.Tensor | None = None, classes: tf.Tensor | None = None) -> None:
         if scores is not None and not _is_float(scores):
             raise ValueError(f"Classification scores must be a float32 Tensor; got {scores}")
         if classes is not None and not _is_string(classes):
@@ -67,14 +67,14 @@ class ClassificationOutput(ExportOutput):
         self._classes = classes
 
     @property
-    def scores(self) -> Any:
+    def scores(self) -> tf.Tensor | None:
         return self._scores
 
     @property
-    def classes(self) -> Any:
+    def classes(self) -> tf.Tensor | None:
         return self._classes
 
-    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+    def as_signature_def(self, receiver_tensors: Mapping[str, tf.Tensor]) -> Any:
         examples = _serialized_examples(receiver_tensors, "Classification")
         return v1.saved_model.classification_signature_def(examples, self.classes, self.scores)
 
@@ -89,16 +89,16 @@ class RegressionOutput(ExportOutput):
       ValueError: If `value` is not a float tensor.
     """
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         if not _is_float(value):
             raise ValueError(f"Regression output value must be a float32 Tensor; got {value}")
         self._value = value
 
     @property
-    def value(self) -> Any:
+    def value(self) -> tf.Tensor:
         return self._value
 
-    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+    def as_signature_def(self, receiver_tensors: Mapping[str, tf.Tensor]) -> Any:
         examples = _serialized_examples(receiver_tensors, "Regression")
         return v1.saved_model.regression_signature_def(examples, self.value)
 
@@ -121,7 +121,7 @@ class PredictOutput(ExportOutput):
     def outputs(self) -> dict[str, Any]:
         return self._outputs
 
-    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+    def as_signature_def(self, receiver_tensors: Mapping[str, tf.Tensor]) -> Any:
         return v1.saved_model.predict_signature_def(dict(receiver_tensors), self.outputs)
 
 
@@ -140,7 +140,7 @@ class _SupervisedOutput(ExportOutput):
 
     _method_name: str
 
-    def __init__(self, loss: Any = None, predictions: Any = None, metrics: Any = None) -> None:
+    def __init__(self, loss: Any = None, predictions: Any = None, metrics: object = None) -> None:
         self._loss = None if loss is None else _prefixed_tensors(loss, "loss")
         self._predictions = (
             None if predictions is None else _prefixed_tensors(predictions, "predictions")
@@ -159,7 +159,7 @@ class _SupervisedOutput(ExportOutput):
     def metrics(self) -> dict[str, Any] | None:
         return self._metrics
 
-    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+    def as_signature_def(self, receiver_tensors: Mapping[str, tf.Tensor]) -> Any:
         if not receiver_tensors:
             raise ValueError(f"{self._method_name} inputs cannot be None or empty.")
         outputs = {
@@ -222,15 +222,15 @@ def with_serving_default(export_outputs: Any, predictions: Any) -> dict[str, Exp
     return export_outputs
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: object) -> bool:
     return isinstance(value, tf.Tensor) and value.dtype.is_floating
 
 
-def _is_string(value: Any) -> bool:
+def _is_string(value: object) -> bool:
     return isinstance(value, tf.Tensor) and value.dtype.base_dtype == tf.string
 
 
-def _serialized_examples(receiver_tensors: Mapping[str, Any], kind: str) -> Any:
+def _serialized_examples(receiver_tensors: Mapping[str, tf.Tensor], kind: str) -> Any:
     """Returns the only input, which must be a string tensor.
 
     Raises:

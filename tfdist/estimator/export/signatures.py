@@ -22,7 +22,7 @@ _KINDS = {
 
 
 def build_signatures(
-    receiver_tensors: Mapping[str, Any],
+    receiver_tensors: Mapping[str, tf.Tensor],
     export_outputs: Mapping[str, ExportOutput],
     alternatives: Mapping[str, Mapping[str, Any]] | None,
     *,

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.graph.global_step import handle_of
 from tfdist.estimator.inputs.passed_on import leaves
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST
@@ -76,12 +77,6 @@ class StepSums:
 
     A session call, or an iteration of a loop, runs what one of `first`, `further` and `last`
     returns. They add ops to the current graph, as the constructor does, on the current device.
-
-    Args:
-      spec: What model_fn has returned for a micro-batch.
-      batch: The features and the labels of the micro-batch.
-      accumulation: The number of micro-batches.
-      replica: The replica's index in this worker.
     """
 
     def __init__(
@@ -268,8 +263,7 @@ def _change_with(batch: Any, tensors: Sequence[Any]) -> list[bool]:
 
 def _computed_from(batch: Any, graph: tf.Graph) -> set[tf.Operation]:
     """Returns the ops of a graph that are computed from a batch or from a trainable variable."""
-    weights = v1.trainable_variables()
-    sources = [v.handle if hasattr(v, "handle") else v.op.outputs[0] for v in weights]
+    sources = [handle_of(variable) for variable in v1.trainable_variables()]
     for part in batch:
         sources += tf.nest.flatten(leaves(part), expand_composites=True)
     captured = {id(outside): inside for outside, inside in getattr(graph, "captures", ())}

@@ -31,8 +31,8 @@ def is_incremented(graph: tf.Graph, global_step: tf.Variable) -> bool:
 
     Its initialisation and a saver's restore ops do not count.
     """
-    handle = global_step.handle if hasattr(global_step, "handle") else global_step.op.outputs[0]
-    for operation, used in _users(handle):
+    handle = handle_of(global_step)
+    for operation, used in users_of(handle):
         if operation.type in _WRITES:
             if operation.name != global_step.initializer.name and not _is_restored(operation):
                 return True
@@ -50,14 +50,19 @@ def is_incremented(graph: tf.Graph, global_step: tf.Variable) -> bool:
     return False
 
 
-def _users(handle: tf.Tensor) -> Iterator[tuple[tf.Operation, tf.Tensor]]:
+def handle_of(variable: tf.Variable) -> tf.Tensor:
+    """Returns the tensor by which ops use a variable, of TensorFlow 1 or a resource variable."""
+    return variable.handle if hasattr(variable, "handle") else variable.op.outputs[0]
+
+
+def users_of(handle: tf.Tensor) -> Iterator[tuple[tf.Operation, tf.Tensor]]:
     """Yields the ops that use a handle, each with the tensor by which it does.
 
     A loop of TensorFlow 1 has its own tensor for the handle.
     """
     for operation in handle.consumers():
         if operation.type in ("Enter", "RefEnter"):
-            yield from _users(operation.outputs[0])
+            yield from users_of(operation.outputs[0])
         else:
             yield operation, handle
 
@@ -154,14 +159,6 @@ class StepCounter:
 def crosses(before: int, after: int, interval_steps: int) -> bool:
     """Returns whether a multiple of the interval lies in (before, after]."""
     return after // interval_steps > before // interval_steps
-
-
-def checked_interval(every_n_steps: Any) -> int:
-    """Returns the interval; ValueError unless it is an integer of at least 1."""
-    is_integer = isinstance(every_n_steps, int) and not isinstance(every_n_steps, bool)
-    if not is_integer or every_n_steps < 1:
-        raise ValueError(f"every_n_steps must be an integer of at least 1, got {every_n_steps!r}.")
-    return int(every_n_steps)
 
 
 # A limit of a training as (number of steps from the first one, global step); one of them is None.

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow.compat.v1 as v1
+from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
 
 @dataclass(kw_only=True)
@@ -32,9 +33,7 @@ class HookRequests:
     options: v1.RunOptions = field(default_factory=v1.RunOptions)
 
 
-def ask_hooks(
-    hooks: Sequence[v1.train.SessionRunHook], context: v1.train.SessionRunContext
-) -> HookRequests:
+def ask_hooks(hooks: Sequence[v1.train.SessionRunHook], context: SessionRunContext) -> HookRequests:
     """Calls `before_run` of each hook and collects the requests.
 
     Raises:
@@ -59,14 +58,14 @@ def ask_hooks(
 
 def tell_hooks(
     hooks: Sequence[v1.train.SessionRunHook],
-    context: v1.train.SessionRunContext,
+    context: SessionRunContext,
     outputs: Mapping[Any, Any],
     options: v1.RunOptions,
     run_metadata: v1.RunMetadata,
 ) -> None:
     """Calls `after_run` of each hook with the values that it has asked for."""
     for hook in hooks:
-        values = v1.train.SessionRunValues(
+        values = SessionRunValues(
             results=outputs.get(hook), options=options, run_metadata=run_metadata
         )
         hook.after_run(context, values)

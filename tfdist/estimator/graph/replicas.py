@@ -50,7 +50,7 @@ def evaluation_strategy(config: RunConfig) -> WorkerStrategy | None:
     return _local_strategy(num_local_replicas(config, given), config)
 
 
-def num_local_replicas(config: RunConfig, strategy: Any) -> int:
+def num_local_replicas(config: RunConfig, strategy: tf.distribute.Strategy | None) -> int:
     """Returns the number of replicas of this worker; None takes the config's strategy."""
     if strategy is None:
         strategy = config.train_distribute
@@ -66,7 +66,7 @@ def _local_strategy(num_replicas: int, config: RunConfig) -> LocalStrategy | Non
     return LocalStrategy(num_replicas, device.device, device.variables_on_host)
 
 
-def _from_stock(strategy: Any, config: RunConfig) -> LocalStrategy:
+def _from_stock(strategy: tf.distribute.Strategy, config: RunConfig) -> LocalStrategy:
     if config.num_worker_replicas > 1:
         raise ClusterError(
             f"{type(strategy).__name__} is for one machine, and the cluster has "
@@ -100,7 +100,7 @@ def _from_stock(strategy: Any, config: RunConfig) -> LocalStrategy:
     return own
 
 
-def each_replica(strategy: Any, placement: Placement) -> EachReplica:
+def each_replica(strategy: WorkerStrategy | None, placement: Placement) -> EachReplica:
     """Returns a function that calls a given function in each replica of this worker.
 
     The given function gets the replica's number in this worker, from 0, and runs on the replica's
@@ -112,11 +112,10 @@ def each_replica(strategy: Any, placement: Placement) -> EachReplica:
       placement: The devices, for a replica without a strategy.
     """
 
-    def without_strategy(function: Callable[[int], Result]) -> list[Result]:
-        with placement.on_device():
-            return [function(0)]
-
-    def with_strategy(function: Callable[[int], Result]) -> list[Result]:
+    def each(function: Callable[[int], Result]) -> list[Result]:
+        if strategy is None:
+            with placement.on_device():
+                return [function(0)]
         extended = strategy.extended
         graph = v1.get_default_graph()
         losses = graph.get_collection_ref(v1.GraphKeys.LOSSES)
@@ -137,10 +136,12 @@ def each_replica(strategy: Any, placement: Placement) -> EachReplica:
         _keep_summaries_of_the_first(graph, placement.num_replicas)
         return [results[replica] for replica in sorted(results)]
 
-    return without_strategy if strategy is None else with_strategy
+    return each
 
 
-def in_first_replica(strategy: Any, placement: Placement, function: Callable[[], Result]) -> Result:
+def in_first_replica(
+    strategy: WorkerStrategy | None, placement: Placement, function: Callable[[], Result]
+) -> Result:
     """Calls a function once, in the context and on the device of this worker's first replica.
 
     A merge_call in it does not wait for the other replicas. The arguments are those of
@@ -229,15 +230,7 @@ class BatchSizes:
 def replica_batch_size(
     name: str, size: int, num_workers: int, num_replicas: int, accumulation: int = 1
 ) -> int:
-    """Splits a global batch size over all replicas; ValueError if it does not split evenly.
-
-    Args:
-      name: The argument's name in messages.
-      size: The global batch size.
-      num_workers: The number of workers that share it.
-      num_replicas: Replicas in each worker.
-      accumulation: Micro-batches of each replica in a step.
-    """
+    """Splits a global batch size over all replicas; ValueError if it does not split evenly."""
     if size < 1:
         raise ValueError(f"{name} (got {size}) must be positive.")
     shares = num_workers * num_replicas * accumulation
@@ -253,7 +246,7 @@ def replica_batch_size(
     return size // shares
 
 
-def num_workers(strategy: Any) -> int:
+def num_workers(strategy: WorkerStrategy | None) -> int:
     """Returns the number of workers of a strategy; 1 without one or with one for one machine."""
     return int(strategy.extended.collectives.num_workers) if is_own(strategy) else 1
 

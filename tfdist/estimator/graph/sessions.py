@@ -82,8 +82,8 @@ def restored_by_worker_0(
 
 
 def training_session(
-    hooks: Sequence[Any],
-    scaffold: Any,
+    hooks: Sequence[v1.train.SessionRunHook],
+    scaffold: v1.train.Scaffold | None,
     *,
     master: str,
     config: v1.ConfigProto,

@@ -73,56 +73,18 @@ class Training:
     earlier: Sequence[tf.Operation] = ()
 
 
-def build_training(
-    models_fn: ModelsFn,
-    inputs: Input,
-    global_step: tf.Variable,
-    *,
-    each_replica: EachReplica,
-    placement: Placement,
-    iterations: int,
-    accumulation: Accumulation,
-    precision: Precision,
-    weighted: WeightedReductions | None = None,
-    count_input: Callable[[Sequence[Batch]], tf.Operation] | None = None,
-) -> Training:
-    """Builds the training ops of one session call, and of the calls for earlier micro-batches.
-
-    Args:
-      models_fn: A function from the batch of each replica and the model's precision to the
-        EstimatorSpec of each replica, in TRAIN. It calls model_fn by `precision.call`.
-      inputs: Provides the batches, one for each replica and micro-batch.
-      global_step: Incremented by one each step.
-      each_replica: Calls a function in each replica.
-      placement: The devices.
-      iterations: Steps in one call.
-      accumulation: The micro-batches of a replica in a step.
-      precision: The precision of the model.
-      weighted: Makes the reductions of gradients in a `with` block count each replica by its
-        weight; None without a strategy.
-      count_input: Makes an op that counts a micro-batch's batches; it runs in each micro-batch.
-    """
-    step = StepBuilder(
-        models_fn=models_fn,
-        inputs=inputs,
-        global_step=global_step,
-        each_replica=each_replica,
-        placement=placement,
-        accumulation=accumulation,
-        precision=precision,
-        weighted=weighted,
-        count_input=count_input,
-    )
+def build_training(step: StepBuilder, iterations: int) -> Training:
+    """Builds the ops of a session call of so many steps, and of those for earlier micro-batches."""
     if iterations > 1:
         return _build_loop(step, iterations)
     forward = step.forward()
-    if accumulation.count == 1:
+    count = step.accumulation.count
+    if count == 1:
         return step.complete(forward)
     sums = step.sums(forward)
     ops = [step.accumulate(forward, sums, "first")]
-    if accumulation.count > 2:
-        further = step.accumulate(forward, sums, "further")
-        ops += [further] * (accumulation.count - 2)
+    if count > 2:
+        ops += [step.accumulate(forward, sums, "further")] * (count - 2)
     return replace(step.complete(forward, sums), earlier=ops)
 
 
@@ -143,7 +105,21 @@ class Forward:
 
 @dataclass(frozen=True, kw_only=True)
 class StepBuilder:
-    """Builds the parts of a step; the attributes are the arguments of `build_training`."""
+    """Builds the parts of a step.
+
+    Attributes:
+      models_fn: A function from the batch of each replica and the model's precision to the
+        EstimatorSpec of each replica, in TRAIN. It calls model_fn by `precision.call`.
+      inputs: Provides the batches, one for each replica and micro-batch.
+      global_step: Incremented by one each step.
+      each_replica: Calls a function in each replica.
+      placement: The devices.
+      accumulation: The micro-batches of a replica in a step.
+      precision: The precision of the model.
+      weighted: Makes the reductions of gradients in a `with` block count each replica by its
+        weight; None without a strategy.
+      count_input: Makes an op that counts a micro-batch's batches; it runs in each micro-batch.
+    """
 
     models_fn: ModelsFn
     inputs: Input

@@ -59,7 +59,7 @@ def checked_thresholds(thresholds: Iterable[float] | None) -> tuple[float, ...]:
     return thresholds
 
 
-def check_vocabulary(vocabulary: Any, n_classes: Any = None) -> None:
+def check_vocabulary(vocabulary: Any, n_classes: int | None = None) -> None:
     """Checks that the vocabulary is None, a list or a tuple, with `n_classes` words if given."""
     if vocabulary is None:
         return
@@ -74,7 +74,7 @@ def check_vocabulary(vocabulary: Any, n_classes: Any = None) -> None:
         )
 
 
-def checked_logits(logits: Any, dimension: Any) -> tf.Tensor:
+def checked_logits(logits: Any, dimension: int) -> tf.Tensor:
     """Casts logits to float32 and checks their shape, [D0, D1, ... DN, dimension].
 
     Args:
@@ -94,7 +94,7 @@ def checked_logits(logits: Any, dimension: Any) -> tf.Tensor:
         return _require_shape(logits, tf.concat([shape[:-1], [dimension]], 0), rule, shape=shape)
 
 
-def checked_labels(labels: Any, logits: tf.Tensor, dimension: Any) -> tf.Tensor:
+def checked_labels(labels: Any, logits: tf.Tensor, dimension: int) -> tf.Tensor:
     """Checks that labels are dense and have the shape [D0, D1, ... DN, dimension].
 
     D0 ... DN are the leading dimensions of the logits. A last dimension of size 1 is added to
@@ -170,7 +170,7 @@ def checked_weights(
         return _require_shape(weights, one_each, rule, also=also, name=scope, **shown)
 
 
-def checked_losses(losses: Any, logits: tf.Tensor, dimension: Any) -> tf.Tensor:
+def checked_losses(losses: Any, logits: tf.Tensor, dimension: int) -> tf.Tensor:
     """Checks that the user's loss_fn returned the shape [D0, D1, ... DN, dimension]."""
     shape = tf.shape(logits)
     return _require_shape(
@@ -182,7 +182,7 @@ def checked_losses(losses: Any, logits: tf.Tensor, dimension: Any) -> tf.Tensor:
     )
 
 
-def checked_range(labels: tf.Tensor, n_classes: Any, message: str | None = None) -> tf.Tensor:
+def checked_range(labels: tf.Tensor, n_classes: int, message: str | None = None) -> tf.Tensor:
     """Checks that all labels are in [0, n_classes - 1] and returns them."""
     with v1.name_scope("check_label_range", values=(labels,)):
         largest = tf.cast(n_classes - 1, labels.dtype)
@@ -201,13 +201,21 @@ def checked_range(labels: tf.Tensor, n_classes: Any, message: str | None = None)
             return tf.identity(labels)
 
 
+def key_of(weight_column: Any) -> str:
+    """Returns the name of the feature with the weights; TypeError unless it is a name or column."""
+    if isinstance(weight_column, str):
+        return weight_column
+    if not hasattr(weight_column, "normalizer_fn"):
+        raise TypeError(
+            "Weight column must be either a string or NumericColumn. Given type: "
+            f"{type(weight_column)}."
+        )
+    return str(weight_column.key)
+
+
 def _look_up(features: Any, column: Any) -> tf.Tensor:
     """Returns the weights as a numeric column does: float32, with [batch] made [batch, 1]."""
-    if not isinstance(column, str) and not hasattr(column, "normalizer_fn"):
-        raise TypeError(
-            f"Weight column must be either a string or NumericColumn. Given type: {type(column)}."
-        )
-    key = column if isinstance(column, str) else column.key
+    key = key_of(column)
     if features is None or key not in features:
         raise ValueError(
             f"Feature {key} is not in features dictionary: it has "

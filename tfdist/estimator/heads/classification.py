@@ -66,17 +66,14 @@ class BinaryClassHead(SingleHead):
             name=name,
         )
 
-    def predictions(self, logits: Any, keys: Sequence[str] | None = None) -> dict[str, Any]:
-        logits = checks.checked_logits(logits, 1)
-        with v1.name_scope("predictions", values=(logits,)):
-            # [D0, D1, ... DN, 2]
-            both = tf.concat([tf.zeros_like(logits), logits], -1, name="two_class_logits")
-            predictions = {
-                "logits": logits,  # [D0, D1, ... DN, 1]
-                "logistic": tf.sigmoid(logits, name="logistic"),  # [D0, D1, ... DN, 1]
-                **predictions_of_one_class(both, 2, self._label_vocabulary),
-            }
-            return chosen(predictions, keys)
+    def _predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        # [D0, D1, ... DN, 2]
+        both = tf.concat([tf.zeros_like(logits), logits], -1, name="two_class_logits")
+        return {
+            "logits": logits,  # [D0, D1, ... DN, 1]
+            "logistic": tf.sigmoid(logits, name="logistic"),  # [D0, D1, ... DN, 1]
+            **predictions_of_one_class(both, 2, self._label_vocabulary),
+        }
 
     def _read_labels(self, labels: Any, logits: tf.Tensor) -> tf.Tensor:
         labels = checks.checked_labels(labels, logits, 1)
@@ -143,7 +140,7 @@ class MultiClassHead(SingleHead):
 
     def __init__(
         self,
-        n_classes: Any,
+        n_classes: int,
         weight_column: Any = None,
         label_vocabulary: Sequence[str] | None = None,
         loss_reduction: str = checks.MEAN,
@@ -166,20 +163,16 @@ class MultiClassHead(SingleHead):
             name=name,
         )
 
-    def predictions(self, logits: Any, keys: Sequence[str] | None = None) -> dict[str, Any]:
-        n_classes = self.logits_dimension
-        logits = checks.checked_logits(logits, n_classes)
-        with v1.name_scope("predictions", values=(logits,)):
-            predictions = {
-                "logits": logits,  # [D0, D1, ... DN, n_classes]
-                **predictions_of_one_class(
-                    logits,
-                    n_classes,
-                    self._label_vocabulary,
-                    lists_classes_first=self._lists_classes_first,
-                ),
-            }
-            return chosen(predictions, keys)
+    def _predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {
+            "logits": logits,  # [D0, D1, ... DN, n_classes]
+            **predictions_of_one_class(
+                logits,
+                self.logits_dimension,
+                self._label_vocabulary,
+                lists_classes_first=self._lists_classes_first,
+            ),
+        }
 
     def _read_labels(self, labels: Any, logits: tf.Tensor) -> tf.Tensor:
         labels = checks.checked_labels(labels, logits, 1)
@@ -232,7 +225,7 @@ def classification_outputs(predictions: dict[str, tf.Tensor], names: tf.Tensor) 
 
 
 def binary_or_multi_class_head(
-    n_classes: Any,
+    n_classes: int,
     weight_column: Any,
     label_vocabulary: Sequence[str] | None,
     loss_reduction: str,
@@ -252,7 +245,7 @@ def binary_or_multi_class_head(
     )
 
 
-def ids_of_words(words: Any, vocabulary: Sequence[str]) -> Any:
+def ids_of_words(words: object, vocabulary: Sequence[str]) -> Any:
     """Returns the int64 id of each word, or -1 for a word that is not in the vocabulary.
 
     Args:
@@ -276,12 +269,12 @@ def names_of_ids(ids: tf.Tensor, vocabulary: Vocabulary) -> tf.Tensor:
     return tf.strings.as_string(ids, name="str_classes")
 
 
-def all_ids(logits: tf.Tensor, n_classes: Any) -> tf.Tensor:
+def all_ids(logits: tf.Tensor, n_classes: int) -> tf.Tensor:
     """Returns the int32 ids of all classes for each example, [batch, n_classes]."""
     return tf.tile(tf.expand_dims(tf.range(n_classes), 0), [tf.shape(logits)[0], 1])
 
 
-def all_names(logits: tf.Tensor, n_classes: Any, vocabulary: Vocabulary) -> tf.Tensor:
+def all_names(logits: tf.Tensor, n_classes: int, vocabulary: Vocabulary) -> tf.Tensor:
     """Returns the names of all classes for each example, [batch, n_classes]."""
     if vocabulary:
         names = tf.constant(list(vocabulary), tf.string)  # [n_classes]
@@ -292,7 +285,7 @@ def all_names(logits: tf.Tensor, n_classes: Any, vocabulary: Vocabulary) -> tf.T
 
 def predictions_of_one_class(
     logits: tf.Tensor,
-    n_classes: Any,
+    n_classes: int,
     vocabulary: Vocabulary,
     *,
     lists_classes_first: bool = False,
@@ -326,14 +319,3 @@ def predictions_of_one_class(
         "classes": names_of_ids(class_ids, vocabulary),  # [D0, D1, ... DN, 1]
         **(listed or list_classes()),
     }
-
-
-def chosen(predictions: dict[str, Any], keys: Sequence[str] | None) -> dict[str, Any]:
-    """Returns the predictions named in `keys`, or all if `keys` is None or empty."""
-    for key in keys or ():
-        if key not in predictions:
-            raise ValueError(
-                f"Prediction key must be in PredictionKeys, given: {key}. Valid prediction keys "
-                f"include {list(predictions)}."
-            )
-    return {k: v for k, v in predictions.items() if not keys or k in keys}

@@ -1,4 +1,4 @@
-"""The base classes of heads: `Head`, and `SingleHead` for heads with one loss."""
+"""The base classes of heads: `Head`, `SpecHead` with an EstimatorSpec, `SingleHead` of one loss."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Head(ABC):
         logits: Any,
         features: Any = None,
         mode: str | None = None,
-        regularization_losses: Sequence[Any] | None = None,
-    ) -> Any:
+        regularization_losses: Sequence[tf.Tensor] | None = None,
+    ) -> tf.Tensor:
         """Returns the scalar loss of a batch, including the regularization losses.
 
         Args:
@@ -73,7 +73,7 @@ class Head(ABC):
         """Returns the predictions named in `keys`, by name; None selects all."""
 
     @abstractmethod
-    def metrics(self, regularization_losses: Sequence[Any] | None = None) -> Metrics:
+    def metrics(self, regularization_losses: Sequence[tf.Tensor] | None = None) -> Metrics:
         """Returns new metric objects by name, without a value yet."""
 
     @abstractmethod
@@ -84,7 +84,7 @@ class Head(ABC):
         logits: Any,
         labels: Any,
         mode: str | None = None,
-        regularization_losses: Sequence[Any] | None = None,
+        regularization_losses: Sequence[tf.Tensor] | None = None,
     ) -> Metrics:
         """Updates the metric objects with a batch and returns them."""
 
@@ -95,10 +95,10 @@ class Head(ABC):
         logits: Any,
         labels: Any = None,
         optimizer: Any = None,
-        trainable_variables: Sequence[Any] | None = None,
-        train_op_fn: Callable[[Any], Any] | None = None,
-        update_ops: Sequence[Any] | None = None,
-        regularization_losses: Sequence[Any] | None = None,
+        trainable_variables: Sequence[tf.Variable] | None = None,
+        train_op_fn: Callable[[tf.Tensor], tf.Operation] | None = None,
+        update_ops: Sequence[tf.Operation] | None = None,
+        regularization_losses: Sequence[tf.Tensor] | None = None,
     ) -> EstimatorSpec:
         """Returns the `EstimatorSpec` for a model_fn to return.
 
@@ -132,7 +132,74 @@ class Head(ABC):
         return f"{key}/{self.name}" if self.name else key
 
 
-class SingleHead(Head):
+class SpecHead(Head):
+    """A head that builds its EstimatorSpec from its loss, metrics and predictions."""
+
+    _default_scope = "head"
+
+    @abstractmethod
+    def _outputs_to_serve(
+        self, predictions: dict[Any, Any], features: Any, logits: Any, labels: Any
+    ) -> dict[str, Any]:
+        """Returns the export outputs of PREDICT by signature name."""
+
+    def _begin_training(self, features: Any, mode: str, logits: Any, labels: Any) -> None:
+        """Called in TRAIN before the train op is built."""
+
+    def _loss_key(self, key: str) -> str:
+        """Returns the tag of a summary of the loss."""
+        return self._summary_key(key)
+
+    def create_estimator_spec(
+        self,
+        features: Any,
+        mode: str,
+        logits: Any,
+        labels: Any = None,
+        optimizer: Any = None,
+        trainable_variables: Sequence[tf.Variable] | None = None,
+        train_op_fn: Callable[[tf.Tensor], tf.Operation] | None = None,
+        update_ops: Sequence[tf.Operation] | None = None,
+        regularization_losses: Sequence[tf.Tensor] | None = None,
+    ) -> EstimatorSpec:
+        forget_dependent_variables(optimizer)
+        with v1.name_scope(self.name, self._default_scope):
+            predictions = self.predictions(logits)
+            if mode == ModeKeys.PREDICT:
+                outputs = self._outputs_to_serve(predictions, features, logits, labels)
+                return EstimatorSpec(mode, predictions=predictions, export_outputs=outputs)
+            loss = self.loss(
+                labels,
+                logits,
+                features=features,
+                mode=mode,
+                regularization_losses=regularization_losses,
+            )
+            if mode == ModeKeys.EVAL:
+                metrics = self.update_metrics(
+                    self.metrics(regularization_losses=regularization_losses),
+                    features,
+                    logits,
+                    labels,
+                    regularization_losses=regularization_losses,
+                )
+                return EstimatorSpec(
+                    mode, predictions=predictions, loss=loss, eval_metric_ops=metrics
+                )
+            self._begin_training(features, mode, logits, labels)
+            train_op = build_train_op(
+                loss,
+                loss_reduction=self.loss_reduction,
+                optimizer=optimizer,
+                trainable_variables=trainable_variables,
+                train_op_fn=train_op_fn,
+                update_ops=update_ops,
+            )
+        write_loss(loss, regularization_losses, self._loss_key)
+        return EstimatorSpec(ModeKeys.TRAIN, predictions=predictions, loss=loss, train_op=train_op)
+
+
+class SingleHead(SpecHead):
     """A head with one tensor of logits, one tensor of labels and one loss.
 
     A subclass defines how labels are read, how the loss of an example is computed, and which
@@ -152,8 +219,8 @@ class SingleHead(Head):
     def __init__(
         self,
         *,
-        logits_dimension: Any,
-        loss_dimension: Any,
+        logits_dimension: int,
+        loss_dimension: int,
         weight_column: Any,
         loss_reduction: str,
         loss_fn: Callable[..., Any] | None,
@@ -177,6 +244,10 @@ class SingleHead(Head):
         """Checks the labels against the logits and converts them to numbers."""
 
     @abstractmethod
+    def _predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns all predictions by name, given the checked logits."""
+
+    @abstractmethod
     def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
         """Returns the loss of each example, [D0, D1, ... DN, loss_dimension]."""
 
@@ -195,7 +266,7 @@ class SingleHead(Head):
         return self._name
 
     @property
-    def logits_dimension(self) -> Any:
+    def logits_dimension(self) -> int:
         return self._logits_dimension
 
     @property
@@ -208,12 +279,26 @@ class SingleHead(Head):
         logits: Any,
         features: Any = None,
         mode: str | None = None,
-        regularization_losses: Sequence[Any] | None = None,
-    ) -> Any:
+        regularization_losses: Sequence[tf.Tensor] | None = None,
+    ) -> tf.Tensor:
         with v1.name_scope("losses", values=(logits, labels)):
             return self._reduced_loss(labels, logits, features, regularization_losses)
 
-    def metrics(self, regularization_losses: Sequence[Any] | None = None) -> Metrics:
+    def predictions(
+        self, logits: tf.Tensor, keys: Sequence[str] | None = None
+    ) -> dict[str, tf.Tensor]:
+        logits = checks.checked_logits(logits, self.logits_dimension)
+        with v1.name_scope("predictions", values=(logits,)):
+            predictions = self._predictions(logits)
+        for key in keys or ():
+            if key not in predictions:
+                raise ValueError(
+                    f"Prediction key must be in PredictionKeys, given: {key}. Valid prediction "
+                    f"keys include {list(predictions)}."
+                )
+        return {k: v for k, v in predictions.items() if not keys or k in keys}
+
+    def metrics(self, regularization_losses: Sequence[tf.Tensor] | None = None) -> Metrics:
         with v1.name_scope("metrics"):
             metrics = {self._summary_key(m.key): m.make(name=m.key) for m in self._measures()}
             if regularization_losses is not None:
@@ -227,7 +312,7 @@ class SingleHead(Head):
         features: Any,
         logits: Any,
         labels: Any,
-        regularization_losses: Sequence[Any] | None = None,
+        regularization_losses: Sequence[tf.Tensor] | None = None,
     ) -> Metrics:
         predictions = self.predictions(logits)
         logits = checks.checked_logits(logits, self.logits_dimension)
@@ -241,59 +326,15 @@ class SingleHead(Head):
             eval_metrics[self._summary_key(REGULARIZATION_LOSS)].update_state(total)
         return eval_metrics
 
-    def create_estimator_spec(
-        self,
-        features: Any,
-        mode: str,
-        logits: Any,
-        labels: Any = None,
-        optimizer: Any = None,
-        trainable_variables: Sequence[Any] | None = None,
-        train_op_fn: Callable[[Any], Any] | None = None,
-        update_ops: Sequence[Any] | None = None,
-        regularization_losses: Sequence[Any] | None = None,
-    ) -> EstimatorSpec:
-        forget_dependent_variables(optimizer)
-        with v1.name_scope(self._name, "head"):
-            predictions = self.predictions(logits)
-            if mode == ModeKeys.PREDICT:
-                outputs = self._export_outputs(predictions)
-                return EstimatorSpec(mode, predictions=predictions, export_outputs=outputs)
-            loss = self.loss(
-                labels,
-                logits,
-                features=features,
-                mode=mode,
-                regularization_losses=regularization_losses,
-            )
-            if mode == ModeKeys.EVAL:
-                metrics = self.update_metrics(
-                    self.metrics(regularization_losses=regularization_losses),
-                    features,
-                    logits,
-                    labels,
-                    regularization_losses=regularization_losses,
-                )
-                return EstimatorSpec(
-                    mode, predictions=predictions, loss=loss, eval_metric_ops=metrics
-                )
-            train_op = build_train_op(
-                loss,
-                loss_reduction=self.loss_reduction,
-                optimizer=optimizer,
-                trainable_variables=trainable_variables,
-                train_op_fn=train_op_fn,
-                update_ops=update_ops,
-            )
-        write_loss(loss, regularization_losses, self._summary_key)
-        return EstimatorSpec(ModeKeys.TRAIN, predictions=predictions, loss=loss, train_op=train_op)
+    def _outputs_to_serve(self, predictions: dict[Any, Any], *_: Any) -> dict[str, Any]:
+        return self._export_outputs(predictions)
 
     def _reduced_loss(
         self,
         labels: Any,
         logits: Any,
         features: Any,
-        regularization_losses: Sequence[Any] | None,
+        regularization_losses: Sequence[tf.Tensor] | None,
     ) -> tf.Tensor:
         """Returns the same loss as `loss`, with its ops in the current name scope."""
         logits = checks.checked_logits(logits, self.logits_dimension)
@@ -320,13 +361,7 @@ class SingleHead(Head):
         return labels, losses, self._weights(features, logits)
 
     def _losses(self, labels: tf.Tensor, logits: tf.Tensor, features: Any) -> tf.Tensor:
-        """Returns the loss of each label, [D0, D1, ... DN, loss_dimension].
-
-        Args:
-          labels: As `_read_labels` returns them.
-          logits: The checked logits.
-          features: The batch's features, for a loss_fn.
-        """
+        """Returns the loss of each label, [D0, D1, ... DN, loss_dimension]."""
         if self._loss_fn:
             offered = {"labels": labels, "logits": logits, "features": features}
             losses = call_with(self._loss_fn, offered)
@@ -339,14 +374,16 @@ class SingleHead(Head):
         )
 
 
-def add_regularization(loss: tf.Tensor, regularization_losses: Sequence[Any] | None) -> tf.Tensor:
+def add_regularization(
+    loss: tf.Tensor, regularization_losses: Sequence[tf.Tensor] | None
+) -> tf.Tensor:
     """Returns the loss plus the sum of the regularization losses, all scalars."""
     return loss if regularization_losses is None else loss + tf.add_n(regularization_losses)
 
 
 def write_loss(
     loss: tf.Tensor,
-    regularization_losses: Sequence[Any] | None,
+    regularization_losses: Sequence[tf.Tensor] | None,
     key: Callable[[str], str] = str,
 ) -> None:
     """Writes a head's summaries in TRAIN: the loss, and the sum of the regularization losses."""

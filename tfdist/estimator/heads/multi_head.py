@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,16 +14,15 @@ from tfdist.estimator.heads.head import (
     REGULARIZATION_LOSS,
     Head,
     Metrics,
+    SpecHead,
     add_regularization,
-    write_loss,
 )
-from tfdist.estimator.heads.train_op import build_train_op, forget_dependent_variables
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 
 _DEFAULT = v1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
 
-class MultiHead(Head):
+class MultiHead(SpecHead):
     """A head whose loss is the sum of the losses of several heads.
 
     Logits are a dict by head name, or one tensor [D0, D1, ... DN, sum of the heads' dimensions].
@@ -39,6 +38,8 @@ class MultiHead(Head):
       ValueError: If there is no head, a head has no name, or the number of weights differs from
         the number of heads.
     """
+
+    _default_scope = "multi_head"
 
     def __init__(self, heads: Sequence[Head], head_weights: Sequence[float] | None = None) -> None:
         if not heads:
@@ -77,8 +78,8 @@ class MultiHead(Head):
         logits: Any,
         features: Any = None,
         mode: str | None = None,
-        regularization_losses: Sequence[Any] | None = None,
-    ) -> Any:
+        regularization_losses: Sequence[tf.Tensor] | None = None,
+    ) -> tf.Tensor:
         parts = self._parts(logits, labels)
         losses = [
             head.loss(
@@ -103,7 +104,7 @@ class MultiHead(Head):
                 for key, value in head.predictions(logits=parts[name]).items()
             }
 
-    def metrics(self, regularization_losses: Sequence[Any] | None = None) -> Metrics:
+    def metrics(self, regularization_losses: Sequence[tf.Tensor] | None = None) -> Metrics:
         metrics: Metrics = {}
         if regularization_losses is not None:
             metrics[self._summary_key(REGULARIZATION_LOSS)] = Mean(name=REGULARIZATION_LOSS)
@@ -118,7 +119,7 @@ class MultiHead(Head):
         features: Any,
         logits: Any,
         labels: Any,
-        regularization_losses: Sequence[Any] | None = None,
+        regularization_losses: Sequence[tf.Tensor] | None = None,
     ) -> Metrics:
         parts = self._parts(logits, labels)
         if regularization_losses is not None:
@@ -131,51 +132,18 @@ class MultiHead(Head):
             eval_metrics.update(own or {})
         return eval_metrics
 
-    def create_estimator_spec(
-        self,
-        features: Any,
-        mode: str,
-        logits: Any,
-        labels: Any = None,
-        optimizer: Any = None,
-        trainable_variables: Sequence[Any] | None = None,
-        train_op_fn: Callable[[Any], Any] | None = None,
-        update_ops: Sequence[Any] | None = None,
-        regularization_losses: Sequence[Any] | None = None,
-    ) -> EstimatorSpec:
-        forget_dependent_variables(optimizer)
-        with v1.name_scope(self.name, "multi_head"):
-            predictions = self.predictions(logits)
-            if mode == ModeKeys.PREDICT:
-                specs = self._specs(features, mode, logits, labels)
-                return EstimatorSpec(
-                    mode, predictions=predictions, export_outputs=_merged_outputs(specs)
-                )
-            loss = self.loss(labels, logits, features, mode, regularization_losses)
-            if mode == ModeKeys.EVAL:
-                metrics = self.update_metrics(
-                    self.metrics(regularization_losses=regularization_losses),
-                    features,
-                    logits,
-                    labels,
-                    regularization_losses=regularization_losses,
-                )
-                return EstimatorSpec(
-                    mode, predictions=predictions, loss=loss, eval_metric_ops=metrics
-                )
-            if mode != ModeKeys.TRAIN:
-                raise ValueError(f"mode={mode} unrecognized. Use ModeKeys.TRAIN, EVAL or PREDICT.")
-            self._specs(features, mode, logits, labels)  # Writes the summaries of each head.
-            train_op = build_train_op(
-                loss,
-                loss_reduction=self.loss_reduction,
-                optimizer=optimizer,
-                trainable_variables=trainable_variables,
-                train_op_fn=train_op_fn,
-                update_ops=update_ops,
-            )
-        write_loss(loss, regularization_losses)
-        return EstimatorSpec(mode, predictions=predictions, loss=loss, train_op=train_op)
+    def _outputs_to_serve(
+        self, predictions: dict[Any, Any], features: Any, logits: Any, labels: Any
+    ) -> dict[str, Any]:
+        return _merged_outputs(self._specs(features, ModeKeys.PREDICT, logits, labels))
+
+    def _begin_training(self, features: Any, mode: str, logits: Any, labels: Any) -> None:
+        if mode != ModeKeys.TRAIN:
+            raise ValueError(f"mode={mode} unrecognized. Use ModeKeys.TRAIN, EVAL or PREDICT.")
+        self._specs(features, mode, logits, labels)  # Writes the summaries of each head.
+
+    def _loss_key(self, key: str) -> str:
+        return key
 
     def _specs(self, features: Any, mode: str, logits: Any, labels: Any) -> dict[str, Any]:
         """Returns the spec of each head by name; its train op does nothing."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
-import tensorflow.compat.v1 as v1
 from tf_keras.metrics import AUC, Mean
 
 from tfdist.estimator.heads import checks, classification
@@ -76,18 +75,11 @@ class MultiLabelHead(SingleHead):
             name=name,
         )
 
-    def predictions(self, logits: Any, keys: Sequence[str] | None = None) -> dict[str, Any]:
-        n_classes = self.logits_dimension
-        logits = checks.checked_logits(logits, n_classes)
-        with v1.name_scope("predictions", values=(logits,)):
-            predictions = {
-                "logits": logits,  # [D0, D1, ... DN, n_classes]
-                # [D0, D1, ... DN, n_classes]
-                "probabilities": tf.sigmoid(logits, name="probabilities"),
-                # [D0, n_classes]
-                "classes": classification.all_names(logits, n_classes, self._label_vocabulary),
-            }
-            return classification.chosen(predictions, keys)
+    def _predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        probabilities = tf.sigmoid(logits, name="probabilities")  # [D0, D1, ... DN, n_classes]
+        names = classification.all_names(logits, self.logits_dimension, self._label_vocabulary)
+        # The names of all classes: [D0, n_classes]
+        return {"logits": logits, "probabilities": probabilities, "classes": names}
 
     def _read_labels(self, labels: Any, logits: tf.Tensor) -> tf.Tensor:
         n_classes = self.logits_dimension

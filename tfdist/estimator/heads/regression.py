@@ -59,13 +59,14 @@ class RegressionHead(SingleHead):
             name=name,
         )
 
-    def predictions(self, logits: Any) -> dict[str, Any]:  # type: ignore[override]
-        logits = checks.checked_logits(logits, self.logits_dimension)
-        with v1.name_scope("predictions", values=(logits,)):
-            # Both predictions: [D0, D1, ... DN, label_dimension]
-            if self._inverse_link_fn is None:
-                return {"predictions": logits}
-            return {"predictions": self._inverse_link_fn(logits), "logits": logits}
+    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:  # type: ignore[override]
+        return super().predictions(logits)
+
+    def _predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        # Both predictions: [D0, D1, ... DN, label_dimension]
+        if self._inverse_link_fn is None:
+            return {"predictions": logits}
+        return {"predictions": self._inverse_link_fn(logits), "logits": logits}
 
     def _read_labels(self, labels: Any, logits: tf.Tensor) -> tf.Tensor:
         labels = checks.checked_labels(labels, logits, self.logits_dimension)

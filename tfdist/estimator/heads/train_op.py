@@ -25,9 +25,9 @@ def build_train_op(
     loss_reduction: str,
     optimizer: Any,
     trainable_variables: Sequence[tf.Variable] | None,
-    train_op_fn: Callable[[tf.Tensor], Any] | None,
-    update_ops: Sequence[Any] | None,
-) -> Any:
+    train_op_fn: Callable[[tf.Tensor], tf.Operation] | None,
+    update_ops: Sequence[tf.Operation] | None,
+) -> tf.Operation:
     """Builds the op of one training step, from the optimizer or train_op_fn and the update ops.
 
     The ops are built in the name scope "training", where the Keras optimizers of tf.estimator put
@@ -64,7 +64,7 @@ def _minimize(
     loss_reduction: str,
     optimizer: Any,
     variables: Sequence[tf.Variable] | None,
-) -> Any:
+) -> tf.Operation:
     if isinstance(optimizer, v1.train.Optimizer):
         if variables is not None:
             _check_list("trainable_variables", variables)
@@ -86,7 +86,7 @@ def _minimize(
     return optimizer.get_updates(loss, variables)[0]
 
 
-def _check_list(name: str, value: Any) -> None:
+def _check_list(name: str, value: object) -> None:
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"{name} should be a list or a tuple. Given type: {type(value)}.")
 

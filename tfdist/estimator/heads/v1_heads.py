@@ -12,7 +12,6 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.heads import checks
-from tfdist.estimator.heads.checks import checked_weights
 from tfdist.estimator.heads.classification import BinaryClassHead, MultiClassHead
 from tfdist.estimator.heads.head import SingleHead
 from tfdist.estimator.heads.regression import RegressionHead
@@ -33,16 +32,16 @@ class _V1Head(SingleHead):
     def loss(
         self,
         labels: Any,
-        logits: Any,
+        logits: tf.Tensor,
         features: Any = None,
         mode: str | None = None,
-        regularization_losses: Sequence[Any] | None = None,
-    ) -> Any:
+        regularization_losses: Sequence[tf.Tensor] | None = None,
+    ) -> tf.Tensor:
         # Opens no name scope, so that the loss is named head/weighted_loss/Sum.
         return self._reduced_loss(labels, logits, features, regularization_losses)
 
     def create_estimator_spec(
-        self, features: Any, mode: str, logits: Any, *rest: Any, **more: Any
+        self, features: Any, mode: str, logits: tf.Tensor, *rest: Any, **more: Any
     ) -> EstimatorSpec:
         scope = scope_of_next_head()
         spec = super().create_estimator_spec(features, mode, logits, *rest, **more)
@@ -55,9 +54,7 @@ class _V1Head(SingleHead):
 
     def _sum_of_weights(self, features: Any, logits: tf.Tensor) -> tf.Tensor:
         losses = tf.ones_like(logits[..., : self._loss_dimension])  # [D0 ... DN, loss_dimension]
-        weights = checked_weights(
-            features, self._weight_column, logits, is_per_logit=self._may_weigh_logits
-        )
+        weights = self._weights(features, logits)
         return tf.reduce_sum(losses if weights is None else losses * weights)  # []
 
 
@@ -65,7 +62,13 @@ class _BinaryHead(_V1Head, BinaryClassHead):
     """A binary head with the v1 area under the precision-recall curve, summed by trapezoids."""
 
     def create_estimator_spec(
-        self, features: Any, mode: str, logits: Any, labels: Any = None, *rest: Any, **more: Any
+        self,
+        features: Any,
+        mode: str,
+        logits: tf.Tensor,
+        labels: Any = None,
+        *rest: Any,
+        **more: Any,
     ) -> EstimatorSpec:
         spec = super().create_estimator_spec(features, mode, logits, labels, *rest, **more)
         if mode != ModeKeys.EVAL:
@@ -84,7 +87,7 @@ class _RegressionHead(_V1Head, RegressionHead):
 
 
 def classifier_head(
-    n_classes: int, weight_column: Any, label_vocabulary: Any, loss_reduction: str
+    n_classes: int, weight_column: Any, label_vocabulary: Sequence[str] | None, loss_reduction: str
 ) -> SingleHead:
     """Makes the head of a v1 classifier."""
     common = {

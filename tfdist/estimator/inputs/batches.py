@@ -97,7 +97,7 @@ def make_input(result: Any, *, many_per_call: bool = False, look_ahead: int | No
     return Input(next_batch=lambda: (features, labels, None), is_endless=is_endless)
 
 
-def split(element: Any) -> tuple[Any, Any]:
+def split(element: object) -> tuple[Any, Any]:
     """Splits a dataset's element, or the result of an input_fn, into features and labels."""
     if isinstance(element, (list, tuple)):
         if len(element) == 1:
@@ -173,7 +173,7 @@ def _with_look_ahead(dataset: tf.data.Dataset, distance: int) -> tf.data.Dataset
 
     # Without this, AutoGraph takes a third of a second at the start, with nothing to convert.
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def as_real(*element: Any) -> Any:
+    def as_real(*element: object) -> Any:
         return _tensors_of(element), one
 
     elements = dataset.map(as_real)
@@ -190,7 +190,7 @@ def _with_look_ahead(dataset: tf.data.Dataset, distance: int) -> tf.data.Dataset
     return elements.concatenate(fillers).scan(waiting, shift).skip(distance - 1)
 
 
-def _tensors_of(element: Any) -> tuple[tf.Tensor, ...]:
+def _tensors_of(element: object) -> tuple[tf.Tensor, ...]:
     parts = tf.nest.flatten(element, expand_composites=True)
     return tuple(part for part in parts if part is not None)
 
@@ -216,5 +216,5 @@ class _InitializeIterator(v1.train.SessionRunHook):  # type: ignore[misc]
     def __init__(self, iterator: Any) -> None:
         self._initializer = iterator.initializer
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
         session.run(self._initializer)

@@ -32,10 +32,6 @@ _ADVICE = (
 class PassedOn:
     """Tensors that a thread evaluates, and a queue passes on.
 
-    Args:
-      structure: The tensors of one batch.
-      look_ahead: As for `make_input`.
-
     Attributes:
       hook: Starts the thread in a new session; the tensors must be initialized before.
       is_enough: As in `Input`.
@@ -90,7 +86,7 @@ class _Evaluate(v1.train.SessionRunHook):  # type: ignore[misc]
         self._problem = v1.placeholder(tf.string, [])
         self._tell_problem = news.enqueue([tf.constant(0.0), self._problem])
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
         threading.Thread(target=self._evaluate, args=(session, coord), daemon=True).start()
 
     def _evaluate(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
@@ -137,7 +133,7 @@ def _packed(structure: Any, values: Iterator[Any]) -> Any:
     return {key: packed[key] for key in structure}
 
 
-def _as_tensor(leaf: Any) -> Any:
+def _as_tensor(leaf: object) -> Any:
     if isinstance(leaf, tf.Variable | np.ndarray):
         return tf.convert_to_tensor(leaf)
     if not tf.is_tensor(leaf):

@@ -33,7 +33,7 @@ def model_to_estimator(
     keras_model: Any = None,
     keras_model_path: Any = None,
     custom_objects: dict[str, Any] | None = None,
-    model_dir: Any = None,
+    model_dir: str | os.PathLike[str] | None = None,
     config: RunConfig | None = None,
     checkpoint_format: str | None = "checkpoint",
     metric_names_map: dict[str, str] | None = None,
@@ -65,26 +65,17 @@ def model_to_estimator(
       ValueError: If not exactly one model is given. Also if the model is not compiled, belongs to
         Keras 3, or is of a kind that cannot be rebuilt.
     """
-    return convert(
-        Estimator,
-        keras_model=keras_model,
-        keras_model_path=keras_model_path,
-        custom_objects=custom_objects,
-        model_dir=model_dir,
-        config=config,
-        checkpoint_format=checkpoint_format,
-        metric_names_map=metric_names_map,
-        export_outputs=export_outputs,
-    )
+    sources = (keras_model, keras_model_path, custom_objects)
+    names = (checkpoint_format, metric_names_map, export_outputs)
+    return convert(Estimator, *sources, model_dir, config, *names)
 
 
 def convert(
     estimator_class: type[Estimator],
-    *,
     keras_model: Any,
     keras_model_path: Any,
     custom_objects: dict[str, Any] | None,
-    model_dir: Any,
+    model_dir: str | os.PathLike[str] | None,
     config: RunConfig | None,
     checkpoint_format: str | None,
     metric_names_map: dict[str, str] | None,
@@ -131,7 +122,9 @@ def convert(
 # Checks of the arguments.
 
 
-def _with_model_dir(config: RunConfig | None, model_dir: Any) -> RunConfig:
+def _with_model_dir(
+    config: RunConfig | None, model_dir: str | os.PathLike[str] | None
+) -> RunConfig:
     if config is not None and not isinstance(config, RunConfig):
         raise ValueError(f"config must be an instance of RunConfig, but provided {config!r}.")
     config = config if config is not None else RunConfig()

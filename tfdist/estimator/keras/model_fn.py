@@ -168,7 +168,7 @@ def _ordered(values: Any, names: Sequence[str], given: str, asked: str) -> list[
     return [_tensor(values[name]) for name in names]
 
 
-def _tensor(value: Any) -> Any:
+def _tensor(value: object) -> Any:
     return value if tf.is_tensor(value) else v1.convert_to_tensor_or_sparse_tensor(value)
 
 

@@ -122,11 +122,11 @@ class PipelineEstimatorSpec:
     pipeline_schedule: Schedule = "interleaved"
     recomputation: bool = False
     reduction_method: Literal["mean", "sum"] = "mean"
-    training_chief_hooks: Iterable[Any] | None = None
-    training_hooks: Iterable[Any] | None = None
-    evaluation_hooks: Iterable[Any] | None = None
-    prediction_hooks: Iterable[Any] | None = None
-    scaffold: Any = None
+    training_chief_hooks: Iterable[v1.train.SessionRunHook] | None = None
+    training_hooks: Iterable[v1.train.SessionRunHook] | None = None
+    evaluation_hooks: Iterable[v1.train.SessionRunHook] | None = None
+    prediction_hooks: Iterable[v1.train.SessionRunHook] | None = None
+    scaffold: v1.train.Scaffold | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT):
@@ -211,7 +211,7 @@ class PipelineEstimatorSpec:
             )
 
 
-def _is_index(value: Any) -> bool:
+def _is_index(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
@@ -252,7 +252,7 @@ def in_steps(result: Any, micro_batches: int, num_replicas: int = 1) -> Any:
         return result.batch(micro_batches, drop_remainder=True)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def by_replica(*element: Any) -> Any:
+    def by_replica(*element: object) -> Any:
         def split(step: tf.Tensor) -> tf.Tensor:  # [num_replicas, micro_batches, batch, ...]
             return tf.stack([step[r::num_replicas] for r in range(num_replicas)])
 

@@ -76,11 +76,6 @@ def make_template(
 ) -> Template:
     """Calls the stages and the optimizer_function.
 
-    Args:
-      spec: The pipeline, in TRAIN.
-      arguments: The arguments of the first stage, for one micro-batch.
-      devices: The name of each stage's device.
-
     Raises:
       TypeError: If the optimizer_function does not return an `OptimizerFunctionOutput`.
       ValueError: If there is a loss weight and gradients are to be added up.

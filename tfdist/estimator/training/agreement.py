@@ -21,6 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
 from tfdist.estimator.graph.global_step import StepCounter
 from tfdist.estimator.training.stop_signals import (
@@ -201,7 +202,7 @@ class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
                 tf.distribute.ReduceOp.SUM, own, destinations=HOST
             )  # [num_workers]
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
         with in_phase("waiting"):
             enough = session.run(self._enough)
         short = [str(worker) for worker, one in enumerate(enough) if one == 0]
@@ -214,12 +215,7 @@ class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 class StopWish(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Passes a hook's request to stop on to all workers, which stop one step later.
-
-    Args:
-      hook: The hook; it may run on this worker only.
-      wishes: Takes the request.
-    """
+    """Passes a hook's request to stop on to all workers, which stop one step later."""
 
     def __init__(self, hook: v1.train.SessionRunHook, wishes: Wishes) -> None:
         self._hook = hook
@@ -228,21 +224,21 @@ class StopWish(v1.train.SessionRunHook):  # type: ignore[misc]
     def begin(self) -> None:
         self._hook.begin()
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
         self._hook.after_create_session(session, coord)
 
-    def before_run(self, run_context: Any) -> Any:
-        own = v1.train.SessionRunContext(run_context.original_args, run_context.session)
+    def before_run(self, run_context: SessionRunContext) -> Any:
+        own = SessionRunContext(run_context.original_args, run_context.session)
         request = self._hook.before_run(own)
         self._wishes.stop |= own.stop_requested
         return request
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        own = v1.train.SessionRunContext(run_context.original_args, run_context.session)
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        own = SessionRunContext(run_context.original_args, run_context.session)
         self._hook.after_run(own, run_values)
         self._wishes.stop |= own.stop_requested
 
-    def end(self, session: Any) -> None:
+    def end(self, session: v1.Session) -> None:
         self._hook.end(session)
 
 
@@ -282,19 +278,19 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
             self._saver.begin()
         self._counter.begin()
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
         self._counter.start(session)
         if self._timer is not None:
             self._timer.update_last_triggered_step(self._counter.step)
         if self._saver is not None:
             self._saver.after_create_session(session, coord)
 
-    def before_run(self, run_context: Any) -> None:
+    def before_run(self, run_context: SessionRunContext) -> None:
         if self._timer is not None:
             coming = self._counter.step + self._steps_per_call
             self._agreement.wishes.save = self._timer.should_trigger_for_step(coming)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         self._counter.count(run_context.session)
         if not self._agreement.agreed.save:
             return
@@ -302,15 +298,15 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         if self._saver is not None and self._timer is not None:
             step = self._counter.step
             self._timer.update_last_triggered_step(step)
-            stale = v1.train.SessionRunValues(step, run_values.options, run_values.run_metadata)
+            stale = SessionRunValues(step, run_values.options, run_values.run_metadata)
             self._saver.after_run(run_context, stale)
 
-    def end(self, session: Any) -> None:
+    def end(self, session: v1.Session) -> None:
         self._prepare(session)
         if self._saver is not None:
             self._saver.end(session)
 
-    def _prepare(self, session: Any) -> None:
+    def _prepare(self, session: v1.Session) -> None:
         self._weight_check(session, self._counter.step)
         if self._synchronize is not None:
             with in_phase("waiting"):
@@ -352,7 +348,7 @@ class LeaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
                 tf.distribute.ReduceOp.SUM, tf.identity(self._own), destinations=HOST
             )  # [NUM_WISHES]
 
-    def end(self, session: Any) -> None:
+    def end(self, session: v1.Session) -> None:
         index = self._strategy.extended.collectives.worker_index
         own = wishes_of(self._signals.own, int(index))
         with in_phase("waiting"):

@@ -51,17 +51,18 @@ from tfdist.estimator.graph.global_step import is_last_call, last_step_of
 from tfdist.estimator.graph.hooked_call import ask_hooks, tell_hooks
 from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.graph.replicas import each_replica, in_first_replica, training_strategy
-from tfdist.estimator.graph.step import Training, build_training
+from tfdist.estimator.graph.step import StepBuilder, Training, build_training
 from tfdist.estimator.inputs.batches import Batch, Input, call_input_fn, make_input
 from tfdist.estimator.pipelined import in_steps
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.estimator.training import stop_signals
-from tfdist.estimator.training.half_precision_check import (
+from tfdist.estimator.training.model_check import (
     check_half_weights,
     log_half_precision,
+    warn_if_nothing_is_learnt,
 )
-from tfdist.estimator.training.model_check import warn_if_nothing_is_learnt
-from tfdist.estimator.training.peers import Peers, find_peers
+from tfdist.estimator.training.other_workers import OtherWorkers
+from tfdist.estimator.training.peers import Peers
 from tfdist.estimator.training.progress_report import NoReport, make_report
 from tfdist.estimator.training.session_hooks import add_metrics_to_report, all_hooks
 from tfdist.estimator.training.stop_signals import StopSignals
@@ -69,6 +70,7 @@ from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCa
 from tfdist.process import endings
 from tfdist.strategies.placement import Placement, place
 from tfdist.strategies.private_tensorflow import loss_scaled_by_optimizer
+from tfdist.strategies.worker_strategy import WorkerStrategy
 from tfdist.training.stochastic_rounding import stochastic_rounding
 
 
@@ -79,7 +81,9 @@ def train(call: TrainCall) -> None:
     strategy = training_strategy(call.config)
     with stop_signals.listening() as signals:
         placement = _placement(call, strategy)
-        peers = find_peers(call, placement, signals, strategy)
+        peers = Peers(call, placement, signals)
+        if strategy is not None and strategy.num_replicas_in_sync > 1:
+            peers = OtherWorkers(call, placement, signals, strategy)
         found = peers.found_checkpoint()
         if found.problem is not None:
             raise CheckpointDamagedError(found.problem)
@@ -247,7 +251,7 @@ class Model:
 
 def _build(
     call: TrainCall,
-    strategy: Any,
+    strategy: WorkerStrategy | None,
     placement: Placement,
     peers: Peers,
     report: NoReport,
@@ -270,23 +274,22 @@ def _build(
             strategy, placement, lambda: precision.call_pipeline(call.pipeline_fn, given)
         )
 
-    has_loop = strategy is not None and call.iterations > 1
     with (
-        strategy.extended.steps_in_a_loop() if has_loop else nullcontext(),
+        strategy.extended.steps_in_a_loop() if strategy and call.iterations > 1 else nullcontext(),
         stochastic_rounding(call.config.device.stochastic_rounding),
     ):
-        training = build_training(
-            build_models,
-            inputs,
-            global_step,
+        step = StepBuilder(
+            models_fn=build_models,
+            inputs=inputs,
+            global_step=global_step,
             each_replica=on_each,
             placement=placement,
-            iterations=call.iterations,
             accumulation=call.accumulation,
             precision=call.precision,
             weighted=None if strategy is None else strategy.extended.weighted,
             count_input=report.count_input,
         )
+        training = build_training(step, call.iterations)
     if found.path is None:
         call.warm_start()
     if not any(x is training.loss for x in graph.get_collection(v1.GraphKeys.LOSSES)):
@@ -296,7 +299,9 @@ def _build(
     return Model(inputs=inputs, training=training, loss=loss, global_step=global_step)
 
 
-def _make_input(call: TrainCall, strategy: Any, placement: Placement, peers: Peers) -> Input:
+def _make_input(
+    call: TrainCall, strategy: WorkerStrategy | None, placement: Placement, peers: Peers
+) -> Input:
     result = call_input_fn(
         call.input_fn,
         mode=ModeKeys.TRAIN,
@@ -320,7 +325,7 @@ def _check_pipeline(call: TrainCall) -> None:
 
 
 def _scopes(
-    call: TrainCall, strategy: Any, placement: Placement
+    call: TrainCall, strategy: WorkerStrategy | None, placement: Placement
 ) -> list[AbstractContextManager[Any]]:
     """Returns the scopes of everything that the user's functions add to the graph."""
     if strategy is not None:
@@ -333,7 +338,7 @@ def _scopes(
     return [tf.variable_creator_scope(create)]
 
 
-def _placement(call: TrainCall, strategy: Any) -> Placement:
+def _placement(call: TrainCall, strategy: WorkerStrategy | None) -> Placement:
     """Returns the devices of the training, from the strategy or the config; more for a pipeline."""
     device = call.config.device
     placement: Placement = (

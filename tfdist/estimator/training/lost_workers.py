@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task, WorkerLostError
+from tfdist.strategies.worker_strategy import WorkerStrategy
 
 _ALWAYS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 # The error of another worker arrives through the collective that it left: over gRPC, over MPI.
@@ -22,12 +22,8 @@ _NOISE = re.compile(r"^(?:Collective ops is aborted by: |\[_Derived_\]|recvmsg:)
 
 
 @contextmanager
-def lost_workers_named(strategy: Any) -> Iterator[None]:
-    """Turns TensorFlow's errors about other workers into a `WorkerLostError`.
-
-    Args:
-      strategy: A tfdist strategy.
-    """
+def lost_workers_named(strategy: WorkerStrategy | None) -> Iterator[None]:
+    """Turns TensorFlow's errors about other workers into a `WorkerLostError`."""
     try:
         yield
     except tf.errors.OpError as error:

@@ -1,25 +1,32 @@
-"""Checks before the first step: equal models on all workers, and variables that train."""
+"""Checks before the first step: equal models on all workers, variables that train, precision."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.graph.global_step import StepLimit
+from tfdist.estimator.graph.global_step import StepLimit, handle_of, users_of
 from tfdist.process.endings import OneLineError
+from tfdist.strategies.placement import Placement
+from tfdist.training.half_precision import HALVES, is_half, stock_on_halves
+from tfdist.training.name_patterns import name_of
+from tfdist.training.precision import Precision, describe_emulation, processor_features
 
 # Any other op that uses a variable may change it: an assignment, an optimizer's op, a loop's body.
 _READS = frozenset(
     {
-        "DisableCopyOnRead", "Enter", "Identity", "ReadVariableOp", "RefEnter", "ResourceGather",
-        "ResourceGatherNd", "VarIsInitializedOp", "VariableShape",
+        "DisableCopyOnRead", "Identity", "ReadVariableOp", "ResourceGather", "ResourceGatherNd",
+        "VarIsInitializedOp", "VariableShape",
     }
 )  # fmt: skip
+# The update kernels of TensorFlow, which its optimizers and those of Keras use.
+_UPDATE = re.compile("^(Resource)?(Sparse)?Apply(?P<optimizer>[A-Z].*)")
 
 
 class ModelMismatchError(OneLineError, RuntimeError):
@@ -147,11 +154,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def warn_if_nothing_is_learnt(train_op: tf.Operation) -> None:
-    """Warns if a step changes none of the graph's trainable variables.
-
-    Args:
-      train_op: The op that each step runs.
-    """
+    """Warns if a step changes none of the graph's trainable variables."""
     variables = v1.trainable_variables()
     if not variables or changes_of(variables, train_op):
         return
@@ -166,19 +169,8 @@ def warn_if_nothing_is_learnt(train_op: tf.Operation) -> None:
 def changes_of(variables: Sequence[Any], train_op: tf.Operation) -> list[tf.Operation]:
     """Returns the ops that may change one of the variables whenever `train_op` runs."""
     run = _runs_with(train_op)
-    users = (user for variable in variables for user in _users_of(variable))
+    users = (user for variable in variables for user in users_of(handle_of(variable)))
     return [op for op, handle in users if op in run and not _only_reads(op, handle)]
-
-
-def _users_of(variable: Any) -> Iterator[tuple[tf.Operation, tf.Tensor]]:
-    """Yields the ops that use a variable, each with the tensor by which it does."""
-    waiting = [variable.handle if hasattr(variable, "handle") else variable.op.outputs[0]]
-    while waiting:
-        handle = waiting.pop()
-        for op in handle.consumers():
-            yield op, handle
-            if op.type in ("Enter", "RefEnter"):  # Into a loop of TensorFlow 1.
-                waiting += op.outputs
 
 
 def _only_reads(op: tf.Operation, handle: tf.Tensor) -> bool:
@@ -203,3 +195,37 @@ def _runs_with(op: tf.Operation) -> set[tf.Operation]:
             waiting += [tensor.op for tensor in current.inputs]
             waiting += current.control_inputs
     return found
+
+
+def check_half_weights(graph: tf.Graph) -> None:
+    """Checks that no optimizer of TensorFlow or Keras updates weights in half precision.
+
+    Raises:
+      ValueError: If one does.
+    """
+    halves = [variable for variable in v1.trainable_variables() if is_half(variable)]
+    if not halves:
+        return
+    definition = graph.as_graph_def()
+    nodes = [definition.node, *(function.node_def for function in definition.library.function)]
+    dtypes = {dtype.as_datatype_enum for dtype in HALVES}
+    for node in (node for part in nodes for node in part):
+        update = _UPDATE.match(node.op)
+        if update is not None and node.attr["T"].type in dtypes:
+            kind = update["optimizer"]
+            raise ValueError(stock_on_halves(kind, name_of(halves[0]), halves[0]))
+
+
+def log_half_precision(precision: Precision, placement: Placement, loss: tf.Tensor) -> None:
+    """Logs what makes half precision slow or inexact here: one line each."""
+    kind = tf.DeviceSpec.from_string(placement.device).device_type
+    if not precision.is_float32 and kind == "CPU":
+        line = describe_emulation(precision, kind, processor_features())
+        if line is not None:
+            v1.logging.info(line)
+    if is_half(loss):
+        v1.logging.warning(
+            "The loss is %s, which has 2 to 3 digits. Compute it in float32: "
+            'tf.cast(logits, tf.float32), or a last layer with dtype="float32".',
+            loss.dtype.name,
+        )

@@ -8,11 +8,12 @@ tells all workers whose it was. In a later step it would be too late: then all w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
 from tfdist.process.endings import OneLineError
 from tfdist.process.exit_codes import LOST_WORKER
@@ -59,10 +60,10 @@ class NanTogether(v1.train.SessionRunHook):  # type: ignore[misc]
                 tf.distribute.ReduceOp.SUM, flags, destinations=HOST
             )  # [num_workers]
 
-    def before_run(self, run_context: Any) -> v1.train.SessionRunArgs:
+    def before_run(self, run_context: SessionRunContext) -> v1.train.SessionRunArgs:
         return v1.train.SessionRunArgs(self._losses)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         loss, own_loss = run_values.results
         if not np.isnan(loss):
             return

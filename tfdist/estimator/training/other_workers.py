@@ -18,7 +18,7 @@ from tfdist.estimator.checkpoints import fit
 from tfdist.estimator.checkpoints.fit import CheckedScaffold, CheckpointMismatchError
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import StepLimit, last_step_of
-from tfdist.estimator.graph.step import Training, describe_host_call
+from tfdist.estimator.graph.step import Training
 from tfdist.estimator.inputs.batches import Input
 from tfdist.estimator.training.agreement import (
     Agreement,
@@ -34,6 +34,7 @@ from tfdist.estimator.training.model_check import (
     describe_model,
 )
 from tfdist.estimator.training.nan_loss import NanTogether
+from tfdist.estimator.training.peers import Peers
 from tfdist.estimator.training.reduction_check import check_gradients_are_reduced
 from tfdist.estimator.training.step_profile.hook import StepProfileHook
 from tfdist.estimator.training.stop_signals import StopSignals
@@ -48,24 +49,13 @@ from tfdist.strategies.values.gather_text import TextExchange
 from tfdist.training.loss_scale import loss_scales_in
 
 
-class OtherWorkers:
-    """Other workers or replicas, which train in step with this one; every worker makes one.
-
-    The methods are those of `peers.Peers`.
-
-    Args:
-      call: The arguments of the training.
-      placement: The devices of this worker.
-      signals: The stop signals of this process.
-      strategy: A tfdist strategy with several replicas in sync.
-    """
+class OtherWorkers(Peers):
+    """Other workers or replicas, which train in step with this one; every worker makes one."""
 
     def __init__(
         self, call: TrainCall, placement: Placement, signals: StopSignals, strategy: Any
     ) -> None:
-        self._call = call
-        self._placement = placement
-        self._signals = signals
+        super().__init__(call, placement, signals)
         self._strategy = strategy
         self.num_workers = strategy.extended.collectives.num_workers
         self.worker_index = strategy.extended.collectives.worker_index
@@ -128,11 +118,7 @@ class OtherWorkers:
         return self._agreement.loss, self._agreement.metrics
 
     def log_places(self, training: Training) -> None:
-        if training.spec.host_call is not None:
-            line = describe_host_call(
-                training.spec, self._placement, self.num_workers, self._num_gradient_buckets
-            )
-            v1.logging.info(line)
+        super().log_places(training)
         if self.num_workers > 1:
             v1.logging.info("Reductions: %s", self._strategy.describe_reductions())
 

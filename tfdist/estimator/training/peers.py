@@ -1,15 +1,14 @@
-"""The interface of the training loop to the other workers of a training.
+"""The training loop's side of the other workers of a training.
 
-`Peers` has the methods that the loop needs. `Alone` is the null object, for one replica in one
-process. `OtherWorkers` (other_workers.py) is for several workers, and for several replicas in one
-process.
+`Peers` is for one replica in one process, which has no others. `OtherWorkers` (other_workers.py)
+overrides it for several workers, and for several replicas in one process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -19,14 +18,15 @@ from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import StepLimit
 from tfdist.estimator.graph.step import Training, describe_host_call
 from tfdist.estimator.inputs.batches import Input
-from tfdist.estimator.training.other_workers import OtherWorkers
 from tfdist.estimator.training.stop_signals import StopSignals
 from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCall
 from tfdist.strategies.placement import Placement
 
 
-class Peers(Protocol):
-    """The other workers of a training; methods are in the order in which the loop calls them.
+class Peers:
+    """The other workers of a training; none here.
+
+    The methods are in the order in which the loop calls them.
 
     Attributes:
       num_workers: The number of workers that train.
@@ -35,18 +35,25 @@ class Peers(Protocol):
       fetches: The tensors that each session call fetches; `receive` gets their values.
     """
 
-    num_workers: int
-    worker_index: int
-    is_chief: bool
-    fetches: list[tf.Tensor]
+    num_workers, worker_index = 1, 0
+    _num_gradient_buckets = 0
+
+    def __init__(self, call: TrainCall, placement: Placement, signals: StopSignals) -> None:
+        self._call = call
+        self._placement = placement
+        self._signals = signals
+        self.is_chief = bool(call.config.is_chief)  # A subclass of RunConfig may return False.
+        self.fetches: list[tf.Tensor] = []
 
     # While the graph is built.
 
     def found_checkpoint(self) -> FoundCheckpoint:
         """Returns the checkpoint from which all workers resume."""
+        return self._call.found
 
     def input_rules(self) -> dict[str, Any]:
         """Returns the arguments of `make_input` with the requirements for an input."""
+        return {"many_per_call": self._call.iterations > 1}
 
     def begin_model(self) -> None:
         """Prepares for the model; its ops are added next."""
@@ -57,20 +64,29 @@ class Peers(Protocol):
         Returns:
           The loss and the training metrics to report, the same on all workers.
         """
+        return training.loss, training.metrics
 
     def log_places(self, training: Training) -> None:
         """Logs where gradients are computed and how they are reduced."""
+        if training.spec.host_call is not None:
+            line = describe_host_call(
+                training.spec, self._placement, self.num_workers, self._num_gradient_buckets
+            )
+            v1.logging.info(line)
 
     def make_scaffold(self, scaffold: v1.train.Scaffold) -> v1.train.Scaffold:
         """Returns the scaffold that initialises the variables, made from the model's scaffold."""
+        return scaffold
 
     # The hooks.
 
     def hooks_of_input(self, inputs: Input) -> Hooks:
         """Returns the hooks that prepare the input."""
+        return inputs.hooks
 
     def hooks_of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
         """Returns the user's hooks as they run on this worker."""
+        return list(hooks)
 
     def hooks_that_save(
         self, make_hooks: Callable[[], Hooks], make_saver: Callable[..., Any]
@@ -81,92 +97,20 @@ class Peers(Protocol):
           make_hooks: Makes tf.estimator's saver, unless the user has one.
           make_saver: Makes a `CheckpointSaverHook` with the user's listeners, given its timing.
         """
+        return make_hooks()
 
     def hooks_against_nan(self, loss: tf.Tensor) -> Hooks:
         """Returns the hooks that end the training if `loss`, the reported one, is NaN."""
+        return [v1.train.NanTensorHook(loss)]
 
     def last_hooks(self) -> Hooks:
         """Returns the hooks that come after all others."""
+        return []
 
     # While the session runs.
 
     def watched(self) -> AbstractContextManager[None]:
         """Watches the other workers in the `with` block; raises an error that names a lost one."""
-
-    def open_session(
-        self,
-        hooks: Sequence[v1.train.SessionRunHook],
-        scaffold: v1.train.Scaffold,
-        found: FoundCheckpoint,
-        limits: Sequence[StepLimit],
-    ) -> v1.train.SingularMonitoredSession:
-        """Opens the session, once all workers have built the same model with the same limits."""
-
-    def feeds(self) -> dict[tf.Tensor, Any]:
-        """Returns this worker's feeds for the coming session call: its message to the others."""
-
-    def receive(self, values: Sequence[Any]) -> None:
-        """Takes the values of `fetches`, right after the call."""
-
-    def agreed_to_stop(self) -> bool:
-        """Returns whether the training ends now, on all workers."""
-
-
-class Alone:
-    """No other workers: one replica in one process.
-
-    Args:
-      call: The arguments of the training.
-      placement: The devices of this process.
-      signals: The stop signals of this process.
-    """
-
-    num_workers, worker_index = 1, 0
-
-    def __init__(self, call: TrainCall, placement: Placement, signals: StopSignals) -> None:
-        self._call = call
-        self._placement = placement
-        self._signals = signals
-        self.is_chief = bool(call.config.is_chief)  # A subclass of RunConfig may return False.
-        self.fetches: list[tf.Tensor] = []
-
-    def found_checkpoint(self) -> FoundCheckpoint:
-        return self._call.found
-
-    def input_rules(self) -> dict[str, Any]:
-        return {"many_per_call": self._call.iterations > 1}
-
-    def begin_model(self) -> None:
-        pass
-
-    def agree(self, training: Training) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
-        return training.loss, training.metrics
-
-    def log_places(self, training: Training) -> None:
-        if training.spec.host_call is not None:
-            v1.logging.info(describe_host_call(training.spec, self._placement, 1, 0))
-
-    def make_scaffold(self, scaffold: v1.train.Scaffold) -> v1.train.Scaffold:
-        return scaffold
-
-    def hooks_of_input(self, inputs: Input) -> Hooks:
-        return inputs.hooks
-
-    def hooks_of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
-        return list(hooks)
-
-    def hooks_that_save(
-        self, make_hooks: Callable[[], Hooks], make_saver: Callable[..., Any]
-    ) -> Hooks:
-        return make_hooks()
-
-    def hooks_against_nan(self, loss: tf.Tensor) -> Hooks:
-        return [v1.train.NanTensorHook(loss)]
-
-    def last_hooks(self) -> Hooks:
-        return []
-
-    def watched(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def open_session(
@@ -176,6 +120,7 @@ class Alone:
         found: FoundCheckpoint,
         limits: Sequence[StepLimit],
     ) -> v1.train.SingularMonitoredSession:
+        """Opens the session, once all workers have built the same model with the same limits."""
         config = sessions.with_defaults(self._call.config.session_config)
         return sessions.training_session(
             hooks,
@@ -186,17 +131,12 @@ class Alone:
         )
 
     def feeds(self) -> dict[tf.Tensor, Any]:
+        """Returns this worker's feeds for the coming session call: its message to the others."""
         return {}
 
     def receive(self, values: Sequence[Any]) -> None:
-        pass
+        """Takes the values of `fetches`, right after the call."""
 
     def agreed_to_stop(self) -> bool:
+        """Returns whether the training ends now, on all workers."""
         return self._signals.own is not None
-
-
-def find_peers(call: TrainCall, placement: Placement, signals: StopSignals, strategy: Any) -> Peers:
-    """Returns the peers of a training under a strategy; None is no strategy."""
-    if strategy is not None and strategy.num_replicas_in_sync > 1:
-        return OtherWorkers(call, placement, signals, strategy)
-    return Alone(call, placement, signals)

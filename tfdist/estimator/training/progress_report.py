@@ -70,13 +70,6 @@ class ProgressReport(NoReport):
     """The report of a training to its launcher: writes the progress file.
 
     Made before the graph is built. A step costs no system call.
-
-    Args:
-      file: The file.
-      counter: Counts the input in the graph.
-      steps_per_call: Steps in one session call.
-      batches_per_step: Batches that this worker takes in each step.
-      signals: The signals that this process got, and the times of its calls.
     """
 
     def __init__(
@@ -172,11 +165,7 @@ class ProgressReport(NoReport):
 
 
 class SavingNotes(v1.train.CheckpointSaverListener):  # type: ignore[misc]
-    """Notes the beginning and the end of each save; the first of a saver's listeners.
-
-    Args:
-      signals: The stop signals of this process.
-    """
+    """Notes the beginning and the end of each save; the first of a saver's listeners."""
 
     def __init__(self, signals: StopSignals) -> None:
         self._signals = signals
@@ -186,11 +175,11 @@ class SavingNotes(v1.train.CheckpointSaverListener):  # type: ignore[misc]
         listeners = listeners_of(saver)
         listeners[:] = [self, *(one for one in listeners if not isinstance(one, SavingNotes))]
 
-    def before_save(self, session: Any, global_step_value: int) -> None:
+    def before_save(self, session: v1.Session, global_step_value: int) -> None:
         self._signals.is_saving = True
         self._phase = set_phase("saving")
 
-    def after_save(self, session: Any, global_step_value: int) -> None:
+    def after_save(self, session: v1.Session, global_step_value: int) -> None:
         set_phase(self._phase)
         self._signals.is_saving = False
         self._signals.leave_unless_noted()

@@ -39,17 +39,6 @@ def all_hooks(
     """Returns the user's hooks and TensorFlow's, and the limits of the training.
 
     The loop itself needs no hooks: its work in a step is written in the loop.
-
-    Args:
-      call: The arguments of the training.
-      spec: The EstimatorSpec of the model.
-      peers: The other workers.
-      signals: The stop signals of this process.
-      scaffold: The scaffold of the session.
-      inputs: The input of the model.
-      train_op: The op that each session call runs.
-      loss: The loss to report, a scalar.
-      global_step: The global step.
     """
     config, iterations = call.config, call.iterations
     limits: list[StepLimit] = [(call.steps, call.max_steps)]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import monotonic
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.placement import HOST
@@ -93,18 +93,18 @@ class SkippedSteps(v1.train.SessionRunHook):  # type: ignore[misc]
         for hook in self._others:
             hook.begin()
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
         self._skipped = session.run(self._now)[::2]  # [scales]
         for hook in self._others:
             hook.after_create_session(session, coord)
 
-    def before_run(self, run_context: Any) -> v1.train.SessionRunArgs:
+    def before_run(self, run_context: SessionRunContext) -> v1.train.SessionRunArgs:
         asked = [hook.before_run(run_context) for hook in self._others]
         fetches = [None if one is None else one.fetches for one in asked]
         wanted = {i: one for i, one in enumerate(fetches) if one is not None}
         return v1.train.SessionRunArgs({"counts": self._after_call, "others": wanted})
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         counts = np.reshape(run_values.results["counts"], [-1, 2])
         before, self._skipped = self._skipped, counts[:, 0]
         new = self._skipped - before  # [scales]
@@ -117,7 +117,7 @@ class SkippedSteps(v1.train.SessionRunHook):  # type: ignore[misc]
             own = run_values._replace(results=run_values.results["others"].get(i))
             hook.after_run(run_context, own)
 
-    def end(self, session: Any) -> None:
+    def end(self, session: v1.Session) -> None:
         for lines in self._lines:
             lines.end()
         for hook in self._others:
@@ -134,7 +134,7 @@ class _Lines:
         self._pending: list[str] = []  # The text of the last step, if no line has it yet.
         self._not_shown = 0
 
-    def note(self, session: Any, number: int, in_a_row: int) -> None:
+    def note(self, session: v1.Session, number: int, in_a_row: int) -> None:
         """Notes skipped steps; raises an error after many in a row with the lowest scale."""
         step, before, after, *flags = session.run(self._scale.last_skipped)
         names = [name for name, bad in zip(self._scale.names, flags, strict=True) if bad]

@@ -154,10 +154,6 @@ class StopSignals:
     def watch(self, number: int, since_s: float) -> bool:
         """Ends the process, from another thread, if the main thread takes too long.
 
-        Args:
-          number: A signal that has come.
-          since_s: The time of its arrival.
-
         Returns:
           Whether to call this again.
         """

@@ -34,9 +34,6 @@ class WeightCheck:
     """Compares a sum over the bits of each trainable variable between the workers.
 
     Every worker makes it in cross-replica context, with the same variables.
-
-    Args:
-      strategy: A tfdist strategy with several workers.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:

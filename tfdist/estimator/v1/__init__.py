@@ -7,6 +7,7 @@ as in `tfdist.estimator`.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import tfdist.estimator as v2
@@ -47,7 +48,7 @@ def model_to_estimator(
     keras_model: Any = None,
     keras_model_path: Any = None,
     custom_objects: dict[str, Any] | None = None,
-    model_dir: Any = None,
+    model_dir: str | os.PathLike[str] | None = None,
     config: RunConfig | None = None,
     checkpoint_format: str | None = "saver",
     metric_names_map: dict[str, str] | None = None,
@@ -57,17 +58,9 @@ def model_to_estimator(
 
     By default it saves variables by name (`checkpoint_format` "saver").
     """
-    return conversion.convert(
-        Estimator,
-        keras_model=keras_model,
-        keras_model_path=keras_model_path,
-        custom_objects=custom_objects,
-        model_dir=model_dir,
-        config=config,
-        checkpoint_format=checkpoint_format,
-        metric_names_map=metric_names_map,
-        export_outputs=export_outputs,
-    )
+    sources = (keras_model, keras_model_path, custom_objects)
+    names = (checkpoint_format, metric_names_map, export_outputs)
+    return conversion.convert(Estimator, *sources, model_dir, config, *names)
 
 
 def __getattr__(name: str) -> Any:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 from tfdist.estimator.canned.baseline import baseline_tower
+from tfdist.estimator.heads.head import Head
 from tfdist.estimator.heads.v1_heads import SUM, classifier_head, regressor_head
+from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.v1.model import CannedV1Estimator
 
 
@@ -17,7 +21,11 @@ class BaselineEstimator(CannedV1Estimator):
     """
 
     def __init__(
-        self, head: Any, model_dir: Any = None, optimizer: Any = "Ftrl", config: Any = None
+        self,
+        head: Head,
+        model_dir: str | os.PathLike[str] | None = None,
+        optimizer: Any = "Ftrl",
+        config: RunConfig | None = None,
     ) -> None:
         super().__init__(head, [baseline_tower(optimizer)], model_dir, config)
 
@@ -27,12 +35,12 @@ class BaselineClassifier(CannedV1Estimator):
 
     def __init__(
         self,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         n_classes: int = 2,
         weight_column: Any = None,
-        label_vocabulary: Any = None,
+        label_vocabulary: Sequence[str] | None = None,
         optimizer: Any = "Ftrl",
-        config: Any = None,
+        config: RunConfig | None = None,
         loss_reduction: str = SUM,
     ) -> None:
         head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
@@ -44,11 +52,11 @@ class BaselineRegressor(CannedV1Estimator):
 
     def __init__(
         self,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         label_dimension: int = 1,
         weight_column: Any = None,
         optimizer: Any = "Ftrl",
-        config: Any = None,
+        config: RunConfig | None = None,
         loss_reduction: str = SUM,
     ) -> None:
         head = regressor_head(label_dimension, weight_column, loss_reduction)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,10 @@ import tensorflow as tf
 
 from tfdist.estimator.canned.dnn import Network, dnn_tower
 from tfdist.estimator.canned.layers import Activation
+from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
+from tfdist.estimator.heads.head import Head
 from tfdist.estimator.heads.v1_heads import SUM, classifier_head, regressor_head
+from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.v1.model import CannedV1Estimator
 
 LEARNING_RATE = 0.05
@@ -25,16 +29,16 @@ class DNNEstimator(CannedV1Estimator):
 
     def __init__(
         self,
-        head: Any,
+        head: Head,
         hidden_units: Sequence[int],
         feature_columns: Any,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         optimizer: Any = "Adagrad",
         activation_fn: Activation = tf.nn.relu,
         dropout: float | None = None,
         input_layer_partitioner: Any = None,
-        config: Any = None,
-        warm_start_from: Any = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStartFrom = None,
         batch_norm: bool = False,
     ) -> None:
         network = Network(hidden_units, activation_fn, dropout, batch_norm)
@@ -49,16 +53,16 @@ class DNNClassifier(CannedV1Estimator):
         self,
         hidden_units: Sequence[int],
         feature_columns: Any,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         n_classes: int = 2,
         weight_column: Any = None,
-        label_vocabulary: Any = None,
+        label_vocabulary: Sequence[str] | None = None,
         optimizer: Any = "Adagrad",
         activation_fn: Activation = tf.nn.relu,
         dropout: float | None = None,
         input_layer_partitioner: Any = None,
-        config: Any = None,
-        warm_start_from: Any = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStartFrom = None,
         loss_reduction: str = SUM,
         batch_norm: bool = False,
     ) -> None:
@@ -75,15 +79,15 @@ class DNNRegressor(CannedV1Estimator):
         self,
         hidden_units: Sequence[int],
         feature_columns: Any,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         label_dimension: int = 1,
         weight_column: Any = None,
         optimizer: Any = "Adagrad",
         activation_fn: Activation = tf.nn.relu,
         dropout: float | None = None,
         input_layer_partitioner: Any = None,
-        config: Any = None,
-        warm_start_from: Any = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStartFrom = None,
         loss_reduction: str = SUM,
         batch_norm: bool = False,
     ) -> None:

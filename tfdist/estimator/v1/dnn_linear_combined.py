@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,10 @@ import tensorflow as tf
 from tfdist.estimator.canned.dnn import Network
 from tfdist.estimator.canned.dnn_linear_combined import dnn_and_linear
 from tfdist.estimator.canned.layers import Activation
+from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
+from tfdist.estimator.heads.head import Head
 from tfdist.estimator.heads.v1_heads import SUM, classifier_head, regressor_head
+from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.v1.model import CannedV1Estimator
 
 
@@ -26,8 +30,8 @@ class DNNLinearCombinedEstimator(CannedV1Estimator):
 
     def __init__(
         self,
-        head: Any,
-        model_dir: Any = None,
+        head: Head,
+        model_dir: str | os.PathLike[str] | None = None,
         linear_feature_columns: Any = None,
         linear_optimizer: Any = "Ftrl",
         dnn_feature_columns: Any = None,
@@ -36,7 +40,7 @@ class DNNLinearCombinedEstimator(CannedV1Estimator):
         dnn_activation_fn: Activation = tf.nn.relu,
         dnn_dropout: float | None = None,
         input_layer_partitioner: Any = None,
-        config: Any = None,
+        config: RunConfig | None = None,
         batch_norm: bool = False,
         linear_sparse_combiner: str = "sum",
     ) -> None:
@@ -51,7 +55,7 @@ class DNNLinearCombinedClassifier(CannedV1Estimator):
 
     def __init__(
         self,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         linear_feature_columns: Any = None,
         linear_optimizer: Any = "Ftrl",
         dnn_feature_columns: Any = None,
@@ -61,10 +65,10 @@ class DNNLinearCombinedClassifier(CannedV1Estimator):
         dnn_dropout: float | None = None,
         n_classes: int = 2,
         weight_column: Any = None,
-        label_vocabulary: Any = None,
+        label_vocabulary: Sequence[str] | None = None,
         input_layer_partitioner: Any = None,
-        config: Any = None,
-        warm_start_from: Any = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStartFrom = None,
         loss_reduction: str = SUM,
         batch_norm: bool = False,
         linear_sparse_combiner: str = "sum",
@@ -81,7 +85,7 @@ class DNNLinearCombinedRegressor(CannedV1Estimator):
 
     def __init__(
         self,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         linear_feature_columns: Any = None,
         linear_optimizer: Any = "Ftrl",
         dnn_feature_columns: Any = None,
@@ -92,8 +96,8 @@ class DNNLinearCombinedRegressor(CannedV1Estimator):
         label_dimension: int = 1,
         weight_column: Any = None,
         input_layer_partitioner: Any = None,
-        config: Any = None,
-        warm_start_from: Any = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStartFrom = None,
         loss_reduction: str = SUM,
         batch_norm: bool = False,
         linear_sparse_combiner: str = "sum",

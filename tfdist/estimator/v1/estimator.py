@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import os
 
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator import estimator as v2
+from tfdist.estimator.evaluation.saved_model import ReceiverFn
 from tfdist.estimator.spec import ModeKeys
 
 
@@ -17,7 +17,7 @@ class _AnyEstimator(type):
     In tf.estimator, the v1 class is the base class of all Estimators.
     """
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         if cls is Estimator:
             return isinstance(instance, v2.Estimator)
         return super().__instancecheck__(instance)
@@ -33,9 +33,9 @@ class Estimator(v2.Estimator, metaclass=_AnyEstimator):
 
     def export_savedmodel(
         self,
-        export_dir_base: Any,
-        serving_input_receiver_fn: Callable[[], Any],
-        assets_extra: dict[str, Any] | None = None,
+        export_dir_base: str | os.PathLike[str],
+        serving_input_receiver_fn: ReceiverFn,
+        assets_extra: dict[str, str] | None = None,
         as_text: bool = False,
         checkpoint_path: str | None = None,
         strip_default_attrs: bool = False,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 from tfdist.estimator.canned.linear import linear_tower
+from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
+from tfdist.estimator.heads.head import Head
 from tfdist.estimator.heads.v1_heads import SUM, classifier_head, regressor_head
+from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.v1.model import CannedV1Estimator
 
 
@@ -20,14 +25,14 @@ class LinearEstimator(CannedV1Estimator):
 
     def __init__(
         self,
-        head: Any,
+        head: Head,
         feature_columns: Any,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         optimizer: Any = "Ftrl",
-        config: Any = None,
+        config: RunConfig | None = None,
         partitioner: Any = None,
         sparse_combiner: str = "sum",
-        warm_start_from: Any = None,
+        warm_start_from: WarmStartFrom = None,
     ) -> None:
         tower = linear_tower(feature_columns, optimizer, sparse_combiner)
         super().__init__(head, [tower], model_dir, config, warm_start_from, partitioner)
@@ -39,14 +44,14 @@ class LinearClassifier(CannedV1Estimator):
     def __init__(
         self,
         feature_columns: Any,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         n_classes: int = 2,
         weight_column: Any = None,
-        label_vocabulary: Any = None,
+        label_vocabulary: Sequence[str] | None = None,
         optimizer: Any = "Ftrl",
-        config: Any = None,
+        config: RunConfig | None = None,
         partitioner: Any = None,
-        warm_start_from: Any = None,
+        warm_start_from: WarmStartFrom = None,
         loss_reduction: str = SUM,
         sparse_combiner: str = "sum",
     ) -> None:
@@ -61,13 +66,13 @@ class LinearRegressor(CannedV1Estimator):
     def __init__(
         self,
         feature_columns: Any,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         label_dimension: int = 1,
         weight_column: Any = None,
         optimizer: Any = "Ftrl",
-        config: Any = None,
+        config: RunConfig | None = None,
         partitioner: Any = None,
-        warm_start_from: Any = None,
+        warm_start_from: WarmStartFrom = None,
         loss_reduction: str = SUM,
         sparse_combiner: str = "sum",
     ) -> None:

@@ -11,6 +11,7 @@ determine where optimizers put their slots.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,10 @@ from tfdist.estimator.canned.dnn import Network, dnn_tower
 from tfdist.estimator.canned.layers import BATCH_NORM_MOMENTUM, Activation, Layers, check_columns
 from tfdist.estimator.canned.linear import linear_tower
 from tfdist.estimator.canned.tower import Tower, check_features, total, v1_optimizer_maker
+from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
+from tfdist.estimator.heads.head import Head
 from tfdist.estimator.heads.v1_heads import scope_of_next_head
+from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.estimator.v1.estimator import Estimator
 from tfdist.strategies.private_tensorflow import is_v2_column
@@ -43,11 +47,11 @@ class CannedV1Estimator(Estimator):
 
     def __init__(
         self,
-        head: Any,
+        head: Head,
         towers: Sequence[Tower],
-        model_dir: Any,
-        config: Any,
-        warm_start_from: Any = None,
+        model_dir: str | os.PathLike[str] | None,
+        config: RunConfig | None,
+        warm_start_from: WarmStartFrom = None,
         input_partitioner: Any = None,
     ) -> None:
         model_fn = _make_model_fn(head, towers, input_partitioner)
@@ -55,7 +59,7 @@ class CannedV1Estimator(Estimator):
 
 
 def _make_model_fn(
-    head: Any, towers: Sequence[Tower], input_partitioner: Any
+    head: Head, towers: Sequence[Tower], input_partitioner: Any
 ) -> Callable[..., EstimatorSpec]:
     makers = [tower.optimizer_maker(v1_optimizer_maker) for tower in towers]
 
@@ -70,7 +74,7 @@ def _make_model_fn(
         with tf.control_dependencies(steps):
             return v1.assign_add(v1.train.get_global_step(), 1).op
 
-    def model_fn(features: Any, labels: Any, mode: str, config: Any) -> EstimatorSpec:
+    def model_fn(features: Any, labels: Any, mode: str, config: RunConfig) -> EstimatorSpec:
         def logits_of(tower: Tower) -> tf.Tensor:
             return tower.build(layers, features, mode, head.logits_dimension)
 

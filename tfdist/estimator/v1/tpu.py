@@ -7,11 +7,13 @@ uses a TPU.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
 from tfdist.estimator.missing import find_missing
 from tfdist.estimator.run_config import RunConfig as BaseRunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
@@ -164,7 +166,7 @@ class TPUEstimator(Estimator):
     def __init__(
         self,
         model_fn: Callable[..., Any] | None = None,
-        model_dir: Any = None,
+        model_dir: str | os.PathLike[str] | None = None,
         config: BaseRunConfig | None = None,
         params: dict[str, Any] | None = None,
         use_tpu: bool = True,
@@ -175,7 +177,7 @@ class TPUEstimator(Estimator):
         eval_on_tpu: bool = True,
         export_to_tpu: bool = True,
         export_to_cpu: bool = True,
-        warm_start_from: Any = None,
+        warm_start_from: WarmStartFrom = None,
         embedding_config_spec: Any = None,
         export_saved_model_api_version: Any = 1,
     ) -> None:
@@ -220,7 +222,7 @@ class _RunWithEachStep(v1.train.SessionRunHook):  # type: ignore[misc]
     def __init__(self, ops: Any) -> None:
         self._ops = ops
 
-    def before_run(self, run_context: Any) -> Any:
+    def before_run(self, run_context: v1.train.SessionRunContext) -> Any:
         return v1.train.SessionRunArgs(self._ops)
 
 

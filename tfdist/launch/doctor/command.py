@@ -16,6 +16,7 @@ from tfdist.launch.doctor import engines, host, network, packages, report
 from tfdist.launch.doctor.children import Children, Stopped
 from tfdist.launch.doctor.report import Finding
 from tfdist.launch.doctor.self_test import ENGINES, try_workers
+from tfdist.launch.horovod.build import installed_version
 from tfdist.launch.options.command_line import CommandLine
 from tfdist.launch.options.declaration import Group, flag, option
 from tfdist.launch.options.values import any_text, one_of
@@ -83,7 +84,7 @@ def _check_horovod(facts: Facts) -> Iterable[Finding]:
 
 def _check_open_mpi(facts: Facts) -> Iterable[Finding]:
     # Without Horovod, mpirun has nothing to start.
-    is_needed = facts.engine == "horovod" or packages.installed_version("horovod") is not None
+    is_needed = facts.engine == "horovod" or installed_version("horovod") is not None
     mpi = engines.look_at_open_mpi(facts.children)
     return engines.judge_open_mpi(mpi, facts.tensorflow, is_needed=is_needed)
 

@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdist.launch.doctor.children import Children, Ended, telling_lines
-from tfdist.launch.doctor.packages import TensorFlowFacts, installed_version
+from tfdist.launch.doctor.packages import TensorFlowFacts
 from tfdist.launch.doctor.report import Finding, absent, broken, good, pip_install
-from tfdist.launch.horovod.build import read_mark
-from tfdist.launch.machine.mpi import find_mpirun, mpirun_command, mpirun_environment
+from tfdist.launch.horovod.build import installed_version, read_mark
+from tfdist.launch.machine.mpi import (
+    find_mpirun,
+    mpirun_command,
+    mpirun_environment,
+    open_mpi_version,
+)
 
 _MPIRUN_LIMIT_S = 30.0
 _BUILD = "Run: tfdist horovod install"
@@ -83,7 +88,7 @@ def look_at_open_mpi(children: Children) -> OpenMpi:
         return OpenMpi(mpirun=None)
     version_line = _version_line(children, mpirun)
     problem, seconds = "", 0.0
-    if parse_version(version_line) is not None:
+    if open_mpi_version(version_line) is not None:
         ended = _run(children, *mpirun_command(mpirun, 2, ["true"]))
         problem, seconds = trial_problem(ended), ended.seconds
     is_other = on_path is not None and not _is_same(on_path, mpirun)
@@ -104,7 +109,7 @@ def judge_open_mpi(mpi: OpenMpi, facts: TensorFlowFacts, *, is_needed: bool) -> 
     if mpi.mpirun is None:
         yield missing("there is no mpirun, in this Python's environment or on PATH", install)
         return
-    version = parse_version(mpi.version_line)
+    version = open_mpi_version(mpi.version_line)
     if version is None:
         yield missing(f'{mpi.mpirun} is not Open MPI\'s: it says "{mpi.version_line}"', install)
         return
@@ -128,12 +133,6 @@ def judge_open_mpi(mpi: OpenMpi, facts: TensorFlowFacts, *, is_needed: bool) -> 
         yield _judge_library(version, facts)
 
 
-def parse_version(text: str) -> str | None:
-    """Returns "4.1.8" from the output of Open MPI's `mpirun --version`; None for another MPI."""
-    found = re.search(r"Open MPI\)? v?(\d\S*)", text)
-    return found[1] if found else None
-
-
 def trial_problem(ended: Ended) -> str:
     """Returns why a trial of mpirun failed, in one line; "" if it did not."""
     if ended.exit_code == 0:
@@ -149,12 +148,12 @@ def _judge_path(mpi: OpenMpi, mpirun: str) -> Finding:
     fix = f'To start runs with it by hand run: export PATH="{Path(mpirun).parent}:$PATH"'
     if mpi.on_path is None:
         return absent("it is not on PATH; tfdist run finds it all the same", fix)
-    version = parse_version(mpi.version_line_on_path) or "not Open MPI's"
+    version = open_mpi_version(mpi.version_line_on_path) or "not Open MPI's"
     return absent(f"the first mpirun on PATH is another ({version}): {mpi.on_path}", fix)
 
 
 def _judge_library(mpirun_version: str, facts: TensorFlowFacts) -> Finding:
-    version = parse_version(facts.mpi or "")
+    version = open_mpi_version(facts.mpi or "")
     if version is not None and version.split(".")[:2] == mpirun_version.split(".")[:2]:
         return good(f"Horovod loads the same Open MPI {version}: {facts.libmpi}")
     loads = f"Horovod loads {facts.mpi} ({facts.libmpi})"

@@ -14,6 +14,7 @@ import psutil
 from tfdist.launch.doctor.children import answer_within
 from tfdist.launch.doctor.packages import TensorFlowFacts
 from tfdist.launch.doctor.report import Finding, absent, broken, good, pip_install
+from tfdist.launch.machine.cores_and_gpus import num_nvidia_gpus
 
 _GIB = 1 << 30
 # A worker that has imported TensorFlow and trains a small model takes 0.5 GiB.
@@ -21,13 +22,12 @@ _LEAST_MEMORY_BYTES = _GIB
 _LEAST_DISK_BYTES, _LITTLE_DISK_BYTES = 100 << 20, _GIB
 _FOLDER_LIMIT_S = 10.0  # A network file system may never answer.
 _CONTROL_GROUP = Path("/sys/fs/cgroup")  # A container sees its own there, of version 1 or 2.
-_NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def check_devices(facts: TensorFlowFacts) -> Iterator[Finding]:
     """Yields the GPUs, cores and memory that workers can use."""
     if not facts.problem:
-        num_gpus = len(list(_NVIDIA_GPUS.glob("*")))
+        num_gpus = num_nvidia_gpus()
         yield judge_gpus(num_gpus, os.environ.get("CUDA_VISIBLE_DEVICES"), facts)
     group = _CONTROL_GROUP
     quota = _text(group / "cpu.max") or " ".join(

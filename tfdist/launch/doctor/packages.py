@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 import tfdist
 from tfdist.launch.doctor.children import Children, Ended
 from tfdist.launch.doctor.report import Finding, absent, broken, good, pip_install
+from tfdist.launch.horovod.build import installed_version
 from tfdist.launch.machine.processes import python_command
 
 _IMPORT_LIMIT_S = 120.0  # TensorFlow is a gigabyte: a cold disk and a busy machine take long.
@@ -142,14 +143,6 @@ def judge_optional(
             yield absent(text, pip_install(f"tfdist[{extra}]"))
         else:
             yield good(f"the extra {extra}: installed")
-
-
-def installed_version(name: str) -> str | None:
-    """Returns the version of an installed package, or None."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _judge_tensorflow(installed: str | None, facts: TensorFlowFacts) -> Finding:

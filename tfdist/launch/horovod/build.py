@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from tfdist.launch.machine.mpi import find_mpirun, mpirun_environment
+from tfdist.launch.machine.mpi import find_mpirun, mpirun_environment, open_mpi_version
 
 HOROVOD_VERSION = "0.28.1"
 INSTALL_TOOLS = 'Run: pip install "tfdist[horovod]"'
@@ -55,13 +54,12 @@ def find_build() -> Build:
     Raises:
       CannotBuildError: If there is no TensorFlow or no Open MPI.
     """
-    try:
-        tensorflow = metadata.version("tensorflow")
-    except metadata.PackageNotFoundError:
+    tensorflow = installed_version("tensorflow")
+    if tensorflow is None:
         raise CannotBuildError(
             f"Horovod {HOROVOD_VERSION} is built against TensorFlow, which is not installed in "
             f"{sys.prefix}. Run: pip install tensorflow"
-        ) from None
+        )
     mpirun = find_mpirun()
     if mpirun is None:
         raise CannotBuildError(
@@ -79,14 +77,22 @@ def find_build() -> Build:
     )
 
 
+def installed_version(package: str) -> str | None:
+    """Returns the version of an installed package, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def parse_mpi_version(text: str) -> str:
     """Returns for example "openmpi-4.1.8" from the output of `mpirun --version`."""
-    found = re.search(r"Open MPI\) (\S+)", text)
-    if not found:
+    version = open_mpi_version(text)
+    if version is None:
         raise CannotBuildError(
             f"Horovod needs Open MPI; mpirun says {text.strip()[:60]!r}. {INSTALL_TOOLS}"
         )
-    return f"openmpi-{found[1]}"
+    return f"openmpi-{version}"
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:

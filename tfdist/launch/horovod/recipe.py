@@ -19,10 +19,9 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 
-from tfdist.launch.horovod.build import INSTALL_TOOLS, CannotBuildError
+from tfdist.launch.horovod.build import INSTALL_TOOLS, CannotBuildError, installed_version
 
 # Horovod includes a header that TensorFlow has moved since.
 _MOVED_HEADER = "tensorflow/compiler/xla/client/xla_builder.h"
@@ -63,7 +62,7 @@ def check_tools(environ: Mapping[str, str]) -> None:
             "Install one (Debian, Ubuntu: apt install g++)."
         )
     missing = [name for name in _PROGRAMS if not Path(sys.prefix, "bin", name).exists()]
-    missing += [name for name in _PACKAGES if not _is_installed(name)]
+    missing += [name for name in _PACKAGES if installed_version(name) is None]
     if missing:
         fix = "Run: python -m ensurepip" if missing == ["pip"] else INSTALL_TOOLS
         raise CannotBuildError(
@@ -164,11 +163,3 @@ def find_percentage(log: str) -> int | None:
     """Returns how much is compiled, from the last of Ninja's "[12/57]" in a build log."""
     found = re.findall(r"^\s*\[(\d+)/(\d+)\]", log, re.MULTILINE)
     return 100 * int(found[-1][0]) // int(found[-1][1]) if found else None
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True

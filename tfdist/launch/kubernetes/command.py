@@ -20,9 +20,6 @@ _REQUEST_TIMEOUT_S = 60
 def main(words: Sequence[str]) -> int:
     """Writes the manifests, and submits them if requested.
 
-    Args:
-      words: The words of the command line.
-
     Returns:
       The exit code: 0, or that of kubectl.
 

@@ -9,10 +9,11 @@ from tfdist.launch.kubernetes.pods import (
     GRPC_PORT,
     addresses,
     checked,
+    deadline,
     evaluator_variables,
     metadata,
+    pod_container,
     pod_template,
-    program_container,
     queued_metadata,
     run_labels,
     worker_variables,
@@ -29,18 +30,13 @@ def indexed_job(options: JobOptions) -> list[dict[str, Any]]:
 
 
 def evaluator_job(options: JobOptions, workers: list[str]) -> dict[str, Any]:
-    """Returns the Job of the pod that evaluates the workers' checkpoints.
-
-    Args:
-      options: The options of the run.
-      workers: The addresses of the workers.
-    """
+    """Returns the Job of the pod that evaluates the workers' checkpoints."""
     env = evaluator_variables(options, workers)
-    container = program_container(options, role="evaluator", name="evaluator", env=env)
+    container = pod_container(options, "evaluator", "evaluator", env=env)
     spec = {
         "backoffLimit": options.max_restarts,
         **failure_policy(options),
-        **_deadline(options),
+        **deadline(options),
         "template": pod_template(options, container, role="evaluator"),
     }
     return _job(queued_metadata(options, f"{options.name}-evaluator"), spec)
@@ -61,7 +57,7 @@ def failure_policy(options: JobOptions) -> dict[str, Any]:
 
 def _workers(options: JobOptions, workers: list[str]) -> dict[str, Any]:
     env = worker_variables(options, workers)
-    container = program_container(options, name="worker", env=env, port="grpc")
+    container = pod_container(options, "worker", "worker", env=env, port="grpc")
     template = pod_template(options, container)
     template["spec"]["subdomain"] = options.name
     spec = {
@@ -74,7 +70,7 @@ def _workers(options: JobOptions, workers: list[str]) -> dict[str, Any]:
         # All workers are needed: the first one that is given up ends the Job.
         "maxFailedIndexes": 0,
         **failure_policy(options),
-        **_deadline(options),
+        **deadline(options),
         "template": template,
     }
     return _job(queued_metadata(options), spec)
@@ -83,11 +79,6 @@ def _workers(options: JobOptions, workers: list[str]) -> dict[str, Any]:
 def _job(meta: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
     return checked("IoK8sApiBatchV1Job", job)
-
-
-def _deadline(options: JobOptions) -> dict[str, Any]:
-    seconds = options.active_deadline_s
-    return {"activeDeadlineSeconds": seconds} if seconds else {}
 
 
 def _service(options: JobOptions) -> dict[str, Any]:

@@ -18,12 +18,13 @@ from tfdist.launch.kubernetes.pods import (
     checked,
     checked_patch,
     metadata,
+    pod_container,
     pod_selector,
     pod_template,
-    program_container,
     program_variables,
     queued_metadata,
     replica_variables,
+    run_policy,
 )
 from tfdist.launch.kubernetes.train_job import train_job
 
@@ -34,19 +35,13 @@ def tf_job(options: JobOptions) -> list[dict[str, Any]]:
     Worker 0 is the chief, so that the operator knows when the run has ended.
     """
     counts = {"Chief": 1, "Worker": options.num_instances - 1, "Evaluator": options.evaluator}
-    deadline = options.active_deadline_s
     return [
         {
             "apiVersion": "kubeflow.org/v1",
             "kind": "TFJob",
             "metadata": queued_metadata(options),
             "spec": {
-                "runPolicy": {
-                    "backoffLimit": options.max_restarts,
-                    # Pods that still run when the chief has ended or failed are stopped.
-                    "cleanPodPolicy": "Running",
-                    **({"activeDeadlineSeconds": deadline} if deadline else {}),
-                },
+                **run_policy(options),
                 "tfReplicaSpecs": {
                     role: _replicas(options, role, int(count))
                     for role, count in counts.items()
@@ -63,7 +58,7 @@ def _replicas(options: JobOptions, role: str, count: int) -> dict[str, Any]:
     env = [*([start, *replica_variables(options)] if trains else []), *program_variables(options)]
     # The operator finds the container and the port by these names.
     pods: Role = "worker" if trains else "evaluator"
-    container = program_container(options, role=pods, name="tensorflow", env=env, port="tfjob-port")
+    container = pod_container(options, pods, "tensorflow", env=env, port="tfjob-port")
     template = checked(
         "IoK8sApiCoreV1PodTemplateSpec", pod_template(options, container, role=pods, restart=None)
     )

@@ -16,11 +16,12 @@ from tfdist.launch.kubernetes.pods import (
     addresses,
     checked,
     escaped,
+    pod_container,
     pod_template,
     program_variables,
     queued_metadata,
     replica_variables,
-    tool_container,
+    run_policy,
 )
 from tfdist.launch.machine.mpi import mpirun_options
 
@@ -32,7 +33,6 @@ _ROOT_SSHD_CAPABILITIES = ("SETGID", "SETUID", "SYS_CHROOT")
 
 def mpi_job(options: JobOptions) -> list[dict[str, Any]]:
     """Returns the manifests: the MPIJob and the evaluator's Job."""
-    deadline = options.active_deadline_s
     job = {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
@@ -42,12 +42,7 @@ def mpi_job(options: JobOptions) -> list[dict[str, Any]]:
             "slotsPerWorker": 1,
             "sshAuthMountPath": key_folder(options),
             "launcherCreationPolicy": "WaitForWorkersReady",
-            "runPolicy": {
-                "backoffLimit": options.max_restarts,
-                # sshd does not end by itself.
-                "cleanPodPolicy": "Running",
-                **({"activeDeadlineSeconds": deadline} if deadline else {}),
-            },
+            **run_policy(options),
             "mpiReplicaSpecs": {"Launcher": _launcher(options), "Worker": _workers(options)},
         },
     }
@@ -58,32 +53,17 @@ def mpi_job(options: JobOptions) -> list[dict[str, Any]]:
 
 
 def _launcher(options: JobOptions) -> dict[str, Any]:
-    container = tool_container(
-        options,
-        name="launcher",
-        command=mpirun_command(options),
-        env=launcher_variables(options),
-        role="launcher",
-    )
-    template = _template(options, container, role="launcher")
+    template = _template(options, launcher_container(options, "launcher"), role="launcher")
     return {"replicas": 1, "restartPolicy": "Never", "template": template}
 
 
 def _workers(options: JobOptions) -> dict[str, Any]:
-    container = tool_container(
-        options,
-        name="worker",
-        command=sshd_command(options),
-        env=(),
-        role="worker",
-        capabilities=sshd_capabilities(options),
-    )
     return {
         "replicas": options.num_instances,
         # The operator replaces the launcher's pod, but not a worker's pod. So the container of a
         # worker must be started again in its pod.
         "restartPolicy": "OnFailure" if options.max_restarts else "Never",
-        "template": _template(options, container | sshd_probe(), role="worker"),
+        "template": _template(options, sshd_container(options, "worker"), role="worker"),
     }
 
 
@@ -100,8 +80,28 @@ def key_folder(options: JobOptions) -> str:
     return "/etc/tfdist/ssh" if options.user_id else "/root/.ssh"
 
 
-def sshd_command(options: JobOptions) -> list[str]:
-    """Returns the command of a worker's pod: an SSH server that accepts the run's key."""
+def launcher_container(options: JobOptions, name: str) -> dict[str, Any]:
+    """Returns the container that runs mpirun."""
+    command, env = mpirun_command(options), launcher_variables(options)
+    return pod_container(options, "launcher", name, command=command, env=env)
+
+
+def sshd_container(options: JobOptions, name: str) -> dict[str, Any]:
+    """Returns a worker's container: an SSH server that accepts the run's key."""
+    container = pod_container(
+        options,
+        "worker",
+        name,
+        command=_sshd_command(options),
+        env=None,
+        capabilities=() if options.user_id else _ROOT_SSHD_CAPABILITIES,
+    )
+    # mpirun waits until all workers answer.
+    probe = {"tcpSocket": {"port": SSH_PORT}, "initialDelaySeconds": 2, "periodSeconds": 10}
+    return container | {"readinessProbe": probe}
+
+
+def _sshd_command(options: JobOptions) -> list[str]:
     folder = key_folder(options)
     settings = (
         f"HostKey={folder}/id_rsa",
@@ -119,17 +119,6 @@ def sshd_command(options: JobOptions) -> list[str]:
     )
     command = ["/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null", "-p", str(SSH_PORT)]
     return [*command, *(word for setting in settings for word in ("-o", setting))]
-
-
-def sshd_capabilities(options: JobOptions) -> tuple[str, ...]:
-    """Returns the capabilities that sshd needs; none unless it runs as root."""
-    return () if options.user_id else _ROOT_SSHD_CAPABILITIES
-
-
-def sshd_probe() -> dict[str, Any]:
-    """Returns the readiness probe of sshd, so that mpirun waits until all workers answer."""
-    probe = {"tcpSocket": {"port": SSH_PORT}, "initialDelaySeconds": 2, "periodSeconds": 10}
-    return {"readinessProbe": probe}
 
 
 def mpirun_command(options: JobOptions) -> list[str]:

@@ -67,70 +67,38 @@ def pod_selector(options: JobOptions) -> dict[str, str]:
     return {_JOB_SET: options.name} if options.runtime else run_labels(options)
 
 
-def program_container(
+def pod_container(
     options: JobOptions,
-    *,
-    role: Role = "worker",
+    role: Role,
     name: str,
-    env: Sequence[dict[str, Any]],
+    *,
+    env: Sequence[dict[str, Any]] | None,
+    command: Sequence[str] | None = None,
     port: str | None = None,
+    capabilities: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Returns the container of a worker or an evaluator, which runs the user's command.
+    """Returns the container of a pod.
 
     Args:
       options: The options of the run.
-      role: "worker" or "evaluator".
+      role: The role of the pod. The launcher gets no rights, volumes and resources of the program.
       name: Name of the container.
       env: Environment variables of the container.
+      command: Command of the container; None is the user's. Kubernetes replaces no variables in it.
       port: Name of the port for gRPC connections from other pods. None if there are none.
+      capabilities: Capabilities in addition to those of the program.
     """
+    command = [escaped(word) for word in options.command] if command is None else command
     ports = [{"name": port, "containerPort": GRPC_PORT, "protocol": "TCP"}] if port else []
     return {
         "name": name,
         "image": options.image,
-        **_command([escaped(word) for word in options.command]),
-        "env": list(env),
+        **_command(command),
+        **({} if env is None else {"env": list(env)}),
         **({"ports": ports} if ports else {}),
         **resources(options, role),
-        **_container_rights(options, runs_program=True),
-        **_mounts(options),
-    }
-
-
-def tool_container(
-    options: JobOptions,
-    *,
-    name: str,
-    command: Sequence[str],
-    env: Sequence[dict[str, Any]],
-    role: Role,
-    capabilities: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Returns a container that runs sshd or mpirun instead of the user's command.
-
-    Args:
-      options: The options of the run.
-      name: Name of the container.
-      command: Command of the container. Kubernetes replaces no variables in it.
-      env: Environment variables of the container.
-      role: "worker" if a worker will run in the container, which then gets the settings of
-        workers, or "launcher".
-      capabilities: Capabilities in addition to those of the program.
-    """
-    small = {"cpu": "500m", "memory": "512Mi"}
-    is_worker = role == "worker"
-    return {
-        "name": name,
-        "image": options.image,
-        **_command(command),
-        **({"env": list(env)} if env else {}),
-        **(
-            resources(options, role)
-            if is_worker
-            else {"resources": {"limits": small, "requests": small}}
-        ),
-        **_container_rights(options, capabilities, runs_program=is_worker),
-        **(_mounts(options) if is_worker else {}),
+        **_container_rights(options, role, capabilities),
+        **({} if role == "launcher" else _mounts(options)),
     }
 
 
@@ -145,7 +113,7 @@ def pod_template(
 
     Args:
       options: The options of the run.
-      container: The container, from one of the functions above.
+      container: The container, from `pod_container`.
       role: The role of the pods. The launcher does not get the rights of the program.
       restart: Restart policy of the pods. None if the operator sets one.
 
@@ -188,7 +156,9 @@ def pod_template(
 def resources(options: JobOptions, role: Role = "worker") -> dict[str, Any]:
     """Returns the container's field "resources", or an empty dict if none were requested."""
     amounts, gpus = {"cpu": options.cpu, "memory": options.memory}, options.gpus
-    if role == "evaluator":
+    if role == "launcher":
+        amounts, gpus = {"cpu": "500m", "memory": "512Mi"}, None
+    elif role == "evaluator":
         own = {"cpu": options.evaluator_cpu, "memory": options.evaluator_memory}
         amounts = {name: own[name] or amount for name, amount in amounts.items()}
         gpus = options.evaluator_gpus
@@ -207,9 +177,9 @@ def _command(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _container_rights(
-    options: JobOptions, capabilities: Sequence[str] = (), *, runs_program: bool
+    options: JobOptions, role: Role, capabilities: Sequence[str]
 ) -> dict[str, Any]:
-    added = [*capabilities, *(["IPC_LOCK"] if options.ipc_lock and runs_program else [])]
+    added = [*capabilities, *(["IPC_LOCK"] if options.ipc_lock and role != "launcher" else [])]
     return {
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -244,6 +214,20 @@ def _mounts(options: JobOptions) -> dict[str, Any]:
         ),
     ]
     return {"volumeMounts": mounts} if mounts else {}
+
+
+def deadline(options: JobOptions) -> dict[str, Any]:
+    """Returns the field "activeDeadlineSeconds", or an empty dict without a deadline."""
+    seconds = options.active_deadline_s
+    return {"activeDeadlineSeconds": seconds} if seconds else {}
+
+
+def run_policy(options: JobOptions) -> dict[str, Any]:
+    """Returns the field "runPolicy" of Kubeflow's TFJob and MPIJob."""
+    # "Running": pods that still run when the chief or the launcher has ended are stopped, and sshd
+    # does not end by itself.
+    policy = {"backoffLimit": options.max_restarts, "cleanPodPolicy": "Running"}
+    return {"runPolicy": policy | deadline(options)}
 
 
 def escaped(text: str) -> str:

@@ -12,21 +12,19 @@ from tfdist.launch.kubernetes.indexed_job import failure_policy
 from tfdist.launch.kubernetes.job_options import JobOptions
 from tfdist.launch.kubernetes.mpi_job import (
     key_folder,
-    launcher_variables,
-    mpirun_command,
-    sshd_command,
-    sshd_probe,
+    launcher_container,
+    sshd_container,
 )
 from tfdist.launch.kubernetes.patches import Role
 from tfdist.launch.kubernetes.pods import (
     addresses,
     checked,
+    deadline,
     evaluator_variables,
     metadata,
+    pod_container,
     pod_template,
-    program_container,
     queued_metadata,
-    tool_container,
     worker_variables,
 )
 
@@ -47,31 +45,25 @@ def train_job(options: JobOptions) -> list[dict[str, Any]]:
     hostnames = [f"{options.name}-node-0-{index}" for index in range(options.num_instances)]
     workers = addresses(options, hostnames, options.name)
     if options.engine == "horovod":
-        jobs = [_sshd_job(options), _launcher_job(options)]
+        launcher = launcher_container(options, "node")
+        jobs = [
+            # Without the label, Trainer does not change the command of this job.
+            _job(options, "node", sshd_container(options, "node")),
+            _job(options, "launcher", launcher, _TRAINER, after="node", role="launcher"),
+        ]
     else:
         env = worker_variables(options, workers)
-        container = program_container(options, name="node", env=env, port="grpc")
+        container = pod_container(options, "worker", "node", env=env, port="grpc")
         jobs = [_job(options, "node", container, _TRAINER)]
     trainer = _taken_from(jobs[-1], options)
     if options.evaluator:
         env = evaluator_variables(options, workers)
-        evaluator = program_container(options, role="evaluator", name="evaluator", env=env)
+        evaluator = pod_container(options, "evaluator", "evaluator", env=env)
         jobs.append(_job(options, "evaluator", evaluator, role="evaluator"))
     if options.cluster_runtime:
         return [_runtime(options, jobs)]
     job = _train_job(options, trainer)
     return [job] if options.runtime else [_runtime(options, jobs), job]
-
-
-def _launcher_job(options: JobOptions) -> dict[str, Any]:
-    container = tool_container(
-        options,
-        name="node",
-        command=mpirun_command(options),
-        env=launcher_variables(options),
-        role="launcher",
-    )
-    return _job(options, "launcher", container, _TRAINER, after="node", role="launcher")
 
 
 def _taken_from(job: dict[str, Any], options: JobOptions) -> dict[str, Any]:
@@ -84,7 +76,6 @@ def _taken_from(job: dict[str, Any], options: JobOptions) -> dict[str, Any]:
 
 
 def _train_job(options: JobOptions, trainer: dict[str, Any]) -> dict[str, Any]:
-    deadline = options.active_deadline_s
     job = {
         "apiVersion": _VERSION,
         "kind": "TrainJob",
@@ -96,7 +87,7 @@ def _train_job(options: JobOptions, trainer: dict[str, Any]) -> dict[str, Any]:
                 "name": options.runtime or options.name,
             },
             "trainer": {"numNodes": options.num_instances, **trainer},
-            **({"activeDeadlineSeconds": deadline} if deadline else {}),
+            **deadline(options),
         },
     }
     return checked("TrainerV1alpha1TrainJob", job)
@@ -152,14 +143,6 @@ def _restart_policy(options: JobOptions) -> dict[str, Any]:
         "onJobFailureReasons": ["PodFailurePolicy"],
     }
     return {"failurePolicy": {"maxRestarts": options.max_restarts, "rules": [rule]}}
-
-
-def _sshd_job(options: JobOptions) -> dict[str, Any]:
-    container = tool_container(
-        options, name="node", command=sshd_command(options), env=(), role="worker"
-    )
-    # Without the label, Trainer does not change the command of this job.
-    return _job(options, "node", container | sshd_probe())
 
 
 def _job(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tfdist.cluster.tasks import shown
 from tfdist.launch.options.declaration import Value
-from tfdist.launch.options.values import check_variable, matching
+from tfdist.launch.options.values import check_variable, matching, wrong
 
 LONGEST_LABEL = 63
 _LONGEST_NAME = 253
@@ -55,20 +55,16 @@ def run_name(text: str) -> str:
 def label(text: str) -> str:
     """Reads a DNS label, such as the name of a namespace or a queue."""
     if not re.fullmatch(_LABEL, text) or len(text) > LONGEST_LABEL:
-        raise ValueError(
-            f"got {shown(text)}, allowed are 1 to {LONGEST_LABEL} characters a-z, 0-9 and -, no - "
-            f"first or last. Write for example {_shown_label(text)}."
-        )
+        allowed = f"are 1 to {LONGEST_LABEL} characters a-z, 0-9 and -, no - first or last"
+        raise wrong(text, allowed, _shown_label(text))
     return text
 
 
 def object_name(text: str) -> str:
     """Reads the name of a Secret, service account or claim: DNS labels separated by dots."""
     if not re.fullmatch(rf"{_LABEL}(?:[.]{_LABEL})*", text) or len(text) > _LONGEST_NAME:
-        raise ValueError(
-            f"got {shown(text)}, allowed are 1 to {_LONGEST_NAME} characters a-z, 0-9, - and ., a "
-            f"letter or digit first and last. Write for example {_shown_label(text)}."
-        )
+        characters = "characters a-z, 0-9, - and ., a letter or digit first and last"
+        raise wrong(text, f"are 1 to {_LONGEST_NAME} {characters}", _shown_label(text))
     return text
 
 
@@ -76,10 +72,8 @@ def memory(text: str) -> str:
     """Reads an amount of memory, such as 16Gi or 500M."""
     match = re.fullmatch(r"([0-9]{1,18}(?:[.][0-9]{1,3})?)([A-Za-z]*)", text)
     if not match or match[2] not in _BYTES:
-        raise ValueError(
-            f"got {shown(text)}, allowed is a number with Ki, Mi, Gi, Ti (of 1024), k, M, G or T "
-            f"(of 1000). Write for example {_memory_example(text)}."
-        )
+        allowed = "is a number with Ki, Mi, Gi, Ti (of 1024), k, M, G or T (of 1000)"
+        raise wrong(text, allowed, _memory_example(text))
     if float(match[1]) * _BYTES[match[2]] < _LEAST_MEMORY:
         raise ValueError(
             f"got {shown(text)}, which is less than a megabyte: a number without a unit counts "
@@ -92,10 +86,8 @@ def claim_mount(text: str) -> ClaimMount:
     """Reads a claim and its mount path: CLAIM:/FOLDER."""
     claim, _, path = text.partition(":")
     if not path.startswith("/") or re.search(r"[:\s]|/[.][.]?(/|$)", path) or path == "/":
-        raise ValueError(
-            f"got {shown(text)}, allowed is the name of a PersistentVolumeClaim, a colon and an "
-            "absolute folder. Write for example checkpoints:/mnt/checkpoints."
-        )
+        allowed = "is the name of a PersistentVolumeClaim, a colon and an absolute folder"
+        raise wrong(text, allowed, "checkpoints:/mnt/checkpoints")
     return ClaimMount(claim=object_name(claim), path=path.rstrip("/"))
 
 
@@ -115,10 +107,8 @@ def secret_variable(text: str) -> SecretVariable:
     name, _, place = text.partition("=")
     secret, _, key = place.partition(":")
     if not re.fullmatch(r"[-._a-zA-Z0-9]{1,253}", key):
-        raise ValueError(
-            f"got {shown(text)}, allowed is a variable, the name of a Secret and a key in it. "
-            "Write for example API_TOKEN=my-secret:token."
-        )
+        allowed = "is a variable, the name of a Secret and a key in it"
+        raise wrong(text, allowed, "API_TOKEN=my-secret:token")
     return SecretVariable(name=check_variable(name), secret=object_name(secret), key=key)
 
 

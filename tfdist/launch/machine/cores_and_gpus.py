@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -55,17 +56,18 @@ def _read_cpu_list(text: str) -> set[int]:
 
 
 def _gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
-    count = len(list(_NVIDIA_GPUS.glob("*"))) if _NVIDIA_GPUS.is_dir() else 0
-    if "CUDA_VISIBLE_DEVICES" not in environ:
+    count = num_nvidia_gpus()
+    if _GPUS not in environ:
         return tuple(str(number) for number in range(count))
-    names = [name.strip() for name in environ["CUDA_VISIBLE_DEVICES"].split(",")]
+    names = (name.strip() for name in environ[_GPUS].split(","))
     # CUDA reads the list up to the first invalid name.
-    valid = []
-    for name in names:
-        if not re.fullmatch(r"[0-9]+|(GPU|MIG)-.+", name):
-            break
-        valid.append(name)
+    valid = itertools.takewhile(re.compile(r"[0-9]+|(GPU|MIG)-.+").fullmatch, names)
     return tuple(valid) if count else ()
+
+
+def num_nvidia_gpus() -> int:
+    """Returns the number of GPUs of the NVIDIA driver; 0 without the driver."""
+    return len(list(_NVIDIA_GPUS.glob("*")))
 
 
 @dataclass(frozen=True, kw_only=True)

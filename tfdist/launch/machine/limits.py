@@ -98,11 +98,6 @@ def check_words(words: Iterable[str], environment: Mapping[str, str]) -> None:
 def check_command(name: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
     """Checks that a command and its environment are not too long for the system.
 
-    Args:
-      name: The program's name in the message.
-      words: The command.
-      environment: All variables with which it is started.
-
     Raises:
       UsageError: If they are.
     """

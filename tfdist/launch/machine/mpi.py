@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -47,6 +48,12 @@ def horovod_problem() -> str | None:
 def find_mpirun() -> str | None:
     """Returns the path of the Python environment's mpirun, else of the one on PATH, else None."""
     return shutil.which("mpirun", path=str(Path(sys.prefix, "bin"))) or shutil.which("mpirun")
+
+
+def open_mpi_version(text: str) -> str | None:
+    """Returns "4.1.8" from the output of Open MPI's `mpirun --version`; None for another MPI."""
+    found = re.search(r"Open MPI\)? v?(\d\S*)", text)
+    return found[1] if found else None
 
 
 def mpirun_command(mpirun: str, num_workers: int, command: Sequence[str]) -> tuple[str, ...]:

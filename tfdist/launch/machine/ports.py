@@ -8,7 +8,6 @@ import random
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 
@@ -66,12 +65,7 @@ class ReservedPorts:
         """Returns this object."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Releases the ports."""
         self.release()
 

@@ -19,11 +19,6 @@ def find_unknown_host(
 
     A name may be one of ~/.ssh/config: then the address there counts, and a host behind a proxy is
     taken as known.
-
-    Args:
-      names: The names of the hosts.
-      mpirun_args: The user's options of mpirun.
-      environ: The environment of mpirun.
     """
     has_other_shell = any(
         name in mpirun_args or f"OMPI_MCA_{name}" in environ for name in _OTHER_SHELLS

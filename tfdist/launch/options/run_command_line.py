@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tfdist.cluster.environment import read_start_timeout
 from tfdist.launch.errors import UsageError
 from tfdist.launch.options import run_rules as rules
 from tfdist.launch.options.command_line import COMMAND
@@ -28,6 +29,7 @@ def parse_run_options(argv: Sequence[str], environ: Mapping[str, str] = os.envir
 
     Raises:
       UsageError: If an option, a file that it names, or the command is wrong.
+      ClusterError: If the environment has a wrong start timeout.
       SystemExit: After --help, with status 0.
     """
     given = _with_config_file(RUN.parse(argv))
@@ -49,7 +51,7 @@ def parse_run_options(argv: Sequence[str], environ: Mapping[str, str] = os.envir
         ),
         "color": given.get("color") or ("never" if environ.get("NO_COLOR") else "auto"),
         "verbosity": min(given.get("verbosity", 0), 2),
-        "start_timeout_s": given.get("start_timeout_s") or rules.start_timeout(environ),
+        "start_timeout_s": given.get("start_timeout_s") or read_start_timeout(environ),
         "dry_run": dry_run,
         "mpi_global_args": rules.split_words(given.get("mpi_global_args", ())),
         "mpi_local_args": rules.split_words(given.get("mpi_local_args", ())),

@@ -8,9 +8,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tfdist.cluster.environment import START_TIMEOUT, read_start_timeout
+from tfdist.cluster.environment import START_TIMEOUT
 from tfdist.cluster.ranks import OF_OTHER_LAUNCHERS
-from tfdist.cluster.tasks import ClusterError, listed, shown
+from tfdist.cluster.tasks import listed, shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.options.hosts import THIS_MACHINE, Host, parse_host_list, read_hostfile
 
@@ -133,18 +133,6 @@ def shown_workers(
             )
         chosen.add(numbers[word])
     return tuple(sorted(chosen))
-
-
-def start_timeout(environ: Mapping[str, str]) -> float:
-    """Returns the limit for the workers' start from the environment in seconds, by default 300.
-
-    Raises:
-      UsageError: If the variable has a wrong value.
-    """
-    try:
-        return read_start_timeout(environ)
-    except ClusterError as error:
-        raise UsageError(str(error)) from None
 
 
 def split_words(texts: Sequence[str]) -> tuple[str, ...]:

@@ -52,6 +52,7 @@ from tfdist.launch.machine.processes import adopt_orphans, die_with_parent, stop
 from tfdist.launch.observed_time import ObservedClock
 from tfdist.launch.run.guardian import guarded
 from tfdist.process import endings
+from tfdist.process.exit_codes import CANNOT_RUN, NOT_FOUND
 from tfdist.process.progress_file import Progress, ProgressFile, progress_environment
 
 _CONNECT_LIMIT_S = 10.0  # for each of the launcher's addresses
@@ -61,7 +62,6 @@ _RETRY_S = 0.2
 _DRAIN_LIMIT_S = 2.0
 # The time between TERM and KILL for processes left behind by a worker that ended by itself.
 _LEFTOVERS_GRACE_S = 2.0
-_CANNOT_START, _NOT_FOUND = 126, 127  # the exit codes of shells
 # Prefixes of the variables that mpirun sets for its ranks. The launcher itself may be a worker of
 # another run and have inherited them.
 _MPI = ("OMPI_", "PRTE_", "ORTE_", *OF_OTHER_LAUNCHERS)
@@ -121,7 +121,7 @@ class Agent:
             where = "" if missing in (None, program) else f": {missing}"  # the working directory
             what = f"cannot start {program}: {error.strerror or error}{where}\n"
             self._channel.say("output", stream="err", text=what)
-            code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_START
+            code = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
             self._channel.say("ended", code=code, ago_s=0.0)
             self._channel.say("gone", was_killed=False)
         else:

@@ -99,7 +99,7 @@ class Attempt:
         self._on_stranger = on_stranger
         self._token = secrets.token_hex(16)
         self._listener: Listener | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._beating: asyncio.Task[None] | None = None
         self._processes: list[asyncio.subprocess.Process] = []
         self._is_given_up = False
         self._sent: set[int] = set()
@@ -117,7 +117,7 @@ class Attempt:
             await self._start_agents()
         except OSError as error:
             raise StartError(str(error)) from None
-        self._keep(self._beat())
+        self._beating = asyncio.create_task(self._beat())
         await self._wait_for_agents()
         now_s = self._clock.now_s()
         for worker in self.workers:
@@ -218,8 +218,8 @@ class Attempt:
             await process.wait()
         for pid in awaited:
             remove_session_folder(pid)
-        for task in self._tasks:
-            task.cancel()
+        if self._beating is not None:
+            self._beating.cancel()
         for worker in self.workers:
             if worker.channel is not None:
                 worker.channel.close()
@@ -237,11 +237,6 @@ class Attempt:
 
     def _reachable(self) -> list[Any]:
         return [w for w in self.workers if w.channel is not None and not w.is_over]
-
-    def _keep(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _beat(self) -> None:
         while True:

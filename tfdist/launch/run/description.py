@@ -50,12 +50,7 @@ def description(
 
 
 def topology_text(plan: Plan, width: int) -> str:
-    """Returns the topology table, and below it the hosts, devices, cores, threads and GPUs.
-
-    Args:
-      plan: The plan of the run.
-      width: The number of columns of the terminal.
-    """
+    """Returns the topology table, and below it the hosts, devices, cores, threads and GPUs."""
     return "\n".join([topology_table(plan, width), *_notes(plan)])
 
 

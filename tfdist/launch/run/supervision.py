@@ -95,13 +95,7 @@ class _End:
 
 
 class Supervision:
-    """A run with all its restarts.
-
-    Args:
-      options: The options of the run.
-      log_dir: The folder of the log files.
-      terminal: The terminal for the output.
-    """
+    """A run with all its restarts."""
 
     def __init__(self, options: RunOptions, log_dir: Path, terminal: Terminal) -> None:
         self._options = options

@@ -16,19 +16,20 @@ from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.worker_state import WorkerState
 from tfdist.process.exit_codes import (
     BAD_CONFIGURATION,
+    CANNOT_RUN,
     LOST_WORKER,
     NO_SPACE,
+    NOT_FOUND,
     PORT_TAKEN,
-    SAVED_AND_STOPPED,
+    STOP_CODES,
+    TOOK_TOO_LONG,
+    shell_code,
 )
 
-_STOP_CODES = tuple(SAVED_AND_STOPPED.values())
 # A worker notices the loss of another one earlier than the launcher does. The launcher waits this
 # long for the cause.
 _PATIENCE_S = SILENCE_S + 5.0
 _NEWS_S = 0.8  # the wait for news of an earlier failure
-
-_NOT_FOUND = (126, 127)  # a shell's codes for commands that it cannot run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,36 +72,31 @@ def judge(
     )
 
 
-def exit_code_of(code: int) -> int:
-    """Returns the exit code that a shell would report: 128 + n for the signal n."""
-    return code if code >= 0 else 128 - code
-
-
 def _failed_by_itself(workers: Sequence[WorkerState], now_s: float) -> Verdict | None:
     found: list[tuple[float, WorkerState, Verdict]] = []
     for worker in workers:
         if worker.ended_s is not None and worker.code is not None:
-            if worker.code not in (0, LOST_WORKER, *_STOP_CODES):
+            if worker.code not in (0, LOST_WORKER, *STOP_CODES):
                 kind: FailureKind = "exited" if worker.code > 0 else "signal"
-                verdict = Verdict(exit_code=exit_code_of(worker.code), blamed=worker, kind=kind)
+                verdict = Verdict(exit_code=shell_code(worker.code), blamed=worker, kind=kind)
                 found.append((worker.ended_s, worker, verdict))
         elif worker.lost_s is not None and worker.absence_s:
             detail = (
                 f"the launcher was suspended for {worker.absence_s:.0f} s, and its machine did not "
                 "answer: the agents took it for lost, and have stopped the workers"
             )
-            found.append((worker.lost_s, worker, Verdict(exit_code=_SILENT, detail=detail)))
+            found.append((worker.lost_s, worker, Verdict(exit_code=TOOK_TOO_LONG, detail=detail)))
         elif worker.lost_s is not None:
             detail = "the process that kept it is gone"
-            verdict = Verdict(exit_code=_SILENT, blamed=worker, kind="silent", detail=detail)
+            verdict = Verdict(exit_code=TOOK_TOO_LONG, blamed=worker, kind="silent", detail=detail)
             found.append((worker.lost_s, worker, verdict))
         elif worker.orphaned_s is not None:
             detail = "what had started it, mpirun, has ended before it"
-            verdict = Verdict(exit_code=_SILENT, blamed=worker, kind="silent", detail=detail)
+            verdict = Verdict(exit_code=TOOK_TOO_LONG, blamed=worker, kind="silent", detail=detail)
             found.append((worker.orphaned_s, worker, verdict))
         elif worker.heard_s is not None and now_s - worker.heard_s > SILENCE_S:
             detail = f"nothing was heard of it for {now_s - worker.heard_s:.0f} s"
-            verdict = Verdict(exit_code=_SILENT, blamed=worker, kind="silent", detail=detail)
+            verdict = Verdict(exit_code=TOOK_TOO_LONG, blamed=worker, kind="silent", detail=detail)
             # The failure counts from its last message, not from the moment it was noticed.
             found.append((worker.heard_s, worker, verdict))
     if not found:
@@ -109,10 +105,6 @@ def _failed_by_itself(workers: Sequence[WorkerState], now_s: float) -> Verdict |
     # A message about an earlier failure may still arrive.
     is_open = any(worker.code is None and not worker.is_over for worker in workers)
     return None if is_open and now_s - failed_s < _NEWS_S else verdict
-
-
-_SILENT = 124  # the exit code of `timeout` for a command that took too long
-_STALLED = 124
 
 
 def _stalled(
@@ -144,7 +136,7 @@ def _stalled(
     detail += (
         "process state: stopped (SIGSTOP)" if blamed.is_stopped else f"last seen {_doing(blamed)}"
     )
-    return Verdict(exit_code=_STALLED, blamed=blamed, kind="stalled", detail=detail)
+    return Verdict(exit_code=TOOK_TOO_LONG, blamed=blamed, kind="stalled", detail=detail)
 
 
 def _quiet_s(worker: WorkerState, now_s: float) -> float:
@@ -200,7 +192,7 @@ def _lost_another(workers: Sequence[WorkerState], now_s: float) -> Verdict | Non
     left = [
         worker
         for worker in workers
-        if worker.code in (_STOP_CODES if is_done else (0, *_STOP_CODES))
+        if worker.code in (STOP_CODES if is_done else (0, *STOP_CODES))
         and (worker.ended_s or 0.0) <= lost_s
     ]
     if left:
@@ -214,7 +206,7 @@ def _lost_another(workers: Sequence[WorkerState], now_s: float) -> Verdict | Non
 
 def _ended(workers: Sequence[WorkerState], now_s: float, grace_s: float) -> Verdict | None:
     codes = [worker.code for worker in workers]
-    asked = [worker for worker in workers if worker.code in _STOP_CODES]
+    asked = [worker for worker in workers if worker.code in STOP_CODES]
     if None not in codes:
         return Verdict(exit_code=asked[0].code or 0 if asked else 0)
     if not asked:
@@ -231,14 +223,8 @@ def _ended(workers: Sequence[WorkerState], now_s: float, grace_s: float) -> Verd
 
 
 def why_no_restart(failure: Failure, restarts: int, max_restarts: int) -> str | None:
-    """Returns why the workers are not started again, or None if they are.
-
-    Args:
-      failure: The first failure.
-      restarts: The number of restarts so far.
-      max_restarts: The largest number of restarts allowed.
-    """
-    if failure.kind == "exited" and failure.code in (BAD_CONFIGURATION, *_NOT_FOUND):
+    """Returns why the workers are not started again, or None if they are."""
+    if failure.kind == "exited" and failure.code in (BAD_CONFIGURATION, CANNOT_RUN, NOT_FOUND):
         return "the configuration is bad, and would be so again"
     if failure.kind == "exited" and failure.code == NO_SPACE:
         return "there is no room for a checkpoint, and would be none again"

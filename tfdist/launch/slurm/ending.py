@@ -12,10 +12,8 @@ from pathlib import Path
 from tfdist.launch.failures import Failure, FailureKind
 from tfdist.launch.screen.failure_box import log_tail
 from tfdist.launch.slurm.worker import JobFiles, Record
-from tfdist.process.exit_codes import LOST_WORKER, SAVED_AND_STOPPED
+from tfdist.process.exit_codes import LOST_WORKER, STOP_CODES, TOOK_TOO_LONG, shell_code
 
-_STOP_CODES = tuple(SAVED_AND_STOPPED.values())
-_SILENT = 124  # As in `tfdist run`.
 _LOST_A_DAEMON = 205  # The exit code of mpirun if it can no longer reach a node.
 # Time without a new record after which a lost worker is given up. The workers that lost it have
 # all exited by then.
@@ -92,13 +90,15 @@ def ending(
     if by_itself and step_code != _LOST_A_DAEMON:
         worker, record = by_itself[0]
         kind: FailureKind = "exited" if (record.code or 0) > 0 else "signal"
-        return Ending(exit_code=_shell_code(record), worker=worker, kind=kind)
+        return Ending(exit_code=shell_code(record.code or 0), worker=worker, kind=kind)
     if unreachable and failed:
         detail = "its node does not answer"
-        return Ending(exit_code=_SILENT, worker=min(unreachable), kind="silent", detail=detail)
+        return Ending(
+            exit_code=TOOK_TOO_LONG, worker=min(unreachable), kind="silent", detail=detail
+        )
     if silent and step_code != 0:
         detail = "nothing more was heard of it"
-        return Ending(exit_code=_SILENT, worker=silent[0], kind="silent", detail=detail)
+        return Ending(exit_code=TOOK_TOO_LONG, worker=silent[0], kind="silent", detail=detail)
     if step_code == _LOST_A_DAEMON:
         return Ending(exit_code=LOST_WORKER)
     if failed:
@@ -107,9 +107,9 @@ def ending(
         if early:
             detail = f"worker {worker} still needed it"
             return Ending(exit_code=1, worker=early[0], kind="ended early", detail=detail)
-        return Ending(exit_code=_shell_code(record), worker=worker)
-    asked = [record for _, record in in_order if record.code in _STOP_CODES]
-    return Ending(exit_code=_shell_code(asked[0]) if asked else step_code)
+        return Ending(exit_code=shell_code(record.code or 0), worker=worker)
+    asked = [record for _, record in in_order if record.code in STOP_CODES]
+    return Ending(exit_code=shell_code(asked[0].code or 0) if asked else step_code)
 
 
 def failure_of(end: Ending, records: Mapping[int, Record], files: JobFiles) -> Failure | None:
@@ -150,7 +150,7 @@ def stopped_after(end: Ending, records: Mapping[int, Record]) -> dict[str, bool]
 
 
 def _has_failed(record: Record) -> bool:
-    return record.code not in (None, 0, *_STOP_CODES)
+    return record.code not in (None, 0, *STOP_CODES)
 
 
 def _is_follower(record: Record, first_s: float) -> bool:
@@ -160,8 +160,3 @@ def _is_follower(record: Record, first_s: float) -> bool:
 
 def _end_s(record: Record) -> float:
     return record.ended_s if record.ended_s is not None else record.started_s
-
-
-def _shell_code(record: Record) -> int:
-    code = record.code or 0
-    return code if code >= 0 else 128 - code

@@ -31,15 +31,22 @@ from tfdist.launch.slurm.ending import (
     stopped_after,
 )
 from tfdist.launch.slurm.worker import JobFiles, Record
-from tfdist.process.exit_codes import LOST_WORKER, NEVER_AGAIN, PORT_TAKEN, SAVED_AND_STOPPED
+from tfdist.process.exit_codes import (
+    CANNOT_RUN,
+    LOST_WORKER,
+    NEVER_AGAIN,
+    NOT_FOUND,
+    PORT_TAKEN,
+    STOP_CODES,
+    shell_code,
+)
 
 _LOOK_EVERY_S = 0.5
 # Files of another node appear in a shared folder with a delay.
 _RECORDS_LIMIT_S = 5.0
 _MOST_OTHER_PORTS = 3
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-_CANNOT_START = 127  # As in a shell.
-_NEVER_AGAIN = (0, *NEVER_AGAIN, 126, _CANNOT_START, *SAVED_AND_STOPPED.values())
+_NEVER_AGAIN = (0, *NEVER_AGAIN, CANNOT_RUN, NOT_FOUND, *STOP_CODES)
 _BOX_WIDTH = 100
 # The default port of slurmd. If the cluster uses another one, a live node refuses the connection,
 # which is an answer as well.
@@ -67,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
             _say(f"all workers start again, restart {restarts} of {options.max_restarts}")
         else:
             break
-    if options.requeue and (end.exit_code in SAVED_AND_STOPPED.values() or job.has_lost_a_node):
+    if options.requeue and (end.exit_code in STOP_CODES or job.has_lost_a_node):
         _requeue(job_id)
     return end.exit_code
 
@@ -116,7 +123,7 @@ class _Job:
             )
         except OSError as error:
             _say(f"cannot start {self._command[0]}: {error.strerror or error}")
-            return Ending(exit_code=_CANNOT_START)
+            return Ending(exit_code=NOT_FOUND)
 
         def pass_on(number: int, _: object) -> None:
             self.is_asked_to_stop = True
@@ -126,7 +133,7 @@ class _Job:
             signal.signal(number, pass_on)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
         code = self._wait(process)
-        return self._ending(code if code >= 0 else 128 - code)
+        return self._ending(shell_code(code))
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         while True:
@@ -182,7 +189,7 @@ def _tell(
         console.print(failure_box(failure, aftermath, width=_BOX_WIDTH), crop=False)
     elif end.exit_code == LOST_WORKER:
         _say("a node of the job does not answer any more; mpirun names it above")
-    elif end.exit_code in SAVED_AND_STOPPED.values():
+    elif end.exit_code in STOP_CODES:
         _say("the workers were asked to stop, have saved and left")
     elif end.exit_code != 0:
         _say(f"{options.command[0]} ended with exit code {end.exit_code}; no worker has failed")

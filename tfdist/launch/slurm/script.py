@@ -15,18 +15,14 @@ from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.machine.cores_and_gpus import Machine, Share, share_environment
 from tfdist.launch.machine.mpi import mpirun_environment, mpirun_options
+from tfdist.launch.plan import default_variables
 from tfdist.launch.slurm.slurm_options import SlurmOptions
+from tfdist.process.exit_codes import INTERRUPTED
 
 # Short, because the workers have had time to save before: see --save-before-end.
 _MPIRUN_KILL_AFTER_S = 1.0
 _WIDTH = 90
-_DEFAULTS = {
-    # So that the log of a killed worker contains its last line.
-    "PYTHONUNBUFFERED": "1",
-}
-
 _AS_BYTES = "surrogateescape"  # words that are not UTF-8 stay the bytes that they are
-_INTERRUPTED = 130  # 128 + SIGINT, as in a shell.
 
 
 def batch_script(
@@ -93,7 +89,7 @@ def _variables(
     variables = {
         NUM_LOCAL_REPLICAS: str(options.replicas_per_instance),
         DEVICES_PER_REPLICA: str(options.devices_per_replica),
-        **{name: value for name, value in _DEFAULTS.items() if name not in environ},
+        **default_variables(environ),
     }
     if options.threads is not None or options.cpus_per_task is not None:
         cores = tuple(range(options.cpus_per_task or 1))
@@ -181,7 +177,7 @@ def submit(script: str, options: SlurmOptions) -> int:
             return sbatch.wait()
         except KeyboardInterrupt:
             print("tfdist slurm: the job goes on; scancel ends it", file=sys.stderr)
-            return _INTERRUPTED
+            return INTERRUPTED
 
 
 def _keep(script: str, folder: Path, job_name: str, job_id: str) -> Path:

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tfdist.launch.machine.processes import die_with_parent
-from tfdist.process.exit_codes import SAVED_AND_STOPPED
+from tfdist.process.exit_codes import NOT_FOUND, STOP_CODES, shell_code
 
 _PREFIX_VARIABLE = "TFDIST_SLURM_FILES"
 
@@ -33,7 +33,6 @@ _NOT_OURS = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCONT),
     *(signal.SIGUSR1, signal.SIGUSR2),
 )
-_CANNOT_START = 127  # As in a shell.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,15 +125,13 @@ def main(command: Sequence[str]) -> int:
             )
         except OSError as error:
             log.write(f"cannot start {command[0]}: {error.strerror or error}\n".encode())
-            files.write(worker, replace(record, ended_s=time.time(), code=_CANNOT_START))
-            return _CANNOT_START
+            files.write(worker, replace(record, ended_s=time.time(), code=NOT_FOUND))
+            return NOT_FOUND
     record = replace(record, pid=process.pid)
     files.write(worker, record)
     code = process.wait()
     files.write(worker, replace(record, ended_s=time.time(), code=code))
-    if code in SAVED_AND_STOPPED.values():
-        return 0
-    return code if code >= 0 else 128 - code
+    return 0 if code in STOP_CODES else shell_code(code)
 
 
 if __name__ == "__main__":

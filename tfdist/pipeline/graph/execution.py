@@ -263,11 +263,6 @@ def call_on_device(piece: Piece, values: Sequence[tf.Tensor], device: str) -> li
     the operations of one stage would take the cores that are meant for the other stages, at a
     higher cost. A stage with a loop or a condition needs more threads and gets them.
 
-    Args:
-      piece: The function.
-      values: Its arguments.
-      device: Name of the stage's device.
-
     Returns:
       The function's results.
     """

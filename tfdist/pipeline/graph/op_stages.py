@@ -136,12 +136,7 @@ class Traced:
         return slices
 
     def handed_on(self, needed: Sequence[Sequence[tf.Tensor]], stage: int) -> list[tf.Tensor]:
-        """Returns the tensors that a stage computes and later stages use.
-
-        Args:
-          needed: The tensors that each stage needs.
-          stage: The stage.
-        """
+        """Returns the tensors that a stage computes and later stages use."""
         found = {
             tensor.name: tensor
             for of_later in needed[stage + 1 :]

@@ -41,14 +41,7 @@ class Program:
         compute_devices: Sequence[str],
         apply: Apply | None,
     ) -> None:
-        """Builds the graph of the calls.
-
-        Args:
-          traced: The model.
-          settings: The settings of the run.
-          compute_devices: Names of this process's devices.
-          apply: Updates the weights; None in inference.
-        """
+        """Builds the graph of the calls."""
         self.traced = traced
         self.boxes: list[Box] = []
         self.devices = [

@@ -29,11 +29,7 @@ _SURVIVOR_WAITS_S = 1.0
 
 
 def end_in_time(hvd: ModuleType) -> None:
-    """Replaces Horovod's own ending at the exit of this process; a second call changes nothing.
-
-    Args:
-      hvd: Horovod, initialised.
-    """
+    """Replaces Horovod's own ending at the exit of this process; a second call changes nothing."""
     global _ending
     atexit.unregister(hvd.shutdown)
     if _ending is None:

@@ -21,7 +21,6 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -169,12 +168,7 @@ class _SignedList:
     def __enter__(self) -> _SignedList:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._session.close()
 
 

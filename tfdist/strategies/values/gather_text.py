@@ -15,9 +15,6 @@ class TextExchange:
 
     Every worker makes it before its training graph, so that the workers agree on the keys of the
     collectives even if their models differ. It works over every engine.
-
-    Args:
-      strategy: A tfdist strategy.
     """
 
     def __init__(self, strategy: WorkerStrategy) -> None:

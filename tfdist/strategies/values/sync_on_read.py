@@ -119,12 +119,7 @@ class SyncOnReadVariable(ResourceVariable):  # type: ignore[misc]
 
 
 def make_variable(devices: Sequence[str], arguments: dict[str, Any]) -> SyncOnReadVariable:
-    """Makes one variable per replica of this worker; all start with the value of the first.
-
-    Args:
-      devices: The device of each replica's variable.
-      arguments: The arguments of a resource variable's constructor.
-    """
+    """Makes one variable per replica of this worker; all start with the value of the first."""
     with tf.init_scope():
         with tf.device(devices[0]):
             variable = SyncOnReadVariable(**arguments)

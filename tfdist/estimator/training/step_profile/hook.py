@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
 from tfdist.estimator.training.step_profile.files import write_profile
 from tfdist.estimator.training.step_profile.records import Op, ops_of
@@ -68,7 +69,7 @@ class StepProfileHook(v1.train.SessionRunHook):  # type: ignore[misc]
                 self._sizes = collectives.gather(tf.shape(self._own), "profile_sizes")  # [workers]
                 self._all = collectives.gather(tf.identity(self._own), "profiles")  # [bytes of all]
 
-    def before_run(self, run_context: Any) -> v1.train.SessionRunArgs | None:
+    def before_run(self, run_context: SessionRunContext) -> v1.train.SessionRunArgs | None:
         self._close_step()
         if len(self._steps) == self.last_step - self.first_step + 1:
             self._write(run_context.session)
@@ -81,14 +82,14 @@ class StepProfileHook(v1.train.SessionRunHook):  # type: ignore[misc]
         options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
         return v1.train.SessionRunArgs(None, options=options)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         if self._is_traced:
             step_stats = run_values.run_metadata.step_stats
             self._ops = ops_of(step_stats)
             self._note_memory(step_stats)
             self._ended_s = time.perf_counter()
 
-    def end(self, session: Any) -> None:
+    def end(self, session: v1.Session) -> None:
         self._close_step()
         if self._steps:
             self._write(session)
@@ -121,7 +122,7 @@ class StepProfileHook(v1.train.SessionRunHook):  # type: ignore[misc]
                         now = used.allocator_bytes_in_use
                         self._memory[used.allocator_name] = max(before, now)
 
-    def _write(self, session: Any) -> None:
+    def _write(self, session: v1.Session) -> None:
         own = Worker(steps=self._steps, memory=self._memory)
         workers = [own] if self.strategy is None else self._gather(session, own)
         self._steps, self._is_written = [], True
@@ -130,7 +131,7 @@ class StepProfileHook(v1.train.SessionRunHook):  # type: ignore[misc]
             text, *_ = write_profile(profile, self.directory)
             v1.logging.info("Profile of %d worker(s): %s. %s", len(workers), text, advice(profile))
 
-    def _gather(self, session: Any, own: Worker) -> list[Worker]:
+    def _gather(self, session: v1.Session, own: Worker) -> list[Worker]:
         """Returns the profiles of all workers. A collective."""
         message = zlib.compress(json.dumps(dataclasses.asdict(own)).encode())
         feeds = {self._own: np.frombuffer(message, np.uint8).astype(np.int32)}
