@@ -104,3 +104,12 @@ def saved_steps() -> Callable[[Path | str], list[int]]:
         return sorted(int(file.stem.split("-")[1]) for file in files)
 
     return saved_steps
+
+
+@pytest.fixture(scope="session")
+def trained_pipeline(tmp_path_factory: pytest.TempPathFactory) -> tfe.Estimator:
+    """A pipeline that has been trained; others evaluate its checkpoint."""
+    from staged_model import MICRO, batches, make_estimator, make_pipelined
+
+    estimator = make_estimator(make_pipelined(), tmp_path_factory.mktemp("trained"))
+    return estimator.train(batches(MICRO))

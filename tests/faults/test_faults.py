@@ -1,6 +1,7 @@
 """Faults that really happen to a training under the launcher: who is told to have failed, and when.
 
-Times are those of a machine with nothing else to do; the limits hold on a loaded one, too.
+On two idle cores all have ended 1 to 5 s after a fault, 10 s where mpirun waits for a killed rank.
+The limits are those of a slower, busy machine; a run that does not end is stopped long after them.
 """
 
 import signal
@@ -11,10 +12,9 @@ import pytest
 
 from tfdist.testing import engine_problem
 
-# Seconds from the fault to the end of the last process; stalls: after the timeout.
-LIMIT_S = 15.0
+# Seconds from the fault, or from the stall timeout, to the end of the last process.
+LIMIT_S = 40.0
 STALL_S = 8
-AFTER_STALL_S = 5.0
 
 needs_horovod = pytest.mark.skipif(
     engine_problem("horovod") is not None, reason=str(engine_problem("horovod"))
@@ -80,8 +80,7 @@ def test_the_worker_that_failed_is_named_and_all_end_soon(
     # What was saved before is whole: a survivor may have saved once more when it was told to stop.
     assert (seen.last_step is None) == (last_step is None)
     assert last_step is None or (seen.last_step or 0) >= last_step
-    limit_s = STALL_S + AFTER_STALL_S if is_stall else LIMIT_S
-    assert seen.ended_s < limit_s, seen.output
+    assert seen.ended_s < (STALL_S if is_stall else 0.0) + LIMIT_S, seen.output
     note(fault_table, case, seen)
 
 

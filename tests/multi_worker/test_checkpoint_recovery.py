@@ -1,5 +1,6 @@
 """Recovery of all workers from the same older checkpoint if worker 0's newest is damaged."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,45 +53,63 @@ def _train(engine: str, folder: str, max_steps: int) -> dict[str, Any]:
     return {"first_step": watch.first_step, "weights": watch.weights}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.fixture(scope="module")
+def trained_before() -> dict[str, tuple[Path, Any]]:
+    """The folder and the last weights of the trainings that `trained` has made, by engine."""
+    return {}
+
+
+@pytest.fixture(params=ENGINES)
+def trained(
+    request: pytest.FixtureRequest,
+    fake_cluster: Any,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    trained_before: dict[str, tuple[Path, Any]],
+) -> tuple[str, Path, Any]:
+    """The engine, a folder with the checkpoints of steps 0, 2, 4 and 6, and the last weights."""
+    engine = request.param
+    if engine not in trained_before:
+        folder = tmp_path_factory.mktemp("whole")
+        first, _ = fake_cluster.run(_train, engine, str(folder), 6, engine=engine)
+        trained_before[engine] = folder, first["weights"]
+    folder, weights = trained_before[engine]
+    shutil.copytree(folder / "0", tmp_path / "0")
+    return engine, tmp_path, weights
+
+
 def test_all_workers_go_on_from_the_newest_whole_checkpoint_of_worker_0(
-    fake_cluster: Any, tmp_path: Path, engine: str
+    fake_cluster: Any, trained: tuple[str, Path, Any]
 ) -> None:
-    options = {"engine": engine, "num_workers": 2}
-    whole = fake_cluster.run(_train, engine, str(tmp_path / "whole"), 6, **options)
-    folder = tmp_path / "damaged"
-    fake_cluster.run(_train, engine, str(folder), 4, **options)
-    (folder / "0" / "model.ckpt-4.index").write_bytes(b"")
-    answers = fake_cluster.run(_train, engine, str(folder), 6, **options)
-    assert [answer["first_step"] for answer in answers] == [2, 2]
+    engine, folder, weights = trained
+    (folder / "0" / "model.ckpt-6.index").write_bytes(b"")
+    answers = fake_cluster.run(_train, engine, str(folder), 6, engine=engine)
+    assert [answer["first_step"] for answer in answers] == [4, 4]
     for answer in answers:
-        np.testing.assert_array_equal(answer["weights"], whole[0]["weights"])
-    assert (folder / "0" / "damaged-model.ckpt-4.index").exists()
+        np.testing.assert_array_equal(answer["weights"], weights)
+    assert (folder / "0" / "damaged-model.ckpt-6.index").exists()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_every_worker_ends_with_the_list_where_none_is_whole(
-    fake_cluster: Any, tmp_path: Path, engine: str
+    fake_cluster: Any, trained: tuple[str, Path, Any]
 ) -> None:
-    options = {"engine": engine, "num_workers": 2}
-    fake_cluster.run(_train, engine, str(tmp_path), 2, **options)
-    for step in (0, 2):
-        (tmp_path / "0" / f"model.ckpt-{step}.index").write_bytes(b"")
+    engine, folder, _ = trained
+    names = [f"model.ckpt-{step}.index" for step in (6, 4, 2, 0)]
+    for name in names:
+        (folder / "0" / name).write_bytes(b"")
+    damaged = "; ".join(f"{name} is empty" for name in names)
     expected = (
-        f"CheckpointDamagedError: No checkpoint in {tmp_path}/0 is whole (model.ckpt-2.index is "
-        "empty; model.ckpt-0.index is empty). Copy a whole one there, or use another model_dir to "
-        "begin at step 0."
+        f"CheckpointDamagedError: No checkpoint in {folder}/0 is whole ({damaged}). Copy a whole "
+        "one there, or use another model_dir to begin at step 0."
     )
-    answers = fake_cluster.run(_train, engine, str(tmp_path), 4, **options)
+    answers = fake_cluster.run(_train, engine, str(folder), 8, engine=engine)
     assert answers == [{"error": expected}, {"error": expected}]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_all_workers_go_on_where_the_file_checkpoint_is_lost(
-    fake_cluster: Any, tmp_path: Path, engine: str
+    fake_cluster: Any, trained: tuple[str, Path, Any]
 ) -> None:
-    options = {"engine": engine, "num_workers": 2}
-    fake_cluster.run(_train, engine, str(tmp_path), 3, **options)
-    (tmp_path / "0" / "checkpoint").write_bytes(b"")
-    answers = fake_cluster.run(_train, engine, str(tmp_path), 4, **options)
-    assert [answer["first_step"] for answer in answers] == [3, 3]
+    engine, folder, _ = trained
+    (folder / "0" / "checkpoint").write_bytes(b"")
+    answers = fake_cluster.run(_train, engine, str(folder), 7, engine=engine)
+    assert [answer["first_step"] for answer in answers] == [6, 6]

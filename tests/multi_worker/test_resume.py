@@ -70,16 +70,37 @@ def _train(
     return {"first_step": watch.first_step, "values": watch.values}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.fixture(scope="module")
+def trained_before() -> dict[str, tuple[str, Path, list[dict[str, Any]]]]:
+    """What `undisturbed` has found so far, by engine."""
+    return {}
+
+
+@pytest.fixture(params=ENGINES)
+def undisturbed(
+    request: pytest.FixtureRequest,
+    fake_cluster: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+    trained_before: dict[str, tuple[str, Path, list[dict[str, Any]]]],
+) -> tuple[str, Path, list[dict[str, Any]]]:
+    """The engine, the folder and each worker's result of a training that was not interrupted."""
+    engine = request.param
+    if engine not in trained_before:
+        folder = tmp_path_factory.mktemp("undisturbed")
+        workers = fake_cluster.run(_train, engine, str(folder), engine=engine)
+        trained_before[engine] = engine, folder, workers
+    return trained_before[engine]
+
+
 def test_a_killed_run_goes_on_from_its_last_checkpoint_as_if_nothing_had_happened(
-    fake_cluster: Any, tmp_path: Path, engine: str
+    fake_cluster: Any, undisturbed: Any, tmp_path: Path
 ) -> None:
-    undisturbed = fake_cluster.run(_train, engine, str(tmp_path / "undisturbed"), engine=engine)
+    engine, _, workers = undisturbed
     with pytest.raises(WorkerFailedError, match="SIGKILL"):
         fake_cluster.run(_train, engine, str(tmp_path / "killed"), engine=engine, die_after=14)
     resumed = fake_cluster.run(_train, engine, str(tmp_path / "killed"), engine=engine)
     assert [worker["first_step"] for worker in resumed] == [12, 12]
-    for before, after in zip(undisturbed, resumed, strict=True):
+    for before, after in zip(workers, resumed, strict=True):
         for name, value in before["values"].items():
             # Each worker's own batch-norm statistics were combined at the checkpoints.
             np.testing.assert_allclose(value, after["values"][name], atol=1e-6, err_msg=name)
@@ -96,26 +117,20 @@ def test_training_twice_in_one_process_goes_on(
     assert first_steps == [[0, 8], [0, 8]]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_only_worker_0_writes_checkpoints_and_events(
-    fake_cluster: Any, tmp_path: Path, engine: str
-) -> None:
-    fake_cluster.run(_train, engine, str(tmp_path), engine=engine)
-    written = {path.name for path in (tmp_path / "worker-0").iterdir()}
+def test_only_worker_0_writes_checkpoints_and_events(undisturbed: Any) -> None:
+    _, folder, _ = undisturbed
+    written = {path.name for path in (folder / "worker-0").iterdir()}
     assert {"checkpoint", "graph.pbtxt", "model.ckpt-0.index", "model.ckpt-20.index"} <= written
     assert any(name.startswith("events.out.tfevents") for name in written)
-    others = tmp_path / "worker-1"
+    others = folder / "worker-1"
     assert not others.exists() or not list(others.iterdir())
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_worker_0_saves_the_mean_of_all_workers_batch_norm_statistics(
-    fake_cluster: Any, tmp_path: Path, engine: str
-) -> None:
+def test_worker_0_saves_the_mean_of_all_workers_batch_norm_statistics(undisturbed: Any) -> None:
     import tensorflow as tf
 
-    workers = fake_cluster.run(_train, engine, str(tmp_path), engine=engine)
-    checkpoint = tf.train.latest_checkpoint(str(tmp_path / "worker-0"))
+    _, folder, workers = undisturbed
+    checkpoint = tf.train.latest_checkpoint(str(folder / "worker-0"))
     saved = tf.train.load_variable(checkpoint, "batch_normalization/moving_mean")
     own = [worker["values"]["batch_normalization/moving_mean"] for worker in workers]
     np.testing.assert_allclose(saved, np.mean(own, axis=0), atol=1e-6)

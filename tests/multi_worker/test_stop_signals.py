@@ -10,6 +10,7 @@ import pytest
 from tfdist.testing import WorkerFailedError
 
 ENGINES = ["grpc", "horovod"]
+END_LIMIT_S = 30.0  # Less than a second on an idle core; a peer is waited for far longer.
 
 
 @pytest.fixture(scope="session")
@@ -176,4 +177,4 @@ def test_sigterm_ends_a_worker_that_waits_for_a_peer(fake_cluster: Any, train_br
         raise AssertionError("not ended")
 
     took_s, _ = fake_cluster.run(wait_alone)
-    assert took_s < 1.0
+    assert took_s < END_LIMIT_S

@@ -19,7 +19,7 @@ _SET_BY_IMPORTS = {  # of TensorFlow, and of tfdist.estimator
     "TPU_ML_PLATFORM_VERSION",
 }
 _SET_BY_PYTEST = {"PYTEST_CURRENT_TEST"}
-_END_LIMIT_S = 5.0
+_END_LIMIT_S = 20.0
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,8 @@ from tfdist.testing.run import wait_until
 _FOLDER = Path(__file__).parent
 _REPOSITORY = _FOLDER.parents[1]
 _NAMES = ("tfd1", "tfd2", "tfd3")
-_END_LIMIT_S = 5.0
-_START_LIMIT_S = 10.0
+_END_LIMIT_S = 20.0
+_START_LIMIT_S = 40.0
 # Variables that would make a process on a host a part of the run around the tests.
 _MEMBERSHIP = (*OF_ONE_RUN, "TFDIST_", "SLURM_", "SBATCH_", "SRUN_", "OMPI_", "HOROVOD_")
 _DEFAULTS = {

@@ -24,7 +24,7 @@ HOLD = """
 hostname "$0" && mount --bind "$1" /etc/hosts && mount -t tmpfs tmpfs /dev/shm &&
     ip link set lo up && echo ready && exec cat
 """
-_END_LIMIT_S = 10.0
+_END_LIMIT_S = 20.0
 
 
 def hold(name: str, hosts_file: Path) -> "subprocess.Popen[str]":

@@ -21,7 +21,9 @@ from tfdist.testing.run import wait_until
 _SUBNET = "10.77.0.0/24"
 _PORT = 4000
 _LIMIT_S = 120.0
-_CUT_LIMIT_S = 18.0  # An end that closes the session of a host that is gone takes 5 s more.
+# On two idle cores 6 s, and 11 where the session of a host that is gone is closed; TCP alone takes
+# minutes.
+_CUT_LIMIT_S = 40.0
 needs_horovod = pytest.mark.skipif(horovod_problem() is not None, reason=str(horovod_problem()))
 
 

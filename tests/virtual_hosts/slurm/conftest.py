@@ -15,7 +15,7 @@ import pytest
 from tfdist.testing.run import wait_until
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
-_START_LIMIT_S = 30.0
+_START_LIMIT_S = 90.0
 _STOP_LIMIT_S = 5.0
 _LEAVING_LIMIT_S = 5.0
 # Slurm's default is 300. A job must end long before.
