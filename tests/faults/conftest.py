@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tfdist.launch.machine.mpi import find_mpirun, mpirun_environment
 from tfdist.testing.run import wait_until
 
 TRAINING = Path(__file__).with_name("training.py")
@@ -41,6 +42,12 @@ class Seen:
         return match[1] if match else ""
 
     @property
+    def rank(self) -> str:
+        """The rank that has failed, as mpirun tells it."""
+        match = re.search(r"process rank (\d+) |Process name: \[\[\d+,1\],(\d+)\]", self.output)
+        return (match[1] or match[2]) if match else ""
+
+    @property
     def how(self) -> str:
         lines = re.findall(r"^│ how +(.*?) *│\n(?:│ {8,}(\S.*?) *│\n)?", self.output, re.MULTILINE)
         return " ".join(part for part in lines[-1] if part) if lines else ""
@@ -55,7 +62,7 @@ def _descendants(pid: int) -> list[psutil.Process]:
 
 @pytest.fixture
 def run_to_fault(tmp_path: Path) -> Callable[..., Seen]:
-    """Starts the training under the launcher, and waits until nothing of it is left."""
+    """Starts the training, under the launcher or mpirun, and waits until nothing of it is left."""
 
     def run(
         *,
@@ -70,7 +77,8 @@ def run_to_fault(tmp_path: Path) -> Callable[..., Seen]:
         model_dir, output = tmp_path / "model", tmp_path / "output"
         note = Path(f"{model_dir}.fault")
         launched = ("--engine", engine, "--num-instances", str(num_workers), *options)
-        launcher = _launch(launched, (str(model_dir), fault, moment, str(worker)), output)
+        command = _mpirun(num_workers) if engine == "mpirun" else _tfdist_run(launched)
+        launcher = _start(command, (str(model_dir), fault, moment, str(worker)), output)
         try:
             started = wait_until(
                 lambda: _has_come(note, output, to_launcher) or launcher.poll() is not None, 150
@@ -94,18 +102,32 @@ def run_to_fault(tmp_path: Path) -> Callable[..., Seen]:
     return run
 
 
-def _launch(
-    options: Sequence[str], arguments: Sequence[str], output: Path
+def _tfdist_run(options: Sequence[str]) -> list[str]:
+    shown = ("--progress", "none", "--print-topology", "no")
+    return [sys.executable, "-m", "tfdist", "run", *shown, *options, "--"]
+
+
+def _mpirun(num_workers: int) -> list[str]:
+    """Returns the command that docs/horovod.md shows."""
+    mpirun = find_mpirun()
+    assert mpirun is not None
+    return [mpirun, "-np", str(num_workers), "-H", f"localhost:{num_workers}", sys.executable]
+
+
+def _start(
+    command: Sequence[str], arguments: Sequence[str], output: Path
 ) -> subprocess.Popen[bytes]:
-    """Starts the launcher with the training and its arguments; both print to the file `output`."""
-    command = [
-        *(sys.executable, "-m", "tfdist", "run", "--progress", "none", "--print-topology", "no"),
-        *(*options, "--", str(TRAINING), *arguments),
-    ]
+    """Starts a launcher with the training and its arguments; both print to the file `output`."""
     environment = {**os.environ, "COLUMNS": "100", "TF_USE_LEGACY_KERAS": "1"}
+    if command[0] != sys.executable:
+        environment = mpirun_environment(command[0], environment)
     with output.open("wb") as file:
         return subprocess.Popen(
-            command, stdout=file, stderr=subprocess.STDOUT, cwd=output.parent, env=environment
+            [*command, str(TRAINING), *arguments],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            cwd=output.parent,
+            env=environment,
         )
 
 

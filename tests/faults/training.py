@@ -21,7 +21,7 @@ SAVE_STEPS = 10
 MIDDLE = 35
 
 model_dir, fault, moment, worker = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-index = int(os.environ.get("TFDIST_INSTANCE_INDEX", "0"))
+index = int(os.environ.get("TFDIST_INSTANCE_INDEX", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))
 is_victim = index == worker and os.environ.get("TFDIST_RESTART_COUNT", "0") == "0"
 note = Path(f"{model_dir}.fault")
 
@@ -90,6 +90,8 @@ def input_fn(input_context: Any = None) -> Any:
 
 
 def model_fn(features: Any, labels: Any, mode: str) -> Any:
+    if moment == "model":
+        suffer()
     weights = v1.get_variable("weights", [1, 5_000], initializer=v1.zeros_initializer())
     loss = tf.reduce_mean(tf.square(tf.matmul(features, weights) - 1.0))
     optimizer = v1.train.MomentumOptimizer(0.001, 0.9)

@@ -96,13 +96,15 @@ def test_a_worker_that_ends_early_ends_first_and_the_other_blames_it(
     assert ends[1].time_s <= ends[0].time_s
     (line,) = (line for line in lines if line.startswith("WorkerLostError: "))
     assert "Traceback (most recent call last):" not in lines
-    # Horovod's error does not name the worker; the watch of the processes, if it is first, does.
+    # Horovod's error does not name the worker; the connections do, if its process ends in time.
     who = {
         "grpc": ("worker 1 (127.0.0.1:",),
         "horovod": ("another worker while training: Horovod", "worker 1 ("),
     }
     assert line.startswith(tuple(f"WorkerLostError: Lost {one}" for one in who[engine]))
     if way == "error":
+        assert "Lost worker 1 (" in line
+        assert "its training has failed: ArithmeticError: of the hook." in line
         assert leaver.stderr().rstrip().endswith("ArithmeticError: of the hook")
 
 

@@ -280,9 +280,3 @@ def check_weights(
         assert found[0] == pytest.approx(expected, rel=0, abs=1e-6)
 
     return check
-
-
-@pytest.fixture(scope="session")
-def within() -> Callable[[float], float]:
-    """Makes a limit longer where more processes want to run than this machine has cores."""
-    return lambda limit_s: limit_s * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

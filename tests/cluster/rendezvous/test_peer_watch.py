@@ -134,12 +134,12 @@ from tfdist.cluster import PeerWatch
 from tfdist.cluster.rendezvous import peer_watch
 from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.cluster.rendezvous.protocol import Member
-peer_watch._NEWS_DELAY_S, peer_watch._GRACE_S, peer_watch._LEAVING_S = 0.02, 0.1, 0.1
+peer_watch._NEWS_DELAY_S, peer_watch._GRACE_S, peer_watch._LEAVING_S = {delays}
 with socket.create_server(("127.0.0.1", 0)) as listener:
     other = socket.create_connection(listener.getsockname())
     connection, _ = listener.accept()
 members = [Member(name=f"worker {{i}}", address=f"host{{i}}:1") for i in range(2)]
-with PeerWatch(Membership(members, 0, {{1: connection}})) as watch:
+with PeerWatch(Membership(members, 0, {{1: connection}}), leaving_s={leaving_s}) as watch:
     watch.start({interrupt})
     other.close()
     threading.Event().wait(60.0)
@@ -149,8 +149,16 @@ with PeerWatch(Membership(members, 0, {{1: connection}})) as watch:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("interrupt", ["None", "threading.Event().wait"])
-def test_a_process_that_nothing_interrupts_is_ended_with_the_same_line(interrupt: str) -> None:
-    command = [sys.executable, "-c", _WAIT_IN_VAIN.format(interrupt=interrupt)]
+@pytest.mark.parametrize(
+    ("delays", "leaving_s"),
+    [((0.02, 0.1, 0.1), None), ((0.02, 600.0, 600.0), 0.1)],
+    ids=["the usual time", "a time of its own"],
+)
+def test_a_process_that_nothing_interrupts_is_ended_with_the_same_line(
+    interrupt: str, delays: tuple[float, float, float], leaving_s: float | None
+) -> None:
+    program = _WAIT_IN_VAIN.format(interrupt=interrupt, delays=delays, leaving_s=leaving_s)
+    command = [sys.executable, "-c", program]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=50)
     assert (ended.returncode, ended.stdout) == (LOST_WORKER, "")
     assert ended.stderr == f"WorkerLostError: {LINE}\n"

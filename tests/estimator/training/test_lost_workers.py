@@ -1,5 +1,7 @@
 """Messages for the user when another worker is gone."""
 
+import socket
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +9,9 @@ import tensorflow as tf
 
 import tfdist.estimator as tfe
 from tfdist.cluster import Cluster
+from tfdist.cluster.rendezvous.membership import Membership
+from tfdist.cluster.rendezvous.peer_state import PeerState, encode_states
+from tfdist.cluster.rendezvous.protocol import Member
 from tfdist.estimator.training.lost_workers import lost_workers_named
 
 OVER_GRPC = SimpleNamespace(
@@ -49,6 +54,28 @@ def test_an_error_about_another_worker_names_it_and_the_cause(
     with pytest.raises(tfe.WorkerLostError) as caught, lost_workers_named(strategy):
         raise kind(None, None, message)
     assert str(caught.value) == f"Lost {expected} See its output for the cause."
+
+
+@pytest.mark.parametrize("failure", ["KeyError: 'age'", ""])
+def test_the_connections_name_the_worker_where_the_error_does_not(failure: str) -> None:
+    members = [Member(name=f"worker {i}", address=f"host{i}") for i in range(2)]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        other = socket.create_connection(listener.getsockname())
+        own = Membership(members, 0, {1: listener.accept()[0]})
+    ends = threading.Timer(0.1, other.close)
+    if failure:
+        other.sendall(encode_states({1: PeerState(failure=failure)}))
+    else:
+        ends.start()
+    try:
+        with pytest.raises(tfe.WorkerLostError) as caught, lost_workers_named(OVER_MPI, own):
+            raise tf.errors.UnknownError(None, None, "Horovod has been shut down.")
+    finally:
+        own.close()
+        other.close()
+    why = f"its training has failed: {failure}" if failure else "its process has ended"
+    line = f"Lost worker 1 (host1) while training: {why}. See its output for the cause."
+    assert str(caught.value) == line
 
 
 def test_a_workers_own_errors_stay_as_they_are() -> None:

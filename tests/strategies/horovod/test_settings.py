@@ -20,6 +20,7 @@ DEFAULTS = {
     "HOROVOD_FUSION_THRESHOLD": "1048576",
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_btl_tcp_flags": "send",
+    "OMPI_MCA_btl": "^ofi",
     "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
     "OMPI_MCA_coll_tuned_dynamic_rules_filename": RULES,
 }

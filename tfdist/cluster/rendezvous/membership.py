@@ -149,6 +149,12 @@ class Membership:
             while self._late():
                 self._changed.wait(_BEAT_S)
 
+    def find_loss(self, limit_s: float) -> Loss | None:
+        """Returns a worker that takes no part any more; waits up to `limit_s` for news of one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._first_loss() is not None, limit_s)
+            return self._first_loss()
+
     def states(self) -> dict[int, PeerState]:
         """Returns the states of the other workers, by their index."""
         now = time.monotonic()
@@ -229,8 +235,7 @@ class Membership:
             if state.lost and self.own != 0:
                 self._lose(index, state.lost)
             elif state.failure:
-                why = f"its training has failed: {state.failure}"
-                self._tell(self._loss(index, why, is_failure=True))
+                self._tell(self._failed(index, state.failure))
 
     def _lose(self, index: int, why: str) -> None:
         with self._changed:
@@ -241,6 +246,17 @@ class Membership:
         if self.own == 0:
             self._send_states()  # First: this process may end because of it.
         self._tell(self._loss(index, why))
+
+    def _first_loss(self) -> Loss | None:
+        for index, state in self._states.items():
+            if state.failure:  # It says more, if its process has ended as well.
+                return self._failed(index, state.failure)
+            if state.lost:
+                return self._loss(index, state.lost)
+        return None
+
+    def _failed(self, index: int, failure: str) -> Loss:
+        return self._loss(index, f"its training has failed: {failure}", is_failure=True)
 
     def _loss(self, index: int, why: str, *, is_failure: bool = False) -> Loss:
         line = f"Lost {self.members[index]} while training: {why}. See its output for the cause."

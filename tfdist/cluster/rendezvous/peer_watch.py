@@ -40,17 +40,23 @@ class PeerWatch:
     Args:
       membership: This worker's connections; None watches no worker.
       among: The workers to watch, by their index; None is all. The others may end at any time.
+      leaving_s: The most seconds in which the main thread may leave the block; None is 5.
 
     Attributes:
       interrupt: Makes the main thread's wait raise; None while that is impossible.
     """
 
     def __init__(
-        self, membership: Membership | None = None, among: Collection[int] | None = None
+        self,
+        membership: Membership | None = None,
+        among: Collection[int] | None = None,
+        *,
+        leaving_s: float | None = None,
     ) -> None:
         self.interrupt: Callable[[], None] | None = None
         self.membership = membership
         self._among = among
+        self._leaving_s = _LEAVING_S if leaving_s is None else leaving_s
         self._lost = ""
         self._is_busy = threading.Lock()
         self._is_over = threading.Event()
@@ -92,11 +98,11 @@ class PeerWatch:
             return
         self._lost = loss.line
         if self.interrupt is None:
-            self._is_over.wait(_GRACE_S)
+            self._is_over.wait(min(_GRACE_S, self._leaving_s))
         if self.interrupt is not None:
             interrupting = threading.Thread(target=self.interrupt, daemon=True)
             interrupting.start()
-            if self._is_over.wait(_LEAVING_S):
+            if self._is_over.wait(self._leaving_s):
                 interrupting.join()
         if not self._is_over.is_set():
             end_now(f"{WorkerLostError.__name__}: {self._lost}", LOST_WORKER)

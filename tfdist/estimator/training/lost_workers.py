@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task, WorkerLostError
+from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.strategies.worker_strategy import WorkerStrategy
 
 _ALWAYS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
@@ -18,26 +19,40 @@ _REMOTE = re.compile(
     r"^(?P<why>.*)\n.* remote target /job:(?P<job>\w+)/replica:0/task:(?P<i>\d+)", re.M
 )
 
+# Horovod's error comes before the news that the process of the lost worker has ended.
+_NEWS_LIMIT_S = 2.0
+
 _NOISE = re.compile(r"^(?:Collective ops is aborted by: |\[_Derived_\]|recvmsg:)+")
 
 
 @contextmanager
-def lost_workers_named(strategy: WorkerStrategy | None) -> Iterator[None]:
-    """Turns TensorFlow's errors about other workers into a `WorkerLostError`."""
+def lost_workers_named(
+    strategy: WorkerStrategy | None, membership: Membership | None = None
+) -> Iterator[None]:
+    """Turns TensorFlow's errors about other workers into a `WorkerLostError`.
+
+    Args:
+      strategy: A tfdist strategy.
+      membership: The connections to the other workers. They name the lost one where the error does
+        not, as over Horovod.
+    """
     try:
         yield
     except tf.errors.OpError as error:
         if not isinstance(error, _ALWAYS) and not any(sign in error.message for sign in _SIGNS):
             raise
-        who, why = _read(error.message, getattr(strategy, "cluster", None))
+        match = _REMOTE.search(error.message)
+        loss = membership.find_loss(_NEWS_LIMIT_S) if match is None and membership else None
+        if loss is not None:
+            raise WorkerLostError(loss.line) from error
+        who, why = _read(error.message, match, getattr(strategy, "cluster", None))
         raise WorkerLostError(
             f"Lost {who} while training: {why}. See its output for the cause."
         ) from error
 
 
-def _read(message: str, cluster: Cluster | None) -> tuple[str, str]:
+def _read(message: str, match: re.Match[str] | None, cluster: Cluster | None) -> tuple[str, str]:
     """Returns the name of the lost worker and TensorFlow's description of the loss."""
-    match = _REMOTE.search(message)
     if match is None or cluster is None:
         lines = [line.strip() for line in message.splitlines() if line.strip()]
         # The first of Horovod's sentences; the others explain shutdowns in general.

@@ -85,7 +85,7 @@ class OtherWorkers(Peers):
         """
         call = self._call
         own = {"found": asdict(call.found), "limit": (call.steps, call.max_steps)}
-        with lost_workers_named(self._strategy):
+        with lost_workers_named(self._strategy, self._watch.membership):
             shared = [json.loads(text) for text in self._share_checkpoint(json.dumps(own))]
         check_limits([one["limit"] for one in shared])
         self._found = FoundCheckpoint(**shared[0]["found"])
@@ -207,7 +207,7 @@ class OtherWorkers(Peers):
         membership.calls = self._signals.calls
         membership.set_failure("")
         try:
-            with lost_workers_named(self._strategy), self._watch:
+            with lost_workers_named(self._strategy, membership), self._watch:
                 yield
         except WorkerLostError:
             self._signals.leave_if_asked()  # The lost worker was asked to stop as well.

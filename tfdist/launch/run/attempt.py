@@ -35,13 +35,16 @@ from tfdist.launch.run.listener import Listener
 from tfdist.launch.run.starters import Starter
 from tfdist.launch.screen.terminal import Stream
 from tfdist.launch.worker_state import WorkerState
+from tfdist.process.exit_codes import LOST_WORKER
 from tfdist.process.progress_file import Progress
 
 # Agents kill their workers at the end of the grace period; this is the time to report it.
 _AFTER_KILL_S = 5.0
-# mpirun needs a moment to clean up after its last rank has ended. Once a rank was killed it sleeps
-# instead, for twice as long as ranks may take to save, even if all have ended.
+# mpirun needs a moment to clean up after its last rank has ended.
 _STARTER_END_S = 2.0
+# Once a rank has ended without MPI's end it sleeps instead, for twice as long as ranks may take to
+# save, even if all have ended.
+_SLEEPING_STARTER_END_S = 0.2
 # The guardians of killed agents need some milliseconds.
 _GUARDIANS_END_S = 3.0
 
@@ -198,15 +201,15 @@ class Attempt:
     async def close(self) -> None:
         """Ends all agents, starters and workers that still run, in any state.
 
-        Sends "bye" to each agent, gives mpirun `_STARTER_END_S` seconds if all workers are over,
-        then kills every process that is left below this one.
+        Sends "bye" to each agent, gives mpirun a moment if all workers are over, then kills every
+        process that is left below this one.
         """
         for worker in self.workers:
             if worker.channel is not None:
                 worker.channel.say("bye")
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(worker.channel.flush(), BEAT_S)
-        give_up_s = self._clock.now_s() + (_STARTER_END_S if self._all_over() else 0.0)
+        give_up_s = self._clock.now_s() + self._starters_end_s()
         while any(one.returncode is None for one in self._processes):
             if self._clock.now_s() > give_up_s:
                 break
@@ -232,8 +235,16 @@ class Attempt:
             return self._starter_log.read_text(errors="replace")
         return ""
 
-    def _all_over(self) -> bool:
-        return all(worker.is_over for worker in self.workers)
+    def _starters_end_s(self) -> float:
+        """Returns the time that the starters get to end by themselves."""
+        if not all(worker.is_over for worker in self.workers):
+            return 0.0
+        if self._plan.engine == "horovod" and any(
+            worker.code is None or worker.code < 0 or worker.code == LOST_WORKER
+            for worker in self.workers
+        ):
+            return _SLEEPING_STARTER_END_S
+        return _STARTER_END_S
 
     def _reachable(self) -> list[Any]:
         return [w for w in self.workers if w.channel is not None and not w.is_over]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import sys
 import threading
 import time
@@ -58,6 +59,10 @@ class _Ending:
             print("The other ranks have not ended: this one leaves.", file=sys.stderr, flush=True)
         elif isinstance(error, WorkerLostError):
             time.sleep(_SURVIVOR_WAITS_S)
+        if error is not None:
+            # Python ends with a search for garbage, which takes more than a second where TensorFlow
+            # has built graphs. mpirun learns of the failure, and ends the others, after it.
+            gc.freeze()
         _skip_destructors()
 
     def _wait_and_end(self) -> None:

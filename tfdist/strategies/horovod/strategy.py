@@ -32,6 +32,9 @@ from tfdist.strategies.reductions.compression import Compression, find_half, fro
 from tfdist.strategies.reductions.engine import Collectives, NoCollectives, executing_instances
 from tfdist.strategies.values.gather_text import TextExchange
 
+# Nothing interrupts a call that waits inside MPI for a lost rank: closing the session waits too. So
+# this time passes in vain, unless the main thread is in Python code.
+_LEAVING_S = 1.0
 # Horovod keeps its process sets and refuses to make one twice. All ranks together are not here.
 _PROCESS_SETS: dict[tuple[int, ...], Any] = {}
 # The connections between the ranks, made once; None where rank 0 cannot be reached.
@@ -186,7 +189,7 @@ class HorovodStrategy(BaseStrategy):
             if _membership is not None:
                 _membership.on_line = print_to_stderr
                 _membership.stall_timeout_s = read_stall_timeout()
-        return PeerWatch(_membership)
+        return PeerWatch(_membership, leaving_s=_LEAVING_S)
 
     def describe_reductions(self) -> str:
         """Describes how gradients are reduced, and the settings of Horovod and Open MPI."""
