@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.launch.machine.mpi import find_mpirun, mpirun_command, mpirun_environment
+from tfdist.strategies.horovod import settings
 from tfdist.strategies.horovod.settings import describe_settings, missing_settings
 from tfdist.strategies.reductions.buckets import describe_sizes
 from tfdist.testing import engine_problem
@@ -20,7 +21,6 @@ DEFAULTS = {
     "HOROVOD_FUSION_THRESHOLD": "1048576",
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_btl_tcp_flags": "send",
-    "OMPI_MCA_btl": "^ofi",
     "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
     "OMPI_MCA_coll_tuned_dynamic_rules_filename": RULES,
 }
@@ -34,6 +34,20 @@ def test_what_the_user_has_not_set_is_set_and_said() -> None:
     assert missing_settings({"PATH": "/bin"}) == DEFAULTS
     assert missing_settings(DEFAULTS) == {}
     assert describe_settings(DEFAULTS) == f"{SAID}, coll_tuned rings from 1 MB on"
+
+
+def test_a_transport_is_left_out_of_pypis_open_mpi_unless_the_user_configures_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "mpirun").touch()
+    (tmp_path / "share" / "openmpi").mkdir(parents=True)
+    environ = {"OPAL_PREFIX": str(tmp_path)}
+    monkeypatch.setattr(settings, "_USERS_FILE", tmp_path / "mca-params.conf")
+    assert missing_settings(environ) == {**DEFAULTS, "OMPI_MCA_btl": "^ofi"}
+    assert "OMPI_MCA_btl" not in missing_settings({**environ, "OMPI_MCA_btl": "tcp,self"})
+    (tmp_path / "mca-params.conf").touch()
+    assert missing_settings(environ) == DEFAULTS
 
 
 def test_what_the_user_has_set_is_kept_and_named() -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from tfdist.process.open_mpi import is_in_environment
+
 # The bucket size and the bucketing threshold. Horovod copies the gradients of a bucket into a
 # buffer and back; a gradient that is a message by itself is reduced in place.
 BUCKET_SIZE_BYTES = 1 << 20
@@ -27,9 +29,11 @@ _ENGINE = {
     # tensors of 1 MB over 1 Gbit/s: 297 ms instead of 547.
     "OMPI_MCA_btl_tcp_flags": "send",
 }
-# Open MPI would wait for a second at every end to close libfabric's transport for one-sided
-# messages, which Horovod does not send.
+# PyPI's Open MPI would wait for a second at every end to close libfabric's transport for one-sided
+# messages, which Horovod does not send. Another one may have transports that an administrator chose
+# in a file, which a variable would replace.
 _TRANSPORTS = {"OMPI_MCA_btl": "^ofi"}
+_USERS_FILE = Path("~/.openmpi/mca-params.conf").expanduser()
 # Rings for large tensors, Open MPI's own choice for small ones. 33 MB: 1.33 instead of 1.37.
 _TUNED = "OMPI_MCA_coll_tuned_"
 _RULES = {
@@ -44,8 +48,11 @@ def missing_settings(environ: Mapping[str, str]) -> dict[str, str]:
     The rules for Open MPI's algorithms are left out if the environment has any setting of these:
     the rules would override an algorithm that the user has chosen.
     """
-    has_tuned = any(name.startswith(_TUNED) for name in environ)
-    wanted = {**_ENGINE, **_TRANSPORTS, **({} if has_tuned else _RULES)}
+    wanted = dict(_ENGINE)
+    if is_in_environment(Path(environ.get("OPAL_PREFIX", "/"))) and not _USERS_FILE.exists():
+        wanted |= _TRANSPORTS
+    if not any(name.startswith(_TUNED) for name in environ):
+        wanted |= _RULES
     return {name: value for name, value in wanted.items() if name not in environ}
 
 
