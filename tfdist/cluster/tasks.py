@@ -223,6 +223,24 @@ def checked_count(name: str, value: Any, *, least: int = 1, more: str = "") -> i
     return value
 
 
+def read_integer(
+    environ: Mapping[str, str], name: str, least: int = 0, *, digits: int = 9, advice: str
+) -> int:
+    """Returns an environment variable's number; a ClusterError ends with `advice`.
+
+    Args:
+      environ: The environment variables; `name` is among them.
+      name: The variable.
+      least: The smallest number allowed.
+      digits: The most digits allowed.
+      advice: The last sentence of the message.
+    """
+    text = environ[name]
+    if not re.fullmatch(rf"[0-9]{{1,{digits}}}", text) or int(text) < least:
+        raise ClusterError(f"{name} is {shown(text)}, expected an integer from {least}. {advice}")
+    return int(text)
+
+
 def shown(value: Any) -> str:
     """Returns a value read from JSON as one short line of JSON."""
     text = json.dumps(value)
