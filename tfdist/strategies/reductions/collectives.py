@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -40,8 +39,7 @@ from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.buckets import Gradient, pack
 from tfdist.strategies.reductions.compression import compressed_gather, compressed_sum
 from tfdist.strategies.reductions.engine import Collectives
-
-Value: TypeAlias = "tf.Tensor | tf.IndexedSlices"
+from tfdist.strategies.reductions.slices import Value
 
 # The dtype of a sum: half-precision gradients of many workers can overflow when they are added.
 _SUMMED_AS = {
