@@ -199,9 +199,15 @@ def _check_loopback(jobs: Mapping[str, tuple[str, ...]]) -> None:
 
 def unknown_name(name: Any) -> str:
     """Returns the end of a message that refuses a task type: allowed types, and the nearest."""
-    allowed = f"{shown(name)}: allowed are {listed(TASK_TYPES)}."
-    near = difflib.get_close_matches(str(name).lower(), TASK_TYPES, n=1)
-    return f'{allowed} Did you mean "{near[0]}"?' if near else allowed
+    hint = did_you_mean(str(name), TASK_TYPES)
+    return f"{shown(name)}: allowed are {listed(TASK_TYPES)}.{hint}"
+
+
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    """Returns ' Did you mean "x"?' for a name like an allowed one, in any case, else ""."""
+    by_lower = {one.lower(): one for one in allowed}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f" Did you mean {json.dumps(by_lower[near[0]], ensure_ascii=False)}?" if near else ""
 
 
 def listed(names: Iterable[str], word: str = "and") -> str:
