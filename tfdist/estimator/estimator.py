@@ -366,18 +366,8 @@ class Estimator:
     ) -> bytes:
         """Writes a SavedModel that holds the model in several modes, with one set of variables.
 
-        Args:
-          export_dir_base: As in `export_saved_model`.
-          input_receiver_fn_map: A dict of mode to receiver function; modes with None are left out.
-          assets_extra: As in `export_saved_model`.
-          as_text: As in `export_saved_model`.
-          checkpoint_path: As in `export_saved_model`.
-
-        Returns:
-          The path of the new folder.
-
-        Raises:
-          ValueError: As in `export_saved_model`.
+        `input_receiver_fn_map` is a dict of mode to receiver function; modes with None are left
+        out. The other arguments, the result and the errors are those of `export_saved_model`.
         """
         return self._export_all_saved_models(
             export_dir_base,

@@ -147,17 +147,15 @@ class TPUEstimatorSpec(NamedTuple):
 class TPUEstimator(Estimator):
     """An Estimator whose model_fn returns a `TPUEstimatorSpec` or an `EstimatorSpec`.
 
+    Arguments that are not listed here are those of `Estimator`, or have no effect.
+
     Args:
-      model_fn: As in `Estimator`.
-      model_dir: As in `Estimator`.
       config: A `RunConfig` of this module or of `tfdist.estimator`.
       params: As in `Estimator`; without "batch_size".
       use_tpu: Must be False.
       train_batch_size: Examples of a step. `params["batch_size"]` is the share of a replica.
       eval_batch_size: The same for evaluating.
       predict_batch_size: The same for predicting.
-      batch_axis: Without an effect, as are all arguments that are not listed here.
-      warm_start_from: As in `Estimator`.
 
     Raises:
       ValueError: If `use_tpu` is True, or another argument is not usable.
