@@ -163,7 +163,7 @@ class TPUEstimator(Estimator):
 
     def __init__(
         self,
-        model_fn: Callable[..., Any] | None = None,
+        model_fn: Callable[..., EstimatorSpec | TPUEstimatorSpec] | None = None,
         model_dir: str | os.PathLike[str] | None = None,
         config: BaseRunConfig | None = None,
         params: dict[str, Any] | None = None,
@@ -198,7 +198,9 @@ class TPUEstimator(Estimator):
         )
 
 
-def _with_estimator_spec(model_fn: Callable[..., Any]) -> Callable[..., Any]:
+def _with_estimator_spec(
+    model_fn: Callable[..., EstimatorSpec | TPUEstimatorSpec],
+) -> Callable[..., Any]:
     """Returns a model_fn with the same arguments that returns an `EstimatorSpec`."""
 
     @functools.wraps(model_fn)
