@@ -6,12 +6,12 @@ an instance and gets none of them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from tfdist.cluster.ranks import OF_LAUNCHERS
-from tfdist.cluster.tasks import ClusterError, listed, shown
+from tfdist.cluster.tasks import ClusterError, listed, read_integer, shown
 
 NUM_INSTANCES = "TFDIST_NUM_INSTANCES"
 INSTANCE_INDEX = "TFDIST_INSTANCE_INDEX"
@@ -44,6 +44,8 @@ _PLACE = (
 # Equal for all instances, so these may be set without the others: by a batch script or a manifest.
 # The engine then gives each instance its place.
 SHAPE = (NUM_LOCAL_REPLICAS, DEVICES_PER_REPLICA)
+
+_integer = partial(read_integer, advice="Leave it to tfdist run.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,15 +240,6 @@ def _is_uniform(environ: Mapping[str, str]) -> bool:
     if text not in ("0", "1"):
         raise ClusterError(f"{UNIFORM} is {shown(text)}, expected 0 or 1. Leave it to tfdist run.")
     return text == "1"
-
-
-def _integer(environ: Mapping[str, str], name: str, least: int) -> int:
-    text = environ[name]
-    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
-        raise ClusterError(
-            f"{name} is {shown(text)}, expected an integer from {least}. Leave it to tfdist run."
-        )
-    return int(text)
 
 
 def nearest_multiples(number: int, divisor: int) -> list[str]:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfdist.cluster.slurm import find_step_place
-from tfdist.cluster.tasks import ClusterError, shown
+from tfdist.cluster.tasks import ClusterError, read_integer, shown
 
 MPIRUN, HOROVODRUN = "mpirun", "horovodrun"
 
@@ -121,18 +121,15 @@ def _read_rank(environ: Mapping[str, str], launcher: str, names: list[str]) -> M
             "without --min-np, --max-np and --host-discovery-script."
         )
     present = [name for name in names if name in environ]
+    numbers: list[int] = []
     for name in names:
         if name not in environ:
             raise ClusterError(
                 f"{name} is not set, though {present[0]} is. Start the program with {launcher}, "
                 f"which sets both, or unset {_all_of(launcher, names)}."
             )
-        if not re.fullmatch(r"[0-9]{1,9}", environ[name]):
-            raise ClusterError(
-                f"{name} is {shown(environ[name])}, expected an integer from 0. Leave it to "
-                f"{launcher}."
-            )
-    rank, size, local_rank, local_size = (int(environ[name]) for name in names)
+        numbers.append(read_integer(environ, name, advice=f"Leave it to {launcher}."))
+    rank, size, local_rank, local_size = numbers
     for name, number, limit_name, limit in (
         (names[0], rank, names[1], size),
         (names[2], local_rank, names[3], local_size),

@@ -4,8 +4,9 @@ import itertools
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 
-from tfdist.cluster.tasks import Cluster, ClusterError, Task, shown
+from tfdist.cluster.tasks import Cluster, ClusterError, Task, read_integer, shown
 
 _STEP_VARIABLES = (
     "SLURM_JOB_ID",
@@ -15,6 +16,12 @@ _STEP_VARIABLES = (
     "SLURM_STEP_TASKS_PER_NODE",
 )
 _MOST_NAMES = 100_000
+
+_integer = partial(
+    read_integer,
+    digits=18,
+    advice="Start the program with srun, and do not set this variable by hand.",
+)
 
 
 def find_slurm_step(environ: Mapping[str, str]) -> tuple[Cluster, Task] | None:
@@ -153,12 +160,3 @@ def _check_own_place(environ: Mapping[str, str], rank: int, place: tuple[int, in
                 f"{name} is {environ[name]} for SLURM_PROCID {rank}, expected {expected}: nodes "
                 "are taken to be filled one after another. Use srun --distribution=block."
             )
-
-
-def _integer(environ: Mapping[str, str], name: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,18}", environ[name]):
-        raise ClusterError(
-            f"{name} is {shown(environ[name])}, expected an integer from 0. Start the program with "
-            "srun, and do not set this variable by hand."
-        )
-    return int(environ[name])

@@ -199,9 +199,15 @@ def _check_loopback(jobs: Mapping[str, tuple[str, ...]]) -> None:
 
 def unknown_name(name: Any) -> str:
     """Returns the end of a message that refuses a task type: allowed types, and the nearest."""
-    allowed = f"{shown(name)}: allowed are {listed(TASK_TYPES)}."
-    near = difflib.get_close_matches(str(name).lower(), TASK_TYPES, n=1)
-    return f'{allowed} Did you mean "{near[0]}"?' if near else allowed
+    hint = did_you_mean(str(name), TASK_TYPES)
+    return f"{shown(name)}: allowed are {listed(TASK_TYPES)}.{hint}"
+
+
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    """Returns ' Did you mean "x"?' for a name like an allowed one, in any case, else ""."""
+    by_lower = {one.lower(): one for one in allowed}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f" Did you mean {json.dumps(by_lower[near[0]], ensure_ascii=False)}?" if near else ""
 
 
 def listed(names: Iterable[str], word: str = "and") -> str:
@@ -221,6 +227,24 @@ def checked_count(name: str, value: Any, *, least: int = 1, more: str = "") -> i
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.{more}")
     return value
+
+
+def read_integer(
+    environ: Mapping[str, str], name: str, least: int = 0, *, digits: int = 9, advice: str
+) -> int:
+    """Returns an environment variable's number; a ClusterError ends with `advice`.
+
+    Args:
+      environ: The environment variables; `name` is among them.
+      name: The variable.
+      least: The smallest number allowed.
+      digits: The most digits allowed.
+      advice: The last sentence of the message.
+    """
+    text = environ[name]
+    if not re.fullmatch(rf"[0-9]{{1,{digits}}}", text) or int(text) < least:
+        raise ClusterError(f"{name} is {shown(text)}, expected an integer from {least}. {advice}")
+    return int(text)
 
 
 def shown(value: Any) -> str:

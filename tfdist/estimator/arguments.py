@@ -10,6 +10,9 @@ from typing import Any
 
 import tensorflow.compat.v1 as v1
 
+# Returns a dataset, or tensors of one batch: features, or features and labels.
+InputFn = Callable[..., Any]
+
 _MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
 
 

@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
 from tfdist.estimator.arguments import (
+    InputFn,
     argument_names,
     call_with,
     check_model_fn,
@@ -169,7 +170,7 @@ class Estimator:
 
     def train(
         self,
-        input_fn: Callable[..., Any],
+        input_fn: InputFn,
         hooks: Sequence[v1.train.SessionRunHook] | None = None,
         steps: float | None = None,
         max_steps: float | None = None,
@@ -238,7 +239,7 @@ class Estimator:
 
     def evaluate(
         self,
-        input_fn: Callable[..., Any],
+        input_fn: InputFn,
         steps: float | None = None,
         hooks: Sequence[v1.train.SessionRunHook] | None = None,
         checkpoint_path: str | None = None,
@@ -276,7 +277,7 @@ class Estimator:
 
     def predict(
         self,
-        input_fn: Callable[..., Any],
+        input_fn: InputFn,
         predict_keys: Sequence[str] | None = None,
         hooks: Sequence[v1.train.SessionRunHook] | None = None,
         checkpoint_path: str | None = None,
@@ -366,18 +367,8 @@ class Estimator:
     ) -> bytes:
         """Writes a SavedModel that holds the model in several modes, with one set of variables.
 
-        Args:
-          export_dir_base: As in `export_saved_model`.
-          input_receiver_fn_map: A dict of mode to receiver function; modes with None are left out.
-          assets_extra: As in `export_saved_model`.
-          as_text: As in `export_saved_model`.
-          checkpoint_path: As in `export_saved_model`.
-
-        Returns:
-          The path of the new folder.
-
-        Raises:
-          ValueError: As in `export_saved_model`.
+        `input_receiver_fn_map` is a dict of mode to receiver function; modes with None are left
+        out. The other arguments, the result and the errors are those of `export_saved_model`.
         """
         return self._export_all_saved_models(
             export_dir_base,
@@ -430,12 +421,12 @@ class Estimator:
         with graph.as_default():
             return create_global_step()
 
-    def _params_in(self, mode: str, input_fn: Callable[..., Any] | None = None) -> dict[str, Any]:
+    def _params_in(self, mode: str, input_fn: InputFn | None = None) -> dict[str, Any]:
         """Returns the params of a mode, with its batch size; see `BatchSizes.add_to`."""
         return self._batch_sizes.add_to(self.params, mode, input_fn)
 
     def _build_evaluation(
-        self, input_fn: Callable[..., Any], params: dict[str, Any], *, has_checkpoint: bool
+        self, input_fn: InputFn, params: dict[str, Any], *, has_checkpoint: bool
     ) -> Evaluation:
         return build_evaluation(
             model_fn=self._in_mode(ModeKeys.EVAL),

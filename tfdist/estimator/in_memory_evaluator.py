@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
+from tfdist.estimator.arguments import InputFn
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluation.evaluate import Evaluation, run_evaluation
 from tfdist.estimator.spec import ModeKeys, checked_hooks
@@ -45,7 +46,7 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
     def __init__(
         self,
         estimator: Estimator,
-        input_fn: Callable[..., Any],
+        input_fn: InputFn,
         steps: int | None = None,
         hooks: Sequence[v1.train.SessionRunHook] | None = None,
         name: str | None = None,

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.arguments import InputFn
 from tfdist.estimator.spec import checked_hooks
 
 _HOOKS_RULE = "All hooks must be `SessionRunHook` instances"
 
 
 class _TrainFields(NamedTuple):
-    input_fn: Callable[..., Any]
+    input_fn: InputFn
     max_steps: float | None
     hooks: tuple[v1.train.SessionRunHook, ...]
     saving_listeners: tuple[v1.train.CheckpointSaverListener, ...]
@@ -33,7 +34,7 @@ class TrainSpec(_TrainFields):
 
     def __new__(
         cls,
-        input_fn: Callable[..., Any],
+        input_fn: InputFn,
         max_steps: float | None = None,
         hooks: Iterable[v1.train.SessionRunHook] | None = None,
         saving_listeners: Iterable[v1.train.CheckpointSaverListener] | None = None,
@@ -53,7 +54,7 @@ class TrainSpec(_TrainFields):
 
 
 class _EvalFields(NamedTuple):
-    input_fn: Callable[..., Any]
+    input_fn: InputFn
     steps: float | None
     name: str | None
     hooks: tuple[v1.train.SessionRunHook, ...]
@@ -80,7 +81,7 @@ class EvalSpec(_EvalFields):
 
     def __new__(
         cls,
-        input_fn: Callable[..., Any],
+        input_fn: InputFn,
         steps: float | None = 100,
         name: str | None = None,
         hooks: Iterable[v1.train.SessionRunHook] | None = None,

@@ -28,18 +28,9 @@ def IPUPipelineEstimatorSpec(
 ) -> PipelineEstimatorSpec:
     """Makes a `PipelineEstimatorSpec` with the original's order of arguments and its defaults.
 
-    Args:
-      mode: As in `PipelineEstimatorSpec`.
-      computational_stages: As in `PipelineEstimatorSpec`.
-      gradient_accumulation_count: As in `PipelineEstimatorSpec`.
-      eval_metrics_fn: As in `PipelineEstimatorSpec`.
-      optimizer_function: As in `PipelineEstimatorSpec`.
-      device_mapping: As in `PipelineEstimatorSpec`.
-      pipeline_schedule: One of `PipelineSchedule`; None is Grouped.
-      reduction_method: "sum" adds up the gradients of a step's micro-batches, as the original
-        does; "mean" divides the sum by their number.
-      recomputation: As in `PipelineEstimatorSpec`; None is `IPUConfig.allow_recompute`.
-      **others: Further arguments of `PipelineEstimatorSpec`.
+    The arguments are those of `PipelineEstimatorSpec`. A `pipeline_schedule` of None is Grouped, a
+    `recomputation` of None is `IPUConfig.allow_recompute`. The "sum" of the gradients of a step's
+    micro-batches is the original's reduction; "mean" divides it by their number.
     """
     return PipelineEstimatorSpec(
         mode=mode,

@@ -12,13 +12,9 @@ _FEED_NAME = "logging_hook"
 
 
 class IPULoggingTensorHook(DeviceLoggingTensorHook):
-    """`DeviceLoggingTensorHook` with the original's arguments.
+    """`DeviceLoggingTensorHook` with the original's arguments, of which the first are the same.
 
     Args:
-      every_n_iter: As in `DeviceLoggingTensorHook`.
-      every_n_secs: As in `DeviceLoggingTensorHook`.
-      at_end: As in `DeviceLoggingTensorHook`.
-      formatter: As in `DeviceLoggingTensorHook`.
       logging_mode: LAST or ALL of `IPULoggingTensorHook.LoggingMode`.
       feed_name: Has no effect, which is logged once.
       replication_factor: 1; the Estimator knows the number of a worker's replicas.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdist import __version__
-from tfdist.cluster.tasks import ClusterError, listed, shown
+from tfdist.cluster.tasks import ClusterError, did_you_mean, listed, shown
 from tfdist.launch.errors import UsageError
 from tfdist.process.exit_codes import BAD_CONFIGURATION, INTERRUPTED
 
@@ -96,8 +96,6 @@ def _answer(words: Sequence[str]) -> int:
     if words and words[0].partition("=")[0] in ("--version", "--version-format"):
         print(_version(words))
         return 0
-    from tfdist.launch.options.values import did_you_mean
-
     allowed = f"Allowed are {listed(_SUMMARIES)}."
     if not words:
         raise UsageError(f'got no command. {allowed} "tfdist --help" says what they do.')

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
-import tensorflow.compat.v1 as v1
+from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
-from tfdist.cluster.tasks import checked_count
-from tfdist.estimator.graph.global_step import StepCounter, crosses
-from tfdist.monitoring.scalars import own_folder, write_scalars
+from tfdist.estimator.graph.global_step import crosses
+from tfdist.monitoring.scalars import MeasuringHook
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +28,7 @@ class MemoryUse:
     peak_bytes: int
 
 
-class MemoryHook(v1.train.SessionRunHook):  # type: ignore[misc]
+class MemoryHook(MeasuringHook):
     """Logs present and peak memory every n steps, and writes it as summaries.
 
     Every worker that has the hook reports itself. Of the host it is the physical memory of this
@@ -52,33 +50,15 @@ class MemoryHook(v1.train.SessionRunHook):  # type: ignore[misc]
     def __init__(
         self, every_n_steps: int = 100, output_dir: str | os.PathLike[str] | None = None
     ) -> None:
-        self._every_n_steps = checked_count("every_n_steps", every_n_steps)
-        self._output_dir = None if output_dir is None else own_folder(output_dir)
-        self._counter = StepCounter()
+        super().__init__(every_n_steps, output_dir)
         self.last: list[MemoryUse] = []
 
-    def begin(self) -> None:
-        self._counter.begin()
-        self._writer = self._output_dir and v1.summary.FileWriterCache.get(self._output_dir)
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        self._counter.start(session)
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         before = self._counter.step
         self._counter.count(run_context.session)
         if crosses(before, self._counter.step, self._every_n_steps):
-            self._report()
-
-    def end(self, session: Any) -> None:
-        if self._writer:
-            self._writer.flush()
-
-    def _report(self) -> None:
-        self.last = [host_memory(), *gpu_memory()]
-        v1.logging.info("%s", describe(self.last))
-        if self._writer:
-            write_scalars(self._writer, self._counter.step, tags(self.last))
+            self.last = [host_memory(), *gpu_memory()]
+            self._publish(describe(self.last), tags(self.last))
 
 
 def host_memory() -> MemoryUse:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from types import ModuleType
 from typing import Any, TextIO
 
-from tfdist.monitoring.scalars import Chosen, ScalarsHook, own_worker_index
+from tfdist.monitoring.scalars import Chosen, ScalarsHook, load_package, own_worker_index
 from tfdist.process.endings import is_launched
 
 
@@ -36,7 +34,7 @@ class ProgressBarHook(ScalarsHook):
         file: TextIO | None = None,
     ) -> None:
         super().__init__(scalars, every_n_steps)
-        self._tqdm = _load_tqdm()
+        self._tqdm = load_package("ProgressBarHook", "tqdm", "tfdist[progress]")
         self._max_steps = max_steps
         self._file = file
         self._is_shown = own_worker_index() == 0 and not is_launched()
@@ -63,13 +61,3 @@ class ProgressBarHook(ScalarsHook):
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-
-
-def _load_tqdm() -> ModuleType:
-    try:
-        return importlib.import_module("tqdm")
-    except ModuleNotFoundError:
-        raise ImportError(
-            "ProgressBarHook needs tqdm, which is not installed. "
-            "Run: pip install 'tfdist[progress]'"
-        ) from None

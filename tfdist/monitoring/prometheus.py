@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import time
-from types import ModuleType
 from typing import Any
 
 import tensorflow.compat.v1 as v1
 
-from tfdist.monitoring.scalars import Chosen, ScalarsHook, own_worker_index
+from tfdist.monitoring.scalars import Chosen, ScalarsHook, load_package, own_worker_index
 
 
 class PrometheusHook(ScalarsHook):
@@ -44,7 +42,9 @@ class PrometheusHook(ScalarsHook):
         address: str = "0.0.0.0",
     ) -> None:
         super().__init__(scalars, every_n_steps)
-        self._client = _load_client()
+        self._client = load_package(
+            "PrometheusHook", "prometheus_client", "prometheus_client>=0.20"
+        )
         worker = own_worker_index()
         self._asked_port = port + worker if port else 0
         self._address = address
@@ -97,13 +97,3 @@ class PrometheusHook(ScalarsHook):
 def metric_name(name: str) -> str:
     """Returns a name that Prometheus allows: letters, digits and underscores."""
     return "tfdist_" + re.sub(r"[^a-zA-Z0-9_]", "_", name)
-
-
-def _load_client() -> ModuleType:
-    try:
-        return importlib.import_module("prometheus_client")
-    except ImportError as error:
-        raise ImportError(
-            "PrometheusHook needs prometheus_client, which is not installed. Run: pip install "
-            "'prometheus_client>=0.20'"
-        ) from error

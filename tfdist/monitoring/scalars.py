@@ -1,9 +1,11 @@
-"""A hook that reads chosen scalars every n steps, for subclasses that report them."""
+"""Base classes of hooks that report every n steps: chosen scalars, or a measurement of theirs."""
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
@@ -56,7 +58,7 @@ class ScalarsHook(v1.train.SessionRunHook):  # type: ignore[misc]
         self._tensors = {name: find_scalar(graph, x) for name, x in self._chosen.items()}
         self._counter.begin()
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
         self._counter.start(session)
         self.start(self._counter.step)
 
@@ -70,6 +72,52 @@ class ScalarsHook(v1.train.SessionRunHook):  # type: ignore[misc]
         after = self._counter.step
         if self._is_asked and crosses(before, after, self._every_n_steps):
             self.report(after, {name: float(x) for name, x in run_values.results.items()})
+
+
+class MeasuringHook(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Logs a measurement of this worker, and writes it as summaries.
+
+    Args:
+      every_n_steps: Steps between two reports.
+      output_dir: Folder of the event file of worker 0; other workers write into its folder
+        "worker_<index>". None writes no summaries.
+
+    Raises:
+      ValueError: If the interval is below 1.
+    """
+
+    def __init__(self, every_n_steps: int, output_dir: str | os.PathLike[str] | None) -> None:
+        self._every_n_steps = checked_count("every_n_steps", every_n_steps)
+        self._output_dir = None if output_dir is None else _own_folder(output_dir)
+        self._counter = StepCounter()
+
+    def begin(self) -> None:
+        self._counter.begin()
+        self._writer = self._output_dir and v1.summary.FileWriterCache.get(self._output_dir)
+
+    def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
+        self._counter.start(session)
+
+    def end(self, session: v1.Session) -> None:
+        if self._writer:
+            self._writer.flush()
+
+    def _publish(self, line: str, tags: Mapping[str, float]) -> None:
+        """Logs a line, and writes the summaries, tag to value."""
+        v1.logging.info("%s", line)
+        if self._writer:
+            summaries = [v1.Summary.Value(tag=tag, simple_value=x) for tag, x in tags.items()]
+            self._writer.add_summary(v1.Summary(value=summaries), self._counter.step)
+
+
+def load_package(user: str, name: str, requirement: str) -> ModuleType:
+    """Imports a package that a hook needs and tfdist does not; ImportError if it is missing."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise ImportError(
+            f"{user} needs {name}, which is not installed. Run: pip install '{requirement}'"
+        ) from None
 
 
 def find_scalar(graph: tf.Graph, chosen: Any) -> tf.Tensor:
@@ -121,13 +169,7 @@ def own_worker_index() -> int:
     return find_instance().index
 
 
-def own_folder(output_dir: str | os.PathLike[str]) -> str:
+def _own_folder(output_dir: str | os.PathLike[str]) -> str:
     """Returns the folder of this worker's event file: another one for each worker but worker 0."""
     worker, folder = own_worker_index(), os.fspath(output_dir)
     return folder if worker == 0 else os.path.join(folder, f"worker_{worker}")
-
-
-def write_scalars(writer: Any, step: int, values: Mapping[str, float]) -> None:
-    """Adds summaries, tag to value, to an event file."""
-    summaries = [v1.Summary.Value(tag=tag, simple_value=x) for tag, x in values.items()]
-    writer.add_summary(v1.Summary(value=summaries), step)

@@ -9,10 +9,9 @@ from typing import Any
 
 import tensorflow.compat.v1 as v1
 
-from tfdist.cluster.tasks import checked_count
-from tfdist.estimator.graph.global_step import StepCounter, crosses
+from tfdist.estimator.graph.global_step import crosses
 from tfdist.estimator.training.step_profile.records import ops_of
-from tfdist.monitoring.scalars import own_folder, write_scalars
+from tfdist.monitoring.scalars import MeasuringHook
 from tfdist.pipeline.timeline.step_times import length, union
 
 
@@ -34,7 +33,7 @@ class Throughput:
     traced: StepShares | None
 
 
-class ThroughputHook(v1.train.SessionRunHook):  # type: ignore[misc]
+class ThroughputHook(MeasuringHook):
     """Logs steps and examples per second every n steps, and writes them as summaries.
 
     Every worker that has the hook measures itself. A hook cannot see inside a session call, so
@@ -63,23 +62,17 @@ class ThroughputHook(v1.train.SessionRunHook):  # type: ignore[misc]
         output_dir: str | os.PathLike[str] | None = None,
         traces: bool = True,
     ) -> None:
-        self._every_n_steps = checked_count("every_n_steps", every_n_steps)
+        super().__init__(every_n_steps, output_dir)
         if global_batch is not None and global_batch < 1:
             raise ValueError(f"global_batch must be at least 1, got {global_batch}.")
         self._global_batch = global_batch
-        self._output_dir = None if output_dir is None else own_folder(output_dir)
         self._traces = traces
-        self._counter = StepCounter()
         self._is_traced = False
         self._is_measuring = False
         self.last: Throughput | None = None
 
-    def begin(self) -> None:
-        self._counter.begin()
-        self._writer = self._output_dir and v1.summary.FileWriterCache.get(self._output_dir)
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        self._counter.start(session)
+    def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
+        super().after_create_session(session, coord)
         self._is_measuring = False
 
     def before_run(self, run_context: Any) -> v1.train.SessionRunArgs | None:
@@ -107,10 +100,6 @@ class ThroughputHook(v1.train.SessionRunHook):  # type: ignore[misc]
             self._report(now_s, traced)
             self._start_interval()
 
-    def end(self, session: Any) -> None:
-        if self._writer:
-            self._writer.flush()
-
     def _start_interval(self) -> None:
         self._is_measuring = True
         self._started_s = time.perf_counter()
@@ -126,9 +115,7 @@ class ThroughputHook(v1.train.SessionRunHook):  # type: ignore[misc]
             share_outside_steps=max(0.0, 1.0 - self._in_steps_s / duration_s),
             traced=traced,
         )
-        v1.logging.info("%s", describe(self.last))
-        if self._writer:
-            write_scalars(self._writer, self._counter.step, tags(self.last))
+        self._publish(describe(self.last), tags(self.last))
 
 
 def describe(measured: Throughput) -> str:

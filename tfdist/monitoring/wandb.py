@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import netrc
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
 import tensorflow.compat.v1 as v1
 
-from tfdist.monitoring.scalars import Chosen, ScalarsHook, own_worker_index
+from tfdist.monitoring.scalars import Chosen, ScalarsHook, load_package, own_worker_index
 
 _SERVER = "https://api.wandb.ai"
 
@@ -49,7 +47,8 @@ class WandbHook(ScalarsHook):
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(scalars, every_n_steps)
-        self._wandb = _load_wandb() if own_worker_index() == 0 else None
+        is_first = own_worker_index() == 0
+        self._wandb = load_package("WandbHook", "wandb", "tfdist[wandb]") if is_first else None
         self._arguments: dict[str, Any] = {
             "project": project,
             "name": name,
@@ -103,12 +102,3 @@ def _has_login(environment: Mapping[str, str]) -> bool:
         except (OSError, netrc.NetrcParseError):
             continue
     return False
-
-
-def _load_wandb() -> ModuleType:
-    try:
-        return importlib.import_module("wandb")
-    except ModuleNotFoundError:
-        raise ImportError(
-            "WandbHook needs wandb, which is not installed. Run: pip install 'tfdist[wandb]'"
-        ) from None

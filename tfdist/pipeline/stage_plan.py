@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdist.cluster.tasks import listed
+from tfdist.cluster.tasks import did_you_mean, listed
 from tfdist.pipeline.schedule import (
     Schedule,
     smallest_accumulation,
@@ -129,7 +128,7 @@ def _refuse_unknown_blocks(stages: Sequence[Stage], found: Sequence[FoundBlock])
         if name not in in_stages:
             raise ValueError(
                 f"block {quoted(name)} of the model is in no stage; the stages have "
-                f"{_names(in_stages)}.{_did_you_mean(name, set(in_stages) - set(in_model))} "
+                f"{_names(in_stages)}.{did_you_mean(name, sorted(set(in_stages) - set(in_model)))} "
                 "Add it to a stage."
             )
     for name in in_stages:
@@ -183,12 +182,6 @@ def _refuse_other_order(
 
 def _names(names: Sequence[str]) -> str:
     return listed(map(quoted, names))
-
-
-def _did_you_mean(name: str, others: set[str]) -> str:
-    by_lower = {other.lower(): other for other in sorted(others)}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    return f" Did you mean {quoted(by_lower[near[0]])}?" if near else ""
 
 
 def check_plan(

@@ -32,14 +32,9 @@ from tfdist.strategies.private_tensorflow import (
 )
 from tfdist.strategies.reductions import early_reduction
 from tfdist.strategies.reductions.buckets import describe_sizes
-from tfdist.strategies.reductions.collectives import (
-    Value,
-    add_replicas,
-    all_reduce,
-    broadcast,
-    sent_as,
-)
+from tfdist.strategies.reductions.collectives import add_replicas, all_reduce, broadcast, sent_as
 from tfdist.strategies.reductions.engine import Collectives, executing_instances
+from tfdist.strategies.reductions.slices import Value
 from tfdist.strategies.reductions.weights import ReplicaWeights
 from tfdist.strategies.values import sync_on_read
 from tfdist.strategies.values.sync_on_read import Aggregation, SyncOnReadVariable

@@ -43,22 +43,25 @@ _MOST_TO_EXCHANGE_DIRECTLY = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class EagerServer:
-    """The server that TensorFlow's own strategy has started, in eager execution.
+class RunningServer:
+    """A server of this process, which cannot be stopped: later strategies use it as well.
 
     Attributes:
       target: The target for a session.
+      num_cpus: The number of logical CPUs that it was started with: it cannot get more.
+      server: TensorFlow's object; None if TensorFlow's own strategy has started it, in eager
+        execution.
+      membership: The connections to the other workers; None in that case.
     """
 
     target: str
+    num_cpus: int
+    server: tf.distribute.Server | None = None
+    membership: Membership | None = None
 
 
-# A server cannot be stopped. A process has one per address, which later strategies use as well.
-_SERVERS: dict[str, tf.distribute.Server | EagerServer] = {}
-# The number of logical CPUs that each server was started with: it cannot get more.
-_NUM_CPUS: dict[str, int] = {}
-# The connections to the other workers, for as long as the server lives.
-_MEMBERSHIPS: dict[str, Membership] = {}
+# The server of each address.
+_SERVERS: dict[str, RunningServer] = {}
 # The latest strategy of each address: a server needs its devices.
 _STRATEGIES: WeakValueDictionary[str, MultiWorkerStrategy] = WeakValueDictionary()
 
@@ -176,18 +179,18 @@ class MultiWorkerStrategy(BaseStrategy):
         address = self.cluster.address(self.task)
         needed = max(1, self.update_config_proto(v1.ConfigProto()).device_count["CPU"])
         if address not in _SERVERS:
-            _SERVERS[address] = self._start_server(self.cluster, self.task)
-            _NUM_CPUS[address] = needed
-        elif needed > _NUM_CPUS[address]:
+            _SERVERS[address] = self._start_server(self.cluster, self.task, needed)
+        running = _SERVERS[address]
+        if needed > running.num_cpus:
             raise DeviceError(
-                f"the server of this worker was started with {_NUM_CPUS[address]} logical CPUs, "
+                f"the server of this worker was started with {running.num_cpus} logical CPUs, "
                 f"and {needed} are needed now: it cannot get more. Train the model that needs most "
                 "devices first, or start the run with `tfdist run --devices-per-replica "
                 f"{self.extended.placement.devices_per_replica}`."
             )
-        return str(_SERVERS[address].target)
+        return running.target
 
-    def _start_server(self, cluster: Cluster, task: Task) -> tf.distribute.Server:
+    def _start_server(self, cluster: Cluster, task: Task, num_cpus: int) -> RunningServer:
         with in_phase("waiting"):
             membership = join(cluster, task, timeout_s=self.start_timeout_s)
         membership.on_line = print_to_stderr
@@ -212,8 +215,9 @@ class MultiWorkerStrategy(BaseStrategy):
             raise port_taken_error(members_of(cluster)[cluster.worker_index(task)]) from error
         with in_phase("waiting"):
             wait_for_servers(cluster, task, timeout_s=self.start_timeout_s)
-        _MEMBERSHIPS[cluster.address(task)] = membership
-        return server
+        return RunningServer(
+            target=str(server.target), num_cpus=num_cpus, server=server, membership=membership
+        )
 
     def watch_peers(self) -> PeerWatch:
         """Returns a watch over the workers that this one waits for; the caller starts it.
@@ -292,7 +296,8 @@ def _full_name(task: Task) -> str:
 
 def find_membership(cluster: Cluster, task: Task) -> Membership | None:
     """Returns the connections of this worker, once TensorFlow's server has been started."""
-    return _MEMBERSHIPS.get(cluster.address(task))
+    running = _SERVERS.get(cluster.address(task))
+    return None if running is None else running.membership
 
 
 def from_multi_worker_mirrored(
@@ -314,8 +319,8 @@ def from_multi_worker_mirrored(
         found = _resolve(stock.cluster_resolver)
         assert found is not None
         address = found[0].address(found[1])
-        _SERVERS.setdefault(address, EagerServer(target=f"grpc://{address}"))
-        _NUM_CPUS.setdefault(address, len(tf.config.list_logical_devices("CPU")))
+        num_cpus = len(tf.config.list_logical_devices("CPU"))
+        _SERVERS.setdefault(address, RunningServer(target=f"grpc://{address}", num_cpus=num_cpus))
     elif devices[0].device_type == "CPU":
         device = f"/device:CPU:{devices[0].device_index + 1}"
     own = MultiWorkerStrategy(

@@ -42,13 +42,8 @@ def strategy_for_run(
     `MultiWorkerStrategy` if TF_CONFIG or a Slurm step lists the workers; else `HorovodStrategy` if
     `mpirun` or `horovodrun` started several processes; else `LocalStrategy`, also under a launcher
     of one process, which needs no Horovod. An evaluator task gets a `MultiWorkerStrategy` with
-    itself as the only worker.
-
-    Args:
-      device: As in these strategies.
-      variables_on_host: As in these strategies.
-      num_replicas: As in these strategies.
-      compression: As in these strategies; without effect in a run of one process.
+    itself as the only worker. The arguments are those of these strategies; `compression` has no
+    effect in a run of one process.
 
     Raises:
       ValueError: If `compression` or `num_replicas` is not allowed.

@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.tasks import checked_count
 from tfdist.strategies.placement import HOST
+from tfdist.strategies.reductions.slices import on_values
 from tfdist.training.optimizer import OptimizerWrapper, Pairs, increment
 from tfdist.training.rule_optimizer import computed_in
 
@@ -128,7 +129,4 @@ def _total(total: tf.Tensor, touched: tf.Tensor | None) -> Any:
 def _divided(total: Any, divisor: int, variable: Any) -> Any:
     """Returns a sum divided by a number, in the dtype of its variable."""
     dtype = variable.dtype.base_dtype
-    if isinstance(total, tf.IndexedSlices):
-        values = tf.cast(total.values / divisor, dtype)
-        return tf.IndexedSlices(values, total.indices, total.dense_shape)
-    return tf.cast(total / divisor, dtype)
+    return on_values(lambda tensor: tf.cast(tensor / divisor, dtype), total)

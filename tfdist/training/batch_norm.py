@@ -188,28 +188,10 @@ def batch_normalization(
     The variables have the names that `v1.layers.batch_normalization` gives them, so checkpoints
     fit. The updates of the moving averages are in the collection UPDATE_OPS.
 
-    Args:
-      inputs: [batch, ...]
-      axis: This argument and those that follow, except the last two, are those of
-        `v1.layers.batch_normalization`; an initializer of None is its default.
-      momentum: See there.
-      epsilon: See there.
-      center: See there.
-      scale: See there.
-      beta_initializer: See there.
-      gamma_initializer: See there.
-      moving_mean_initializer: See there.
-      moving_variance_initializer: See there.
-      beta_regularizer: See there.
-      gamma_regularizer: See there.
-      beta_constraint: See there.
-      gamma_constraint: See there.
-      training: See there; True or False, and no tensor, if the group has several replicas.
-      trainable: See there.
-      name: See there.
-      reuse: See there.
-      fused: Taken for programs that have it. The result does not depend on it.
-      group_size: See `BatchNormalization`.
+    `inputs` is [batch, ...]. `training` is True or False, and no tensor, if the group has several
+    replicas. An initializer of None is the default of `v1.layers.batch_normalization`. `fused` is
+    taken for programs that have it; the result does not depend on it. `group_size` is that of
+    `BatchNormalization`, and all other arguments are those of `v1.layers.batch_normalization`.
 
     Returns:
       A tensor of the shape of `inputs`.

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.strategies.reductions.collectives import add_equal_rows
+from tfdist.strategies.reductions.slices import add_equal_rows, scaled
 from tfdist.training.checks import check_number
 from tfdist.training.norms import global_norm
 from tfdist.training.optimizer import OptimizerWrapper, Pairs
@@ -42,7 +42,7 @@ class ClippedOptimizer(OptimizerWrapper):
         total = global_norm(gradients)  # []
         factor = self._limit / tf.maximum(total, self._limit)
         factor = tf.where(tf.math.is_finite(total), factor, float("nan"))
-        clipped = [_scaled(gradient, factor) for gradient in gradients]
+        clipped = [scaled(gradient, factor) for gradient in gradients]
         return self.apply_reduced(list(zip(clipped, (v for _, v in reduced), strict=True)))
 
 
@@ -51,13 +51,3 @@ def _without_equal_rows(gradient: Any) -> Any:
     if not isinstance(gradient, tf.IndexedSlices):
         return tf.convert_to_tensor(gradient)
     return add_equal_rows(gradient)
-
-
-def _scaled(gradient: Any, factor: tf.Tensor) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            gradient.values * tf.cast(factor, gradient.dtype),
-            gradient.indices,
-            gradient.dense_shape,
-        )
-    return gradient * tf.cast(factor, gradient.dtype)

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.strategies.placement import HOST
+from tfdist.strategies.reductions.slices import on_values
 from tfdist.training.name_patterns import name_of
 
 HALVES = (tf.float16, tf.bfloat16)
@@ -28,16 +29,15 @@ def in_float32(gradient: Any) -> Any:
     Args:
       gradient: A tensor or `tf.IndexedSlices` of any shape, or None.
     """
-    if gradient is None:
-        return None
-    if isinstance(gradient, tf.IndexedSlices):
-        values = in_float32(gradient.values)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    gradient = tf.convert_to_tensor(gradient)
-    if not is_half(gradient):
-        return gradient
-    with tf.device(HOST):
-        return tf.cast(gradient, tf.float32)
+
+    def cast(value: Any) -> tf.Tensor:
+        tensor = tf.convert_to_tensor(value)
+        if not is_half(tensor):
+            return tensor
+        with tf.device(HOST):
+            return tf.cast(tensor, tf.float32)
+
+    return None if gradient is None else on_values(cast, gradient)
 
 
 def cast_from_host(value: tf.Tensor, dtype: tf.DType, device: str) -> tf.Tensor:

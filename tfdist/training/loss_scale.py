@@ -22,6 +22,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST
+from tfdist.strategies.reductions.slices import scaled, values_of
 from tfdist.training.half_precision import in_float32
 from tfdist.training.name_patterns import name_of
 from tfdist.training.optimizer import OptimizerWrapper, Pairs
@@ -169,7 +170,7 @@ class LossScaleOptimizer(OptimizerWrapper):
         self._has_unscaled = True
         inverse = 1.0 / self.loss_scale
         return [
-            None if gradient is None else _times(in_float32(gradient), inverse)
+            None if gradient is None else scaled(in_float32(gradient), inverse)
             for gradient in gradients
         ]
 
@@ -205,10 +206,10 @@ class LossScaleOptimizer(OptimizerWrapper):
         state = {name: variables[name].read_value() for name in self._rule.first_state()}
         step = _global_step()  # []
         scale = self._rule.scale(state, step)  # []
-        values = [_values_of(gradient) for gradient, _ in reduced]
+        values = [values_of(gradient) for gradient, _ in reduced]
         is_finite = _are_finite(values)
-        scaled = [one * scale for one in values] if self._has_unscaled else values
-        new_state = self._rule.next_state(state, is_finite, scaled)
+        as_scaled = [one * scale for one in values] if self._has_unscaled else values
+        new_state = self._rule.next_state(state, is_finite, as_scaled)
         new_scale = self._rule.scale(new_state, step + 1)
         note = self._note_of_skipped(reduced)
 
@@ -217,7 +218,7 @@ class LossScaleOptimizer(OptimizerWrapper):
                 return _after(self.apply_reduced(reduced))
             # Exact for powers of two, and quicker than a division.
             inverse = 1.0 / scale
-            return _after(self.apply_reduced([(_times(g, inverse), v) for g, v in reduced]))
+            return _after(self.apply_reduced([(scaled(g, inverse), v) for g, v in reduced]))
 
         def skip() -> tf.Tensor:
             numbers = [tf.cast(one, tf.float64) for one in (step + 1, scale, new_scale)]
@@ -374,17 +375,6 @@ def _are_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
         return tf.reduce_all([_is_finite(one) for one in tensors])
 
     return tf.cond(tf.math.is_finite(total), lambda: tf.constant(True), look)
-
-
-def _values_of(gradient: Any) -> tf.Tensor:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-def _times(gradient: Any, factor: tf.Tensor) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        values = _times(gradient.values, factor)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return gradient * tf.cast(factor, gradient.dtype)
 
 
 def _after(op: Any) -> tf.Tensor:

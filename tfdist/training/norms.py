@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.strategies.reductions.slices import at_least_float32, values_of
+
 # Elements of a row. Below TensorFlow's cost of a second thread, and long enough for the CPU's
 # vector units.
 _ROW = 4096
@@ -33,9 +35,9 @@ def global_norm(tensors: Sequence[Any]) -> tf.Tensor:
     Args:
       tensors: Tensors, or `tf.IndexedSlices`. Rows of equal index must have been added up.
     """
-    values = [t.values if isinstance(t, tf.IndexedSlices) else t for t in tensors]
+    values = [values_of(tensor) for tensor in tensors]
     dtype = tf.float64 if any(value.dtype == tf.float64 for value in values) else tf.float32
-    norms = [tf.cast(norm(_at_least_float32(value)), dtype) for value in values]
+    norms = [tf.cast(norm(at_least_float32(value)), dtype) for value in values]
     return norm(tf.stack(norms))
 
 
@@ -47,7 +49,3 @@ def _norms_of_rows(flat: tf.Tensor) -> tf.Tensor:
     if size == whole:
         return rows
     return tf.concat([rows, [tf.math.reduce_euclidean_norm(flat[whole:])]], axis=0)
-
-
-def _at_least_float32(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tensor, tf.float32) if tensor.dtype.size < tf.float32.size else tensor

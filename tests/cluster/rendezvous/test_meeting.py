@@ -372,7 +372,7 @@ def test_strangers_do_not_disturb(
     strangers: list[socket.socket],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rendezvous_chief, "_HELLO_LIMIT_S", 0.5)
+    monkeypatch.setattr(rendezvous_chief, "HELLO_LIMIT_S", 0.5)
     cluster = local_cluster(3)
     workers = [start_worker(cluster, index) for index in (0, 1)]
     knock(cluster).close()  # a health check

@@ -18,10 +18,8 @@ from tfdist.cluster.rendezvous.protocol import (
     refusal,
     waiting_line,
 )
-from tfdist.cluster.rendezvous.sockets import POLL_S, Patience
+from tfdist.cluster.rendezvous.sockets import HELLO_LIMIT_S, POLL_S, Patience, has_ended
 
-# A connection without a hello by then is a port scan or another program.
-_HELLO_LIMIT_S = 5.0
 # After a failure the chief still reports it to workers that connect, for so long.
 _FAREWELL_S = 1.0
 
@@ -36,15 +34,6 @@ class _Guest:
     received: bytes = b""
     index: int | None = None
     process: str = ""
-
-    def has_left(self) -> bool:
-        """Returns whether the other side has closed it, even if that is not read yet."""
-        try:
-            return not self.connection.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
 
 
 class Gathering:
@@ -144,7 +133,7 @@ class Gathering:
             self._ignore(guest)
             return
         for other in list(self._guests):  # The same worker, started or connected again.
-            is_gone = other.process == hello.process or other.has_left()
+            is_gone = other.process == hello.process or has_ended(other.connection)
             if other.index == hello.index and is_gone:
                 self._drop(other)
         present = {0} | {other.index for other in self._guests if other.index is not None}
@@ -158,7 +147,7 @@ class Gathering:
 
     def _drop_silent_strangers(self) -> None:
         for guest in list(self._guests):
-            if guest.index is None and time.monotonic() - guest.since > _HELLO_LIMIT_S:
+            if guest.index is None and time.monotonic() - guest.since > HELLO_LIMIT_S:
                 self._ignore(guest)
 
     def _fail_or_report(self) -> None:

@@ -40,10 +40,12 @@ from tfdist.cluster.rendezvous.protocol import (
     waiting_line,
 )
 from tfdist.cluster.rendezvous.sockets import (
+    HELLO_LIMIT_S,
     POLL_S,
     Patience,
     connect,
     end_with_host,
+    has_ended,
     listening,
 )
 from tfdist.cluster.tasks import Cluster, Task
@@ -51,8 +53,6 @@ from tfdist.process import endings
 from tfdist.process.endings import print_to_stderr
 
 _RETRY_S = 1.0
-# A connection without a hello by then is a port scan or another program.
-_HELLO_LIMIT_S = 5.0
 _DONE = "done"
 
 
@@ -117,7 +117,7 @@ def _is_chief(connection: socket.socket, members: Sequence[Member]) -> bool:
     Raises:
       RendezvousError: If it is a chief that was started with another cluster.
     """
-    connection.settimeout(_HELLO_LIMIT_S)
+    connection.settimeout(HELLO_LIMIT_S)
     try:
         hello = parse_hello(_read_line(connection))
     except OSError:
@@ -182,7 +182,7 @@ class ChiefNotice:
     def _keep(self) -> None:
         while not self._is_over.is_set():
             for address, connection in self._connections.items():
-                if connection is None or _has_ended(connection):
+                if connection is None or has_ended(connection):
                     with self._is_changing, contextlib.suppress(OSError):
                         if not self._is_over.is_set():
                             self._connections[address] = self._greet(address)
@@ -192,13 +192,3 @@ class ChiefNotice:
         connection = connect(address)
         connection.sendall(self._hello)
         return connection
-
-
-def _has_ended(connection: socket.socket) -> bool:
-    """Returns whether the other side has ended a connection on which it never sends."""
-    try:
-        return not connection.recv(1, socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True

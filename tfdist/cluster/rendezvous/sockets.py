@@ -17,6 +17,8 @@ _MAX_PAUSE_S = 0.2
 _CONNECT_LIMIT_S = 2.0
 # A host that does not answer is lost after so long: TCP's limit for what is sent, and for probes.
 _UNREACHABLE_S = 20
+# A connection without a hello by then is a port scan or another program.
+HELLO_LIMIT_S = 5.0
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -100,6 +102,16 @@ def connect(address: str) -> socket.socket:
         connection.close()
         raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
     return connection
+
+
+def has_ended(connection: socket.socket) -> bool:
+    """Returns whether the other side has ended the connection, even if that is not read yet."""
+    try:
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def end_with_host(connection: socket.socket) -> None:

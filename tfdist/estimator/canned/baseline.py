@@ -13,7 +13,6 @@ from tfdist.estimator.canned.layers import Layers
 from tfdist.estimator.canned.tower import CannedEstimator, Tower
 from tfdist.estimator.heads import RegressionHead, checks
 from tfdist.estimator.heads import binary_or_multi_class_head as classifier_head
-from tfdist.estimator.heads.head import Head
 from tfdist.estimator.run_config import RunConfig
 
 
@@ -60,7 +59,7 @@ class BaselineEstimator(CannedEstimator):
 
     def __init__(
         self,
-        head: Head,
+        head: Any,
         model_dir: str | os.PathLike[str] | None = None,
         optimizer: Any = "Ftrl",
         config: RunConfig | None = None,

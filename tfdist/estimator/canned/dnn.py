@@ -14,7 +14,6 @@ from tfdist.estimator.canned.tower import CannedEstimator, Tower
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
 from tfdist.estimator.heads import RegressionHead, checks
 from tfdist.estimator.heads import binary_or_multi_class_head as classifier_head
-from tfdist.estimator.heads.head import Head
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import ModeKeys
 
@@ -102,7 +101,7 @@ class DNNEstimator(CannedEstimator):
 
     def __init__(
         self,
-        head: Head,
+        head: Any,
         hidden_units: Sequence[int],
         feature_columns: Any,
         model_dir: str | os.PathLike[str] | None = None,

@@ -15,7 +15,6 @@ from tfdist.estimator.canned.tower import CannedEstimator, Tower
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
 from tfdist.estimator.heads import RegressionHead, checks
 from tfdist.estimator.heads import binary_or_multi_class_head as classifier_head
-from tfdist.estimator.heads.head import Head
 from tfdist.estimator.run_config import RunConfig
 
 
@@ -72,7 +71,7 @@ class DNNLinearCombinedEstimator(CannedEstimator):
 
     def __init__(
         self,
-        head: Head,
+        head: Any,
         model_dir: str | os.PathLike[str] | None = None,
         linear_feature_columns: Any = None,
         linear_optimizer: Any = "Ftrl",

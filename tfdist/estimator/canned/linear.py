@@ -17,7 +17,6 @@ from tfdist.estimator.canned.tower import CannedEstimator, Tower
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
 from tfdist.estimator.heads import RegressionHead, checks
 from tfdist.estimator.heads import binary_or_multi_class_head as classifier_head
-from tfdist.estimator.heads.head import Head
 from tfdist.estimator.run_config import RunConfig
 from tfdist.strategies.private_tensorflow import (
     ColumnVariables,
@@ -208,7 +207,7 @@ class LinearEstimator(CannedEstimator):
 
     def __init__(
         self,
-        head: Head,
+        head: Any,
         feature_columns: Any,
         model_dir: str | os.PathLike[str] | None = None,
         optimizer: Any = "Ftrl",

@@ -32,7 +32,6 @@ from tfdist.estimator.canned.layers import Layers
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.heads import checks
-from tfdist.estimator.heads.head import Head
 from tfdist.estimator.heads.train_op import graph_optimizer
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
@@ -111,7 +110,7 @@ class CannedEstimator(Estimator):
 
     def __init__(
         self,
-        head: Head,
+        head: Any,
         towers: Sequence[Tower],
         model_dir: str | os.PathLike[str] | None,
         config: RunConfig | None,
@@ -121,7 +120,7 @@ class CannedEstimator(Estimator):
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-def make_model_fn(head: Head, towers: Sequence[Tower]) -> Callable[..., EstimatorSpec]:
+def make_model_fn(head: Any, towers: Sequence[Tower]) -> Callable[..., EstimatorSpec]:
     """Returns the model_fn of an Estimator with a head and towers, as in `CannedEstimator`."""
     makers = [tower.optimizer_maker(keras_optimizer_maker) for tower in towers]
 

@@ -10,7 +10,6 @@ import tensorflow as tf
 from tfdist.estimator.canned.dnn import Network, dnn_tower
 from tfdist.estimator.canned.layers import Activation
 from tfdist.estimator.canned.tower import make_model_fn
-from tfdist.estimator.heads.head import Head
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec
 
@@ -73,7 +72,7 @@ def dnn_model_fn_v2(
     features: Any,
     labels: Any,
     mode: str,
-    head: Head,
+    head: Any,
     hidden_units: Sequence[int],
     feature_columns: Any,
     optimizer: Any = "Adagrad",

@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
+from tfdist.estimator.arguments import InputFn
 from tfdist.estimator.checkpoints.damage import damage_named
 from tfdist.estimator.checkpoints.fit import checked
 from tfdist.estimator.evaluation.eval_events import write_results
@@ -58,7 +59,7 @@ def build_evaluation(
     *,
     model_fn: Callable[[Any, Any], EstimatorSpec],
     create_global_step: Callable[[tf.Graph], tf.Variable],
-    input_fn: Callable[..., Any],
+    input_fn: InputFn,
     params: dict[str, Any],
     config: RunConfig,
     warm_start: Callable[[], None],

@@ -174,7 +174,7 @@ class BestExporter(_SavedModelExporter):
         name: str = "best_exporter",
         serving_input_receiver_fn: ReceiverFn | None = None,
         event_file_pattern: str | None = "eval/*.tfevents.*",
-        compare_fn: Callable[..., Any] = _loss_smaller,
+        compare_fn: Callable[..., bool] = _loss_smaller,
         assets_extra: dict[str, str] | None = None,
         as_text: bool = False,
         exports_to_keep: int | None = 5,
@@ -209,7 +209,7 @@ class BestExporter(_SavedModelExporter):
         return True
 
 
-def _best_in_events(pattern: str, is_better: Callable[..., Any], until_s: float) -> Result | None:
+def _best_in_events(pattern: str, is_better: Callable[..., bool], until_s: float) -> Result | None:
     """Returns the best of the evaluations in event files before a time, None if there are none."""
     best: Result | None = None
     for _, time_s, result in results_in(pattern):
@@ -218,7 +218,7 @@ def _best_in_events(pattern: str, is_better: Callable[..., Any], until_s: float)
     return best
 
 
-def _checked_compare_fn(compare_fn: Any) -> Callable[..., Any]:
+def _checked_compare_fn(compare_fn: Any) -> Callable[..., bool]:
     if compare_fn is None:
         raise ValueError("`compare_fn` must not be None.")
     names = set(argument_names(compare_fn))
@@ -231,7 +231,7 @@ def _checked_compare_fn(compare_fn: Any) -> Callable[..., Any]:
             f"compare_fn ({compare_fn}) has following not expected args: {unknown}. Allowed are "
             "best_eval_result and current_eval_result."
         )
-    checked: Callable[..., Any] = compare_fn
+    checked: Callable[..., bool] = compare_fn
     return checked
 
 

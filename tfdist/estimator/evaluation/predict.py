@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.arguments import InputFn
 from tfdist.estimator.checkpoints.damage import damage_named
 from tfdist.estimator.checkpoints.fit import checked
 from tfdist.estimator.graph import sessions
@@ -22,7 +23,7 @@ from tfdist.training.precision import find_precision
 def predict(
     *,
     model_fn: Callable[[Any, Any], EstimatorSpec],
-    input_fn: Callable[..., Any],
+    input_fn: InputFn,
     params: dict[str, Any],
     config: RunConfig,
     predict_keys: Sequence[str] | None,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.arguments import InputFn
 from tfdist.estimator.inputs.batches import make_input
 
 # Names of single tensors in a signature.
@@ -203,7 +204,7 @@ def build_raw_supervised_input_receiver_fn(
 
 
 def build_supervised_input_receiver_fn_from_input_fn(
-    input_fn: Callable[..., Any], **input_fn_args: Any
+    input_fn: InputFn, **input_fn_args: Any
 ) -> Callable[[], SupervisedInputReceiver]:
     """Returns a receiver function for the features and labels of an input_fn.
 

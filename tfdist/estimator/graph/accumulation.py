@@ -26,6 +26,7 @@ from tfdist.estimator.inputs.passed_on import leaves
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.early_reduction import behind_gates, without_gates
+from tfdist.strategies.reductions.slices import values_of
 from tfdist.training.half_precision import before_cast
 
 
@@ -251,7 +252,7 @@ def _change_with(batch: Any, tensors: Sequence[Any]) -> list[bool]:
     trainable variable, such as a learning rate, and a tensor of another type, are handed on as the
     last micro-batch has them.
     """
-    values = [t.values if isinstance(t, tf.IndexedSlices) else t for t in tensors]
+    values = [values_of(tensor) for tensor in tensors]
     computed = _computed_from(batch, v1.get_default_graph())
     return [
         isinstance(value, tf.Tensor)

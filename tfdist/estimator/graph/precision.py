@@ -185,7 +185,7 @@ class ModelPrecision:
             f'call keras.mixed_precision.set_global_policy("{precision.name}") before.'
         )
 
-    def _read_in_half(self, getter: Callable[..., Any], name: str, **given: object) -> Any:
+    def _read_in_half(self, getter: Callable[..., tf.Variable], name: str, **given: object) -> Any:
         """Gets a variable; a weight is kept in float32, and read in half precision."""
         dtype = tf.as_dtype(given.get("dtype") or tf.float32)
         if not _is_weight(dtype, given) or (is_in_layer() and dtype not in HALVES):
@@ -197,7 +197,7 @@ class ModelPrecision:
         weight = getter(name, **given)
         return read_in_half(weight, self._casts) if isinstance(weight, tf.Variable) else weight
 
-    def _half_weight(self, getter: Callable[..., Any], name: str, **given: object) -> Any:
+    def _half_weight(self, getter: Callable[..., tf.Variable], name: str, **given: object) -> Any:
         """Gets a variable; a weight is kept in half precision."""
         dtype = tf.as_dtype(given.get("dtype") or tf.float32)
         if not _is_weight(dtype, given) or is_in_layer():

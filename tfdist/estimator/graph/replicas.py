@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
-from tfdist.estimator.arguments import argument_names
+from tfdist.estimator.arguments import InputFn, argument_names
 from tfdist.estimator.private_keras import mixed_float16_allowed
 from tfdist.estimator.run_config import RunConfig, is_default, is_own
 from tfdist.estimator.spec import ModeKeys
@@ -206,7 +206,7 @@ class BatchSizes:
         if self._of_replica:
             _check_params(params)
 
-    def add_to(self, params: Any, mode: str, input_fn: Callable[..., Any] | None = None) -> Any:
+    def add_to(self, params: Any, mode: str, input_fn: InputFn | None = None) -> Any:
         """Returns params with the replica's batch size as "batch_size", if the mode has one.
 
         Args:

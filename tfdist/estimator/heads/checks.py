@@ -32,7 +32,7 @@ def check_loss_reduction(loss_reduction: Any) -> None:
         )
 
 
-def check_loss_fn(loss_fn: Callable[..., Any] | None) -> None:
+def check_loss_fn(loss_fn: Callable[..., tf.Tensor] | None) -> None:
     """Checks that loss_fn takes labels and logits, and optionally features."""
     if not loss_fn:
         return

@@ -51,7 +51,7 @@ class BinaryClassHead(SingleHead):
         thresholds: Iterable[float] | None = None,
         label_vocabulary: Sequence[str] | None = None,
         loss_reduction: str = checks.MEAN,
-        loss_fn: Callable[..., Any] | None = None,
+        loss_fn: Callable[..., tf.Tensor] | None = None,
         name: str | None = None,
     ) -> None:
         checks.check_vocabulary(label_vocabulary)
@@ -144,7 +144,7 @@ class MultiClassHead(SingleHead):
         weight_column: Any = None,
         label_vocabulary: Sequence[str] | None = None,
         loss_reduction: str = checks.MEAN,
-        loss_fn: Callable[..., Any] | None = None,
+        loss_fn: Callable[..., tf.Tensor] | None = None,
         name: str | None = None,
     ) -> None:
         if n_classes is None:

@@ -223,7 +223,7 @@ class SingleHead(SpecHead):
         loss_dimension: int,
         weight_column: Any,
         loss_reduction: str,
-        loss_fn: Callable[..., Any] | None,
+        loss_fn: Callable[..., tf.Tensor] | None,
         name: str | None,
     ) -> None:
         checks.check_loss_reduction(loss_reduction)

@@ -51,7 +51,7 @@ class MultiLabelHead(SingleHead):
         thresholds: Iterable[float] | None = None,
         label_vocabulary: Sequence[str] | None = None,
         loss_reduction: str = checks.MEAN,
-        loss_fn: Callable[..., Any] | None = None,
+        loss_fn: Callable[..., tf.Tensor] | None = None,
         classes_for_class_based_metrics: Sequence[int] | Sequence[str] | None = None,
         name: str | None = None,
     ) -> None:

@@ -43,8 +43,8 @@ class RegressionHead(SingleHead):
         label_dimension: int = 1,
         weight_column: Any = None,
         loss_reduction: str = checks.MEAN,
-        loss_fn: Callable[..., Any] | None = None,
-        inverse_link_fn: Callable[[Any], Any] | None = None,
+        loss_fn: Callable[..., tf.Tensor] | None = None,
+        inverse_link_fn: Callable[[tf.Tensor], tf.Tensor] | None = None,
         name: str | None = None,
     ) -> None:
         if label_dimension < 1:

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.arguments import argument_names, call_with, needed_arguments
+from tfdist.estimator.arguments import InputFn, argument_names, call_with, needed_arguments
 from tfdist.estimator.inputs.passed_on import PassedOn, leaves
 
 # features, labels, has_more (see `Input`)
@@ -46,7 +46,7 @@ class Input:
 
 
 def call_input_fn(
-    input_fn: Callable[..., Any],
+    input_fn: InputFn,
     *,
     mode: str,
     params: dict[str, Any],

@@ -6,7 +6,6 @@ pandas is imported when `pandas_input_fn` is called.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.arguments import InputFn
 from tfdist.estimator.inputs.feeding import Array, check_shuffle, next_batch
 
 _ALONE = "__direct_np_input__"
@@ -28,7 +28,7 @@ def numpy_input_fn(
     shuffle: bool | None = None,
     queue_capacity: int = 1000,
     num_threads: int = 1,
-) -> Callable[..., Any]:
+) -> InputFn:
     """Returns an input_fn that feeds numpy arrays; each worker of a strategy gets a share of rows.
 
     Args:
@@ -147,7 +147,7 @@ def pandas_input_fn(
     queue_capacity: int | None = 1000,
     num_threads: int = 1,
     target_column: str = "target",
-) -> Callable[..., Any]:
+) -> InputFn:
     """Returns an input_fn that feeds a DataFrame; each worker of a strategy gets a share of rows.
 
     Args:

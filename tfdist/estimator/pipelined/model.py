@@ -14,9 +14,10 @@ from tfdist.estimator.run_config import RunConfig, is_own
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.pipeline.graph.cutting import StageFunctions, make_stages
 from tfdist.pipeline.graph.execution import Replica, Walked, Weights, walk
-from tfdist.pipeline.graph.gradients import add_gradients, scaled
+from tfdist.pipeline.graph.gradients import add_gradients
 from tfdist.pipeline.schedule import training_ticks
 from tfdist.strategies.placement import HOST, place
+from tfdist.strategies.reductions.slices import scaled
 
 
 def build_model(

@@ -332,7 +332,7 @@ def _scopes(
         return [strategy.scope(), loss_scaled_by_optimizer(strategy)]
     inside_loop = call.iterations > 1
 
-    def create(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+    def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
         return placement.create_variable(next_creator, inside_loop=inside_loop, **kwargs)
 
     return [tf.variable_creator_scope(create)]

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.arguments import InputFn
 from tfdist.estimator.graph.accumulation import Accumulation
 from tfdist.estimator.pipelined import PipelineEstimatorSpec
 from tfdist.estimator.run_config import RunConfig
@@ -61,7 +62,7 @@ class TrainCall:
 
     model_fn: ModelFn
     create_global_step: Callable[[tf.Graph], tf.Variable]
-    input_fn: Callable[..., Any]
+    input_fn: InputFn
     params: dict[str, Any]
     config: RunConfig
     model_dir: str

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfdist.estimator.canned.baseline import baseline_tower
-from tfdist.estimator.heads.head import Head
 from tfdist.estimator.heads.v1_heads import SUM, classifier_head, regressor_head
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.v1.model import CannedV1Estimator
@@ -22,7 +21,7 @@ class BaselineEstimator(CannedV1Estimator):
 
     def __init__(
         self,
-        head: Head,
+        head: Any,
         model_dir: str | os.PathLike[str] | None = None,
         optimizer: Any = "Ftrl",
         config: RunConfig | None = None,

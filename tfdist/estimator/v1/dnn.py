@@ -11,7 +11,6 @@ import tensorflow as tf
 from tfdist.estimator.canned.dnn import Network, dnn_tower
 from tfdist.estimator.canned.layers import Activation
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
-from tfdist.estimator.heads.head import Head
 from tfdist.estimator.heads.v1_heads import SUM, classifier_head, regressor_head
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.v1.model import CannedV1Estimator
@@ -29,7 +28,7 @@ class DNNEstimator(CannedV1Estimator):
 
     def __init__(
         self,
-        head: Head,
+        head: Any,
         hidden_units: Sequence[int],
         feature_columns: Any,
         model_dir: str | os.PathLike[str] | None = None,

@@ -12,7 +12,6 @@ from tfdist.estimator.canned.dnn import Network
 from tfdist.estimator.canned.dnn_linear_combined import dnn_and_linear
 from tfdist.estimator.canned.layers import Activation
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
-from tfdist.estimator.heads.head import Head
 from tfdist.estimator.heads.v1_heads import SUM, classifier_head, regressor_head
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.v1.model import CannedV1Estimator
@@ -30,7 +29,7 @@ class DNNLinearCombinedEstimator(CannedV1Estimator):
 
     def __init__(
         self,
-        head: Head,
+        head: Any,
         model_dir: str | os.PathLike[str] | None = None,
         linear_feature_columns: Any = None,
         linear_optimizer: Any = "Ftrl",

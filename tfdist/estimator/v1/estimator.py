@@ -42,14 +42,9 @@ class Estimator(v2.Estimator, metaclass=_AnyEstimator):
     ) -> bytes:
         """Exports a SavedModel as `export_saved_model` does, but keeps default-valued attributes.
 
-        Args:
-          export_dir_base: As in `export_saved_model`.
-          serving_input_receiver_fn: As in `export_saved_model`.
-          assets_extra: As in `export_saved_model`.
-          as_text: As in `export_saved_model`.
-          checkpoint_path: As in `export_saved_model`.
-          strip_default_attrs: Whether to leave default-valued attributes out, as
-            `export_saved_model` does. Older TensorFlow versions can then read the export.
+        The other arguments are those of `export_saved_model`. `strip_default_attrs` is whether to
+        leave default-valued attributes out, as that does. Older TensorFlow versions can then read
+        the export.
         """
         v1.logging.warning(
             "export_savedmodel is deprecated: use export_saved_model, which tf.estimator has, too."

@@ -8,7 +8,6 @@ from typing import Any
 
 from tfdist.estimator.canned.linear import linear_tower
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
-from tfdist.estimator.heads.head import Head
 from tfdist.estimator.heads.v1_heads import SUM, classifier_head, regressor_head
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.v1.model import CannedV1Estimator
@@ -25,7 +24,7 @@ class LinearEstimator(CannedV1Estimator):
 
     def __init__(
         self,
-        head: Head,
+        head: Any,
         feature_columns: Any,
         model_dir: str | os.PathLike[str] | None = None,
         optimizer: Any = "Ftrl",

@@ -24,7 +24,6 @@ from tfdist.estimator.canned.layers import BATCH_NORM_MOMENTUM, Activation, Laye
 from tfdist.estimator.canned.linear import linear_tower
 from tfdist.estimator.canned.tower import Tower, check_features, total, v1_optimizer_maker
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
-from tfdist.estimator.heads.head import Head
 from tfdist.estimator.heads.v1_heads import scope_of_next_head
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
@@ -47,7 +46,7 @@ class CannedV1Estimator(Estimator):
 
     def __init__(
         self,
-        head: Head,
+        head: Any,
         towers: Sequence[Tower],
         model_dir: str | os.PathLike[str] | None,
         config: RunConfig | None,
@@ -59,7 +58,7 @@ class CannedV1Estimator(Estimator):
 
 
 def _make_model_fn(
-    head: Head, towers: Sequence[Tower], input_partitioner: Any
+    head: Any, towers: Sequence[Tower], input_partitioner: Any
 ) -> Callable[..., EstimatorSpec]:
     makers = [tower.optimizer_maker(v1_optimizer_maker) for tower in towers]
 

@@ -147,17 +147,15 @@ class TPUEstimatorSpec(NamedTuple):
 class TPUEstimator(Estimator):
     """An Estimator whose model_fn returns a `TPUEstimatorSpec` or an `EstimatorSpec`.
 
+    Arguments that are not listed here are those of `Estimator`, or have no effect.
+
     Args:
-      model_fn: As in `Estimator`.
-      model_dir: As in `Estimator`.
       config: A `RunConfig` of this module or of `tfdist.estimator`.
       params: As in `Estimator`; without "batch_size".
       use_tpu: Must be False.
       train_batch_size: Examples of a step. `params["batch_size"]` is the share of a replica.
       eval_batch_size: The same for evaluating.
       predict_batch_size: The same for predicting.
-      batch_axis: Without an effect, as are all arguments that are not listed here.
-      warm_start_from: As in `Estimator`.
 
     Raises:
       ValueError: If `use_tpu` is True, or another argument is not usable.
@@ -165,7 +163,7 @@ class TPUEstimator(Estimator):
 
     def __init__(
         self,
-        model_fn: Callable[..., Any] | None = None,
+        model_fn: Callable[..., EstimatorSpec | TPUEstimatorSpec] | None = None,
         model_dir: str | os.PathLike[str] | None = None,
         config: BaseRunConfig | None = None,
         params: dict[str, Any] | None = None,
@@ -200,7 +198,9 @@ class TPUEstimator(Estimator):
         )
 
 
-def _with_estimator_spec(model_fn: Callable[..., Any]) -> Callable[..., Any]:
+def _with_estimator_spec(
+    model_fn: Callable[..., EstimatorSpec | TPUEstimatorSpec],
+) -> Callable[..., Any]:
     """Returns a model_fn with the same arguments that returns an `EstimatorSpec`."""
 
     @functools.wraps(model_fn)

@@ -8,9 +8,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tfdist.cluster.slurm import expand_node_list
-from tfdist.cluster.tasks import ClusterError, is_loopback, listed, shown, split_address
+from tfdist.cluster.tasks import (
+    ClusterError,
+    did_you_mean,
+    is_loopback,
+    listed,
+    shown,
+    split_address,
+)
 from tfdist.launch.errors import UsageError
-from tfdist.launch.options.values import did_you_mean
 
 _MOST_CHARACTERS = 1_000_000
 

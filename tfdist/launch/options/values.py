@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 from tfdist.cluster.environment import parse_steps
-from tfdist.cluster.tasks import listed, shown
+from tfdist.cluster.tasks import did_you_mean, listed, shown
 from tfdist.launch.options.declaration import Value
 
 ColorMode = Literal["auto", "always", "never"]
@@ -20,12 +19,6 @@ ColorMode = Literal["auto", "always", "never"]
 ProgressMode = Literal["auto", "bar", "plain", "none"]
 
 MOST = 100_000  # The largest number of instances, restarts and the like.
-
-
-def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    """Returns ' Did you mean "x"?' for a similar name, else ""."""
-    near = difflib.get_close_matches(name.lower(), list(allowed), n=1)
-    return f' Did you mean "{near[0]}"?' if near else ""
 
 
 def wrong(text: str, allowed: str, example: str) -> ValueError:

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.pipeline.graph.op_stages import Traced, line_of, read_of_weight
 from tfdist.strategies.private_tensorflow import replace_input
+from tfdist.strategies.reductions.slices import at_least_float32, on_values, weighted
 from tfdist.training.graph_slices import Slice
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
@@ -174,14 +175,7 @@ def _to_add(gradient: Any, weight: tf.Tensor | None) -> Any:
     It is 0 for a weight of 0, also where the gradient is NaN. Half-precision gradients become
     float32, since their sums lose small ones, or overflow.
     """
-    if isinstance(gradient, tf.IndexedSlices):
-        values = _to_add(gradient.values, weight)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    if gradient.dtype.size < tf.float32.size:
-        gradient = tf.cast(gradient, tf.float32)
-    if weight is None:
-        return gradient
-    return tf.math.multiply_no_nan(gradient, tf.cast(weight, gradient.dtype))
+    return on_values(at_least_float32, gradient) if weight is None else weighted(gradient, weight)
 
 
 def added(parts: Sequence[Any]) -> Any:
@@ -200,16 +194,3 @@ def added(parts: Sequence[Any]) -> Any:
         return tf.IndexedSlices(rows, indices, sparse[0].dense_shape)
     # The variable's shape.
     return tf.tensor_scatter_nd_add(added(dense), indices[:, None], rows)
-
-
-def scaled(gradient: Any, factor: float | tf.Tensor) -> Any:
-    """Multiplies a tensor or `tf.IndexedSlices` by a number or a scalar tensor."""
-    if isinstance(factor, float) and factor == 1.0:
-        return gradient
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            gradient.values * tf.cast(factor, gradient.values.dtype),
-            gradient.indices,
-            gradient.dense_shape,
-        )
-    return gradient * tf.cast(factor, gradient.dtype)

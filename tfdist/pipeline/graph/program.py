@@ -13,12 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.pipeline.graph.execution import Replica, Values, Walked, Weights, walk
-from tfdist.pipeline.graph.gradients import added, scaled
+from tfdist.pipeline.graph.gradients import added
 from tfdist.pipeline.graph.tracing import TracedModel
 from tfdist.pipeline.schedule import Box, inference_ticks, training_ticks
 from tfdist.pipeline.settings import Settings
 from tfdist.pipeline.stage_plan import replica_devices
 from tfdist.strategies.placement import HOST
+from tfdist.strategies.reductions.slices import scaled
 
 # A function that updates the weights, given pairs of a gradient and its variable.
 Apply = Callable[[list[tuple[Any, tf.Variable]]], None]

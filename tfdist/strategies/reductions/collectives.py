@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -41,8 +40,7 @@ from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.buckets import Gradient, pack
 from tfdist.strategies.reductions.compression import compressed_gather, compressed_sum
 from tfdist.strategies.reductions.engine import Collectives
-
-Value: TypeAlias = "tf.Tensor | tf.IndexedSlices"
+from tfdist.strategies.reductions.slices import Value, add_equal_rows
 
 # The dtype of a sum: half-precision gradients of many workers can overflow when they are added.
 _SUMMED_AS = {
@@ -182,26 +180,6 @@ def _reduce_slices(
     return tf.IndexedSlices(
         _finish(summed.values, slices.values.dtype, divisor), summed.indices, summed.dense_shape
     )
-
-
-def add_equal_rows(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Adds up the rows of equal index, so that each index stands once.
-
-    Optimizers such as gradient descent update a variable by TensorFlow's scatter-add, which may add
-    rows of equal index in any order if it has several threads. The sums of two workers then differ
-    in their last bits. The order of the sums here is that of the rows.
-
-    Args:
-      slices: Values [rows, ...] and indices [rows].
-
-    Returns:
-      Values [different_indices, ...] and indices [different_indices], in the order in which the
-      indices first occur.
-    """
-    indices, position = tf.unique(slices.indices)  # [different_indices], [rows]
-    values = tf.math.unsorted_segment_sum(slices.values, position, tf.size(indices))
-    values.set_shape(tf.TensorShape([None]).concatenate(slices.values.shape[1:]))
-    return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
 def broadcast(collectives: Collectives, tensor: tf.Tensor, *, name: str) -> tf.Tensor:

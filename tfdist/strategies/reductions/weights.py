@@ -21,8 +21,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.strategies.placement import HOST
-from tfdist.strategies.reductions.collectives import Value
 from tfdist.strategies.reductions.early_reduction import without_gates
+from tfdist.strategies.reductions.slices import Value, on_values, weighted
 
 
 class ReplicaWeights:
@@ -76,27 +76,16 @@ class ReplicaWeights:
         return [_times(part, weight, gates) for part, weight in zip(parts, own, strict=True)]
 
     def _scaled(self, value: Value, dtype: tf.DType, gates: list[tf.Operation]) -> Value:
-        if isinstance(value, tf.IndexedSlices):
-            scaled = tf.cast(value.values * tf.cast(self._scale, value.dtype), dtype)
-            return tf.IndexedSlices(scaled, value.indices, value.dense_shape)
-        with tf.control_dependencies(gates):
-            return tf.cast(value * tf.cast(self._scale, value.dtype), dtype)
+        def scale(tensor: tf.Tensor) -> tf.Tensor:
+            return tf.cast(tensor * tf.cast(self._scale, tensor.dtype), dtype)
+
+        with tf.control_dependencies(gates):  # Slices have none.
+            return on_values(scale, value)
 
 
 def _times(value: Value, weight: tf.Tensor, gates: list[tf.Operation]) -> Value:
-    """Returns a value times a weight; 0 for a weight of 0, also where the value is NaN.
-
-    Half-precision values become float32, since their weighted sum may overflow.
-    """
-    if isinstance(value, tf.IndexedSlices):
-        values = _widened(value.values)
-        weighted = tf.math.multiply_no_nan(values, tf.cast(weight, values.dtype))
-        return tf.IndexedSlices(weighted, value.indices, value.dense_shape)
-    source, waits_for = without_gates(value)
-    gates += waits_for
-    source = _widened(source)
-    return tf.math.multiply_no_nan(source, tf.cast(weight, source.dtype))
-
-
-def _widened(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tensor, tf.float32) if tensor.dtype.size < tf.float32.size else tensor
+    """Returns a weighted value; a tensor is taken from before its gates, which are noted."""
+    if not isinstance(value, tf.IndexedSlices):
+        value, waits_for = without_gates(value)
+        gates += waits_for
+    return weighted(value, weight)
