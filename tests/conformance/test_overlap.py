@@ -74,6 +74,7 @@ def test_a_reduction_starts_before_the_backward_pass_ends(
 ) -> None:
     for timelines in fake_cluster.run(_trace_deep_model, engine, accumulation, engine=engine):
         assert len(timelines) == 8
-        # On two busy cores a single step can be scheduled oddly: most must overlap.
+        # On two busy cores a step may be scheduled so that it does not overlap. Where reductions
+        # wait for the backward pass, none does.
         overlapping = sum(start < end for start, end in timelines)
-        assert overlapping >= 5, timelines
+        assert overlapping >= 3, timelines

@@ -1,4 +1,4 @@
-"""What is refused of a pipeline: its spec, its model, its input, its metrics."""
+"""Refusals of a pipeline: its spec, its model, its input, its metrics."""
 
 from pathlib import Path
 from typing import Any

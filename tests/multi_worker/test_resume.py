@@ -72,7 +72,7 @@ def _train(
 
 @pytest.fixture(scope="module")
 def trained_before() -> dict[str, tuple[str, Path, list[dict[str, Any]]]]:
-    """What `undisturbed` has found so far, by engine."""
+    """The results of `undisturbed` so far, by engine."""
     return {}
 
 

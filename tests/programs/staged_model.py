@@ -43,19 +43,19 @@ def make_weights(name: str, shape: Sequence[int]) -> Any:
 
 
 def first_stage(x: Any, y: Any = 0) -> Any:
-    """[micro_batch, 5] to [micro_batch, 4]."""
+    """Maps [micro_batch, 5] to [micro_batch, 4]."""
     return tf.nn.relu(tf.matmul(x, make_weights("first", [5, 4]))), y
 
 
 def second_stage(x: Any, y: Any = 0) -> Any:
-    """[micro_batch, 4] to [micro_batch, 4], named "hidden", with a summary."""
+    """Maps [micro_batch, 4] to [micro_batch, 4], named "hidden", with a summary."""
     hidden = tf.nn.tanh(tf.matmul(x, make_weights("second_", [4, 4])) + make_weights("bias", [4]))
     v1.summary.scalar("mean_of_hidden", tf.reduce_mean(hidden))
     return tf.identity(hidden, name="hidden"), y
 
 
 def third_stage(x: Any, y: Any = 0) -> Any:
-    """[micro_batch, 4] to the logits, [micro_batch, 3]."""
+    """Maps [micro_batch, 4] to the logits, [micro_batch, 3]."""
     return tf.matmul(x, make_weights("third_one", [4, 3])), y
 
 

@@ -1,6 +1,7 @@
 """Every Python that a test starts reads this first, and pytest itself: it starts and ends sooner.
 
-- TensorFlow imports pandas, which few programs use. It is read here when it is first used.
+- TensorFlow and Keras import packages that few programs use. They are read here when they are first
+  used: half a second less for a program that does without them.
 - An import of TensorFlow makes half a million objects that stay. Looking through them for garbage,
   a thousand times while they are made and once more at the end, takes a third of a program's time.
 - Protobuf's Python code prints `graph.pbtxt`, which takes a tenth of a short training. The tests
@@ -54,5 +55,6 @@ class _OtherLoaders:
         return spec
 
 
-_LOADERS = {"pandas": LazyLoader, "google.protobuf.text_format": _ThenPrintGraphsFast}
+_LAZY = ("h5py", "pandas", "requests", "scipy.linalg", "scipy.ndimage")
+_LOADERS = {**dict.fromkeys(_LAZY, LazyLoader), "google.protobuf.text_format": _ThenPrintGraphsFast}
 sys.meta_path.insert(0, _OtherLoaders(_LOADERS))

@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -11,15 +12,10 @@ import pytest
 from tfdist.testing import FakeCluster, WorkerFailedError, WorkerTimeoutError, engine_problem
 from tfdist.testing.run import wait_until
 
-ENGINES = [
-    "grpc",
-    pytest.param(
-        "horovod",
-        marks=pytest.mark.skipif(
-            engine_problem("horovod") is not None, reason=str(engine_problem("horovod"))
-        ),
-    ),
-]
+needs_horovod = pytest.mark.skipif(
+    engine_problem("horovod") is not None, reason=str(engine_problem("horovod"))
+)
+ENGINES = ["grpc", pytest.param("horovod", marks=needs_horovod)]
 OWN_INDEX = """
 import json, os, signal, sys, time
 if "TF_CONFIG" in os.environ:
@@ -74,7 +70,7 @@ def test_without_check_every_worker_ends_by_itself(fake_cluster: FakeCluster) ->
 def test_a_time_limit_stops_all_and_names_the_late(fake_cluster: FakeCluster, engine: str) -> None:
     code = OWN_INDEX + "print('here', index)\nif index == 1: time.sleep(600)"
     with pytest.raises(WorkerTimeoutError, match="worker 1 of 2 has not finished") as caught:
-        fake_cluster.run_script(["-c", code], engine=engine, timeout_s=0.7)
+        fake_cluster.run_script(["-c", code], engine=engine, timeout_s=2.5)
     assert "what worker 1 wrote:\nhere 1" in str(caught.value)
 
 
@@ -161,3 +157,45 @@ def test_a_forgotten_script_is_stopped_with_the_cluster(
     script = fake_cluster.start_script(["-c", "import time; time.sleep(600)"])
     fake_cluster.close()
     assert all_end(*[worker.pid for worker in script.workers])
+
+
+FORKED = """
+import atexit, os, signal, sys
+
+atexit.register(print, "at its exit", flush=True)
+print("tensorflow" in sys.modules, __name__, sys.argv[1:], sys.path[0] == os.path.dirname(__file__))
+if sys.argv[1] == "interrupt":
+    os.kill(os.getpid(), signal.SIGINT)
+elif sys.argv[1] == "fail":
+    raise ArithmeticError("of the script")
+elif sys.argv[1] != "return":
+    sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("engine", "way", "code", "last_line"),
+    [
+        ("grpc", "return", 0, ""),
+        ("grpc", "3", 3, ""),
+        ("none", "fail", 1, "ArithmeticError: of the script"),
+        ("none", "interrupt", -signal.SIGINT, "KeyboardInterrupt"),
+        pytest.param("horovod", "3", 3, "", marks=needs_horovod),
+    ],
+)
+def test_a_forked_script_has_tensorflow_from_the_start_and_ends_as_a_program_does(
+    fake_cluster: FakeCluster, tmp_path: Path, engine: str, way: str, code: int, last_line: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(FORKED)
+    workers = fake_cluster.run_script([str(script), way], engine=engine, check=False, forked=True)
+    ended = [worker for worker in workers if worker.returncode == code]
+    assert len(ended) == len(workers) or (engine == "horovod" and ended)  # mpirun stops the others.
+    for worker in ended:
+        assert worker.stdout == f"True __main__ ['{way}'] True\nat its exit\n"
+        assert worker.stderr.rstrip().endswith(last_line)
+
+
+def test_a_forked_script_must_be_a_file(fake_cluster: FakeCluster) -> None:
+    with pytest.raises(ValueError, match=r"must be a file, got the option -c: .*leave forked out"):
+        fake_cluster.run_script(["-c", "pass"], forked=True)

@@ -48,11 +48,15 @@ def main(socket_path: str) -> None:
     # A forked process: it has left the server's loop, and ends as any Python program ends.
     die_with_parent(server)
     take_place(job)
-    if job.command:
+    if job.command and not job.forked:
         become_command(job)
-    from tfdist.testing.worker_process import make_call
+    from tfdist.testing.worker_process import make_call, run_as_program
 
-    make_call(job)
+    if job.forked:
+        atexit.unregister(_end_at_once)  # Its exit code is the script's.
+        run_as_program(job)
+    else:
+        make_call(job)
 
 
 def _end_at_once() -> None:
@@ -134,7 +138,7 @@ class _Server:
             os.setpgid(0, 0)
             connection.close()
             self._let_go()
-            if job.command:
+            if job.command and not job.forked:
                 return job
             return replace(job, environ={**self._import_environ, **job.environ})
         with contextlib.suppress(OSError):  # the child did it, and is another program already

@@ -26,6 +26,7 @@ class Job:
     environ: dict[str, str]
     cwd: str
     command: tuple[str, ...] = ()  # empty: make the call that lies in the folder
+    forked: bool = False  # the command is a script for the Python that the server has forked
     sys_path: tuple[str, ...] = ()
     grace_s: float = 1.0  # between TERM and KILL
 

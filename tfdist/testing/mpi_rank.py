@@ -1,9 +1,9 @@
 """The program that mpirun starts for each rank: it starts the work, and ends as the work ends.
 
-The rank of a call is forked by the fork server, with the environment that mpirun gave to this
-process. This process stays until the rank ends: mpirun stops this one, then the server stops the
-rank. The rank of a script is a child of this process in the same process group, to which mpirun
-sends its signals.
+The rank of a call or a forked script is forked by the fork server, with the environment that mpirun
+gave to this process. This process stays until the rank ends: mpirun stops this one, then the server
+stops the rank. The rank of another script is a child of this process in the same process group, to
+which mpirun sends its signals.
 """
 
 import os
@@ -26,10 +26,11 @@ def main(job_path: str, socket_path: str) -> None:
         name=f"worker-{os.environ['OMPI_COMM_WORLD_RANK']}",
         environ=dict(os.environ),
     )
-    _end_with(_run_command(job) if job.command else _call_in_server(job, socket_path))
+    starts_itself = job.command and not job.forked
+    _end_with(_run_command(job) if starts_itself else _run_in_server(job, socket_path))
 
 
-def _call_in_server(job: Job, socket_path: str) -> int:
+def _run_in_server(job: Job, socket_path: str) -> int:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(socket_path)
         connection.sendall(job.to_json().encode() + b"\n")

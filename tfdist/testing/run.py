@@ -34,6 +34,7 @@ _STOP_LIMIT_S = 20.0
 _run_numbers = itertools.count()
 
 _STACKS_LIMIT_S = 1.0
+_LONGEST_PAUSE_S = 0.5
 _END_LIMIT_S = 2.0
 
 
@@ -73,6 +74,7 @@ class Run:
             worker,
             name="mpirun",
             command=mpirun_command(mpirun, len(self.workers), rank_command),
+            forked=False,
             environ=mpirun_environment(mpirun, worker.environ),
             grace_s=_MPIRUN_GRACE_S,
         )
@@ -105,7 +107,7 @@ class Run:
         """Returns the end of a process of the run, or None while it runs."""
         mpirun_end = self.mpirun.ended() if self.mpirun is not None else None
         end = job.ended()  # read second: nothing is recorded after mpirun's end
-        if end is None and mpirun_end is not None and job.command:
+        if end is None and mpirun_end is not None and job.command and not job.forked:
             # mpirun killed the script together with the process that records its end.
             return Event(value=-signal.SIGKILL, time_s=mpirun_end.time_s)
         return end
@@ -156,9 +158,10 @@ def start_run(
     num_workers: int | None,
     env: Mapping[str, str] | None,
     command: Sequence[str] = (),
+    forked: bool = False,
     call: bytes = b"",
 ) -> Run:
-    """Starts N workers that run `command` or, if it is empty, make `call`.
+    """Starts N workers that run `command` (a script, if `forked`) or, if it is empty, make `call`.
 
     Raises:
       ValueError: If the engine is unknown, or cannot have that number of workers.
@@ -176,6 +179,7 @@ def start_run(
             environ=worker_environment(os.environ, env, temporary),
             cwd=os.getcwd(),
             command=tuple(command),
+            forked=forked,
             sys_path=tuple(sys.path),
         )
         for index in range(num_workers)
@@ -235,12 +239,19 @@ def stop_after_time(run: Run, late: Sequence[int], timeout_s: float) -> WorkerTi
 
 
 def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Waits until the condition holds, and returns whether it did within the limit."""
+    """Waits until the condition holds, and returns whether it did within the limit.
+
+    It looks every 2 to 20 ms, or, where a look itself takes long, a quarter of the time: a look
+    that starts a program or reads all processes leaves the cores to those that it waits for.
+    """
     give_up_s = time.monotonic() + limit_s
     pause_s = 0.002
-    while not condition():
-        if time.monotonic() >= give_up_s:
+    while True:
+        asked_s = time.monotonic()
+        if condition():
+            return True
+        now_s = time.monotonic()
+        if now_s >= give_up_s:
             return False
-        time.sleep(pause_s)
+        time.sleep(max(pause_s, min(3 * (now_s - asked_s), _LONGEST_PAUSE_S)))
         pause_s = min(0.02, pause_s * 1.5)
-    return True

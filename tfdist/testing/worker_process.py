@@ -1,4 +1,4 @@
-"""The worker's side of a call: make the call, write the outcome, end together with the others."""
+"""The worker's side of a run: a call, which ends together with the others, or a forked script."""
 
 import contextlib
 import faulthandler
@@ -6,6 +6,7 @@ import importlib
 import os
 import pickle
 import random
+import runpy
 import signal
 import sys
 import tempfile
@@ -62,6 +63,17 @@ def make_call(job: Job) -> None:
     outcome.write(job)
     while not job.all_finished_path.exists():
         time.sleep(0.005)
+
+
+def run_as_program(job: Job) -> None:
+    """Runs the job's script as Python's main program; its error or exit is raised here.
+
+    The caller must let that end the process, so that the exit code is the script's own.
+    """
+    _start_afresh(job)
+    sys.argv = list(job.command[1:])
+    sys.path.insert(0, os.path.dirname(sys.argv[0]))
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def _start_afresh(job: Job) -> None:
