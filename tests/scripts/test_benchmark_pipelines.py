@@ -5,10 +5,11 @@ import pipeline_peer_figures as figures
 import pipeline_peers
 import pipeline_work
 import pytest
+from contender import CONTENDERS
 from pipeline_peer_figures import GPIPE, ONE_F_ONE_B, OURS, PLAIN, TORCH_PLAIN, Found
 from results import Options, Part, Ratio
 from rounds import Race
-from turn_taking import CONTENDERS, ContenderError, Turn, running
+from turn_taking import ContenderError, Turn, running
 
 # With m = 4 two stages can be 1.6 times as fast. The second round was twice as slow for all.
 TIMES = {
