@@ -31,12 +31,23 @@ def _make_resnet(batch_norm: Callable[[], Any]) -> Any:
         for block in range(works.RESNET_BLOCKS):
             stride = 2 if group > 0 and block == 0 else 1
             inner = convolve(layers.ReLU()(convolve(x, filters, stride)), filters, 1)
-            if stride > 1:
-                added = filters - x.shape[-1]
-                x = tf.pad(x[:, ::2, ::2], [[0, 0], [0, 0], [0, 0], [0, added]])
-            x = layers.ReLU()(layers.Add()([inner, x]))  # [batch, height, width, filters]
+            shortcut = _Shortcut(filters)(x) if stride > 1 else x
+            x = layers.ReLU()(layers.Add()([inner, shortcut]))  # [batch, height, width, filters]
     x = layers.GlobalAveragePooling2D()(x)
     return tf.keras.Model(image, layers.Dense(works.NUM_CLASSES)(x))
+
+
+# A layer of its own: in a v1 graph Keras cannot make layers of slices and of tf.pad.
+class _Shortcut(tf.keras.layers.Layer):  # type: ignore[misc]
+    """Leaves every other pixel out, and adds channels of zeros."""
+
+    def __init__(self, filters: int) -> None:
+        super().__init__()
+        self.filters = filters
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        added = self.filters - x.shape[-1]
+        return tf.pad(x[:, ::2, ::2], [[0, 0], [0, 0], [0, 0], [0, added]])
 
 
 class _AddPositions(tf.keras.layers.Layer):  # type: ignore[misc]
