@@ -8,7 +8,16 @@ import pipeline_peer_figures as figures
 import pipeline_work as works
 from contender import Contender, one_process, program, torch_environ
 from peers import torch_python, why_missing
-from pipeline_peer_figures import GPIPE, MICRO_BATCHES, ONE_F_ONE_B, OURS, PLAIN, TORCH_PLAIN, Found
+from pipeline_peer_figures import (
+    GPIPE,
+    MICRO_BATCHES,
+    ONE_F_ONE_B,
+    OURS,
+    OURS_4,
+    PLAIN,
+    TORCH_PLAIN,
+    Found,
+)
 from results import Options, Part
 from rounds import Race, take_rounds
 from turn_taking import ContenderError, running
@@ -84,8 +93,9 @@ def make_contenders(
     ours = ("pipeline_step.py", name, str(micro_batches))
     torch = ("torch_pipeline.py", name, str(micro_batches))
     python = torch_python()
-    for title, execution in ((PLAIN, "plain"), (OURS, "pipelined")):
-        yield one_process(title, *ours, execution, environ=environ)
+    for num_stages, title in ((1, PLAIN), (2, OURS), (4, OURS_4)):
+        if micro_batches >= 2 * num_stages - 1:  # Fewer are refused.
+            yield one_process(title, *ours, str(num_stages), environ=environ)
     yield one_process(TORCH_PLAIN, *torch, "0", "plain", python=python)
     for title, schedule in ((ONE_F_ONE_B, "1f1b"), (GPIPE, "gpipe")):
         stages = [program(*torch, str(stage), schedule, python=python) for stage in range(2)]
