@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from peers import HOROVOD_FIT, MIRRORED_STEP, OLD_ESTIMATOR, OURS, TORCH_DDP
 from results import Part, Ratio, Table, quartiles, ratio_of
 from turn_taking import Turn
 
-# Libraries; a contender is one of them with one or two workers: see `contender_name`.
+# A contender is a library with one or two workers: see `contender_name`.
 IDEAL = "ideal, no reduction"
-OURS = {"Horovod": "tfdist, Horovod", "gRPC": "tfdist, gRPC"}
-HOROVOD_FIT = "Horovod, Keras fit with DistributedOptimizer"
-MIRRORED = "MultiWorkerMirroredStrategy, tf.function"
-TORCH = "PyTorch DDP, gloo"
-OLD = "tf.estimator 2.15, MultiWorkerMirroredStrategy"
-PEERS = (HOROVOD_FIT, MIRRORED, TORCH, OLD)
-LIBRARIES = (IDEAL, *OURS.values(), *PEERS)
+PEERS = (HOROVOD_FIT, MIRRORED_STEP, TORCH_DDP, OLD_ESTIMATOR)
+LIBRARIES = (IDEAL, OURS["Horovod"], OURS["gRPC"], *PEERS)
+ONE_WORKER = ": one"
 
 EFFICIENCY_TARGETS = {"Horovod": 0.93, "gRPC": 0.9}
 TIMES_AS_FAST = 1.0  # as every peer on TensorFlow, at least
@@ -42,7 +39,9 @@ Groups = Sequence[Turns]
 def contender_name(library: str, num_workers: int) -> str:
     """Returns a contender's name. One worker is the same over both engines of tfdist."""
     if num_workers == 1:
-        return "tfdist, one worker" if library in (IDEAL, *OURS.values()) else f"{library}: one"
+        return (
+            "tfdist, one worker" if library in (IDEAL, *OURS.values()) else f"{library}{ONE_WORKER}"
+        )
     return library
 
 
@@ -109,10 +108,11 @@ def ratios(groups: Groups, title: str) -> Iterator[Ratio]:
     """Yields a model's efficiencies, and how tfdist compares with each peer."""
     efficiency = efficiencies(_merged(groups))
     bound = quartiles(efficiency[IDEAL])[1] if IDEAL in efficiency else None
-    for engine, ours in OURS.items():
+    for engine, at_least in EFFICIENCY_TARGETS.items():
+        ours = OURS[engine]
         if ours not in efficiency:
             continue
-        target: float | None = EFFICIENCY_TARGETS[engine]
+        target: float | None = at_least
         note = "" if bound is None else f"without a reduction {bound:.2f}"
         if bound is not None and target is not None and bound < target:
             target, note = None, f"{note}: the machine leaves no room for {target:g}"
@@ -134,9 +134,9 @@ def ratios(groups: Groups, title: str) -> Iterator[Ratio]:
                 _seconds(turns[peer]),
                 _seconds(turns[ours]),
                 name=f"{title}, {engine}: times as fast as {peer}",
-                target=None if peer == TORCH else TIMES_AS_FAST,
+                target=None if peer == TORCH_DDP else TIMES_AS_FAST,
                 at_most=False,
-                note="other kernels" if peer == TORCH else "",
+                note="other kernels" if peer == TORCH_DDP else "",
             )
 
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
 import application_figures as figures
 import peers
-from application_figures import HOROVOD_FIT, IDEAL, MIRRORED, OLD, OURS, TORCH, contender_name
-from peers import OLD_PYTHON, torch_python
+from application_figures import IDEAL, ONE_WORKER, contender_name
+from contender import Contender, over_gloo, over_grpc, over_mpi, separate
+from peers import (
+    HOROVOD_FIT,
+    MIRRORED_STEP,
+    OLD_ESTIMATOR,
+    OLD_PYTHON,
+    OURS,
+    TORCH_DDP,
+    torch_python,
+)
 from results import Options, Part
 from rounds import Race, take_rounds
-from turn_taking import (
-    Contender,
-    ContenderError,
-    Running,
-    mpirun,
-    program,
-    tf_configs,
-    torch_environ,
-)
+from turn_taking import ContenderError, Running
 from work import BERT_MINI, RESNET_20, WORKS
 
 MAX_ROUNDS = 10  # They keep the part at about ten minutes.
@@ -79,66 +79,32 @@ def first_contenders(model: str) -> Iterator[Contender]:
 
     Start each before the next one is asked for: its ports may be taken later.
     """
-    yield _separate(IDEAL, 1, "application.py", model, "none")
-    yield _separate(IDEAL, 2, "application.py", model, "none")
+    for count in (1, 2):
+        name = contender_name(IDEAL, count)
+        yield separate(name, "application.py", model, "none", count=count)
     yield from _ours(model)
-    yield _over_mpi(HOROVOD_FIT, 1, "horovod_fit.py", model)
-    yield _over_mpi(HOROVOD_FIT, 2, "horovod_fit.py", model)
+    for count in (1, 2):
+        yield over_mpi(contender_name(HOROVOD_FIT, count), "horovod_fit.py", model, count=count)
 
 
 def further_contenders(model: str) -> Iterator[Contender]:
     """Yields tfdist, and one and two workers of the other libraries; see `first_contenders`."""
     yield from _ours(model)
-    yield _separate(MIRRORED, 1, "mirrored_step.py", model)
-    yield _over_grpc(MIRRORED, "mirrored_step.py", model)
+    yield separate(contender_name(MIRRORED_STEP, 1), "mirrored_step.py", model, count=1)
+    yield over_grpc(MIRRORED_STEP, "mirrored_step.py", model)
     for count in (1, 2):
-        yield Contender(
-            name=contender_name(TORCH, count),
-            commands=_each(count, "torch_ddp.py", model, python=torch_python()),
-            environ=[torch_environ(count)],
-            num_workers=count,
-        )
-    yield _separate(OLD, 1, "old_estimator.py", model, python=str(OLD_PYTHON))
-    yield _over_grpc(OLD, "old_estimator.py", model, python=str(OLD_PYTHON))
+        name = contender_name(TORCH_DDP, count)
+        yield over_gloo(name, "torch_ddp.py", model, count=count, python=torch_python())
+    old = ("old_estimator.py", model)
+    yield separate(contender_name(OLD_ESTIMATOR, 1), *old, count=1, python=str(OLD_PYTHON))
+    yield over_grpc(OLD_ESTIMATOR, *old, python=str(OLD_PYTHON))
 
 
 def _ours(model: str) -> Iterator[Contender]:
-    yield _over_mpi(OURS["Horovod"], 2, "application.py", model, "0", "horovod")
-    yield _over_grpc(OURS["gRPC"], "application.py", model, "grpc")
+    yield over_mpi(OURS["Horovod"], "application.py", model, "0", "horovod")
+    yield over_grpc(OURS["gRPC"], "application.py", model, "grpc")
 
 
 def why_missing(name: str) -> str | None:
     """Says in one line why a contender cannot be started, with the fix; None if it can."""
-    return peers.why_missing(
-        name.removesuffix(": one"),
-        of_horovod=(OURS["Horovod"], HOROVOD_FIT),
-        of_torch=(TORCH,),
-        of_old_tensorflow=(OLD,),
-    )
-
-
-def _each(
-    count: int, script: str, model: str, *arguments: str, python: str = sys.executable
-) -> list[list[str]]:
-    """Returns the commands of all workers."""
-    return [program(script, model, str(index), *arguments, python=python) for index in range(count)]
-
-
-def _separate(
-    library: str, count: int, script: str, *arguments: str, python: str = sys.executable
-) -> Contender:
-    """Returns workers that know nothing of each other."""
-    commands = _each(count, script, *arguments, python=python)
-    return Contender(name=contender_name(library, count), commands=commands, num_workers=count)
-
-
-def _over_grpc(
-    library: str, script: str, *arguments: str, python: str = sys.executable
-) -> Contender:
-    commands = _each(2, script, *arguments, python=python)
-    return Contender(name=library, commands=commands, environ=tf_configs(2))
-
-
-def _over_mpi(library: str, count: int, script: str, *arguments: str) -> Contender:
-    command = mpirun(count, program(script, *arguments))
-    return Contender(name=contender_name(library, count), commands=[command], num_workers=count)
+    return peers.why_missing(name.removesuffix(ONE_WORKER))

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from results import Part, Ratio, Table, quartiles, ratio_of
 
 ENGINES = {"grpc": "gRPC", "horovod": "Horovod"}
-TITLES = {"cnn": "CNN", "mlp": "MLP", "resnet": "ResNet-20"}
+TITLES = {"cnn": "CNN", "mlp": "MLP", "resnet-20": "ResNet-20"}
 
 # Features of contenders/host_call.py.
 PLAIN, SCALED = "plain", "loss-scale"

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import feature_figures as figures
 import work as works
+from contender import Contender, one_process, over_grpc, over_mpi
 from feature_figures import (
     ACCUMULATED,
     BACKWARD,
@@ -23,14 +24,14 @@ from feature_figures import (
     Times,
 )
 from results import Options, Part
-from turn_taking import Contender, ContenderError, mpirun, program, running, tf_configs
+from turn_taking import ContenderError, running
 
 from tfdist.launch.machine.mpi import horovod_problem
 
 FEATURES = {
     works.CNN: (PLAIN, SCALED, BACKWARD, ACCUMULATED),
     works.MLP: (PLAIN, SCALED, BACKWARD, ACCUMULATED),
-    works.RESNET: (OWN_NORM, REPLICA_NORM, KERAS_NORM),
+    works.RESNET_20: (OWN_NORM, REPLICA_NORM, KERAS_NORM),
 }
 HOOKED = (works.CNN, works.MLP)
 HOOKED_TURNS = 5  # A turn has to hold the hundredth steps, on which hooks act.
@@ -83,12 +84,7 @@ def _measure_updates(options: Options) -> Times:
     times: dict[str, Sequence[float]] = {}
     for names in (list(UPDATES)[:6], list(UPDATES)[6:]):
         options.say(f"features: updates ({', '.join(names)})")
-        contenders = [
-            Contender(
-                name=name, commands=[program("update_only.py", *UPDATES[name])], num_workers=1
-            )
-            for name in names
-        ]
+        contenders = [one_process(name, "update_only.py", *UPDATES[name]) for name in names]
         times |= _take_turns([(one, UPDATES_PER_TURN) for one in contenders], options)
     return times
 
@@ -96,13 +92,10 @@ def _measure_updates(options: Options) -> Times:
 def _contender(model: str, feature: str, engine: str) -> Contender:
     """Returns two workers over an engine; what needs no reduction is a worker by itself."""
     if engine == "none" or feature == BACKWARD:
-        command = program("host_call.py", model, "0", "none", feature)
-        return Contender(name=feature, commands=[command], num_workers=1)
+        return one_process(feature, "host_call.py", model, "0", "none", feature)
     if engine == "horovod":
-        command = program("host_call.py", model, "0", engine, feature)
-        return Contender(name=feature, commands=[mpirun(2, command)])
-    each = [program("host_call.py", model, str(index), engine, feature) for index in range(2)]
-    return Contender(name=feature, commands=each, environ=tf_configs(2))
+        return over_mpi(feature, "host_call.py", model, "0", engine, feature)
+    return over_grpc(feature, "host_call.py", model, engine, feature)
 
 
 def _take_turns(contenders: Sequence[tuple[Contender, int]], options: Options) -> Times:

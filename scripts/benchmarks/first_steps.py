@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from turn_taking import ContenderError, program, tf_configs
+from contender import program, tf_configs
+from turn_taking import ContenderError
 
 TIMEOUT_S = 180.0
 

@@ -8,17 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
+from contender import Contender, mpirun, program, tf_configs
 from growth_figures import SIZES, TITLES, WAIT_S, Times, make_part, megabytes
 from results import Options, Part, quartiles
-from turn_taking import (
-    Contender,
-    ContenderError,
-    Running,
-    mpirun,
-    program,
-    running,
-    tf_configs,
-)
+from turn_taking import ContenderError, Running, running
 
 from tfdist.launch.machine.mpi import horovod_problem
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 import work as works
+from contender import Contender, one_process, over_grpc, over_mpi
 from first_steps import first_step_s
 from own_cost_figures import (
     CORES,
@@ -20,7 +21,7 @@ from own_cost_figures import (
     make_part,
 )
 from results import Options, Part
-from turn_taking import Contender, mpirun, program, running, tf_configs
+from turn_taking import running
 
 from tfdist.launch.machine.mpi import horovod_problem
 
@@ -60,20 +61,14 @@ def measure(options: Options) -> Part:
 def _measure_loops(model: str, options: Options) -> tuple[Times, dict[str, int]]:
     """Returns seconds a step, and peak memory in bytes, of each loop."""
     steps = TINY_STEPS if model == TINY else works.WORKS[model].steps_per_turn
-    contenders = [
-        Contender(name=loop, commands=[program("own_loop.py", model, loop)], num_workers=1)
-        for loop in LOOPS
-    ]
+    contenders = [one_process(loop, "own_loop.py", model, loop) for loop in LOOPS]
     return _take_turns(contenders, steps, steps, options)
 
 
 def _measure_inputs(cores: str, options: Options) -> Times:
     """Returns seconds a step with each input."""
     steps = works.WORKS[works.CNN].steps_per_turn
-    contenders = [
-        Contender(name=kind, commands=[program("input_loop.py", kind, cores)], num_workers=1)
-        for kind in INPUTS
-    ]
+    contenders = [one_process(kind, "input_loop.py", kind, cores) for kind in INPUTS]
     options.say(f"own cost: input, {CORES[cores]}")
     # Over an epoch: afterwards what is kept of the generator's samples is complete.
     return _take_turns(contenders, steps, max(100, steps), options)[0]
@@ -98,13 +93,10 @@ def _take_turns(
 
 def _peaks_of_two(model: str, has_horovod: bool, cores: Sequence[int]) -> dict[str, int]:
     """Returns the peak memory of the larger of two workers, in bytes, by engine."""
-    each = [program("host_call.py", model, str(index), "grpc") for index in range(2)]
-    contenders = [
-        Contender(name="tfdist, 2 workers over gRPC", commands=each, environ=tf_configs(2))
-    ]
+    contenders = [over_grpc("tfdist, 2 workers over gRPC", "host_call.py", model, "grpc")]
     if has_horovod:
-        command = mpirun(2, program("host_call.py", model, "0", "horovod"))
-        contenders.append(Contender(name="tfdist, 2 workers over Horovod", commands=[command]))
+        name = "tfdist, 2 workers over Horovod"
+        contenders.append(over_mpi(name, "host_call.py", model, "0", "horovod"))
     peaks = {}
     for contender in contenders:
         with running(contender, cores) as run:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from results import Part, Ratio, Table, quartiles, ratio_of
 
 TINY = "tiny"
-TITLES = {"cnn": "CNN", "mlp": "MLP", "resnet": "ResNet-20", "embedding": "embedding"}
+TITLES = {"cnn": "CNN", "mlp": "MLP", "resnet-20": "ResNet-20", "embedding": "embedding"}
 
 # Loops of own_loop.py.
 ESTIMATOR, RUN, CALLABLE, PLAIN = "estimator", "run", "callable", "plain"

@@ -1,4 +1,4 @@
-"""The Pythons of the peers: this one, that of TensorFlow 2.15, and that of PyTorch.
+"""The libraries that are compared: their names, and the Pythons that have them.
 
 PyTorch may be in an environment of its own, which needs numpy as well:
 
@@ -13,8 +13,17 @@ import importlib.metadata
 import os
 import subprocess
 import sys
-from collections.abc import Container
+from collections.abc import Callable
 from pathlib import Path
+
+# As tables and pictures name them.
+OURS = {"gRPC": "tfdist, gRPC", "Horovod": "tfdist, Horovod"}
+HOROVOD_TAPE = "Horovod, DistributedGradientTape"
+HOROVOD_FIT = "Horovod, Keras fit with DistributedOptimizer"
+MIRRORED_STEP = "MultiWorkerMirroredStrategy, tf.function"
+MIRRORED_FIT = "MultiWorkerMirroredStrategy, Keras fit"
+TORCH_DDP = "PyTorch DDP, gloo"
+OLD_ESTIMATOR = "tf.estimator 2.15, MultiWorkerMirroredStrategy"
 
 OLD_PYTHON = Path(sys.prefix, "tensorflow-2.15", "bin", "python")
 TORCH_VARIABLE = "TFDIST_BENCHMARK_TORCH"
@@ -68,26 +77,18 @@ def why_no_horovod() -> str | None:
     return None
 
 
-def why_missing(
-    library: str,
-    *,
-    of_horovod: Container[str] = (),
-    of_torch: Container[str] = (),
-    of_old_tensorflow: Container[str] = (),
-) -> str | None:
-    """Says in one line why a library cannot be measured, with the fix; None if it can.
+# By a word in a library's name.
+_WHY_MISSING: dict[str, Callable[[], str | None]] = {
+    "PyTorch": why_no_torch,
+    "tf.estimator 2.15": why_no_old_tensorflow,
+    "Horovod": why_no_horovod,
+}
 
-    Args:
-      library: Its name in the tables.
-      of_horovod: Names of those that need Horovod.
-      of_torch: Names of those that need PyTorch.
-      of_old_tensorflow: Names of those that need TensorFlow 2.15.
-    """
-    reason = None
-    if library in of_horovod:
-        reason = why_no_horovod()
-    elif library in of_torch:
-        reason = why_no_torch()
-    elif library in of_old_tensorflow:
-        reason = why_no_old_tensorflow()
-    return reason and f"{library}: {reason}"
+
+def why_missing(library: str) -> str | None:
+    """Says in one line why a library cannot be measured, with the fix; None if it can."""
+    for word, why in _WHY_MISSING.items():
+        if word in library:
+            reason = why()
+            return reason and f"{library}: {reason}"
+    return None

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import peers
 import pipeline_peer_figures as figures
 import pipeline_work as works
-from peers import torch_python
-from pipeline_peer_figures import GPIPE, MICRO_BATCHES, ONE_F_ONE_B, OURS, PLAIN, TORCH_PLAIN, Found
+from contender import Contender, one_process, program, torch_environ
+from peers import torch_python, why_missing
+from pipeline_peer_figures import (
+    GPIPE,
+    MICRO_BATCHES,
+    ONE_F_ONE_B,
+    OURS,
+    OURS_4,
+    PLAIN,
+    TORCH_PLAIN,
+    Found,
+)
 from results import Options, Part
 from rounds import Race, take_rounds
-from turn_taking import Contender, ContenderError, program, running, torch_environ
+from turn_taking import ContenderError, running
 
 # So many take about half a second.
 MICRO_BATCHES_PER_TURN = {works.DENSE: 32, works.ENCODER: 16}
@@ -84,16 +93,10 @@ def make_contenders(
     ours = ("pipeline_step.py", name, str(micro_batches))
     torch = ("torch_pipeline.py", name, str(micro_batches))
     python = torch_python()
-    for title, execution in ((PLAIN, "plain"), (OURS, "pipelined")):
-        command = program(*ours, execution)
-        yield Contender(name=title, commands=[command], environ=[environ or {}], num_workers=1)
-    command = program(*torch, "0", "plain", python=python)
-    yield Contender(name=TORCH_PLAIN, commands=[command], num_workers=1)
+    for num_stages, title in ((1, PLAIN), (2, OURS), (4, OURS_4)):
+        if micro_batches >= 2 * num_stages - 1:  # Fewer are refused.
+            yield one_process(title, *ours, str(num_stages), environ=environ)
+    yield one_process(TORCH_PLAIN, *torch, "0", "plain", python=python)
     for title, schedule in ((ONE_F_ONE_B, "1f1b"), (GPIPE, "gpipe")):
         stages = [program(*torch, str(stage), schedule, python=python) for stage in range(2)]
         yield Contender(name=title, commands=stages, environ=[torch_environ(2)])
-
-
-def why_missing(name: str) -> str | None:
-    """Says in one line why a contender cannot be started, with the fix; None if it can."""
-    return peers.why_missing(name, of_torch=(TORCH_PLAIN, ONE_F_ONE_B, GPIPE))

@@ -13,7 +13,8 @@ from application_figures import LIBRARIES
 from curve_figures import Run, relative_differences
 from growth_figures import TITLES, megabytes
 from PIL import Image
-from pipeline_peer_figures import ALONE, shares
+from pipeline_peer_figures import DRAWN as DRAWN_PIPELINES
+from pipeline_peer_figures import shares
 from record import Record
 from results import quartiles, ratio_of
 from slow_link_figures import rate_name
@@ -175,7 +176,7 @@ def draw_pipelines(data: Mapping[str, Any], folder: Path) -> list[Drawn]:
     figure, axes = pyplot.subplots(1, len(data), figsize=(4.5 * len(data), 3.5), squeeze=False)
     for axis, (title, found) in zip(axes[0], data.items(), strict=True):
         of_all = {int(m): shares(times, int(m)) for m, times in found["step_seconds"].items()}
-        for name, colour in zip(ALONE, (OURS, PEER, BOUND), strict=True):
+        for name, colour in zip(DRAWN_PIPELINES, (OURS, PEER, BOUND), strict=True):
             medians = {m: quartiles(of[name])[1] for m, of in of_all.items() if name in of}
             heights = [100 * one for one in medians.values()]
             axis.plot(list(medians), heights, "o-", color=colour, label=name)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from contender import Contender
 from results import Options, quartiles
-from turn_taking import Contender, ContenderError, Running, Turn, running
+from turn_taking import ContenderError, Running, Turn, running
 
 
 def _accept_all(run: Running) -> None:

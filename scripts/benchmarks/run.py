@@ -47,7 +47,7 @@ PARTS = {
     "features": "features",
     "growth": "growth",
 }
-MODELS = ("cnn", "mlp", "resnet", "embedding")
+MODELS = ("cnn", "mlp", "resnet-20", "embedding")
 WITHOUT_MODELS = ("applications", "pipelines", "growth")  # They have their own, or none.
 ROUNDS, QUICK_ROUNDS = 20, 5
 NUM_CORES = 2

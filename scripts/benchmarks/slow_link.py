@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
+from contender import Contender, program
 from results import Options, Part
 from shaped_link import SUBNET, Link, LinkError, linked_hosts, why_impossible
 from slow_link_figures import (
@@ -21,7 +22,7 @@ from slow_link_figures import (
     rate_name,
     steps_per_turn,
 )
-from turn_taking import Contender, Running, program, running
+from turn_taking import Running, running
 
 from tfdist.launch.machine.mpi import (
     find_mpirun,

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from peers import HOROVOD_TAPE, MIRRORED_FIT, MIRRORED_STEP, OLD_ESTIMATOR, OURS, TORCH_DDP
 from results import Part, Ratio, Table, quartiles, ratio_of
 from turn_taking import Turn
 
-# The contenders, as tables and pictures name them.
+# The contenders, as tables and pictures name them; the libraries' names are those of `peers`.
 IDEAL = "ideal"
 BARE = {"gRPC": "bare reduction, gRPC", "Horovod": "bare reduction, Horovod"}
 SUM = {"gRPC": "sum, gRPC", "Horovod": "sum, Horovod"}
-OURS = {"gRPC": "tfdist, gRPC", "Horovod": "tfdist, Horovod"}
-HOROVOD_TAPE = "Horovod, DistributedGradientTape"
-MIRRORED_STEP = "MultiWorkerMirroredStrategy, tf.function"
-MIRRORED_FIT = "MultiWorkerMirroredStrategy, Keras fit"
-TORCH_DDP = "PyTorch DDP, gloo"
-OLD_ESTIMATOR = "tf.estimator 2.15, MultiWorkerMirroredStrategy"
 PEERS = (HOROVOD_TAPE, MIRRORED_STEP, MIRRORED_FIT, TORCH_DDP, OLD_ESTIMATOR)
 # Those of the picture; the tables have all.
 DRAWN = (IDEAL, *OURS.values(), HOROVOD_TAPE, MIRRORED_STEP, TORCH_DDP, OLD_ESTIMATOR)
+
+# The real models are measured by themselves: `applications`.
+MODELS = ("cnn", "mlp", "embedding")
 
 # The worst ratio to the ideal that will do, what would be better still, and the worst to the sum.
 TARGETS = {
@@ -36,8 +34,8 @@ Turns = Mapping[str, Sequence[Turn]]
 Times = Mapping[str, Sequence[float]]
 
 ABOUT = (
-    "Two workers train four models with batches of 64 samples a worker that stay in memory; a time "
-    "is that of a step (weight update), in ms. Ideal is the same step in both workers at once "
+    "Two workers train three models with batches of 64 samples a worker that stay in memory; a "
+    "time is that of a step (weight update), in ms. Ideal is the same step in both workers at once "
     "without any reduction. Sum is, round by round, the ideal plus a bare reduction of as many "
     "bytes by the same engine with its own settings: over gRPC in packs of at most 4 MB (a larger "
     "gradient is one pack), over Horovod in one group; gradients in slices are gathered. "

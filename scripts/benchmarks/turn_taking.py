@@ -11,18 +11,16 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfdist.launch.machine.mpi import find_mpirun
+from contender import Contender
 
-CONTENDERS = Path(__file__).parent / "contenders"
 START_TIMEOUT_S = 180.0
 TURN_TIMEOUT_S = 300.0
 END_TIMEOUT_S = 20.0
@@ -30,23 +28,6 @@ END_TIMEOUT_S = 20.0
 
 class ContenderError(RuntimeError):
     """A contender could not start or has failed; the message is one line."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contender:
-    """A contender to start.
-
-    Attributes:
-      name: For tables.
-      commands: One for each worker; one for all of them if it starts them itself (mpirun).
-      environ: Variables for each of the commands, beside this process's own.
-      num_workers: How many processes will take turns.
-    """
-
-    name: str
-    commands: Sequence[Sequence[str]]
-    environ: Sequence[Mapping[str, str]] = ({},)
-    num_workers: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,52 +46,6 @@ class Turn:
     cpu_seconds: float
     peak_bytes: int
     step_bytes: int = 0
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns ports of loopback that are free now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [int(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-def program(script: str, *arguments: str, python: str = sys.executable) -> list[str]:
-    """Returns the command of a contender's program."""
-    return [python, str(CONTENDERS / script), *arguments]
-
-
-def tf_configs(num_workers: int) -> list[dict[str, str]]:
-    """Returns each worker's TF_CONFIG, on free ports of this machine."""
-    workers = [f"localhost:{port}" for port in free_ports(num_workers)]
-    return [
-        {
-            "TF_CONFIG": json.dumps(
-                {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
-            )
-        }
-        for index in range(num_workers)
-    ]
-
-
-def torch_environ(num_workers: int) -> dict[str, str]:
-    """Returns the variables by which PyTorch's workers find each other over gloo."""
-    (port,) = free_ports(1)
-    return {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(num_workers),
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-
-
-def mpirun(num_workers: int, command: Sequence[str]) -> list[str]:
-    """Returns the command that starts workers over MPI; they pin themselves."""
-    options = ("--bind-to", "none", "--oversubscribe", "--allow-run-as-root")
-    return [find_mpirun() or "mpirun", "-np", str(num_workers), *options, *command]
 
 
 @dataclass

@@ -5,10 +5,12 @@ import application_figures as figures
 import applications
 import peers
 import pytest
-from application_figures import HOROVOD_FIT, IDEAL, MIRRORED, OLD, OURS, TORCH, contender_name
+from application_figures import IDEAL, contender_name
+from contender import CONTENDERS
+from peers import HOROVOD_FIT, MIRRORED_STEP, OLD_ESTIMATOR, OURS, TORCH_DDP
 from results import Options, Part, Ratio
 from rounds import Found, Race
-from turn_taking import CONTENDERS, ContenderError, Turn
+from turn_taking import ContenderError, Turn
 
 MODEL, TITLE = "resnet-20", "ResNet-20"
 
@@ -30,7 +32,7 @@ FOUND = {
     HOROVOD_FIT: turns(120, 240, 120),
 }
 # Later the machine was slower, for tfdist too.
-FURTHER = {OURS["Horovod"]: turns(210, 210, 210), TORCH: turns(160, 160, 160)}
+FURTHER = {OURS["Horovod"]: turns(210, 210, 210), TORCH_DDP: turns(160, 160, 160)}
 
 
 def part(**changes: Any) -> Part:
@@ -64,7 +66,7 @@ def test_no_peer_on_tensorflow_may_be_faster_and_pytorch_is_told() -> None:
     fit = ratio(part(), f"gRPC: times as fast as {HOROVOD_FIT}")
     assert fit.value == pytest.approx(0.96) and fit.is_reached() is False
     assert ratio(part(), f"Horovod: times as fast as {HOROVOD_FIT}").is_reached() is True
-    torch = ratio(part(), f"Horovod: times as fast as {TORCH}")
+    torch = ratio(part(), f"Horovod: times as fast as {TORCH_DDP}")
     assert torch.value == pytest.approx(160 / 210)  # Of the group that had both.
     assert torch.is_reached() is None
     assert not any("gRPC: times as fast as PyTorch" in one.name for one in part().ratios)
@@ -76,8 +78,8 @@ def test_a_row_has_throughput_efficiency_and_memory_of_one_and_two_workers() -> 
     assert rows[HOROVOD_FIT] == ("581.8", "1066.7", "0.917", "920", "940")
     # One worker of tfdist is the same over both engines.
     assert rows[OURS["gRPC"]] == ("640.0", "1024.0", "0.800", "900", "950")
-    assert rows[TORCH] == ("", "800.0", "", "", "860")  # One worker did not take part.
-    assert set(rows) == {IDEAL, *OURS.values(), HOROVOD_FIT, TORCH}
+    assert rows[TORCH_DDP] == ("", "800.0", "", "", "860")  # One worker did not take part.
+    assert set(rows) == {IDEAL, *OURS.values(), HOROVOD_FIT, TORCH_DDP}
     assert part().missing == ("A peer: not here.",)
 
 
@@ -102,13 +104,13 @@ def test_a_peer_that_is_not_installed_is_named_with_the_fix(
     monkeypatch.setattr(peers, "OLD_PYTHON", tmp_path / "python")
     for library, fix in {
         HOROVOD_FIT: "tfdist horovod install",
-        TORCH: 'pip install ".[benchmark]"',
-        OLD: "scripts/old_tensorflow.py",
+        TORCH_DDP: 'pip install ".[benchmark]"',
+        OLD_ESTIMATOR: "scripts/old_tensorflow.py",
     }.items():
         reason = applications.why_missing(contender_name(library, 1))
         assert reason == applications.why_missing(library)
         assert reason is not None and reason.startswith(f"{library}: ") and fix in reason
-    assert applications.why_missing(MIRRORED) is None
+    assert applications.why_missing(MIRRORED_STEP) is None
 
 
 def test_another_number_of_parameters_is_refused() -> None:

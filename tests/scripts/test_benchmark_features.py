@@ -3,16 +3,17 @@ from typing import Any
 import feature_figures as figures
 import features
 import pytest
+from contender import Contender
 from feature_figures import Found
 from results import Options, Part, Ratio
-from turn_taking import Contender, ContenderError
+from turn_taking import ContenderError
 
 
 def found(**changes: Any) -> Found:
     step = {"plain": [0.010], "loss-scale": [0.0104], "backward": [0.004], "accumulated": [0.0399]}
     norms = {"own-norm": [0.3], "replica-norm": [0.315], "keras-norm": [0.35]}
     values = {
-        "steps": {"cnn grpc": step, "resnet horovod": norms},
+        "steps": {"cnn grpc": step, "resnet-20 horovod": norms},
         "hooks": {"mlp": {"plain": [0.05], "hooks": [0.0502]}},
         "updates": {name: [0.01 * (1 + n)] for n, name in enumerate(figures.UPDATES)},
     }
@@ -69,10 +70,10 @@ def test_a_model_that_cannot_be_measured_is_named_and_left_out(
 
     monkeypatch.setattr(features, "horovod_problem", lambda: "Horovod is not installed.")
     monkeypatch.setattr(features, "_take_turns", take_turns)
-    options = Options(rounds=1, models=("cnn", "resnet"), cores=(0, 1), say=lambda line: None)
+    options = Options(rounds=1, models=("cnn", "resnet-20"), cores=(0, 1), say=lambda line: None)
     part = features.measure(options)
     assert part.missing == (
         "Horovod: Horovod is not installed. Run: tfdist horovod install",
-        "resnet, grpc: replica-norm: exit code 1.",
+        "resnet-20, grpc: replica-norm: exit code 1.",
     )
     assert ratio(part, "CNN, gRPC: loss scaling").value == 1

@@ -5,10 +5,11 @@ import pipeline_peer_figures as figures
 import pipeline_peers
 import pipeline_work
 import pytest
-from pipeline_peer_figures import GPIPE, ONE_F_ONE_B, OURS, PLAIN, TORCH_PLAIN, Found
+from contender import CONTENDERS
+from pipeline_peer_figures import GPIPE, ONE_F_ONE_B, OURS, OURS_4, PLAIN, TORCH_PLAIN, Found
 from results import Options, Part, Ratio
 from rounds import Race
-from turn_taking import CONTENDERS, ContenderError, Turn, running
+from turn_taking import ContenderError, Turn, running
 
 # With m = 4 two stages can be 1.6 times as fast. The second round was twice as slow for all.
 TIMES = {
@@ -48,6 +49,15 @@ def test_tfdist_is_asked_for_a_higher_share_than_each_peer() -> None:
     assert ratio(part(), f"4: share of the ideal against {GPIPE}").is_reached() is False
 
 
+def test_four_stages_are_asked_to_be_as_fast_as_two_and_have_an_ideal_of_their_own() -> None:
+    of_eight = part(step_seconds={8: TIMES | {OURS_4: [0.104, 0.208]}})
+    found = ratio(of_eight, "8: 4 stages on 4 devices, times as fast as 2 stages")
+    assert found.value == pytest.approx(110 / 104) and found.is_reached() is True
+    assert found.note == "at best 1.09"  # (8 + 1) / (8 + 1/4)
+    [row] = [row for row in of_eight.tables[0].rows if row[1] == OURS_4]
+    assert row[4:6] == ("1.54", f"{100 * 160 / 104 * 8.25 / 16:.1f} %")
+
+
 def test_tfdist_is_asked_for_no_more_memory_than_each_peer() -> None:
     assert ratio(part(), f"16: memory of a step against {ONE_F_ONE_B}").value == 0.75
     assert ratio(part(), f"16: memory of a step against {GPIPE}").is_reached() is False
@@ -70,15 +80,16 @@ def test_without_pytorch_its_rows_and_ratios_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("name", pipeline_work.TITLES)
-def test_both_libraries_cut_the_same_network_into_halves(name: str) -> None:
-    first, second = pipeline_work.cut_in_two(name)
-    assert len(first) == len(second) and [*first, *second] == list(
-        range(pipeline_work.NUM_BLOCKS[name])
-    )
+def test_both_libraries_cut_the_same_network_into_equal_stages(name: str) -> None:
+    for num_stages in (2, 4):
+        stages = pipeline_work.cut(name, num_stages)
+        assert len(stages) == num_stages and len({len(stage) for stage in stages}) == 1
+        assert [n for stage in stages for n in stage] == list(range(pipeline_work.NUM_BLOCKS[name]))
     contenders = list(pipeline_peers.make_contenders(name, 8))
     assert {one.name: one.num_workers for one in contenders} == {
         PLAIN: 1,
         OURS: 1,
+        OURS_4: 1,
         TORCH_PLAIN: 1,
         ONE_F_ONE_B: 2,
         GPIPE: 2,
@@ -87,6 +98,8 @@ def test_both_libraries_cut_the_same_network_into_halves(name: str) -> None:
         assert len(contender.commands) == contender.num_workers
         for command in contender.commands:
             assert (CONTENDERS / command[1]).is_file() and command[2:4] == [name, "8"]
+    # An update of four stages needs seven micro-batches.
+    assert OURS_4 not in {one.name for one in pipeline_peers.make_contenders(name, 4)}
 
 
 def test_turns_have_as_many_micro_batches_and_what_is_missing_is_said_once(

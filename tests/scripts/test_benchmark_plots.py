@@ -2,6 +2,7 @@ from pathlib import Path
 
 import application_figures
 import growth_figures
+import peers
 import pipeline_peer_figures
 import plots
 import slow_link_figures
@@ -23,7 +24,7 @@ def record_of(part: Part) -> Record:
 
 
 def step_part() -> Part:
-    names = (step_figures.IDEAL, *step_figures.BARE.values(), *step_figures.OURS.values())
+    names = (step_figures.IDEAL, *step_figures.BARE.values(), *peers.OURS.values())
     found = {
         name: turns_of(0.001 * row) for row, name in enumerate((*names, *step_figures.PEERS), 1)
     }

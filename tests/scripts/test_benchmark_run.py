@@ -28,7 +28,7 @@ def call(*arguments: str) -> subprocess.CompletedProcess[str]:
             ["--only", "steps,sleep"],
             "'sleep' is unknown. Choose from steps, applications, pipelines",
         ),
-        (["--models", "cnn,"], "'' is unknown. Choose from cnn, mlp, resnet, embedding."),
+        (["--models", "cnn,"], "'' is unknown. Choose from cnn, mlp, resnet-20, embedding."),
         (["--rounds", "0"], "'0' is not a number of at least 1."),
         (["--workers", "4"], "'4' is not at least two numbers of 1 to 16. Write 1,2,3,4."),
         (["--output", "/nowhere/benchmarks.md"], "there is no folder /nowhere."),

@@ -7,12 +7,15 @@ import machine
 import peers
 import pytest
 import step_figures as figures
+import step_times
+from contender import CONTENDERS, Contender
+from peers import why_missing
 from results import Options, Part, Ratio
-from step_contenders import make_contenders, why_missing
-from turn_taking import CONTENDERS, Contender, ContenderError, Turn, running
+from step_times import make_contenders
+from turn_taking import ContenderError, Turn, running
 
-TAPE, DDP = figures.HOROVOD_TAPE, figures.TORCH_DDP
-GRPC, HOROVOD = figures.OURS["gRPC"], figures.OURS["Horovod"]
+TAPE, DDP = peers.HOROVOD_TAPE, peers.TORCH_DDP
+GRPC, HOROVOD = peers.OURS["gRPC"], peers.OURS["Horovod"]
 BARE_GRPC, BARE_HOROVOD = figures.BARE["gRPC"], figures.BARE["Horovod"]
 
 
@@ -90,13 +93,19 @@ def test_the_table_has_times_ratios_processor_time_and_memory(part: Part) -> Non
 
 
 def test_a_model_without_targets_has_them_for_peers_only() -> None:
-    part = figures.make_part({"resnet": FOUND}, {"resnet": "ResNet-20, 1.1 MB"}, [])
+    part = figures.make_part({"embedding": FOUND}, {"embedding": "sparse embedding, 51 MB"}, [])
     asked = {one.name for one in part.ratios if one.target is not None}
     assert asked == {
-        f"ResNet-20, {engine}: times as fast as {peer}"
+        f"sparse embedding, {engine}: times as fast as {peer}"
         for engine in ("gRPC", "Horovod")
         for peer in (TAPE, DDP)
     }
+
+
+def test_a_real_model_is_refused_with_the_part_that_has_it() -> None:
+    options = Options(rounds=1, models=("resnet-20",), cores=(0,), say=lambda line: None)
+    with pytest.raises(ValueError, match=r"resnet-20 is no model of this part.* --only applicat"):
+        step_times.measure(options)
 
 
 def test_every_contender_has_a_program_and_two_workers() -> None:
@@ -105,7 +114,7 @@ def test_every_contender_has_a_program_and_two_workers() -> None:
     assert {one.name for one in contenders} == {
         figures.IDEAL,
         *figures.BARE.values(),
-        *figures.OURS.values(),
+        *peers.OURS.values(),
         *figures.PEERS,
     }
     for one in contenders:
@@ -127,7 +136,7 @@ def test_a_peer_that_is_not_installed_is_named_with_the_mend(
     assert why_missing(figures.IDEAL) is None and why_missing(GRPC) is None
     assert "tfdist horovod install" in (why_missing(TAPE) or "")
     assert 'pip install ".[benchmark]"' in (why_missing(DDP) or "")
-    assert "scripts/old_tensorflow.py" in (why_missing(figures.OLD_ESTIMATOR) or "")
+    assert "scripts/old_tensorflow.py" in (why_missing(peers.OLD_ESTIMATOR) or "")
 
 
 @pytest.mark.processes
@@ -167,8 +176,6 @@ def contender(name: str, max_steps: int = 10**9) -> Contender:
 @pytest.fixture
 def measure(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Part]:
     """Measures some contenders in two rounds."""
-    monkeypatch.syspath_prepend(CONTENDERS)
-    import step_times
 
     def measure(*contenders: Contender) -> Part:
         monkeypatch.setattr(step_times, "make_contenders", lambda *asked: contenders)

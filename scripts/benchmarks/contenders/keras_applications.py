@@ -11,17 +11,19 @@ import work as works
 layers = tf.keras.layers
 
 
-def make_model(name: str) -> Any:
+def make_model(name: str, batch_norm: Callable[[], Any] | None = None) -> Any:
     """Returns ResNet-20 or BERT mini; see `keras_models.make_model`."""
-    return _make_resnet() if name == works.RESNET_20 else _make_bert()
+    if name == works.RESNET_20:
+        return _make_resnet(batch_norm or layers.BatchNormalization)
+    return _make_bert()
 
 
-def _make_resnet() -> Any:
+def _make_resnet(batch_norm: Callable[[], Any]) -> Any:
     """Returns ResNet-20 for 32x32 images; its shortcuts leave pixels out and add zeros."""
 
     def convolve(x: tf.Tensor, filters: int, stride: int) -> tf.Tensor:
         x = layers.Conv2D(filters, 3, stride, padding="same", use_bias=False)(x)
-        return layers.BatchNormalization()(x)
+        return batch_norm()(x)
 
     image = tf.keras.Input(works.WORKS[works.RESNET_20].feature_shape)
     x = layers.ReLU()(convolve(image, works.RESNET_GROUPS[0], 1))
@@ -29,12 +31,23 @@ def _make_resnet() -> Any:
         for block in range(works.RESNET_BLOCKS):
             stride = 2 if group > 0 and block == 0 else 1
             inner = convolve(layers.ReLU()(convolve(x, filters, stride)), filters, 1)
-            if stride > 1:
-                added = filters - x.shape[-1]
-                x = tf.pad(x[:, ::2, ::2], [[0, 0], [0, 0], [0, 0], [0, added]])
-            x = layers.ReLU()(layers.Add()([inner, x]))  # [batch, height, width, filters]
+            shortcut = _Shortcut(filters)(x) if stride > 1 else x
+            x = layers.ReLU()(layers.Add()([inner, shortcut]))  # [batch, height, width, filters]
     x = layers.GlobalAveragePooling2D()(x)
     return tf.keras.Model(image, layers.Dense(works.NUM_CLASSES)(x))
+
+
+# A layer of its own: in a v1 graph Keras cannot make layers of slices and of tf.pad.
+class _Shortcut(tf.keras.layers.Layer):  # type: ignore[misc]
+    """Leaves every other pixel out, and adds channels of zeros."""
+
+    def __init__(self, filters: int) -> None:
+        super().__init__()
+        self.filters = filters
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        added = self.filters - x.shape[-1]
+        return tf.pad(x[:, ::2, ::2], [[0, 0], [0, 0], [0, 0], [0, added]])
 
 
 class _AddPositions(tf.keras.layers.Layer):  # type: ignore[misc]

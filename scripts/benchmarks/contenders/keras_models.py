@@ -24,12 +24,10 @@ def make_model(name: str, batch_norm: Callable[[], Any] | None = None) -> Any:
       name: The work.
       batch_norm: Makes the batch norms of ResNet; None makes plain ones.
     """
-    if name == works.RESNET:
-        return _make_resnet(batch_norm or tf.keras.layers.BatchNormalization)
     if name in (works.RESNET_20, works.BERT_MINI):
         import keras_applications
 
-        return keras_applications.make_model(name)
+        return keras_applications.make_model(name, batch_norm)
     return _BUILDERS[name]()
 
 
@@ -113,26 +111,6 @@ def _make_embedding() -> Any:
             tf.keras.layers.Dense(works.NUM_CLASSES),
         ]
     )
-
-
-def _make_resnet(batch_norm: Callable[[], Any]) -> Any:
-    layers = tf.keras.layers
-
-    def convolve(x: Any, filters: int, size: int, stride: int) -> Any:
-        x = layers.Conv2D(filters, size, stride, padding="same", use_bias=False)(x)
-        return batch_norm()(x)
-
-    image = tf.keras.Input(works.WORKS[works.RESNET].feature_shape)
-    x = layers.ReLU()(convolve(image, works.RESNET_GROUPS[0], 3, 1))
-    for group, filters in enumerate(works.RESNET_GROUPS):
-        for block in range(works.RESNET_BLOCKS):
-            stride = 2 if group > 0 and block == 0 else 1
-            inner = layers.ReLU()(convolve(x, filters, 3, stride))
-            inner = convolve(inner, filters, 3, 1)
-            shortcut = convolve(x, filters, 1, stride) if stride > 1 else x
-            x = layers.ReLU()(layers.Add()([inner, shortcut]))
-    x = layers.GlobalAveragePooling2D()(x)
-    return tf.keras.Model(image, layers.Dense(works.NUM_CLASSES)(x))
 
 
 _BUILDERS = {

@@ -1,6 +1,8 @@
-"""`tfdist`: a network in two stages, pipelined over two cores; or plain TensorFlow on one core.
+"""`tfdist`: a network in stages, pipelined over two cores; or plain TensorFlow on one core.
 
-python pipeline_step.py WORK NUM_MICRO_BATCHES pipelined|plain
+python pipeline_step.py WORK NUM_MICRO_BATCHES NUM_STAGES
+
+Each stage has a device of its own; 1 is plain TensorFlow.
 """
 
 from __future__ import annotations
@@ -14,9 +16,8 @@ import turns
 
 
 def main() -> None:
-    name, micro_batches, execution = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    is_pipelined = execution == "pipelined"
-    if is_pipelined:
+    name, micro_batches, num_stages = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    if num_stages > 1:
         turns.pin_to_all_cores()
     else:
         turns.pin_to_own_core(0)
@@ -36,8 +37,8 @@ def main() -> None:
         size = works.DENSE_WIDTH, works.DENSE_BLOCKS
         make_network = functools.partial(networks.DenseNetwork, *size)
     step: Any
-    if is_pipelined:
-        cut = works.cut_in_two(name)
+    if num_stages > 1:
+        cut = works.cut(name, num_stages)
         step = networks.staged_model(make_network(), cut, micro_batches, PipelinedExecution)
     else:
         step = networks.plain_step(make_network, micro_batches)

@@ -35,7 +35,7 @@ def make_samples(name: str, count: int) -> tuple[Any, Any]:
     return features, random.integers(0, NUM_CLASSES, count)
 
 
-def cut_in_two(name: str) -> list[list[int]]:
-    """Returns the numbers of each stage's blocks: as many in both."""
-    count = NUM_BLOCKS[name]
-    return [list(range(count // 2)), list(range(count // 2, count))]
+def cut(name: str, num_stages: int) -> list[list[int]]:
+    """Returns the numbers of each stage's blocks: as many in all."""
+    size = NUM_BLOCKS[name] // num_stages
+    return [list(range(first, first + size)) for first in range(0, NUM_BLOCKS[name], size)]

@@ -98,43 +98,8 @@ def _make_embedding() -> nn.Module:
     )
 
 
-class _Block(nn.Module):  # type: ignore[misc]
-    """Two convolutions, and the input added to what comes out."""
-
-    def __init__(self, inputs: int, filters: int, stride: int) -> None:
-        super().__init__()
-        self.first = _convolution(inputs, filters, 3, stride)
-        self.second = _convolution(filters, filters, 3, 1)
-        self.shortcut = _convolution(inputs, filters, 1, stride) if stride > 1 else nn.Identity()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        inner = self.second(torch.relu(self.first(x)))
-        return torch.relu(inner + self.shortcut(x))
-
-
-def _convolution(inputs: int, filters: int, size: int, stride: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(inputs, filters, size, stride, padding=size // 2, bias=False),
-        nn.BatchNorm2d(filters, eps=1e-3, momentum=0.01),  # Keras's: 1e-3, 0.99 of the old mean
-    )
-
-
-def _make_resnet() -> nn.Module:
-    filters = works.RESNET_GROUPS[0]
-    channels = works.WORKS[works.RESNET].feature_shape[-1]
-    layers: list[nn.Module] = [_convolution(channels, filters, 3, 1), nn.ReLU()]
-    for group, next_filters in enumerate(works.RESNET_GROUPS):
-        for block in range(works.RESNET_BLOCKS):
-            stride = 2 if group > 0 and block == 0 else 1
-            layers.append(_Block(filters, next_filters, stride))
-            filters = next_filters
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(filters, works.NUM_CLASSES)]
-    return nn.Sequential(*layers)
-
-
 _BUILDERS = {
     works.CNN: _make_cnn,
     works.MLP: _make_mlp,
-    works.RESNET: _make_resnet,
     works.EMBEDDING: _make_embedding,
 }

@@ -38,15 +38,15 @@ def main() -> None:
         backward = _plain(network, micro_batches, features, labels)
     else:
         distributed.init_process_group("gloo", rank=stage)
-        network = nn.Sequential(*(blocks[number] for number in works.cut_in_two(name)[stage]))
+        network = nn.Sequential(*(blocks[number] for number in works.cut(name, NUM_STAGES)[stage]))
         backward = _staged(network, stage, schedule, micro_batches, features, labels)
     optimizer = torch.optim.SGD(network.parameters(), works.LEARNING_RATE, fused=True)
 
     my_turns = turns.Turns(stage, num_parameters)
     while my_turns.goes_on():
-        optimizer.zero_grad()
         backward()
         optimizer.step()
+        optimizer.zero_grad()  # Last: between two steps no contender has gradients.
     if schedule != "plain":
         distributed.destroy_process_group()
 

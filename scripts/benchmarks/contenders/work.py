@@ -36,7 +36,7 @@ class Work:
 
 LEARNING_RATE = 0.001
 
-CNN, MLP, RESNET, EMBEDDING = "cnn", "mlp", "resnet", "embedding"
+CNN, MLP, EMBEDDING = "cnn", "mlp", "embedding"
 
 # Hidden layers of the MLP; with 784 inputs and 10 classes they have 8.31 million weights, 33.2 MB.
 MLP_LAYERS = (2560, 2048, 512)
@@ -55,9 +55,6 @@ BERT_POSITIONS, BERT_EPSILON = 512, 1e-3
 WORKS = {
     CNN: Work(title="CNN, 1.4 MB", optimizer="adam", steps_per_turn=100, feature_shape=(28, 28, 1)),
     MLP: Work(title="MLP, 33 MB", optimizer="sgd", steps_per_turn=10, feature_shape=(784,)),
-    RESNET: Work(
-        title="ResNet-20, 1.1 MB", optimizer="momentum", steps_per_turn=4, feature_shape=(32, 32, 3)
-    ),
     EMBEDDING: Work(
         title="sparse embedding, 51 MB",
         optimizer="sgd",

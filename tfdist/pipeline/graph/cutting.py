@@ -7,7 +7,7 @@ stage's activations: the stage keeps them for each micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,14 @@ import tensorflow.compat.v1 as v1
 from tfdist.pipeline.graph.gradients import Gradients, with_added
 from tfdist.pipeline.graph.op_stages import Traced, behind_identities, is_cast_to_half
 from tfdist.training.graph_slices import Slice, can_repeat, copy_nodes, is_stateful, slice_graph
+
+# Operations that take about as long as it takes to read what they give.
+_CHEAP = frozenset(
+    {
+        *("Add", "AddV2", "BiasAdd", "Cast", "ExpandDims", "Identity", "Mul", "Neg", "RealDiv"),
+        *("Reshape", "SelectV2", "Square", "Squeeze", "StopGradient", "Sub"),
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +149,33 @@ def _slice_backward(traced: Traced, stage: int, gradients: Gradients, recomputat
             return True
         return recomputation and can_repeat(op)
 
-    return slice_graph(targets, is_inside)
+    kept = {tensor.name for tensor in slice_graph(targets, is_inside).inputs}
+    again = _computed_again(traced, stage, kept)
+    return slice_graph(targets, lambda op: is_inside(op) or op.name in again)
+
+
+def _computed_again(traced: Traced, stage: int, kept: Set[str]) -> set[str]:
+    """Returns the cheap operations whose inputs a backward has anyway.
+
+    It computes them again instead of keeping their results: of GELU's five tensors it keeps two.
+
+    Args:
+      traced: The forward pass.
+      stage: The stage.
+      kept: Names of the tensors that its backward would take without that.
+    """
+    again: set[str] = set()
+
+    def is_there(tensor: tf.Tensor) -> bool:
+        op = tensor.op
+        is_taken = tensor.name in kept or traced.is_given(op) or op.type == "Const"
+        return is_taken or op.name in again
+
+    for op in traced.graph.get_operations():  # Each comes after its inputs.
+        is_cheap = op.type in _CHEAP and traced.stage_of.get(op.name) == stage and can_repeat(op)
+        if is_cheap and all(map(is_there, op.inputs)):
+            again.add(op.name)
+    return again
 
 
 def _is_copy_of_given(traced: Traced, op: tf.Operation) -> bool:
