@@ -44,7 +44,8 @@ def test_in_two_terminals_and_under_mpirun_two_workers_log_once_what_one_logs(
     alone: BertRun, data: list[str], fake_cluster: Any, engine: str
 ) -> None:
     arguments = [*TINY, *data, *STEPS, "--gradient-accumulation", "4"]
-    workers = fake_cluster.run_script([SCRIPT, *arguments], engine=engine, num_workers=2)
+    options = {"engine": engine, "num_workers": 2, "forked": True}
+    workers = fake_cluster.run_script([SCRIPT, *arguments], **options)
     assert [worker.returncode for worker in workers] == [0, 0]
     expected = _log(alone.lines)
     assert "global_batch_size: 16" in expected

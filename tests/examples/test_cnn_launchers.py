@@ -42,7 +42,8 @@ def test_two_processes_log_once_and_have_the_losses_of_one(
     alone: Path, fake_cluster: Any, tmp_path: Path, engine: str
 ) -> None:
     options = [*SAVES, "--batch-size", "12", "--log-dir", str(tmp_path)]
-    first, second = fake_cluster.run_script([TRAIN, *options], engine=engine, num_workers=2)
+    how = {"engine": engine, "num_workers": 2, "forked": True}
+    first, second = fake_cluster.run_script([TRAIN, *options], **how)
     assert (first.returncode, second.returncode) == (0, 0)
     assert second.stdout == ""
     [run] = tmp_path.iterdir()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -141,31 +142,52 @@ def test_two_workers_have_the_losses_of_one_with_the_whole_batch(
         assert read_rows(tmp_path / norm) == read_rows(tmp_path / norm, "training_1")
 
 
-@pytest.mark.parametrize("way", ["restarted", "restored", "from a checkpoint"])
-def test_a_killed_run_goes_on_with_the_losses_of_an_undisturbed_one(
-    alone: dict[str, Any], fake_cluster: Any, tmp_path: Path, way: str
-) -> None:
-    options = [*SMALL, *NORMS["batch"], "--batch-size", "24", "--ckpts-per-epoch", "70"]
-    options += ["--log-dir", str(tmp_path), "--no-validation"]
-    environment = {}
-    if way == "from a checkpoint":
-        [run] = (alone["folder"] / "norm").iterdir()
-        options += ["--restore-path", f"{run}/model.ckpt-2"]
-    else:
+# A run that saves after each second step.
+SAVING = [*SMALL, *NORMS["batch"], "--batch-size", "24", "--ckpts-per-epoch", "70"]
+SAVING += ["--no-validation"]
+
+
+@pytest.fixture(scope="module")
+def killed_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the run that `killed` has made; empty before that."""
+    return tmp_path_factory.mktemp("killed")
+
+
+@pytest.fixture
+def killed(fake_cluster: Any, killed_before: Path, tmp_path: Path) -> Path:
+    """A copy of the folder of a run that was killed after its third step."""
+    if not list(killed_before.iterdir()):
         with pytest.raises(WorkerFailedError, match="SIGKILL"):
+            options = [*SAVING, "--log-dir", str(killed_before)]
             fake_cluster.run(train_and_die, options, 3, engine="none")
-        [run] = tmp_path.iterdir()
-        assert [row["step"] for row in read_rows(tmp_path)] == [1, 2, 3]
-        if way == "restarted":  # As `tfdist run --max-restarts` does it.
-            environment["TFDIST_RESTART_COUNT"] = "1"
-        else:
-            options += ["--restore-path", str(run)]
+    [run] = killed_before.iterdir()
+    return Path(shutil.copytree(run, tmp_path / run.name))
+
+
+@pytest.mark.parametrize("way", ["restarted", "restored"])
+def test_a_killed_run_goes_on_with_the_losses_of_an_undisturbed_one(
+    alone: dict[str, Any], fake_cluster: Any, killed: Path, way: str
+) -> None:
+    folder, environment = killed.parent, {}
+    assert [row["step"] for row in read_rows(folder)] == [1, 2, 3]
+    options = [*SAVING, "--log-dir", str(folder)]
+    if way == "restarted":  # As `tfdist run --max-restarts` does it.
+        environment["TFDIST_RESTART_COUNT"] = "1"
+    else:
+        options += ["--restore-path", str(killed)]
     [[printed]] = fake_cluster.run(run_all, TRAIN, [options], engine="none", env=environment)
     assert "going on after step 2\n" in printed
-    undisturbed = read_rows(alone["folder"] / "norm")
-    if way == "from a checkpoint":
-        undisturbed = undisturbed[2:]
-    assert read_rows(tmp_path) == undisturbed
+    assert read_rows(folder) == read_rows(alone["folder"] / "norm")
+
+
+def test_a_run_from_a_checkpoint_has_the_losses_after_it(
+    alone: dict[str, Any], fake_cluster: Any, tmp_path: Path
+) -> None:
+    [run] = (alone["folder"] / "norm").iterdir()
+    options = [*SAVING, "--log-dir", str(tmp_path), "--restore-path", f"{run}/model.ckpt-2"]
+    [[printed]] = fake_cluster.run(run_all, TRAIN, [options], engine="none")
+    assert "going on after step 2\n" in printed
+    assert read_rows(tmp_path) == read_rows(alone["folder"] / "norm")[2:]
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_the_first_variable(

@@ -373,7 +373,7 @@ def test_one_that_has_ended_is_not_waited_for(
         "synchronize()\n"
     )
     waiting, ended = fake_cluster.run_script(
-        [str(script)], engine=engine, check=False, timeout_s=120
+        [str(script)], engine=engine, check=False, timeout_s=120, forked=True
     )
     assert ended.returncode == 0
     assert waiting.returncode not in (0, None)

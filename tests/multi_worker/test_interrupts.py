@@ -11,8 +11,9 @@ import pytest
 from tfdist.testing import WorkerFailedError
 
 ENGINES = ["grpc", "horovod"]
-CTRL_C_LIMIT_S = 5.0
-LOST_LIMIT_S = 15.0
+# A second or less on two idle cores; without what is tested, the workers wait or train forever.
+CTRL_C_LIMIT_S = 30.0
+LOST_LIMIT_S = 60.0
 START_LIMIT_S = 150.0
 
 
@@ -80,7 +81,7 @@ def test_ctrl_c_ends_a_worker_that_waits_for_a_peer(
         raise AssertionError("not interrupted")
 
     ended_s, _ = fake_cluster.run(wait_alone)
-    assert ended_s - float(pressed.read_text()) < 1.0
+    assert ended_s - float(pressed.read_text()) < CTRL_C_LIMIT_S
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -185,7 +186,8 @@ def last_line(text: str) -> str:
 def test_ctrl_c_in_one_terminal_ends_the_other_worker_in_one_line(
     fake_cluster: Any, mnist_example: str
 ) -> None:
-    with fake_cluster.start_script([mnist_example, "--num-steps", "1000000"]) as script:
+    argv = [mnist_example, "--num-steps", "1000000"]
+    with fake_cluster.start_script(argv, forked=True) as script:
         for worker in script.workers:
             worker.wait_for_text(r"step = 0$", START_LIMIT_S)
         other, interrupted = script.workers
@@ -200,9 +202,6 @@ def test_ctrl_c_in_one_terminal_ends_the_other_worker_in_one_line(
 
 PROGRAM = """
 import sys
-
-# TensorFlow does without these, and starts faster.
-sys.modules.update(dict.fromkeys(("h5py", "pandas", "PIL", "scipy")))
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -255,7 +254,7 @@ def program(tmp_path: Path) -> str:
 def test_a_worker_that_fails_ends_the_other_which_names_it(
     fake_cluster: Any, program: str, moment: str
 ) -> None:
-    with fake_cluster.start_script([program, "grpc", moment]) as script:
+    with fake_cluster.start_script([program, "grpc", moment], forked=True) as script:
         assert script.workers[1].wait(START_LIMIT_S) == 1
         assert script.workers[0].wait(LOST_LIMIT_S) == 200
     assert last_line(script.workers[1].stderr()) == "ArithmeticError: of the hook"
@@ -267,7 +266,8 @@ def test_a_worker_that_fails_ends_the_other_which_names_it(
 def test_a_killed_worker_ends_the_other(
     fake_cluster: Any, program: str, engine: str, victim: int
 ) -> None:
-    with fake_cluster.start_script([program, engine, "never"], engine=engine) as script:
+    options = {"engine": engine, "forked": True}
+    with fake_cluster.start_script([program, engine, "never"], **options) as script:
         for worker in script.workers:
             worker.wait_for_text("^trains$", START_LIMIT_S)
         other = script.workers[1 - victim]

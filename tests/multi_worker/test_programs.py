@@ -207,7 +207,7 @@ def test_a_program_for_parameter_servers_trains_in_step_and_its_ps_task_ends(
             command = [str(program), str(tmp_path / "model"), "replace"]
             if task == "ps":  # The two ways to ask for it.
                 command[2], env["TFDIST_PARAMETER_SERVERS"] = "", "replace"
-            start = fake_cluster.start_script(command, engine="none", env=env)
+            start = fake_cluster.start_script(command, engine="none", env=env, forked=True)
             runs.append(running.enter_context(start))
         chief, worker, server = (run.wait(120)[0] for run in runs)
     for one in (chief, worker):
