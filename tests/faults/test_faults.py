@@ -65,7 +65,9 @@ def test_the_worker_that_failed_is_named_and_all_end_soon(
     exit_code, words, last_step = expected
     is_stall = fault in ("stop", "hang")
     # A process that hangs does not hear TERM, and would take all of the grace period.
-    options = ("--grace", "1", "--stall-timeout", str(STALL_S)) if is_stall else ()
+    options = ("--grace", "1", "--stall-timeout", str(STALL_S)) if is_stall else ("--grace", "4")
+    if engine == "horovod" and not is_stall:
+        options = ()  # A rank that waits inside MPI does not hear TERM either: it ends by itself.
     seen = run_to_fault(
         engine=engine,
         num_workers=num_workers,
