@@ -162,7 +162,7 @@ def test_the_bar_ends_full_and_the_compilation_is_shown() -> None:
 
 
 def test_compile_only_ends_before_the_first_step() -> None:
-    run = run_bert(*TINY, "--compile-only")
+    run = run_bert(*TINY, *ONE_DEVICE, "--compile-only")
     assert run.lines[-1].endswith("Exiting now as '--compile-only' argument was passed.")
     assert run.steps == []
 
