@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.strategies.reductions.collectives import add_equal_rows
 from tfdist.strategies.reductions.slices import scaled
 from tfdist.training.checks import check_number
 from tfdist.training.norms import global_norm
@@ -50,6 +51,4 @@ def _without_equal_rows(gradient: Any) -> Any:
     """Returns slices in which each row stands once, since a norm counts rows."""
     if not isinstance(gradient, tf.IndexedSlices):
         return tf.convert_to_tensor(gradient)
-    indices, position = tf.unique(gradient.indices)  # [rows], [rows with repetitions]
-    values = tf.math.unsorted_segment_sum(gradient.values, position, tf.size(indices))
-    return tf.IndexedSlices(values, indices, gradient.dense_shape)
+    return add_equal_rows(gradient)

@@ -123,7 +123,7 @@ def test_only_float32_travels_in_halves() -> None:
         assert double.numpy() == 1 + 2.0**-40
         assert integer.numpy() == 3
         assert half.numpy() == 1 + 2.0**-10
-        assert slices.values.numpy().tolist() == [[0.5], [0.5]]
+        assert slices.values.numpy().tolist() == [[1.0]]  # The row of both workers.
         assert {value.dtype for value in (single, slices)} == {tf.float32}
 
 

@@ -22,7 +22,8 @@ is in bfloat16; each worker does the same:
 4. *-> host*: the sum is split into the members' shapes, divided by n for a mean, and cast back.
 
 Sparse gradients (`tf.IndexedSlices`) have other rows on each worker: all rows are gathered, and
-[rows_0, columns], ..., [rows_n-1, columns] become [rows_0 + ... + rows_n-1, columns].
+[rows_0, columns], ..., [rows_n-1, columns] become [rows_0 + ... + rows_n-1, columns]. Then rows of
+equal index are added up, in the same order on every worker (`add_equal_rows`).
 
 Every function here adds ops to the current graph, on the host. Each is a collective: every worker
 must build and run the same ones, or the others wait.
@@ -166,7 +167,7 @@ def _reduce_slices(
     half: tf.DType | None,
     name: str,
 ) -> tf.IndexedSlices:
-    """Gathers the rows of all workers: the sum of sparse gradients is their concatenation."""
+    """Gathers the rows of all workers, and adds up those of equal index."""
     rows, dtype = _sendable(slices.values), sent_as(slices.values.dtype, half)  # [own_rows, ...]
     if dtype == rows.dtype:
         rows = collectives.gather(rows, f"{name}_values")  # [all_rows, ...]
@@ -175,9 +176,30 @@ def _reduce_slices(
     indices = collectives.gather(tf.identity(slices.indices), f"{name}_indices")  # [all_rows]
     rows.set_shape(tf.TensorShape([None]).concatenate(slices.values.shape[1:]))
     indices.set_shape([None])
+    summed = add_equal_rows(tf.IndexedSlices(rows, indices, slices.dense_shape))
     return tf.IndexedSlices(
-        _finish(rows, slices.values.dtype, divisor), indices, slices.dense_shape
+        _finish(summed.values, slices.values.dtype, divisor), summed.indices, summed.dense_shape
     )
+
+
+def add_equal_rows(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Adds up the rows of equal index, so that each index stands once.
+
+    Optimizers such as gradient descent update a variable by TensorFlow's scatter-add, which may add
+    rows of equal index in any order if it has several threads. The sums of two workers then differ
+    in their last bits. The order of the sums here is that of the rows.
+
+    Args:
+      slices: Values [rows, ...] and indices [rows].
+
+    Returns:
+      Values [different_indices, ...] and indices [different_indices], in the order in which the
+      indices first occur.
+    """
+    indices, position = tf.unique(slices.indices)  # [different_indices], [rows]
+    values = tf.math.unsorted_segment_sum(slices.values, position, tf.size(indices))
+    values.set_shape(tf.TensorShape([None]).concatenate(slices.values.shape[1:]))
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
 def broadcast(collectives: Collectives, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
