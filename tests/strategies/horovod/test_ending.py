@@ -14,7 +14,7 @@ LONG_S = 20.0
 
 
 class Seen:
-    """What the end of a rank has done, in order."""
+    """The events of the end of a rank, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: BaseException | None) -> None:
         self.events: list[str] = []
