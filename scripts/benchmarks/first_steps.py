@@ -37,7 +37,7 @@ def first_step_s(work: str, engine: str, cores: Sequence[int], num_workers: int 
         processes = [
             stack.enter_context(
                 subprocess.Popen(
-                    program("first_step.py", work, engine),
+                    program("first_step.py", work, engine, str(index)),
                     env={**os.environ, **shared, **environ},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
@@ -46,7 +46,7 @@ def first_step_s(work: str, engine: str, cores: Sequence[int], num_workers: int 
                     start_new_session=True,
                 )
             )
-            for environ, output in zip(environs, outputs, strict=True)
+            for index, (environ, output) in enumerate(zip(environs, outputs, strict=True))
         ]
         try:
             printed = [process.communicate(timeout=TIMEOUT_S)[0] for process in processes]

@@ -108,10 +108,9 @@ def _measure_starts(options: Options) -> Times:
     """Returns seconds until the first step is done; the first round is left out."""
     times: dict[str, list[float]] = {name: [] for name in STARTS}
     for number in range(-1, min(options.rounds, MAX_START_ROUNDS)):
-        for engine in STARTS:
-            num_workers = 2 if engine == "grpc" else 1
-            seconds = first_step_s(works.CNN, engine, options.cores, num_workers)
+        for name, start in STARTS.items():
+            seconds = first_step_s(works.CNN, start.engine, options.cores, start.num_processes)
             if number >= 0:
-                times[engine].append(seconds)
+                times[name].append(seconds)
         options.say(f"own cost: start-up, round {number + 1}")
     return times

@@ -16,7 +16,12 @@ def found(**changes: Any) -> Found:
     loop = {"estimator": [0.00103], "run": [0.00101], "callable": [0.001], "plain": [0.0009]}
     values = {
         "loops": {"tiny": loop, "cnn": {name: [10 * s for s in loop[name]] for name in loop}},
-        "starts": {"plain": [3.0, 3.2], "none": [3.4, 3.9], "grpc": [5.0, 5.2]},
+        "starts": {
+            "plain": [3.0, 3.2],
+            "none": [3.4, 3.9],
+            "plain-pair": [4.0, 4.4],
+            "grpc": [5.0, 5.2],
+        },
         "peak_bytes": {"cnn": {"plain": 500_000_000, "tfdist, one worker": 600_000_000}},
         "inputs": {
             cores: {
@@ -58,7 +63,13 @@ def test_start_up_is_the_difference_of_each_round() -> None:
     alone = ratio(part, "Start-up, tfdist, one worker")
     assert (alone.value, alone.target) == (pytest.approx(0.55), 0.5)  # 0.4 and 0.7
     assert alone.is_reached() is False
-    assert ratio(part, "Start-up, tfdist, 2 workers").target is None
+
+
+def test_the_bound_of_two_workers_is_two_processes_at_once() -> None:
+    pair = ratio(figures.make_part(found(), ()), "Start-up, tfdist, 2 workers")
+    assert pair.value == pytest.approx(0.9)  # 1.0 and 0.8
+    assert pair.name.endswith("least program with TensorFlow, two at once")
+    assert (pair.target, pair.is_reached()) == (1.0, True)
 
 
 def test_memory_is_compared_with_the_plain_model() -> None:

@@ -1,6 +1,6 @@
 """Does one step and prints a line of JSON: when it was done, and the process's peak memory.
 
-python first_step.py WORK plain|none|grpc
+python first_step.py WORK plain|none|grpc WORKER_INDEX
 
 "plain" is the least program that does a step: TensorFlow, Keras 2, the model, a session. The others
 are the Estimator, alone or as a worker of TF_CONFIG. The time is `time.monotonic()`, the same clock
@@ -10,7 +10,6 @@ for all processes of a machine: the process that started this one knows when.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 import time
@@ -20,23 +19,22 @@ import turns
 
 
 def main() -> None:
-    name, engine = sys.argv[1:]
-    task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {"index": 0})
-    turns.pin_to_own_core(task["index"])
+    name, engine, worker_index = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    turns.pin_to_own_core(worker_index)
     if engine == "plain":
-        step_plainly(name)
+        step_plainly(name, worker_index)
     else:
-        step_with_estimator(name, engine, task["index"])
+        step_with_estimator(name, engine, worker_index)
 
 
-def step_plainly(name: str) -> None:
+def step_plainly(name: str, worker_index: int) -> None:
     """Does a step in a session of TensorFlow's alone."""
     import keras_models as models
     import tensorflow as tf
 
     v1 = tf.compat.v1
     with tf.Graph().as_default():
-        dataset = models.make_dataset(name, 0)
+        dataset = models.make_dataset(name, worker_index)
         features, labels = v1.data.make_one_shot_iterator(dataset).get_next()
         model = models.make_model(name)
         loss = models.loss_of(model, features, labels)

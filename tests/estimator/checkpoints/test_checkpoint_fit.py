@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
 from tfdist.estimator.checkpoints.fit import (
+    CheckedScaffold,
     CheckpointMismatchError,
     Value,
     difference,
@@ -321,3 +322,23 @@ def test_trained_weights_are_restored_as_before(numbers: Make, tmp_path: Path) -
     kernel = first.get_variable_value("kernel")
     again = tfe.Estimator(model(), tmp_path).train(numbers(batches=0))
     np.testing.assert_array_equal(again.get_variable_value("kernel"), kernel)
+
+
+@pytest.mark.parametrize("has_own", [False, True])
+def test_variables_are_looked_at_once_for_values_unless_the_user_asks_twice(has_own: bool) -> None:
+    with tf.Graph().as_default():
+        v1.get_variable("kernel", [2])
+        own = tf.constant([], tf.string) if has_own else None
+        scaffold = v1.train.Scaffold(ready_for_local_init_op=own)
+        given = CheckedScaffold(scaffold, lambda saver: None).finalize()
+        assert given.ready_for_local_init_op is own
+        assert given.ready_op is scaffold.ready_op is not None
+
+
+def test_a_variable_that_nothing_initializes_is_named() -> None:
+    with tf.Graph().as_default():
+        v1.get_variable("kernel", [2])
+        scaffold = CheckedScaffold(v1.train.Scaffold(init_op=tf.no_op()), lambda saver: None)
+        creator = v1.train.ChiefSessionCreator(scaffold)
+        with pytest.raises(RuntimeError, match="Variables not initialized: kernel"):
+            creator.create_session()

@@ -197,6 +197,10 @@ class CheckedScaffold:
     Args:
       scaffold: The model's scaffold.
       check: Called with the built saver, in the model's graph.
+
+    Attributes:
+      ready_for_local_init_op: The user's; None leaves out TensorFlow's own, whose list of variables
+        without a value is that of `ready_op`, in a session call of its own.
     """
 
     def __init__(
@@ -204,9 +208,14 @@ class CheckedScaffold:
     ) -> None:
         self._scaffold = scaffold
         self._check = check
+        self.ready_for_local_init_op: tf.Tensor | None = None
 
     def finalize(self) -> CheckedScaffold:
+        users = v1.get_collection(v1.GraphKeys.READY_FOR_LOCAL_INIT_OP)
+        users = [self._scaffold.ready_for_local_init_op, *users]
         self._scaffold.finalize()
+        if any(op is not None for op in users):
+            self.ready_for_local_init_op = self._scaffold.ready_for_local_init_op
         self._check(self._scaffold.saver)
         return self
 

@@ -29,13 +29,13 @@ class Input:
       next_batch: Makes the ops that fetch (features, labels, has_more) of one step. Labels are None
         if the input has none. has_more is a float32 scalar, 1.0 if enough input is left for the
         next session call. It is None without a look-ahead.
-      hooks: Hooks that initialize the input.
+      hooks: Hooks that initialize the input, unless `is_enough` does.
       starts_last: Whether `hooks` must run after those of the user, which may initialize what the
         input reads.
       is_endless: Whether the input does not signal its end, as with plain tensors.
       is_enough: With a look-ahead, a float32 scalar that is 1.0 if there is enough input for the
-        first session call, otherwise None. It must be run once, after `hooks` have initialized
-        the input and before the first batch.
+        first session call, otherwise None. It must be run once, after `hooks` have run and before
+        the first batch.
     """
 
     next_batch: Callable[[], tuple[Any, Any, tf.Tensor | None]]
@@ -137,7 +137,10 @@ def _from_dataset(dataset: tf.data.Dataset, look_ahead: int | None) -> Input:
         if look_ahead is not None:
             dataset = _with_look_ahead(dataset, look_ahead)
         iterator = v1.data.make_initializable_iterator(dataset)
-        is_enough = None if look_ahead is None else iterator.get_next()[1]  # float32 []
+        is_enough, hooks = None, [_InitializeIterator(iterator)]
+        if look_ahead is not None:  # One call initializes the iterator and reads the filler.
+            with tf.control_dependencies([iterator.initializer]):
+                is_enough, hooks = iterator.get_next()[1], []  # float32 []
 
     def next_batch() -> tuple[Any, Any, tf.Tensor | None]:
         with tf.device("/device:CPU:0"):
@@ -149,7 +152,6 @@ def _from_dataset(dataset: tf.data.Dataset, look_ahead: int | None) -> Input:
         features, labels = split(element)
         return features, labels, has_more
 
-    hooks = [_InitializeIterator(iterator)]
     return Input(next_batch=next_batch, hooks=hooks, is_enough=is_enough)
 
 

@@ -177,7 +177,7 @@ class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
 
     Args:
       strategy: A tfdist strategy.
-      is_enough: 1.0 if this worker's input, initialised before this hook runs, is long enough.
+      is_enough: 1.0 if this worker's input is long enough; see `Input`.
       num_batches: The number of batches that training takes at once.
       what: What takes them, for the message: "a step" or "a session call".
     """

@@ -23,13 +23,11 @@ class TextExchange:
         self._graph = tf.Graph()
         with self._graph.as_default(), tf.device("/device:CPU:0"):
             self._characters = v1.placeholder(tf.int32, [None])
-            size = tf.shape(self._characters)  # [1]
-            self._sizes = collectives.gather(size, "text_sizes")  # [workers]
-            # [sum of sizes]
+            # [characters of all texts]
             self._texts = collectives.gather(tf.identity(self._characters), "texts")
 
     def __call__(self, text: str) -> list[str]:
-        """Sends this worker's text and returns the texts of all workers, in worker order.
+        """Sends this worker's text, and returns the texts of all workers, in worker order.
 
         A collective: waits until every worker has called it. It can be called once: after that,
         TensorFlow expects texts of the same lengths.
@@ -38,14 +36,14 @@ class TextExchange:
           WorkerLostError: If another worker is lost meanwhile.
         """
         config = self._strategy.update_config_proto(v1.ConfigProto())
-        characters = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+        # Each text ends with a character that no text has: their lengths need no message.
+        characters = np.frombuffer(f"{text}\0".encode(), np.uint8).astype(np.int32)
         with (
             v1.Session(self._strategy.master, graph=self._graph, config=config) as session,
             self._strategy.watch_peers() as watch,
             in_phase("waiting"),
         ):
             watch.start(session.close)
-            sizes, texts = session.run([self._sizes, self._texts], {self._characters: characters})
+            texts = session.run(self._texts, {self._characters: characters})
             watch.leave()  # This may be the last act of a program.
-        parts = np.split(texts, np.cumsum(sizes)[:-1])
-        return [part.astype(np.uint8).tobytes().decode() for part in parts]
+        return str(texts.astype(np.uint8).tobytes().decode()).split("\0")[:-1]
