@@ -48,6 +48,26 @@ def test_sparse_gradients_of_an_embedding_are_reduced(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "options",
+    [{"optimizer": "adam"}, {"is_weighted": True}, {"is_weighted": True, "num_replicas": 2}],
+)
+def test_a_table_that_is_looked_up_and_multiplied_is_reduced_in_parts(
+    train_once: Any, train_alone: Any, engine: str, options: dict[str, Any]
+) -> None:
+    options = {"has_embedding": True, "is_tied": True, **options}
+    replicas = options.get("num_replicas", 1)
+    together = train_once(engine, local_batch=8 // replicas, **options)
+    alone = train_alone(**{**options, "local_batch": 16, "num_replicas": 1})
+    _assert_equal_values(together[0], alone)
+    for name, value in together[0]["values"].items():
+        assert np.array_equal(value, together[1]["values"][name]), name
+    ops = [kind for kind, _ in together[0]["placed"].values()]
+    assert "TensorScatterAdd" in ops
+    assert ops.count("UnsortedSegmentSum") == 0, "a second table is filled"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_clipping_and_trust_ratios_are_those_of_the_whole_batch(
     train_once: Any, train_alone: Any, engine: str, iterations: int

@@ -35,7 +35,8 @@ class Options:
     With `is_weighted` the loss is a mean over 0 to 20 counts a row. The rows of the third step of
     16 rows, and the first 4 of the fourth, have none. With `normalizes` a batch norm over replicas
     takes the place of the first bias; with `recomputes` the layers before and behind it are
-    recomputed. With `stop_at` the run ends after that step; with `resume_at` its input begins with
+    recomputed. With `is_tied` the embedding is large, and the last layer multiplies by all of it.
+    With `stop_at` the run ends after that step; with `resume_at` its input begins with
     that step, as that of a program that goes on from a checkpoint. With the policy "global" layers
     of tf_keras follow the precision.
     """
@@ -46,6 +47,7 @@ class Options:
     iterations: int = 1
     variables_on_host: bool = True
     has_embedding: bool = False
+    is_tied: bool = False
     uses_host_call: bool = True
     seed: int | None = None
     num_replicas: int = 1
@@ -123,7 +125,7 @@ def _make_input_fn(options: Options) -> Callable[..., tf.data.Dataset]:
     def input_fn(input_context: Any = None) -> tf.data.Dataset:
         features = {"words": words, "numbers": numbers, "counts": counts}
         dataset = tf.data.Dataset.from_tensor_slices((features, targets))
-        parts = dataset.batch(options.local_batch)
+        parts = dataset.batch(options.local_batch, drop_remainder=options.is_tied)
         parts = parts.skip(options.resume_at * options.accumulation * options.num_replicas)
         if input_context is None:
             return parts
@@ -202,18 +204,25 @@ def _output(features: Any, options: Options) -> tf.Tensor:
         last = tf_keras.layers.Dense(2, name="last", kernel_initializer=start, dtype="float32")
         return last(hidden(features["numbers"]))
 
+    tables: list[tf.Tensor] = []
+
     def first() -> tf.Tensor:
         numbers = tf.cast(features["numbers"], find_precision(options.precision).compute)
         hidden = tf.matmul(numbers, _variable("first", [5, 4], options))
         if options.has_embedding:
-            table = _variable("table_of_words", [20, 4], options)
+            table = _variable("table_of_words", [40_000 if options.is_tied else 20, 4], options)
+            tables.append(table)
             hidden += tf.reduce_mean(tf.nn.embedding_lookup(table, features["words"]), axis=1)
         return hidden  # [local_batch, 4]
 
     def last(hidden: tf.Tensor) -> tf.Tensor:
         if not options.normalizes:
             hidden += _variable("bias_of_first", [4], options)
-        return tf.matmul(tf.nn.relu(hidden), _variable("second_", [4, 2], options))
+        output = tf.matmul(tf.nn.relu(hidden), _variable("second_", [4, 2], options))
+        if options.is_tied:
+            scores = tf.matmul(hidden, tables[0], transpose_b=True)  # [local_batch, words]
+            output += tf.reduce_mean(tf.nn.tanh(scores), axis=1, keepdims=True)
+        return output  # [local_batch, 2]
 
     if options.recomputes:
         first, last = recompute(first), recompute(last)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -35,6 +36,7 @@ from tfdist.strategies.reductions.buckets import describe_sizes
 from tfdist.strategies.reductions.collectives import add_replicas, all_reduce, broadcast, sent_as
 from tfdist.strategies.reductions.engine import Collectives, executing_instances
 from tfdist.strategies.reductions.slices import Value
+from tfdist.strategies.reductions.tied_tables import reduce_in_parts
 from tfdist.strategies.reductions.weights import ReplicaWeights
 from tfdist.strategies.values import sync_on_read
 from tfdist.strategies.values.sync_on_read import Aggregation, SyncOnReadVariable
@@ -407,12 +409,23 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         names = [to.op.name for _, to in value_destination_pairs] if are_gradients else []
         is_mean = _is_mean(reduce_op)
 
-        def all_reduce(values: Sequence[Sequence[Value]]) -> list[Value]:
-            return self._all_reduce(values, mean=is_mean, name="all_reduce", names=names, half=half)
+        def reduce(values: Sequence[Sequence[Value]], names: Sequence[str]) -> list[Value]:
+            reduce_named = partial(
+                self._all_reduce, mean=is_mean, name="all_reduce", names=names, half=half
+            )
+            if are_gradients and self._weights is not None:
+                return self._weights.reduce(values, reduce_named)
+            return reduce_named(values)
 
-        if are_gradients and self._weights is not None:
-            return self._weights.reduce(values, all_reduce)
-        return all_reduce(values)
+        if not are_gradients or self.collectives.num_workers == 1:
+            return reduce(values, names)
+        return reduce_in_parts(
+            values,
+            names,
+            reduce,
+            num_replicas=self._num_replicas_in_sync,
+            threshold_bytes=self.collectives.threshold_bytes,
+        )
 
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: int, options: Any = None
