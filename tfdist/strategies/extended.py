@@ -121,7 +121,6 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         )
         variable = self._create_own_variable(next_creator, **{**kwargs, "initial_value": shared})
         variable.own_initial_value = own
-        variable.initializer_from_worker_0 = variable.initializer
         return variable
 
     def _create_own_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
@@ -155,20 +154,6 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             if value.dtype == tf.string:
                 return value, value  # Engines send only numbers; a string is equal on all workers.
             return value, broadcast(self.collectives, value, name=f"{name}/from_worker_0")
-
-    def starts_equal(self) -> bool:
-        """Returns whether initializers alone give every variable the same value on all workers.
-
-        They do not if the graph has a variable that was made outside the scope, that is
-        initialized from a checkpoint, or whose replicas have values of their own.
-        """
-        global_step = v1.train.get_global_step()
-        return all(
-            not isinstance(variable, SyncOnReadVariable)
-            and getattr(variable, "initializer_from_worker_0", None) is variable.initializer
-            for variable in v1.global_variables()
-            if variable is not global_step and variable.dtype != tf.string
-        )
 
     def broadcast_variables(self) -> tf.Operation:
         """Returns an op that sets every variable, in each replica, to worker 0's value.

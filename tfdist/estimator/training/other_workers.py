@@ -123,11 +123,10 @@ class OtherWorkers(Peers):
             v1.logging.info("Reductions: %s", self._strategy.describe_reductions())
 
     def make_scaffold(self, scaffold: v1.train.Scaffold) -> v1.train.Scaffold:
-        has_found = self._found.path is not None
-        if not has_found and _is_default(scaffold) and self._strategy.extended.starts_equal():
-            return scaffold
+        # Always: worker 0 alone may have an init_fn, and all workers must make the same messages.
         broadcast = self._strategy.extended.broadcast_variables()
-        checkpoint_dir = self._call.model_dir if self.is_chief and has_found else None
+        restores = self.is_chief and self._found.path is not None
+        checkpoint_dir = self._call.model_dir if restores else None
         return sessions.restored_by_worker_0(scaffold, broadcast, checkpoint_dir)
 
     # The hooks.
@@ -297,9 +296,3 @@ class OtherWorkers(Peers):
         mismatch = json.loads(self._share_mismatch(json.dumps(own))[0])
         if mismatch is not None:
             raise CheckpointMismatchError(mismatch)
-
-
-def _is_default(scaffold: v1.train.Scaffold) -> bool:
-    """Returns whether a scaffold that is not finalized runs only the variables' initializers."""
-    own = (scaffold.init_op, scaffold.init_fn, *v1.get_collection(v1.GraphKeys.INIT_OP))
-    return all(one is None for one in own)
