@@ -71,6 +71,10 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
       task: This worker's part of a device's full name, such as "/job:worker/replica:0/task:1"; ""
         where a session has no other tasks.
       half: The dtype in which float32 gradients are sent to other workers; None is float32.
+
+    Attributes:
+      adds_equal_rows: Whether gathered rows of equal index are added up (`slices.add_equal_rows`).
+        Equal on all workers. An Estimator leaves it out where no worker has several threads.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self._half = half
         self._task = task
         self.placement = placement
+        self.adds_equal_rows = True
         self._collectives = collectives
         self.reductions = Reductions()
         self._is_inside_loop = False
@@ -331,7 +336,13 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             own[i], gates[i] = early_reduction.without_gates(own[i])
         early_reduction.make_first([own[i] for i in large])
         reduced, num_buckets = all_reduce(
-            self.collectives, own, mean=mean, name=name, names=names, half=half
+            self.collectives,
+            own,
+            mean=mean,
+            name=name,
+            names=names,
+            half=half,
+            adds_equal_rows=self.adds_equal_rows,
         )
         with tf.device(HOST):
             for i in large:

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import WorkerLostError
-from tfdist.cluster.environment import WEIGHT_CHECK, read_weight_check
+from tfdist.cluster.environment import WEIGHT_CHECK, read_num_threads, read_weight_check
 from tfdist.estimator.checkpoints import fit
 from tfdist.estimator.checkpoints.fit import CheckedScaffold, CheckpointMismatchError
 from tfdist.estimator.graph import sessions
@@ -84,10 +84,15 @@ class OtherWorkers(Peers):
           LimitMismatchError: If the workers were given different steps or max_steps.
         """
         call = self._call
-        own = {"found": asdict(call.found), "limit": (call.steps, call.max_steps)}
+        own = {
+            "found": asdict(call.found),
+            "limit": (call.steps, call.max_steps),
+            "threads": _num_threads(call.config.session_config),
+        }
         with lost_workers_named(self._strategy, self._watch.membership):
             shared = [json.loads(text) for text in self._share_checkpoint(json.dumps(own))]
         check_limits([one["limit"] for one in shared])
+        self._strategy.extended.adds_equal_rows = max(one["threads"] for one in shared) > 1
         self._found = FoundCheckpoint(**shared[0]["found"])
         return self._found
 
@@ -296,3 +301,10 @@ class OtherWorkers(Peers):
         mismatch = json.loads(self._share_mismatch(json.dumps(own))[0])
         if mismatch is not None:
             raise CheckpointMismatchError(mismatch)
+
+
+def _num_threads(config: v1.ConfigProto | None) -> int:
+    """Returns how many threads may compute inside an operation of this process, at most."""
+    of_session = 0 if config is None else config.intra_op_parallelism_threads
+    of_process = tf.config.threading.get_intra_op_parallelism_threads()
+    return max(of_session, of_process, read_num_threads())

@@ -23,7 +23,7 @@ is in bfloat16; each worker does the same:
 
 Sparse gradients (`tf.IndexedSlices`) have other rows on each worker: all rows are gathered, and
 [rows_0, columns], ..., [rows_n-1, columns] become [rows_0 + ... + rows_n-1, columns]. Then rows of
-equal index are added up, in the same order on every worker (`add_equal_rows`).
+equal index are added up, in the same order on every worker (`slices.add_equal_rows`).
 
 Every function here adds ops to the current graph, on the host. Each is a collective: every worker
 must build and run the same ones, or the others wait.
@@ -67,6 +67,7 @@ def all_reduce(
     name: str,
     names: Sequence[str] = (),
     half: tf.DType | None = None,
+    adds_equal_rows: bool = True,
 ) -> tuple[list[Value], int]:
     """Combines each value over all workers; every worker gets the same result.
 
@@ -80,6 +81,7 @@ def all_reduce(
       names: The name that each value belongs to, such as a variable's. Workers pair values of the
         same name; without names, values at the same place in `values`.
       half: The dtype in which float32 values are sent (see `compression`); None sends float32.
+      adds_equal_rows: Whether rows of equal index are added up; equal on all workers.
 
     Returns:
       (one value per input, of the same kind, shape and dtype, on the host; the number of buckets
@@ -115,7 +117,8 @@ def all_reduce(
         for i, value in enumerate(values):
             if isinstance(value, tf.IndexedSlices):
                 slices_name = names[i] if names else f"slices_{i}"
-                reduced[i] = _reduce_slices(collectives, value, divisor, half, slices_name)
+                rows = _reduce_slices(collectives, value, divisor, half, slices_name)
+                reduced[i] = add_equal_rows(rows) if adds_equal_rows else rows
         return reduced, len(buckets)
 
 
@@ -167,7 +170,7 @@ def _reduce_slices(
     half: tf.DType | None,
     name: str,
 ) -> tf.IndexedSlices:
-    """Gathers the rows of all workers, and adds up those of equal index."""
+    """Gathers the rows of all workers: the sum of sparse gradients is their concatenation."""
     rows, dtype = _sendable(slices.values), sent_as(slices.values.dtype, half)  # [own_rows, ...]
     if dtype == rows.dtype:
         rows = collectives.gather(rows, f"{name}_values")  # [all_rows, ...]
@@ -176,9 +179,8 @@ def _reduce_slices(
     indices = collectives.gather(tf.identity(slices.indices), f"{name}_indices")  # [all_rows]
     rows.set_shape(tf.TensorShape([None]).concatenate(slices.values.shape[1:]))
     indices.set_shape([None])
-    summed = add_equal_rows(tf.IndexedSlices(rows, indices, slices.dense_shape))
     return tf.IndexedSlices(
-        _finish(summed.values, slices.values.dtype, divisor), summed.indices, summed.dense_shape
+        _finish(rows, slices.values.dtype, divisor), indices, slices.dense_shape
     )
 
 
