@@ -62,9 +62,11 @@ def test_a_table_that_is_looked_up_and_multiplied_is_reduced_in_parts(
     _assert_equal_values(together[0], alone)
     for name, value in together[0]["values"].items():
         assert np.array_equal(value, together[1]["values"][name]), name
-    ops = [kind for kind, _ in together[0]["placed"].values()]
-    assert "TensorScatterAdd" in ops
-    assert ops.count("UnsortedSegmentSum") == 0, "a second table is filled"
+    placed = together[0]["placed"]
+    assert "TensorScatterAdd" in [kind for kind, _ in placed.values()]
+    filled = [name for name, (kind, _) in placed.items() if kind == "UnsortedSegmentSum"]
+    # Gathered rows of equal index are added up; no second table is filled by the backward pass.
+    assert all("all_reduce" in name for name in filled), filled
 
 
 @pytest.mark.parametrize("engine", ENGINES)
