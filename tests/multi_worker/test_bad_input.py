@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import tfdist
+
 ENGINES = ["grpc", "horovod"]
 
 ONE = ["localhost:3737"]
@@ -186,6 +188,32 @@ def test_a_worker_of_another_cluster_is_refused_by_all(
             "RendezvousError: worker 1 was started with another cluster",
             "127.0.0.1:9], worker 0 lists [",
             "Give all workers the same TF_CONFIG cluster.",
+        )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_worker_with_another_tfdist_is_refused_by_all(
+    fake_cluster: Any, train_briefly: Any, engine: str
+) -> None:
+    def with_an_old_tfdist_on_worker_1(engine: str) -> Any:
+        from tfdist.cluster import find_cluster, find_mpi_rank
+        from tfdist.cluster.rendezvous import protocol
+
+        rank = find_mpi_rank()
+        found = find_cluster() if rank is None else None
+        index = rank.rank if rank is not None else found[1].index
+        if index == 1:
+            protocol.__version__ = "0.0.1"
+        return train_briefly(engine)
+
+    for end in fake_cluster.run(with_an_old_tfdist_on_worker_1, engine, engine=engine):
+        assert end["seconds"] < limit_s()
+        check_answer(
+            end["error"],
+            "RendezvousError: worker 1 (",
+            "has tfdist 0.0.1 with TensorFlow",
+            f"has tfdist {tfdist.__version__} with TensorFlow",
+            "Install the same versions for all workers.",
         )
 
 

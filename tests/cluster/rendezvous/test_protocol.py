@@ -1,9 +1,13 @@
 """Messages of workers before the start read back, strangers' bytes do not; refusals name all."""
 
+import json
+
 import pytest
 
+import tfdist
 from tfdist.cluster import Cluster
 from tfdist.cluster.rendezvous.protocol import (
+    VERSION,
     Hello,
     Member,
     Reply,
@@ -107,7 +111,7 @@ def check_printable(message: str, most_lines: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-@pytest.mark.parametrize("version", [1, 9])
+@pytest.mark.parametrize("version", [VERSION, 9])
 def test_a_strangers_hello_is_shown_without_its_escape_codes(count: int, version: int) -> None:
     theirs = (Member(name=EVIL, address=EVIL),) * count
     hello = parse_hello(encode(Hello(members=theirs, index=0, process=EVIL, version=version)))
@@ -129,16 +133,40 @@ def test_a_strangers_reply_is_shown_without_its_escape_codes() -> None:
 
 def test_a_version_without_end_is_no_hello() -> None:
     line = encode(Hello(members=members(2), index=1, process="p"))
-    assert parse_hello(line.replace(b'"version": 1', b'"version": ' + b"9" * 4000)) is None
+    version = f'"version": {VERSION}'.encode()
+    assert version in line
+    assert parse_hello(line.replace(version, b'"version": ' + b"9" * 4000)) is None
 
 
-def test_another_version_is_refused() -> None:
+def test_other_versions_of_the_packages_are_refused() -> None:
+    theirs = Hello(
+        members=members(2), index=1, process="p", installed="tfdist 0.0.1 with TensorFlow 2.16"
+    )
+    message = refusal(theirs, members(2), present={0})
+    assert message is not None
+    assert message.startswith(
+        "worker 1 (gpu1:3737) has tfdist 0.0.1 with TensorFlow 2.16, worker 0 (gpu0:3737) has "
+        f"tfdist {tfdist.__version__} with TensorFlow 2."
+    )
+    assert message.endswith("\nInstall the same versions for all workers.")
+
+
+def test_a_protocol_of_another_version_is_refused() -> None:
     message = refusal(
         Hello(members=members(2), index=1, process="p", version=9), members(2), present={0}
     )
     assert message is not None
     assert "worker 1 (gpu1:3737) has another version of tfdist" in message
     assert "version 9" in message
+
+
+def test_a_worker_of_the_first_protocol_is_understood_and_refused() -> None:
+    line = encode(Hello(members=members(2), index=1, process="p", version=1))
+    words = json.loads(line)
+    del words["installed"]
+    hello = parse_hello(json.dumps(words).encode())
+    assert hello is not None
+    assert "it speaks version 1" in str(refusal(hello, members(2), present={0}))
 
 
 @pytest.mark.parametrize(

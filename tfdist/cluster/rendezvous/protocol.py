@@ -4,17 +4,20 @@ Every other worker connects to the chief and sends one line, its `Hello`. The ch
 lines, each a `Reply`: "wait" whenever a worker joins or leaves, then "go" to all, or "end".
 """
 
+import functools
+import importlib.metadata
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
+from tfdist import __version__
 from tfdist.cluster.tasks import Cluster, printable
 from tfdist.process.endings import OneLineError
 from tfdist.process.exit_codes import LOST_WORKER, PORT_TAKEN
 
 PROTOCOL = "tfdist-rendezvous"
-VERSION = 1
+VERSION = 2
 LINE_MAX_BYTES = 1 << 20  # a hello lists the cluster: some 40 bytes for each worker
 _MOST_NAMED = 4
 _MOST_LINES = 2  # of an error
@@ -49,6 +52,24 @@ class Member:
         return f"{self.name} ({self.address})"
 
 
+@functools.cache
+def installed_versions() -> str:
+    """Returns the versions that all workers must have in common, as text for the user."""
+    try:
+        major, minor, *_ = importlib.metadata.version("tensorflow").split(".")
+    except importlib.metadata.PackageNotFoundError:  # A build of another name.
+        return f"tfdist {__version__}"
+    return f"tfdist {__version__} with TensorFlow {major}.{minor}"
+
+
+def different_versions(sender: Member, theirs: str, chief: Member, ours: str) -> str:
+    """Returns the message for a worker whose packages would build another graph."""
+    return (
+        f"{sender} has {theirs}, {chief} has {ours}. Their graphs would not fit together.\n"
+        "Install the same versions for all workers."
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hello:
     """The first message of a worker.
@@ -57,12 +78,14 @@ class Hello:
       members: The workers that its cluster lists.
       index: Its own index among them.
       process: A random text by which two processes of one task are told apart.
+      installed: The versions of its packages, see `installed_versions`.
       version: The version of the protocol.
     """
 
     members: tuple[Member, ...]
     index: int
     process: str
+    installed: str = field(default_factory=installed_versions)
     version: int = VERSION
 
     @property
@@ -116,11 +139,14 @@ def parse_hello(line: bytes) -> Hello | None:
         )
         index, version = int(words["index"]), int(words["version"])
         process = str(words["process"])
+        installed = printable(str(words.get("installed", "")))  # Version 1 did not have it.
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
     if not 0 <= index < len(members) or not 0 <= version <= _LARGEST:
         return None
-    return Hello(members=members, index=index, process=process, version=version)
+    return Hello(
+        members=members, index=index, process=process, installed=installed, version=version
+    )
 
 
 def parse_reply(line: bytes) -> Reply | None:
@@ -164,6 +190,8 @@ def refusal(hello: Hello, members: Sequence[Member], present: Collection[int]) -
             f"{sender} has another version of tfdist: it speaks version {hello.version} of the "
             f"start-up protocol, {chief.name} version {VERSION}. Install one version everywhere."
         )
+    if hello.installed != installed_versions():
+        return different_versions(sender, hello.installed, chief, installed_versions())
     if hello.members != tuple(members):
         theirs, ours = _difference(hello.members, members)
         return (

@@ -25,7 +25,12 @@ import psutil
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.rendezvous.membership import Membership
-from tfdist.cluster.rendezvous.protocol import Member
+from tfdist.cluster.rendezvous.protocol import (
+    Member,
+    RendezvousError,
+    different_versions,
+    installed_versions,
+)
 
 _CONNECT_LIMIT_S = 2.0
 _LIMIT_S = 10.0
@@ -46,9 +51,12 @@ def join_ranks(
 
     Returns:
       This rank's connections; None if a rank cannot reach rank 0.
+
+    Raises:
+      RendezvousError: If a rank has other versions of tfdist or TensorFlow than rank 0.
     """
     with contextlib.ExitStack() as closing:
-        offer: dict[str, Any] = {"host": socket.gethostname()}
+        offer: dict[str, Any] = {"host": socket.gethostname(), "installed": installed_versions()}
         listener = None
         if rank == 0:
             listener = closing.enter_context(_listen(on_one_host))
@@ -57,6 +65,7 @@ def join_ranks(
             offer["key"] = secrets.token_hex(16)
         offers = [json.loads(text) for text in exchange(json.dumps(offer))]
         members = [Member(name=f"worker {i}", address=o["host"]) for i, o in enumerate(offers)]
+        check_versions(members, [one["installed"] for one in offers])
         if listener is not None:
             connections = _accept_all(listener, len(offers), offers[0]["key"])
         else:
@@ -69,6 +78,13 @@ def join_ranks(
             )
         return None
     return Membership(members, rank, connections)
+
+
+def check_versions(members: Sequence[Member], installed: Sequence[str]) -> None:
+    """Raises a RendezvousError if a rank has other versions than rank 0; all ranks know all."""
+    for member, versions in zip(members, installed, strict=True):
+        if versions != installed[0]:
+            raise RendezvousError(different_versions(member, versions, members[0], installed[0]))
 
 
 def _listen(on_one_host: bool) -> socket.socket:
