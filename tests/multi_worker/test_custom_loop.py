@@ -262,12 +262,20 @@ def test_a_worker_that_fetches_more_waits_for_no_reduction_of_a_constant(
                 strategy.reduce("SUM", strategy.run(lambda value=value: value), axis=None)
                 for value in (size, tf.ones([5000]))  # Both are known before the graph runs.
             ]
+            sums += strategy.run(
+                lambda: tf.distribute.get_replica_context().all_reduce(
+                    "SUM", [size, tf.zeros([5000])]
+                )
+            )  # One group.
             more = [sums[0] + 1.0] if strategy.extended.first_replica_in_sync == 0 else []
             config = strategy.update_config_proto(v1.ConfigProto())
             with v1.Session(strategy.master, config=config) as session:
                 session.run(sums)
-                return session.run([*sums, *more])[:2]
+                return session.run([*sums, *more])[:4]
 
-    for size, ones in fake_cluster.run(reduce_sizes, engine, engine=engine, num_workers=2):
-        assert size == 16.0
+    for size, ones, grouped_size, zeros in fake_cluster.run(
+        reduce_sizes, engine, engine=engine, num_workers=2
+    ):
+        assert size == grouped_size == 16.0
         assert (ones == 2.0).all()
+        assert (zeros == 0.0).all()

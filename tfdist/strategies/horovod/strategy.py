@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -71,10 +72,13 @@ class HorovodCollectives:
 
     def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         options = {"op": self._hvd.Sum, "name": name, "process_set": self._process_set}
-        tensors = [_unknown_in_advance(tensor) for tensor in tensors]
         if len(tensors) == 1:
-            return [self._hvd.allreduce(tensors[0], **options)]
-        return list(self._hvd.grouped_allreduce(list(tensors), **options))
+            return [self._hvd.allreduce(_unknown_in_advance(tensors[0]), **options)]
+        # One op reduces the group, so one input that is unknown in advance is enough.
+        smallest = min(range(len(tensors)), key=lambda index: _count_elements(tensors[index]))
+        group = list(tensors)
+        group[smallest] = _unknown_in_advance(group[smallest])
+        return list(self._hvd.grouped_allreduce(group, **options))
 
     def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
         options = {"name": name, "process_set": self._process_set}
@@ -99,6 +103,12 @@ class HorovodCollectives:
 _SMALL = 4096
 
 
+def _count_elements(tensor: tf.Tensor) -> float:
+    """Returns the number of elements, infinite where the static shape does not tell it."""
+    size = tensor.shape.num_elements()
+    return math.inf if size is None else size
+
+
 def _unknown_in_advance(tensor: tf.Tensor) -> tf.Tensor:
     """Returns a tensor whose value TensorFlow does not compute before the graph runs.
 
@@ -108,8 +118,7 @@ def _unknown_in_advance(tensor: tf.Tensor) -> tf.Tensor:
     """
     if tf.executing_eagerly() or not (tensor.dtype.is_floating or tensor.dtype.is_integer):
         return tensor
-    size = tensor.shape.num_elements()
-    if (size is None or size > _SMALL) and tf.get_static_value(tensor) is None:
+    if _count_elements(tensor) > _SMALL and tf.get_static_value(tensor) is None:
         return tensor  # It follows from data.
     # 0, as there is no other integer from 0 to below 1; an op with a state is not run in advance.
     zero = tf.raw_ops.RandomUniformInt(
