@@ -53,7 +53,6 @@ def set_cpu_devices(count: int) -> None:
         tf.config.set_logical_device_configuration(
             cpu, [tf.config.LogicalDeviceConfiguration()] * needed
         )
-        limit_threads(max(1, read_num_threads() // count))
     except RuntimeError:  # TensorFlow is running.
         present = len(_indices("CPU"))
         if present < needed:
@@ -63,6 +62,8 @@ def set_cpu_devices(count: int) -> None:
                 f"{needed}. Call it before the first operation, tensor or optimizer, right after "
                 "the imports."
             ) from None
+    else:
+        limit_threads(max(1, read_num_threads() // count))
 
 
 def compute_devices() -> tuple[str, ...]:
