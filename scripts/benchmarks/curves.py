@@ -316,22 +316,24 @@ def write_curves(curves: Mapping[str, Sequence[Run]], path: Path) -> None:
 PAGE = """\
 # Equal curves
 
-A step's gradient is a mean over 16 micro-batches. `scripts/benchmarks/curves.py` spreads them over
-workers, replicas and accumulation, and compares the loss of each step. Between the runs only the
-launcher's numbers and the accumulation change. Differences are relative, from the first run of a
-table; the picture shows the losses above, and these differences below.
-
-float32 sums of a different order differ by about 1e-7, and training makes such a difference grow
-where it is not smooth. With the preset's own rate (2**-10 times the batch) the losses of ResNet-8
-with batch norm over 4 images differ by 1.3e-3 after 60 steps. The ResNet is trained with 2**-13
-here, where it learns little in 100 steps: the tables compare arithmetic, and [ResNet](resnet.md)
-has the accuracies of whole trainings.
+This page shows that the number of workers, replicas and accumulation steps does not change a
+training. A step's gradient is a mean over 16 micro-batches. `scripts/benchmarks/curves.py` divides
+them in different ways and compares the loss of each step:
 
 ```bash
 python scripts/benchmarks/curves.py
 ```
 
 ![The losses of all layouts over one another, and their differences](curves.png)
+
+- Between the runs only the launcher's numbers and the accumulation change.
+- Differences are relative to the first run of a table. The picture shows the losses above, and the
+  differences below.
+- float32 sums of a different order differ by about 1e-7. Training makes such a difference grow
+  where the loss is not smooth: with the preset's own rate (2**-10 times the batch) the losses of
+  ResNet-8 with batch norm over 4 images differ by 1.3e-3 after 60 steps. So the ResNet is trained
+  with 2**-13 here, where it learns little in 100 steps. [ResNet](resnet.md) has the accuracies of
+  whole trainings.
 """
 
 
