@@ -94,6 +94,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self._collectives = collectives
         self.reductions = Reductions()
         self._is_inside_loop = False
+        self._sends_each_initial_value = True
         self._weights: ReplicaWeights | None = None
 
     @property
@@ -116,10 +117,25 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         finally:
             self._is_inside_loop = False
 
+    @contextmanager
+    def initial_values_sent_later(self) -> Iterator[None]:
+        """Leaves the global variables made in the `with` block with this worker's initial values.
+
+        For a session that runs `broadcast_variables` after the initializers. Otherwise the initial
+        value of each variable is sent by itself.
+        """
+        self._sends_each_initial_value = False
+        try:
+            yield
+        finally:
+            self._sends_each_initial_value = True
+
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         # The global step starts at 0 on every worker, and worker 0's hooks read its initial value
         # in a session call that the other workers do not make.
-        if self.collectives.num_workers == 1 or kwargs.get("name") == "global_step":
+        is_sent_later = not self._sends_each_initial_value and _is_global(kwargs)
+        is_counter = kwargs.get("name") == "global_step"
+        if self.collectives.num_workers == 1 or is_counter or is_sent_later:
             return self._create_own_variable(next_creator, **kwargs)
         own, shared = self._from_worker_0(
             kwargs.get("initial_value"), kwargs.get("dtype"), kwargs.get("name") or "Variable"
@@ -178,7 +194,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
                 if is_own:
                     op = variable.share_out(value, self.collectives.worker_index)
                 else:
-                    op = v1.assign(variable, value).op
+                    op = variable.assign(value, read_value=False)
                 assignments.append(op)
             return tf.group(*assignments)
 
@@ -586,6 +602,12 @@ def _constructor_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
         "constraint", "distribute_strategy", "synchronization", "aggregation", "shape",
     )  # fmt: skip
     return {name: kwargs[name] for name in names if name in kwargs}
+
+
+def _is_global(kwargs: dict[str, Any]) -> bool:
+    """Returns whether a variable with these arguments is one of `v1.global_variables()`."""
+    collections = kwargs.get("collections")
+    return collections is None or v1.GraphKeys.GLOBAL_VARIABLES in collections
 
 
 def own_initial_value(variable: Any) -> Any:

@@ -69,3 +69,18 @@ def test_only_0_and_1_switch_the_check() -> None:
     assert not read_weight_check({"TFDIST_WEIGHT_CHECK": "0"})
     with pytest.raises(ClusterError, match='TFDIST_WEIGHT_CHECK is "off": 0 and 1 are allowed'):
         read_weight_check({"TFDIST_WEIGHT_CHECK": "off"})
+
+
+def test_a_sum_has_few_ops_and_also_needs_no_known_shape() -> None:
+    # The check was a fourth of ResNet-20's graph over gRPC, which has several copies in memory.
+    with tf.Graph().as_default() as graph:
+        variable = v1.get_variable("variable", [3, 4])
+        before = len(graph.get_operations())
+        _sum_of_bits(variable)
+        assert len(graph.get_operations()) - before < 10
+    with tf.Graph().as_default(), v1.Session() as session:
+        value = v1.placeholder_with_default(tf.constant([1.0, 0.0, 1.0]), [None])
+        unknown = v1.get_variable("unknown", initializer=value, validate_shape=False)
+        total = _sum_of_bits(unknown)
+        session.run(v1.global_variables_initializer())
+        assert session.run(total) == 2 * int(np.float32(1).view(np.int32))

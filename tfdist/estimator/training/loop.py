@@ -329,7 +329,11 @@ def _scopes(
 ) -> list[AbstractContextManager[Any]]:
     """Returns the scopes of everything that the user's functions add to the graph."""
     if strategy is not None:
-        return [strategy.scope(), loss_scaled_by_optimizer(strategy)]
+        return [
+            strategy.scope(),
+            loss_scaled_by_optimizer(strategy),
+            strategy.extended.initial_values_sent_later(),
+        ]
     inside_loop = call.iterations > 1
 
     def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:

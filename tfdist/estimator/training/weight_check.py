@@ -92,13 +92,23 @@ def _sum_of_bits(variable: Any) -> tf.Tensor:
       int64 scalar.
     """
     with tf.device(variable.device):
-        flat = tf.reshape(variable.read_value(), [-1])  # [size]
-        if flat.dtype == tf.bool:
-            flat = tf.cast(flat, tf.uint8)
-        per_sum = _BYTES // flat.dtype.size
-        if per_sum <= 1:  # int64, float64 [size]; complex128 [size, 2]
-            return tf.reduce_sum(tf.bitcast(flat, tf.int64))
-        whole = tf.size(flat) // per_sum * per_sum
-        rest = tf.pad(flat[whole:], [[0, per_sum - tf.size(flat[whole:])]])  # [per_sum]
-        words = tf.bitcast(tf.reshape(flat[:whole], [-1, per_sum]), tf.int64)  # [size // per_sum]
-        return tf.reduce_sum(words) + tf.bitcast(rest, tf.int64)
+        value = variable.read_value()
+        if value.dtype == tf.bool:
+            value = tf.cast(value, tf.uint8)
+        per_word = max(1, _BYTES // value.dtype.size)
+        # Numbers rather than tensors where the shape is known: fewer ops.
+        size = value.shape.num_elements()
+        size = tf.size(value) if size is None else size
+        rest = size % per_word
+        if isinstance(rest, int) and not rest:
+            return _sum_of_words(value, per_word)
+        flat = tf.reshape(value, [-1])  # [size]
+        last = tf.pad(flat[size - rest :], [[0, per_word - rest]])  # [per_word]
+        return _sum_of_words(flat[: size - rest], per_word) + _sum_of_words(last, per_word)
+
+
+def _sum_of_words(value: tf.Tensor, per_word: int) -> tf.Tensor:
+    """Returns the sum of a tensor's bits, int64 scalar; so many elements have 64 bits."""
+    if per_word > 1:
+        value = tf.reshape(value, [-1, per_word])
+    return tf.reduce_sum(tf.bitcast(value, tf.int64))

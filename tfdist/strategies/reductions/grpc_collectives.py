@@ -118,9 +118,11 @@ class GrpcCollectives:
         # Those of aligned sizes first, so that most slices of the sum need no copy.
         order = sorted(range(len(tensors)), key=lambda i: not _is_aligned(tensors[i]))
         flat = tf.concat([tf.reshape(tensors[i], [-1]) for i in order], axis=0)  # [elements]
-        total, start, sums = self._reduce(flat, name), tf.constant(0), list(tensors)
+        total, start, sums = self._reduce(flat, name), 0, list(tensors)
         for i in order:
-            size = tf.size(tensors[i])
+            # Numbers rather than tensors where the shape is known: fewer ops.
+            size = tensors[i].shape.num_elements()
+            size = tf.size(tensors[i]) if size is None else size
             sums[i] = tf.reshape(tf.slice(total, [start], [size]), tf.shape(tensors[i]))
             start += size
         return sums
