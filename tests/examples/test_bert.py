@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from bert_program import (
     LENGTH,
+    ONE_LAYER,
     TINY,
     WORDS,
     BertRun,
@@ -154,7 +155,7 @@ def _check_other_programs_checkpoint(path: str, data: list[str]) -> None:
 
 def test_the_bar_ends_full_and_the_compilation_is_shown() -> None:
     options = [value for value in TINY if value != "--disable-progress-bar"]
-    run = run_bert(*options, *ONE_DEVICE, "--training-steps", "2")
+    run = run_bert(*options, *ONE_LAYER, "--training-steps", "2")
     assert any(re.match(r"Graph compilation: 100%\|.{10}\| 100/100 \[", one) for one in run.lines)
     bars = [line for line in run.lines if line.startswith("Step: 1 / 1 - LR: 1.00e-02")]
     assert re.search(r"100%\|.{10}\| 2/2 \[", bars[-1])
@@ -162,7 +163,7 @@ def test_the_bar_ends_full_and_the_compilation_is_shown() -> None:
 
 
 def test_compile_only_ends_before_the_first_step() -> None:
-    run = run_bert(*TINY, *ONE_DEVICE, "--compile-only")
+    run = run_bert(*TINY, *ONE_LAYER, "--compile-only")
     assert run.lines[-1].endswith("Exiting now as '--compile-only' argument was passed.")
     assert run.steps == []
 
@@ -170,15 +171,15 @@ def test_compile_only_ends_before_the_first_step() -> None:
 def test_weights_of_16_bits_learn_and_are_evaluated() -> None:
     half = ["--precision", "bf16.16", "--training-steps", "4", "--evaluate"]
     faster = ["--recompute-checkpoint-every-layer", "false"]
-    run = run_bert(*TINY, *ONE_DEVICE, *half, *faster)
+    run = run_bert(*TINY, *ONE_LAYER, *half, *faster)
     losses = [step["mlm_loss"] for step in run.steps]
     assert losses == sorted(losses, reverse=True)
     assert run.figures["held_out_mlm_loss"] < losses[0]
 
 
-# With the fewest micro-batches: a pipeline of five stages needs nine.
+# With the fewest micro-batches: a pipeline of five stages needs nine. The other tests here train
+# the preset unit_test, which is a smaller demo_tiny_128.
 SMALL_PRESETS = {
-    "unit_test": 9,
     "demo_tiny_128": 9,
     "sample_tiny": 1,
     "tiny_128": 1,
@@ -190,8 +191,9 @@ SMALL_PRESETS = {
 @pytest.mark.parametrize("preset", SMALL_PRESETS)
 def test_each_small_preset_trains_two_steps(preset: str) -> None:
     smallest = ["--micro-batch-size", "1", "--gradient-accumulation", str(SMALL_PRESETS[preset])]
-    data = ["--dataset", "generated", "--training-steps", "2", "--disable-progress-bar"]
-    run = run_bert("--config", preset, *smallest, *data)
+    data = ["--dataset", "generated", "--vocab-size", "1000"]
+    few = ["--training-steps", "2", "--disable-progress-bar"]
+    run = run_bert("--config", preset, *smallest, *data, *few)
     assert run.code == 0
     first, second = (step["mlm_loss"] for step in run.steps)
     assert second < first

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
-from bert_program import SCRIPT, TINY, BertRun, run_bert, write_records
+from bert_program import ONE_LAYER, SCRIPT, TINY, BertRun, run_bert, write_records
 
 from tfdist.launch.cli import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "bert.md"
-STEPS = ["--layers-per-device", "2", "--training-steps", "5"]
+STEPS = [*ONE_LAYER, "--training-steps", "5"]
 PROGRAM = ["python", "examples/bert/run_pretraining.py", "--config", "sample_tiny"]
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bert_program import LENGTH, TINY, BertRun, bert_modules, load, run_bert
+from bert_program import LENGTH, ONE_LAYER, TINY, BertRun, bert_modules, load, run_bert
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
-ONE_DEVICE = ["--layers-per-device", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +27,7 @@ def half(vocabulary: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ber
     options = ["--precision", "16.16", "--auto-loss-scaling", "--training-steps", "8"]
     options += ["--profile-dir", str(folder / "profile"), "--vocab-file", vocabulary]
     options += ["--checkpoint-output-dir", str(folder / "model"), "--predict", "a [MASK] c"]
-    return run_bert(*TINY, *ONE_DEVICE, *options), folder
+    return run_bert(*TINY, *ONE_LAYER, *options), folder
 
 
 def test_weights_of_16_bits_learn_while_their_loss_scale_rises(
@@ -57,7 +56,7 @@ def test_words_are_predicted_after_the_training_and_from_its_checkpoint(
     trained, folder = half
     [start] = [i for i, line in enumerate(trained.lines) if " Predicted Words " in line]
     assert re.fullmatch(r'a \[MASK\] c -> ("\S+" \d+\.\d %(, )?){3}', trained.lines[start + 1])
-    options = [*TINY, *ONE_DEVICE, "--precision", "16.16", "--vocab-file", vocabulary]
+    options = [*TINY, *ONE_LAYER, "--precision", "16.16", "--vocab-file", vocabulary]
     resumed = ["--resume-training-from-checkpoint", "--checkpoint-output-dir", f"{folder}/model"]
     started = ["--checkpoint-input-dir", f"{folder}/model", "--training-steps", "0"]
     texts = ["--predict", "a [MASK] c", "[MASK] b [MASK]"]
@@ -116,7 +115,7 @@ def test_a_long_step_counts_its_micro_batches(
         monkeypatch.setattr(load("log"), name, 0.01)
     options = [value for value in TINY if value != "--disable-progress-bar"]
     many = ["--gradient-accumulation", "200", "--training-steps", "1"]
-    run = run_bert(*options, *ONE_DEVICE, *many)
+    run = run_bert(*options, *ONE_LAYER, *many)
     counted = [int(found[1]) for found in re.finditer(r"micro-batch (\d+)/200", str(run.lines))]
     assert counted == sorted(counted)
     assert any(0 < number < 200 for number in counted)
@@ -134,5 +133,5 @@ def test_the_time_to_the_first_step_is_that_of_import_graph_and_step(
 
 def test_a_resume_without_a_checkpoint_says_that_it_begins(tmp_path: Path) -> None:
     options = ["--checkpoint-output-dir", str(tmp_path), "--resume-training-from-checkpoint"]
-    run = run_bert(*TINY, *ONE_DEVICE, *options, "--training-steps", "0")
+    run = run_bert(*TINY, *ONE_LAYER, *options, "--training-steps", "0")
     assert f"There is no checkpoint in {tmp_path}: the training begins with step 0." in run.lines

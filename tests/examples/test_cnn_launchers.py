@@ -1,6 +1,5 @@
 """The example `cnn` under mpirun, in two terminals, under `tfdist run`, and on a cluster."""
 
-import os
 import re
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import cnn_program
 import pytest
 import yaml
 from cnn_program import NORMS, SMALL, TRAIN, assert_equal, read_rows, run_all
+from forking_launcher import FORKING_LAUNCHER
 
 from tfdist.launch import cli
 
@@ -54,42 +54,43 @@ def test_two_processes_log_once_and_have_the_losses_of_one(
     assert_equal(read_rows(tmp_path), read_rows(alone))
 
 
-def _launch(folder: Path, options: list[str], command: list[str]) -> subprocess.CompletedProcess:
-    """Runs `tfdist run` to its end."""
-    words = [sys.executable, "-m", "tfdist", "run", *options, "--", sys.executable, *command]
-    return subprocess.run(
-        words,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+@pytest.fixture
+def launch(fake_cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs `tfdist run` to its end; it forks workers that have TensorFlow imported already."""
+    monkeypatch.chdir(tmp_path)
+
+    def launch(options: list[str], command: list[str]) -> Any:
+        words = [FORKING_LAUNCHER, "run", *options, "--", sys.executable, *command]
+        how = {"engine": "none", "forked": True, "check": False, "timeout_s": 240}
+        [ended] = fake_cluster.run_script(words, **how)
+        assert ended.returncode == 0, ended.stderr
+        return ended
+
+    return launch
 
 
-def test_a_killed_worker_is_started_again_and_the_losses_stay(alone: Path, tmp_path: Path) -> None:
+def test_a_killed_worker_is_started_again_and_the_losses_stay(
+    alone: Path, launch: Any, tmp_path: Path
+) -> None:
     options = [*SAVES, "--batch-size", "12", "--no-validation", "--log-dir", str(tmp_path / "runs")]
-    ended = _launch(
-        tmp_path,
+    ended = launch(
         ["--num-instances", "2", "--max-restarts", "1"],
         [cnn_program.__file__, "1", "3", *options],
     )
-    assert ended.returncode == 0, ended.stderr
     assert "restart 1 of 1" in ended.stderr
     [run] = (tmp_path / "runs").iterdir()
     assert "going on after step 2\n" in (run / "log.txt").read_text()
     assert_equal(read_rows(tmp_path / "runs"), read_rows(alone))
 
 
-def test_an_evaluator_validates_in_place_of_worker_0(alone: Path, tmp_path: Path) -> None:
+def test_an_evaluator_validates_in_place_of_worker_0(
+    alone: Path, launch: Any, tmp_path: Path
+) -> None:
     options = [*SAVES, "--batch-size", "12", "--evaluator", "--log-dir", str(tmp_path / "runs")]
-    ended = _launch(
-        tmp_path,
+    launch(
         ["--num-instances", "2", "--evaluator", "--log-dir", str(tmp_path / "logs")],
         [TRAIN, *options],
     )
-    assert ended.returncode == 0, ended.stderr
     validations = {
         log.stem: re.findall(r"^validation: iteration: +(\d+),", log.read_text(), re.MULTILINE)
         for log in (tmp_path / "logs").glob("*[0-9r].log")

@@ -1,5 +1,6 @@
 """Running a training to its fault, and the table of what was seen."""
 
+import contextlib
 import os
 import re
 import subprocess
@@ -8,15 +9,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from forking_launcher import FORKING_LAUNCHER
 
 from tfdist.launch.machine.mpi import find_mpirun, mpirun_environment
 from tfdist.testing.run import wait_until
 
 TRAINING = Path(__file__).with_name("training.py")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
+_SHOWN = ("--progress", "none", "--print-topology", "no")
+_ENVIRONMENT = {"COLUMNS": "100", "TF_USE_LEGACY_KERAS": "1"}
 _START, _END = "<!-- made by the tests -->\n", "<!-- end -->\n"
 
 
@@ -61,8 +66,15 @@ def _descendants(pid: int) -> list[psutil.Process]:
 
 
 @pytest.fixture
-def run_to_fault(tmp_path: Path) -> Callable[..., Seen]:
-    """Starts the training, under the launcher or mpirun, and waits until nothing of it is left."""
+def run_to_fault(
+    tmp_path: Path, fake_cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Seen]:
+    """Starts the training, under the launcher or mpirun, and waits until nothing of it is left.
+
+    The launcher and its workers are forked where it starts the workers itself, unless a signal to
+    the launcher is tested: they have TensorFlow imported then.
+    """
+    monkeypatch.chdir(tmp_path)
 
     def run(
         *,
@@ -76,15 +88,21 @@ def run_to_fault(tmp_path: Path) -> Callable[..., Seen]:
     ) -> Seen:
         model_dir, output = tmp_path / "model", tmp_path / "output"
         note = Path(f"{model_dir}.fault")
-        launched = ("--engine", engine, "--num-instances", str(num_workers), *options)
-        command = _mpirun(num_workers) if engine == "mpirun" else _tfdist_run(launched)
-        launcher = _start(command, (str(model_dir), fault, moment, str(worker)), output)
-        try:
+        arguments = (str(model_dir), fault, moment, str(worker))
+        launched = ("run", *_SHOWN, "--engine", engine, "--num-instances", str(num_workers))
+        words = [*launched, *options, "--", sys.executable]
+        if engine == "mpirun":
+            start = _start(_mpirun(num_workers), arguments, output)
+        elif engine == "horovod" or to_launcher is not None:
+            start = _start([sys.executable, "-m", "tfdist", *words], arguments, output)
+        else:
+            start = _fork(fake_cluster, [*words, str(TRAINING), *arguments])
+        with start as (launcher, read_output):
             started = wait_until(
-                lambda: _has_come(note, output, to_launcher) or launcher.poll() is not None, 150
+                lambda: _has_come(note, read_output, to_launcher) or launcher.poll() is not None,
+                150,
             )
-            text = output.read_text(errors="replace")
-            assert (started and launcher.poll() is None) or note.exists(), text
+            assert (started and launcher.poll() is None) or note.exists(), read_output()
             processes = _descendants(launcher.pid)
             if to_launcher is not None:
                 note.write_text(repr(time.time()))
@@ -93,18 +111,11 @@ def run_to_fault(tmp_path: Path) -> Callable[..., Seen]:
             _, left = psutil.wait_procs(processes, timeout=40)
             assert not left, f"left running: {left}"
             ended_s = time.time() - float(note.read_text())
-        finally:
-            launcher.kill()
-            launcher.wait()
-        text, step = output.read_text(errors="replace"), _last_step(model_dir)
+            text = read_output()
+        step = _last_step(model_dir)
         return Seen(exit_code=exit_code, output=text, ended_s=ended_s, last_step=step)
 
     return run
-
-
-def _tfdist_run(options: Sequence[str]) -> list[str]:
-    shown = ("--progress", "none", "--print-topology", "no")
-    return [sys.executable, "-m", "tfdist", "run", *shown, *options, "--"]
 
 
 def _mpirun(num_workers: int) -> list[str]:
@@ -114,27 +125,40 @@ def _mpirun(num_workers: int) -> list[str]:
     return [mpirun, "-np", str(num_workers), "-H", f"localhost:{num_workers}", sys.executable]
 
 
+@contextlib.contextmanager
 def _start(
     command: Sequence[str], arguments: Sequence[str], output: Path
-) -> subprocess.Popen[bytes]:
-    """Starts a launcher with the training and its arguments; both print to the file `output`."""
-    environment = {**os.environ, "COLUMNS": "100", "TF_USE_LEGACY_KERAS": "1"}
+) -> Iterator[tuple[Any, Callable[[], str]]]:
+    """Starts a launcher with the training, and returns it with a reader of its output."""
+    environment = {**os.environ, **_ENVIRONMENT}
     if command[0] != sys.executable:
         environment = mpirun_environment(command[0], environment)
     with output.open("wb") as file:
-        return subprocess.Popen(
+        launcher = subprocess.Popen(
             [*command, str(TRAINING), *arguments],
             stdout=file,
             stderr=subprocess.STDOUT,
-            cwd=output.parent,
             env=environment,
         )
+    try:
+        yield launcher, lambda: output.read_text(errors="replace")
+    finally:
+        launcher.kill()
+        launcher.wait()
 
 
-def _has_come(note: Path, output: Path, to_launcher: int | None) -> bool:
+@contextlib.contextmanager
+def _fork(cluster: Any, words: Sequence[str]) -> Iterator[tuple[Any, Callable[[], str]]]:
+    """Starts a launcher with these arguments, which forks what it starts, as `_start` does."""
+    command = [FORKING_LAUNCHER, *words]
+    with cluster.start_script(command, engine="none", env=_ENVIRONMENT, forked=True) as script:
+        yield script.workers[0], script.workers[0].text
+
+
+def _has_come(note: Path, read_output: Callable[[], str], to_launcher: int | None) -> bool:
     if to_launcher is None:
         return note.exists()
-    return "Saving checkpoints for 20" in output.read_text(errors="replace")
+    return "Saving checkpoints for 20" in read_output()
 
 
 def _last_step(model_dir: Path) -> int | None:

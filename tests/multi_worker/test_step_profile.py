@@ -2,12 +2,11 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forking_launcher import FORKING_LAUNCHER
 
 
 def _train(engine: str, folder: str, steps: int) -> list[str]:
@@ -88,13 +87,16 @@ def test_a_training_that_ends_early_says_that_there_is_no_profile(
     ]
 
 
-def test_the_launcher_profiles_an_unchanged_program(tmp_path: Path, mnist_example: str) -> None:
+def test_the_launcher_profiles_an_unchanged_program(
+    fake_cluster: Any, tmp_path: Path, mnist_example: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     command = [
-        *(sys.executable, "-m", "tfdist", "run", "--num-instances", "2", "--profile", "profiles"),
+        *(FORKING_LAUNCHER, "run", "--num-instances", "2", "--profile", "profiles"),
         *("--profile-steps", "3:4", "--log-dir", "logs", "--", mnist_example),
         *("--num-steps", "6", "--model-dir", "model"),
     ]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=150, capture_output=True)
+    fake_cluster.run_script(command, engine="none", forked=True)
     text = (tmp_path / "profiles" / "profile.txt").read_text()
     assert text.startswith("2 workers, steps 3 to 4, ")
     assert {path.name for path in (tmp_path / "profiles").iterdir()} == {

@@ -27,6 +27,8 @@ TINY = [
     *("--micro-batch-size", "2", "--layers-per-device", "0", "1", "1"),
     *("--gradient-accumulation", "8", "--disable-progress-bar"),
 ]
+# The same with half of the graph, which takes longer than its steps.
+ONE_LAYER = ["--num-hidden-layers", "1", "--layers-per-device", "1"]
 
 
 @dataclass(frozen=True, kw_only=True)

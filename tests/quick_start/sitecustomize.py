@@ -55,6 +55,9 @@ class _OtherLoaders:
         return spec
 
 
-_LAZY = ("h5py", "pandas", "requests", "scipy.linalg", "scipy.ndimage")
+_LAZY = (
+    *("h5py", "pandas", "requests", "matplotlib.pyplot"),
+    *("scipy.linalg", "scipy.ndimage", "scipy.stats"),
+)
 _LOADERS = {**dict.fromkeys(_LAZY, LazyLoader), "google.protobuf.text_format": _ThenPrintGraphsFast}
 sys.meta_path.insert(0, _OtherLoaders(_LOADERS))
