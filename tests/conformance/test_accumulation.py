@@ -23,23 +23,16 @@ MODELS = {
     "weighted": {"optimizer": "adam", "is_weighted": True, "has_embedding": True},
     "weighted and clipped": {"optimizer": "lamb", "is_weighted": True},
 }
-_BOTH = [
+CASES = [
     ("momentum", "replicas"),
     ("weighted", "loop of replicas"),
     ("momentum", "train_op"),
     ("keras", "micro-batches"),
     ("sparse", "micro-batches"),
+    ("clipped", "loop"),
+    ("weighted", "workers alone"),
+    ("weighted and clipped", "micro-batches"),
 ]
-# `test_features_together` has clipping, weights and loops over Horovod.
-CASES = {
-    "grpc": [
-        *_BOTH,
-        ("clipped", "loop"),
-        ("weighted", "workers alone"),
-        ("weighted and clipped", "micro-batches"),
-    ],
-    "horovod": _BOTH,
-}
 # Of 39 batches, worker 0 has 20 and worker 1 has 19: enough for two steps, and for one.
 TOO_FEW = {"accumulation": 10, "local_batch": 10}
 
@@ -48,7 +41,7 @@ def _train_all(engine: str, folder: str) -> list[dict[str, Any]]:
     """Trains every case, one after the other, on the workers that are running."""
     from small_training import train
 
-    trainings = [{**MODELS[model], **LAYOUTS[layout]} for model, layout in CASES[engine]]
+    trainings = [{**MODELS[model], **LAYOUTS[layout]} for model, layout in CASES]
     return [
         train(engine, f"{folder}/{number}", **options)
         for number, options in enumerate([*trainings, TOO_FEW])
@@ -80,7 +73,7 @@ def test_workers_with_micro_batches_equal_one_device_with_the_whole_batch(
     fake_cluster: Any, expected: Any, tmp_path: Any, engine: str
 ) -> None:
     workers = fake_cluster.run(_train_all, engine, str(tmp_path), engine=engine)
-    for number, (model, layout) in enumerate(CASES[engine]):
+    for number, (model, layout) in enumerate(CASES):
         one, other = (worker[number] for worker in workers)
         _assert_equal(one, expected[model], (model, layout))
         for name, value in one["values"].items():

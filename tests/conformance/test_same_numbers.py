@@ -8,8 +8,6 @@ import pytest
 import tensorflow as tf
 
 ENGINES = ["grpc", "horovod"]
-# What does not depend on the engine is trained over one. `test_accumulation` and
-# `test_features_together` have more of it over both.
 
 
 def _assert_equal_values(one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -18,13 +16,8 @@ def _assert_equal_values(one: dict[str, Any], other: dict[str, Any]) -> None:
         np.testing.assert_allclose(value, other["values"][name], atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "engine"),
-    [
-        *[(optimizer, "grpc") for optimizer in ("sgd", "momentum", "adam", "keras")],
-        *[(optimizer, "horovod") for optimizer in ("sgd", "adam")],
-    ],
-)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "keras"])
 def test_two_workers_equal_one_with_the_double_batch(
     train_once: Any, train_alone: Any, engine: str, optimizer: str
 ) -> None:
@@ -82,7 +75,8 @@ def test_a_table_that_is_looked_up_and_multiplied_is_reduced_in_parts(
     assert all("all_reduce" in name for name in filled), filled
 
 
-@pytest.mark.parametrize(("engine", "iterations"), [("grpc", 1), ("horovod", 3)])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("iterations", [1, 3])
 def test_clipping_and_trust_ratios_are_those_of_the_whole_batch(
     train_once: Any, train_alone: Any, engine: str, iterations: int
 ) -> None:
@@ -99,6 +93,7 @@ def test_clipping_and_trust_ratios_are_those_of_the_whole_batch(
         ("grpc", {}),
         ("horovod", {}),
         ("grpc", {"iterations": 3}),
+        ("horovod", {"iterations": 3}),
         ("grpc", {"variables_on_host": False}),
         ("none", {"num_workers": 1, "num_replicas": 2}),
     ],
@@ -154,9 +149,8 @@ def test_gradients_of_a_tape_give_the_same_numbers(
     _assert_equal_values(together[-1], train_alone(optimizer="adam", local_batch=16))
 
 
-@pytest.mark.parametrize(
-    ("engine", "uses_host_call"), [("grpc", True), ("grpc", False), ("horovod", True)]
-)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("uses_host_call", [True, False])
 def test_variables_on_the_device_give_the_same_numbers(
     train_once: Any, train_alone: Any, engine: str, uses_host_call: bool
 ) -> None:
