@@ -23,11 +23,13 @@ ABOUT = (
     "library, so that the libraries' kernels drop out. m is the number of micro-batches of an "
     "update: 128 samples for the MLP (960 inputs, 8 layers of 512), one sequence of 128 words for "
     "the 4 layers of BERT mini's encoder. Both stages have half of the blocks, in every library. "
-    "The ideal is 2m/(m+1) times as fast as one core. Four stages are on four devices that share "
-    "the cores; their ideal is 2m/(m+1/4), and they need 7 micro-batches. PyTorch's are those of "
-    "torch.distributed.pipelining, a process for each stage, over gloo. Memory is the most of a "
-    "step beyond that between two steps, of all processes: kept activations, gradients and "
-    "buffers, in the least of four steps with m = 16 and with the C library's allocator."
+    "The ideal is 2m/(m+1) times as fast as one core. It counts micro-batches alone: what happens "
+    "once an update, such as the optimizer, is divided as well, so a share may be above 1. Four "
+    "stages are on four devices that share the cores; their ideal is 2m/(m+1/4), and they need 7 "
+    "micro-batches. PyTorch's are those of torch.distributed.pipelining, a process for each "
+    "stage, over gloo. Memory is the most of a step beyond that between two steps, of all "
+    "processes: kept activations, gradients and buffers, in the least of four steps with m = 16 "
+    "and with the C library's allocator."
 )
 
 Times = Mapping[str, Sequence[float]]

@@ -183,8 +183,9 @@ def draw_pipelines(data: Mapping[str, Any], folder: Path) -> list[Drawn]:
         axis.axhline(100, color="black", linewidth=0.8, linestyle=":")
         axis.set(title=title, xlabel="micro-batches m", xticks=list(of_all))
         axis.grid(alpha=0.3)
+        axis.margins(y=0.25)  # Room for the legend above all lines.
     axes[0][0].set_ylabel("% of the ideal, 2m/(m+1)")
-    axes[0][0].legend(fontsize=9)
+    axes[0][0].legend(fontsize=8, loc="upper center", ncols=3, columnspacing=1.0)
     path = _save(figure, folder / "benchmarks-pipelines.png")
     return [(path, "Share of the ideal speed-up of two stages over the number of micro-batches")]
 

@@ -108,7 +108,8 @@ def run_to_fault(
                 note.write_text(repr(time.time()))
                 launcher.send_signal(to_launcher)
             exit_code = launcher.wait(150)
-            _, left = psutil.wait_procs(processes, timeout=40)
+            wait_until(lambda: not any(_runs(one) for one in processes), 40)
+            left = [one for one in processes if _runs(one)]
             assert not left, f"left running: {left}"
             ended_s = time.time() - float(note.read_text())
             text = read_output()
@@ -116,6 +117,14 @@ def run_to_fault(
         return Seen(exit_code=exit_code, output=text, ended_s=ended_s, last_step=step)
 
     return run
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Returns whether a process runs: not so one that has ended, and that init has yet to note."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _mpirun(num_workers: int) -> list[str]:
