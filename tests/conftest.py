@@ -1,4 +1,4 @@
-"""The environment of all tests, and fixtures that read logs and event files."""
+"""The environment of all tests, and fixtures that read logs and event files, or watch processes."""
 
 import gc
 import logging
@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 _PLUGIN = "tfdist.testing.pytest_plugin"
@@ -127,3 +128,28 @@ def read_events() -> Callable[[Path | str], dict[str, list[tuple[int, Any]]]]:
 def within() -> Callable[[float], float]:
     """Makes a limit longer where more processes want to run than this machine has cores."""
     return lambda limit_s: limit_s * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def _is_running(pid: int) -> bool:
+    """Returns whether a process runs; one that has ended does not, also before its parent notes."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture
+def is_running() -> Callable[[int], bool]:
+    """Tells whether a process with this id runs."""
+    return _is_running
+
+
+@pytest.fixture
+def all_end() -> Callable[..., bool]:
+    """Waits a little, and tells whether all processes with these ids have ended."""
+    from tfdist.testing.run import wait_until
+
+    def wait(*pids: int, limit_s: float = 10.0) -> bool:
+        return wait_until(lambda: not any(_is_running(pid) for pid in pids), limit_s)
+
+    return wait

@@ -67,7 +67,10 @@ def _descendants(pid: int) -> list[psutil.Process]:
 
 @pytest.fixture
 def run_to_fault(
-    tmp_path: Path, fake_cluster: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    fake_cluster: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    all_end: Callable[..., bool],
 ) -> Callable[..., Seen]:
     """Starts the training, under the launcher or mpirun, and waits until nothing of it is left.
 
@@ -108,23 +111,13 @@ def run_to_fault(
                 note.write_text(repr(time.time()))
                 launcher.send_signal(to_launcher)
             exit_code = launcher.wait(150)
-            wait_until(lambda: not any(_runs(one) for one in processes), 40)
-            left = [one for one in processes if _runs(one)]
-            assert not left, f"left running: {left}"
+            assert all_end(*(one.pid for one in processes), limit_s=40), f"one runs: {processes}"
             ended_s = time.time() - float(note.read_text())
             text = read_output()
         step = _last_step(model_dir)
         return Seen(exit_code=exit_code, output=text, ended_s=ended_s, last_step=step)
 
     return run
-
-
-def _runs(process: psutil.Process) -> bool:
-    """Returns whether a process runs: not so one that has ended, and that init has yet to note."""
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _mpirun(num_workers: int) -> list[str]:
