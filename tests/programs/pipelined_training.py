@@ -65,7 +65,7 @@ def _run(engine: str, model_dir: str, options: Options) -> dict[str, Any]:
     told["threads"] = tf.config.threading.get_intra_op_parallelism_threads()
     if strategy is None:
         return told
-    told["reduced"] = list(strategy.extended.reductions.described)
+    told["reduced"] = list(strategy.extended.reducer.built.described)
     if engine == "grpc" and options.num_replicas == 1:
         params["stages"] = [_look_up, _hide, _name_words, *[lambda *args: args] * 2]
         more = tfe.Estimator(_model_fn, f"{model_dir}_more", config, params)

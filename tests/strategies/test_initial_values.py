@@ -35,10 +35,10 @@ def test_global_variables_are_sent_once_where_all_are_sent_later(
     strategy: MultiWorkerStrategy,
 ) -> None:
     with tf.Graph().as_default() as graph, strategy.scope():
-        with strategy.extended.initial_values_sent_later():
+        with strategy.extended.graph_variables.initial_values_sent_later():
             _make_variables("later")
         assert _sent(graph) == {"later_local/from_worker_0"}  # No broadcast of all includes it.
-        strategy.extended.broadcast_variables()
+        strategy.extended.graph_variables.broadcast()
         together = {"later_global", "later_in_two_collections"}
         assert _sent(graph) == {
             "later_local/from_worker_0",
@@ -48,7 +48,7 @@ def test_global_variables_are_sent_once_where_all_are_sent_later(
 
 def test_each_initial_value_is_sent_otherwise(strategy: MultiWorkerStrategy) -> None:
     with tf.Graph().as_default() as graph, strategy.scope():
-        with strategy.extended.initial_values_sent_later():
+        with strategy.extended.graph_variables.initial_values_sent_later():
             pass
         _make_variables("now")
         assert _sent(graph) == {

@@ -257,7 +257,7 @@ class MultiWorkerStrategy(BaseStrategy):
         """Describes how gradients are reduced in the graph whose collectives are being noted."""
         collectives = self.extended.collectives
         way = "directly between" if collectives.can_exchange_directly else "in a ring of"
-        messages = self.extended.describe_messages()
+        messages = self.extended.reducer.describe_messages()
         memory = "freed memory kept" if keep_memory(os.environ) else "freed memory given back"
         return f"gRPC, {way} {collectives.num_workers} workers, {messages}; {memory}"
 

@@ -143,7 +143,8 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
         known = inspect.signature(apply).parameters
         given = {key: _REDUCED[key] for key in _REDUCED if key in known}
         count = _num_reductions()
-        if_counted = getattr(tf.distribute.get_strategy().extended, "if_counted", _always)
+        reducer = getattr(tf.distribute.get_strategy().extended, "reducer", None)
+        if_counted = _always if reducer is None else reducer.if_counted
         op = if_counted(lambda: apply(reduced, **given))
         if _num_reductions() > count:
             raise ValueError(

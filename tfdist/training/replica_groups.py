@@ -122,7 +122,7 @@ def current_groups(size: int | None) -> ReplicaGroups:
     if context is None or not tf.distribute.has_strategy():
         return ReplicaGroups(size=1)
     extended = context.strategy.extended
-    if not hasattr(extended, "gather_rows"):
+    if not hasattr(extended, "reducer"):
         total = context.num_replicas_in_sync
         if total == 1 or size == 1:
             return ReplicaGroups(size=1)
@@ -180,7 +180,7 @@ def combine_in_group(
                 [combined(parts[i : i + together]) for i in range(0, len(parts), together)]
             )
             if groups.spans_workers:
-                rows = strategy.extended.gather_rows(rows, name)  # [rows of all, columns]
+                rows = strategy.extended.reducer.gather_rows(rows, name)  # [rows of all, columns]
             return tuple(
                 combined(tf.unstack(rows[groups.rows_of(replica)])) for replica in range(len(parts))
             )

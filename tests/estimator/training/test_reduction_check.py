@@ -109,11 +109,11 @@ def test_what_reduces_or_changes_nothing_trains(make_train_op: Any, iterations: 
 
 def test_statistics_of_a_batch_norm_are_no_reduced_gradients() -> None:
     extended = LocalStrategy(num_replicas=1).extended
-    extended._collectives = GrpcCollectives(2, 0)
+    extended.reducer._collectives = GrpcCollectives(2, 0)
     with tf.Graph().as_default() as graph:
-        rows = extended.gather_rows(tf.ones([1, 3]), "statistics of norm")
+        rows = extended.reducer.gather_rows(tf.ones([1, 3]), "statistics of norm")
         assert rows.shape == [2, 3]
-        assert extended.reductions.described == ["statistics of norm (float32 (1, 3))"]
+        assert extended.reducer.built.described == ["statistics of norm (float32 (1, 3))"]
         assert not reduction_check._has_own_reductions(graph)
         extended.collectives.sum([tf.ones([3])], "gradient")
         assert reduction_check._has_own_reductions(graph)

@@ -141,5 +141,5 @@ def test_another_compression_is_refused_in_one_line(strategy: Any, compression: 
 )
 def test_the_description_of_messages_names_the_half(compression: Any, said: str) -> None:
     strategy = MultiWorkerStrategy(device="/device:CPU:0", compression=compression)
-    described = strategy.extended.describe_messages()
+    described = strategy.extended.reducer.describe_messages()
     assert described == f"bucket size 1 MB, bucketing threshold 1 MB{said}"

@@ -9,8 +9,9 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.extended import WorkerExtended
 from tfdist.strategies.placement import Placement
+from tfdist.strategies.reductions import path
+from tfdist.strategies.reductions.collectives import add_replicas
 from tfdist.strategies.reductions.grpc_collectives import GrpcCollectives
-from tfdist.strategies.reductions.tied_tables import reduce_in_parts
 
 WORDS = np.arange(3 * 5).reshape(3, 5) % 7
 
@@ -32,7 +33,7 @@ def described(gradient: tf.Tensor, table: Any) -> list[str]:
         GrpcCollectives(num_workers=2, worker_index=0),
     )
     extended._batch_reduce_to(tf.distribute.ReduceOp.SUM, [(gradient, table)])
-    return extended.reductions.described
+    return extended.reducer.built.described
 
 
 def test_the_dense_part_is_reduced_and_the_rows_are_gathered() -> None:
@@ -60,24 +61,14 @@ def test_many_rows_unknown_rows_and_small_tables_are_reduced_as_one(
 
 
 def test_the_parts_add_up_to_the_gradient() -> None:
-    """Each of two replicas has a gradient; the reduction adds them."""
-
-    def add(values: Any, names: Any) -> Any:
-        assert names == ["table", "table/rows"]
-        dense, rows = values
-        return [
-            tf.add_n(dense),
-            tf.IndexedSlices(
-                tf.concat([one.values for one in rows], 0),
-                tf.concat([one.indices for one in rows], 0),
-            ),
-        ]
-
+    """Each of two replicas has a gradient; the sum of both parts over the replicas is theirs."""
     with tf.Graph().as_default(), v1.Session() as session:
         whole, _ = gradient_of_table(tf.constant(WORDS))
-        (total,) = reduce_in_parts(
-            [[whole, whole]], ["table"], add, num_replicas=2, threshold_bytes=1 << 19
+        parts, names, owners = path.split(
+            [[whole, whole]], ["table"], num_replicas=2, threshold_bytes=1 << 19
         )
+        assert (names, owners) == (["table", "table/rows"], [0, 0])
+        (total,) = path.join([add_replicas(part, mean=False) for part in parts], owners)
         session.run(v1.global_variables_initializer())
         one, both = session.run([whole, total])
     np.testing.assert_allclose(both, 2 * one, rtol=1e-5, atol=1e-7)

@@ -98,7 +98,7 @@ def build_evaluation(
         specs, all_metrics, updates = zip(*built, strict=True)
         warm_start()
         values = {name: value for name, (value, _) in all_metrics[0].items()}
-        share = None if strategy is None else strategy.extended.broadcast_variables()
+        share = None if strategy is None else strategy.extended.graph_variables.broadcast()
         stack.close()  # Savers are built outside the strategy's scope.
         return Evaluation(
             graph=graph,

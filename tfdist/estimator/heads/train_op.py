@@ -13,7 +13,7 @@ import tf_keras
 
 from tfdist.estimator.heads import checks
 from tfdist.estimator.private_keras import learning_rate_as_given
-from tfdist.strategies.extended import own_initial_value
+from tfdist.strategies.graph.variables import own_initial_value
 
 # Options that only the newer optimizers have. Unset, they have no effect.
 _NEWER_OPTIONS = ("weight_decay", "use_ema", "adaptive_epsilon")

@@ -275,7 +275,9 @@ def _build(
         )
 
     with (
-        strategy.extended.steps_in_a_loop() if strategy and call.iterations > 1 else nullcontext(),
+        strategy.extended.graph_variables.steps_in_a_loop()
+        if strategy and call.iterations > 1
+        else nullcontext(),
         stochastic_rounding(call.config.device.stochastic_rounding),
     ):
         step = StepBuilder(
@@ -286,7 +288,7 @@ def _build(
             placement=placement,
             accumulation=call.accumulation,
             precision=call.precision,
-            weighted=None if strategy is None else strategy.extended.weighted,
+            weighted=None if strategy is None else strategy.extended.reducer.weighted,
             count_input=report.count_input,
         )
         training = build_training(step, call.iterations)
@@ -332,7 +334,7 @@ def _scopes(
         return [
             strategy.scope(),
             loss_scaled_by_optimizer(strategy),
-            strategy.extended.initial_values_sent_later(),
+            strategy.extended.graph_variables.initial_values_sent_later(),
         ]
     inside_loop = call.iterations > 1
 

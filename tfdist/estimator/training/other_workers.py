@@ -67,7 +67,7 @@ class OtherWorkers(Peers):
             # Such sessions have their own queues on each worker.
             and not (given is not None and given.isolate_session_state)
         )
-        strategy.extended.start_counting_reductions()
+        strategy.extended.reducer.start_counting()
         # Made before the graph, so that their keys are equal even where the graphs differ.
         self._share_checkpoint = TextExchange(strategy)
         self._compare_models = TextExchange(strategy)
@@ -92,7 +92,7 @@ class OtherWorkers(Peers):
         with lost_workers_named(self._strategy, self._watch.membership):
             shared = [json.loads(text) for text in self._share_checkpoint(json.dumps(own))]
         check_limits([one["limit"] for one in shared])
-        self._strategy.extended.adds_equal_rows = max(one["threads"] for one in shared) > 1
+        self._strategy.extended.reducer.adds_equal_rows = max(one["threads"] for one in shared) > 1
         self._found = FoundCheckpoint(**shared[0]["found"])
         return self._found
 
@@ -107,10 +107,10 @@ class OtherWorkers(Peers):
         check_gradients_are_reduced(
             training.train_op,
             training.spec.loss,
-            self._strategy.extended.reductions.num_values,
+            self._strategy.extended.reducer.built.num_values,
             self._strategy.num_replicas_in_sync,
         )
-        self._num_gradient_buckets = self._strategy.extended.reductions.num_buckets
+        self._num_gradient_buckets = self._strategy.extended.reducer.built.num_buckets
         self._agreement = Agreement(
             self._strategy, training.loss, training.has_more, training.weight, training.metrics
         )
@@ -129,7 +129,7 @@ class OtherWorkers(Peers):
 
     def make_scaffold(self, scaffold: v1.train.Scaffold) -> v1.train.Scaffold:
         # Always: worker 0 alone may have an init_fn, and all workers must make the same messages.
-        broadcast = self._strategy.extended.broadcast_variables()
+        broadcast = self._strategy.extended.graph_variables.broadcast()
         restores = self.is_chief and self._found.path is not None
         checkpoint_dir = self._call.model_dir if restores else None
         return sessions.restored_by_worker_0(scaffold, broadcast, checkpoint_dir)
@@ -160,7 +160,7 @@ class OtherWorkers(Peers):
     def hooks_that_save(
         self, make_hooks: Callable[[], Hooks], make_saver: Callable[..., Any]
     ) -> Hooks:
-        synchronize = self._strategy.extended.synchronize_variables()
+        synchronize = self._strategy.extended.graph_variables.synchronize()
         hooks = make_hooks() if self.is_chief else []
         if synchronize is None and self.num_workers == 1:
             return self.hooks_of_user(hooks)  # A listener may ask to stop.
@@ -239,7 +239,7 @@ class OtherWorkers(Peers):
         ]
         model = describe_model(
             v1.global_variables(),
-            self._strategy.extended.reductions.described,
+            self._strategy.extended.reducer.built.described,
             self._combined_with,
             {
                 "iterations_per_loop": self._call.iterations,

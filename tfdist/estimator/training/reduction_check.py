@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.training.model_check import ModelMismatchError, changes_of
-from tfdist.strategies.extended import GATHERED_ROWS
+from tfdist.strategies.reductions.reducer import GATHERED_ROWS
 
 
 def check_gradients_are_reduced(

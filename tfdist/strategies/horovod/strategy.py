@@ -202,7 +202,7 @@ class HorovodStrategy(BaseStrategy):
 
     def describe_reductions(self) -> str:
         """Describes how gradients are reduced, and the settings of Horovod and Open MPI."""
-        messages = self.extended.describe_messages()
+        messages = self.extended.reducer.describe_messages()
         rank = find_mpi_rank()
         over_gloo = rank is not None and rank.launcher == HOROVODRUN
         settings = describe_settings(os.environ, over_mpi=not over_gloo)

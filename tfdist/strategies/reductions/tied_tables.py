@@ -19,7 +19,7 @@ order of additions, and equal bit by bit on all workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -30,78 +30,43 @@ from tfdist.strategies.reductions.slices import Value
 # The gathered rows of all replicas are at most this share of the table.
 _MOST_ROWS = 0.5
 
-# Reduces values, of which each has a name: one tensor per replica of this worker each.
-Reduce = Callable[[Sequence[Sequence[Value]], Sequence[str]], list[Value]]
 
+def dense_and_rows(
+    gradient: Value, num_replicas: int, threshold_bytes: float
+) -> tuple[tf.Tensor, tf.IndexedSlices] | None:
+    """Returns the parts of a tied table's gradient; None for any other value.
 
-def reduce_in_parts(
-    values: Sequence[Sequence[Value]],
-    names: Sequence[str],
-    reduce: Reduce,
-    *,
-    num_replicas: int,
-    threshold_bytes: int,
-) -> list[Value]:
-    """Reduces gradients; those of tied tables in two parts, which are added afterwards.
-
-    A collective: every worker must call it, with the same graph.
+    The dense part waits for the gates that the gradient is behind.
 
     Args:
-      values: For each gradient, one value per replica of this worker, or one for all.
-      names: The name of each gradient's variable.
-      reduce: Reduces such values.
+      gradient: A gradient.
       num_replicas: The number of replicas of all workers.
-      threshold_bytes: Gradients below this size are reduced as they are.
-
-    Returns:
-      One value per gradient, of its kind, shape and dtype.
+      threshold_bytes: Gradients below this size have no parts.
     """
-    parts: list[list[list[Value]]] = []  # Of each gradient: the values of one part in all replicas.
-    gates: list[list[tf.Operation]] = []
-    for own in values:
-        split = [_split(value, num_replicas, threshold_bytes) for value in own]
-        if all(found for found, _ in split):
-            parts.append([list(part) for part in zip(*(found for found, _ in split), strict=True)])
-            gates.append([gate for _, waits_for in split for gate in waits_for])
-        else:
-            parts.append([list(own)])
-            gates.append([])
-    all_names = [
-        name if number == 0 else f"{name}/rows"
-        for name, own in zip(names, parts, strict=True)
-        for number in range(len(own))
-    ]
-    reduced = iter(reduce([part for own in parts for part in own], all_names))
-    return [
-        _join([next(reduced) for _ in own], waits_for)
-        for own, waits_for in zip(parts, gates, strict=True)
-    ]
-
-
-def _split(
-    value: Value, num_replicas: int, threshold_bytes: int
-) -> tuple[list[Value], list[tf.Operation]]:
-    """Returns the dense part and the rows of a sum of both, and the gates behind the sum.
-
-    Of any other value it returns no part.
-    """
-    if isinstance(value, tf.IndexedSlices):
-        return [], []
-    if (value.shape.num_elements() or 0) * value.dtype.size < threshold_bytes:
-        return [], []
-    total, gates = without_gates(value)
+    if tf.executing_eagerly() or isinstance(gradient, tf.IndexedSlices):
+        return None  # An eager tensor has no graph to look at.
+    if (gradient.shape.num_elements() or 0) * gradient.dtype.size < threshold_bytes:
+        return None
+    total, gates = without_gates(gradient)
     addends = total.op.inputs if total.op.type == "AddN" else []
     rows = [addend for addend in addends if _is_filled_with_rows(addend)]
     dense = [addend for addend in addends if not _is_filled_with_rows(addend)]
     num_rows = sum(addend.op.inputs[1].shape.num_elements() for addend in rows)
-    if not (rows and dense) or num_rows * num_replicas > _MOST_ROWS * value.shape[0]:
-        return [], []
+    if not (rows and dense) or num_rows * num_replicas > _MOST_ROWS * gradient.shape[0]:
+        return None
     with tf.device(total.device):
         looked_up = tf.IndexedSlices(
             _concat([addend.op.inputs[0] for addend in rows]),  # [rows, columns]
             _concat([addend.op.inputs[1] for addend in rows]),  # [rows]
         )
-        return [dense[0] if len(dense) == 1 else tf.add_n(dense), looked_up], gates
+        table = dense[0] if len(dense) == 1 else tf.add_n(dense)
+        return behind_gates(table, gates), looked_up
+
+
+def add_rows(table: tf.Tensor, rows: tf.IndexedSlices) -> tf.Tensor:
+    """Returns a reduced table with the reduced rows added."""
+    with tf.device(HOST), tf.name_scope("add_rows"):
+        return tf.tensor_scatter_nd_add(table, rows.indices[:, None], rows.values)
 
 
 def _is_filled_with_rows(tensor: tf.Tensor) -> bool:
@@ -117,13 +82,3 @@ def _is_filled_with_rows(tensor: tf.Tensor) -> bool:
 
 def _concat(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     return tensors[0] if len(tensors) == 1 else tf.concat(tensors, axis=0)
-
-
-def _join(parts: Sequence[Value], gates: Sequence[tf.Operation]) -> Value:
-    """Returns the sum of a gradient's parts, which waits for gates."""
-    if len(parts) == 1:
-        return parts[0]
-    table, rows = parts
-    with tf.device(HOST), tf.name_scope("add_rows"):
-        total = tf.tensor_scatter_nd_add(table, rows.indices[:, None], rows.values)
-        return behind_gates(total, gates)

@@ -1,0 +1,227 @@
+"""The path of gradients through a reduction: five functions over lists, in this order.
+
+    split -> weigh -> reduce -> unweigh -> join
+
+`split`     A tied table's gradient becomes two values: its dense part, and its rows.
+`weigh`     Each replica's values are multiplied by the replica's weight.
+`reduce`    The values of this worker's replicas are added, then those of the workers.
+`unweigh`   The sums are divided by the sum of all weights.
+`join`      The rows are added to the table.
+
+Each takes and returns a list with one element per value. Before `reduce` an element has one tensor
+for each replica of this worker, or one that stands for all of them; after it, one tensor. Without
+weights, and for values that are not split, a function returns what it was given.
+
+Gates are taken off once, behind `split`, and put back once, before `join`: `ungated` takes a large
+gradient, or one that is weighted, from before its gates (see `early_reduction`), and `gated` makes
+what has been reduced wait for them.
+
+Weights are for a loss that is a mean over w items, such as masked tokens: it counts by w. With the
+weights w_r of all R replicas, a gradient g_r of each, and the convention that a sum of gradients is
+the gradient of the mean loss (each g_r has been divided by R):
+
+    replica           host of its worker        wire        host
+    g_r  ---------->  w_r g_r  -------------->  sum  ---->  R sum(w_r g_r) / sum(w_r)
+    w_r  ---------->  w_r      -------------->  sum  ----'
+
+The sum of the weights is needed only behind the reduction. So no gradient waits for it, and it
+shares a message with other small sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.strategies.placement import HOST
+from tfdist.strategies.reductions import early_reduction, tied_tables
+from tfdist.strategies.reductions.collectives import add_replicas, all_reduce
+from tfdist.strategies.reductions.engine import Collectives
+from tfdist.strategies.reductions.slices import Value, on_values, scaled, weighted
+
+# One value: a tensor for each replica of this worker, or one for all of them.
+Parts = Sequence[Value]
+Gates = Sequence[tf.Operation]
+
+
+class ReplicaWeights:
+    """The weights of all replicas in a step.
+
+    Args:
+      own: float32 scalars, one per replica of this worker.
+      total: float32 scalar, the sum of the weights of all replicas of all workers.
+      num_replicas: The number of all replicas.
+
+    Attributes:
+      own: As given.
+      scale: float32 scalar, num_replicas / total; 0 where the total is 0.
+      num_weighted: The number of values that were weighted.
+    """
+
+    def __init__(self, own: Sequence[tf.Tensor], total: tf.Tensor, num_replicas: int) -> None:
+        self.num_weighted = 0
+        self.own = own
+        with tf.device(HOST):
+            self._is_any = total > 0  # bool []
+            self.scale = tf.math.divide_no_nan(float(num_replicas), total)  # []
+
+    def if_any(self, update: Callable[[], Any]) -> Any:
+        """Returns an op for what `update` returns: its ops run unless all weights are 0.
+
+        Every worker knows the total and decides alike; no reduction is part of the condition.
+        """
+        return tf.cond(self._is_any, lambda: tf.group(update()), tf.no_op)
+
+
+def ungated(
+    values: Sequence[Parts], is_chosen: Callable[[tf.Tensor], bool]
+) -> tuple[list[Parts], list[Gates]]:
+    """Returns each value as it is before its gates, and these gates.
+
+    Args:
+      values: The values.
+      is_chosen: Whether a tensor is taken from before its gates. Slices never are.
+    """
+    sources: list[Parts] = []
+    gates: list[Gates] = []
+    for parts in values:
+        found = [
+            early_reduction.without_gates(part)
+            if isinstance(part, tf.Tensor) and is_chosen(part)
+            else (part, [])
+            for part in parts
+        ]
+        sources.append([source for source, _ in found])
+        gates.append([gate for _, waits_for in found for gate in waits_for])
+    return sources, gates
+
+
+def split(
+    values: Sequence[Parts], names: Sequence[str], *, num_replicas: int, threshold_bytes: float
+) -> tuple[list[Parts], list[str], list[int]]:
+    """Splits the gradients of tied tables into a dense part and rows.
+
+    Args:
+      values: The gradients.
+      names: The name of each gradient's variable.
+      num_replicas: The number of replicas of all workers.
+      threshold_bytes: Gradients below this size stay whole.
+
+    Returns:
+      (values, their names, for each the index of its gradient).
+    """
+    found: list[tuple[Parts, str, int]] = []
+    for index, (parts, name) in enumerate(zip(values, names, strict=True)):
+        pairs = [tied_tables.dense_and_rows(p, num_replicas, threshold_bytes) for p in parts]
+        both = [pair for pair in pairs if pair is not None]
+        if len(both) == len(parts):
+            found.append(([dense for dense, _ in both], name, index))
+            found.append(([rows for _, rows in both], f"{name}/rows", index))
+        else:
+            found.append((parts, name, index))
+    return [f[0] for f in found], [f[1] for f in found], [f[2] for f in found]
+
+
+def weigh(values: Sequence[Parts], weights: ReplicaWeights | None) -> Sequence[Parts]:
+    """Multiplies the values of each replica by its weight."""
+    if weights is None:
+        return values
+    with tf.device(HOST), tf.name_scope("weighted"):
+        return [
+            [
+                weighted(part, weight)
+                for part, weight in zip(parts, _of(parts, weights), strict=True)
+            ]
+            for parts in values
+        ]
+
+
+def reduce(
+    collectives: Collectives,
+    values: Sequence[Parts],
+    names: Sequence[str],
+    *,
+    mean: bool,
+    name: str,
+    half: tf.DType | None = None,
+    adds_equal_rows: bool = True,
+) -> tuple[list[Value], int]:
+    """Combines the values of this worker's replicas, then those of the workers.
+
+    The arguments and what is returned are those of `collectives.all_reduce`.
+    """
+    own = [add_replicas(parts, mean=mean) for parts in values]
+    if collectives.num_workers == 1:
+        return own, 0
+    early_reduction.make_first([v for v in own if is_large(v, collectives.threshold_bytes)])
+    return all_reduce(
+        collectives,
+        own,
+        mean=mean,
+        name=name,
+        names=names,
+        half=half,
+        adds_equal_rows=adds_equal_rows,
+    )
+
+
+def unweigh(
+    values: Sequence[Value], weights: ReplicaWeights | None, dtypes: Sequence[tf.DType]
+) -> Sequence[Value]:
+    """Divides weighted sums by the sum of the weights, and casts them to their own dtypes."""
+    if weights is None:
+        return values
+    scale = weights.scale
+    with tf.device(HOST), tf.name_scope("weighted"):
+        return [
+            _cast(scaled(value, scale), dtype) for value, dtype in zip(values, dtypes, strict=True)
+        ]
+
+
+def join(values: Sequence[Value], gradients: Sequence[int]) -> list[Value]:
+    """Adds the rows that `split` has split off to their tables.
+
+    Args:
+      values: The values.
+      gradients: The index of each value's gradient.
+    """
+    joined: list[Value] = []
+    for value, index in zip(values, gradients, strict=True):
+        if index == len(joined):
+            joined.append(value)
+        else:
+            joined[index] = tied_tables.add_rows(joined[index], value)
+    return joined
+
+
+def gated(values: Sequence[Value], gates: Sequence[Gates]) -> list[Value]:
+    """Makes each value wait for the gates that its gradient was taken from before."""
+    with tf.device(HOST):
+        return [_behind(value, own) for value, own in zip(values, gates, strict=True)]
+
+
+def is_large(value: Value, threshold_bytes: int) -> bool:
+    """Returns whether a tensor has at least the bucketing threshold's size; slices never do."""
+    if isinstance(value, tf.IndexedSlices):
+        return False
+    return (value.shape.num_elements() or 0) * value.dtype.size >= threshold_bytes
+
+
+def _of(parts: Parts, weights: ReplicaWeights) -> Sequence[tf.Tensor]:
+    """Returns one weight per part: their mean for a value that all replicas share."""
+    if len(parts) == len(weights.own):
+        return weights.own
+    return [tf.add_n(weights.own) / float(len(weights.own))]
+
+
+def _cast(value: Value, dtype: tf.DType) -> Value:
+    return on_values(lambda tensor: tf.cast(tensor, dtype), value)
+
+
+def _behind(value: Value, gates: Gates) -> Value:
+    if not gates:
+        return value
+    with tf.control_dependencies(gates):
+        return tf.identity(value)

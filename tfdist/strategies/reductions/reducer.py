@@ -1,0 +1,257 @@
+"""Reducer: combines values over the replicas of a worker and over the workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.strategies.placement import HOST
+from tfdist.strategies.reductions import path
+from tfdist.strategies.reductions.buckets import describe_sizes
+from tfdist.strategies.reductions.collectives import broadcast, sent_as
+from tfdist.strategies.reductions.engine import Collectives, executing_instances
+from tfdist.strategies.reductions.path import Parts, ReplicaWeights
+from tfdist.strategies.reductions.slices import Value
+
+# The name scope of `Reducer.gather_rows`.
+GATHERED_ROWS = "gathered_rows"
+
+
+@dataclass
+class Reductions:
+    """The reductions that were built into a graph.
+
+    Attributes:
+      num_buckets: The number of buckets of dense values.
+      num_values: The number of values that replicas or workers combine, dense or not.
+      described: Name, dtype and shape of each value, and the half-precision dtype in which it is
+        sent, if any; must be equal on all workers, in the same order.
+    """
+
+    num_buckets: int = 0
+    num_values: int = 0
+    described: list[str] = field(default_factory=list)
+
+
+class Reducer:
+    """Combines values over all replicas, on the host.
+
+    Args:
+      collectives: The engine between this worker and the others.
+      num_replicas: The number of replicas of each worker.
+      half: The dtype in which float32 gradients are sent to other workers; None is float32.
+
+    Attributes:
+      adds_equal_rows: Whether gathered rows of equal index are added up (`slices.add_equal_rows`).
+        Equal on all workers. An Estimator leaves it out where no worker has several threads.
+      built: The reductions of the current graph.
+    """
+
+    def __init__(self, collectives: Collectives, num_replicas: int, half: tf.DType | None) -> None:
+        self.adds_equal_rows = True
+        self.built = Reductions()
+        self._collectives = collectives
+        self._replicas_per_worker = num_replicas
+        self._half = half
+        self._weights: ReplicaWeights | None = None
+
+    @property
+    def collectives(self) -> Collectives:
+        """The engine between the workers; in `execute_on_instances`, between those named."""
+        instances = executing_instances()
+        return self._collectives if instances is None else self._collectives.among(instances)
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of replicas of all workers."""
+        return self.collectives.num_workers * self._replicas_per_worker
+
+    def start_counting(self) -> None:
+        """Forgets the reductions of earlier graphs."""
+        self.built = Reductions()
+
+    def describe_messages(self) -> str:
+        """Describes, for the log, the messages in which gradients are sent."""
+        sizes = describe_sizes(
+            bucket_size_bytes=self.collectives.bucket_size_bytes,
+            threshold_bytes=self.collectives.threshold_bytes,
+        )
+        return sizes if self._half is None else f"{sizes}, float32 sent as {self._half.name}"
+
+    def reduce(
+        self, values: Sequence[Parts], *, mean: bool, name: str, names: Sequence[str] = ()
+    ) -> list[Value]:
+        """Combines values, such as losses, over all replicas.
+
+        Args:
+          values: For each value, one tensor per replica of this worker, or one that stands for all
+            replicas.
+          mean: Whether to average rather than to sum.
+          name: Prefix of the ops' names.
+          names: The name that each value belongs to: values of other names, or in another order,
+            are not mixed with each other.
+
+        Returns:
+          One value per input, of its shape and dtype, on the host.
+        """
+        sources, gates = path.ungated(values, self._leaves_early)
+        return path.gated(self._reduce(sources, names, mean, name, None), gates)
+
+    def reduce_gradients(
+        self, gradients: Sequence[Parts], names: Sequence[str], *, mean: bool
+    ) -> list[Value]:
+        """Combines gradients over all replicas, in the order that `path` draws.
+
+        Args:
+          gradients: As in `reduce`.
+          names: The name of each gradient's variable.
+          mean: Whether to average rather than to sum.
+
+        Returns:
+          One value per gradient, of its kind, shape and dtype, on the host.
+        """
+        weights, collectives = self._weights, self.collectives
+        values, names, owners = path.split(
+            gradients,
+            names,
+            num_replicas=self.num_replicas,
+            threshold_bytes=collectives.threshold_bytes
+            if collectives.num_workers > 1
+            else math.inf,
+        )
+        values, gates = path.ungated(values, self._leaves_early)
+        if weights is not None:
+            weights.num_weighted += len(values)
+        dtypes = [parts[0].dtype for parts in values]
+        weighed = path.weigh(values, weights)
+        reduced = self._reduce(weighed, names, mean, "all_reduce", self._half)
+        unweighed = path.unweigh(reduced, weights, dtypes)
+        return path.join(path.gated(unweighed, gates), owners)
+
+    def _leaves_early(self, tensor: tf.Tensor) -> bool:
+        """Returns whether a value is taken from before its gates."""
+        if tf.executing_eagerly():
+            return False
+        collectives = self.collectives
+        is_large = path.is_large(tensor, collectives.threshold_bytes)
+        return self._weights is not None or (collectives.num_workers > 1 and is_large)
+
+    def _reduce(
+        self,
+        values: Sequence[Parts],
+        names: Sequence[str],
+        mean: bool,
+        name: str,
+        half: tf.DType | None,
+    ) -> list[Value]:
+        reduced, num_buckets = path.reduce(
+            self.collectives,
+            values,
+            names,
+            mean=mean,
+            name=name,
+            half=half,
+            adds_equal_rows=self.adds_equal_rows,
+        )
+        self.built.num_values += len(values)
+        self.built.num_buckets += num_buckets
+        if self.collectives.num_workers > 1:
+            described = [_describe(parts[0], half) for parts in values]
+            if names:
+                described = [f"{n} ({text})" for n, text in zip(names, described, strict=True)]
+            self.built.described += described
+        return reduced
+
+    def broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns worker 0's value on every worker, on the host. A collective."""
+        if self.collectives.num_workers == 1:
+            return value
+        return broadcast(self.collectives, value, name=name)
+
+    def gather(self, parts: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
+        """Concatenates the values of all replicas, those of one worker after the other.
+
+        A collective. On the host where there are several workers.
+
+        Args:
+          parts: One tensor per replica of this worker; only the sizes along `axis` may differ.
+          axis: The axis.
+        """
+        value = parts[0] if len(parts) == 1 else tf.concat(parts, axis)
+        if self.collectives.num_workers == 1:
+            return value
+        # The engine gathers along axis 0.
+        order = [axis, *(i for i in range(value.shape.rank) if i != axis)]
+        back = [order.index(i) for i in range(value.shape.rank)]
+        with tf.device(HOST):
+            gathered = self.collectives.gather(tf.transpose(value, order), "gather")
+            return tf.transpose(gathered, back)
+
+    def gather_rows(self, rows: tf.Tensor, name: str) -> tf.Tensor:
+        """Gathers rows of numbers from all workers, in worker order: one message.
+
+        A collective: every worker must call it, with as many rows and columns.
+
+        Args:
+          rows: [rows of this worker, columns]; how many rows is known when the graph is built.
+          name: What the rows are; equal on all workers, which the check of models makes sure of.
+
+        Returns:
+          [rows of all workers, columns], on the host.
+        """
+        if self.collectives.num_workers == 1:
+            return rows
+        # Not counted in `num_values`: gathered rows are no reduced gradients.
+        self.built.described.append(f"{name} ({_describe(rows, None)})")
+        with tf.device(HOST), tf.name_scope(GATHERED_ROWS):
+            gathered = self.collectives.gather(rows, "rows", same_rows=True)
+        number, *columns = rows.shape
+        gathered.set_shape([number * self.collectives.num_workers, *columns])
+        return gathered
+
+    # Weights.
+
+    @property
+    def has_weights(self) -> bool:
+        """True where the replicas are weighted at present."""
+        return self._weights is not None
+
+    @contextmanager
+    def weighted(self, weights: Sequence[tf.Tensor]) -> Iterator[None]:
+        """Makes the reductions of gradients in the `with` block count each replica by its weight.
+
+        Updates in the block are left out in a step whose weights are all 0. In cross-replica
+        context. A collective: every worker must call it.
+
+        Args:
+          weights: float32 scalars, not negative, one per replica of this worker.
+
+        Raises:
+          ValueError: If the block reduces no gradient.
+        """
+        total = self.reduce([weights], mean=False, name="sum_of_weights")[0]  # []
+        self._weights = ReplicaWeights(weights, total, self.num_replicas)
+        try:
+            yield
+            if self._weights.num_weighted == 0:
+                raise ValueError(
+                    "loss_weight weights the gradients that optimizer.apply_gradients reduces, and "
+                    "host_call reduces none. Call apply_gradients of an optimizer there, or wrap "
+                    "it: tfdist.training.DistributedOptimizer(optimizer)."
+                )
+        finally:
+            self._weights = None
+
+    def if_counted(self, update: Callable[[], Any]) -> Any:
+        """Returns what `update` returns; its ops do not run in a step whose weights are all 0."""
+        return update() if self._weights is None else self._weights.if_any(update)
+
+
+def _describe(value: Value, half: tf.DType | None) -> str:
+    suffix = f" as {half.name}" if half is not None and sent_as(value.dtype, half) == half else ""
+    return f"{value.dtype.name} {value.shape}{suffix}"
