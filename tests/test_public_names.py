@@ -138,6 +138,8 @@ INTERNAL = (
     "tfdist.pipeline.timeline",
     "tfdist.process",
     "tfdist.strategies.horovod",
+    "tfdist.strategies.eager",
+    "tfdist.strategies.graph",
     "tfdist.strategies.reductions",
     "tfdist.strategies.values",
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from typing import Any
+
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
@@ -56,6 +59,17 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
             devices_per_replica=replicas.devices_each,
         )
         super().__init__(WorkerExtended(self, placement, collectives, full_name, half))
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Returns a context in which variables and Keras models belong to this strategy.
+
+        In TensorFlow 2 the first call waits until all workers have joined.
+        """
+        self.extended.enter_tensorflow_2()
+        return super().scope()
+
+    def join_workers(self) -> None:
+        """Joins the other workers for TensorFlow 2; a second call changes nothing."""
 
     @property
     def master(self) -> str:

@@ -13,12 +13,17 @@ pass values on: to `graph.variables`, to `reductions.reducer`, and to `placement
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.process import endings
+from tfdist.strategies.eager.datasets import distribute, distribute_from_function
+from tfdist.strategies.eager.keras_models import adapt_keras
+from tfdist.strategies.eager.replica_variable import note_updates
+from tfdist.strategies.eager.variables import EagerVariables
 from tfdist.strategies.graph.variables import GraphVariables
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import (
@@ -30,6 +35,7 @@ from tfdist.strategies.private_tensorflow import (
     run_in_replica_threads,
 )
 from tfdist.strategies.reductions.engine import Collectives
+from tfdist.strategies.reductions.message_names import is_tensorflow_2
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.slices import Value
 
@@ -48,6 +54,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     Attributes:
       reducer: Combines values over all replicas.
       graph_variables: Makes and combines the variables of the current graph.
+      eager_variables: Makes the variables of TensorFlow 2.
     """
 
     def __init__(
@@ -62,21 +69,33 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         super().__init__(strategy)
         self._task = task
         self.placement = placement
+        self._is_entered = False  # By a program of TensorFlow 2.
         self.reducer = Reducer(collectives, placement.num_replicas, half)
         self.graph_variables = GraphVariables(placement, self.reducer)
+        self.eager_variables = EagerVariables(placement, self.reducer)
 
     @property
     def collectives(self) -> Collectives:
         """The engine between the workers; in `execute_on_instances`, between those named."""
         return self.reducer.collectives
 
+    def enter_tensorflow_2(self) -> None:
+        """Joins the other workers and adapts Keras, in TensorFlow 2; called again, it is cheap."""
+        if tf.executing_eagerly():
+            self._is_entered = True
+            self._container_strategy().join_workers()
+            adapt_keras()
+
     # Variables.
 
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        return self.graph_variables.create(next_creator, **kwargs)
+        variables = self.eager_variables if is_tensorflow_2() else self.graph_variables
+        return variables.create(next_creator, **kwargs)
 
     def read_var(self, variable: Any) -> tf.Tensor:
         """Reads a variable. A sync-on-read variable is combined over all replicas: a collective."""
+        if is_tensorflow_2():
+            return tf.convert_to_tensor(variable)
         return self.graph_variables.read(variable)
 
     def value_container(self, value: Any) -> Any:
@@ -95,13 +114,15 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
         strategy = self._container_strategy()
+        if is_tensorflow_2():
+            note_updates()
         if self.placement.num_replicas > 1:
             return run_in_replica_threads(strategy, fn, args, kwargs)
         context = v1.distribute.ReplicaContext(
             strategy, replica_id_in_sync_group=self.collectives.worker_index
         )
         args, kwargs = tf.nest.map_structure(_own_value, (tuple(args), kwargs))
-        with context, self.placement.on_device():
+        with context, tf.device(self.worker_devices[0]):
             return fn(*args, **kwargs)
 
     def replica_in_worker(self) -> int:
@@ -128,6 +149,9 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     # Reductions.
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
+        if isinstance(value, (tuple, list, dict)):
+            # TensorFlow reduces one value. Keras 3 gives a whole batch, to build the model with it.
+            return tf.nest.map_structure(_own_value, value)
         parts = [_as_value(part) for part in _values_of(value)]
         return self.reducer.reduce([parts], mean=_is_mean(reduce_op), name="all_reduce")[0]
 
@@ -145,7 +169,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         # other values, such as losses.
         if not all(isinstance(to, tf.Variable) for _, to in value_destination_pairs):
             return self.reducer.reduce(values, mean=is_mean, name="all_reduce")
-        names = [to.op.name for _, to in value_destination_pairs]
+        names = [_name_of(to) for _, to in value_destination_pairs]
         return self.reducer.reduce_gradients(values, names, mean=is_mean)
 
     def _gather_to_implementation(
@@ -161,7 +185,10 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     def _update(
         self, var: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: Any, group: bool
     ) -> Any:
-        with v1.get_default_graph().colocate_with(var), tf.device(var.device):
+        colocated = (
+            nullcontext() if is_tensorflow_2() else v1.get_default_graph().colocate_with(var)
+        )
+        with colocated, tf.device(var.device):
             result = self.reducer.if_counted(lambda: fn(var, *args, **kwargs))
         return result if group else tf.nest.map_structure(self._local_results, result)
 
@@ -193,7 +220,9 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         )
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
-        return make_distributed_dataset(
+        self.enter_tensorflow_2()
+        make = distribute if is_tensorflow_2() else make_distributed_dataset
+        return make(
             self._container_strategy(),
             dataset,
             self.input_context(),
@@ -202,7 +231,10 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         )
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
-        return make_distributed_dataset_from_function(
+        self.enter_tensorflow_2()
+        in_graph = make_distributed_dataset_from_function
+        make = distribute_from_function if is_tensorflow_2() else in_graph
+        return make(
             self._container_strategy(),
             dataset_fn,
             self.input_context(),
@@ -220,7 +252,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     def _input_devices(self) -> tuple[str, tuple[str, ...]]:
         # Full names: TensorFlow's distributed datasets would add task 0.
         task = self._task if self.collectives.num_workers > 1 else ""
-        return task + HOST, tuple(task + device for device in self.placement.devices)
+        return task + HOST, tuple(task + device for device in self.worker_devices)
 
     # Properties that TensorFlow reads.
 
@@ -230,7 +262,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        return self.placement.devices
+        is_eager = self._is_entered and is_tensorflow_2()
+        return self.placement.eager_devices if is_eager else self.placement.devices
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
@@ -261,7 +294,13 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         return True
 
     def _in_multi_worker_mode(self) -> bool:
-        return self.collectives.num_workers > 1
+        # In TensorFlow 2 it decides whether one replica's values are wrapped, which Keras 3 does
+        # not expect.
+        return self.collectives.num_workers > 1 and not is_tensorflow_2()
+
+    @property
+    def enable_partial_batch_handling(self) -> bool:
+        return is_tensorflow_2() and self.placement.num_replicas > 1
 
 
 def _is_mean(reduce_op: Any) -> bool:
@@ -270,6 +309,10 @@ def _is_mean(reduce_op: Any) -> bool:
     if name not in ("SUM", "MEAN"):
         raise ValueError(f"Unsupported reduce op: {reduce_op}. Use ReduceOp.SUM or ReduceOp.MEAN.")
     return name == "MEAN"
+
+
+def _name_of(variable: tf.Variable) -> str:
+    return variable.name.partition(":")[0]
 
 
 def _is_op(value: Any) -> bool:

@@ -27,11 +27,16 @@ from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.cluster.rendezvous.protocol import members_of
 from tfdist.cluster.rendezvous.sockets import port_taken_error
 from tfdist.cluster.tf_config import TfConfig
-from tfdist.process.endings import print_to_stderr
+from tfdist.process.endings import OneLineError, print_to_stderr
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.base import BaseStrategy
+from tfdist.strategies.eager.run import watch_until_the_end
 from tfdist.strategies.placement import HOST, DeviceError, count_replicas
-from tfdist.strategies.private_tensorflow import has_started_server
+from tfdist.strategies.private_tensorflow import (
+    configure_collectives,
+    has_started_server,
+    start_eager_server,
+)
 from tfdist.strategies.reductions.compression import Compression, find_half
 from tfdist.strategies.reductions.engine import Collectives, NoCollectives, executing_instances
 from tfdist.strategies.reductions.grpc_collectives import GrpcCollectives
@@ -40,6 +45,10 @@ from tfdist.strategies.reductions.host_memory import keep_memory
 # In a direct exchange every worker asks every other one in each step. With more workers than this
 # the ring has fewer messages.
 _MOST_TO_EXCHANGE_DIRECTLY = 8
+
+
+class StrategyTooLateError(OneLineError, RuntimeError):
+    """A strategy was made after TensorFlow's runtime had started."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,8 +168,12 @@ class MultiWorkerStrategy(BaseStrategy):
             full_name=full_name,
             half=half,
         )
+        self._is_prepared = True
         if collectives.num_workers > 1:
             assert self.cluster is not None and self.task is not None
+            if tf.executing_eagerly():  # Before the program's first operation.
+                leader, own = _full_name(self.cluster.workers[0]), _device_filter(self.task)
+                self._is_prepared = configure_collectives(leader, own)
             _STRATEGIES[self.cluster.address(self.task)] = self
 
     @property
@@ -190,7 +203,15 @@ class MultiWorkerStrategy(BaseStrategy):
             )
         return running.target
 
-    def _start_server(self, cluster: Cluster, task: Task, num_cpus: int) -> RunningServer:
+    def _start_server(self, cluster: Cluster, task: Task, num_cpus: int | None) -> RunningServer:
+        """Meets the other workers and starts this one's server.
+
+        Args:
+          cluster: The cluster.
+          task: This worker's task.
+          num_cpus: The number of logical CPUs of a server for sessions; None makes one for
+            TensorFlow 2.
+        """
         with in_phase("waiting"):
             membership = join(cluster, task, timeout_s=self.start_timeout_s)
         membership.on_line = print_to_stderr
@@ -201,13 +222,15 @@ class MultiWorkerStrategy(BaseStrategy):
         # worker would wait without limit.
         os.environ.setdefault("GRPC_FAIL_FAST", "true")
         jobs = {job: list(a) for job, a in cluster.jobs.items() if job != "evaluator"}
+        config = self.update_config_proto(v1.ConfigProto())
+        server = None
         try:
-            server = tf.distribute.Server(
-                jobs,
-                job_name=task.type,
-                task_index=task.index,
-                config=self.update_config_proto(v1.ConfigProto()),
-            )
+            if num_cpus is None:
+                start_eager_server(_server_def(jobs, task, config))
+            else:
+                server = tf.distribute.Server(
+                    jobs, job_name=task.type, task_index=task.index, config=config
+                )
         except tf.errors.UnknownError as error:
             if "Could not start gRPC server" not in error.message:
                 raise
@@ -216,8 +239,33 @@ class MultiWorkerStrategy(BaseStrategy):
         with in_phase("waiting"):
             wait_for_servers(cluster, task, timeout_s=self.start_timeout_s)
         return RunningServer(
-            target=str(server.target), num_cpus=num_cpus, server=server, membership=membership
+            target=f"grpc://{cluster.address(task)}" if server is None else str(server.target),
+            num_cpus=num_cpus or 1,
+            server=server,
+            membership=membership,
         )
+
+    def join_workers(self) -> None:
+        """Waits until all workers have joined, then starts this one's server for TensorFlow 2.
+
+        Raises:
+          RuntimeError: If TensorFlow has executed an operation before the strategy was made.
+          RendezvousError: If a worker does not join in time, or has another cluster.
+        """
+        if self.extended.collectives.num_workers == 1:
+            return
+        assert self.cluster is not None and self.task is not None
+        address = self.cluster.address(self.task)
+        if address in _SERVERS:
+            return
+        if not self._is_prepared:
+            raise StrategyTooLateError(
+                "TensorFlow has executed an operation before this strategy was made, and cannot "
+                "send messages between workers any more. Make the strategy first in the program: "
+                "before datasets, tensors and models."
+            )
+        _SERVERS[address] = self._start_server(self.cluster, self.task, None)
+        watch_until_the_end(self)
 
     def watch_peers(self) -> PeerWatch:
         """Returns a watch over the workers that this one waits for; the caller starts it.
@@ -227,7 +275,8 @@ class MultiWorkerStrategy(BaseStrategy):
         if self.extended.collectives.num_workers == 1:
             return PeerWatch()
         assert self.cluster is not None and self.task is not None
-        _ = self.master
+        if self.cluster.address(self.task) not in _SERVERS:
+            _ = self.master
         return PeerWatch(find_membership(self.cluster, self.task), executing_instances())
 
     def note_collectives(self) -> None:
@@ -284,10 +333,26 @@ class MultiWorkerStrategy(BaseStrategy):
             sees_all = sees_all_workers and self._may_exchange_directly()
             del config.device_filters[:]
             config.device_filters.extend(
-                f"/job:{task.type}/task:{task.index}"
-                for task in (self.cluster.workers if sees_all else [self.task])
+                _device_filter(task) for task in (self.cluster.workers if sees_all else [self.task])
             )
         return config
+
+
+def _server_def(
+    jobs: Mapping[str, Sequence[str]], task: Task, config: v1.ConfigProto
+) -> tf.train.ServerDef:
+    config.device_count.clear()
+    return tf.train.ServerDef(
+        cluster=tf.train.ClusterSpec({job: [*a] for job, a in jobs.items()}).as_cluster_def(),
+        job_name=task.type,
+        task_index=task.index,
+        default_session_config=config,
+        protocol="grpc",
+    )
+
+
+def _device_filter(task: Task) -> str:
+    return f"/job:{task.type}/task:{task.index}"
 
 
 def _full_name(task: Task) -> str:

@@ -86,6 +86,21 @@ class Placement:
     def variable_device(self) -> str:
         return HOST if self.variables_on_host else self.device
 
+    @property
+    def eager_devices(self) -> tuple[str, ...]:
+        """The device of each replica in TensorFlow 2, where a CPU is one device.
+
+        Its replicas are functions that run beside each other. More logical CPUs would have to be
+        made before TensorFlow's first operation.
+        """
+        is_cpu = _split(self.device)[0] == "CPU"
+        return (HOST,) * self.num_replicas if is_cpu else self.devices
+
+    @property
+    def eager_variable_device(self) -> str:
+        """The device of variables in TensorFlow 2."""
+        return HOST if self.variables_on_host else self.eager_devices[0]
+
     def on_device(self) -> AbstractContextManager[Any]:
         return tf.device(self.device)
 

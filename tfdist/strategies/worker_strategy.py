@@ -40,6 +40,9 @@ class WorkerStrategy(Protocol):
     def scope(self) -> AbstractContextManager[Any]:
         """Returns a context in which variables belong to this strategy."""
 
+    def join_workers(self) -> None:
+        """Joins the other workers for TensorFlow 2."""
+
     def watch_peers(self) -> PeerWatch:
         """Returns a watch over the other workers; the caller starts it."""
 

@@ -27,7 +27,6 @@ from tfdist.estimator.training.agreement import (
     StartTogether,
     StopWish,
 )
-from tfdist.estimator.training.lost_workers import lost_workers_named
 from tfdist.estimator.training.model_check import (
     check_limits,
     check_models,
@@ -42,6 +41,7 @@ from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCa
 from tfdist.estimator.training.variable_inputs import find_variable_inputs
 from tfdist.estimator.training.weight_check import WeightCheck
 from tfdist.process.progress_file import in_phase
+from tfdist.strategies.lost_workers import lost_workers_named
 from tfdist.strategies.multi_worker import MultiWorkerStrategy
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.private_tensorflow import stop_limit_of

@@ -20,6 +20,7 @@ from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.process.endings import OneLineError, print_to_stderr
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.base import BaseStrategy
+from tfdist.strategies.eager.run import watch_until_the_end
 from tfdist.strategies.horovod.ending import end_in_time
 from tfdist.strategies.horovod.membership import join_ranks
 from tfdist.strategies.horovod.settings import (
@@ -31,6 +32,7 @@ from tfdist.strategies.horovod.settings import (
 from tfdist.strategies.placement import count_replicas
 from tfdist.strategies.reductions.compression import Compression, find_half, from_copied, to_copied
 from tfdist.strategies.reductions.engine import Collectives, NoCollectives, executing_instances
+from tfdist.strategies.reductions.message_names import message_name
 from tfdist.strategies.values.gather_text import TextExchange
 
 # Nothing interrupts a call that waits inside MPI for a lost rank: closing the session waits too. So
@@ -71,7 +73,11 @@ class HorovodCollectives:
         return HorovodCollectives(self._hvd, instances) if len(instances) > 1 else NoCollectives()
 
     def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
-        options = {"op": self._hvd.Sum, "name": name, "process_set": self._process_set}
+        options = {
+            "op": self._hvd.Sum,
+            "name": message_name(name),
+            "process_set": self._process_set,
+        }
         if len(tensors) == 1:
             return [self._hvd.allreduce(_unknown_in_advance(tensors[0]), **options)]
         # One op reduces the group, so one input that is unknown in advance is enough.
@@ -81,12 +87,12 @@ class HorovodCollectives:
         return list(self._hvd.grouped_allreduce(group, **options))
 
     def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
-        options = {"name": name, "process_set": self._process_set}
+        options = {"name": message_name(name), "process_set": self._process_set}
         copied = to_copied(_unknown_in_advance(tensor))
         return from_copied(self._hvd.allgather(copied, **options), tensor.dtype)
 
     def all_to_all(self, shares: tf.Tensor, name: str) -> tf.Tensor:
-        options = {"name": name, "process_set": self._process_set}
+        options = {"name": message_name(name), "process_set": self._process_set}
         copied = to_copied(_unknown_in_advance(shares))
         return from_copied(self._hvd.alltoall(copied, **options), shares.dtype)
 
@@ -94,7 +100,7 @@ class HorovodCollectives:
         return self._hvd.broadcast(
             _unknown_in_advance(tensor),
             root_rank=self._ranks[0],
-            name=name,
+            name=message_name(name),
             process_set=self._process_set,
         )
 
@@ -178,6 +184,10 @@ class HorovodStrategy(BaseStrategy):
             local_index=hvd.local_rank(),
             half=half,
         )
+
+    def join_workers(self) -> None:
+        if not _is_joined and self.extended.collectives.num_workers > 1:
+            watch_until_the_end(self)
 
     def watch_peers(self) -> PeerWatch:
         """Returns a watch over the other ranks; the caller starts it.

@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tfdist.strategies.reductions import grpc_ops
 from tfdist.strategies.reductions.buckets import Sum, find_dependencies, group_sums
 from tfdist.strategies.reductions.compression import from_copied, to_copied
 from tfdist.strategies.reductions.direct_exchange import Collective, DirectExchange
 from tfdist.strategies.reductions.early_reduction import is_outside
 from tfdist.strategies.reductions.engine import Collectives, NoCollectives
+from tfdist.strategies.reductions.message_names import is_tensorflow_2
 
 # A message costs about as much as copying 1 MB into a bucket and out again.
 _BUCKET_SIZE_BYTES = 1 << 20
@@ -146,8 +148,11 @@ class GrpcCollectives:
         return self._note("gather", tensor, *self._ring_sum(padded, name))
 
     def _gather_same_rows(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        key = _new_key(self._group_key, name)
         rows, *inner = tensor.shape.as_list()
+        if is_tensorflow_2():
+            gathered = grpc_ops.gather(to_copied(tensor), self.num_workers, self._group_key, name)
+            return from_copied(gathered, tensor.dtype)
+        key = _new_key(self._group_key, name)
         # [workers * rows, ...]
         gathered = tf.raw_ops.CollectiveGather(
             input=to_copied(tensor),
@@ -179,6 +184,9 @@ class GrpcCollectives:
         return tf.reshape(tf.concat(results, axis=0), tensor.shape)
 
     def _broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        if is_tensorflow_2():
+            is_sender = self.worker_index == 0
+            return grpc_ops.broadcast(tensor, is_sender, self.num_workers, self._group_key, name)
         key = _new_key(self._group_key, name)
         arguments = dict(
             group_size=self.num_workers,
@@ -199,6 +207,8 @@ class GrpcCollectives:
 
     def _ring_sum(self, tensor: tf.Tensor, name: str) -> tuple[tf.Tensor, int]:
         """Returns the sum over the workers, of the shape of `tensor`, and its key."""
+        if is_tensorflow_2():
+            return grpc_ops.add(tensor, self.num_workers, self._group_key, name), 0
         key = _new_key(self._group_key, name)
         total = tf.raw_ops.CollectiveReduce(
             input=tensor,

@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.strategies.private_tensorflow import ResourceVariable
+from tfdist.strategies.values.replica_context import is_cross_replica, replica_in_worker
 
 Aggregation = tf.VariableAggregation
 
@@ -41,17 +42,17 @@ class SyncOnReadVariable(ResourceVariable):  # type: ignore[misc]
 
     @property
     def handle(self) -> tf.Tensor:
-        return self._handles[_replica_in_worker()] if self.others else self._handle
+        return self._handles[replica_in_worker()] if self.others else self._handle
 
     @property
     def initializer(self) -> tf.Operation:
         return self.initializer_of_all or super().initializer
 
     def read_value(self) -> tf.Tensor:
-        return self._combined() if _is_cross_replica() else super().read_value()
+        return self._combined() if is_cross_replica() else super().read_value()
 
     def value(self) -> tf.Tensor:
-        return self._combined() if _is_cross_replica() else super().value()
+        return self._combined() if is_cross_replica() else super().value()
 
     def value_over_all(self) -> tf.Tensor:
         """Returns a read of the combination over all replicas, a collective.
@@ -76,7 +77,7 @@ class SyncOnReadVariable(ResourceVariable):  # type: ignore[misc]
 
     def _as_graph_element(self) -> tf.Tensor:
         """Returns the tensor that `session.run` fetches for this variable."""
-        is_in_replica = tf.distribute.has_strategy() and not _is_cross_replica()
+        is_in_replica = tf.distribute.has_strategy() and not is_cross_replica()
         return super()._as_graph_element() if is_in_replica else self.value_over_all()
 
     def read_each(self) -> list[tf.Tensor]:
@@ -148,13 +149,3 @@ def variables_of(graph: tf.Graph) -> list[SyncOnReadVariable]:
         *graph.get_collection(tf.compat.v1.GraphKeys.LOCAL_VARIABLES),
     ]
     return [v for v in collected if isinstance(v, SyncOnReadVariable)]
-
-
-def _is_cross_replica() -> bool:
-    return bool(tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context())
-
-
-def _replica_in_worker() -> int:
-    if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
-        return 0
-    return int(tf.distribute.get_strategy().extended.replica_in_worker())

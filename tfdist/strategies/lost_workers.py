@@ -39,16 +39,26 @@ def lost_workers_named(
     try:
         yield
     except tf.errors.OpError as error:
-        if not isinstance(error, _ALWAYS) and not any(sign in error.message for sign in _SIGNS):
+        line = translate(error, strategy, membership)
+        if line is None:
             raise
-        match = _REMOTE.search(error.message)
-        loss = membership.find_loss(_NEWS_LIMIT_S) if match is None and membership else None
-        if loss is not None:
-            raise WorkerLostError(loss.line) from error
-        who, why = _read(error.message, match, getattr(strategy, "cluster", None))
-        raise WorkerLostError(
-            f"Lost {who} while training: {why}. See its output for the cause."
-        ) from error
+        raise WorkerLostError(line) from error
+
+
+def translate(
+    error: BaseException, strategy: WorkerStrategy | None, membership: Membership | None
+) -> str | None:
+    """Returns the line about the lost worker that an error comes from; None for other errors."""
+    if not isinstance(error, tf.errors.OpError):
+        return None
+    if not isinstance(error, _ALWAYS) and not any(sign in error.message for sign in _SIGNS):
+        return None
+    match = _REMOTE.search(error.message)
+    loss = membership.find_loss(_NEWS_LIMIT_S) if match is None and membership else None
+    if loss is not None:
+        return loss.line
+    who, why = _read(error.message, match, getattr(strategy, "cluster", None))
+    return f"Lost {who} while training: {why}. See its output for the cause."
 
 
 def _read(message: str, match: re.Match[str] | None, cluster: Cluster | None) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from tfdist.cluster import Cluster
 from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.cluster.rendezvous.peer_state import PeerState, encode_states
 from tfdist.cluster.rendezvous.protocol import Member
-from tfdist.estimator.training.lost_workers import lost_workers_named
+from tfdist.strategies.lost_workers import lost_workers_named
 
 OVER_GRPC = SimpleNamespace(
     cluster=Cluster(jobs={"chief": ("one:3737",), "worker": ("two:3737", "three:3737")})

@@ -1,0 +1,1 @@
+"""The dialect of TensorFlow 2: variables that can be read at once, tf.functions, Keras' `fit`."""

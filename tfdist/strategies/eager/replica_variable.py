@@ -1,0 +1,229 @@
+"""ReplicaVariable: a variable of TensorFlow 2 of which each replica has its own values.
+
+    in a replica's code     reads and assigns the replica's own values
+    elsewhere, ON_READ      a read is the sum, mean or first value over all replicas of all workers:
+                            a collective, so every worker must read
+    elsewhere, otherwise    a read is the first replica's; an assignment is for all replicas
+
+Metrics are of the first kind, and so are the statistics of tf_keras' batch norm. Keras 3's batch
+norm and its seeds are of the last. `synchronize` makes statistics equal on all replicas, so that
+all evaluate and save the same ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakValueDictionary
+
+import tensorflow as tf
+
+from tfdist.strategies.private_tensorflow import ResourceVariable
+from tfdist.strategies.reductions.reducer import Reducer
+from tfdist.strategies.values.replica_context import is_in_replica, replica_in_worker
+
+_Aggregation = tf.VariableAggregation
+
+_numbers = itertools.count()
+# Those of this process that are still in use, in the order of their creation.
+_variables: WeakValueDictionary[int, ReplicaVariable] = WeakValueDictionary()
+# Whether the code that runs calls `synchronize` before it reads.
+_is_synchronized_by_caller = False
+
+
+class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
+    """One variable per replica of this worker, under one name and in one checkpoint entry.
+
+    The private members that start with `_handle` and `_dense` are those of TensorFlow's base class.
+
+    Args:
+      reducer: Combines values over all replicas.
+      num_replicas: The number of replicas of this worker.
+      is_on_read: Whether a read outside a replica's code combines the values of all.
+      arguments: The arguments of a resource variable; the initial value is a tensor.
+    """
+
+    def __init__(
+        self, reducer: Reducer, num_replicas: int, is_on_read: bool, arguments: dict[str, Any]
+    ) -> None:
+        super().__init__(**arguments)
+        self.reducer = reducer
+        self._is_on_read = is_on_read
+        self._is_equal = False  # On all replicas.
+        self._is_assigned_elsewhere = False  # By code that does not call `synchronize`.
+        self.drifts = False
+        own = {
+            "initial_value": arguments["initial_value"],
+            "trainable": False,
+            "name": f"{self.name.partition(':')[0]}/replica",
+            "dtype": self.dtype,
+        }
+        others = [ResourceVariable(**own) for _ in range(num_replicas - 1)]
+        self._others = others
+        self._all_handles = (self._handle, *(other.handle for other in others))
+        self.number = next(_numbers)
+        _variables[self.number] = self
+
+    @property
+    def handle(self) -> tf.Tensor:
+        handles = self.__dict__.get("_all_handles")  # None while the base class is being made.
+        return self._handle if handles is None else handles[replica_in_worker()]
+
+    # Reads.
+
+    def read_value(self) -> tf.Tensor:
+        return super().read_value() if self._reads_own() else combine([self])[0]
+
+    def value(self, *args: Any, **kwargs: Any) -> tf.Tensor:
+        return super().value(*args, **kwargs) if self._reads_own() else combine([self])[0]
+
+    def numpy(self) -> Any:
+        return self.read_value().numpy()
+
+    def read_each(self) -> list[tf.Tensor]:
+        """Returns the value of each replica of this worker, in any context."""
+        read = tf.raw_ops.ReadVariableOp
+        return [read(resource=handle, dtype=self.dtype) for handle in self._all_handles]
+
+    def _reads_own(self) -> bool:
+        if "number" not in self.__dict__ or not self._is_on_read or is_in_replica():
+            return True
+        if _prepared is not None and self.number in _prepared:
+            return False
+        return _is_synchronized_by_caller or (self._is_equal and not self._is_assigned_elsewhere)
+
+    # Assignments.
+
+    def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._is_for_one():
+            return super().assign(value, *args, **kwargs)
+        return self._assign_each(self._shares(tf.cast(value, self.dtype)))
+
+    def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._is_for_one():
+            return super().assign_add(delta, *args, **kwargs)
+        shares = self._shares(tf.cast(delta, self.dtype))
+        own = zip(self.read_each(), shares, strict=True)
+        return self._assign_each([value + share for value, share in own])
+
+    def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._is_for_one():
+            return super().assign_sub(delta, *args, **kwargs)
+        return self.assign_add(-tf.cast(delta, self.dtype))
+
+    def _is_for_one(self) -> bool:
+        """Returns whether an assignment is for the replica whose code is running."""
+        if "number" not in self.__dict__:
+            return True
+        if not is_in_replica():
+            return False
+        self.drifts = True
+        self._is_assigned_elsewhere |= not _is_synchronized_by_caller
+        return True
+
+    def _assign_each(self, values: Sequence[tf.Tensor]) -> Any:
+        for handle, value in zip(self._all_handles, values, strict=True):
+            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+        return self
+
+    def _shares(self, combined: tf.Tensor) -> list[tf.Tensor]:
+        """Returns one value per replica of this worker; `combined` is what a read then gives.
+
+        Of a sum, the first replica of worker 0 gets it and all others get zeros.
+        """
+        if not (self._is_on_read and self.aggregation == _Aggregation.SUM):
+            return [combined for _ in self._all_handles]
+        zeros = tf.zeros_like(combined)
+        first = combined if self.reducer.collectives.worker_index == 0 else zeros
+        return [first, *(zeros for _ in self._all_handles[1:])]
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
+        (value,) = restored_tensors.values()
+        return self.assign(value)
+
+    @property
+    def is_statistic(self) -> bool:
+        """True for averages, of which the mean over the replicas is as good."""
+        if self._is_on_read:
+            return bool(self.aggregation == _Aggregation.MEAN)
+        return self.drifts and bool(self.dtype.is_floating)
+
+    def become_equal(self, value: tf.Tensor) -> None:
+        """Assigns a value to all replicas of this worker, which other workers do as well."""
+        self._assign_each([value for _ in self._all_handles])
+        self._is_equal = True
+
+    def note_update(self) -> None:
+        """Notes that a replica's code may have changed its own values."""
+        self._is_equal = False
+
+
+# The combinations of variables that `reads_combined` has made, by the variables' numbers.
+_prepared: dict[int, tf.Tensor] | None = None
+
+
+def combine(variables: Sequence[ReplicaVariable]) -> list[tf.Tensor]:
+    """Returns each variable's combination over all replicas, on the host; a collective.
+
+    The sums of all variables share their messages, and so do the means.
+    """
+    if _prepared is not None and all(v.number in _prepared for v in variables):
+        return [_prepared[v.number] for v in variables]
+    combined: dict[int, tf.Tensor] = {}
+    for is_mean in (False, True):
+        kind = _Aggregation.MEAN if is_mean else _Aggregation.SUM
+        own = [v for v in variables if v.aggregation == kind or (is_mean and v.is_statistic)]
+        if own:
+            parts = [v.read_each() for v in own]
+            reduced = own[0].reducer.reduce(parts, mean=is_mean, name="read_combined")
+            combined.update((v.number, value) for v, value in zip(own, reduced, strict=True))
+    for v in variables:
+        if v.number not in combined:  # ONLY_FIRST_REPLICA, or NONE, which has nothing better.
+            combined[v.number] = v.reducer.broadcast(v.read_each()[0], f"{v.name}/read")
+    return [combined[v.number] for v in variables]
+
+
+@contextmanager
+def reads_combined(variables: Sequence[Any]) -> Iterator[None]:
+    """Makes reads in the `with` block use combinations that are made at once, in few messages.
+
+    A collective. Variables of other kinds are read as usual.
+    """
+    global _prepared
+    own = [v for v in variables if isinstance(v, ReplicaVariable)]
+    before, values = _prepared, combine(own)
+    _prepared = {v.number: value for v, value in zip(own, values, strict=True)}
+    try:
+        yield
+    finally:
+        _prepared = before
+
+
+@contextmanager
+def synchronized_by_caller() -> Iterator[None]:
+    """Makes reads outside a replica's code local in the `with` block.
+
+    For a caller that calls `synchronize` before anything reads statistics.
+    """
+    global _is_synchronized_by_caller
+    before, _is_synchronized_by_caller = _is_synchronized_by_caller, True
+    try:
+        yield
+    finally:
+        _is_synchronized_by_caller = before
+
+
+def synchronize() -> None:
+    """Gives all replicas the mean of each statistic; a collective."""
+    variables = [v for _, v in sorted(_variables.items()) if v.is_statistic]
+    if variables:
+        for variable, value in zip(variables, combine(variables), strict=True):
+            variable.become_equal(value)
+
+
+def note_updates() -> None:
+    """Notes that a replica's code has run: statistics are no longer equal."""
+    for variable in list(_variables.values()):
+        variable.note_update()

@@ -1,0 +1,136 @@
+"""EagerVariables: variables of TensorFlow 2, whose values can be read at once.
+
+Variables of all workers start with worker 0's value. How an update in a replica's code reaches the
+others depends on the variable, as in `tf.distribute`:
+
+    an optimizer's update            equal on every worker, since the gradients are reduced
+    ON_READ (metrics, statistics)    each replica has its own values; a read combines them
+    any other with an aggregation    the replicas' values are combined, then assigned
+    without an aggregation           each replica has its own values (moving averages, seeds)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.strategies.eager.replica_variable import ReplicaVariable
+from tfdist.strategies.placement import HOST, Placement
+from tfdist.strategies.private_tensorflow import ResourceVariable
+from tfdist.strategies.reductions.reducer import Reducer
+from tfdist.strategies.values.replica_context import is_in_replica
+
+_Aggregation = tf.VariableAggregation
+
+
+class EagerVariables:
+    """Makes and reads variables outside of v1 graphs.
+
+    Args:
+      placement: Where things are in this worker.
+      reducer: Combines values over all replicas.
+    """
+
+    def __init__(self, placement: Placement, reducer: Reducer) -> None:
+        self._placement = placement
+        self._reducer = reducer
+
+    def create(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        """Makes a variable with worker 0's initial value.
+
+        A collective where there are several workers: every worker makes the same variables, in the
+        same order.
+        """
+        colocate_with = kwargs.pop("colocate_with", None)
+        device = self._placement.eager_variable_device
+        if self._reducer.num_replicas == 1:
+            with tf.device(device):
+                return next_creator(**kwargs)
+        is_on_read = kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
+        has_own_values = is_on_read or (
+            kwargs.get("aggregation") in (None, _Aggregation.NONE)
+            and kwargs.get("trainable") is False
+            and colocate_with is None  # A slot, which only optimizers update.
+        )
+        with tf.init_scope(), tf.device(HOST):
+            arguments = _constructor_arguments(kwargs)
+            arguments["initial_value"] = self._from_worker_0(kwargs)
+        with tf.init_scope(), tf.device(device):
+            if has_own_values:
+                return ReplicaVariable(
+                    self._reducer, self._placement.num_replicas, is_on_read, arguments
+                )
+            variable = SharedVariable(**arguments)
+            variable.reducer = self._reducer
+            return variable
+
+    def _from_worker_0(self, kwargs: dict[str, Any]) -> tf.Tensor:
+        value = kwargs.get("initial_value")
+        value = tf.convert_to_tensor(value() if callable(value) else value, kwargs.get("dtype"))
+        if value.dtype in (tf.string, tf.resource, tf.variant):
+            return value  # Engines send only numbers.
+        return self._reducer.broadcast(value, kwargs.get("name") or "Variable")
+
+
+class SharedVariable(ResourceVariable):  # type: ignore[misc]
+    """A variable that all replicas of a worker share, and that is equal on all workers.
+
+    Assigned in a replica's code, the values of all replicas are combined first, as the variable's
+    `aggregation` says. Without an aggregation each worker assigns its own.
+
+    Attributes:
+      reducer: Combines values over all replicas.
+    """
+
+    reducer: Reducer
+
+    def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._aggregated(super().assign, value, args, kwargs)
+
+    def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._aggregated(super().assign_add, delta, args, kwargs)
+
+    def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._aggregated(super().assign_sub, delta, args, kwargs)
+
+    def scatter_add(self, sparse_delta: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._aggregated(super().scatter_add, sparse_delta, args, kwargs)
+
+    def scatter_sub(self, sparse_delta: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._aggregated(super().scatter_sub, sparse_delta, args, kwargs)
+
+    def _aggregated(
+        self, update: Callable[..., Any], value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if self.aggregation == _Aggregation.NONE or not is_in_replica():
+            return update(value, *args, **kwargs)
+
+        def merge(strategy: Any, value: Any) -> Any:
+            parts = strategy.experimental_local_results(value)
+            return update(self._combined(parts), *args, **kwargs)
+
+        return tf.distribute.get_replica_context().merge_call(merge, args=(value,))
+
+    def _combined(self, parts: tuple[Any, ...]) -> Any:
+        """Combines the values that the replicas of this worker assign."""
+        if self.aggregation == _Aggregation.ONLY_FIRST_REPLICA:
+            return parts[0]  # As in tf.distribute: the first of this worker. Counters are such.
+        parts = tuple(
+            part
+            if isinstance(part, tf.IndexedSlices)
+            else tf.convert_to_tensor(part, dtype=self.dtype)
+            for part in parts
+        )
+        is_mean = self.aggregation == _Aggregation.MEAN
+        return self.reducer.reduce([parts], mean=is_mean, name="aggregated")[0]
+
+
+def _constructor_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Returns those of a variable creator's arguments that a resource variable takes."""
+    names = (
+        "initial_value", "trainable", "validate_shape", "name", "dtype", "constraint",
+        "distribute_strategy", "synchronization", "aggregation", "shape",
+    )  # fmt: skip
+    return {name: kwargs[name] for name in names if name in kwargs}

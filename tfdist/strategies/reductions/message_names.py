@@ -1,0 +1,52 @@
+"""Names of messages in TensorFlow 2, where names of variables and operations are not unique.
+
+Workers pair messages by name. A name must be equal on all workers, and two messages that may be on
+their way at once must have different names. In a v1 graph the names of operations are like this. In
+a tf.function messages of one name are numbered in the order of tracing:
+
+    train_step/1/dense/kernel_and_3_more_8c2e1f04
+    train_step/1/dense/kernel
+
+A worker whose last batch has another shape traces the function once more than the others. It gets
+the same names again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from weakref import WeakKeyDictionary
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+# How often each message's name occurs in each function that is traced from Python.
+_occurrences: WeakKeyDictionary[tf.Graph, Counter[str]] = WeakKeyDictionary()
+
+
+def is_tensorflow_2() -> bool:
+    """Returns whether this is TensorFlow 2's dialect, in or outside of functions.
+
+    False inside a v1 graph, also one that was made in a program that executes eagerly.
+    """
+    return bool(v1.executing_eagerly_outside_functions())
+
+
+def message_name(name: str) -> str:
+    """Returns the name of a message that is about to be sent, or added to the current function.
+
+    Args:
+      name: What the message is; equal on all workers.
+    """
+    if not is_tensorflow_2():
+        return name
+    name = re.sub(r"[^A-Za-z0-9_./-]", "_", name)  # What a name scope may contain.
+    if tf.executing_eagerly():
+        return name  # Eager messages are sent one after the other.
+    function = v1.get_default_graph()
+    while hasattr(function.outer_graph, "outer_graph"):
+        function = function.outer_graph
+    counts = _occurrences.setdefault(function, Counter())
+    counts[name] += 1
+    base = re.sub(r"_\d+$", "", function.name)
+    return f"{base}/{counts[name]}/{name}"
