@@ -22,6 +22,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.process import endings
 from tfdist.strategies.eager.datasets import distribute, distribute_from_function
 from tfdist.strategies.eager.keras_models import adapt_keras
+from tfdist.strategies.eager.keras_step import count_rows
 from tfdist.strategies.eager.replica_variable import note_updates
 from tfdist.strategies.eager.variables import EagerVariables
 from tfdist.strategies.graph.variables import GraphVariables
@@ -116,6 +117,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         strategy = self._container_strategy()
         if is_tensorflow_2():
             note_updates()
+            count_rows(self._batches_in(args), self.reducer)
         if self.placement.num_replicas > 1:
             return run_in_replica_threads(strategy, fn, args, kwargs)
         context = v1.distribute.ReplicaContext(
@@ -124,6 +126,12 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         args, kwargs = tf.nest.map_structure(_own_value, (tuple(args), kwargs))
         with context, tf.device(self.worker_devices[0]):
             return fn(*args, **kwargs)
+
+    def _batches_in(self, args: Sequence[Any]) -> list[Any]:
+        """Returns the first argument of a replica's function, for each replica of this worker."""
+        if not args:
+            return []
+        return [_value_in(args[0], replica) for replica in range(self.placement.num_replicas)]
 
     def replica_in_worker(self) -> int:
         """Returns the index in this worker, from 0, of the replica whose code is running."""
@@ -294,13 +302,11 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         return True
 
     def _in_multi_worker_mode(self) -> bool:
-        # In TensorFlow 2 it decides whether one replica's values are wrapped, which Keras 3 does
-        # not expect.
-        return self.collectives.num_workers > 1 and not is_tensorflow_2()
+        return self.collectives.num_workers > 1
 
     @property
     def enable_partial_batch_handling(self) -> bool:
-        return is_tensorflow_2() and self.placement.num_replicas > 1
+        return is_tensorflow_2()  # `eager.datasets` changes it for datasets of known lengths.
 
 
 def _is_mean(reduce_op: Any) -> bool:
@@ -327,6 +333,16 @@ def _values_of(value: Any) -> Sequence[Any]:
 def _own_value(value: Any) -> Any:
     """Returns the value of this worker's only replica, as a distributed dataset yields it."""
     return _values_of(value)[0]
+
+
+def _value_in(structure: Any, replica: int) -> Any:
+    """Returns the values of one of this worker's replicas."""
+
+    def value(leaf: Any) -> Any:
+        values = _values_of(leaf)
+        return values[replica] if len(values) > 1 else values[0]
+
+    return tf.nest.map_structure(value, structure)
 
 
 def _as_value(value: Any) -> Value:

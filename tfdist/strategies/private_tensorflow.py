@@ -58,6 +58,7 @@ __all__ = [
     "abort_collectives",
     "add_control_inputs",
     "anonymous_name",
+    "asks_before_each_batch",
     "call_prepared",
     "configure_collectives",
     "delete_oldest_checkpoint",
@@ -88,6 +89,7 @@ __all__ = [
     "run_independently",
     "saver_of_checkpoint",
     "set_steps_per_call",
+    "share_of_worker",
     "start_eager_server",
     "stop_limit_of",
 ]
@@ -343,6 +345,36 @@ def make_distributed_dataset(
         input_context=input_context,
         options=options,
     )
+
+
+def share_of_worker(
+    strategy: tf.distribute.Strategy,
+    dataset: tf.data.Dataset,
+    input_context: tf.distribute.InputContext,
+    devices: tuple[str, tuple[str, ...]],
+) -> tf.data.Dataset:
+    """Returns a dataset of this worker's rows of each global batch; it is not sharded again.
+
+    The arguments are those of `make_distributed_dataset`.
+    """
+    (share,) = input_lib.DistributedDataset(
+        input_workers((devices[0], devices[1][:1]), None),
+        strategy,
+        dataset,
+        num_replicas_in_sync=input_context.num_input_pipelines,
+        input_context=input_context,
+    )._cloned_datasets
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return share.with_options(options)
+
+
+def asks_before_each_batch(dataset: input_lib.DistributedDataset, asks: bool) -> None:
+    """Sets whether workers ask each other before each batch if one of them has more.
+
+    Otherwise each worker ends with its own last batch.
+    """
+    dataset._enable_get_next_as_optional = asks
 
 
 def make_distributed_dataset_from_function(

@@ -8,10 +8,12 @@ import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.private_tensorflow import (
+    asks_before_each_batch,
     input_lib,
     input_workers,
     is_of_an_earlier_runtime,
     renew_dataset,
+    share_of_worker,
 )
 
 
@@ -26,13 +28,25 @@ def distribute(
     devices: tuple[str, tuple[str, ...]],
     options: tf.distribute.InputOptions | None,
 ) -> Any:
-    """Re-batches a dataset of global batches for this worker and shards it.
+    """Divides each batch of a dataset of global batches among the replicas of all workers.
 
-    The arguments are those of `private_tensorflow.make_distributed_dataset`.
+    A worker gets rows that follow each other, and divides them among its replicas. In the last
+    batch a replica may have fewer rows than others, or none.
+
+    Args:
+      strategy: The strategy.
+      dataset: Batches of the global batch size.
+      input_context: The number of workers, and this worker's index.
+      devices: (host, devices): the device that runs the input pipeline, and that of each replica.
+      options: As in `Strategy.experimental_distribute_dataset`.
     """
-    if is_of_an_earlier_runtime(dataset):
-        dataset = _renewed(dataset)
-    return input_lib.DistributedDataset(
+    dataset = renewed(dataset)
+    number = dataset.cardinality()
+    workers, per_worker = input_context.num_input_pipelines, len(devices[1])
+    if workers > 1 and per_worker > 1:
+        dataset = share_of_worker(strategy, dataset, input_context, devices)
+        input_context = tf.distribute.InputContext(num_replicas_in_sync=per_worker)
+    made = input_lib.DistributedDataset(
         input_workers(devices, options),
         strategy,
         dataset,
@@ -40,9 +54,31 @@ def distribute(
         input_context=input_context,
         options=options,
     )
+    if workers > 1:
+        asks_before_each_batch(made, not _is_known_to_all(strategy, number))
+    return made
 
 
-def _renewed(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def _is_known_to_all(strategy: tf.distribute.Strategy, number: tf.Tensor) -> bool:
+    """Returns whether all workers have as many batches, so that all end after the same step.
+
+    A collective, outside of functions.
+    """
+    if not tf.executing_eagerly():
+        return False
+    own = tf.reshape(number, [1])
+    numbers = strategy.extended.collectives.gather(own, "batches", same_rows=True).numpy()
+    return bool((numbers == numbers[0]).all() and numbers[0] != tf.data.UNKNOWN_CARDINALITY)
+
+
+def renewed(dataset: Any) -> Any:
+    """Returns a dataset that was made before the workers met as one that can still be used.
+
+    Raises:
+      DatasetTooEarlyError: If it uses a table or a variable.
+    """
+    if not isinstance(dataset, tf.data.Dataset) or not is_of_an_earlier_runtime(dataset):
+        return dataset
     try:
         return renew_dataset(dataset)
     except (tf.errors.OpError, ValueError) as error:

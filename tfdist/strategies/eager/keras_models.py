@@ -1,20 +1,22 @@
 """Extensions of Keras, with which its models train on several workers.
 
-Keras calls a strategy for variables, datasets and `run`. Four things have no such call, so its
+Keras calls a strategy for variables, datasets and `run`. Five things have no such call, so its
 classes are extended, once, when a strategy's scope is entered. Models without a strategy of tfdist
 are not affected.
 
     Model.make_..._function     logs are combined over all replicas, predictions are gathered
     CallbackList                statistics are made equal; only the chief writes files and a bar
+    losses                      a replica counts by its share of the rows (`keras_step`)
     Optimizer.apply (Keras 3)   gradients are reduced before they are clipped and checked
 
-Private names of Keras 3: `Optimizer._all_reduce_sum_gradients` and `_trainable_variables`, and
-`Model._initial_epoch`.
+Private names: the modules of `scale_loss_for_distribution`; of Keras 3
+`Optimizer._all_reduce_sum_gradients` and `_trainable_variables`, and `Model._initial_epoch`.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -22,8 +24,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.strategies.eager.datasets import renewed
 from tfdist.strategies.eager.keras_callbacks import own_callbacks, send_files_elsewhere
-from tfdist.strategies.eager.replica_variable import reads_combined, synchronized_by_caller
+from tfdist.strategies.eager.keras_step import keras_step, own_share
+from tfdist.strategies.eager.replica_variable import reads_combined
 from tfdist.strategies.lost_workers import lost_workers_named
 
 _LIBRARIES = ("keras", "tf_keras")
@@ -42,7 +46,9 @@ def adapt_keras() -> None:
         _adapted.add(name)
         _adapt_model(library.Model)
         _adapt_callbacks(library)
-        if not hasattr(library, "__internal__"):  # Keras 3
+        is_keras_3 = not hasattr(library, "__internal__")
+        _adapt_losses(f"{name}.src.losses.loss" if is_keras_3 else f"{name}.src.utils.losses_utils")
+        if is_keras_3:
             _adapt_optimizers(library.optimizers)
 
 
@@ -53,10 +59,19 @@ def strategy_of(model: Any) -> Any:
 
 
 def _adapt_model(model_class: Any) -> None:
-    kinds = {"train": _with_combined_logs, "test": _with_combined_logs, "predict": _with_all_rows}
+    kinds = {"train": _train_function, "test": _test_function, "predict": _predict_function}
     for kind, wrap in kinds.items():
         name = f"make_{kind}_function"
         setattr(model_class, name, _wrapping(getattr(model_class, name), f"{kind}_function", wrap))
+
+    predict = model_class.predict
+
+    @functools.wraps(predict)
+    def predict_renewed(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        # tf_keras sets options of the dataset before it calls the strategy.
+        return predict(self, x if strategy_of(self) is None else renewed(x), *args, **kwargs)
+
+    model_class.predict = predict_renewed
 
 
 def _wrapping(make: Callable[..., Any], attribute: str, wrap: Callable[..., Any]) -> Any:
@@ -77,13 +92,25 @@ def _wrapping(make: Callable[..., Any], attribute: str, wrap: Callable[..., Any]
     return make_wrapped
 
 
-def _with_combined_logs(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
+def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
+    return _with_combined_logs(model, strategy, function, is_training=True)
+
+
+def _test_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
+    return _with_combined_logs(model, strategy, function, is_training=False)
+
+
+def _with_combined_logs(
+    model: Any, strategy: Any, function: Callable[..., Any], *, is_training: bool
+) -> Any:
     """Returns a train or test function whose logs are those of all replicas."""
     combine = _Logs(model, strategy)
 
     def step(iterator: Any) -> Any:
-        with synchronized_by_caller(), lost_workers_named(strategy):
-            return combine(function(iterator))
+        with lost_workers_named(strategy):
+            with keras_step(is_training=is_training):
+                logs = function(iterator)
+            return combine(logs)
 
     return step
 
@@ -124,12 +151,12 @@ class _Logs:
         return tf.nest.pack_sequence_as(logs, means)
 
 
-def _with_all_rows(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
+def _predict_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
     """Returns a predict function that returns the rows of all workers, in the batch's order."""
     reducer = strategy.extended.reducer
 
     def predict(data: Any) -> Any:
-        with synchronized_by_caller(), lost_workers_named(strategy):
+        with keras_step(is_training=False), lost_workers_named(strategy):
             return tf.nest.map_structure(lambda rows: reducer.gather([rows], 0), function(data))
 
     return predict
@@ -161,6 +188,31 @@ def _adapt_callbacks(library: ModuleType) -> None:
         original(self, [first, *given, last], add_history, add_progbar, model, **params)
 
     kind.__init__ = init
+
+
+def _adapt_losses(module_name: str) -> None:
+    """Makes a replica's loss count by its share of the rows, where rows may differ."""
+    module: Any = importlib.import_module(module_name)
+    scale = module.scale_loss_for_distribution
+
+    @functools.wraps(scale)
+    def scaled(value: Any) -> Any:
+        share = own_share()
+        return scale(value) if share is None else value * tf.cast(share, value.dtype)
+
+    module.scale_loss_for_distribution = scaled
+    unscale = getattr(module, "unscale_loss_for_distribution", None)
+    if unscale is None:  # tf_keras, and the first versions of Keras 3
+        return
+
+    @functools.wraps(unscale)
+    def unscaled(value: Any) -> Any:
+        share = own_share()
+        if share is None:
+            return unscale(value)
+        return tf.math.divide_no_nan(value, tf.cast(share, value.dtype))
+
+    module.unscale_loss_for_distribution = unscaled
 
 
 # How many replicas are inside an optimizer that has got reduced gradients.

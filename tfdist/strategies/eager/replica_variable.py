@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 import tensorflow as tf
 
+from tfdist.strategies.eager.keras_step import current_step, own_rows
 from tfdist.strategies.private_tensorflow import ResourceVariable
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.values.replica_context import is_in_replica, replica_in_worker
@@ -29,8 +30,6 @@ _Aggregation = tf.VariableAggregation
 _numbers = itertools.count()
 # Those of this process that are still in use, in the order of their creation.
 _variables: WeakValueDictionary[int, ReplicaVariable] = WeakValueDictionary()
-# Whether the code that runs calls `synchronize` before it reads.
-_is_synchronized_by_caller = False
 
 
 class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
@@ -92,13 +91,13 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
             return True
         if _prepared is not None and self.number in _prepared:
             return False
-        return _is_synchronized_by_caller or (self._is_equal and not self._is_assigned_elsewhere)
+        return current_step() is not None or (self._is_equal and not self._is_assigned_elsewhere)
 
     # Assignments.
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         if self._is_for_one():
-            return super().assign(value, *args, **kwargs)
+            return super().assign(self._unless_empty(value), *args, **kwargs)
         return self._assign_each(self._shares(tf.cast(value, self.dtype)))
 
     def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
@@ -110,7 +109,7 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
 
     def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
         if self._is_for_one():
-            return super().assign_sub(delta, *args, **kwargs)
+            return super().assign_sub(self._zero_if_empty(delta), *args, **kwargs)
         return self.assign_add(-tf.cast(delta, self.dtype))
 
     def _is_for_one(self) -> bool:
@@ -120,8 +119,22 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
         if not is_in_replica():
             return False
         self.drifts = True
-        self._is_assigned_elsewhere |= not _is_synchronized_by_caller
+        self._is_assigned_elsewhere |= current_step() is None
         return True
+
+    def _unless_empty(self, value: Any) -> Any:
+        """Returns a value to assign; the present one if the replica's batch has no row."""
+        rows = own_rows()
+        if rows is None or not self.dtype.is_floating or "number" not in self.__dict__:
+            return value
+        return tf.where(rows > 0, tf.cast(value, self.dtype), super().value())
+
+    def _zero_if_empty(self, delta: Any) -> Any:
+        rows = own_rows()
+        if rows is None or not self.dtype.is_floating:
+            return delta
+        delta = tf.cast(delta, self.dtype)
+        return tf.where(rows > 0, delta, tf.zeros_like(delta))
 
     def _assign_each(self, values: Sequence[tf.Tensor]) -> Any:
         for handle, value in zip(self._all_handles, values, strict=True):
@@ -199,20 +212,6 @@ def reads_combined(variables: Sequence[Any]) -> Iterator[None]:
         yield
     finally:
         _prepared = before
-
-
-@contextmanager
-def synchronized_by_caller() -> Iterator[None]:
-    """Makes reads outside a replica's code local in the `with` block.
-
-    For a caller that calls `synchronize` before anything reads statistics.
-    """
-    global _is_synchronized_by_caller
-    before, _is_synchronized_by_caller = _is_synchronized_by_caller, True
-    try:
-        yield
-    finally:
-        _is_synchronized_by_caller = before
 
 
 def synchronize() -> None:

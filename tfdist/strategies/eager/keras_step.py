@@ -1,0 +1,105 @@
+"""The step of a Keras model that is being traced or executed: how many rows each replica has.
+
+Keras takes the mean loss of each replica and divides it by the number of replicas. That is the mean
+of the global batch only if all replicas have as many rows. So a replica's loss counts by its share:
+
+    rows of replica r / rows of all replicas         in place of 1 / number of replicas
+
+The sum of the rows is one message, which the forward pass does not wait for. A replica may have no
+row: its share is 0, and it leaves moving averages as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.strategies.placement import HOST
+from tfdist.strategies.reductions.reducer import Reducer
+from tfdist.strategies.values.replica_context import replica_in_worker
+
+
+@dataclass
+class KerasStep:
+    """A step of a Keras model.
+
+    Attributes:
+      is_training: Whether it updates the model, rather than evaluates or predicts.
+      rows: int32 scalars, the rows of each replica of this worker; None where all have as many.
+      shares: float32 scalars, each replica's share of the rows of all; None where all have as many.
+    """
+
+    is_training: bool
+    rows: Sequence[tf.Tensor] | None = None
+    shares: Sequence[tf.Tensor] | None = None
+
+
+_current: KerasStep | None = None
+
+
+def current_step() -> KerasStep | None:
+    """Returns the step of a Keras model that is being traced or executed; None outside of one."""
+    return _current
+
+
+@contextmanager
+def keras_step(*, is_training: bool) -> Iterator[None]:
+    """Marks what the `with` block traces or executes as a step of a Keras model.
+
+    The caller makes statistics equal before anything else reads them.
+    """
+    global _current
+    before, _current = _current, KerasStep(is_training=is_training)
+    try:
+        yield
+    finally:
+        _current = before
+
+
+def count_rows(batches: Sequence[Any], reducer: Reducer) -> None:
+    """Notes the rows of a step's batches. A collective in training, if rows may differ.
+
+    Args:
+      batches: The batch of each replica of this worker.
+      reducer: Combines values over all replicas.
+    """
+    if _current is None:
+        return
+    _current.rows = _current.shares = None
+    firsts = [_first_tensor(batch) for batch in batches]
+    if any(first is None for first in firsts):
+        return
+    if all(first.shape[0] is not None for first in firsts) and not tf.executing_eagerly():
+        return
+    with tf.device(HOST):
+        rows = [tf.shape(first)[0] for first in firsts]  # [] each
+        _current.rows = rows
+        if _current.is_training:
+            own = [tf.cast(number, tf.float32) for number in rows]
+            total = reducer.reduce([own], mean=False, name="rows")[0]  # []
+            _current.shares = [tf.math.divide_no_nan(number, total) for number in own]
+
+
+def own_rows() -> tf.Tensor | None:
+    """Returns the rows of the replica whose code is running; None if they are not counted."""
+    if _current is None or _current.rows is None:
+        return None
+    return _current.rows[replica_in_worker()]
+
+
+def own_share() -> tf.Tensor | None:
+    """Returns the share of the replica whose code is running; None if all have the same."""
+    if _current is None or _current.shares is None:
+        return None
+    return _current.shares[replica_in_worker()]
+
+
+def _first_tensor(batch: Any) -> Any:
+    for leaf in tf.nest.flatten(batch):
+        if tf.is_tensor(leaf) and leaf.shape.rank:
+            return leaf
+    return None
