@@ -110,7 +110,7 @@ def test_sigterm_ends_a_worker_that_waits_for_a_stopped_one(
         import psutil
         import tensorflow.compat.v1 as v1
 
-        from tfdist.estimator.training import stop_signals
+        from tfdist.strategies import stop_signals
         from tfdist.testing.run import wait_until
 
         def has_stopped() -> bool:

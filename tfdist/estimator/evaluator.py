@@ -15,8 +15,8 @@ from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
 from tfdist.estimator.checkpoints.recovery import newest_whole
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.train_spec import EvalSpec
-from tfdist.estimator.training import stop_signals
 from tfdist.process.progress_file import find_progress_file
+from tfdist.strategies import stop_signals
 
 _WARN_EVERY_S = 600
 _SHORTEST_WAIT_S = 0.2

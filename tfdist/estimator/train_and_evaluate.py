@@ -17,9 +17,9 @@ from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.task_role import refuse_parameter_servers
 from tfdist.estimator.train_spec import EvalSpec, TrainSpec
 from tfdist.estimator.training.parameter_servers import end_if_server
-from tfdist.estimator.training.stop_signals import listening
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.lost_workers import lost_workers_named
+from tfdist.strategies.stop_signals import listening
 from tfdist.strategies.values.gather_text import TextExchange
 
 Results = tuple[dict[str, Any] | None, list[Any] | None]

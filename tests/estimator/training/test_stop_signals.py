@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import tfdist.estimator as tfe
-from tfdist.estimator.training import stop_signals
-from tfdist.estimator.training.stop_signals import StopOrder, describe, order_in, overdue, wishes_of
+from tfdist.strategies import stop_signals
+from tfdist.strategies.stop_signals import StopOrder, describe, order_in, overdue, wishes_of
 
 Make = Callable[..., Any]
 TERM, USR1 = signal.SIGTERM, signal.SIGUSR1

@@ -24,16 +24,16 @@ import tensorflow.compat.v1 as v1
 from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
 from tfdist.estimator.graph.global_step import StepCounter
-from tfdist.estimator.training.stop_signals import (
+from tfdist.process.progress_file import in_phase
+from tfdist.strategies.placement import HOST
+from tfdist.strategies.stop_signals import (
     NUM_WISHES,
     StopOrder,
     StopSignals,
     order_in,
     wishes_of,
 )
-from tfdist.estimator.training.weight_check import WeightCheck
-from tfdist.process.progress_file import in_phase
-from tfdist.strategies.placement import HOST
+from tfdist.strategies.values.weight_check import WeightCheck
 
 # The sums of every step; those of the training metrics come after them.
 _NUM_SUMS = 5 + NUM_WISHES

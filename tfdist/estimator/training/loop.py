@@ -55,7 +55,6 @@ from tfdist.estimator.graph.step import StepBuilder, Training, build_training
 from tfdist.estimator.inputs.batches import Batch, Input, call_input_fn, make_input
 from tfdist.estimator.pipelined import in_steps
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
-from tfdist.estimator.training import stop_signals
 from tfdist.estimator.training.model_check import (
     check_half_weights,
     log_half_precision,
@@ -65,11 +64,12 @@ from tfdist.estimator.training.other_workers import OtherWorkers
 from tfdist.estimator.training.peers import Peers
 from tfdist.estimator.training.progress_report import NoReport, make_report
 from tfdist.estimator.training.session_hooks import add_metrics_to_report, all_hooks
-from tfdist.estimator.training.stop_signals import StopSignals
 from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCall
 from tfdist.process import endings
+from tfdist.strategies import stop_signals
 from tfdist.strategies.placement import Placement, place
 from tfdist.strategies.private_tensorflow import loss_scaled_by_optimizer
+from tfdist.strategies.stop_signals import StopSignals
 from tfdist.strategies.worker_strategy import WorkerStrategy
 from tfdist.training.stochastic_rounding import stochastic_rounding
 

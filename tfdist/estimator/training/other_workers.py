@@ -36,16 +36,16 @@ from tfdist.estimator.training.nan_loss import NanTogether
 from tfdist.estimator.training.peers import Peers
 from tfdist.estimator.training.reduction_check import check_gradients_are_reduced
 from tfdist.estimator.training.step_profile.hook import StepProfileHook
-from tfdist.estimator.training.stop_signals import StopSignals
 from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCall
 from tfdist.estimator.training.variable_inputs import find_variable_inputs
-from tfdist.estimator.training.weight_check import WeightCheck
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.lost_workers import lost_workers_named
 from tfdist.strategies.multi_worker import MultiWorkerStrategy
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.private_tensorflow import stop_limit_of
+from tfdist.strategies.stop_signals import StopSignals
 from tfdist.strategies.values.gather_text import TextExchange
+from tfdist.strategies.values.weight_check import WeightCheck
 from tfdist.training.loss_scale import loss_scales_in
 
 

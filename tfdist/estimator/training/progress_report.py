@@ -15,10 +15,10 @@ import tensorflow.compat.v1 as v1
 from tfdist.estimator.graph.global_step import StepCounter
 from tfdist.estimator.inputs.batches import Batch
 from tfdist.estimator.inputs.passed_on import leaves
-from tfdist.estimator.training.stop_signals import StopSignals
 from tfdist.process.progress_file import ProgressFile, find_progress_file, in_phase, set_phase
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import listeners_of
+from tfdist.strategies.stop_signals import StopSignals
 
 # During a call that takes longer, the report checks whether it waits for its input.
 _LONG_CALL_S = 2.0

@@ -19,7 +19,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.strategies.eager.fit import current_fit
 from tfdist.strategies.eager.replica_variable import note_updates, synchronize
+from tfdist.strategies.eager.run import needs_all_workers
+from tfdist.strategies.values.weight_check import check_eager_weights
 
 # The attribute of each callback that names what it writes.
 _WRITES = {
@@ -30,38 +33,73 @@ _WRITES = {
 }
 
 
-def own_callbacks(base: Any, strategy: Any) -> tuple[Any, Any]:
+def own_callbacks(base: Any, strategy: Any, given: Sequence[Any]) -> tuple[Any, Any]:
     """Returns the first and the last callback of a list.
 
     Args:
       base: The library's Callback.
       strategy: The strategy of the model.
+      given: The callbacks between them.
     """
-    reducer = strategy.extended.reducer
 
-    def equal(self: Any, *args: Any, **kwargs: Any) -> None:
+    class BeforeOthers(base):  # type: ignore[misc]
+        """Makes statistics equal on all replicas, before anything evaluates or saves them."""
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            model = self.model
+            optimizer: Any = getattr(model, "optimizer", None)
+            if model.built and not getattr(optimizer, "built", True):
+                optimizer.build(model.trainable_variables)  # A backup is read on worker 0 alone.
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            note_updates()
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            with needs_all_workers():
+                synchronize()
+                check_eager_weights(
+                    [tf_variable(v) for v in self.model.trainable_variables],
+                    strategy.extended.collectives,
+                )
+
+        def on_train_end(self, logs: Any = None) -> None:
+            with needs_all_workers():
+                synchronize()
+
+        on_test_begin = on_predict_begin = on_train_end
+
+    class AfterOthers(base):  # type: ignore[misc]
+        """Shares what worker 0 has restored, then lets the run know what it has to do."""
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            with needs_all_workers():
+                share_state(self.model, strategy.extended.reducer)
+            run = current_fit()
+            if run is not None:
+                steps, epochs = self.params.get("steps"), self.params.get("epochs") or 1
+                first = getattr(self.model, "_initial_epoch", None) or 0
+                run.begin(None if steps is None else steps * max(0, epochs - first))
+                run.save_backup = save_backup
+
+    def save_backup() -> bool:
+        """Saves what BackupAndRestore would; returns whether the list has one."""
+        backups = [one for one in given if type(one).__name__ == "BackupAndRestore"]
         synchronize()
+        for backup in backups:
+            if strategy.extended.should_checkpoint:
+                _save_backup(backup)
+        return bool(backups)
 
-    def changed(self: Any, *args: Any, **kwargs: Any) -> None:
-        note_updates()
+    return BeforeOthers(), AfterOthers()
 
-    first = type(
-        "EqualStatistics",
-        (base,),
-        {
-            "on_epoch_begin": changed,
-            "on_epoch_end": equal,
-            "on_train_end": equal,
-            "on_test_begin": equal,
-            "on_predict_begin": equal,
-        },
-    )
 
-    def share(self: Any, logs: Any = None) -> None:
-        share_state(self.model, reducer)
-
-    last = type("StateOfWorker0", (base,), {"on_train_begin": share})
-    return first(), last()
+def _save_backup(backup: Any) -> None:
+    """Calls the private method that saves: Keras 3's, or tf_keras'."""
+    if hasattr(backup, "_save_model"):
+        backup._save_model()  # noqa: SLF001
+    else:
+        state = backup._training_state  # noqa: SLF001
+        state.back_up(epoch=backup._current_epoch, batch=backup._last_batch_seen)  # noqa: SLF001
 
 
 def share_state(model: Any, reducer: Any) -> None:
@@ -81,6 +119,11 @@ def share_state(model: Any, reducer: Any) -> None:
     if hasattr(model, "_initial_epoch"):
         shared = reducer.broadcast(tf.constant(epoch or 0), "initial_epoch")
         model._initial_epoch = int(shared)  # noqa: SLF001
+
+
+def tf_variable(variable: Any) -> tf.Variable:
+    """Returns the TensorFlow variable of a Keras variable."""
+    return variable if isinstance(variable, tf.Variable) else variable.value
 
 
 def _variables_of(optimizer: Any) -> Sequence[Any]:

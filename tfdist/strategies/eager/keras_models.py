@@ -1,9 +1,10 @@
 """Extensions of Keras, with which its models train on several workers.
 
-Keras calls a strategy for variables, datasets and `run`. Five things have no such call, so its
+Keras calls a strategy for variables, datasets and `run`. Six things have no such call, so its
 classes are extended, once, when a strategy's scope is entered. Models without a strategy of tfdist
 are not affected.
 
+    Model.fit                   progress, stop signals, other workers that fail (`fit`)
     Model.make_..._function     logs are combined over all replicas, predictions are gathered
     CallbackList                statistics are made equal; only the chief writes files and a bar
     losses                      a replica counts by its share of the rows (`keras_step`)
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -24,11 +26,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.process.endings import OneLineError
 from tfdist.strategies.eager.datasets import renewed
-from tfdist.strategies.eager.keras_callbacks import own_callbacks, send_files_elsewhere
+from tfdist.strategies.eager.fit import current_fit, fit_run
+from tfdist.strategies.eager.keras_callbacks import own_callbacks, send_files_elsewhere, tf_variable
 from tfdist.strategies.eager.keras_step import keras_step, own_share
 from tfdist.strategies.eager.replica_variable import reads_combined
-from tfdist.strategies.lost_workers import lost_workers_named
+from tfdist.strategies.eager.run import needs_all_workers
 
 _LIBRARIES = ("keras", "tf_keras")
 _adapted: set[str] = set()
@@ -72,6 +76,22 @@ def _adapt_model(model_class: Any) -> None:
         return predict(self, x if strategy_of(self) is None else renewed(x), *args, **kwargs)
 
     model_class.predict = predict_renewed
+    fit = model_class.fit
+
+    @functools.wraps(fit)
+    def fit_with_others(self: Any, *args: Any, **kwargs: Any) -> Any:
+        strategy = strategy_of(self)
+        if strategy is None:
+            return fit(self, *args, **kwargs)
+        try:
+            with fit_run(self, strategy):
+                return fit(self, *args, **kwargs)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OneLineError):
+                raise error.__context__ from None  # Keras 3 hides it: the model cannot be built.
+            raise
+
+    model_class.fit = fit_with_others
 
 
 def _wrapping(make: Callable[..., Any], attribute: str, wrap: Callable[..., Any]) -> Any:
@@ -82,8 +102,7 @@ def _wrapping(make: Callable[..., Any], attribute: str, wrap: Callable[..., Any]
         make(model, force)
         function = getattr(model, attribute)
         strategy = strategy_of(model)
-        is_alone = strategy is None or strategy.num_replicas_in_sync == 1
-        if not is_alone and not hasattr(function, "is_of_tfdist"):
+        if strategy is not None and not hasattr(function, "is_of_tfdist"):
             wrapped = wrap(model, strategy, function)
             wrapped.is_of_tfdist = True
             setattr(model, attribute, wrapped)
@@ -93,62 +112,101 @@ def _wrapping(make: Callable[..., Any], attribute: str, wrap: Callable[..., Any]
 
 
 def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
-    return _with_combined_logs(model, strategy, function, is_training=True)
+    """Returns a train function whose logs are those of all replicas, a step of `fit`."""
+    combine = _Logs(model, strategy)
+
+    def train(iterator: Any) -> Any:
+        run = current_fit()
+        if run is None:  # train_on_batch
+            with needs_all_workers(), keras_step(is_training=True):
+                return combine(function(iterator))[0]
+
+        def step() -> Any:
+            with keras_step(is_training=True):
+                logs = function(iterator)
+            return combine(logs, run.own_wishes())
+
+        logs, sums = run.call(step)
+        loss = logs.get("loss") if isinstance(logs, dict) else None
+        loss = float("nan") if loss is None else float(loss)
+        run.end_step(_steps_per_call(model), loss, sums)
+        return logs
+
+    return train
+
+
+def _steps_per_call(model: Any) -> int:
+    if hasattr(model, "steps_per_execution"):
+        return int(model.steps_per_execution or 1)
+    return int(model._steps_per_execution or 1)  # noqa: SLF001
 
 
 def _test_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
-    return _with_combined_logs(model, strategy, function, is_training=False)
-
-
-def _with_combined_logs(
-    model: Any, strategy: Any, function: Callable[..., Any], *, is_training: bool
-) -> Any:
-    """Returns a train or test function whose logs are those of all replicas."""
+    """Returns a test function whose logs are those of all replicas."""
     combine = _Logs(model, strategy)
 
-    def step(iterator: Any) -> Any:
-        with lost_workers_named(strategy):
-            with keras_step(is_training=is_training):
+    def test(iterator: Any) -> Any:
+        with needs_all_workers():
+            with keras_step(is_training=False):
                 logs = function(iterator)
-            return combine(logs)
+            return combine(logs)[0]
 
-    return step
+    return test
 
 
 class _Logs:
-    """Combines the logs of a step over all replicas. A collective: every worker calls it."""
+    """Combines the logs of a step over all replicas. A collective: every worker calls it.
+
+    Logs that are the results of the model's metrics are those of all rows. Other logs, which a
+    model's own `train_step` has returned, are averaged over the workers.
+    """
 
     def __init__(self, model: Any, strategy: Any) -> None:
         self._model = model
         self._strategy = strategy
         self._num_variables = -1
-        self._results: Any = None
 
-    def __call__(self, logs: Any) -> Any:
-        names = set(logs) if isinstance(logs, dict) else None
+    def __call__(self, logs: Any, wishes: Sequence[float] = ()) -> tuple[Any, list[float]]:
+        """Returns (the logs, sums over the workers).
+
+        Args:
+          logs: What the train or test function has returned, on this worker.
+          wishes: Numbers to add up over the workers. Behind them the sums have one number for each
+            worker: 1 where its loss is NaN.
+        """
+        if self._strategy.num_replicas_in_sync == 1:
+            loss = logs.get("loss") if isinstance(logs, dict) else None
+            return logs, [*wishes, float(loss is not None and math.isnan(loss))]
         variables = [v for metric in self._model.metrics for v in metric.variables]
         if len(variables) != self._num_variables:  # Keras makes metrics in the first step.
             self._num_variables = len(variables)
-            self._results = tf.function(self._metrics)
-            self._names = set(self._model.get_metrics_result())
-            self._means = tf.function(self._mean)
-        return self._results() if names == self._names else self._means(logs)
+            self._variables = [tf_variable(v) for v in variables]
+            names = set(self._model.get_metrics_result())
+            is_of_metrics = isinstance(logs, dict) and set(logs) == names
+            self._combined = tf.function(self._results if is_of_metrics else self._means)
+        combined, sums = self._combined(logs, tf.constant(wishes, tf.float32))
+        return combined, sums.numpy().tolist() if wishes else []
 
-    def _metrics(self) -> Any:
-        variables = [
-            getattr(v, "value", v) if not isinstance(v, tf.Variable) else v
-            for metric in self._model.metrics
-            for v in metric.variables
-        ]
-        with self._strategy.scope(), reads_combined(variables):
-            return self._model.get_metrics_result()
+    def _results(self, logs: Any, wishes: tf.Tensor) -> tuple[Any, tf.Tensor]:
+        wishes = self._with_nan(logs, wishes)
+        reducer = self._strategy.extended.reducer
+        with self._strategy.scope(), reads_combined(self._variables, wishes, reducer) as sums:
+            return self._model.get_metrics_result(), sums
 
-    def _mean(self, logs: Any) -> Any:
+    def _means(self, logs: Any, wishes: tf.Tensor) -> tuple[Any, tf.Tensor]:
         flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(logs)]
-        means = self._strategy.extended.reducer.reduce(
-            [[value] for value in flat], mean=True, name="logs"
-        )
-        return tf.nest.pack_sequence_as(logs, means)
+        reducer = self._strategy.extended.reducer
+        means = reducer.reduce([[value] for value in flat], mean=True, name="logs")
+        (sums,) = reducer.reduce([[self._with_nan(logs, wishes)]], mean=False, name="wishes")
+        return tf.nest.pack_sequence_as(logs, means), sums
+
+    def _with_nan(self, logs: Any, wishes: tf.Tensor) -> tf.Tensor:
+        """Returns [wishes and workers]: 1 at this worker's place if its own loss is NaN."""
+        collectives = self._strategy.extended.collectives
+        loss = logs.get("loss") if isinstance(logs, dict) else None
+        is_nan = tf.constant(0.0) if loss is None else tf.cast(tf.math.is_nan(loss), tf.float32)
+        place = tf.one_hot(collectives.worker_index, collectives.num_workers)  # [workers]
+        return tf.concat([wishes, is_nan * place], axis=0)
 
 
 def _predict_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
@@ -156,7 +214,7 @@ def _predict_function(model: Any, strategy: Any, function: Callable[..., Any]) -
     reducer = strategy.extended.reducer
 
     def predict(data: Any) -> Any:
-        with keras_step(is_training=False), lost_workers_named(strategy):
+        with needs_all_workers(), keras_step(is_training=False):
             return tf.nest.map_structure(lambda rows: reducer.gather([rows], 0), function(data))
 
     return predict
@@ -177,14 +235,14 @@ def _adapt_callbacks(library: ModuleType) -> None:
         **params: Any,
     ) -> None:
         strategy = strategy_of(model)
-        if strategy is None or strategy.num_replicas_in_sync == 1:
+        if strategy is None:
             original(self, callbacks, add_history, add_progbar, model, **params)
             return
-        given = tf.nest.flatten(callbacks) if callbacks else []
+        all_given = given = tf.nest.flatten(callbacks) if callbacks else []
         if not strategy.extended.should_checkpoint:
             add_progbar = False
             given = send_files_elsewhere(library, given)
-        first, last = own_callbacks(library.callbacks.Callback, strategy)
+        first, last = own_callbacks(library.callbacks.Callback, strategy, all_given)
         original(self, [first, *given, last], add_history, add_progbar, model, **params)
 
     kind.__init__ = init
@@ -247,7 +305,7 @@ def _reducing_first(apply: Callable[..., Any]) -> Callable[..., Any]:
             return apply(self, grads, trainable_variables)
         grads = list(grads)
         given = trainable_variables or self._trainable_variables
-        reduced = _reduce(context, grads, [_tf_variable(v) for v in given])
+        reduced = _reduce(context, grads, [tf_variable(v) for v in given])
         _num_reduced += 1
         try:
             return apply(self, reduced, trainable_variables)
@@ -267,7 +325,3 @@ def _reduce(context: Any, grads: Sequence[Any], variables: Sequence[Any]) -> lis
 
     reduced = iter(context.merge_call(merge, args=([g for g, _ in pairs],)))
     return [None if g is None else next(reduced) for g in grads]
-
-
-def _tf_variable(variable: Any) -> tf.Variable:
-    return variable if isinstance(variable, tf.Variable) else variable.value

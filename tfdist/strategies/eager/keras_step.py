@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.strategies.placement import HOST
+from tfdist.strategies.private_tensorflow import ResourceVariable
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.values.replica_context import replica_in_worker
 
@@ -39,6 +40,7 @@ class KerasStep:
 
 
 _current: KerasStep | None = None
+_examples: ResourceVariable | None = None
 
 
 def current_step() -> KerasStep | None:
@@ -73,6 +75,8 @@ def count_rows(batches: Sequence[Any], reducer: Reducer) -> None:
     firsts = [_first_tensor(batch) for batch in batches]
     if any(first is None for first in firsts):
         return
+    if _current.is_training:
+        _note_examples(firsts)
     if all(first.shape[0] is not None for first in firsts) and not tf.executing_eagerly():
         return
     with tf.device(HOST):
@@ -82,6 +86,21 @@ def count_rows(batches: Sequence[Any], reducer: Reducer) -> None:
             own = [tf.cast(number, tf.float32) for number in rows]
             total = reducer.reduce([own], mean=False, name="rows")[0]  # []
             _current.shares = [tf.math.divide_no_nan(number, total) for number in own]
+
+
+def examples_taken() -> float:
+    """Returns the rows that this worker has trained on since its program began."""
+    return 0.0 if _examples is None else float(_examples.numpy())
+
+
+def _note_examples(firsts: Sequence[tf.Tensor]) -> None:
+    global _examples
+    with tf.device(HOST):
+        if _examples is None:
+            with tf.init_scope():  # No variable of the strategy: it is not saved or combined.
+                _examples = ResourceVariable(tf.zeros([], tf.float64), trainable=False)
+        rows = tf.add_n([tf.cast(tf.shape(first)[0], tf.float64) for first in firsts])
+        _examples.assign_add(rows, read_value=False)
 
 
 def own_rows() -> tf.Tensor | None:

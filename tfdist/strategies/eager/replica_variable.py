@@ -178,38 +178,54 @@ _prepared: dict[int, tf.Tensor] | None = None
 
 
 def combine(variables: Sequence[ReplicaVariable]) -> list[tf.Tensor]:
-    """Returns each variable's combination over all replicas, on the host; a collective.
-
-    The sums of all variables share their messages, and so do the means.
-    """
+    """Returns each variable's combination over all replicas, on the host; a collective."""
     if _prepared is not None and all(v.number in _prepared for v in variables):
         return [_prepared[v.number] for v in variables]
+    return _combine(variables, [], variables[0].reducer)[0]
+
+
+def _combine(
+    variables: Sequence[ReplicaVariable], more: Sequence[tf.Tensor], reducer: Reducer
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Returns the combinations of variables, and the sums of more tensors over the workers.
+
+    All sums share their messages, and so do the means.
+    """
+    sums = [v for v in variables if v.aggregation == _Aggregation.SUM]
+    means = [v for v in variables if v.aggregation == _Aggregation.MEAN or v.is_statistic]
     combined: dict[int, tf.Tensor] = {}
-    for is_mean in (False, True):
-        kind = _Aggregation.MEAN if is_mean else _Aggregation.SUM
-        own = [v for v in variables if v.aggregation == kind or (is_mean and v.is_statistic)]
-        if own:
-            parts = [v.read_each() for v in own]
-            reduced = own[0].reducer.reduce(parts, mean=is_mean, name="read_combined")
-            combined.update((v.number, value) for v, value in zip(own, reduced, strict=True))
+    added: list[tf.Tensor] = []
+    if sums or more:
+        parts = [*(v.read_each() for v in sums), *([tensor] for tensor in more)]
+        reduced = reducer.reduce(parts, mean=False, name="read_sums")
+        combined.update((v.number, value) for v, value in zip(sums, reduced, strict=False))
+        added = reduced[len(sums) :]
+    if means:
+        parts = [v.read_each() for v in means]
+        reduced = reducer.reduce(parts, mean=True, name="read_means")
+        combined.update((v.number, value) for v, value in zip(means, reduced, strict=True))
     for v in variables:
         if v.number not in combined:  # ONLY_FIRST_REPLICA, or NONE, which has nothing better.
-            combined[v.number] = v.reducer.broadcast(v.read_each()[0], f"{v.name}/read")
-    return [combined[v.number] for v in variables]
+            combined[v.number] = reducer.broadcast(v.read_each()[0], f"{v.name}/read")
+    return [combined[v.number] for v in variables], added
 
 
 @contextmanager
-def reads_combined(variables: Sequence[Any]) -> Iterator[None]:
+def reads_combined(
+    variables: Sequence[Any], wishes: tf.Tensor, reducer: Reducer
+) -> Iterator[tf.Tensor]:
     """Makes reads in the `with` block use combinations that are made at once, in few messages.
 
-    A collective. Variables of other kinds are read as usual.
+    A collective. Variables of other kinds are read as usual. Yields the sum over the workers of
+    `wishes`, which shares the message.
     """
     global _prepared
     own = [v for v in variables if isinstance(v, ReplicaVariable)]
-    before, values = _prepared, combine(own)
+    before = _prepared
+    values, (sums,) = _combine(own, [wishes], reducer)
     _prepared = {v.number: value for v, value in zip(own, values, strict=True)}
     try:
-        yield
+        yield sums
     finally:
         _prepared = before
 

@@ -11,13 +11,28 @@ does when, so the watch begins when the workers have met, and ends with the proc
 from __future__ import annotations
 
 import atexit
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from tfdist.cluster import PeerWatch, WorkerLostError
+from tfdist.cluster.rendezvous.peer_state import CallClock
 from tfdist.process.endings import end_now, ending_error
 from tfdist.process.exit_codes import LOST_WORKER
 from tfdist.process.progress_file import in_phase
-from tfdist.strategies.lost_workers import translate
+from tfdist.strategies.lost_workers import lost_workers_named, translate
 from tfdist.strategies.worker_strategy import WorkerStrategy
+
+
+@dataclass
+class _Watched:
+    """The watch of this process; there is one for its life."""
+
+    strategy: WorkerStrategy
+    watch: PeerWatch
+
+
+_watched: _Watched | None = None
 
 
 def watch_until_the_end(strategy: WorkerStrategy) -> None:
@@ -25,22 +40,81 @@ def watch_until_the_end(strategy: WorkerStrategy) -> None:
 
     The first call of a process is a collective over Horovod.
     """
+    global _watched
     watch = strategy.watch_peers()
     if watch.membership is not None:
         watch.start()
-        atexit.register(_leave, strategy, watch)
+        _watched = _Watched(strategy, watch)
+        atexit.register(_leave, _watched)
 
 
-def _leave(strategy: WorkerStrategy, watch: PeerWatch) -> None:
-    error = ending_error()
+@contextmanager
+def needs_all_workers(calls: CallClock | None = None) -> Iterator[None]:
+    """Marks a `with` block that ends only when all workers have come to it.
+
+    A long wait is reported, with the workers that are late, and `--stall-timeout` limits it. An
+    error about a lost worker becomes a `WorkerLostError`.
+
+    Args:
+      calls: The times of a training's steps; None for anything else that all workers do.
+    """
+    if _watched is None:
+        yield
+        return
+    membership = _watched.watch.membership
+    with lost_workers_named(_watched.strategy, membership):
+        if calls is None:
+            with in_phase("waiting"):
+                yield
+            return
+        calls.begin()
+        try:
+            yield
+        finally:
+            calls.end()
+
+
+@contextmanager
+def training(calls: CallClock) -> Iterator[None]:
+    """Marks a training in the `with` block: an error that leaves it ends all workers.
+
+    Args:
+      calls: The times of its steps.
+    """
+    membership = None if _watched is None else _watched.watch.membership
+    if membership is not None:
+        membership.calls = calls
+        membership.set_failure("")
+    try:
+        with in_phase("training"):
+            yield
+    except WorkerLostError:
+        raise
+    except BaseException as error:
+        if membership is not None:
+            membership.set_failure(_describe(error))
+        raise
+    finally:
+        if membership is not None:
+            membership.calls = None
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"the program ended inside of fit, with exit code {error.code or 0}"
+    return f"{type(error).__name__}: {error}".rstrip(".")
+
+
+def _leave(watched: _Watched) -> None:
+    error, watch = ending_error(), watched.watch
     membership = watch.membership
     assert membership is not None
     if error is None:
         with in_phase("waiting"):
             watch.leave()
         return
-    lost = translate(error, strategy, membership)
+    lost = translate(error, watched.strategy, membership)
     if lost is not None:
         end_now(f"{WorkerLostError.__name__}: {lost}", LOST_WORKER)
-    membership.set_failure(f"{type(error).__name__}: {error}")
+    membership.set_failure(_describe(error))
     watch.stop()

@@ -12,17 +12,29 @@ others depends on the variable, as in `tf.distribute`:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import tensorflow as tf
 
+from tfdist.process.endings import OneLineError
 from tfdist.strategies.eager.replica_variable import ReplicaVariable
+from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import ResourceVariable
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.values.replica_context import is_in_replica
 
 _Aggregation = tf.VariableAggregation
+_NO_NUMBERS = (tf.string, tf.resource, tf.variant)
+# Of a variable's name, dtype and shape; a multiple of 4.
+_DESCRIPTION_BYTES = 160
+
+
+class ModelsDifferError(OneLineError, ValueError):
+    """The workers make different variables."""
+
+    exit_code: ClassVar[int] = 1
 
 
 class EagerVariables:
@@ -69,9 +81,30 @@ class EagerVariables:
     def _from_worker_0(self, kwargs: dict[str, Any]) -> tf.Tensor:
         value = kwargs.get("initial_value")
         value = tf.convert_to_tensor(value() if callable(value) else value, kwargs.get("dtype"))
-        if value.dtype in (tf.string, tf.resource, tf.variant):
+        if self._reducer.collectives.num_workers == 1 or value.dtype in _NO_NUMBERS:
             return value  # Engines send only numbers.
-        return self._reducer.broadcast(value, kwargs.get("name") or "Variable")
+        name = kwargs.get("name") or "Variable"
+        with needs_all_workers():
+            self._compare(f"{name}, {value.dtype.name} {value.shape.as_list()}")
+            return self._reducer.broadcast(value, name)
+
+    def _compare(self, own: str) -> None:
+        """Compares the description of the next variable with worker 0's. A collective.
+
+        Raises:
+          ModelsDifferError: If this worker makes another variable.
+        """
+        if not tf.executing_eagerly():
+            return
+        text = own.encode()[:_DESCRIPTION_BYTES].ljust(_DESCRIPTION_BYTES, b"\0")
+        mine = tf.constant(np.frombuffer(text, np.int32))
+        theirs = self._reducer.broadcast(mine, "description").numpy().tobytes()
+        if theirs != text:
+            raise ModelsDifferError(
+                f"worker {self._reducer.collectives.worker_index} makes the variable {own}, and "
+                f"worker 0 makes {theirs.rstrip(bytes(1)).decode(errors='replace')}. All workers "
+                "must make the same variables, in the same order."
+            )
 
 
 class SharedVariable(ResourceVariable):  # type: ignore[misc]

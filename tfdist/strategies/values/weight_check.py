@@ -20,6 +20,7 @@ from tfdist.cluster.environment import WEIGHT_CHECK, read_weight_check
 from tfdist.process.endings import OneLineError
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.placement import HOST
+from tfdist.strategies.reductions.engine import Collectives
 
 _BYTES = 8  # of a sum
 
@@ -42,7 +43,7 @@ class WeightCheck:
         if variables:
             self._names = [variable.op.name for variable in variables]
             with tf.name_scope("weight_check"):
-                sums = [_sum_of_bits(variable) for variable in variables]  # each []
+                sums = [sum_of_bits(variable) for variable in variables]  # each []
                 with tf.device(HOST):
                     self._sums = strategy.extended.collectives.gather(
                         tf.stack(sums)[tf.newaxis], "weight_sums", same_rows=True
@@ -62,20 +63,37 @@ class WeightCheck:
                 raise WeightsDifferError(difference)
 
 
-def describe_difference(sums: np.ndarray, names: Sequence[str], step: int) -> str | None:
+def check_eager_weights(variables: Sequence[tf.Variable], collectives: Collectives) -> None:
+    """Compares variables of TensorFlow 2 between the workers. A collective.
+
+    Raises:
+      WeightsDifferError: On every worker, if those of a worker differ from the others'.
+    """
+    if not variables or not read_weight_check(os.environ):
+        return
+    with tf.device(HOST):
+        own = tf.stack([sum_of_bits(v) for v in variables])[tf.newaxis]  # [1, variables]
+        sums = collectives.gather(own, "weight_sums", same_rows=True).numpy()
+    difference = describe_difference(sums, [v.name for v in variables], None)
+    if difference is not None:
+        raise WeightsDifferError(difference)
+
+
+def describe_difference(sums: np.ndarray, names: Sequence[str], step: int | None) -> str | None:
     """Returns a line about the first variable that differs; None if all are equal.
 
     Args:
       sums: int64 [workers, variables].
       names: The names of the variables.
-      step: The global step.
+      step: The global step; None for the end of an epoch of `fit`.
     """
+    when = "At the end of an epoch" if step is None else f"After step {step}"
     for name, of_workers in zip(names, sums.T.tolist(), strict=True):
         usual, count = Counter(of_workers).most_common(1)[0]
         if count < len(of_workers):
             others = [str(i) for i, one in enumerate(of_workers) if one != usual]
             return (
-                f"After step {step} the weights of worker {' and '.join(others)} are not those of "
+                f"{when} the weights of worker {' and '.join(others)} are not those of "
                 f"worker {of_workers.index(usual)}, first in {name}. They are not saved. Look for "
                 "a hook or an op that changes a variable on some workers only. Processors of "
                 f"different makers may round differently: then set {WEIGHT_CHECK}=0."
@@ -83,7 +101,7 @@ def describe_difference(sums: np.ndarray, names: Sequence[str], step: int) -> st
     return None
 
 
-def _sum_of_bits(variable: Any) -> tf.Tensor:
+def sum_of_bits(variable: Any) -> tf.Tensor:
     """Returns the sum of a variable's bits, taken as integers of 64 bits; the sum may overflow.
 
     It is computed where the variable is, and needs half a variable's memory at the most.

@@ -9,13 +9,13 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
 from tfdist.cluster.environment import read_weight_check
-from tfdist.estimator.training.weight_check import _sum_of_bits, describe_difference
+from tfdist.strategies.values.weight_check import describe_difference, sum_of_bits
 
 
 def _sum(values: Any, dtype: tf.DType) -> int:
     with tf.Graph().as_default(), v1.Session() as session:
         variable = v1.get_variable("variable", initializer=tf.cast(values, dtype))
-        total = _sum_of_bits(variable)
+        total = sum_of_bits(variable)
         session.run(v1.global_variables_initializer())
         return int(session.run(total))
 
@@ -76,11 +76,11 @@ def test_a_sum_has_few_ops_and_also_needs_no_known_shape() -> None:
     with tf.Graph().as_default() as graph:
         variable = v1.get_variable("variable", [3, 4])
         before = len(graph.get_operations())
-        _sum_of_bits(variable)
+        sum_of_bits(variable)
         assert len(graph.get_operations()) - before < 10
     with tf.Graph().as_default(), v1.Session() as session:
         value = v1.placeholder_with_default(tf.constant([1.0, 0.0, 1.0]), [None])
         unknown = v1.get_variable("unknown", initializer=value, validate_shape=False)
-        total = _sum_of_bits(unknown)
+        total = sum_of_bits(unknown)
         session.run(v1.global_variables_initializer())
         assert session.run(total) == 2 * int(np.float32(1).view(np.int32))

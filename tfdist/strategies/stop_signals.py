@@ -66,18 +66,25 @@ def order_in(sums: Sequence[float]) -> StopOrder | None:
     return StopOrder(number=number, receivers=terms + usrs, receiver=indices)
 
 
-def describe(order: StopOrder, *, step: int, num_workers: int, saves: bool) -> str:
-    """Returns one line with the signal, the workers that got it, the last step and the saving."""
+def describe(
+    order: StopOrder, *, step: int, num_workers: int, saves: bool, what: str = "checkpoint"
+) -> str:
+    """Returns one line with the signal, the workers that got it, the last step and the saving.
+
+    Args:
+      order: The signal.
+      step: The last step.
+      num_workers: The number of workers.
+      saves: Whether the training saves its state.
+      what: What it saves: an Estimator's "checkpoint", or the "backup" of Keras' BackupAndRestore.
+    """
     who = ""
     if num_workers > 1 and order.receivers == 1:
         who = f" to worker {order.receiver}"
     elif num_workers > 1:
         who = f" to {order.receivers} of {num_workers} workers"
-    saved = (
-        "its checkpoint is saved"
-        if saves
-        else "no checkpoint is saved, as the RunConfig asks for none"
-    )
+    asks = "the RunConfig asks for none" if what == "checkpoint" else "fit has no BackupAndRestore"
+    saved = f"its {what} is saved" if saves else f"no {what} is saved, as {asks}"
     return f"Stopped by {signal.Signals(order.number).name}{who} after step {step}; {saved}."
 
 
