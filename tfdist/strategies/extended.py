@@ -305,6 +305,10 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         return self.collectives.num_workers > 1
 
     @property
+    def _task_id(self) -> int:
+        return self.collectives.worker_index  # In the names of tf_keras' temporary folders.
+
+    @property
     def enable_partial_batch_handling(self) -> bool:
         return is_tensorflow_2()  # `eager.datasets` changes it for datasets of known lengths.
 

@@ -9,6 +9,7 @@ writes to a folder that is thrown away.
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -115,10 +116,14 @@ def share_state(model: Any, reducer: Any) -> None:
         if tf.as_dtype(variable.dtype).is_numpy_compatible and variable.dtype != tf.string:
             value = tf.convert_to_tensor(variable)
             variable.assign(reducer.broadcast(value, f"state/{number}"))
-    epoch = getattr(model, "_initial_epoch", None)
-    if hasattr(model, "_initial_epoch"):
-        shared = reducer.broadcast(tf.constant(epoch or 0), "initial_epoch")
-        model._initial_epoch = int(shared)  # noqa: SLF001
+    if hasattr(model, "_initial_epoch"):  # Keras 3
+        (model._initial_epoch,) = share_numbers([model._initial_epoch or 0], reducer)  # noqa: SLF001
+
+
+def share_numbers(numbers: Sequence[int], reducer: Any) -> list[int]:
+    """Returns worker 0's integers. A collective."""
+    shared = reducer.broadcast(tf.constant([int(n) for n in numbers], tf.int64), "numbers")
+    return [int(number) for number in shared.numpy()]
 
 
 def tf_variable(variable: Any) -> tf.Variable:
@@ -131,21 +136,32 @@ def _variables_of(optimizer: Any) -> Sequence[Any]:
     return variables() if callable(variables) else variables
 
 
-def send_files_elsewhere(library: ModuleType, callbacks: Sequence[Any]) -> list[Any]:
+def support_backups(library: ModuleType, callbacks: Sequence[Any], strategy: Any) -> None:
+    """Adds a strategy to those that tf_keras' BackupAndRestore knows."""
+    for callback in callbacks:
+        if isinstance(callback, library.callbacks.BackupAndRestore):
+            known = getattr(callback, "_supported_strategies", ())
+            callback._supported_strategies = (*known, type(strategy))  # noqa: SLF001
+
+
+def send_files_elsewhere(library: ModuleType, callbacks: Sequence[Any]) -> None:
     """Makes the library's callbacks of a worker that is not the chief write to a temporary folder.
 
-    `BackupAndRestore` is left out: worker 0 restores, and shares what it has found.
+    Nothing is restored there: worker 0 restores, and shares what it has found.
     """
-    kept = []
     for callback in callbacks:
         for name, attribute in _WRITES.items():
             if isinstance(callback, getattr(library.callbacks, name, ())):
-                path = str(getattr(callback, attribute, ""))
+                path = str(getattr(callback, attribute))
                 if not Path(path).is_relative_to(_folder()):
-                    setattr(callback, attribute, str(_folder() / (Path(path).name or "files")))
-        if not isinstance(callback, library.callbacks.BackupAndRestore):
-            kept.append(callback)
-    return kept
+                    _replace_paths(callback, path, str(_folder() / (Path(path).name or "files")))
+
+
+def _replace_paths(callback: Any, old: str, new: str) -> None:
+    """Replaces a path, and the paths in it, wherever a callback keeps them."""
+    for name, value in vars(callback).items():
+        if isinstance(value, str | os.PathLike) and os.fspath(value).startswith(old):
+            setattr(callback, name, new + os.fspath(value)[len(old) :])
 
 
 @cache

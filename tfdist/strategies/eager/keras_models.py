@@ -11,7 +11,8 @@ are not affected.
     Optimizer.apply (Keras 3)   gradients are reduced before they are clipped and checked
 
 Private names: the modules of `scale_loss_for_distribution`; of Keras 3
-`Optimizer._all_reduce_sum_gradients` and `_trainable_variables`, and `Model._initial_epoch`.
+`Optimizer._all_reduce_sum_gradients` and `_trainable_variables`, and `Model._initial_epoch`; of
+tf_keras what is below.
 """
 
 from __future__ import annotations
@@ -29,13 +30,21 @@ import tensorflow as tf
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.eager.datasets import renewed
 from tfdist.strategies.eager.fit import current_fit, fit_run
-from tfdist.strategies.eager.keras_callbacks import own_callbacks, send_files_elsewhere, tf_variable
+from tfdist.strategies.eager.keras_callbacks import (
+    own_callbacks,
+    send_files_elsewhere,
+    share_numbers,
+    support_backups,
+    tf_variable,
+)
 from tfdist.strategies.eager.keras_step import keras_step, own_share
 from tfdist.strategies.eager.replica_variable import reads_combined
 from tfdist.strategies.eager.run import needs_all_workers
 
 _LIBRARIES = ("keras", "tf_keras")
 _adapted: set[str] = set()
+# The method of tf_keras that reads the epoch and the step to go on from.
+_INITIAL_COUNTERS = "_maybe_load_initial_counters_from_ckpt"
 
 
 def adapt_keras() -> None:
@@ -92,6 +101,17 @@ def _adapt_model(model_class: Any) -> None:
             raise
 
     model_class.fit = fit_with_others
+    if hasattr(model_class, _INITIAL_COUNTERS):
+        load = getattr(model_class, _INITIAL_COUNTERS)
+
+        @functools.wraps(load)
+        def load_and_share(self: Any, *args: Any, **kwargs: Any) -> Any:
+            counters, strategy = load(self, *args, **kwargs), strategy_of(self)
+            if strategy is None:
+                return counters
+            return tuple(share_numbers(counters, strategy.extended.reducer))
+
+        setattr(model_class, _INITIAL_COUNTERS, load_and_share)
 
 
 def _wrapping(make: Callable[..., Any], attribute: str, wrap: Callable[..., Any]) -> Any:
@@ -238,11 +258,12 @@ def _adapt_callbacks(library: ModuleType) -> None:
         if strategy is None:
             original(self, callbacks, add_history, add_progbar, model, **params)
             return
-        all_given = given = tf.nest.flatten(callbacks) if callbacks else []
+        given = tf.nest.flatten(callbacks) if callbacks else []
+        support_backups(library, given, strategy)
         if not strategy.extended.should_checkpoint:
             add_progbar = False
-            given = send_files_elsewhere(library, given)
-        first, last = own_callbacks(library.callbacks.Callback, strategy, all_given)
+            send_files_elsewhere(library, given)
+        first, last = own_callbacks(library.callbacks.Callback, strategy, given)
         original(self, [first, *given, last], add_history, add_progbar, model, **params)
 
     kind.__init__ = init

@@ -26,6 +26,8 @@ from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.values.replica_context import is_in_replica
 
 _Aggregation = tf.VariableAggregation
+# A tf.train.Checkpoint makes it when it saves or restores, which worker 0 may do alone.
+_OF_ONE_WORKER = ("save_counter",)
 _NO_NUMBERS = (tf.string, tf.resource, tf.variant)
 # Of a variable's name, dtype and shape; a multiple of 4.
 _DESCRIPTION_BYTES = 160
@@ -57,7 +59,7 @@ class EagerVariables:
         """
         colocate_with = kwargs.pop("colocate_with", None)
         device = self._placement.eager_variable_device
-        if self._reducer.num_replicas == 1:
+        if self._reducer.num_replicas == 1 or kwargs.get("name") in _OF_ONE_WORKER:
             with tf.device(device):
                 return next_creator(**kwargs)
         is_on_read = kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ

@@ -1,0 +1,116 @@
+"""Keras' callbacks on two workers: files are written once, and all workers decide alike."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+CASES = [("keras", "grpc"), ("tf_keras", "horovod")]
+
+
+@pytest.fixture
+def keras_program() -> Any:
+    """The module of the program that workers run."""
+    import keras_training
+
+    return keras_training
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[Any, Any]:
+    return {}
+
+
+@pytest.fixture
+def run(
+    fake_cluster: Any, keras_program: Any, results: dict[Any, Any], tmp_path_factory: Any
+) -> Any:
+    """A function that runs the program with all callbacks, once for each engine and library."""
+
+    def run(library: str, engine: str, num_workers: int = 2) -> tuple[list[Any], Path]:
+        key = (library, engine, num_workers)
+        if key not in results:
+            folder = tmp_path_factory.mktemp("callbacks")
+            workers = fake_cluster.run(
+                keras_program.train_with_callbacks,
+                library,
+                str(folder),
+                engine=engine,
+                num_workers=num_workers,
+            )
+            results[key] = workers, folder
+        return results[key]
+
+    return run
+
+
+@pytest.mark.parametrize(("library", "engine"), CASES)
+def test_workers_end_with_the_weights_and_the_history_of_one_process(
+    run: Any, library: str, engine: str
+) -> None:
+    (first, second), _ = run(library, engine)
+    (alone,), _ = run(library, "none", 1)
+    assert first["weights"] == second["weights"]
+    assert first["history"] == second["history"]
+    np.testing.assert_allclose(first["sums"], alone["sums"], atol=1e-5)
+    for name, values in alone["history"].items():
+        np.testing.assert_allclose(first["history"][name], values, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("library", "engine"), CASES)
+def test_early_stopping_and_the_learning_rate_follow_all_workers(
+    run: Any, library: str, engine: str
+) -> None:
+    (first, second), _ = run(library, engine)
+    (alone,), _ = run(library, "none", 1)
+    assert first["epochs"] == second["epochs"] == alone["epochs"] < 8
+    assert first["rate"] == second["rate"] == alone["rate"]
+
+
+@pytest.mark.parametrize(("library", "engine"), CASES)
+def test_only_worker_0_writes_files(run: Any, library: str, engine: str) -> None:
+    (first, second), folder = run(library, engine)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(first["wrote"])
+    assert second["wrote"] == []
+    with (folder / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == first["epochs"]
+    np.testing.assert_allclose(
+        [float(row["loss"]) for row in rows], first["history"]["loss"], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("library", "engine"), CASES)
+def test_what_worker_0_has_saved_is_loaded_in_one_process(
+    run: Any, fake_cluster: Any, keras_program: Any, library: str, engine: str
+) -> None:
+    (first, _), folder = run(library, engine)
+    (loaded,) = fake_cluster.run(
+        keras_program.load, library, str(folder), engine="none", num_workers=1
+    )
+    np.testing.assert_allclose(loaded["loss"], first["last_loss"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("library", "engine"), CASES)
+def test_a_backup_of_worker_0_is_where_all_workers_go_on(
+    fake_cluster: Any, keras_program: Any, tmp_path: Path, library: str, engine: str
+) -> None:
+    """Each worker has a folder of its own, as on hosts without a shared file system."""
+    arguments = [library, str(tmp_path)]
+    options = {"engine": engine, "num_workers": 2}
+    interrupted = fake_cluster.run(keras_program.train_until, *arguments, 2, **options)
+    assert [one["epochs"] for one in interrupted] == [2, 2]
+    first, second = fake_cluster.run(keras_program.train_until, *arguments, None, **options)
+    assert (first["epochs"], second["epochs"]) == (2, 2)  # Of 4.
+    (alone,) = fake_cluster.run(
+        keras_program.train_until,
+        library,
+        str(tmp_path / "alone"),
+        None,
+        engine="none",
+        num_workers=1,
+    )
+    assert first["weights"] == second["weights"]
+    np.testing.assert_allclose(first["sums"], alone["sums"], atol=1e-5)

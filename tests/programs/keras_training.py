@@ -1,0 +1,128 @@
+"""Programs with Keras' callbacks, for one process or several workers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+ROWS, BATCH, EPOCHS = 50, 12, 8
+
+
+class _InterruptionError(Exception):
+    """What ends a training in the middle."""
+
+
+def train_with_callbacks(library: str, folder: str) -> dict[str, Any]:
+    """Trains with the callbacks that write and decide, and returns what came of it."""
+    keras = import_library(library)
+    model, strategy = make_model(keras)
+    index = strategy.extended.collectives.worker_index
+    before = set(os.listdir(folder))
+    is_keras_3 = library == "keras"
+    saved = Path(folder, "best.keras" if is_keras_3 else "best.weights")
+    callbacks = keras.callbacks
+    history = model.fit(
+        data(),
+        epochs=EPOCHS,
+        verbose=0,
+        validation_data=data(),
+        callbacks=[
+            callbacks.ModelCheckpoint(
+                str(saved), save_best_only=True, save_weights_only=not is_keras_3
+            ),
+            callbacks.BackupAndRestore(str(Path(folder, "backup"))),
+            callbacks.CSVLogger(str(Path(folder, "log.csv"))),
+            callbacks.TensorBoard(str(Path(folder, "board"))),
+            callbacks.ReduceLROnPlateau(monitor="loss", patience=1, min_delta=0.02),
+            callbacks.EarlyStopping(monitor="val_loss", patience=1, min_delta=0.01),
+            callbacks.TerminateOnNaN(),
+        ],
+    )
+    last_loss = float(model.evaluate(data(), verbose=0)[0])
+    if index == 0:
+        model.save(str(Path(folder, "model.keras" if is_keras_3 else "model")))
+    return {
+        "epochs": len(history.epoch),
+        "rate": float(np.asarray(model.optimizer.learning_rate)),
+        "last_loss": last_loss,
+        "wrote": sorted(set(os.listdir(folder)) - before) if index == 0 else [],
+        **_described(model, history),
+    }
+
+
+def load(library: str, folder: str) -> dict[str, Any]:
+    """Loads a saved model without a strategy, and evaluates it."""
+    keras = import_library(library)
+    name = "model.keras" if library == "keras" else "model"
+    model = keras.models.load_model(str(Path(folder, name)))
+    return {"loss": float(model.evaluate(data(), verbose=0)[0])}
+
+
+def train_until(library: str, folder: str, last_epoch: int | None) -> dict[str, Any]:
+    """Trains 4 epochs with a backup; an error ends it after an epoch."""
+    keras = import_library(library)
+    model, strategy = make_model(keras, build=True)
+    own = Path(folder, f"worker_{strategy.extended.collectives.worker_index}")
+
+    class Interrupt(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        epochs = 0
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.epochs += 1
+            if epoch + 1 == last_epoch:
+                raise _InterruptionError
+
+    interrupt = Interrupt()
+    backup = keras.callbacks.BackupAndRestore(str(own / "backup"))
+    try:
+        history = model.fit(data(), epochs=4, verbose=0, callbacks=[backup, interrupt])
+    except _InterruptionError:
+        return {"epochs": interrupt.epochs}
+    return {"epochs": interrupt.epochs, **_described(model, history)}
+
+
+def import_library(library: str) -> ModuleType:
+    """Imports "keras" or "tf_keras", and sets its seeds."""
+    if library == "keras":
+        import keras
+    else:
+        import tf_keras as keras
+    keras.utils.set_random_seed(3)
+    return keras
+
+
+def data() -> Any:
+    """Returns a dataset of global batches, of which the last has two rows."""
+    import tensorflow as tf
+
+    rng = np.random.RandomState(0)
+    x = rng.rand(ROWS, 6).astype(np.float32)
+    y = (x.sum(1) > 3).astype(np.int64)
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+
+
+def make_model(keras: Any, *, build: bool = False) -> tuple[Any, Any]:
+    """Returns a compiled model, and the strategy in whose scope it is."""
+    from tfdist.strategies import strategy_for_run
+
+    strategy = strategy_for_run()
+    with strategy.scope():
+        layers = [keras.layers.Dense(8, activation="relu"), keras.layers.Dense(2)]
+        model = keras.Sequential([keras.Input([6]), *layers] if build else layers)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.5, momentum=0.9), loss, metrics=["accuracy"])
+    return model, strategy
+
+
+def _described(model: Any, history: Any) -> dict[str, Any]:
+    weights = [np.asarray(weight) for weight in model.get_weights()]
+    return {
+        "weights": hashlib.sha256(b"".join(w.tobytes() for w in weights)).hexdigest(),
+        "sums": [float(np.abs(w).sum()) for w in weights],
+        "history": {name: [float(v) for v in values] for name, values in history.history.items()},
+    }
