@@ -1,6 +1,7 @@
 """Running a training to its fault, and the table of what was seen."""
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -18,10 +19,11 @@ from forking_launcher import FORKING_LAUNCHER
 from tfdist.launch.machine.mpi import find_mpirun, mpirun_environment
 from tfdist.testing.run import wait_until
 
-TRAINING = Path(__file__).with_name("training.py")
+# What is trained: an Estimator's model, or a Keras model by `fit`.
+PROGRAMS = {name: Path(__file__).with_name(f"{name}.py") for name in ("training", "fit")}
 DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
 _SHOWN = ("--progress", "none", "--print-topology", "no")
-_ENVIRONMENT = {"COLUMNS": "100", "TF_USE_LEGACY_KERAS": "1"}
+_ENVIRONMENT = {"COLUMNS": "100", "TF_USE_LEGACY_KERAS": "1", "KERAS_BACKEND": "tensorflow"}
 _START, _END = "<!-- made by the tests -->\n", "<!-- end -->\n"
 
 
@@ -88,10 +90,11 @@ def run_to_fault(
         worker: int,
         options: tuple[str, ...] = (),
         to_launcher: int | None = None,
+        program: str = "training",
     ) -> Seen:
         model_dir, output = tmp_path / "model", tmp_path / "output"
         note = Path(f"{model_dir}.fault")
-        arguments = (str(model_dir), fault, moment, str(worker))
+        arguments = (str(PROGRAMS[program]), str(model_dir), fault, moment, str(worker))
         launched = ("run", *_SHOWN, "--engine", engine, "--num-instances", str(num_workers))
         words = [*launched, *options, "--", sys.executable]
         if engine == "mpirun":
@@ -99,7 +102,7 @@ def run_to_fault(
         elif engine == "horovod" or to_launcher is not None:
             start = _start([sys.executable, "-m", "tfdist", *words], arguments, output)
         else:
-            start = _fork(fake_cluster, [*words, str(TRAINING), *arguments])
+            start = _fork(fake_cluster, [*words, *arguments])
         with start as (launcher, read_output):
             started = wait_until(
                 lambda: _has_come(note, read_output, to_launcher) or launcher.poll() is not None,
@@ -114,7 +117,7 @@ def run_to_fault(
             assert all_end(*(one.pid for one in processes), limit_s=40), f"one runs: {processes}"
             ended_s = time.time() - float(note.read_text())
             text = read_output()
-        step = _last_step(model_dir)
+        step = _last_step(model_dir) if program == "training" else _last_epoch(model_dir)
         return Seen(exit_code=exit_code, output=text, ended_s=ended_s, last_step=step)
 
     return run
@@ -137,7 +140,7 @@ def _start(
         environment = mpirun_environment(command[0], environment)
     with output.open("wb") as file:
         launcher = subprocess.Popen(
-            [*command, str(TRAINING), *arguments],
+            [*command, *arguments],
             stdout=file,
             stderr=subprocess.STDOUT,
             env=environment,
@@ -173,6 +176,18 @@ def _last_step(model_dir: Path) -> int | None:
     reader = tf.train.load_checkpoint(path)
     values = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     return int(values["global_step"])
+
+
+def _last_epoch(backup: Path) -> int | None:
+    """Loads every value of a backup; returns the steps of the epochs that it has seen."""
+    import h5py
+    import numpy as np
+
+    if not backup.exists():
+        return None
+    with h5py.File(backup / "latest.weights.h5") as file:
+        file.visititems(lambda _, item: np.asarray(item) if hasattr(item, "dtype") else None)
+    return 10 * int(json.loads((backup / "training_metadata.json").read_text())["epoch"])
 
 
 @pytest.fixture(scope="session")

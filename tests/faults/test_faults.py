@@ -44,17 +44,32 @@ FAULTS: list[tuple[tuple[str, int, str, str, int], tuple[int, str, int | None]]]
     (("horovod", 3, "exit 3", "middle", 2), (3, "exit code 3", 30)),
 ]
 
+# The same of Keras' `fit`; the checkpoint is BackupAndRestore's.
+FAULTS_OF_FIT: list[tuple[tuple[str, int, str, str, int], tuple[int, str, int | None]]] = [
+    (("grpc", 2, "kill", "middle", 0), (137, "SIGKILL", 30)),
+    (("grpc", 2, "stop", "middle", 1), (124, "stopped (SIGSTOP)", 30)),
+    (("grpc", 2, "exit 0", "middle", 1), (1, "too early", 30)),
+    (("grpc", 3, "exception", "first step", 2), (1, "exit code 1", None)),
+    (("horovod", 2, "kill", "middle", 1), (137, "SIGKILL", 30)),
+    (("horovod", 2, "hang", "middle", 0), (124, "between two steps", 30)),
+]
+
 
 @pytest.mark.parametrize(
-    ("case", "expected"),
+    ("case", "expected", "program"),
     [
-        pytest.param(*one, id="-".join(map(str, one[0])), marks=needs_horovod)
-        if one[0][0] == "horovod"
-        else pytest.param(*one, id="-".join(map(str, one[0])))
-        for one in FAULTS
+        pytest.param(
+            *one,
+            program,
+            id="-".join([program, *map(str, one[0])]),
+            marks=needs_horovod if one[0][0] == "horovod" else (),
+        )
+        for program, faults in (("training", FAULTS), ("fit", FAULTS_OF_FIT))
+        for one in faults
     ],
 )
 def test_the_worker_that_failed_is_named_and_all_end_soon(
+    program: str,
     case: tuple[str, int, str, str, int],
     expected: tuple[int, str, int | None],
     run_to_fault: Callable[..., Any],
@@ -75,6 +90,7 @@ def test_the_worker_that_failed_is_named_and_all_end_soon(
         moment=moment,
         worker=worker,
         options=options,
+        program=program,
     )
     assert seen.blamed == f"worker {worker}", seen.output
     assert words in seen.how, seen.output
@@ -84,7 +100,7 @@ def test_the_worker_that_failed_is_named_and_all_end_soon(
     assert last_step is None or (seen.last_step or 0) >= last_step
     limit_s = within(RANK_LIMIT_S if engine == "horovod" else LIMIT_S)
     assert seen.ended_s < (STALL_S if is_stall else 0.0) + limit_s, seen.output
-    note(fault_table, case, seen)
+    note(fault_table, case, seen, program)
 
 
 @needs_horovod
@@ -114,11 +130,23 @@ def test_under_mpirun_the_rank_that_failed_is_named_and_all_end_soon(
     note(fault_table, case, seen)
 
 
-@pytest.mark.parametrize("engine", ["grpc", pytest.param("horovod", marks=needs_horovod)])
+@pytest.mark.parametrize(
+    ("engine", "program"),
+    [
+        ("grpc", "training"),
+        pytest.param("horovod", "training", marks=needs_horovod),
+        ("grpc", "fit"),
+        pytest.param("horovod", "fit", marks=needs_horovod),
+    ],
+)
 def test_a_launcher_that_is_asked_to_stop_has_the_workers_save(
-    engine: str, run_to_fault: Callable[..., Any], fault_table: list[tuple[str, ...]]
+    engine: str,
+    program: str,
+    run_to_fault: Callable[..., Any],
+    fault_table: list[tuple[str, ...]],
 ) -> None:
     seen = run_to_fault(
+        program=program,
         engine=engine,
         num_workers=2,
         fault="hold",
@@ -129,7 +157,7 @@ def test_a_launcher_that_is_asked_to_stop_has_the_workers_save(
     assert seen.exit_code == 143, seen.output
     assert seen.last_step is not None and seen.last_step > 20, seen.output
     assert seen.ended_s < LIMIT_S
-    note(fault_table, (engine, 2, "TERM", "middle", "launcher"), seen)
+    note(fault_table, (engine, 2, "TERM", "middle", "launcher"), seen, program)
 
 
 @pytest.mark.parametrize("engine", ["grpc", pytest.param("horovod", marks=needs_horovod)])
@@ -160,10 +188,12 @@ def test_a_port_that_was_taken_before_its_worker_could_is_replaced(
     note(fault_table, ("grpc", 2, "port taken", "start", 1), seen)
 
 
+@pytest.mark.parametrize("program", ["training", "fit"])
 def test_a_run_that_is_started_again_ends_at_the_asked_step(
-    run_to_fault: Callable[..., Any],
+    program: str, run_to_fault: Callable[..., Any]
 ) -> None:
     seen = run_to_fault(
+        program=program,
         engine="grpc",
         num_workers=2,
         fault="kill",
@@ -197,12 +227,14 @@ def test_a_run_whose_disk_is_full_is_not_started_again(
     note(fault_table, ("grpc", 2, "full disk", "saving", 0), seen)
 
 
-def note(table: list[tuple[str, ...]], case: tuple[Any, ...], seen: Any) -> None:
+def note(
+    table: list[tuple[str, ...]], case: tuple[Any, ...], seen: Any, program: str = "training"
+) -> None:
     engine, num_workers, fault, moment, who = case
     step = "none" if seen.last_step is None else f"step {seen.last_step}"
     table.append(
         (
-            engine,
+            engine if program == "training" else f"{engine}, `fit`",
             str(num_workers),
             fault,
             moment,

@@ -203,7 +203,8 @@ class _Logs:
             self._variables = [tf_variable(v) for v in variables]
             names = set(self._model.get_metrics_result())
             is_of_metrics = isinstance(logs, dict) and set(logs) == names
-            self._combined = tf.function(self._results if is_of_metrics else self._means)
+            combine = self._results if is_of_metrics else self._means
+            self._combined = tf.function(combine, autograph=False)
         combined, sums = self._combined(logs, tf.constant(wishes, tf.float32))
         return combined, sums.numpy().tolist() if wishes else []
 

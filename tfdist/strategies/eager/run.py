@@ -30,6 +30,7 @@ class _Watched:
 
     strategy: WorkerStrategy
     watch: PeerWatch
+    has_failed: bool = False
 
 
 _watched: _Watched | None = None
@@ -82,7 +83,8 @@ def training(calls: CallClock) -> Iterator[None]:
       calls: The times of its steps.
     """
     membership = None if _watched is None else _watched.watch.membership
-    if membership is not None:
+    if _watched is not None and membership is not None:
+        _watched.has_failed = False
         membership.calls = calls
         membership.set_failure("")
     try:
@@ -91,7 +93,8 @@ def training(calls: CallClock) -> Iterator[None]:
     except WorkerLostError:
         raise
     except BaseException as error:
-        if membership is not None:
+        if _watched is not None and membership is not None:
+            _watched.has_failed = True
             membership.set_failure(_describe(error))
         raise
     finally:
@@ -109,9 +112,12 @@ def _leave(watched: _Watched) -> None:
     error, watch = ending_error(), watched.watch
     membership = watch.membership
     assert membership is not None
-    if error is None:
+    if error is None and watched.has_failed:
+        watch.stop()  # It left `fit` by sys.exit: the others have lost it.
+    elif error is None:
         with in_phase("waiting"):
             watch.leave()
+    if error is None:
         return
     lost = translate(error, watched.strategy, membership)
     if lost is not None:
