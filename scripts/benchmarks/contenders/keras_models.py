@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 if importlib.util.find_spec("tf_keras"):  # not in TensorFlow 2.15, which has Keras 2 itself
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf
