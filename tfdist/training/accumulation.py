@@ -13,6 +13,9 @@ from tfdist.strategies.reductions.slices import on_values
 from tfdist.training.optimizer import OptimizerWrapper, Pairs, increment
 from tfdist.training.rule_optimizer import computed_in
 
+# Graph collection of the updates of accumulating optimizers: whether each counts the global step.
+_UPDATES = ("tfdist_accumulated_updates",)
+
 
 class GradientAccumulationOptimizer(OptimizerWrapper):
     """An optimizer that adds up the gradients of several session calls, and updates once.
@@ -24,8 +27,8 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         wrapped          -                           updates with the mean, slots become 0
         global_step      -                           + 1, if `apply_gradients` or `minimize` got it
 
-    So no reduction is inside a condition. A model with `host_call` reduces only once a step with
-    `DeviceConfig(gradient_accumulation=n)`.
+    So no reduction is inside a condition. It is for `train_op`. In `host_call` it is refused: with
+    `DeviceConfig(gradient_accumulation=n)` such a model reduces only once a step.
 
     The sums are float32 (float64 for float64), on the host, in the checkpoint: a training that is
     resumed between two updates goes on there. Of a sparse gradient, the wrapped optimizer gets the
@@ -58,6 +61,8 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
     def _update_and_count(self, reduced: Pairs, global_step: Any) -> Any:
         variables = [variable for _, variable in reduced]
         with tf.init_scope():
+            if not tf.executing_eagerly():
+                v1.add_to_collection(_UPDATES, global_step is not None)
             sums = [self._slot(variable, "accumulated", variable.shape) for variable in variables]
             rows = [
                 self._slot(variable, "accumulated_rows", variable.shape[:1])
@@ -105,6 +110,15 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
 
     def variables(self) -> list[Any]:
         return [*v1.train.Optimizer.variables(self), *super().variables()]
+
+
+def accumulated_updates() -> list[bool]:
+    """Returns, for each update of an accumulating optimizer in a graph, if it counts the steps.
+
+    The graph is the current one; inside a loop or a branch, the one around it.
+    """
+    with tf.init_scope():
+        return [] if tf.executing_eagerly() else list(v1.get_collection(_UPDATES))
 
 
 def _add(gradient: Any, total: Any, touched: Any) -> Any:
