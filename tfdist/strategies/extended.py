@@ -39,6 +39,7 @@ from tfdist.strategies.reductions.slices import Value
 from tfdist.strategies.reductions.tied_tables import reduce_in_parts
 from tfdist.strategies.reductions.weights import ReplicaWeights
 from tfdist.strategies.values import sync_on_read
+from tfdist.strategies.values.aggregated import aggregate_assignments
 from tfdist.strategies.values.sync_on_read import Aggregation, SyncOnReadVariable
 
 # The name scope of `WorkerExtended.gather_rows`.
@@ -153,9 +154,15 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             if self._num_replicas_in_sync > 1:
                 variable.read_over_all = lambda: self.read_var(variable)
             return variable
-        return self.placement.create_variable(
+        is_shared = self.placement.num_replicas > 1
+        if is_shared and kwargs.get("aggregation") not in (None, Aggregation.NONE):
+            kwargs["use_resource"] = True  # Ops assign to variables of TensorFlow 1, not methods.
+        variable = self.placement.create_variable(
             next_creator, inside_loop=self._is_inside_loop, **kwargs
         )
+        if is_shared:
+            aggregate_assignments(variable, self.replica_in_worker)
+        return variable
 
     def _from_worker_0(self, initial_value: Any, dtype: Any, name: str) -> tuple[Any, Any]:
         """Returns this worker's initial value of a variable, and worker 0's, on the host.
