@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -13,8 +14,21 @@ from tfdist.strategies.reductions.slices import on_values
 from tfdist.training.optimizer import OptimizerWrapper, Pairs, increment
 from tfdist.training.rule_optimizer import computed_in
 
-# Graph collection of the updates of accumulating optimizers: whether each counts the global step.
+# Graph collection of `AccumulatedUpdate`s. Only keys that are strings are exported with a graph.
 _UPDATES = ("tfdist_accumulated_updates",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccumulatedUpdate:
+    """An update of an accumulating optimizer in a graph, for the Estimator.
+
+    Attributes:
+      counts_steps: Whether it increments the global step.
+      number: int64 scalar variable: the micro-batches added up since the last update.
+    """
+
+    counts_steps: bool
+    number: tf.Variable
 
 
 class GradientAccumulationOptimizer(OptimizerWrapper):
@@ -61,8 +75,6 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
     def _update_and_count(self, reduced: Pairs, global_step: Any) -> Any:
         variables = [variable for _, variable in reduced]
         with tf.init_scope():
-            if not tf.executing_eagerly():
-                v1.add_to_collection(_UPDATES, global_step is not None)
             sums = [self._slot(variable, "accumulated", variable.shape) for variable in variables]
             rows = [
                 self._slot(variable, "accumulated_rows", variable.shape[:1])
@@ -73,6 +85,9 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
             number = self._create_non_slot_variable(
                 tf.constant(0, tf.int64), "accumulated_micro_batches", variables[0]
             )
+            if not tf.executing_eagerly():
+                own = AccumulatedUpdate(counts_steps=global_step is not None, number=number)
+                v1.add_to_collection(_UPDATES, own)
         added = [
             _add(gradient, total, touched)
             for (gradient, _), total, touched in zip(reduced, sums, rows, strict=True)
@@ -112,10 +127,10 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         return [*v1.train.Optimizer.variables(self), *super().variables()]
 
 
-def accumulated_updates() -> list[bool]:
-    """Returns, for each update of an accumulating optimizer in a graph, if it counts the steps.
+def accumulated_updates() -> list[AccumulatedUpdate]:
+    """Returns the updates of accumulating optimizers in the current graph.
 
-    The graph is the current one; inside a loop or a branch, the one around it.
+    Inside a loop or a branch it is the graph around it.
     """
     with tf.init_scope():
         return [] if tf.executing_eagerly() else list(v1.get_collection(_UPDATES))

@@ -425,7 +425,7 @@ def _on_host(tensor: Any) -> Any:
 def _count(spec: EstimatorSpec, global_step: tf.Variable, ops: list[Any]) -> tf.Operation:
     """Increments the global step after the ops, unless the model does so itself."""
     if not counting.is_incremented(global_step.graph, global_step):
-        if False in accumulated_updates():
+        if not all(update.counts_steps for update in accumulated_updates()):
             v1.logging.warning(
                 "The global step counts micro-batches, since GradientAccumulationOptimizer was not "
                 "given it. Write minimize(loss, global_step=tf.compat.v1.train.get_global_step())."
