@@ -25,7 +25,7 @@ from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.slices import scaled, values_of
 from tfdist.training.half_precision import in_float32
 from tfdist.training.name_patterns import name_of
-from tfdist.training.optimizer import OptimizerWrapper, Pairs
+from tfdist.training.optimizer import OptimizerWrapper, Pairs, if_counted
 from tfdist.training.scale_rules import (
     FiniteRule,
     FixedScale,
@@ -233,8 +233,12 @@ class LossScaleOptimizer(OptimizerWrapper):
             "skipped_steps": tf.where(is_finite, skipped, skipped + 1),
             "skipped_in_a_row": tf.where(is_finite, np.int64(0), new_in_a_row),
         }
-        with tf.control_dependencies([is_done, *new.values()]):  # All reads come first.
+
+        def assign() -> tf.Operation:
             return tf.group(*(v1.assign(variables[name], one) for name, one in new.items()))
+
+        with tf.control_dependencies([is_done, *new.values()]):  # All reads come first.
+            return if_counted(assign)
 
     def _scale(self, variables: Mapping[str, Any]) -> tf.Tensor:
         state = {name: variables[name].read_value() for name in self._rule.first_state()}

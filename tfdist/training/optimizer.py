@@ -143,7 +143,6 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
         known = inspect.signature(apply).parameters
         given = {key: _REDUCED[key] for key in _REDUCED if key in known}
         count = _num_reductions()
-        if_counted = getattr(tf.distribute.get_strategy().extended, "if_counted", _always)
         op = if_counted(lambda: apply(reduced, **given))
         if _num_reductions() > count:
             raise ValueError(
@@ -250,8 +249,10 @@ def increment(global_step: Any, after: Any) -> Any:
         return v1.assign_add(global_step, 1).op
 
 
-def _always(update: Callable[[], Any]) -> Any:
-    return update()
+def if_counted(update: Callable[[], Any]) -> Any:
+    """Returns what `update` returns; its ops do not run in a step whose loss weights are all 0."""
+    decide = getattr(tf.distribute.get_strategy().extended, "if_counted", None)
+    return update() if decide is None else decide(update)
 
 
 def _num_reductions() -> int:

@@ -11,7 +11,14 @@ import tensorflow.compat.v1 as v1
 from small_training import train
 
 import tfdist.estimator as tfe
-from tfdist.training import LAMB, SGD, ClippedOptimizer, GradientAccumulationOptimizer
+from tfdist.training import (
+    LAMB,
+    SGD,
+    ClippedOptimizer,
+    GradientAccumulationOptimizer,
+    LossScaleOptimizer,
+)
+from tfdist.training.optimizer import loss_to_differentiate
 
 Make = Callable[..., Any]
 
@@ -62,6 +69,7 @@ OPTIMIZERS = {
     "adam": lambda: v1.train.AdamOptimizer(0.1),
     "keras": lambda: tf.keras.optimizers.legacy.SGD(0.1, momentum=0.9),
     "clipped": lambda: ClippedOptimizer(LAMB(0.1), 1.0),
+    "scaled": lambda: LossScaleOptimizer(SGD(0.1), dynamic_growth_steps=3),
 }
 
 
@@ -84,7 +92,7 @@ def _train_weighted(
         loss = tf.reduce_sum(error * labels) / total
         chosen = OPTIMIZERS[optimizer]()
         whole = loss / tf.distribute.get_strategy().num_replicas_in_sync
-        gradient = tf.gradients(whole, [weight])
+        gradient = tf.gradients(loss_to_differentiate(chosen, whole), [weight])
 
         def update(on_host: Any) -> Any:
             return chosen.apply_gradients([(on_host, weight)])
