@@ -168,7 +168,7 @@ class LossScaleOptimizer(OptimizerWrapper):
           gradients: Tensors, `tf.IndexedSlices` or None.
         """
         self._has_unscaled = True
-        inverse = 1.0 / self.loss_scale
+        inverse = _inverse(self.loss_scale)
         return [
             None if gradient is None else scaled(in_float32(gradient), inverse)
             for gradient in gradients
@@ -216,8 +216,7 @@ class LossScaleOptimizer(OptimizerWrapper):
         def update() -> tf.Tensor:
             if self._has_unscaled:
                 return _after(self.apply_reduced(reduced))
-            # Exact for powers of two, and quicker than a division.
-            inverse = 1.0 / scale
+            inverse = _inverse(scale)  # Exact for powers of two, and quicker than a division.
             return _after(self.apply_reduced([(scaled(g, inverse), v) for g, v in reduced]))
 
         def skip() -> tf.Tensor:
@@ -361,6 +360,11 @@ def _global_step() -> tf.Tensor:
     """Returns the number of steps before this one, an int64 scalar; 0 without a global step."""
     step = v1.train.get_global_step()
     return tf.constant(0, tf.int64) if step is None else tf.cast(step.read_value(), tf.int64)
+
+
+def _inverse(scale: tf.Tensor) -> tf.Tensor:
+    """Returns 1 / scale in float64, for gradients in float64; a scalar."""
+    return 1.0 / tf.cast(scale, tf.float64)
 
 
 def _is_finite(tensor: tf.Tensor) -> tf.Tensor:

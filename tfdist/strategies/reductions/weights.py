@@ -39,7 +39,9 @@ class ReplicaWeights:
         self._own = own
         with tf.device(HOST):
             self._is_any = total > 0  # bool []
-            self._scale = tf.math.divide_no_nan(float(num_replicas), total)  # []
+            # In float64 for gradients in float64; [].
+            count = tf.constant(num_replicas, tf.float64)
+            self._scale = tf.math.divide_no_nan(count, tf.cast(total, tf.float64))
 
     def reduce(
         self,
