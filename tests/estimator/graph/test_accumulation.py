@@ -267,6 +267,12 @@ def test_another_reduction_is_refused() -> None:
         tfe.DeviceConfig(accumulation_reduction="max")  # type: ignore[arg-type]
 
 
+def test_a_loss_weight_with_sums_is_refused_as_in_pipelines(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"gradient_accumulation": 2, "accumulation_reduction": "sum"}
+    with pytest.raises(ValueError, match='Set accumulation_reduction="mean", or leave loss_weight'):
+        _train_weighted(tmp_path, X, COUNTS, rows=4, **settings)
+
+
 @pytest.mark.parametrize("iterations", [1, 2])
 @pytest.mark.parametrize(
     ("way", "message"),

@@ -242,6 +242,12 @@ def _check_accumulated(
             "with tfdist.training.GradientAccumulationOptimizer(optimizer, num_mini_batches="
             f"{accumulation.count})."
         )
+    if spec.loss_weight is not None and accumulation.reduction == "sum":
+        raise ValueError(
+            'accumulation_reduction="sum" adds up the gradients of micro-batches, and loss_weight '
+            'makes their mean by weight. Set accumulation_reduction="mean", or leave loss_weight '
+            "out."
+        )
     if counting.is_incremented(global_step.graph, global_step):
         raise ValueError(_COUNTED_TWICE)
 
