@@ -62,7 +62,7 @@ class EstimatorSpec(_SpecFields):
       host_call: A pair (function, list of tensors), for TRAIN. The tensors, usually gradients, are
         computed on the device. Each is copied to the host as soon as it exists.
         `function(*tensors)` builds ops on the host and returns an op or tensor, which every step
-        runs. `optimizer.apply_gradients` in it reduces over the workers. The Estimator then
+        runs; the list may be empty. `optimizer.apply_gradients` in it reduces over the workers. The Estimator then
         increments the global step itself.
       eval_metrics: A pair (function, list or dict of tensors), for EVAL. The tensors are copied to
         the host. There the function gets them as positional or keyword arguments, and returns a
@@ -155,7 +155,7 @@ def _check_function_and_tensors(value: object, name: str, containers: tuple[Any,
         raise TypeError(
             f"second element of {name} must be a {kind}, got a {type(arguments).__name__}. {mend}"
         )
-    if not arguments:
+    if not arguments and name != "host_call":  # The function of a host_call may need none.
         raise ValueError(f"second element of {name} has no tensors. {mend}")
     named = arguments.items() if isinstance(arguments, dict) else enumerate(arguments)
     for key, argument in named:

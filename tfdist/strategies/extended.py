@@ -22,7 +22,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.process import endings
-from tfdist.strategies.placement import HOST, Placement
+from tfdist.strategies.placement import HOST, Placement, lift_initial_value
 from tfdist.strategies.private_tensorflow import (
     PerReplica,
     ValueContext,
@@ -132,6 +132,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             self._sends_each_initial_value = True
 
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        kwargs = lift_initial_value(kwargs)
         # The global step starts at 0 on every worker, and worker 0's hooks read its initial value
         # in a session call that the other workers do not make.
         is_sent_later = not self._sends_each_initial_value and _is_global(kwargs)
