@@ -62,8 +62,8 @@ class EstimatorSpec(_SpecFields):
       host_call: A pair (function, list of tensors), for TRAIN. The tensors, usually gradients, are
         computed on the device. Each is copied to the host as soon as it exists.
         `function(*tensors)` builds ops on the host and returns an op or tensor, which every step
-        runs; the list may be empty. `optimizer.apply_gradients` in it reduces over the workers. The Estimator then
-        increments the global step itself.
+        runs. `optimizer.apply_gradients` in it reduces over the workers. The Estimator then
+        increments the global step itself. The list may be empty.
       eval_metrics: A pair (function, list or dict of tensors), for EVAL. The tensors are copied to
         the host. There the function gets them as positional or keyword arguments, and returns a
         dict as in `eval_metric_ops`. Give only one of the two.
