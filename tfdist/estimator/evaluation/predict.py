@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.estimator.arguments import InputFn
 from tfdist.estimator.checkpoints.damage import damage_named
 from tfdist.estimator.checkpoints.fit import checked
+from tfdist.estimator.evaluation.initial_weights import seeded_graph
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.graph.replicas import num_local_replicas
@@ -33,6 +34,7 @@ def predict(
     hooks: Sequence[v1.train.SessionRunHook],
     checkpoint_path: str | None,
     yield_single_examples: bool,
+    is_untrained: bool,
     warm_start: Callable[[], None],
     create_global_step: Callable[[tf.Graph], tf.Variable],
     num_predictions: int | None,
@@ -46,8 +48,10 @@ def predict(
     generators can be read alternately.
     """
     graph = tf.Graph()
-    with graph.as_default():
-        v1.set_random_seed(config.tf_random_seed)
+    with (
+        graph.as_default(),
+        seeded_graph(config.tf_random_seed, is_untrained=is_untrained),
+    ):
         placement = place(config.device.device)
         create_global_step(graph)
         result = call_input_fn(
