@@ -217,7 +217,14 @@ def _stop_if(
             v1.logging.info("%s", reason)
         return reason is not None
 
-    return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
+    hook = make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
+    hook.reads_evaluations = True
+    return hook
+
+
+def reads_evaluations(hook: v1.train.SessionRunHook) -> bool:
+    """Returns whether a hook stops the training by what evaluations have found."""
+    return isinstance(hook, _StopOnRequest) and hook.reads_evaluations
 
 
 # Hooks.
@@ -231,7 +238,12 @@ class _StopOnRequest(v1.train.SessionRunHook):  # type: ignore[misc]
       timer: Decides after which steps to call it.
       checkpoint_dir: The folder that training resumes from; None leaves out tf.estimator's
         variable.
+
+    Attributes:
+      reads_evaluations: Whether the function looks at the results of evaluations.
     """
+
+    reads_evaluations = False
 
     def __init__(
         self,
