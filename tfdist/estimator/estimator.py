@@ -501,6 +501,11 @@ class Estimator:
             )
         if not isinstance(spec, EstimatorSpec):
             raise ValueError(f"model_fn should return an EstimatorSpec, got {spec!r}.")
+        if spec.mode not in (None, mode):
+            raise ValueError(
+                f"model_fn returned an EstimatorSpec of mode {spec.mode!r} when it was called with "
+                f"mode {mode!r}. Write EstimatorSpec(mode, ...) with the mode that it gets."
+            )
         if spec.mode is None:
             return EstimatorSpec(**{**spec._asdict(), "mode": mode})
         return spec

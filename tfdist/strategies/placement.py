@@ -18,6 +18,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
+from tfdist.cluster.arguments import check_flag
 from tfdist.cluster.environment import find_launched_replicas, read_num_threads
 from tfdist.cluster.tasks import checked_count
 from tfdist.process.endings import OneLineError, print_to_stderr
@@ -204,6 +205,7 @@ def place(
       ValueError: If num_replicas is not an integer of at least 1.
     """
     check_num_replicas(num_replicas)
+    check_flag("variables_on_host", variables_on_host)
     gpus = tf.config.list_physical_devices("GPU")
     kind, index = _split(
         device if device is not None else ("/device:GPU:0" if gpus else "/device:CPU:1")

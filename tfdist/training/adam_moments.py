@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST
-from tfdist.training.checks import check_number
+from tfdist.training.checks import check_flag, check_number
 from tfdist.training.name_patterns import NamePatterns, name_of
 from tfdist.training.rule_optimizer import RuleOptimizer, computed_in
 
@@ -74,7 +74,7 @@ class AdamMoments(RuleOptimizer):
             check_number("beta_2", beta_2, below=1),
         )
         self._epsilon = check_number("epsilon", epsilon)
-        self._bias_correction = bool(bias_correction)
+        self._bias_correction = check_flag("bias_correction", bias_correction)
 
     def _direction(
         self, gradient: tf.Tensor, slots: Sequence[tf.Tensor]

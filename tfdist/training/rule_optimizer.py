@@ -20,7 +20,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST
-from tfdist.training.checks import check_rate
+from tfdist.training.checks import check_flag, check_rate
 from tfdist.training.half_precision import in_float32, is_half
 from tfdist.training.name_patterns import NamePatterns, name_of
 from tfdist.training.schedules import rate_in_float64
@@ -60,7 +60,7 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
         self._learning_rate = check_rate(learning_rate)
         self._given_patterns = patterns
         self._rate: Any = None
-        self._stochastic_rounding = bool(stochastic_rounding)
+        self._stochastic_rounding = check_flag("stochastic_rounding", stochastic_rounding)
 
     def apply_gradients(
         self,
