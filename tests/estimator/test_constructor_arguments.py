@@ -19,16 +19,27 @@ def _input_fn() -> None:
     """Is never called."""
 
 
+def _model_fn(features: Any, mode: str, params: Any) -> None:
+    """Is never called."""
+
+
 def _sgd() -> Any:
     return training.SGD(0.1)
 
 
+ESTIMATOR = tfe.Estimator(_model_fn, params={})
+OF_METRIC = {"estimator": ESTIMATOR, "metric_name": "loss"}
 # Each constructor, and the arguments that it needs.
 CONSTRUCTORS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (tfe.RunConfig, {}),
     (tfe.DeviceConfig, {}),
     (tfe.TrainSpec, {"input_fn": _input_fn}),
     (tfe.EvalSpec, {"input_fn": _input_fn}),
+    (tfe.Estimator, {"model_fn": _model_fn}),
+    (tfe.experimental.InMemoryEvaluatorHook, {"estimator": ESTIMATOR, "input_fn": _input_fn}),
+    (tfe.experimental.stop_if_higher_hook, {**OF_METRIC, "threshold": 1.0}),
+    (tfe.experimental.stop_if_no_decrease_hook, {**OF_METRIC, "max_steps_without_decrease": 9}),
+    (tfe.ProfilerHook, {"save_steps": 5}),
     (tfe.LatestExporter, {"name": "a", "serving_input_receiver_fn": _input_fn}),
     (tfe.FinalExporter, {"name": "a", "serving_input_receiver_fn": _input_fn}),
     (tfe.BestExporter, {"serving_input_receiver_fn": _input_fn}),
@@ -38,6 +49,7 @@ CONSTRUCTORS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (monitoring.MemoryHook, {}),
     (monitoring.ProgressBarHook, {}),
     (monitoring.PrometheusHook, {"port": 0}),
+    (monitoring.StepProfileHook, {"directory": "profile"}),
     (monitoring.ThroughputHook, {}),
     (training.SGD, {}),
     (training.AdamW, {}),
@@ -52,7 +64,7 @@ CONSTRUCTORS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (schedules.warmup, {"rate_or_schedule": 0.1, "steps": 9}),
 ]
 # Their values may be negative.
-SIGNED = ("tf_random_seed", "experimental_max_worker_delay_secs")
+SIGNED = ("tf_random_seed", "experimental_max_worker_delay_secs", "threshold")
 
 
 def _wrong_values(name: str, annotation: str) -> list[Any]:

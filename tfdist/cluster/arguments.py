@@ -28,6 +28,12 @@ def check_flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def check_whole(name: str, value: Any, *, least: int = 1) -> None:
+    """Checks that a value is a whole number of at least `least`."""
+    if not is_whole(value) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+
+
 def check_number(
     name: str,
     value: Any,
