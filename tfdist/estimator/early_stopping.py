@@ -233,11 +233,6 @@ def _stop_if(
     return hook
 
 
-def reads_evaluations(hook: v1.train.SessionRunHook) -> bool:
-    """Returns whether a hook stops the training by what evaluations have found."""
-    return isinstance(hook, _StopOnRequest) and hook.reads_evaluations
-
-
 # Hooks.
 
 

@@ -13,7 +13,6 @@ from tfdist.cluster.instance_variables import is_evaluator_launched
 from tfdist.cluster.tasks import TaskType, listed
 from tfdist.estimator.arguments import check_multiple, whole_steps
 from tfdist.estimator.checkpoints.training_end import TrainingEnd, remove_end, write_end
-from tfdist.estimator.early_stopping import reads_evaluations
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluation.exporters import BestExporter
 from tfdist.estimator.evaluator import EvaluateAfterSave, Evaluator, evaluate_continuously
@@ -161,7 +160,8 @@ def _results(evaluator: Evaluator) -> Results:
 
 def _warn_of_missed_evaluations(train_spec: TrainSpec, eval_spec: EvalSpec) -> None:
     """Warns where a hook or an exporter compares evaluations, and there will be only one."""
-    hooks = [hook for hook in train_spec.hooks if reads_evaluations(hook)]
+    # The hooks of `early_stopping` have the attribute.
+    hooks = [hook for hook in train_spec.hooks if getattr(hook, "reads_evaluations", False)]
     exporters = [one for one in eval_spec.exporters if isinstance(one, BestExporter)]
     users = ["early stopping"] * bool(hooks) + ["BestExporter"] * bool(exporters)
     if users:
