@@ -162,7 +162,11 @@ class Settings:
     attention_probs_dropout_prob: float = option(0.0, dropout, "dropout of attention weights")
 
     # Optimizer.
-    optimizer: str = option("AdamW", one_of("AdamW", "LAMB", "LAMBNoBiasCorrection"), "optimizer")
+    optimizer: str = option(
+        "AdamW",
+        one_of("AdamW", "AdamWNoBiasCorrection", "LAMB", "LAMBNoBiasCorrection"),
+        "optimizer; Google's BERT has AdamWNoBiasCorrection",
+    )
     learning_rate: float = option(0.001, rate, "learning rate, the highest one of a schedule")
     lr_schedule: str = option("constant", one_of("constant", "linear"), "learning rate's schedule")
     lr_warmup: float = option(0.0, share, "share of the steps in which the learning rate rises")

@@ -252,15 +252,19 @@ def make_optimizer(settings: Settings) -> Any:
     rate = learning_rate(settings)
     biases = ["bias$", "beta$"]
     no_decay = [*biases, "gamma$"]
-    if settings.optimizer == "AdamW":
+    corrects_bias = not settings.optimizer.endswith("NoBiasCorrection")
+    if settings.optimizer.startswith("AdamW"):
         optimizer: Any = training.AdamW(
-            rate, weight_decay=settings.weight_decay, exclude_from_weight_decay=no_decay
+            rate,
+            weight_decay=settings.weight_decay,
+            bias_correction=corrects_bias,
+            exclude_from_weight_decay=no_decay,
         )
     else:
         optimizer = training.LAMB(
             rate,
             weight_decay=settings.weight_decay,
-            bias_correction=settings.optimizer == "LAMB",
+            bias_correction=corrects_bias,
             exclude_from_weight_decay=no_decay,
             exclude_from_layer_adaptation=biases,
         )
@@ -275,7 +279,8 @@ def make_optimizer(settings: Settings) -> Any:
 
 def learning_rate(settings: Settings) -> Callable[..., Any]:
     """Returns the schedule: up to the learning rate, then constant, or linearly down to 0."""
-    warm_up = int(settings.lr_warmup * settings.num_updates)
+    share = settings.lr_warmup * settings.num_updates
+    warm_up = max(1, int(share)) if share else 0  # The first update of a warm-up has rate 0.
     after: Any = settings.learning_rate
     if settings.lr_schedule == "linear" and settings.num_updates > warm_up:
         after = training.linear_decay(after, settings.num_updates, first_step=warm_up)

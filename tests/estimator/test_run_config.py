@@ -137,7 +137,9 @@ def test_replace_takes_the_constructors_names_only(name: str) -> None:
 
 
 def test_replace_checks_as_the_constructor_does() -> None:
-    with pytest.raises(ValueError, match="save_summary_steps should be >= 0, got -1"):
+    with pytest.raises(
+        ValueError, match="save_summary_steps should be >= 0 and a whole number, got -1"
+    ):
         RunConfig().replace(save_summary_steps=-1)
     with pytest.raises(ValueError, match="model_dir should be non-empty"):
         RunConfig().replace(model_dir="")

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -11,6 +13,7 @@ import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
 from tfdist.estimator import EvalSpec, TrainSpec, train_and_evaluate
+from tfdist.estimator.checkpoints.training_end import remove_end, write_end
 
 Make = Callable[..., Any]
 
@@ -319,9 +322,9 @@ def test_an_evaluator_waits_for_checkpoints(
 
     def train_instead_of_sleeping(secs: float) -> None:
         slept.append(secs)
-        if len(slept) == 2 or len(slept) == 3:
+        if len(slept) in (9, 24):  # After 7 seconds, and 7 and 37.
             monkeypatch.delenv("TF_CONFIG")
-            make_estimator().train(numbers(), max_steps=2 * len(slept) - 2)
+            make_estimator().train(numbers(), max_steps=2 if len(slept) == 9 else 4)
             monkeypatch.setenv("TF_CONFIG", '{"task": {"type": "evaluator", "index": 0}}')
 
     monkeypatch.setattr("time.sleep", train_instead_of_sleeping)
@@ -331,9 +334,9 @@ def test_an_evaluator_waits_for_checkpoints(
         EvalSpec(numbers(), steps=1, start_delay_secs=7, throttle_secs=30),
     )
     assert _evaluated_steps(logged) == [2, 4]
-    assert slept[0] == 7
-    assert len(slept) == 3  # Unlike tf.estimator, not after the last evaluation.
-    assert all(20 < secs <= 30 for secs in slept[1:])
+    assert slept[:4] == [2, 2, 2, 1]
+    # Unlike tf.estimator, not after the last evaluation.
+    assert 40 < sum(slept[4:]) <= 2 * 30
     assert any(line.startswith("Estimator is not trained yet") for line in logged)
 
 
@@ -402,7 +405,7 @@ def test_an_evaluator_calls_evaluate_with_the_spec(fake: Make, clock: Times) -> 
         checkpoint_path="model/model.ckpt-9",
         hooks=(hook,),
     )
-    assert clock.slept == [120, 560]
+    assert sum(clock.slept) == 120 + 560
     assert [call["is_the_final_export"] for call in exporter.calls] == [False, True]
     estimator.train.assert_not_called()
 
@@ -416,7 +419,7 @@ def test_an_evaluator_does_not_evaluate_a_checkpoint_twice_and_says_so_every_10_
     train_and_evaluate(estimator, TRAIN, spec)
     called = [call.kwargs["checkpoint_path"] for call in estimator.evaluate.call_args_list]
     assert called == ["a", "b"]
-    assert clock.slept == [301] * 4
+    assert sum(clock.slept) == 4 * 301
     warnings = [line for line in logged if line.startswith("No new checkpoint ready for eval")]
     assert len(warnings) == 2  # Of three: at 301, 602 and 903 seconds.
 
@@ -428,7 +431,74 @@ def test_an_evaluator_that_never_waits_is_warned(
     spec = EvalSpec(_input_fn, start_delay_secs=0, throttle_secs=0)
     train_and_evaluate(estimator, TRAIN, spec)
     phrase = "EvalSpec.throttle_secs is set as 0"
-    assert sum(line.startswith(phrase) for line in logged) == 2
+    assert sum(line.startswith(phrase) for line in logged) == 1
+
+
+@pytest.mark.parametrize("throttle_secs", [0, 600])
+def test_an_evaluator_ends_after_the_last_checkpoint_of_a_training_that_ended_early(
+    fake: Make, clock: Times, tmp_path: Path, throttle_secs: int
+) -> None:
+    estimator = fake(EVALUATOR, ["a", "b"], [_result(1), _result(2)])
+    estimator.model_dir = str(tmp_path)
+    (tmp_path / "training.ended").write_text("of an earlier training")
+    removed = iter([True, False])
+    slept = clock.sleep
+
+    def sleep(secs: float) -> None:
+        slept(secs)
+        if next(removed, False):  # The chief begins.
+            remove_end(str(tmp_path))
+        elif len(clock.slept) == 3:
+            write_end(str(tmp_path))
+
+    clock.sleep = sleep  # type: ignore[method-assign]
+    estimator.latest_checkpoint.side_effect = lambda: "a" if len(clock.slept) < 3 else "b"
+    spec = EvalSpec(_input_fn, start_delay_secs=0, throttle_secs=throttle_secs)
+    metrics, _ = train_and_evaluate(estimator, TRAIN, spec)
+    assert metrics == _result(2)
+    assert sum(clock.slept) < 10
+
+
+def test_an_evaluator_that_starts_after_the_training_waits_for_another_and_then_ends(
+    fake: Make, clock: Times, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimator = fake(EVALUATOR, None, [_result(2)])
+    estimator.model_dir = str(tmp_path)
+    estimator.latest_checkpoint.side_effect = lambda: "a"
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("socket.gethostname", lambda: "another machine")
+        write_end(str(tmp_path))
+    times = SimpleNamespace(monotonic=clock.time)
+    monkeypatch.setattr("tfdist.estimator.checkpoints.training_end.time", times)
+    spec = EvalSpec(_input_fn, start_delay_secs=0, throttle_secs=60)
+    metrics, _ = train_and_evaluate(estimator, TRAIN, spec)
+    assert metrics == _result(2)
+    assert 600 <= sum(clock.slept) < 700
+
+
+def test_an_evaluator_that_starts_while_a_short_training_ends_does_not_wait(
+    fake: Make, clock: Times, tmp_path: Path
+) -> None:
+    estimator = fake(EVALUATOR, ["a"], [_result(2)])
+    estimator.model_dir = str(tmp_path)
+    write_end(str(tmp_path))  # By a process of this machine, after this one was started.
+    spec = EvalSpec(_input_fn, start_delay_secs=120, throttle_secs=60)
+    assert train_and_evaluate(estimator, TRAIN, spec)[0] == _result(2)
+    assert clock.slept == []
+
+
+@pytest.mark.parametrize("error", [None, v1.train.NanLossDuringTrainingError, KeyError])
+def test_a_chief_notes_the_end_of_its_training(fake: Make, tmp_path: Path, error: Any) -> None:
+    estimator = fake(_task({"chief": ["a:1"], "evaluator": ["b:1"]}, "chief"))
+    estimator.model_dir = str(tmp_path)
+    estimator.train.side_effect = error
+    write_end(str(tmp_path))
+    before = (tmp_path / "training.ended").read_text()
+    with pytest.raises(error) if error else nullcontext():
+        train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))
+    note = tmp_path / "training.ended"
+    assert note.exists() == (error is not KeyError)  # It may be started again.
+    assert error is KeyError or note.read_text() != before
 
 
 @pytest.mark.parametrize(

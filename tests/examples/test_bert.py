@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 from bert_program import (
     LENGTH,
     ONE_LAYER,
@@ -197,3 +198,32 @@ def test_each_small_preset_trains_two_steps(preset: str) -> None:
     assert run.code == 0
     first, second = (step["mlm_loss"] for step in run.steps)
     assert second < first
+
+
+@pytest.mark.parametrize("corrects", [True, False])
+@pytest.mark.parametrize("kind", ["AdamW", "LAMB"])
+def test_an_optimizer_may_leave_out_the_correction_of_the_bias(kind: str, corrects: bool) -> None:
+    """Of one gradient of ones Adam's direction is 1; without the correction it is 3.2."""
+    name = kind if corrects else f"{kind}NoBiasCorrection"
+    with bert_modules():
+        options = ["--optimizer", name, "--learning-rate", "0.5"]
+        settings = load("arguments").parse([*TINY, *options])[0]
+        optimizer = load("pretraining").make_optimizer(settings)
+        with tf.Graph().as_default(), v1.Session() as session:
+            v1.train.create_global_step()
+            bias = v1.get_variable("bias", initializer=tf.zeros([3]))
+            update = optimizer.apply_gradients([(tf.ones([3]), bias)])
+            session.run(v1.global_variables_initializer())
+            session.run(update)
+            expected = -0.5 * (1.0 if corrects else 0.1 / np.sqrt(0.001))
+            np.testing.assert_allclose(session.run(bias), [expected] * 3, rtol=1e-3)
+
+
+def test_the_first_update_of_a_warm_up_has_rate_0_in_a_short_run_too() -> None:
+    with bert_modules():
+        options = ["--lr-schedule", "linear", "--lr-warmup", "0.28", "--learning-rate", "0.006"]
+        for steps, expected in (("1", 0.0), ("20", 0.0)):
+            settings = load("arguments").parse([*TINY, *options, "--training-steps", steps])[0]
+            assert float(load("pretraining").learning_rate(settings)(0)) == expected
+        settings = load("arguments").parse([*TINY, "--lr-warmup", "0"])[0]
+        assert float(load("pretraining").learning_rate(settings)(0)) > 0

@@ -27,13 +27,16 @@ LEFT_OUT = r"^(scripts/setup|scripts/test)[.]sh.*|^pip install .*|^tfdist horovo
 # The MNIST program as far as it is without training, which tests/examples/test_mnist.py has.
 MNIST = """
 import runpy
+import sys
 from tfdist.cluster.instances import find_instance
 
 program = runpy.run_path({program!r})
 arguments = program["parse_arguments"]()
 program["check_environment"](arguments.strategy)
 found = find_instance()
-print("worker", found.index, "of", found.num_instances, "in", arguments.model_dir)
+line = f"worker {{found.index}} of {{found.num_instances}} in {{arguments.model_dir}}"
+# In one piece: without a buffer, `print` lets another rank write between its pieces.
+sys.stdout.write(line + "\\n")
 """
 
 

@@ -147,6 +147,7 @@ def test_without_groups_the_batch_norms_are_the_stock_ones() -> None:
 def test_one_line_names_the_options_without_effect(logged: list[str]) -> None:
     options = config.IPUConfig()
     options.auto_select_ipus = 2
+    assert options.num_ipus == 2
     options.floating_point_behaviour.nanoo = True
     options.norms.use_stable_statistics = True
     options.compilation_options = {"target.workerStackSizeInBytes": "4096"}

@@ -147,5 +147,5 @@ def test_other_workers_write_into_folders_of_their_own(monkeypatch: pytest.Monke
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="every_n_steps must be an integer of at least 1, got 0"):
         ThroughputHook(every_n_steps=0)
-    with pytest.raises(ValueError, match="global_batch must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="global_batch must be an integer of at least 1, got 0"):
         ThroughputHook(global_batch=0)

@@ -1,6 +1,7 @@
 """The part of each task of a cluster in train_and_evaluate."""
 
 import json
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -49,21 +50,23 @@ PROGRAM = textwrap.dedent(
     strategy = MultiWorkerStrategy()
     config = tfe.RunConfig(train_distribute=strategy, save_checkpoints_steps=10)
     estimator = tfe.Estimator(model_fn, sys.argv[1], config)
-    metrics, _ = tfe.train_and_evaluate(
+    stop = tfe.experimental.stop_if_lower_hook(estimator, "loss", -1.0)
+    results = tfe.train_and_evaluate(
         estimator,
-        tfe.TrainSpec(input_fn, max_steps=30),
+        tfe.TrainSpec(input_fn, max_steps=30, hooks=[stop]),
         tfe.EvalSpec(
             input_fn,
             steps=None,
             exporters=[
                 tfe.LatestExporter("latest", receiver_fn, exports_to_keep=1),
                 tfe.FinalExporter("final", receiver_fn),
+                tfe.BestExporter("best", receiver_fn),
             ],
             start_delay_secs=0,
             throttle_secs=0,
         ),
     )
-    print("metrics", metrics, flush=True)
+    print("metrics", *results, flush=True)
     """
 )
 
@@ -92,7 +95,11 @@ def test_without_an_evaluator_worker_0_evaluates_once_and_the_others_wait_for_it
     assert "Waiting for worker 0's evaluation" in workers[1].stderr
     for index, worker in enumerate(workers):
         assert f"input {index}" in worker.stdout
-        assert "'global_step'" in worker.stdout
+        assert "'global_step': np.int64(30)" in worker.stdout
+    metrics = [re.findall("^metrics .*$", worker.stdout, re.MULTILINE) for worker in workers]
+    assert len(metrics[0]) == 1 and metrics[0] == metrics[1]  # Types and paths as well.
+    assert workers[0].stderr.count("early stopping and BestExporter will see no evaluation") == 1
+    assert "will see no evaluation" not in workers[1].stderr
     for exporter in ("latest", "final"):
         assert _exported(program, exporter) == ["saved_model.pb", "variables"]
 

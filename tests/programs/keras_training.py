@@ -14,7 +14,7 @@ ROWS, BATCH, EPOCHS = 50, 12, 8
 
 
 class _InterruptionError(Exception):
-    """What ends a training in the middle."""
+    """An error that ends a training in the middle."""
 
 
 def train_with_callbacks(library: str, folder: str) -> dict[str, Any]:

@@ -86,6 +86,18 @@ def test_the_histogram_rule_counts_saturated_values(accumulates: bool) -> None:
     assert scales == expected
 
 
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_in_a_session_the_histogram_rule_halves_the_scale_of_bad_steps(bad: float) -> None:
+    """A session rewrites comparisons, which functions that run eagerly keep."""
+    optimizer = LossScaleOptimizer(
+        SGD(1.0), rule="histogram", initial_scale=1024, dynamic_growth_steps=1
+    )
+    steps = _steps(optimizer, [[1.0, 2.0], [bad, 1.0], [bad, bad], [1.0, bad], [1.0, 2.0]])
+    scales = [float(values["loss_scale/scale"]) for values in steps]
+    assert scales == [2048, 1024, 512, 256, 512]
+    assert steps[-1]["loss_scale/skipped_steps"] == 3
+
+
 def _inner(kind: str) -> Any:
     return {
         "v1": lambda: v1.train.AdamOptimizer(0.5),

@@ -78,7 +78,9 @@ def train(arguments: argparse.Namespace, strategy: tf.compat.v1.distribute.Strat
     tfe.Estimator(model_fn, arguments.model_dir, config).train(
         input_fn, hooks=[Watch()], max_steps=arguments.num_steps
     )
-    print(f"worker {index} of {workers} on {os.uname().nodename} is done", flush=True)
+    # In one piece: without a buffer, `print` lets another rank write before the end of the line.
+    sys.stdout.write(f"worker {index} of {workers} on {os.uname().nodename} is done\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.arguments import is_number
+
 # Returns a dataset, or tensors of one batch: features, or features and labels.
 InputFn = Callable[..., Any]
 
@@ -24,9 +26,14 @@ def whole_steps(name: str, value: float | None) -> int | None:
     Raises:
       ValueError: If it is not above 0.
     """
-    if value is not None and value <= 0:
-        raise ValueError(f"Must specify {name} > 0, given: {value}.")
+    check_steps(name, value)
     return None if value is None or value == math.inf else math.ceil(value)
+
+
+def check_steps(name: str, value: Any) -> None:
+    """Raises a ValueError unless a number of steps is None or a number above 0."""
+    if value is not None and not (is_number(value) and value > 0):
+        raise ValueError(f"Must specify {name} > 0, given: {value!r}.")
 
 
 def check_multiple(steps: int | None, loops: int) -> None:

@@ -12,6 +12,7 @@ that was stopped early; here it is False from the first step on.
 
 from __future__ import annotations
 
+import math
 import operator
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
+from tfdist.cluster.arguments import check_number, check_whole
 from tfdist.estimator.checkpoints import listing
 from tfdist.estimator.checkpoints.recovery import newest_whole
 from tfdist.estimator.estimator import Estimator
@@ -70,6 +72,10 @@ def make_early_stopping_hook(
             "Only one of `run_every_secs` and `run_every_steps` must be set. Give "
             "run_every_secs=None to count steps."
         )
+    if run_every_secs is not None:
+        check_number("run_every_secs", run_every_secs)
+    if run_every_steps is not None:
+        check_whole("run_every_steps", run_every_steps)
     if not callable(should_stop_fn):
         raise TypeError(f"`should_stop_fn` must be callable, got {should_stop_fn!r}.")
     timer = v1.train.SecondOrStepTimer(every_secs=run_every_secs, every_steps=run_every_steps)
@@ -168,6 +174,8 @@ _Decision = Callable[[_Metrics], str | None]
 
 
 def _crossing(name: str, threshold: float, is_beyond: Any, words: str) -> _Decision:
+    check_number("threshold", threshold, least=-math.inf)
+
     def decide(metrics: _Metrics) -> str | None:
         for step, values in metrics.items():
             if is_beyond(values[name], threshold):
@@ -181,6 +189,8 @@ def _crossing(name: str, threshold: float, is_beyond: Any, words: str) -> _Decis
 
 
 def _stalling(name: str, max_steps: int, is_better: Any, word: str) -> _Decision:
+    check_whole(f"max_steps_without_{word}", max_steps, least=0)
+
     def decide(metrics: _Metrics) -> str | None:
         best: tuple[int, float] | None = None
         for step, values in metrics.items():
@@ -204,6 +214,7 @@ def _stop_if(
     run_every_secs: float | None,
     run_every_steps: int | None,
 ) -> v1.train.SessionRunHook:
+    check_whole("min_steps", min_steps, least=0)
     folder = estimator.eval_dir() if eval_dir is None else eval_dir
     # Another worker's model_dir may contain event files of an earlier run.
     is_chief = estimator.config.is_chief
@@ -217,7 +228,9 @@ def _stop_if(
             v1.logging.info("%s", reason)
         return reason is not None
 
-    return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
+    hook = make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
+    hook.reads_evaluations = True
+    return hook
 
 
 # Hooks.
@@ -231,7 +244,12 @@ class _StopOnRequest(v1.train.SessionRunHook):  # type: ignore[misc]
       timer: Decides after which steps to call it.
       checkpoint_dir: The folder that training resumes from; None leaves out tf.estimator's
         variable.
+
+    Attributes:
+      reads_evaluations: Whether the function looks at the results of evaluations.
     """
+
+    reads_evaluations = False
 
     def __init__(
         self,

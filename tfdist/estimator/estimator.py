@@ -264,8 +264,7 @@ class Estimator:
         params = self._params_in(ModeKeys.EVAL, input_fn)
         path = checkpoint_path or newest_whole(self.model_dir)
         if path is None:
-            v1.logging.info("Could not find trained model in model_dir: %s, running "
-                            "initialization to evaluate.", self.model_dir)  # fmt: skip
+            self._warn_of_no_checkpoint("evaluate")
         return run_evaluation(
             self._build_evaluation(input_fn, params, has_checkpoint=path is not None),
             master=self._config.evaluation_master,
@@ -301,8 +300,7 @@ class Estimator:
         checked = checked_hooks(hooks, _HOOKS_RULE)
         path = checkpoint_path or newest_whole(self.model_dir)
         if path is None:
-            v1.logging.info("Could not find trained model in model_dir: %s, running "
-                            "initialization to predict.", self.model_dir)  # fmt: skip
+            self._warn_of_no_checkpoint("predict")
         yield from predict.predict(
             model_fn=self._in_mode(ModeKeys.PREDICT),
             input_fn=input_fn,
@@ -314,6 +312,7 @@ class Estimator:
             hooks=checked,
             checkpoint_path=path,
             yield_single_examples=yield_single_examples,
+            is_untrained=path is None,
             warm_start=self._warm_start_unless(path is not None),
         )
 
@@ -434,8 +433,14 @@ class Estimator:
             input_fn=input_fn,
             params=params,
             config=self._config,
+            is_untrained=not has_checkpoint,
             warm_start=self._warm_start_unless(has_checkpoint),
         )
+
+    def _warn_of_no_checkpoint(self, work: str) -> None:
+        log = v1.logging.warning if self._warm_start is None else v1.logging.info
+        log("Could not find trained model in model_dir: %s, running initialization to %s. Check "
+            "the path, or train first.", self.model_dir, work)  # fmt: skip
 
     def _config_of_session(self) -> RunConfig:
         """Returns the config for training, with the session target of the strategy."""
@@ -496,6 +501,11 @@ class Estimator:
             )
         if not isinstance(spec, EstimatorSpec):
             raise ValueError(f"model_fn should return an EstimatorSpec, got {spec!r}.")
+        if spec.mode not in (None, mode):
+            raise ValueError(
+                f"model_fn returned an EstimatorSpec of mode {spec.mode!r} when it was called with "
+                f"mode {mode!r}. Write EstimatorSpec(mode, ...) with the mode that it gets."
+            )
         if spec.mode is None:
             return EstimatorSpec(**{**spec._asdict(), "mode": mode})
         return spec

@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.estimator.arguments import whole_steps
 from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
 from tfdist.estimator.checkpoints.recovery import newest_whole
+from tfdist.estimator.checkpoints.training_end import TrainingEnd
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.train_spec import EvalSpec
 from tfdist.process.progress_file import find_progress_file
@@ -20,6 +21,7 @@ from tfdist.strategies import stop_signals
 
 _WARN_EVERY_S = 600
 _SHORTEST_WAIT_S = 0.2
+_LOOK_EVERY_S = 2.0  # for the end of the training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,16 +162,26 @@ class EvaluateAfterSave(v1.train.CheckpointSaverListener):  # type: ignore[misc]
             )
 
 
-def evaluate_continuously(evaluator: Evaluator, max_steps: float | None) -> None:
-    """Evaluates each new checkpoint until one has reached max_steps; without it, runs forever."""
+def evaluate_continuously(
+    evaluator: Evaluator, max_steps: float | None, training_end: TrainingEnd
+) -> None:
+    """Evaluates each new checkpoint until one has reached max_steps, or the training has ended.
+
+    Args:
+      evaluator: The evaluator.
+      max_steps: The global step at which training ends; None if it is not known.
+      training_end: The note of the chief. After it the newest checkpoint is the last one.
+    """
     spec, file = evaluator.eval_spec, find_progress_file()
     if file is not None:
         file.write(total_steps=whole_steps("max_steps", max_steps) or -1)
     if spec.start_delay_secs:
         v1.logging.info("Waiting %f secs before starting eval.", spec.start_delay_secs)
-        time.sleep(spec.start_delay_secs)
+        _sleep(spec.start_delay_secs, training_end)
+    has_warned = False
     while True:
         started = time.time()
+        has_ended = training_end.has_come()  # Before the look for the newest checkpoint.
         evaluation = evaluator.evaluate()
         if evaluation is not None and file is not None:
             metrics = evaluation.metrics
@@ -181,20 +193,29 @@ def evaluate_continuously(evaluator: Evaluator, max_steps: float | None) -> None
                 max_steps,
             )
             return
-        _wait_for_the_next_round(spec.throttle_secs, started, evaluation is not None)
+        if has_ended:
+            v1.logging.info("Exiting evaluation: the training has ended, and its last checkpoint "
+                            "is evaluated.")  # fmt: skip
+            return
+        left = spec.throttle_secs - (time.time() - started)
+        if left > 0:
+            v1.logging.info("Waiting %f secs before starting next eval run.", left)
+            _sleep(left, training_end)
+        elif spec.throttle_secs == 0 and evaluation is None:
+            if not has_warned:
+                v1.logging.warning(
+                    "EvalSpec.throttle_secs is set as 0. This might overload the job before "
+                    "finding (next) new checkpoint. Please consider to increase it."
+                )
+            has_warned = True
+            time.sleep(_SHORTEST_WAIT_S)  # Without a pause the loop would keep a core busy.
 
 
-def _wait_for_the_next_round(throttle_secs: float, started: float, has_evaluated: bool) -> None:
-    left = throttle_secs - (time.time() - started)
-    if left > 0:
-        v1.logging.info("Waiting %f secs before starting next eval run.", left)
-        time.sleep(left)
-    elif throttle_secs == 0 and not has_evaluated:
-        v1.logging.warning(
-            "EvalSpec.throttle_secs is set as 0. This might overload the job before finding (next) "
-            "new checkpoint. Please consider to increase it."
-        )
-        time.sleep(_SHORTEST_WAIT_S)  # Without a pause the loop would keep a core busy.
+def _sleep(seconds: float, training_end: TrainingEnd) -> None:
+    """Waits so long, or until the training has ended."""
+    while seconds > 0 and not training_end.has_come():
+        time.sleep(min(seconds, _LOOK_EVERY_S))
+        seconds -= _LOOK_EVERY_S
 
 
 def _check_metrics(metrics: object) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.arguments import check_flag, check_number, check_whole
 from tfdist.estimator.graph.step import RUN_WITH_EACH_STEP
 from tfdist.estimator.run_config import is_own
 from tfdist.strategies.placement import HOST
@@ -59,6 +60,12 @@ class ProfilerHook(v1.train.ProfilerHook):  # type: ignore[misc]
         show_dataflow: bool = True,
         show_memory: bool = False,
     ) -> None:
+        if save_steps is not None:
+            check_whole("save_steps", save_steps)
+        if save_secs is not None:
+            check_number("save_secs", save_secs)
+        check_flag("show_dataflow", show_dataflow)
+        check_flag("show_memory", show_memory)
         with tf.Graph().as_default():
             super().__init__(save_steps, save_secs, output_dir, show_dataflow, show_memory)
 

@@ -9,7 +9,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
-from tfdist.estimator.arguments import InputFn
+from tfdist.cluster.arguments import is_whole
+from tfdist.estimator.arguments import InputFn, check_steps
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluation.evaluate import Evaluation, run_evaluation
 from tfdist.estimator.spec import ModeKeys, checked_hooks
@@ -52,8 +53,9 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
         name: str | None = None,
         every_n_iter: int = 100,
     ) -> None:
-        if every_n_iter is None or every_n_iter <= 0:
+        if not is_whole(every_n_iter) or every_n_iter <= 0:
             raise ValueError(f"invalid every_n_iter={every_n_iter}. It must be at least 1.")
+        check_steps("steps", steps)
         config = estimator.config
         has_other_workers = config.num_worker_replicas > 1 and config.train_distribute is None
         if config.num_ps_replicas > 0 or has_other_workers:

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeGuard
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.arguments import check_flag
 from tfdist.cluster.environment import REPLACE
 from tfdist.cluster.tasks import TaskType as TaskType
 from tfdist.cluster.tasks import checked_count
@@ -93,6 +94,11 @@ class DeviceConfig:
             raise ValueError(
                 f'accumulation_reduction must be "mean" or "sum", got '
                 f"{self.accumulation_reduction!r}."
+            )
+        check_flag("variables_on_host", self.variables_on_host)
+        if self.device is not None and not isinstance(self.device, str):
+            raise ValueError(
+                f"device must be a name such as '/device:GPU:0', or None, got {self.device!r}."
             )
         precision = find_precision(self.precision)
         object.__setattr__(self, "precision", precision.name)

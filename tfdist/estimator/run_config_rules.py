@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.arguments import is_number, is_whole
 from tfdist.cluster.environment import REPLACE, replaces_parameter_servers
 from tfdist.cluster.tf_config import TfConfig
 from tfdist.estimator.arguments import argument_names
@@ -18,7 +20,10 @@ from tfdist.training.precision import Precision
 
 def decide_model_dir(model_dir: str | os.PathLike[str] | None, tf_config: TfConfig) -> str | None:
     """Returns the argument's model_dir, else TF_CONFIG's; ValueError if they contradict."""
-    given = None if model_dir is None else os.fsdecode(model_dir)
+    try:
+        given = None if model_dir is None else os.fsdecode(model_dir)
+    except TypeError:
+        raise ValueError(f"model_dir must be a path, got {model_dir!r}.") from None
     from_tf_config = tf_config.model_dir
     if given == "":
         raise ValueError("model_dir should be non-empty. Leave it out for a temporary folder.")
@@ -136,31 +141,46 @@ def check_setting(name: str, value: object) -> None:
         raise ValueError(f"{name} {allowed}, got {value!r}.")
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _takes_op(function: object) -> bool:
     return callable(function) and set(argument_names(function)) == {"op"}
 
 
+def _is_integer(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
 def _at_least_0(value: Any) -> bool:
-    return bool(value >= 0)
+    return is_number(value) and bool(value >= 0)
 
 
 def _above_0(value: Any) -> bool:
-    return bool(value > 0)
+    return is_number(value) and bool(value > 0)
 
+
+def _is_count(value: Any) -> bool:
+    return is_whole(value) and bool(value >= 0)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_COUNT = "should be >= 0 and a whole number"
+_NUMBER = "should be > 0 and a number"
 
 _Rule = tuple[Callable[[Any], bool], str]
 _RULES: dict[str, _Rule] = {
-    "save_summary_steps": (_at_least_0, "should be >= 0"),
-    "save_checkpoints_steps": (_at_least_0, "should be >= 0"),
-    "save_checkpoints_secs": (_at_least_0, "should be >= 0"),
-    "keep_checkpoint_max": (_at_least_0, "should be >= 0"),
-    "keep_checkpoint_every_n_hours": (_above_0, "should be > 0"),
-    "log_step_count_steps": (_above_0, "should be > 0"),
-    "session_creation_timeout_secs": (_above_0, "should be > 0"),
+    "save_summary_steps": (_is_count, _COUNT),
+    "save_checkpoints_steps": (_is_count, _COUNT),
+    "save_checkpoints_secs": (_at_least_0, "should be >= 0 and a number"),
+    "keep_checkpoint_max": (lambda value: _is_integer(value) and value >= 0, _COUNT),
+    "keep_checkpoint_every_n_hours": (_above_0, _NUMBER),
+    "log_step_count_steps": (
+        lambda value: is_whole(value) and value > 0,
+        "should be > 0 and a whole number",
+    ),
+    "session_creation_timeout_secs": (_above_0, _NUMBER),
+    "checkpoint_save_graph_def": (_is_flag, "should be True or False"),
     "session_config": (
         lambda value: isinstance(value, v1.ConfigProto),
         "must be instance of ConfigProto",

@@ -63,14 +63,14 @@ class EstimatorSpec(_SpecFields):
         computed on the device. Each is copied to the host as soon as it exists.
         `function(*tensors)` builds ops on the host and returns an op or tensor, which every step
         runs. `optimizer.apply_gradients` in it reduces over the workers. The Estimator then
-        increments the global step itself.
+        increments the global step itself. The list may be empty.
       eval_metrics: A pair (function, list or dict of tensors), for EVAL. The tensors are copied to
         the host. There the function gets them as positional or keyword arguments, and returns a
         dict as in `eval_metric_ops`. Give only one of the two.
       loss_weight: How much `loss` is a mean over, such as the number of masked tokens: a scalar
         tensor, not negative, for TRAIN with `host_call`. Micro-batches, replicas and workers count
         by their weight, in the gradients and in the reported loss. Where all weights of a step are
-        0, the weights and slots stay as they are.
+        0, the weights and slots stay as they are. Needs `accumulation_reduction="mean"`.
       training_metrics: Dict of name to scalar tensor, each a mean over the batch, for TRAIN. Of
         each step the mean over micro-batches, replicas and workers, by `loss_weight` as the loss,
         is a summary and a tensor of that name, for hooks such as a `LoggingTensorHook`.
@@ -155,7 +155,7 @@ def _check_function_and_tensors(value: object, name: str, containers: tuple[Any,
         raise TypeError(
             f"second element of {name} must be a {kind}, got a {type(arguments).__name__}. {mend}"
         )
-    if not arguments:
+    if not arguments and name != "host_call":  # The function of a host_call may need none.
         raise ValueError(f"second element of {name} has no tensors. {mend}")
     named = arguments.items() if isinstance(arguments, dict) else enumerate(arguments)
     for key, argument in named:

@@ -6,12 +6,15 @@ import json
 import os
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.instance_variables import is_evaluator_launched
-from tfdist.cluster.tasks import TaskType
+from tfdist.cluster.tasks import TaskType, listed
 from tfdist.estimator.arguments import check_multiple, whole_steps
+from tfdist.estimator.checkpoints.training_end import TrainingEnd, remove_end, write_end
 from tfdist.estimator.estimator import Estimator
+from tfdist.estimator.evaluation.exporters import BestExporter
 from tfdist.estimator.evaluator import EvaluateAfterSave, Evaluator, evaluate_continuously
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.task_role import refuse_parameter_servers
@@ -32,12 +35,13 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
 
     A process alone alternates training and evaluation. Each checkpoint is evaluated, at most every
     `throttle_secs`; the last one is always evaluated. In a cluster all workers train together. A
-    task of type evaluator evaluates each new checkpoint until the last one. A master evaluates
+    task of type evaluator evaluates each new checkpoint until the last one, which worker 0 notes in
+    model_dir if the training ends before max_steps. A master evaluates
     after its checkpoints. Without either, worker 0 evaluates once at the end while the others wait.
 
     Returns:
       (metrics of the last evaluation, the exporters' results); (None, None) if there was nothing to
-      train. Without an evaluator task every worker gets worker 0's metrics.
+      train. Without an evaluator task every worker gets worker 0's.
 
     Raises:
       TypeError: If an argument has a wrong type.
@@ -90,6 +94,7 @@ def _train_together(estimator: Estimator, train_spec: TrainSpec, eval_spec: Eval
             v1.logging.info(
                 "No evaluator task is listed: worker 0 evaluates once, after the last step."
             )
+            _warn_of_missed_evaluations(train_spec, eval_spec)
         _train(estimator, train_spec)
     return _share_metrics(estimator, evaluator)
 
@@ -97,44 +102,54 @@ def _train_together(estimator: Estimator, train_spec: TrainSpec, eval_spec: Eval
 def _train(
     estimator: Estimator, train_spec: TrainSpec, *own_listeners: v1.train.CheckpointSaverListener
 ) -> None:
-    """Trains. Only the chief, which saves checkpoints, has listeners."""
+    """Trains. Only the chief, which saves checkpoints, has listeners.
+
+    Where there may be an evaluator, the chief notes the end for it. A NaN loss is an end as well.
+    """
+    config = estimator.config
     listeners = [*train_spec.saving_listeners, *own_listeners]
-    estimator.train(
-        input_fn=train_spec.input_fn,
-        max_steps=train_spec.max_steps,
-        hooks=list(train_spec.hooks),
-        saving_listeners=listeners if estimator.config.is_chief else None,
-    )
+    notes_end = config.is_chief and (bool(config.cluster_spec) or _has_evaluator(config))
+    if notes_end:
+        remove_end(estimator.model_dir)
+    try:
+        estimator.train(
+            input_fn=train_spec.input_fn,
+            max_steps=train_spec.max_steps,
+            hooks=list(train_spec.hooks),
+            saving_listeners=listeners if config.is_chief else None,
+        )
+    except v1.train.NanLossDuringTrainingError:
+        if notes_end:
+            write_end(estimator.model_dir)
+        raise
+    if notes_end:
+        write_end(estimator.model_dir)
 
 
 def _share_metrics(estimator: Estimator, evaluator: Evaluator) -> Results:
-    """Returns worker 0's metrics on every worker.
+    """Returns worker 0's metrics and exports on every worker.
 
     Worker 0 evaluates the newest checkpoint if that has not been done. The other workers wait.
     """
-    strategy = estimator.config.train_distribute
+    config = estimator.config
+    strategy = config.train_distribute
     share = TextExchange(strategy)
     text = ""
     with listening(), lost_workers_named(strategy):
-        if estimator.config.is_chief:
+        if config.is_chief:
             evaluator.evaluate()
-            text = _to_json(_results(evaluator)[0])
+            text = _to_json(_results(evaluator))
         else:
             v1.logging.info("Waiting for worker 0's evaluation.")
-        shared = json.loads(share(text)[0])
-    metrics, exports = _results(evaluator)
-    return (metrics or shared), exports
+        shared = _from_json(share(text)[0])
+    return _results(evaluator) if config.is_chief else shared
 
 
 def _evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> Results:
-    if train_spec.max_steps is None:
-        v1.logging.warning(
-            "TrainSpec has no max_steps: the evaluator cannot know the last checkpoint and waits "
-            "for new ones until it is stopped."
-        )
+    training_end = TrainingEnd(estimator.model_dir)  # First: the chief may begin any time.
     evaluator = Evaluator(estimator, eval_spec, train_spec.max_steps)
     with listening(), in_phase("waiting"):
-        evaluate_continuously(evaluator, train_spec.max_steps)
+        evaluate_continuously(evaluator, train_spec.max_steps, training_end)
     return _results(evaluator)
 
 
@@ -143,13 +158,45 @@ def _results(evaluator: Evaluator) -> Results:
     return (None, None) if last is None else (last.metrics, last.exports)
 
 
-def _to_json(metrics: dict[str, Any] | None) -> str:
-    def plain(value: object) -> Any:
-        if hasattr(value, "tolist"):
-            return value.tolist()
-        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+def _warn_of_missed_evaluations(train_spec: TrainSpec, eval_spec: EvalSpec) -> None:
+    """Warns where a hook or an exporter compares evaluations, and there will be only one."""
+    # The hooks of `early_stopping` have the attribute.
+    hooks = [hook for hook in train_spec.hooks if getattr(hook, "reads_evaluations", False)]
+    exporters = [one for one in eval_spec.exporters if isinstance(one, BestExporter)]
+    users = ["early stopping"] * bool(hooks) + ["BestExporter"] * bool(exporters)
+    if users:
+        v1.logging.warning(
+            "%s will see no evaluation before the training ends, since several workers train and "
+            "no evaluator does. Start one: tfdist run --evaluator, or a task of type evaluator.",
+            listed(users),
+        )
 
-    return json.dumps(metrics, default=plain)
+
+_ARRAY, _BYTES = "tfdist array", "tfdist bytes"
+
+
+def _to_json(results: Results) -> str:
+    """Returns worker 0's results as text that keeps their types."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf":
+            return {_ARRAY: value.dtype.name, "values": value.tolist()}
+        if isinstance(value, bytes):
+            return {_BYTES: value.decode("latin-1")}
+        return value.tolist() if hasattr(value, "tolist") else str(value)
+
+    return json.dumps(results, default=plain)
+
+
+def _from_json(text: str) -> Results:
+    def typed(value: dict[str, Any]) -> Any:
+        if _ARRAY in value:
+            array = np.asarray(value["values"], value[_ARRAY])
+            return array if array.ndim else array[()]
+        return value[_BYTES].encode("latin-1") if _BYTES in value else value
+
+    metrics, exports = json.loads(text, object_hook=typed)
+    return metrics, exports
 
 
 def _has_evaluator(config: RunConfig) -> bool:

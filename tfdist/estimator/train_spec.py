@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.arguments import InputFn
+from tfdist.cluster.arguments import is_number
+from tfdist.estimator.arguments import InputFn, check_steps
 from tfdist.estimator.spec import checked_hooks
 
 _HOOKS_RULE = "All hooks must be `SessionRunHook` instances"
@@ -40,9 +41,11 @@ class TrainSpec(_TrainFields):
         saving_listeners: Iterable[v1.train.CheckpointSaverListener] | None = None,
     ) -> TrainSpec:
         _check_input_fn(input_fn)
-        if max_steps is not None and max_steps <= 0:
-            raise ValueError(f"Must specify max_steps > 0, given: {max_steps}.")
-        listeners = tuple(saving_listeners or ())
+        check_steps("max_steps", max_steps)
+        try:
+            listeners = tuple(saving_listeners or ())
+        except TypeError:
+            listeners = (saving_listeners,)
         for listener in listeners:
             if not isinstance(listener, v1.train.CheckpointSaverListener):
                 raise TypeError(
@@ -90,8 +93,7 @@ class EvalSpec(_EvalFields):
         throttle_secs: float = 600,
     ) -> EvalSpec:
         _check_input_fn(input_fn)
-        if steps is not None and steps <= 0:
-            raise ValueError(f"Must specify steps > 0, given: {steps}.")
+        check_steps("steps", steps)
         if name is not None and not isinstance(name, str):
             raise TypeError(f"`name` must be string, given: {name!r}.")
         hooks = checked_hooks(hooks, _HOOKS_RULE)
@@ -100,8 +102,8 @@ class EvalSpec(_EvalFields):
             ("start_delay_secs", start_delay_secs),
             ("throttle_secs", throttle_secs),
         ):
-            if secs < 0:
-                raise ValueError(f"Must specify {delay} >= 0, given: {secs}.")
+            if not is_number(secs) or secs < 0:
+                raise ValueError(f"Must specify {delay} >= 0, given: {secs!r}.")
         return super().__new__(
             cls, input_fn, steps, name, hooks, exporters, start_delay_secs, throttle_secs
         )

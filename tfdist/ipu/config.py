@@ -214,6 +214,11 @@ class IPUConfig(_Group):
             **{name: _UnusedGroup(name) for name in _UNUSED_GROUPS},
         )
 
+    @property
+    def num_ipus(self) -> int:
+        """The number of devices, which `auto_select_ipus` sets."""
+        return self.auto_select_ipus
+
     def configure_ipu_system(self) -> None:
         """Makes these the options of this process, and logs what has no effect in one line."""
         global _configured

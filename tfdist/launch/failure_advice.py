@@ -40,6 +40,11 @@ _CODES = {
 }
 # Patterns in the output of programs, with the advice for each. The first match is used.
 _SIGNS = (
+    (
+        r"NanLossDuringTrainingError|GradientsNotFiniteError|loss of worker .* became NaN",
+        "The loss became NaN: lower the learning rate or warm it up, clip the gradients "
+        "(ClippedOptimizer), and in half precision scale the loss (LossScaleOptimizer).",
+    ),
     (r"No space left on device|Disk quota exceeded", _SPACE),
     (
         r"MemoryError|Cannot allocate memory|std::bad_alloc|OOM when allocating"

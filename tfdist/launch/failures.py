@@ -72,6 +72,8 @@ class Failure:
       log_path: The file with its whole output.
       detail: Further details as text: "made no step for 60 s, process state: stopped
         (SIGSTOP)", "does not answer since 12:04:31".
+      exception: The line that names the Python exception that ended it; "" without one.
+      has_trained: Whether the run has completed a step; None if not known.
     """
 
     name: str
@@ -86,6 +88,31 @@ class Failure:
     log_tail: Sequence[str]
     log_path: Path
     detail: str = ""
+    exception: str = ""
+    has_trained: bool | None = None
+
+
+def why_permanent(failure: Failure, earlier: Failure | None) -> str:
+    """Returns why another start would fail in the same way; "" if it may help.
+
+    Args:
+      failure: The failure of the last start.
+      earlier: That of the start before; None at the first.
+    """
+    if failure.kind != "exited" or failure.code in (LOST_WORKER, PORT_TAKEN):
+        return ""
+    if failure.exception and failure.has_trained is False:
+        return "the program ended with an exception before the first step, and would again"
+    if earlier is None or (failure.step is None and not failure.exception):
+        return ""
+    if _facts(failure) != _facts(earlier):
+        return ""
+    where = "" if failure.step is None else f" at step {failure.step}"
+    return f"it failed twice in the same way{where}, and would again"
+
+
+def _facts(failure: Failure) -> tuple[object, ...]:
+    return failure.kind, failure.code, failure.step, failure.exception
 
 
 def signal_name(number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -70,6 +71,13 @@ class WorkerState:
     def step(self) -> int | None:
         """The number of weight updates that are done; None if not known."""
         return self.progress.step if self.progress is not None and self.progress.step >= 0 else None
+
+    @property
+    def has_trained(self) -> bool | None:
+        """True once the run has completed a step; None if its program does not report any."""
+        if self.progress is None or not self.plan.replicas:  # The evaluator makes no steps.
+            return None
+        return self.progress.step > 0 or not math.isnan(self.progress.loss)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, TextIO
 
+from tfdist.cluster.tasks import checked_count
 from tfdist.monitoring.scalars import Chosen, ScalarsHook, load_package, own_worker_index
 from tfdist.process.endings import is_launched
 
@@ -35,6 +36,8 @@ class ProgressBarHook(ScalarsHook):
     ) -> None:
         super().__init__(scalars, every_n_steps)
         self._tqdm = load_package("ProgressBarHook", "tqdm", "tfdist[progress]")
+        if max_steps is not None:
+            checked_count("max_steps", max_steps)
         self._max_steps = max_steps
         self._file = file
         self._is_shown = own_worker_index() == 0 and not is_launched()

@@ -8,7 +8,10 @@ from typing import Any
 
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.tasks import checked_count
 from tfdist.monitoring.scalars import Chosen, ScalarsHook, load_package, own_worker_index
+
+_LAST_PORT = 65_535
 
 
 class PrometheusHook(ScalarsHook):
@@ -23,7 +26,8 @@ class PrometheusHook(ScalarsHook):
         machine. 0 takes any free port, which is logged.
       scalars: As for `ScalarsHook`.
       every_n_steps: Steps between two updates.
-      address: The interface to listen at; "127.0.0.1" is this machine only.
+      address: The interface to listen at. The default is this machine only; "0.0.0.0" is all of
+        its networks, and serves the values to all of them.
 
     Attributes:
       port: The port at which it listens while training runs; else None.
@@ -39,9 +43,13 @@ class PrometheusHook(ScalarsHook):
         port: int,
         scalars: Chosen = ("loss",),
         every_n_steps: int = 10,
-        address: str = "0.0.0.0",
+        address: str = "127.0.0.1",
     ) -> None:
         super().__init__(scalars, every_n_steps)
+        if checked_count("port", port, least=0) > _LAST_PORT:
+            raise ValueError(f"port must be at most {_LAST_PORT}, got {port}.")
+        if not isinstance(address, str):
+            raise ValueError(f'address must be a text such as "127.0.0.1", got {address!r}.')
         self._client = load_package(
             "PrometheusHook", "prometheus_client", "prometheus_client>=0.20"
         )

@@ -37,6 +37,8 @@ class ScalarsHook(v1.train.SessionRunHook):  # type: ignore[misc]
     def __init__(self, scalars: Chosen, every_n_steps: int) -> None:
         if isinstance(scalars, str):
             scalars = [scalars]
+        if not isinstance(scalars, (Mapping, Sequence)):
+            raise ValueError(f"scalars must be a list of names or a dict, got {scalars!r}.")
         named = dict(scalars) if isinstance(scalars, Mapping) else {name: name for name in scalars}
         if not named:
             raise ValueError("No scalars are chosen. Name one at least: ['loss'].")

@@ -9,6 +9,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.arguments import check_flag
+from tfdist.cluster.tasks import checked_count
 from tfdist.estimator.graph.global_step import crosses
 from tfdist.estimator.training.step_profile.records import ops_of
 from tfdist.monitoring.scalars import MeasuringHook
@@ -63,8 +65,9 @@ class ThroughputHook(MeasuringHook):
         traces: bool = True,
     ) -> None:
         super().__init__(every_n_steps, output_dir)
-        if global_batch is not None and global_batch < 1:
-            raise ValueError(f"global_batch must be at least 1, got {global_batch}.")
+        if global_batch is not None:
+            checked_count("global_batch", global_batch)
+        check_flag("traces", traces)
         self._global_batch = global_batch
         self._traces = traces
         self._is_traced = False

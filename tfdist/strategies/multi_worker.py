@@ -21,6 +21,7 @@ from tfdist.cluster import (
     find_mpi_rank,
     wait_for_servers,
 )
+from tfdist.cluster.arguments import check_flag, check_number
 from tfdist.cluster.environment import REPLACE, find_engine, read_stall_timeout, read_start_timeout
 from tfdist.cluster.rendezvous.meeting import join
 from tfdist.cluster.rendezvous.membership import Membership
@@ -140,6 +141,9 @@ class MultiWorkerStrategy(BaseStrategy):
         compression: Compression | None = None,
     ) -> None:
         half = find_half(compression)
+        check_flag("variables_on_host", variables_on_host)
+        if start_timeout_s is not None:
+            check_number("start_timeout_s", start_timeout_s, above=0)
         self.cluster, self.task = _resolve(cluster_resolver) or (None, None)
         self.start_timeout_s = (
             start_timeout_s if start_timeout_s is not None else read_start_timeout()
@@ -455,6 +459,11 @@ def start_server_of_run() -> None:
 
 def _resolve(resolver: Any) -> tuple[Cluster, Task] | None:
     """Finds the cluster: in the resolver, else in the environment."""
+    if resolver is not None and not hasattr(resolver, "cluster_spec"):
+        raise ValueError(
+            "cluster_resolver must be a tf.distribute.cluster_resolver.ClusterResolver, got "
+            f"{resolver!r}. Leave it out where TF_CONFIG describes the cluster."
+        )
     jobs = {} if resolver is None else resolver.cluster_spec().as_dict()
     if not jobs:
         rank = find_mpi_rank() if find_engine() == "horovod" else None

@@ -18,12 +18,14 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
+from tfdist.cluster.arguments import check_flag
 from tfdist.cluster.environment import find_launched_replicas, read_num_threads
 from tfdist.cluster.tasks import checked_count
 from tfdist.process.endings import OneLineError, print_to_stderr
 from tfdist.strategies.private_tensorflow import (
     has_control_dependencies,
     is_recorded_by_tape,
+    lifted,
     read_on_tape,
 )
 
@@ -123,6 +125,7 @@ class Placement:
           inside_loop: Whether the variable is read inside a loop of steps.
           **kwargs: The variable's arguments. A slot variable's `colocate_with` is honoured.
         """
+        kwargs = lift_initial_value(kwargs)
         # A variable made inside the body of a loop belongs to the graph around the loop.
         with tf.init_scope():
             colocate_with = kwargs.pop("colocate_with", None)
@@ -174,6 +177,28 @@ class Placement:
         limit_threads(self.configure(config).intra_op_parallelism_threads)
 
 
+def lift_initial_value(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Returns a variable's arguments, with an initial value that is not part of a loop of steps.
+
+    Args:
+      arguments: As in `tf.variable_creator_scope`.
+
+    Raises:
+      ValueError: If the initial value is a tensor of the loop that depends on the step's input.
+    """
+    value = arguments.get("initial_value")
+    if not isinstance(value, tf.Tensor) or not hasattr(value, "graph"):  # Eager ones have none.
+        return arguments
+    outside = lifted(value)
+    if outside is None:
+        raise ValueError(
+            f"the initial value of the variable {arguments.get('name')!r} is a tensor of the loop "
+            "of steps, which cannot be computed before it. Give a NumPy array, or a function: "
+            "initializer=lambda: tf.ones([1])."
+        )
+    return {**arguments, "initial_value": outside}
+
+
 def place(
     device: str | None,
     *,
@@ -195,6 +220,7 @@ def place(
       ValueError: If num_replicas is not an integer of at least 1.
     """
     check_num_replicas(num_replicas)
+    check_flag("variables_on_host", variables_on_host)
     gpus = tf.config.list_physical_devices("GPU")
     kind, index = _split(
         device if device is not None else ("/device:GPU:0" if gpus else "/device:CPU:1")

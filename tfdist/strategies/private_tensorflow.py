@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -45,6 +46,9 @@ from tensorflow.python.eager import context, record
 # The name of a resource without a name: each execution makes a new one, freed after its last use.
 from tensorflow.python.eager.context import anonymous_name
 
+# The error of a tensor that cannot be copied out of a function, since it depends on its input.
+from tensorflow.python.ops.op_selector import UnliftableError
+
 # The class behind `tf.Variable` in a v1 graph: the base class of sync-on-read variables. The
 # function tells the tapes that a variable is read.
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable, variable_accessed
@@ -74,6 +78,7 @@ __all__ = [
     "is_of_an_earlier_runtime",
     "is_recorded_by_tape",
     "is_v2_column",
+    "lifted",
     "listeners_of",
     "loss_scaled_by_optimizer",
     "make_distributed_dataset",
@@ -157,6 +162,24 @@ def is_building_old_loop(graph: tf.Graph) -> bool:
     Newer loops and branches have graphs of their own.
     """
     return graph._get_control_flow_context() is not None
+
+
+def lifted(tensor: tf.Tensor) -> tf.Tensor | None:
+    """Returns a copy of a tensor, and of what it is computed from, outside of functions and loops.
+
+    A tensor outside of them is returned itself. None if it depends on an input of the function, or
+    is part of an old loop, whose operations have no graph of their own.
+    """
+    if is_in_loop_or_branch(tensor.op):
+        return None
+    with tf.init_scope():
+        graph = v1.get_default_graph()
+        if tensor.graph is graph:
+            return tensor
+        try:
+            return tf.__internal__.lift_to_graph([tensor], graph)[tensor]
+        except UnliftableError:
+            return None
 
 
 def has_control_dependencies(graph: tf.Graph) -> bool:
@@ -309,8 +332,25 @@ def run_in_replica_threads(
     Returns:
       The results of the calls: `PerReplica` values if they differ.
     """
-    function = tf.autograph.experimental.do_not_convert(function)
-    return mirrored_run.call_for_each_replica(strategy, function, args, kwargs)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with tf.variable_creator_scope(_named_as_in_the_first_replica):
+            return function(*args, **kwargs)
+
+    return mirrored_run.call_for_each_replica(strategy, call, args, kwargs)
+
+
+def _named_as_in_the_first_replica(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+    """Leaves a replica's name scope out of a variable's name.
+
+    The variables of `tf.compat.v1.metrics.recall_at_k` are named after their name scope, and the
+    other replicas find those of the first by their names.
+    """
+    name = kwargs.get("name")
+    if isinstance(name, str):
+        kwargs["name"] = re.sub(r"(^|/)replica_[1-9]\d*/", r"\1", name, count=1)
+    return next_creator(**kwargs)
 
 
 def replica_in_sync_group() -> int:

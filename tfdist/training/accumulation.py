@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -12,6 +13,22 @@ from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.slices import on_values
 from tfdist.training.optimizer import OptimizerWrapper, Pairs, increment
 from tfdist.training.rule_optimizer import computed_in
+
+# Graph collection of `AccumulatedUpdate`s. Only keys that are strings are exported with a graph.
+_UPDATES = ("tfdist_accumulated_updates",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccumulatedUpdate:
+    """An update of an accumulating optimizer in a graph, for the Estimator.
+
+    Attributes:
+      counts_steps: Whether it increments the global step.
+      number: int64 scalar variable: the micro-batches added up since the last update.
+    """
+
+    counts_steps: bool
+    number: tf.Variable
 
 
 class GradientAccumulationOptimizer(OptimizerWrapper):
@@ -24,8 +41,8 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         wrapped          -                           updates with the mean, slots become 0
         global_step      -                           + 1, if `apply_gradients` or `minimize` got it
 
-    So no reduction is inside a condition. A model with `host_call` reduces only once a step with
-    `DeviceConfig(gradient_accumulation=n)`.
+    So no reduction is inside a condition. It is for `train_op`. In `host_call` it is refused: with
+    `DeviceConfig(gradient_accumulation=n)` such a model reduces only once a step.
 
     The sums are float32 (float64 for float64), on the host, in the checkpoint: a training that is
     resumed between two updates goes on there. Of a sparse gradient, the wrapped optimizer gets the
@@ -68,6 +85,9 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
             number = self._create_non_slot_variable(
                 tf.constant(0, tf.int64), "accumulated_micro_batches", variables[0]
             )
+            if not tf.executing_eagerly():
+                own = AccumulatedUpdate(counts_steps=global_step is not None, number=number)
+                v1.add_to_collection(_UPDATES, own)
         added = [
             _add(gradient, total, touched)
             for (gradient, _), total, touched in zip(reduced, sums, rows, strict=True)
@@ -105,6 +125,15 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
 
     def variables(self) -> list[Any]:
         return [*v1.train.Optimizer.variables(self), *super().variables()]
+
+
+def accumulated_updates() -> list[AccumulatedUpdate]:
+    """Returns the updates of accumulating optimizers in the current graph.
+
+    Inside a loop or a branch it is the graph around it.
+    """
+    with tf.init_scope():
+        return [] if tf.executing_eagerly() else list(v1.get_collection(_UPDATES))
 
 
 def _add(gradient: Any, total: Any, touched: Any) -> Any:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST
-from tfdist.training.checks import check_number
+from tfdist.training.checks import check_flag, check_number
 from tfdist.training.name_patterns import NamePatterns, name_of
-from tfdist.training.rule_optimizer import RuleOptimizer
+from tfdist.training.rule_optimizer import RuleOptimizer, computed_in
 
 
 def adam_direction(
@@ -73,7 +74,7 @@ class AdamMoments(RuleOptimizer):
             check_number("beta_2", beta_2, below=1),
         )
         self._epsilon = check_number("epsilon", epsilon)
-        self._bias_correction = bool(bias_correction)
+        self._bias_correction = check_flag("bias_correction", bias_correction)
 
     def _direction(
         self, gradient: tf.Tensor, slots: Sequence[tf.Tensor]
@@ -119,8 +120,10 @@ class AdamMoments(RuleOptimizer):
         super()._create_slots(var_list)
         if self._bias_correction:
             first = min(var_list, key=name_of)
+            has_float64 = any(computed_in(variable) == tf.float64 for variable in var_list)
+            dtype = np.float64 if has_float64 else np.float32
             for name, beta in zip(("beta1_power", "beta2_power"), self._betas, strict=True):
-                self._create_non_slot_variable(beta, name, first)
+                self._create_non_slot_variable(dtype(beta), name, first)
 
     def _power_variables(self) -> tuple[Any, Any]:
         with tf.init_scope():  # In a loop of steps, the graph around the loop.

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.training.checks import check_number
+from tfdist.training.checks import check_flag, check_number
 from tfdist.training.name_patterns import exclusions
 from tfdist.training.norms import norm
 from tfdist.training.rule_optimizer import RuleOptimizer
@@ -80,8 +80,8 @@ class LARS(RuleOptimizer):
         self._weight_decay = check_number("weight_decay", weight_decay)
         self._eeta = check_number("eeta", eeta, above=0)
         self._epsilon = check_number("epsilon", epsilon)
-        self._nesterov = bool(nesterov)
-        self._classic = bool(classic_momentum)
+        self._nesterov = check_flag("nesterov", nesterov)
+        self._classic = check_flag("classic_momentum", classic_momentum)
 
     def _rule(
         self, variable: Any, weight: tf.Tensor, gradient: tf.Tensor, slots: Sequence[tf.Tensor]

@@ -25,7 +25,7 @@ from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.slices import scaled, values_of
 from tfdist.training.half_precision import in_float32
 from tfdist.training.name_patterns import name_of
-from tfdist.training.optimizer import OptimizerWrapper, Pairs
+from tfdist.training.optimizer import OptimizerWrapper, Pairs, if_counted
 from tfdist.training.scale_rules import (
     FiniteRule,
     FixedScale,
@@ -168,7 +168,7 @@ class LossScaleOptimizer(OptimizerWrapper):
           gradients: Tensors, `tf.IndexedSlices` or None.
         """
         self._has_unscaled = True
-        inverse = 1.0 / self.loss_scale
+        inverse = _inverse(self.loss_scale)
         return [
             None if gradient is None else scaled(in_float32(gradient), inverse)
             for gradient in gradients
@@ -216,8 +216,7 @@ class LossScaleOptimizer(OptimizerWrapper):
         def update() -> tf.Tensor:
             if self._has_unscaled:
                 return _after(self.apply_reduced(reduced))
-            # Exact for powers of two, and quicker than a division.
-            inverse = 1.0 / scale
+            inverse = _inverse(scale)  # Exact for powers of two, and quicker than a division.
             return _after(self.apply_reduced([(scaled(g, inverse), v) for g, v in reduced]))
 
         def skip() -> tf.Tensor:
@@ -233,8 +232,12 @@ class LossScaleOptimizer(OptimizerWrapper):
             "skipped_steps": tf.where(is_finite, skipped, skipped + 1),
             "skipped_in_a_row": tf.where(is_finite, np.int64(0), new_in_a_row),
         }
-        with tf.control_dependencies([is_done, *new.values()]):  # All reads come first.
+
+        def assign() -> tf.Operation:
             return tf.group(*(v1.assign(variables[name], one) for name, one in new.items()))
+
+        with tf.control_dependencies([is_done, *new.values()]):  # All reads come first.
+            return if_counted(assign)
 
     def _scale(self, variables: Mapping[str, Any]) -> tf.Tensor:
         state = {name: variables[name].read_value() for name in self._rule.first_state()}
@@ -357,6 +360,11 @@ def _global_step() -> tf.Tensor:
     """Returns the number of steps before this one, an int64 scalar; 0 without a global step."""
     step = v1.train.get_global_step()
     return tf.constant(0, tf.int64) if step is None else tf.cast(step.read_value(), tf.int64)
+
+
+def _inverse(scale: tf.Tensor) -> tf.Tensor:
+    """Returns 1 / scale in float64, for gradients in float64; a scalar."""
+    return 1.0 / tf.cast(scale, tf.float64)
 
 
 def _is_finite(tensor: tf.Tensor) -> tf.Tensor:

@@ -143,8 +143,6 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
         known = inspect.signature(apply).parameters
         given = {key: _REDUCED[key] for key in _REDUCED if key in known}
         count = _num_reductions()
-        reducer = getattr(tf.distribute.get_strategy().extended, "reducer", None)
-        if_counted = _always if reducer is None else reducer.if_counted
         op = if_counted(lambda: apply(reduced, **given))
         if _num_reductions() > count:
             raise ValueError(
@@ -251,11 +249,14 @@ def increment(global_step: Any, after: Any) -> Any:
         return v1.assign_add(global_step, 1).op
 
 
-def _always(update: Callable[[], Any]) -> Any:
-    return update()
+def if_counted(update: Callable[[], Any]) -> Any:
+    """Returns what `update` returns; its ops do not run in a step whose loss weights are all 0."""
+    reducer = getattr(tf.distribute.get_strategy().extended, "reducer", None)
+    decide = getattr(reducer, "if_counted", None)
+    return update() if decide is None else decide(update)
 
 
 def _num_reductions() -> int:
     """Returns how many reductions over workers the current strategy has built so far."""
-    reductions = getattr(tf.distribute.get_strategy().extended, "reductions", None)
-    return 0 if reductions is None else len(reductions.described)
+    reducer = getattr(tf.distribute.get_strategy().extended, "reducer", None)
+    return 0 if reducer is None else len(reducer.built.described)

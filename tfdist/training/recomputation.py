@@ -63,7 +63,7 @@ def recompute(function_or_layer: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a function so that the backward pass computes its inner tensors again.
 
     Between forward and backward pass only its inputs, its outputs and its random draws are in
-    memory. The gradients are those without `recompute`.
+    memory. The gradients are those without `recompute`, up to rounding.
 
         hidden = recompute(encoder_layer)(hidden, mask)
 

@@ -20,9 +20,10 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST
-from tfdist.training.checks import check_rate
+from tfdist.training.checks import check_flag, check_rate
 from tfdist.training.half_precision import in_float32, is_half
 from tfdist.training.name_patterns import NamePatterns, name_of
+from tfdist.training.schedules import rate_in_float64
 from tfdist.training.stochastic_rounding import (
     is_stochastic_rounding_enabled,
     stochastic_round,
@@ -59,7 +60,7 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
         self._learning_rate = check_rate(learning_rate)
         self._given_patterns = patterns
         self._rate: Any = None
-        self._stochastic_rounding = bool(stochastic_rounding)
+        self._stochastic_rounding = check_flag("stochastic_rounding", stochastic_rounding)
 
     def apply_gradients(
         self,
@@ -136,9 +137,8 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
         return self._get_non_slot_variable(_SEED, graph)
 
     def _prepare(self) -> None:
-        rate = self._learning_rate
         with tf.device(HOST):
-            self._rate = tf.convert_to_tensor(rate() if callable(rate) else rate)  # []
+            self._rate = rate_in_float64(self._learning_rate)  # []
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: Any) -> Any:
         dtype = computed_in(var)

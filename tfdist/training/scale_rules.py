@@ -228,9 +228,11 @@ class HistogramRule:
         return state["scale"]
 
     def next_state(self, state: State, is_finite: Any, gradients: Sequence[Any]) -> State:
-        is_upper = [~(tf.abs(gradient) < _SATURATED) for gradient in gradients]  # NaN, too.
-        saturated = tf.add_n([tf.math.count_nonzero(one) for one in is_upper])
+        # NaN is in the upper bin, too. Not `~(a < b)`: sessions rewrite it to `a >= b`, which is
+        # False for NaN.
+        is_lower = [tf.abs(gradient) < _SATURATED for gradient in gradients]
         values = tf.add_n([tf.size(gradient, tf.int64) for gradient in gradients])
+        saturated = values - tf.add_n([tf.math.count_nonzero(one) for one in is_lower])
         if self.accumulates:
             saturated, values = saturated + state["saturated"], values + state["values"]
         steps = state["steps"] + 1

@@ -34,10 +34,10 @@ def warmup(rate_or_schedule: Any, steps: int) -> Schedule:
     after = check_rate(rate_or_schedule, "rate of warmup")
 
     def rate(step: tf.Tensor) -> tf.Tensor:
-        rate_after = _at(after, tf.maximum(step, float(steps)))  # []
+        rate_after = rate_in_float64(after, tf.maximum(step, float(steps)))  # []
         return rate_after * tf.minimum(step / max(steps, 1), 1.0) if steps else rate_after
 
-    return _schedule(rate)
+    return _Schedule(rate)
 
 
 def linear_decay(rate: float, steps: int, end_rate: float = 0.0, first_step: int = 0) -> Schedule:
@@ -67,7 +67,7 @@ def polynomial_decay(
     check_number("power", power, above=0)
     rate, end_rate = check_number("rate", rate), check_number("end_rate", end_rate)
     share = _share_left(steps, first_step)
-    return _schedule(lambda step: end_rate + (rate - end_rate) * share(step) ** power)
+    return _Schedule(lambda step: end_rate + (rate - end_rate) * share(step) ** power)
 
 
 def cosine_decay(rate: float, steps: int, end_rate: float = 0.0, first_step: int = 0) -> Schedule:
@@ -78,7 +78,7 @@ def cosine_decay(rate: float, steps: int, end_rate: float = 0.0, first_step: int
     """
     rate, end_rate = check_number("rate", rate), check_number("end_rate", end_rate)
     share = _share_left(steps, first_step)
-    return _schedule(
+    return _Schedule(
         lambda step: end_rate + (rate - end_rate) * 0.5 * (1.0 - tf.cos(math.pi * share(step)))
     )
 
@@ -101,13 +101,26 @@ def stepped(rates: Mapping[int, float]) -> Schedule:
 
     def rate(step: tf.Tensor) -> tf.Tensor:
         passed = tf.reduce_sum(tf.cast(step >= tf.constant(steps, step.dtype), tf.int32))
-        return tf.gather(tf.constant(values), passed - 1)
+        return tf.gather(tf.constant(values, tf.float64), passed - 1)
 
-    return _schedule(rate)
+    return _Schedule(rate)
 
 
-def _schedule(rate: Callable[[tf.Tensor], Any]) -> Schedule:
-    def schedule(step: Any = None) -> tf.Tensor:
+class _Schedule:
+    """A schedule of this module; a call returns a float32 scalar.
+
+    Args:
+      rate: A function from the step, a float64 scalar, to the rate.
+    """
+
+    def __init__(self, rate: Callable[[tf.Tensor], Any]) -> None:
+        self._rate = rate
+
+    def __call__(self, step: Any = None) -> tf.Tensor:
+        return tf.cast(self.exact(step), tf.float32)
+
+    def exact(self, step: Any = None) -> tf.Tensor:
+        """Returns the rate as a float64 scalar, for weights in float64."""
         if step is None:
             step = v1.train.get_global_step()
             if step is None:
@@ -116,13 +129,23 @@ def _schedule(rate: Callable[[tf.Tensor], Any]) -> Schedule:
                     "tf.compat.v1.train.create_global_step(), or give the schedule a step."
                 )
             step = step.read_value()
-        return tf.cast(rate(tf.cast(step, tf.float64)), tf.float32)
-
-    return schedule
+        return tf.cast(self._rate(tf.cast(step, tf.float64)), tf.float64)
 
 
-def _at(rate: Any, step: tf.Tensor) -> tf.Tensor:
-    return tf.cast(rate(step) if callable(rate) else rate, step.dtype)
+def rate_in_float64(rate: Any, step: Any = None) -> tf.Tensor:
+    """Returns a learning rate as a float64 scalar.
+
+    Args:
+      rate: A number, a tensor, a schedule of this module, or another function.
+      step: The step for a schedule; None calls it without arguments.
+    """
+    if isinstance(rate, _Schedule):
+        return rate.exact(step)
+    if callable(rate):
+        rate = rate() if step is None else rate(step)
+    if tf.is_tensor(rate) or isinstance(rate, tf.Variable):
+        return tf.cast(rate, tf.float64)
+    return tf.constant(rate, tf.float64)
 
 
 def _share_left(steps: int, first_step: int) -> Callable[[tf.Tensor], tf.Tensor]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.training.checks import check_number
+from tfdist.training.checks import check_flag, check_number
 from tfdist.training.rule_optimizer import RuleOptimizer
 
 
@@ -43,7 +43,7 @@ class SGD(RuleOptimizer):
     ) -> None:
         super().__init__(learning_rate, name, (), stochastic_rounding)
         self._momentum = check_number("momentum", momentum, below=1)
-        self._nesterov = bool(nesterov)
+        self._nesterov = check_flag("nesterov", nesterov)
         if nesterov and not momentum:
             raise ValueError("nesterov=True needs a momentum above 0, got 0. Set momentum to 0.9.")
         if momentum:

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as v1
 import tf_keras
 
 import tfdist.estimator as tfe
+from tfdist.strategies import LocalStrategy
 
 Make = Callable[..., Any]
 
@@ -74,6 +75,31 @@ def test_an_untrained_model_is_evaluated(
     result = tfe.Estimator(dense(), tmp_path).evaluate(numbers(), steps=1)
     assert result["global_step"] == 0 and result["loss"] > 0
     assert any(line.startswith("Could not find trained model in model_dir") for line in logged)
+
+
+@pytest.mark.parametrize("strategy", [None, LocalStrategy(num_replicas=2)])
+def test_an_empty_model_dir_is_a_warning_and_gives_the_same_numbers_in_each_process(
+    numbers: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, strategy: Any
+) -> None:
+    """Each worker evaluates alone, and makes the initial weights by itself."""
+
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        output = v1.layers.dense(features["x"], 3)
+        if mode == tfe.ModeKeys.PREDICT:
+            return tfe.EstimatorSpec(mode, predictions=output)
+        return tfe.EstimatorSpec(mode, loss=tf.reduce_mean(tf.square(output - labels)))
+
+    results = []
+    for worker in ("0", "1"):
+        config = tfe.RunConfig(train_distribute=strategy)
+        estimator = tfe.Estimator(model_fn, tmp_path / worker, config)
+        with caplog.at_level("WARNING", logger="tensorflow"):
+            loss = estimator.evaluate(numbers(batches=2))["loss"]
+            rows = list(estimator.predict(numbers(batches=1)))
+        results.append([loss, *np.ravel(rows)])
+        told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+        assert sum(f"in model_dir: {tmp_path / worker}," in line for line in told) == 2
+    assert results[0] == results[1]
 
 
 def test_the_newest_checkpoint_is_evaluated_unless_another_is_named(

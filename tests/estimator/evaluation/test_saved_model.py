@@ -394,6 +394,21 @@ def test_untrained_but_warm_started_exports_what_it_starts_from(
     np.testing.assert_allclose(served["output"], OUTPUT, rtol=1e-6)
 
 
+def test_a_checkpoint_of_weights_alone_is_exported_with_step_0(tmp_path: Path, dense: Any) -> None:
+    """Released weights have no global step; evaluate and predict take them as well."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        kernel = v1.get_variable("kernel", initializer=KERNEL)
+        bias = v1.get_variable("bias", initializer=BIAS)
+        session.run(v1.global_variables_initializer())
+        path = v1.train.Saver([kernel, bias]).save(session, str(tmp_path / "weights"))
+    estimator = tfe.Estimator(dense(), tmp_path / "model", warm_start_from=path)
+    exported = estimator.export_saved_model(tmp_path / "exports", raw).decode()
+    served = tf.saved_model.load(exported).signatures["serving_default"](x=tf.constant(X))
+    np.testing.assert_allclose(served["output"], OUTPUT, rtol=1e-6)
+    values = tf.train.load_checkpoint(f"{exported}/variables/variables")
+    assert values.get_tensor("global_step") == 0
+
+
 def test_without_a_checkpoint_there_is_nothing_to_export(tmp_path: Path, dense: Any) -> None:
     estimator = tfe.Estimator(dense(), tmp_path / "model")
     with pytest.raises(ValueError, match="Couldn't find trained model at"):

@@ -11,7 +11,14 @@ import tensorflow.compat.v1 as v1
 from small_training import train
 
 import tfdist.estimator as tfe
-from tfdist.training import LAMB, ClippedOptimizer
+from tfdist.training import (
+    LAMB,
+    SGD,
+    ClippedOptimizer,
+    GradientAccumulationOptimizer,
+    LossScaleOptimizer,
+)
+from tfdist.training.optimizer import loss_to_differentiate
 
 Make = Callable[..., Any]
 
@@ -62,6 +69,7 @@ OPTIMIZERS = {
     "adam": lambda: v1.train.AdamOptimizer(0.1),
     "keras": lambda: tf.keras.optimizers.legacy.SGD(0.1, momentum=0.9),
     "clipped": lambda: ClippedOptimizer(LAMB(0.1), 1.0),
+    "scaled": lambda: LossScaleOptimizer(SGD(0.1), dynamic_growth_steps=3),
 }
 
 
@@ -84,7 +92,7 @@ def _train_weighted(
         loss = tf.reduce_sum(error * labels) / total
         chosen = OPTIMIZERS[optimizer]()
         whole = loss / tf.distribute.get_strategy().num_replicas_in_sync
-        gradient = tf.gradients(whole, [weight])
+        gradient = tf.gradients(loss_to_differentiate(chosen, whole), [weight])
 
         def update(on_host: Any) -> Any:
             return chosen.apply_gradients([(on_host, weight)])
@@ -259,6 +267,12 @@ def test_another_reduction_is_refused() -> None:
         tfe.DeviceConfig(accumulation_reduction="max")  # type: ignore[arg-type]
 
 
+def test_a_loss_weight_with_sums_is_refused_as_in_pipelines(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"gradient_accumulation": 2, "accumulation_reduction": "sum"}
+    with pytest.raises(ValueError, match='Set accumulation_reduction="mean", or leave loss_weight'):
+        _train_weighted(tmp_path, X, COUNTS, rows=4, **settings)
+
+
 @pytest.mark.parametrize("iterations", [1, 2])
 @pytest.mark.parametrize(
     ("way", "message"),
@@ -282,6 +296,55 @@ def test_a_model_that_updates_by_itself_is_refused(
     estimator = tfe.Estimator(model_fn, tmp_path, tfe.RunConfig(device=device))
     with pytest.raises(ValueError, match=message):
         estimator.train(numbers(), steps=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, {}),
+        ({}, {"loss_weight": 2.0}),
+        ({"gradient_accumulation": 2}, {}),
+        ({"gradient_accumulation": 2, "iterations_per_loop": 2}, {"loss_weight": 2.0}),
+        ({"num_replicas": 2}, {}),
+    ],
+)
+def test_an_accumulating_optimizer_in_host_call_is_refused_with_what_to_write(
+    numbers: Make, tmp_path: Path, settings: dict[str, Any], told: dict[str, Any]
+) -> None:
+    """It counted micro-batches as steps, and all alike in spite of a loss weight."""
+
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        weight = v1.get_variable("weight", [2, 3])
+        loss = tf.reduce_mean(tf.square(tf.matmul(features["x"], weight) - labels))
+        optimizer = GradientAccumulationOptimizer(SGD(0.1), 2)
+        [(gradient, _)] = optimizer.compute_gradients(loss, [weight])
+
+        def update(on_host: Any) -> Any:
+            return optimizer.apply_gradients([(on_host, weight)])
+
+        return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, [gradient]), **told)
+
+    config = tfe.RunConfig(device=tfe.DeviceConfig(**settings))
+    with pytest.raises(ValueError, match=r"Set DeviceConfig\(gradient_accumulation=n\), and call"):
+        tfe.Estimator(model_fn, tmp_path, config).train(numbers(), steps=2)
+
+
+def test_a_train_op_that_accumulates_without_the_global_step_is_reported(
+    numbers: Make, tmp_path: Path, logged: list[str]
+) -> None:
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> tfe.EstimatorSpec:
+        weight = v1.get_variable("weight", [2, 3])
+        loss = tf.reduce_mean(tf.square(tf.matmul(features["x"], weight) - labels))
+        step = v1.train.get_global_step() if params["is_given"] else None
+        train_op = GradientAccumulationOptimizer(SGD(0.1), 2).minimize(loss, global_step=step)
+        return tfe.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    for is_given in (True, False):
+        params = {"is_given": is_given}
+        estimator = tfe.Estimator(model_fn, tmp_path / str(is_given), params=params)
+        estimator.train(numbers(), steps=2)
+        lines = [line for line in logged if "The global step counts micro-batches" in line]
+        assert len(lines) == (0 if is_given else 1)
 
 
 @pytest.mark.parametrize(

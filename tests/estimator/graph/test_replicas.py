@@ -65,6 +65,44 @@ def test_metrics_are_those_of_all_batches(model_fn: EvalFn, replicas: int, batch
     assert several == pytest.approx(one, abs=1e-6)
 
 
+def test_metrics_that_are_named_after_their_scope_are_shared_by_replicas() -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        scores = tf.concat([features, 0.5 - labels, features * labels], axis=1)  # [batch, 3]
+        label = tf.cast(labels, tf.int64)
+        metrics = {
+            "recall": v1.metrics.recall_at_k(label, scores, 1),
+            "recall of 1": v1.metrics.recall_at_k(label, scores, 2, class_id=1),
+            "precision": v1.metrics.precision_at_k(label, scores, 2),
+            "average": v1.metrics.average_precision_at_k(label, scores, 3),
+        }
+        loss = tf.reduce_mean(features)
+        return tfe.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
+
+    one = tfe.Estimator(model_fn).evaluate(_input_fn(12))
+    for count in (2, 3):
+        several = tfe.Estimator(model_fn, config=_with_replicas(count)).evaluate(_input_fn(12))
+        assert several == pytest.approx(one, abs=1e-6)
+    assert 0 < one["recall"] < 1
+
+
+def test_whole_batches_of_predictions_are_those_of_all_replicas() -> None:
+    def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
+        predictions = {"double": 2 * features, "mean": tf.reduce_mean(features)}
+        return tfe.EstimatorSpec(mode, predictions=predictions)
+
+    def input_fn() -> tf.data.Dataset:
+        return tf.data.Dataset.range(10, output_type=tf.float32).batch(2)
+
+    estimator = tfe.Estimator(model_fn, config=_with_replicas(2))
+    batches = list(estimator.predict(input_fn, yield_single_examples=False))
+    assert [batch["double"].tolist() for batch in batches] == [
+        [0, 2, 4, 6],
+        [8, 10, 12, 14],
+        [16, 18],
+    ]
+    assert batches[0]["mean"].tolist() == [0.5, 2.5]
+
+
 def test_a_step_of_evaluation_takes_a_batch_for_each_replica() -> None:
     some = tfe.Estimator(_on_device, config=_with_replicas(2)).evaluate(_input_fn(10), steps=2)
     assert some["rmse"] == pytest.approx(tfe.Estimator(_on_device).evaluate(_input_fn(4))["rmse"])

@@ -141,6 +141,25 @@ def test_host_call_works_without_and_beside_a_train_op(train: Train) -> None:
     assert estimator.get_variable_value("hosts") == 30.0
 
 
+@pytest.mark.parametrize("settings", [{}, {"iterations_per_loop": 5}, {"num_replicas": 2}])
+def test_a_host_call_without_tensors_runs_once_a_step(
+    dense: Make, train: Train, settings: dict[str, int]
+) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        counter = v1.get_variable(
+            "calls",
+            initializer=0.0,
+            trainable=False,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+        spec = dense(way="uncounted")(features, labels, mode)
+        return spec._replace(host_call=(lambda: v1.assign_add(counter, 1.0), []))
+
+    estimator = train(model_fn, **settings)
+    assert estimator.get_variable_value("calls") == 5
+    assert estimator.get_variable_value("global_step") == 5
+
+
 @pytest.mark.parametrize("result", [None, 1.0, []])
 def test_a_host_call_that_returns_no_op_is_refused(train: Train, result: Any) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
@@ -207,6 +226,30 @@ def test_the_loss_of_a_loop_is_the_mean_over_its_steps(dense: Make, train: Train
     train(dense(), steps=8, hooks=[single])
     train(dense(), steps=8, hooks=[loop], iterations_per_loop=4)
     np.testing.assert_allclose(loop.seen, np.reshape(single.seen, [2, 4]).mean(axis=1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_replicas": 2}, {"gradient_accumulation": 2}])
+def test_in_a_loop_a_variable_may_start_with_a_tensor(
+    dense: Make, train: Train, settings: dict[str, int]
+) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        half = tf.fill([2, 1], 0.25) + 0.25
+        v1.get_variable("fixed", initializer=half * tf.ones([1, 3]), trainable=False)
+        return dense()(features, labels, mode)
+
+    estimator = train(model_fn, steps=4, iterations_per_loop=2, **settings)
+    np.testing.assert_array_equal(estimator.get_variable_value("fixed"), np.full([2, 3], 0.5))
+
+
+def test_in_a_loop_a_variable_that_starts_with_the_input_is_refused(
+    dense: Make, train: Train
+) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        v1.get_variable("mean", initializer=tf.reduce_mean(features["x"], axis=0))
+        return dense()(features, labels, mode)
+
+    with pytest.raises(ValueError, match=r"'mean' is a tensor of the loop .* initializer=lambda"):
+        train(model_fn, steps=4, iterations_per_loop=2)
 
 
 @pytest.mark.parametrize("max_steps", [5, 6, 7, 8])

@@ -10,7 +10,12 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
-from tfdist.training import SGD, ClippedOptimizer, LossScaleOptimizer
+from tfdist.training import (
+    SGD,
+    ClippedOptimizer,
+    GradientAccumulationOptimizer,
+    LossScaleOptimizer,
+)
 
 FINITE, BAD = [1.0, 2.0], [np.inf, 1.0]
 
@@ -72,6 +77,42 @@ def test_a_skipped_step_is_named_and_a_nan_loss_in_it_ends_nothing(
     assert _skipped(logged) == [
         "step 2 skipped: the gradient of layer/kernel is not finite; loss scale 32768 -> 16384"
     ]
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_a_bad_micro_batch_of_an_accumulating_optimizer_skips_its_step(
+    tmp_path: Path, logged: list[str], bad: int, iterations: int
+) -> None:
+    batches = [FINITE] * 12
+    batches[3 + bad] = [np.nan, 1.0]
+    estimator = _train(
+        tmp_path,
+        batches,
+        lambda: GradientAccumulationOptimizer(LossScaleOptimizer(SGD(1.0)), 3),
+        iterations=iterations,
+        uses_host_call=False,
+    )
+    np.testing.assert_array_equal(estimator.get_variable_value("layer/kernel"), [-3, -6])
+    assert estimator.get_variable_value("global_step") == 4
+    assert _skipped(logged) == [
+        "step 2 skipped: the gradient of layer/kernel is not finite; loss scale 32768 -> 16384"
+    ]
+
+
+def test_a_nan_loss_with_finite_gradients_still_ends_an_accumulated_step(tmp_path: Path) -> None:
+    def make_optimizer() -> Any:
+        optimizer = LossScaleOptimizer(SGD(1.0))
+        compute = optimizer.compute_gradients
+
+        def finite(*args: Any, **kwargs: Any) -> Any:
+            return [(tf.zeros_like(g), v) for g, v in compute(*args, **kwargs)]
+
+        optimizer.compute_gradients = finite
+        return GradientAccumulationOptimizer(optimizer, 2)
+
+    with pytest.raises(tfe.NanLossDuringTrainingError):
+        _train(tmp_path, [FINITE, FINITE, BAD, FINITE], make_optimizer, uses_host_call=False)
 
 
 def test_the_scale_and_the_skipped_steps_are_summaries(tmp_path: Path, read_events: Any) -> None:

@@ -1,6 +1,7 @@
 """Restarts of a failed run from its last checkpoint, where a restart may help."""
 
 import os
+import re
 import signal
 from collections.abc import Callable
 from datetime import datetime
@@ -18,20 +19,21 @@ from tfdist.process.exit_codes import NO_SPACE
 Launch = Callable[..., Any]
 
 
-def failure(code: int | None, kind: Any = "exited") -> Failure:
-    return Failure(
-        name="worker 1",
-        index=1,
-        host="localhost",
-        pid=7,
-        kind=kind,
-        code=code,
-        after_s=1.0,
-        at=datetime(2026, 1, 1),
-        step=None,
-        log_tail=(),
-        log_path=Path("worker-1.log"),
-    )
+def failure(code: int | None, kind: Any = "exited", **changes: Any) -> Failure:
+    known: dict[str, Any] = {
+        "name": "worker 1",
+        "index": 1,
+        "host": "localhost",
+        "pid": 7,
+        "kind": kind,
+        "code": code,
+        "after_s": 1.0,
+        "at": datetime(2026, 1, 1),
+        "step": None,
+        "log_tail": (),
+        "log_path": Path("worker-1.log"),
+    }
+    return Failure(**known | changes)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,40 @@ def test_a_run_starts_again_as_often_as_it_may(failed: Failure) -> None:
 @pytest.mark.parametrize("code", [2, NO_SPACE, 126, 127])
 def test_a_permanent_failure_does_not_start_again(code: int) -> None:
     assert why_no_restart(failure(code), restarts=0, max_restarts=2) is not None
+
+
+NAN = "tensorflow...NanLossDuringTrainingError: NaN loss during training."
+
+
+@pytest.mark.parametrize(
+    ("failed", "earlier", "expected"),
+    [
+        ({"exception": NAN, "step": 12}, {"exception": NAN, "step": 12}, "twice.* at step 12,"),
+        ({"step": 12}, {"step": 12}, "twice.* at step 12,"),
+        ({"exception": NAN}, {"exception": NAN}, "twice in the same way, and"),
+        ({"exception": NAN, "step": 13}, {"exception": NAN, "step": 12}, None),
+        ({"exception": "OSError: no", "step": 12}, {"exception": NAN, "step": 12}, None),
+        ({"exception": NAN, "step": 12}, None, None),
+        ({}, {}, None),  # Another program, of which nothing is known.
+        ({"code": 200, "step": 12}, {"code": 200, "step": 12}, None),
+        (
+            {"kind": "signal", "code": 9, "step": 12},
+            {"kind": "signal", "code": 9, "step": 12},
+            None,
+        ),
+        ({"exception": "KeyError: 1", "has_trained": False}, None, "before the first step"),
+        ({"exception": "KeyError: 1", "has_trained": True, "step": 3}, None, None),
+        ({"has_trained": False}, None, None),
+    ],
+)
+def test_what_would_fail_again_is_not_started_again(
+    failed: dict[str, Any], earlier: dict[str, Any] | None, expected: str | None
+) -> None:
+    last = failure(**{"code": 1, **failed})
+    before = None if earlier is None else failure(**{"code": 1, **earlier})
+    reason = why_no_restart(last, restarts=1, max_restarts=9, earlier=before)
+    assert (reason is None) == (expected is None), reason
+    assert re.search(expected or "", reason or "")
 
 
 def test_only_ports_that_the_launcher_chose_are_replaced() -> None:
@@ -91,6 +127,61 @@ def test_when_all_restarts_are_used_the_last_failure_ends_the_run(launch: Launch
     assert "worker 0 failed" in run.err
     assert "1 of 1 were used" in run.err
     assert run.log("worker-0").count("start") == 2
+
+
+def test_an_exception_that_comes_twice_ends_the_run(launch: Launch) -> None:
+    run = launch(
+        """
+        from tfdist.process.progress_file import find_progress_file
+        print("start", flush=True)
+        find_progress_file().write(phase="training", step=12, loss=0.5)
+        raise ValueError("the data are broken")
+        """,
+        "--max-restarts",
+        "5",
+        num_instances=1,
+    )
+    assert run.wait() == 1
+    assert run.log("worker-0").count("start\n") == 2
+    assert "not started again: it failed twice in the same way at step 12, and would" in run.err
+
+
+def test_an_exception_before_the_first_step_ends_the_run(launch: Launch) -> None:
+    run = launch(
+        """
+        from tfdist.process.progress_file import find_progress_file
+        find_progress_file().write(phase="starting")
+        raise KeyError("learning_rate")
+        """,
+        "--max-restarts",
+        "5",
+        num_instances=1,
+    )
+    assert run.wait() == 1
+    assert "restart 1" not in run.err
+    assert "not started again: the program ended with an exception before the first" in run.err
+    assert "With --max-restarts" not in run.err
+
+
+def test_the_box_shows_the_error_of_the_last_start(launch: Launch) -> None:
+    run = launch(
+        """
+        if os.environ["TFDIST_RESTART_COUNT"] == "0":
+            raise MemoryError("of the first start")
+        print("the second start ends", flush=True)
+        os._exit(3)
+        """,
+        "--max-restarts",
+        "1",
+        num_instances=1,
+    )
+    assert run.wait() == 3
+    box = run.err[run.err.index("worker 0 failed", run.err.index("restart 1 of 1")) :]
+    box = box[box.index("where") :]
+    assert "the second start ends" in box
+    assert "MemoryError" not in box
+    assert "Memory ran out" not in box
+    assert "of the first start" in run.log("worker-0")
 
 
 def test_a_killed_worker_is_replaced_with_all_others(launch: Launch) -> None:

@@ -97,6 +97,14 @@ def test_the_box_names_the_worker_the_failure_and_the_end_of_the_others() -> Non
     assert drawn(failure, THREE, width=81) == BOX
 
 
+def test_a_nan_loss_is_not_answered_by_a_restart() -> None:
+    lines = (*TRACEBACK[:-1], "NanLossDuringTrainingError: NaN loss during training.")
+    shown = drawn(failed(log_tail=lines), Aftermath(num_workers=1), width=100)
+    assert "lower the learning rate" in shown
+    assert "LossScaleOptimizer" in shown
+    assert "--max-restarts" not in shown
+
+
 def test_without_unicode_the_box_is_ascii() -> None:
     assert drawn(failed(), THREE, width=80, encoding="ascii").isascii()
 

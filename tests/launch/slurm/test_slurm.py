@@ -330,6 +330,9 @@ def test_the_report_of_a_failure_comes_from_its_record_and_its_log(tmp_path: Pat
     assert (failure.name, failure.host, failure.after_s) == ("worker 0", "a", 3.0)
     assert tuple(failure.log_tail) == ("one", "two")
     assert failure.log_path == Path("train-7-0.log")
+    last = failure_of(ending(records, 7), records, files, {0: len("one\n")})
+    assert last is not None
+    assert tuple(last.log_tail) == ("two",)
     files.remove(2)
     assert [path.name for path in tmp_path.glob("train-7*")] == ["train-7-0.log"]
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 _SHOW = """
-import json, os
+import json, os, sys
 from tfdist.cluster import find_cluster
 cluster, task = find_cluster()
-print(json.dumps([task.index, cluster.jobs["worker"], os.environ.get("CUDA_VISIBLE_DEVICES")]))
+found = [task.index, cluster.jobs["worker"], os.environ.get("CUDA_VISIBLE_DEVICES")]
+sys.stdout.write(json.dumps(found) + "\\n")  # In one piece: tasks share the output.
 """
 
 

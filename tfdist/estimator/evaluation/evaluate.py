@@ -16,6 +16,7 @@ from tfdist.estimator.arguments import InputFn
 from tfdist.estimator.checkpoints.damage import damage_named
 from tfdist.estimator.checkpoints.fit import checked
 from tfdist.estimator.evaluation.eval_events import write_results
+from tfdist.estimator.evaluation.initial_weights import seeded_graph
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.graph.replicas import each_replica, evaluation_strategy
@@ -62,6 +63,7 @@ def build_evaluation(
     input_fn: InputFn,
     params: dict[str, Any],
     config: RunConfig,
+    is_untrained: bool,
     warm_start: Callable[[], None],
 ) -> Evaluation:
     """Builds the ops of an evaluation in a separate graph, in this process alone.
@@ -71,7 +73,7 @@ def build_evaluation(
     """
     strategy = evaluation_strategy(config)
     with tf.Graph().as_default() as graph, ExitStack() as stack:
-        v1.set_random_seed(config.tf_random_seed)
+        stack.enter_context(seeded_graph(config.tf_random_seed, is_untrained=is_untrained))
         placement = place(config.device.device)
         if strategy is not None:
             placement = strategy.extended.placement

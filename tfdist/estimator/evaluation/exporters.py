@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.arguments import check_flag, is_whole
 from tfdist.estimator.arguments import argument_names
 from tfdist.estimator.evaluation.eval_events import results_in
 from tfdist.estimator.evaluation.saved_model import ReceiverFn, delete_all_but_newest, exports_in
@@ -64,7 +65,7 @@ class _SavedModelExporter(Exporter):
         self._name = name
         self._serving_input_receiver_fn = serving_input_receiver_fn
         self._assets_extra = assets_extra
-        self._as_text = as_text
+        self._as_text = check_flag("as_text", as_text)
 
     @property
     def name(self) -> str:
@@ -236,8 +237,8 @@ def _checked_compare_fn(compare_fn: Any) -> Callable[..., bool]:
 
 
 def _checked_number(exports_to_keep: int | None) -> int | None:
-    if exports_to_keep is not None and exports_to_keep <= 0:
+    if exports_to_keep is not None and not (is_whole(exports_to_keep) and exports_to_keep > 0):
         raise ValueError(
-            f"`exports_to_keep`, if provided, must be a positive number, got {exports_to_keep}."
+            f"`exports_to_keep`, if provided, must be a positive number, got {exports_to_keep!r}."
         )
     return exports_to_keep

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.arguments import InputFn
 from tfdist.estimator.checkpoints.damage import damage_named
 from tfdist.estimator.checkpoints.fit import checked
+from tfdist.estimator.evaluation.initial_weights import seeded_graph
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.precision import ModelPrecision
+from tfdist.estimator.graph.replicas import num_local_replicas
 from tfdist.estimator.inputs.batches import call_input_fn, make_input
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
@@ -30,18 +34,24 @@ def predict(
     hooks: Sequence[v1.train.SessionRunHook],
     checkpoint_path: str | None,
     yield_single_examples: bool,
+    is_untrained: bool,
     warm_start: Callable[[], None],
     create_global_step: Callable[[tf.Graph], tf.Variable],
     num_predictions: int | None,
 ) -> Iterator[Any]:
     """Yields predictions in the input's order, until the input ends or there are enough.
 
+    A batch is that of all replicas of this worker, one after the other, although one device
+    computes them: its size does not change with the input's batches.
+
     The graph is the thread's default only while a value is being computed. So two of these
     generators can be read alternately.
     """
     graph = tf.Graph()
-    with graph.as_default():
-        v1.set_random_seed(config.tf_random_seed)
+    with (
+        graph.as_default(),
+        seeded_graph(config.tf_random_seed, is_untrained=is_untrained),
+    ):
         placement = place(config.device.device)
         create_global_step(graph)
         result = call_input_fn(
@@ -68,14 +78,20 @@ def predict(
                 config=sessions.configured(placement, config),
                 checkpoint_filename_with_path=checkpoint_path,
             )
-    yielded = 0
-    try:
+
+    def batches() -> Iterator[Any]:
         while not session.should_stop():
             try:
                 with graph.as_default():
                     batch = session.run(predictions)
             except (tf.errors.OutOfRangeError, StopIteration):
-                break
+                return
+            yield batch
+
+    of_replicas = 1 if yield_single_examples else num_local_replicas(config, None)
+    yielded = 0
+    try:
+        for batch in joined(batches(), of_replicas):
             for prediction in split_batch(batch) if yield_single_examples else [batch]:
                 if yielded == num_predictions:
                     break
@@ -89,6 +105,17 @@ def predict(
         raise
     with graph.as_default():
         session.close()
+
+
+def joined(batches: Iterator[Any], count: int) -> Iterator[Any]:
+    """Joins so many batches of predictions at a time along the first dimension; the last fewer."""
+    while parts := list(itertools.islice(batches, count)):
+        if len(parts) == 1:
+            yield parts[0]
+        else:
+            yield tf.nest.map_structure(
+                lambda *values: np.concatenate([np.atleast_1d(value) for value in values]), *parts
+            )
 
 
 def select(predictions: Any, keys: Sequence[str] | None) -> Any:

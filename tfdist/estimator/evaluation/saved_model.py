@@ -96,7 +96,11 @@ def export(
             parts = _parts(spec, receiver, global_step)
             parts["strip_default_attrs"] = strip_default_attrs
             with v1.Session(config=sessions.with_defaults(config.session_config)) as session:
-                _restore(parts["saver"], session, checkpoint_path, mode)
+                saver = parts["saver"]
+                if spec.scaffold.saver is None and _lacks(checkpoint_path, global_step):
+                    saver = _saver_without(global_step)  # Weights alone, as of another program.
+                    session.run(global_step.initializer)
+                _restore(saver, session, checkpoint_path, mode)
                 if saves_variables:
                     builder.add_meta_graph_and_variables(session, [_TAGS[mode]], **parts)
                 else:
@@ -154,6 +158,16 @@ def _saver(scaffold: v1.train.Scaffold) -> v1.train.Saver:
     if isinstance(scaffold.saver, tf.train.Checkpoint):
         return saver_of_checkpoint(scaffold.saver)
     return scaffold.saver or v1.train.Saver(sharded=True)
+
+
+def _lacks(checkpoint_path: str, variable: tf.Variable) -> bool:
+    with damage_named(checkpoint_path):
+        return not tf.train.load_checkpoint(checkpoint_path).has_tensor(variable.op.name)
+
+
+def _saver_without(variable: tf.Variable) -> v1.train.Saver:
+    saved = [*v1.global_variables(), *v1.get_collection(v1.GraphKeys.SAVEABLE_OBJECTS)]
+    return v1.train.Saver([one for one in saved if one is not variable], sharded=True)
 
 
 def _restore(saver: v1.train.Saver, session: v1.Session, checkpoint_path: str, mode: str) -> None:

@@ -114,7 +114,8 @@ class StepSums:
         count = float(self._accumulation.count)
         one = tf.constant(1.0)
         weight = None if self._weight is None else self._weight.total(one)  # []
-        mean = tf.constant(1.0 / count) if weight is None else _inverse(weight)  # []
+        # In float64 for gradients in float64; [].
+        mean = tf.constant(1.0 / count, tf.float64) if weight is None else _inverse(weight)
         factor = mean if self._accumulation.reduction == "mean" else mean * count  # []
         return StepValues(
             tensors=[
@@ -242,7 +243,7 @@ def _weighted(tensor: tf.Tensor, weight: tf.Tensor | None) -> tf.Tensor:
 
 
 def _inverse(weight: tf.Tensor) -> tf.Tensor:
-    return tf.math.divide_no_nan(tf.constant(1.0), weight)
+    return tf.math.divide_no_nan(tf.constant(1.0, tf.float64), tf.cast(weight, tf.float64))
 
 
 def _change_with(batch: Any, tensors: Sequence[Any]) -> list[bool]:

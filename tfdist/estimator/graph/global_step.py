@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -32,20 +32,26 @@ def is_incremented(graph: tf.Graph, global_step: tf.Variable) -> bool:
     Its initialisation and a saver's restore ops do not count.
     """
     handle = handle_of(global_step)
-    for operation, used in users_of(handle):
-        if operation.type in _WRITES:
-            if operation.name != global_step.initializer.name and not _is_restored(operation):
-                return True
-            continue
-        for function in _functions_of(operation):
-            position = [t is used for t in operation.inputs].index(True)
-            if _writes_argument(graph, function, position - _offset(operation)):
-                return True
+    if _is_changed_in(graph, handle, global_step.initializer.name):
+        return True
     # The body of a loop or branch that is being built captures the handle.
     current = v1.get_default_graph()
-    if current is not graph:
-        for outer, inner in getattr(current, "captures", []):
-            if outer is handle and any(c.type in _WRITES for c in inner.consumers()):
+    captures = [] if current is graph else getattr(current, "captures", [])
+    return any(_is_changed_in(current, inner) for outer, inner in captures if outer is handle)
+
+
+def _is_changed_in(graph: tf.Graph, handle: tf.Tensor, initializer: str | None = None) -> bool:
+    """Returns whether an op of a graph other than the initializer writes to a variable."""
+    for operation, used in users_of(handle):
+        if operation.type in _WRITES:
+            if operation.name != initializer and not _is_restored(operation):
+                return True
+            continue
+        functions = _functions_of(operation.node_def)
+        if functions:
+            library = {f.signature.name: f for f in graph.as_graph_def().library.function}
+            position = [t is used for t in operation.inputs].index(True) - _offset(operation.type)
+            if any(_writes_argument(library, function, position) for function in functions):
                 return True
     return False
 
@@ -81,31 +87,35 @@ def _is_restored(assignment: tf.Operation) -> bool:
     return bool(source.type == "RestoreV2")
 
 
-def _functions_of(operation: tf.Operation) -> list[str]:
+def _functions_of(node: Any) -> list[str]:
+    """Returns the names of the functions that a node (`NodeDef`) calls."""
     names = []
-    for attribute in operation.node_def.attr.values():
+    for attribute in node.attr.values():
         if attribute.HasField("func"):
             names.append(attribute.func.name)
         names.extend(function.name for function in attribute.list.func)
     return names
 
 
-def _offset(operation: tf.Operation) -> int:
+def _offset(op_type: str) -> int:
     # The first input of a branch is its condition, which the branch's function does not get.
-    return 1 if operation.type in ("If", "StatelessIf", "Case", "StatelessCase") else 0
+    return 1 if op_type in ("If", "StatelessIf", "Case", "StatelessCase") else 0
 
 
-def _writes_argument(graph: tf.Graph, name: str, position: int) -> bool:
-    """Returns whether a function has an assignment to its argument at `position`."""
-    library = {f.signature.name: f for f in graph.as_graph_def().library.function}
+def _writes_argument(library: Mapping[str, Any], name: str, position: int) -> bool:
+    """Returns whether a function, or one that it calls, assigns to its argument at `position`."""
     if name not in library:
         return False
     function = library[name]
     argument = function.signature.input_arg[position].name
-    return any(
-        node.op in _WRITES and node.input and node.input[0].split(":")[0] == argument
-        for node in function.node_def
-    )
+    for node in function.node_def:
+        places = [i for i, one in enumerate(node.input) if one.split(":")[0] == argument]
+        if node.op in _WRITES and places[:1] == [0]:
+            return True
+        for called in _functions_of(node):
+            if any(_writes_argument(library, called, i - _offset(node.op)) for i in places):
+                return True
+    return False
 
 
 class StepCounter:

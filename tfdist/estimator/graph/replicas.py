@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
+from tfdist.cluster.arguments import is_whole
 from tfdist.estimator.arguments import InputFn, argument_names
 from tfdist.estimator.private_keras import mixed_float16_allowed
 from tfdist.estimator.run_config import RunConfig, is_default, is_own
@@ -231,8 +232,8 @@ def replica_batch_size(
     name: str, size: int, num_workers: int, num_replicas: int, accumulation: int = 1
 ) -> int:
     """Splits a global batch size over all replicas; ValueError if it does not split evenly."""
-    if size < 1:
-        raise ValueError(f"{name} (got {size}) must be positive.")
+    if not is_whole(size) or size < 1:
+        raise ValueError(f"{name} (got {size!r}) must be positive and a whole number.")
     shares = num_workers * num_replicas * accumulation
     if size % shares:
         below = size - size % shares
@@ -243,7 +244,7 @@ def replica_batch_size(
         raise ValueError(
             f"{name} (got {size}) must be divisible by {names} ({counts}). Nearest: {nearest}."
         )
-    return size // shares
+    return int(size) // shares
 
 
 def num_workers(strategy: WorkerStrategy | None) -> int:

@@ -30,6 +30,7 @@ from tfdist.estimator.inputs.batches import Batch, Input
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import is_in_loop_or_branch
+from tfdist.training.accumulation import accumulated_updates
 from tfdist.training.precision import Precision
 from tfdist.training.replica_groups import combined_over_replicas
 
@@ -241,6 +242,12 @@ def _check_accumulated(
             "with tfdist.training.GradientAccumulationOptimizer(optimizer, num_mini_batches="
             f"{accumulation.count})."
         )
+    if spec.loss_weight is not None and accumulation.reduction == "sum":
+        raise ValueError(
+            'accumulation_reduction="sum" adds up the gradients of micro-batches, and loss_weight '
+            'makes their mean by weight. Set accumulation_reduction="mean", or leave loss_weight '
+            "out."
+        )
     if counting.is_incremented(global_step.graph, global_step):
         raise ValueError(_COUNTED_TWICE)
 
@@ -391,9 +398,16 @@ def _run_host_call(
     """Copies the tensors to the host and calls the function there."""
     assert spec.host_call is not None
     function, _ = spec.host_call
+    num_accumulated = len(accumulated_updates())
     with placement.on_host():
         # One copy op for each tensor, so that each is copied as soon as it exists.
         result = function(*(_on_host(t) for t in tensors))
+    if len(accumulated_updates()) > num_accumulated:
+        raise ValueError(
+            "GradientAccumulationOptimizer(optimizer, n) in host_call would count each micro-batch "
+            "as a step, and all of them alike. Set DeviceConfig(gradient_accumulation=n), and call "
+            "apply_gradients of the optimizer inside it."
+        )
     if isinstance(result, tf.Variable):
         result = result.op
     if not isinstance(result, (tf.Operation, tf.Tensor)):
@@ -417,6 +431,11 @@ def _on_host(tensor: Any) -> Any:
 def _count(spec: EstimatorSpec, global_step: tf.Variable, ops: list[Any]) -> tf.Operation:
     """Increments the global step after the ops, unless the model does so itself."""
     if not counting.is_incremented(global_step.graph, global_step):
+        if not all(update.counts_steps for update in accumulated_updates()):
+            v1.logging.warning(
+                "The global step counts micro-batches, since GradientAccumulationOptimizer was not "
+                "given it. Write minimize(loss, global_step=tf.compat.v1.train.get_global_step())."
+            )
         return counting.increment(global_step, ops)
     if spec.host_call is not None:
         raise ValueError(_COUNTED_TWICE)

@@ -224,7 +224,9 @@ def _training_spec(
         total = None if weights is None else tf.reduce_sum(weights)  # []
         loss, *metrics = (_mean(of_all, weights) for of_all in values)  # [] each
         if total is not None:
-            scale = tf.math.divide_no_nan(1.0 / replicas, total)  # []
+            # In float64 for gradients in float64; [].
+            share = tf.constant(1.0 / replicas, tf.float64)
+            scale = tf.math.divide_no_nan(share, tf.cast(total, tf.float64))
         else:
             scale = 1.0 / replicas / (count if spec.reduction_method == "mean" else 1)
     variables = [template.traced.trained[name] for name in walked.gradients]

@@ -1,7 +1,13 @@
 """Steps that a loss scale skips: their log lines, their summaries, and the end after many of them.
 
 A skipped step's loss may be NaN, which does not end the training. Skipped steps are counted in
-variables that are equal on all workers, so all workers log, go on or end alike.
+variables that are equal on all workers, so all workers log, go on or end alike. With
+`GradientAccumulationOptimizer` a step is several session calls, and the last one shows whether it
+is skipped: until then the losses of the calls wait.
+
+    call               1           2           3               of n = 3
+    loss               1.2         NaN         0.9
+    hooks against NaN  waits       waits       skipped: none   else: all three
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.placement import HOST
+from tfdist.training.accumulation import accumulated_updates
 from tfdist.training.loss_scale import LossScale, loss_scales_in
 
 Hooks = list[v1.train.SessionRunHook]
@@ -82,6 +89,7 @@ class SkippedSteps(v1.train.SessionRunHook):  # type: ignore[misc]
         self._others = others
         self._train_op = train_op
         self._lines = [_Lines(scale, logs=logs) for scale in scales]
+        self._waiting: list[SessionRunValues] = []  # Of the calls since the last update.
 
     def begin(self) -> None:
         variables = [v for s in self._scales for v in (s.skipped_steps, s.skipped_in_a_row)]
@@ -90,6 +98,8 @@ class SkippedSteps(v1.train.SessionRunHook):  # type: ignore[misc]
             with tf.control_dependencies([self._train_op]):
                 # [skipped, in a row, ...] of each scale, after the call's steps.
                 self._after_call = tf.stack([variable.read_value() for variable in variables])
+                unfinished = [update.number.read_value() for update in accumulated_updates()]
+                self._num_unfinished = tf.add_n(unfinished) if unfinished else tf.constant(0)
         for hook in self._others:
             hook.begin()
 
@@ -102,7 +112,8 @@ class SkippedSteps(v1.train.SessionRunHook):  # type: ignore[misc]
         asked = [hook.before_run(run_context) for hook in self._others]
         fetches = [None if one is None else one.fetches for one in asked]
         wanted = {i: one for i, one in enumerate(fetches) if one is not None}
-        return v1.train.SessionRunArgs({"counts": self._after_call, "others": wanted})
+        own = {"counts": self._after_call, "num_unfinished": self._num_unfinished}
+        return v1.train.SessionRunArgs({**own, "others": wanted})
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         counts = np.reshape(run_values.results["counts"], [-1, 2])
@@ -111,11 +122,17 @@ class SkippedSteps(v1.train.SessionRunHook):  # type: ignore[misc]
         for lines, number, in_a_row in zip(self._lines, new, counts[:, 1], strict=True):
             if number:
                 lines.note(run_context.session, int(number), int(in_a_row))
+        self._waiting.append(run_values)
         if new.any():
+            self._waiting = []
+        if run_values.results["num_unfinished"]:
             return
-        for i, hook in enumerate(self._others):
-            own = run_values._replace(results=run_values.results["others"].get(i))
-            hook.after_run(run_context, own)
+        finished, self._waiting = self._waiting, []
+        for values in finished:
+            for i, hook in enumerate(self._others):
+                hook.after_run(
+                    run_context, values._replace(results=values.results["others"].get(i))
+                )
 
     def end(self, session: v1.Session) -> None:
         for lines in self._lines:

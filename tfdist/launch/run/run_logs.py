@@ -110,6 +110,7 @@ class RunLogs:
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
         self._say = say
         self._files: dict[int, TextIO] = {}
+        self._first_bytes: dict[int, int] = {}
         for worker in plan.workers:
             self._open(worker.index, worker.log_path)
 
@@ -117,9 +118,14 @@ class RunLogs:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Appends, because an earlier start of the same run may have written to it.
-            self._files[worker] = path.open("a", encoding="utf-8")
+            file = self._files[worker] = path.open("a", encoding="utf-8")
+            self._first_bytes[worker] = file.seek(0, os.SEEK_END)
         except OSError as error:
             self._say(f"the log {path} cannot be written: {error.strerror}")
+
+    def first_byte(self, worker: int) -> int:
+        """Returns the place in a worker's log from which on it has the output of this start."""
+        return self._first_bytes.get(worker, 0)
 
     def restore(self) -> None:
         """Makes the logs that were removed again, with their folder; they have what comes then."""

@@ -66,7 +66,13 @@ from tfdist.launch.run.description import description, notices
 from tfdist.launch.run.run_logs import RunLogs
 from tfdist.launch.run.starters import starters_of
 from tfdist.launch.run.verdict import Verdict, is_new_port_needed, judge, why_no_restart
-from tfdist.launch.screen.failure_box import Aftermath, failure_box, how_text, log_tail
+from tfdist.launch.screen.failure_box import (
+    Aftermath,
+    exception_line,
+    failure_box,
+    how_text,
+    log_tail,
+)
 from tfdist.launch.screen.output import Screen, worker_tags
 from tfdist.launch.screen.progress_line import ProgressLine
 from tfdist.launch.screen.terminal import Stream, Terminal, TerminalClosedError
@@ -106,6 +112,7 @@ class Supervision:
         self._started_s = self._clock.now_s()
         self._restarts = 0
         self._new_ports = 0
+        self._earlier: Failure | None = None  # of the start before
         self._num_startup_lines = 0  # of TensorFlow, which were not shown
         # The signal that asked the launcher to stop, its time, and the time at which the workers
         # that are left will be killed.
@@ -155,7 +162,10 @@ class Supervision:
                     f"workers start again with other ports ({self._new_ports} of {_MOST_NEW_PORTS})"
                 )
                 continue
-            reason = why_no_restart(end.failure, self._restarts, self._options.max_restarts)
+            reason = why_no_restart(
+                end.failure, self._restarts, self._options.max_restarts, self._earlier
+            )
+            self._earlier = end.failure
             if reason is not None:
                 self._show_box(end)
                 if self._options.max_restarts > 0:
@@ -213,7 +223,7 @@ class Supervision:
             verdict = await self._watch(attempt, line, screen, logs)
             with self._shown():
                 screen.update(float("inf"))  # before what is said about a failure
-            failure = self._failure(verdict) if verdict.blamed is not None else None
+            failure = self._failure(verdict, logs) if verdict.blamed is not None else None
             return await self._stop_all(attempt, verdict, failure)
         finally:
             await attempt.close()
@@ -278,12 +288,13 @@ class Supervision:
             exit_codes=tuple(worker.code for worker in attempt.workers),
         )
 
-    def _failure(self, verdict: Verdict) -> Failure:
+    def _failure(self, verdict: Verdict, logs: RunLogs) -> Failure:
         worker = verdict.blamed
         assert worker is not None
         times = (worker.ended_s, worker.lost_s, self._clock.now_s())
         failed_s = next(one for one in times if one is not None)
         ago = timedelta(seconds=self._clock.now_s() - failed_s)
+        tail = log_tail(worker.plan.log_path, logs.first_byte(worker.plan.index))
         return Failure(
             name=worker.plan.name,
             index=worker.plan.index,
@@ -294,9 +305,11 @@ class Supervision:
             after_s=failed_s - self._started_s,
             at=datetime.now() - ago,
             step=worker.step,
-            log_tail=log_tail(worker.plan.log_path),
+            log_tail=tail,
             log_path=worker.plan.log_path,
             detail=verdict.detail,
+            exception=exception_line(tail) or "",
+            has_trained=worker.has_trained,
         )
 
     def _ended_as_asked(self, end: _End) -> int:

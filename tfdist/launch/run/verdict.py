@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdist.launch.channel import SILENCE_S
-from tfdist.launch.failures import Failure, FailureKind
+from tfdist.launch.failures import Failure, FailureKind, why_permanent
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.worker_state import WorkerState
 from tfdist.process.exit_codes import (
@@ -222,12 +222,24 @@ def _ended(workers: Sequence[WorkerState], now_s: float, grace_s: float) -> Verd
     return Verdict(exit_code=first.code or 0, blamed=first, detail=detail)
 
 
-def why_no_restart(failure: Failure, restarts: int, max_restarts: int) -> str | None:
-    """Returns why the workers are not started again, or None if they are."""
+def why_no_restart(
+    failure: Failure, restarts: int, max_restarts: int, earlier: Failure | None = None
+) -> str | None:
+    """Returns why the workers are not started again, or None if they are.
+
+    Args:
+      failure: The failure of the last start.
+      restarts: The number of restarts so far.
+      max_restarts: The largest number of restarts allowed.
+      earlier: The failure of the start before; None at the first.
+    """
     if failure.kind == "exited" and failure.code in (BAD_CONFIGURATION, CANNOT_RUN, NOT_FOUND):
         return "the configuration is bad, and would be so again"
     if failure.kind == "exited" and failure.code == NO_SPACE:
         return "there is no room for a checkpoint, and would be none again"
+    permanent = why_permanent(failure, earlier)
+    if permanent:
+        return permanent
     if restarts >= max_restarts:
         return f"{restarts} of {max_restarts} restarts are used"
     return None

@@ -19,6 +19,7 @@ from tfdist.launch.failures import (
     exit_code_text,
     joined_names,
     signal_text,
+    why_permanent,
 )
 from tfdist.launch.screen.ansi import last_state, strip_escapes
 
@@ -77,7 +78,7 @@ def failure_box(
         "step": "" if failure.step is None else str(failure.step),
         "others": others_text(aftermath),
         "restarts": _restarts_text(aftermath),
-        "next": advice(failure) or _restart_advice(aftermath),
+        "next": advice(failure) or _restart_advice(failure, aftermath),
     }
     log = str(failure.log_path)
     # The path is not broken into two lines, because it could not be copied then.
@@ -168,24 +169,30 @@ def _restarts_text(aftermath: Aftermath) -> str:
     return f"{aftermath.restarts} of {aftermath.max_restarts} were used"
 
 
-def _restart_advice(aftermath: Aftermath) -> str:
-    if aftermath.max_restarts:
+def _restart_advice(failure: Failure, aftermath: Aftermath) -> str:
+    if aftermath.max_restarts or why_permanent(failure, None):
         return ""
     return "With --max-restarts N the run is started again from its last checkpoint."
 
 
-def log_tail(path: Path) -> tuple[str, ...]:
-    """Returns the last lines of a log, up to 64 KiB; no lines if it cannot be read."""
+def log_tail(path: Path, first_byte: int = 0) -> tuple[str, ...]:
+    """Returns the last lines of a log, up to 64 KiB; no lines if it cannot be read.
+
+    Args:
+      path: The log.
+      first_byte: The place from which on it is read: an earlier start wrote what is before.
+    """
     try:
         with path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
-            log.seek(max(0, size - _MOST_BYTES))
+            begin = max(first_byte, size - _MOST_BYTES)
+            log.seek(begin)
             text = log.read().decode(errors="replace")
     except OSError:
         return ()
     lines = text.split("\n")
     # The first line may be cut, so it is left out unless it is the only one.
-    return plain_lines(lines[1:] if size > _MOST_BYTES and len(lines) > 1 else lines)
+    return plain_lines(lines[1:] if begin > first_byte and len(lines) > 1 else lines)
 
 
 def plain_lines(lines: Iterable[str]) -> tuple[str, ...]:

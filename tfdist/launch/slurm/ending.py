@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from tfdist.launch.failures import Failure, FailureKind
-from tfdist.launch.screen.failure_box import log_tail
+from tfdist.launch.screen.failure_box import exception_line, log_tail
 from tfdist.launch.slurm.worker import JobFiles, Record
 from tfdist.process.exit_codes import LOST_WORKER, STOP_CODES, TOOK_TOO_LONG, shell_code
 
@@ -112,8 +112,20 @@ def ending(
     return Ending(exit_code=shell_code(asked[0].code or 0) if asked else step_code)
 
 
-def failure_of(end: Ending, records: Mapping[int, Record], files: JobFiles) -> Failure | None:
-    """Returns the failure of the worker that failed first, or None if none failed."""
+def failure_of(
+    end: Ending,
+    records: Mapping[int, Record],
+    files: JobFiles,
+    first_bytes: Mapping[int, int] | None = None,
+) -> Failure | None:
+    """Returns the failure of the worker that failed first, or None if none failed.
+
+    Args:
+      end: The end of the workers.
+      records: Their records.
+      files: The files of the job.
+      first_bytes: The place in each worker's log from which on it has the output of this start.
+    """
     if end.worker is None:
         return None
     record = records[end.worker]
@@ -121,6 +133,7 @@ def failure_of(end: Ending, records: Mapping[int, Record], files: JobFiles) -> F
     # after, so the last of their times is used.
     at_s = record.ended_s or max(_end_s(other) for other in records.values())
     log_path = files.log_path(end.worker)
+    tail = log_tail(log_path, (first_bytes or {}).get(end.worker, 0))
     return Failure(
         name=f"worker {end.worker}",
         index=end.worker,
@@ -131,9 +144,10 @@ def failure_of(end: Ending, records: Mapping[int, Record], files: JobFiles) -> F
         after_s=at_s - min(other.started_s for other in records.values()),
         at=datetime.fromtimestamp(at_s),
         step=None,
-        log_tail=log_tail(log_path),
+        log_tail=tail,
         log_path=Path(os.path.relpath(log_path)),
         detail=end.detail,
+        exception=exception_line(tail) or "",
     )
 
 

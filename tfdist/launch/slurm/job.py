@@ -21,6 +21,7 @@ from rich.console import Console
 
 from tfdist.cluster.instance_variables import OF_ONE_RUN, RESTART_COUNT, SHAPE
 from tfdist.cluster.rendezvous.sockets import connect
+from tfdist.launch.failures import Failure, why_permanent
 from tfdist.launch.screen.failure_box import Aftermath, failure_box
 from tfdist.launch.slurm.ending import (
     Ending,
@@ -60,15 +61,21 @@ def main(argv: Sequence[str]) -> int:
     files = JobFiles(str(Path(options.log_dir).absolute() / f"{name}-{job_id}"))
     job = _Job(options.command, files, options.num_workers, options.grace)
     restarts, other_ports = 0, 0
+    failure = None
     while True:
         end = job.run(restarts)
-        _tell(end, job, files, restarts, options)
+        earlier, failure = failure, failure_of(end, job.records, files, job.first_bytes)
+        permanent = "" if failure is None else why_permanent(failure, earlier)
+        _tell(end, failure, job, restarts, options)
         files.remove(options.num_workers)
         if job.is_asked_to_stop or job.has_lost_a_node:
             break
         if end.exit_code == PORT_TAKEN and other_ports < _MOST_OTHER_PORTS:
             other_ports += 1
             _say("the workers start again, on other ports: these follow from the step's number")
+        elif permanent and restarts < options.max_restarts:
+            _say(f"not started again: {permanent}")
+            break
         elif end.exit_code not in _NEVER_AGAIN and restarts < options.max_restarts:
             restarts += 1
             _say(f"all workers start again, restart {restarts} of {options.max_restarts}")
@@ -84,6 +91,7 @@ class _Job:
 
     Attributes:
       records: The workers' records of the last start.
+      first_bytes: The place in each worker's log at which the last start began.
       is_asked_to_stop: Whether a signal was received.
       has_lost_a_node: Whether a node of the job does not answer.
     """
@@ -92,6 +100,7 @@ class _Job:
         self, command: Sequence[str], files: JobFiles, num_workers: int, grace_s: float
     ) -> None:
         self.records: dict[int, Record] = {}
+        self.first_bytes: dict[int, int] = {}
         self.is_asked_to_stop = False
         self.has_lost_a_node = False
         self._command = command
@@ -112,6 +121,8 @@ class _Job:
             RESTART_COUNT: str(before + restarts),
         }
         self._files.remove(self._num_workers)
+        logs = {worker: self._files.log_path(worker) for worker in range(self._num_workers)}
+        self.first_bytes = {w: log.stat().st_size for w, log in logs.items() if log.exists()}
         # Signals are blocked, so that none arrives after the start and before it can be passed on.
         signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         try:
@@ -172,10 +183,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _tell(
-    end: Ending, job: _Job, files: JobFiles, restarts: int, options: argparse.Namespace
+    end: Ending, failure: Failure | None, job: _Job, restarts: int, options: argparse.Namespace
 ) -> None:
     """Prints the failure of the worker that failed first, or another reason of the end."""
-    failure = failure_of(end, job.records, files)
     if failure is not None:
         stopped = stopped_after(end, job.records)
         aftermath = Aftermath(

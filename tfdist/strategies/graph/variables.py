@@ -13,9 +13,11 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.strategies.placement import HOST, Placement
+from tfdist.strategies.placement import HOST, Placement, lift_initial_value
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.values import sync_on_read
+from tfdist.strategies.values.aggregated import aggregate_assignments
+from tfdist.strategies.values.replica_context import replica_in_worker
 from tfdist.strategies.values.sync_on_read import Aggregation, SyncOnReadVariable
 
 
@@ -59,6 +61,8 @@ class GraphVariables:
             self._sends_each_initial_value = True
 
     def create(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        """Makes a variable that starts with worker 0's value."""
+        kwargs = lift_initial_value(kwargs)
         # The global step starts at 0 on every worker, and worker 0's hooks read its initial value
         # in a session call that the other workers do not make.
         is_sent_later = not self._sends_each_initial_value and _is_global(kwargs)
@@ -81,9 +85,15 @@ class GraphVariables:
             if self._reducer.num_replicas > 1:
                 variable.read_over_all = lambda: self.read(variable)
             return variable
-        return self._placement.create_variable(
+        is_shared = self._placement.num_replicas > 1
+        if is_shared and kwargs.get("aggregation") not in (None, Aggregation.NONE):
+            kwargs["use_resource"] = True  # Ops assign to variables of TensorFlow 1, not methods.
+        variable = self._placement.create_variable(
             next_creator, inside_loop=self._is_inside_loop, **kwargs
         )
+        if is_shared:
+            aggregate_assignments(variable, replica_in_worker)
+        return variable
 
     def _from_worker_0(self, initial_value: Any, dtype: Any, name: str) -> tuple[Any, Any]:
         """Returns this worker's initial value of a variable, and worker 0's, on the host.

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import PeerWatch, find_mpi_rank
+from tfdist.cluster.arguments import check_flag
 from tfdist.cluster.environment import check_horovod, read_stall_timeout
 from tfdist.cluster.ranks import HOROVODRUN
 from tfdist.cluster.rendezvous.membership import Membership
@@ -173,6 +174,7 @@ class HorovodStrategy(BaseStrategy):
         compression: Compression | None = None,
     ) -> None:
         half = find_half(compression)
+        check_flag("variables_on_host", variables_on_host)  # Before Horovod starts.
         replicas = count_replicas(num_replicas)
         read_stall_timeout()  # Refuses a wrong value before Horovod starts.
         hvd = initialize_horovod()

@@ -56,7 +56,7 @@ class ReplicaWeights:
 
     Attributes:
       own: As given.
-      scale: float32 scalar, num_replicas / total; 0 where the total is 0.
+      scale: float64 scalar, num_replicas / total; 0 where the total is 0.
       num_weighted: The number of values that were weighted.
     """
 
@@ -65,7 +65,9 @@ class ReplicaWeights:
         self.own = own
         with tf.device(HOST):
             self._is_any = total > 0  # bool []
-            self.scale = tf.math.divide_no_nan(float(num_replicas), total)  # []
+            # In float64 for gradients in float64; [].
+            count = tf.constant(num_replicas, tf.float64)
+            self.scale = tf.math.divide_no_nan(count, tf.cast(total, tf.float64))
 
     def if_any(self, update: Callable[[], Any]) -> Any:
         """Returns an op for what `update` returns: its ops run unless all weights are 0.

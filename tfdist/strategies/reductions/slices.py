@@ -31,7 +31,13 @@ def scaled(value: Value, factor: float | tf.Tensor) -> Value:
     """Returns a value times a number or a scalar tensor, in the dtype of the value."""
     if isinstance(factor, float) and factor == 1.0:
         return value
-    return on_values(lambda tensor: tensor * tf.cast(factor, tensor.dtype), value)
+
+    def times(tensor: tf.Tensor) -> tf.Tensor:
+        if isinstance(factor, float):  # `tf.cast` takes a number through float32.
+            return tensor * tf.constant(factor, tensor.dtype)
+        return tensor * tf.cast(factor, tensor.dtype)
+
+    return on_values(times, value)
 
 
 def weighted(value: Value, weight: tf.Tensor) -> Value:

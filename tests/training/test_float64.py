@@ -1,0 +1,100 @@
+"""Models in float64 have rates, means and scales in float64, in all layouts."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+import tfdist.estimator as tfe
+from tfdist.training import SGD, AdamW, ClippedOptimizer, LossScaleOptimizer
+from tfdist.training.adam_moments import adam_direction
+from tfdist.training.schedules import linear_decay, stepped, warmup
+
+RANDOM = np.random.default_rng(0)
+X, Y = RANDOM.normal(size=(48, 3)), RANDOM.normal(size=(48, 1))
+RATE = 0.1  # Not exact in float32, as 1 / 3 and 1 / 1000.
+
+
+def _expected(counts: Any) -> Any:
+    weight = np.ones((3, 1))
+    for first in range(0, 48, 12):
+        x, y, count = (part[first : first + 12] for part in (X, Y, counts))
+        weight = weight - RATE * 2 * x.T @ (count * (x @ weight - y)) / count.sum()
+    return weight
+
+
+def _train(folder: Path, optimizer: Any, counts: Any, *, is_told: bool, **layout: int) -> Any:
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        x, count = features
+        weight = v1.get_variable("w", [3, 1], tf.float64, initializer=v1.ones_initializer())
+        total = tf.reduce_sum(count)  # []
+        loss = tf.reduce_sum(count * tf.square(tf.matmul(x, weight) - labels)) / total
+        gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
+
+        def update(*on_host: Any) -> Any:
+            return optimizer.apply_gradients(zip(on_host, variables, strict=True))
+
+        told = {"loss_weight": total} if is_told else {}
+        return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, gradients), **told)
+
+    shares = layout.get("num_replicas", 1) * layout.get("gradient_accumulation", 1)
+    estimator = tfe.Estimator(model_fn, folder, tfe.RunConfig(device=tfe.DeviceConfig(**layout)))
+
+    def input_fn() -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices(((X, counts), Y)).batch(12 // shares)
+
+    estimator.train(input_fn)
+    return estimator.get_variable_value("w")
+
+
+@pytest.mark.parametrize(
+    ("make", "layout"),
+    [
+        (lambda: SGD(RATE), {"gradient_accumulation": 3}),
+        (lambda: SGD(stepped({0: RATE})), {"num_replicas": 3}),
+        (lambda: LossScaleOptimizer(SGD(RATE), 1000), {}),
+        (lambda: ClippedOptimizer(SGD(RATE), 1e9), {"num_replicas": 3}),
+    ],
+    ids=["micro-batches", "replicas", "scaled", "clipped"],
+)
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_layouts_give_numpys_weights(
+    tmp_path: Path, make: Callable[[], Any], layout: dict[str, int], is_weighted: bool
+) -> None:
+    counts = RANDOM.integers(1, 9, (48, 1)).astype(float) if is_weighted else np.ones((48, 1))
+    got = _train(tmp_path, make(), counts, is_told=is_weighted, **layout)
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, _expected(counts), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("bias_correction", [True, False])
+def test_adamw_has_powers_in_float64(take: Any, bias_correction: bool) -> None:
+    gradients = RANDOM.normal(size=(9, 4))
+    optimizer = AdamW(RATE, bias_correction=bias_correction, weight_decay=0.3)
+    got = take(optimizer, {"w": np.ones(4)}, [{"w": g} for g in gradients], dtype=np.float64)
+    weight, m, v = np.ones(4), 0.0, 0.0
+    for number, gradient in enumerate(gradients, start=1):
+        powers = [beta**number if bias_correction else 0.0 for beta in (0.9, 0.999)]
+        direction, m, v = adam_direction(
+            gradient,
+            m,
+            v,
+            beta_1=0.9,
+            beta_2=0.999,
+            epsilon=1e-6,
+            power_1=powers[0],
+            power_2=powers[1],
+        )
+        weight = weight - RATE * (direction + 0.3 * weight)
+    np.testing.assert_allclose(got["w"], weight, rtol=1e-12)
+
+
+def test_schedules_of_schedules_are_exact_and_callers_get_float32() -> None:
+    schedule = warmup(linear_decay(RATE, 9), 3)
+    assert schedule(2).dtype == tf.float32
+    exact = schedule.exact(2)  # type: ignore[attr-defined]
+    assert float(exact) == pytest.approx(2 / 3 * RATE * (1 - 3 / 9), rel=1e-15)

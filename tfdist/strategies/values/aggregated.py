@@ -1,0 +1,69 @@
+"""Assignments to a variable that several replicas share, by the variable's aggregation.
+
+Each replica's code assigns a value of its own to the one variable:
+
+    aggregation           replica 0      replica 1         the variable of both
+    ONLY_FIRST_REPLICA    a0             -                 a0
+    MEAN                  a0 -------+--- a1                (a0 + a1) / 2
+    SUM                   a0 -------+--- a1                a0 + a1
+    NONE                  a0             a1                both assignments run
+
+As TensorFlow's mirrored variables do; those refuse NONE. Each worker aggregates over its own
+replicas, without a message. Assignments in cross-replica context are as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.strategies.reductions.collectives import add_replicas
+
+_ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
+
+
+def aggregate_assignments(variable: Any, replica_in_worker: Callable[[], int]) -> None:
+    """Lets the assignments that replicas make to a variable follow its aggregation.
+
+    Args:
+      variable: A resource variable that the replicas of this worker share.
+      replica_in_worker: Returns the index in this worker of the replica whose code is running. It
+        is 0 or less for code that stands for all replicas.
+    """
+    if variable.aggregation == tf.VariableAggregation.NONE:
+        return
+    for name in _ASSIGNMENTS:
+        setattr(variable, name, _aggregated(variable, getattr(variable, name), replica_in_worker))
+
+
+def _aggregated(
+    variable: Any, assign: Callable[..., Any], replica_in_worker: Callable[[], int]
+) -> Callable[..., Any]:
+    is_of_first = variable.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
+    is_mean = variable.aggregation == tf.VariableAggregation.MEAN
+
+    def of_first_replica(*args: Any, **kwargs: Any) -> Any:
+        if _is_in_replica() and replica_in_worker() > 0:
+            return variable if kwargs.get("read_value", True) else tf.no_op()
+        return assign(*args, **kwargs)
+
+    def of_all_replicas(value: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_in_replica():
+            return assign(value, *args, **kwargs)
+
+        def merge(_: Any, value: Any) -> Any:
+            if isinstance(value, tf.distribute.DistributedValues):
+                value = add_replicas(value.values, mean=is_mean)
+            with tf.device(variable.device):
+                return assign(value, *args, **kwargs)
+
+        value = tf.convert_to_tensor(value, variable.dtype.base_dtype)
+        return tf.distribute.get_replica_context().merge_call(merge, args=(value,))
+
+    return of_first_replica if is_of_first else of_all_replicas
+
+
+def _is_in_replica() -> bool:
+    return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
