@@ -6,12 +6,14 @@ a region of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+
+from tfdist.strategies.graph_walks import sources_of, walk
 
 # The name of an identity whose tensor is kept for the backward pass.
 _KEPT = "kept_for_backward"
@@ -48,34 +50,19 @@ def slice_graph(
     Returns:
       The operations inside, and the tensors from outside that they use.
     """
-    operations: dict[str, tf.Operation] = {}
     inputs: dict[str, tf.Tensor] = {}
-    waiting: list[tf.Operation] = []
 
-    def take(op: tf.Operation) -> None:
-        if op.name not in operations:
-            operations[op.name] = op
-            waiting.append(op)
+    def sources(op: tf.Operation) -> Iterator[tf.Operation]:
+        inputs.update({t.name: t for t in op.inputs if not is_inside(t.op)})
+        return filter(is_inside, sources_of(op, control_inputs=True))
 
-    def need(tensor: tf.Tensor) -> None:
-        if is_inside(tensor.op):
-            take(tensor.op)
-        else:
-            inputs.setdefault(tensor.name, tensor)
-
+    starts = []
     for target in targets:
-        if isinstance(target, tf.Operation):
-            take(target)
+        if isinstance(target, tf.Operation) or is_inside(target.op):
+            starts.append(target if isinstance(target, tf.Operation) else target.op)
         else:
-            need(target)
-    while waiting:
-        op = waiting.pop()
-        for tensor in op.inputs:
-            need(tensor)
-        for first in op.control_inputs:
-            if is_inside(first):
-                take(first)
-    return Slice(operations=tuple(operations.values()), inputs=tuple(inputs.values()))
+            inputs[target.name] = target
+    return Slice(operations=tuple(walk(starts, sources)), inputs=tuple(inputs.values()))
 
 
 def copy_nodes(nodes: Sequence[Any], definition: v1.GraphDef, *, keep_devices: bool) -> None:

@@ -14,7 +14,7 @@ of w. A micro-batch of weight 0 adds nothing, even if its gradient is not finite
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.estimator.graph.global_step import handle_of
 from tfdist.estimator.inputs.passed_on import leaves
 from tfdist.estimator.spec import EstimatorSpec
+from tfdist.strategies.graph_walks import descendants
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.early_reduction import behind_gates, without_gates
 from tfdist.strategies.reductions.slices import values_of
@@ -263,18 +264,11 @@ def _change_with(batch: Any, tensors: Sequence[Any]) -> list[bool]:
     ]
 
 
-def _computed_from(batch: Any, graph: tf.Graph) -> set[tf.Operation]:
+def _computed_from(batch: Any, graph: tf.Graph) -> Set[tf.Operation]:
     """Returns the ops of a graph that are computed from a batch or from a trainable variable."""
     sources = [handle_of(variable) for variable in v1.trainable_variables()]
     for part in batch:
         sources += tf.nest.flatten(leaves(part), expand_composites=True)
     captured = {id(outside): inside for outside, inside in getattr(graph, "captures", ())}
-    found = {captured.get(id(one), one).op for one in sources if isinstance(one, tf.Tensor)}
-    has_changed = True
-    while has_changed:  # Twice; more often with loops, whose edges lead back.
-        has_changed = False
-        for op in graph.get_operations():
-            if op not in found and any(tensor.op in found for tensor in op.inputs):
-                found.add(op)
-                has_changed = True
-    return found
+    ops = [captured.get(id(one), one).op for one in sources if isinstance(one, tf.Tensor)]
+    return descendants(ops, is_inside=lambda op: op.graph is graph)

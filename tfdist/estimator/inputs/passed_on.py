@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.strategies.graph_walks import ancestors
 from tfdist.strategies.private_tensorflow import is_closed
 
 _ADVICE = (
@@ -146,14 +147,9 @@ def _as_tensor(leaf: object) -> Any:
 
 def _refuse_placeholders(flat: list[tf.Tensor]) -> None:
     """Refuses tensors that need a feed_dict, which the thread that evaluates them has not."""
-    found, waiting = set(), [tensor.op for tensor in flat]
-    while waiting:
-        op = waiting.pop()
+    for op in ancestors((tensor.op for tensor in flat), control_inputs=False):
         if op.type == "Placeholder":
             raise ValueError(
                 f"the input depends on the placeholder {op.name!r}. Several workers or replicas, "
                 f"or a loop of steps, cannot feed it. {_ADVICE}"
             )
-        if op not in found:
-            found.add(op)
-            waiting += [tensor.op for tensor in op.inputs]

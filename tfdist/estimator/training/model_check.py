@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.graph.global_step import StepLimit, handle_of, users_of
 from tfdist.process.endings import OneLineError
+from tfdist.strategies.graph_walks import ancestors
 from tfdist.strategies.placement import Placement
 from tfdist.training.half_precision import HALVES, is_half, stock_on_halves
 from tfdist.training.name_patterns import name_of
@@ -168,7 +169,7 @@ def warn_if_nothing_is_learnt(train_op: tf.Operation) -> None:
 
 def changes_of(variables: Sequence[Any], train_op: tf.Operation) -> list[tf.Operation]:
     """Returns the ops that may change one of the variables whenever `train_op` runs."""
-    run = _runs_with(train_op)
+    run = ancestors([train_op], control_inputs=True)
     users = (user for variable in variables for user in users_of(handle_of(variable)))
     return [op for op, handle in users if op in run and not _only_reads(op, handle)]
 
@@ -182,19 +183,6 @@ def _only_reads(op: tf.Operation, handle: tf.Tensor) -> bool:
     except ValueError:
         return False
     return all(i in read_only for i, tensor in enumerate(op.inputs) if tensor is handle)
-
-
-def _runs_with(op: tf.Operation) -> set[tf.Operation]:
-    """Returns all ops that run whenever an op runs."""
-    found: set[tf.Operation] = set()
-    waiting = [op]
-    while waiting:
-        current = waiting.pop()
-        if current not in found:
-            found.add(current)
-            waiting += [tensor.op for tensor in current.inputs]
-            waiting += current.control_inputs
-    return found
 
 
 def check_half_weights(graph: tf.Graph) -> None:

@@ -7,10 +7,12 @@ do not show that; the tensors that it is multiplied with do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import tensorflow as tf
+
+from tfdist.strategies.graph_walks import ancestors, bits_behind, consumers_of, descendants
 
 # Operations between a variable and the operation that computes with it.
 _READS = {"ReadVariableOp", "Identity", "Cast", "Enter", "StopGradient"}
@@ -43,9 +45,10 @@ def find_variable_inputs(
     handles = {variable.op.name: _handle_in(graph, variable) for variable in variables}
     sources = [*inputs, *((name, one) for name, one in handles.items() if one is not None)]
     names = list(dict.fromkeys(name for name, _ in sources))
-    marks = {tensor.name: 1 << names.index(name) for name, tensor in sources}
-    forward = _ancestors(loss.op)
-    reached = _marks_behind(graph, forward, marks)
+    marks = {tensor.name: (tensor, 1 << names.index(name)) for name, tensor in sources}
+    forward = ancestors([loss.op], control_inputs=False)
+    in_order = filter(forward.__contains__, graph.get_operations())
+    reached = bits_behind(in_order, _bits_of_users(marks.values()), control_inputs=False)
     found = {}
     for name, handle in handles.items():
         if handle is None or handle.op not in forward:
@@ -78,53 +81,16 @@ def _handle_in(graph: tf.Graph, variable: Any) -> tf.Tensor | None:
     return next((inside for outside, inside in captures if outside is handle), None)
 
 
-def _ancestors(op: tf.Operation) -> set[tf.Operation]:
-    """Returns an operation and all operations that it is computed from."""
-    found, waiting = {op}, [op]
-    while waiting:
-        sources = {tensor.op for tensor in waiting.pop().inputs} - found
-        found |= sources
-        waiting += sources
-    return found
+def _bits_of_users(marks: Iterable[tuple[tf.Tensor, int]]) -> dict[tf.Operation, int]:
+    """Returns, for each operation that takes a marked tensor, the bits of those that it takes."""
+    bits: dict[tf.Operation, int] = {}
+    for tensor, bit in marks:
+        for user in tensor.consumers():
+            bits[user] = bits.get(user, 0) | bit
+    return bits
 
 
-def _marks_behind(
-    graph: tf.Graph, forward: set[tf.Operation], marks: dict[str, int]
-) -> dict[tf.Operation, int]:
-    """Returns the marked tensors that each operation computes with, as a set of bits.
-
-    Args:
-      graph: The graph of the operations.
-      forward: The operations to follow, with all operations that they are computed from.
-      marks: By a tensor's name, the bit that it sets.
-    """
-    reached = dict.fromkeys(forward, 0)
-    ops = [op for op in graph.get_operations() if op in forward]
-    has_changed = True
-    while has_changed:  # Twice; more often with loops, whose edges lead back.
-        has_changed = False
-        for op in ops:
-            mask = reached[op]
-            for tensor in op.inputs:
-                mask |= marks.get(tensor.name, 0) | reached[tensor.op]
-            if mask != reached[op]:
-                reached[op] = mask
-                has_changed = True
-    return reached
-
-
-def _users(handle: tf.Tensor, forward: set[tf.Operation]) -> set[tf.Operation]:
+def _users(handle: tf.Tensor, forward: Set[tf.Operation]) -> set[tf.Operation]:
     """Returns the operations that compute with a variable's value."""
-    users: set[tf.Operation] = set()
-    seen, waiting = {handle.op}, [handle.op]
-    while waiting:
-        for output in waiting.pop().outputs:
-            for user in output.consumers():
-                if user not in forward or user in seen:
-                    continue
-                if user.type in _READS:
-                    seen.add(user)
-                    waiting.append(user)
-                else:
-                    users.add(user)
-    return users
+    reads = descendants([handle.op], is_inside=lambda op: op in forward and op.type in _READS)
+    return {user for read in reads for user in consumers_of(read) if user in forward} - reads

@@ -28,6 +28,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from tfdist.strategies.graph_walks import bits_behind
+
 # Copying this many bytes into a shared message and out again is cheaper than a message.
 _MAX_SHARED_BYTES = 256 << 10
 
@@ -138,22 +140,8 @@ def find_dependencies(
     Inputs and control inputs count, through loops of the old kind as well.
     """
     # One bit per result; the bits of an op are those of all that it depends on.
-    own_bits = {result.op.name: 1 << number for number, result in enumerate(results)}
-    sources_of = {
-        op.name: [tensor.op.name for tensor in op.inputs] + [c.name for c in op.control_inputs]
-        for op in graph.get_operations()
-    }
-    bits = dict.fromkeys(sources_of, 0)
-    has_changed = True
-    while has_changed:  # Two passes, and more with loops, whose edges lead back.
-        has_changed = False
-        for name, sources in sources_of.items():
-            mask = bits[name] | own_bits.get(name, 0)
-            for source in sources:
-                mask |= bits[source]
-            if mask != bits[name]:
-                bits[name] = mask
-                has_changed = True
+    own_bits = {result.op: 1 << number for number, result in enumerate(results)}
+    bits = bits_behind(graph.get_operations(), own_bits, control_inputs=True)
     ops = [target.op if isinstance(target, tf.Tensor) else target for target in targets]
     count = range(len(results))
-    return [frozenset(i for i in count if bits[op.name] >> i & 1) for op in ops]
+    return [frozenset(i for i in count if bits[op] >> i & 1) for op in ops]

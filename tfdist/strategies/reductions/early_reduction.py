@@ -35,6 +35,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tfdist.strategies.graph_walks import ancestors
 from tfdist.strategies.private_tensorflow import add_control_inputs, is_in_loop_or_branch
 
 
@@ -81,11 +82,11 @@ def make_first(gradients: Sequence[tf.Tensor]) -> None:
     layers = _layers(gradients[0].graph)
     for producer in filter(is_outside, producers):
         layer = layers[producer]
-        for sibling in _siblings(producer) & layer:
-            # Edges between two layers lead to the one that was made later, and the new edges are
-            # inside one layer. So there is no cycle if there is none inside the layer.
-            if not _depends(producer, sibling, layer):
-                add_control_inputs(sibling, [producer])
+        # Edges between two layers lead to the one that was made later, and the new edges are
+        # inside one layer. So there is no cycle if there is none inside the layer.
+        needed = ancestors([producer], control_inputs=True, is_inside=layer.__contains__)
+        for sibling in _siblings(producer) & layer - needed:
+            add_control_inputs(sibling, [producer])
 
 
 def wait_for_offers(gradient: tf.Tensor, offers: Sequence[tf.Operation]) -> None:
@@ -158,15 +159,3 @@ def _layers(graph: tf.Graph) -> dict[tf.Operation, set[tf.Operation]]:
 
 def _scope(op: tf.Operation) -> str:
     return op.name.rpartition("/")[0]
-
-
-def _depends(op: tf.Operation, on: tf.Operation, among: set[tf.Operation]) -> bool:
-    """Returns whether an op depends on another one, directly or by way of the ops `among`."""
-    seen, waiting = {op}, [op]
-    while waiting:
-        current = waiting.pop()
-        sources = {*(value.op for value in current.inputs), *current.control_inputs}
-        sources = sources & among - seen
-        seen |= sources
-        waiting += sources
-    return on in seen
