@@ -27,11 +27,13 @@ from tfdist.strategies.eager.replica_variable import note_updates
 from tfdist.strategies.eager.variables import EagerVariables
 from tfdist.strategies.graph.variables import GraphVariables
 from tfdist.strategies.placement import HOST, Placement
+from tfdist.strategies.private_runtime import (
+    make_distributed_dataset,
+    make_distributed_dataset_from_function,
+)
 from tfdist.strategies.private_tensorflow import (
     PerReplica,
     ValueContext,
-    make_distributed_dataset,
-    make_distributed_dataset_from_function,
     replica_in_sync_group,
     run_in_replica_threads,
 )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -19,24 +18,25 @@ from tfdist.cluster import (
     check_port,
     find_cluster,
     find_mpi_rank,
-    wait_for_servers,
 )
 from tfdist.cluster.arguments import check_flag, check_number
 from tfdist.cluster.environment import REPLACE, find_engine, read_stall_timeout, read_start_timeout
-from tfdist.cluster.rendezvous.meeting import join
-from tfdist.cluster.rendezvous.membership import Membership
-from tfdist.cluster.rendezvous.protocol import members_of
-from tfdist.cluster.rendezvous.sockets import port_taken_error
 from tfdist.cluster.tf_config import TfConfig
-from tfdist.process.endings import OneLineError, print_to_stderr
-from tfdist.process.progress_file import in_phase
+from tfdist.process.endings import OneLineError
 from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.eager.run import watch_until_the_end
+from tfdist.strategies.grpc_servers import (
+    SERVERS,
+    RunningServer,
+    device_filter,
+    find_membership,
+    full_name,
+    start_server,
+)
 from tfdist.strategies.placement import HOST, DeviceError, count_replicas
-from tfdist.strategies.private_tensorflow import (
+from tfdist.strategies.private_runtime import (
     configure_collectives,
     has_started_server,
-    start_eager_server,
 )
 from tfdist.strategies.reductions.compression import Compression, find_half
 from tfdist.strategies.reductions.engine import Collectives, NoCollectives, executing_instances
@@ -52,26 +52,6 @@ class StrategyTooLateError(OneLineError, RuntimeError):
     """A strategy was made after TensorFlow's runtime had started."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunningServer:
-    """A server of this process, which cannot be stopped: later strategies use it as well.
-
-    Attributes:
-      target: The target for a session.
-      num_cpus: The number of logical CPUs that it was started with: it cannot get more.
-      server: TensorFlow's object; None if TensorFlow's own strategy has started it, in eager
-        execution.
-      membership: The connections to the other workers; None in that case.
-    """
-
-    target: str
-    num_cpus: int
-    server: tf.distribute.Server | None = None
-    membership: Membership | None = None
-
-
-# The server of each address.
-_SERVERS: dict[str, RunningServer] = {}
 # The latest strategy of each address: a server needs its devices.
 _STRATEGIES: WeakValueDictionary[str, MultiWorkerStrategy] = WeakValueDictionary()
 
@@ -150,7 +130,7 @@ class MultiWorkerStrategy(BaseStrategy):
         )
         self.stall_timeout_s = read_stall_timeout()
         collectives: Collectives = NoCollectives()
-        local_index, full_name = 0, ""
+        local_index, own_name = 0, ""
         if self.cluster is not None and self.task is not None:
             _check_roles(self.cluster, self.task)
             # An evaluator evaluates alone.
@@ -160,8 +140,8 @@ class MultiWorkerStrategy(BaseStrategy):
                 if num_workers > 1:
                     keep_memory(os.environ)  # Before TensorFlow's threads have arenas.
                     collectives = GrpcCollectives(num_workers, self.cluster.worker_index(self.task))
-                    full_name = _full_name(self.task)
-                    if self.cluster.address(self.task) not in _SERVERS:
+                    own_name = full_name(self.task)
+                    if self.cluster.address(self.task) not in SERVERS:
                         check_port(self.cluster, self.task)
         super().__init__(
             collectives,
@@ -169,14 +149,14 @@ class MultiWorkerStrategy(BaseStrategy):
             device=device,
             variables_on_host=variables_on_host,
             local_index=local_index,
-            full_name=full_name,
+            full_name=own_name,
             half=half,
         )
         self._is_prepared = True
         if collectives.num_workers > 1:
             assert self.cluster is not None and self.task is not None
             if tf.executing_eagerly():  # Before the program's first operation.
-                leader, own = _full_name(self.cluster.workers[0]), _device_filter(self.task)
+                leader, own = full_name(self.cluster.workers[0]), device_filter(self.task)
                 self._is_prepared = configure_collectives(leader, own)
             _STRATEGIES[self.cluster.address(self.task)] = self
 
@@ -195,9 +175,9 @@ class MultiWorkerStrategy(BaseStrategy):
         assert self.cluster is not None and self.task is not None
         address = self.cluster.address(self.task)
         needed = max(1, self.update_config_proto(v1.ConfigProto()).device_count["CPU"])
-        if address not in _SERVERS:
-            _SERVERS[address] = self._start_server(self.cluster, self.task, needed)
-        running = _SERVERS[address]
+        if address not in SERVERS:
+            self._start_server(needed)
+        running = SERVERS[address]
         if needed > running.num_cpus:
             raise DeviceError(
                 f"the server of this worker was started with {running.num_cpus} logical CPUs, "
@@ -207,46 +187,15 @@ class MultiWorkerStrategy(BaseStrategy):
             )
         return running.target
 
-    def _start_server(self, cluster: Cluster, task: Task, num_cpus: int | None) -> RunningServer:
-        """Meets the other workers and starts this one's server.
-
-        Args:
-          cluster: The cluster.
-          task: This worker's task.
-          num_cpus: The number of logical CPUs of a server for sessions; None makes one for
-            TensorFlow 2.
-        """
-        with in_phase("waiting"):
-            membership = join(cluster, task, timeout_s=self.start_timeout_s)
-        membership.on_line = print_to_stderr
-        membership.stall_timeout_s = self.stall_timeout_s
-        # gRPC reads the name in small letters only.
-        os.environ["no_grpc_proxy"] = _without_proxy(cluster, os.environ)  # noqa: SIM112
-        # A call to a lost worker fails at once. Otherwise closing a session that has ops on that
-        # worker would wait without limit.
-        os.environ.setdefault("GRPC_FAIL_FAST", "true")
-        jobs = {job: list(a) for job, a in cluster.jobs.items() if job != "evaluator"}
-        config = self.update_config_proto(v1.ConfigProto())
-        server = None
-        try:
-            if num_cpus is None:
-                start_eager_server(_server_def(jobs, task, config))
-            else:
-                server = tf.distribute.Server(
-                    jobs, job_name=task.type, task_index=task.index, config=config
-                )
-        except tf.errors.UnknownError as error:
-            if "Could not start gRPC server" not in error.message:
-                raise
-            # Another process has taken the port since the workers met there.
-            raise port_taken_error(members_of(cluster)[cluster.worker_index(task)]) from error
-        with in_phase("waiting"):
-            wait_for_servers(cluster, task, timeout_s=self.start_timeout_s)
-        return RunningServer(
-            target=f"grpc://{cluster.address(task)}" if server is None else str(server.target),
-            num_cpus=num_cpus or 1,
-            server=server,
-            membership=membership,
+    def _start_server(self, num_cpus: int | None) -> None:
+        assert self.cluster is not None and self.task is not None
+        start_server(
+            self.cluster,
+            self.task,
+            self.update_config_proto(v1.ConfigProto()),
+            num_cpus,
+            start_timeout_s=self.start_timeout_s,
+            stall_timeout_s=self.stall_timeout_s,
         )
 
     def join_workers(self) -> None:
@@ -260,7 +209,7 @@ class MultiWorkerStrategy(BaseStrategy):
             return
         assert self.cluster is not None and self.task is not None
         address = self.cluster.address(self.task)
-        if address in _SERVERS:
+        if address in SERVERS:
             return
         if not self._is_prepared:
             raise StrategyTooLateError(
@@ -268,7 +217,7 @@ class MultiWorkerStrategy(BaseStrategy):
                 "send messages between workers any more. Make the strategy first in the program: "
                 "before datasets, tensors and models."
             )
-        _SERVERS[address] = self._start_server(self.cluster, self.task, None)
+        self._start_server(None)
         watch_until_the_end(self)
 
     def watch_peers(self) -> PeerWatch:
@@ -279,7 +228,7 @@ class MultiWorkerStrategy(BaseStrategy):
         if self.extended.collectives.num_workers == 1:
             return PeerWatch()
         assert self.cluster is not None and self.task is not None
-        if self.cluster.address(self.task) not in _SERVERS:
+        if self.cluster.address(self.task) not in SERVERS:
             _ = self.master
         return PeerWatch(find_membership(self.cluster, self.task), executing_instances())
 
@@ -300,7 +249,7 @@ class MultiWorkerStrategy(BaseStrategy):
         """
         if self._may_exchange_directly():
             assert self.cluster is not None
-            hosts = [f"{_full_name(task)}{HOST}" for task in self.cluster.workers]
+            hosts = [f"{full_name(task)}{HOST}" for task in self.cluster.workers]
             last = self.cluster.workers[-1]
             self.extended.collectives.exchange_directly(
                 hosts, needed, on_one_machine=self.cluster.local_index(last) == len(hosts) - 1
@@ -332,41 +281,14 @@ class MultiWorkerStrategy(BaseStrategy):
         if self.extended.collectives.num_workers > 1:
             assert self.cluster is not None and self.task is not None
             leader = self.cluster.workers[0]
-            config.experimental.collective_group_leader = _full_name(leader)
+            config.experimental.collective_group_leader = full_name(leader)
             # Opening a session waits for every worker that it sees. Collectives do not need that.
             sees_all = sees_all_workers and self._may_exchange_directly()
             del config.device_filters[:]
             config.device_filters.extend(
-                _device_filter(task) for task in (self.cluster.workers if sees_all else [self.task])
+                device_filter(task) for task in (self.cluster.workers if sees_all else [self.task])
             )
         return config
-
-
-def _server_def(
-    jobs: Mapping[str, Sequence[str]], task: Task, config: v1.ConfigProto
-) -> tf.train.ServerDef:
-    config.device_count.clear()
-    return tf.train.ServerDef(
-        cluster=tf.train.ClusterSpec({job: [*a] for job, a in jobs.items()}).as_cluster_def(),
-        job_name=task.type,
-        task_index=task.index,
-        default_session_config=config,
-        protocol="grpc",
-    )
-
-
-def _device_filter(task: Task) -> str:
-    return f"/job:{task.type}/task:{task.index}"
-
-
-def _full_name(task: Task) -> str:
-    return f"/job:{task.type}/replica:0/task:{task.index}"
-
-
-def find_membership(cluster: Cluster, task: Task) -> Membership | None:
-    """Returns the connections of this worker, once TensorFlow's server has been started."""
-    running = _SERVERS.get(cluster.address(task))
-    return None if running is None else running.membership
 
 
 def from_multi_worker_mirrored(
@@ -389,7 +311,7 @@ def from_multi_worker_mirrored(
         assert found is not None
         address = found[0].address(found[1])
         num_cpus = len(tf.config.list_logical_devices("CPU"))
-        _SERVERS.setdefault(address, RunningServer(target=f"grpc://{address}", num_cpus=num_cpus))
+        SERVERS.setdefault(address, RunningServer(target=f"grpc://{address}", num_cpus=num_cpus))
     elif devices[0].device_type == "CPU":
         device = f"/device:CPU:{devices[0].device_index + 1}"
     own = MultiWorkerStrategy(
@@ -485,15 +407,3 @@ def _check_roles(cluster: Cluster, task: Task) -> None:
             "'ps' from the cluster: the workers hold and update the variables themselves. Or give "
             f'RunConfig parameter_servers="{REPLACE}" and no strategy.'
         )
-
-
-def _without_proxy(cluster: Cluster, environ: Mapping[str, str]) -> str:
-    """Returns a value for `no_grpc_proxy` with which gRPC reaches the workers directly.
-
-    gRPC would send the workers' messages to a proxy that is set for downloads (`http_proxy`), which
-    does not know the workers, and wait without limit.
-    """
-    # gRPC reads the second variable only if the first is not set.
-    named = environ.get("no_grpc_proxy") or environ.get("no_proxy", "")
-    hosts = [address.rsplit(":", 1)[0].strip("[]") for a in cluster.jobs.values() for address in a]
-    return ",".join(dict.fromkeys([*filter(None, named.split(",")), *hosts]))

@@ -1,16 +1,16 @@
 """Private names of TensorFlow that tfdist uses, each with the reason.
 
-No other file of tfdist imports `tensorflow.python` or reads a private attribute of TensorFlow's
-objects (ruff's rules TID251 and SLF001 check this). A name is here because TensorFlow 2.16 to 2.21
-has no public equivalent; a new TensorFlow is checked against this file. Subclasses override private
-methods where TensorFlow's base class calls them: `extended.py` those of `StrategyExtended`,
-`sync_on_read.py` those of a variable. Keras' private names are in `tfdist.estimator.private_keras`.
+Only this file and `private_runtime` import `tensorflow.python`, or read a private attribute of
+TensorFlow's objects (ruff's rules TID251 and SLF001 check this). A name is here because
+TensorFlow 2.16 to 2.21 has no public equivalent; a new TensorFlow is checked against this file.
+Subclasses override private methods where TensorFlow's base class calls them: `extended.py` those of
+`StrategyExtended`, `sync_on_read.py` and `eager/` those of a variable. Keras' private names are in
+`tfdist.estimator.private_keras` and `eager.keras_models`.
 """
 
 from __future__ import annotations
 
 import copy
-import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,26 +22,18 @@ import tensorflow.compat.v1 as v1
 # Lists the variables that a tf.train.Checkpoint saves, for a Saver, as a Scaffold does on finalize.
 from tensorflow.python.checkpoint.graph_view import ObjectGraphView
 
-# A dataset around what an operation of tf.data returns.
-from tensorflow.python.data.ops.dataset_ops import _VariantDataset
-
-# input_lib splits a dataset of global batches over workers, as MultiWorkerMirroredStrategy does.
 # mirrored_run runs a function in one thread per replica; the threads wait for each other where
 # gradients are reduced.
-from tensorflow.python.distribute import input_lib, mirrored_run
+from tensorflow.python.distribute import mirrored_run
 
 # The argument of functions that make one value per replica: replica index and number of replicas.
 from tensorflow.python.distribute.distribute_lib import ValueContext
 
-# The same as input_lib, for a v1 graph.
-from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
-
 # A value that differs between replicas, as a strategy's functions take and return it.
 from tensorflow.python.distribute.values import PerReplica
 
-# The eager runtime, whose server for other workers has no public name.
 # A GradientTape's record of operations: whether there is one, and additions to it.
-from tensorflow.python.eager import context, record
+from tensorflow.python.eager import record
 
 # The name of a resource without a name: each execution makes a new one, freed after its last use.
 from tensorflow.python.eager.context import anonymous_name
@@ -59,34 +51,24 @@ __all__ = [
     "ResourceVariable",
     "TransformedFeatures",
     "ValueContext",
-    "abort_collectives",
     "add_control_inputs",
     "anonymous_name",
-    "asks_before_each_batch",
     "call_prepared",
-    "configure_collectives",
     "delete_oldest_checkpoint",
     "has_control_dependencies",
-    "has_started_server",
-    "input_lib",
-    "input_workers",
     "is_building_old_loop",
     "is_closed",
     "is_dense_column",
     "is_in_loop_or_branch",
     "is_loss_scaled_by_optimizer",
-    "is_of_an_earlier_runtime",
     "is_recorded_by_tape",
     "is_v2_column",
     "lifted",
     "listeners_of",
     "loss_scaled_by_optimizer",
-    "make_distributed_dataset",
-    "make_distributed_dataset_from_function",
     "nested_layers",
     "note_checkpoint",
     "read_on_tape",
-    "renew_dataset",
     "replace_input",
     "replace_saver",
     "replica_in_sync_group",
@@ -94,8 +76,6 @@ __all__ = [
     "run_independently",
     "saver_of_checkpoint",
     "set_steps_per_call",
-    "share_of_worker",
-    "start_eager_server",
     "stop_limit_of",
 ]
 
@@ -188,78 +168,6 @@ def has_control_dependencies(graph: tf.Graph) -> bool:
     True in a `with tf.control_dependencies(...)` block, which has no public way to ask.
     """
     return bool(graph._current_control_dependencies())
-
-
-def has_started_server(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether a MultiWorkerMirroredStrategy runs a server on its task's port.
-
-    Its constructor starts one if TensorFlow executes eagerly.
-    """
-    return bool(getattr(strategy.extended, "_std_server_started", False))
-
-
-def configure_collectives(leader: str, own: str) -> bool:
-    """Prepares TensorFlow 2's runtime for messages between workers; nothing is started.
-
-    Args:
-      leader: Full name of the first worker's task.
-      own: The name of this worker's task.
-
-    Returns:
-      Whether it is prepared. It cannot be once the runtime has started, with the first operation.
-    """
-    runtime = context.context()
-    if runtime._context_handle is not None and runtime._collective_leader != leader:
-        return False
-    runtime.configure_collective_ops(collective_leader=leader, device_filters=(own,))
-    return True
-
-
-def start_eager_server(server: tf.train.ServerDef) -> None:
-    """Starts this worker's server in TensorFlow 2's runtime."""
-    runtime = context.context()
-    server.default_session_config.MergeFrom(runtime.config)
-    logger = logging.getLogger("absl")
-    logger.addFilter(_is_no_startup_warning)
-    try:
-        runtime.enable_collective_ops(server)
-    finally:
-        logger.removeFilter(_is_no_startup_warning)
-    runtime.ensure_initialized()
-
-
-def _is_no_startup_warning(record: logging.LogRecord) -> bool:
-    # `renew_dataset` takes care of what it warns of.
-    return not str(record.msg).startswith("Enabling collective ops after program startup")
-
-
-def is_of_an_earlier_runtime(dataset: tf.data.Dataset) -> bool:
-    """Returns whether a dataset was made before `start_eager_server` gave devices other names."""
-    device = dataset._variant_tensor.device
-    return tf.executing_eagerly() and device not in {
-        one.name for one in tf.config.list_logical_devices()
-    }
-
-
-def renew_dataset(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns a copy of a dataset of an earlier runtime; one that uses a lookup table has none."""
-    with tf.device("/device:CPU:0"):
-        serialized = tf.raw_ops.DatasetToGraphV2(
-            input_dataset=dataset._variant_tensor,
-            external_state_policy=1,  # Ignore: the state of a generator is in this process.
-            strip_device_assignment=True,
-        )
-        graph = v1.GraphDef.FromString(serialized.numpy())
-        for function in graph.library.function:
-            for node in function.node_def:
-                node.ClearField("device")
-        variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
-        return _VariantDataset(variant, dataset.element_spec)
-
-
-def abort_collectives(message: str) -> None:
-    """Makes all collectives of TensorFlow 2's runtime fail, those that wait as well."""
-    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
 
 
 def is_recorded_by_tape() -> bool:
@@ -359,90 +267,6 @@ def replica_in_sync_group() -> int:
     The public property returns a tensor.
     """
     return int(tf.distribute.get_replica_context()._replica_id_in_sync_group)
-
-
-def make_distributed_dataset(
-    strategy: tf.distribute.Strategy,
-    dataset: tf.data.Dataset,
-    input_context: tf.distribute.InputContext,
-    devices: tuple[str, tuple[str, ...]],
-    options: tf.distribute.InputOptions | None,
-) -> Any:
-    """Re-batches a dataset of global batches for this worker and shards it.
-
-    Args:
-      strategy: The strategy.
-      dataset: Batches of the global batch size.
-      input_context: The number of workers, and this worker's index.
-      devices: (host, devices): the device that runs the input pipeline, and that of each replica.
-      options: As in `Strategy.experimental_distribute_dataset`.
-    """
-    return input_lib_v1.DistributedDatasetV1(
-        dataset,
-        input_workers(devices, options),
-        strategy,
-        num_replicas_in_sync=input_context.num_replicas_in_sync,
-        input_context=input_context,
-        options=options,
-    )
-
-
-def share_of_worker(
-    strategy: tf.distribute.Strategy,
-    dataset: tf.data.Dataset,
-    input_context: tf.distribute.InputContext,
-    devices: tuple[str, tuple[str, ...]],
-) -> tf.data.Dataset:
-    """Returns a dataset of this worker's rows of each global batch; it is not sharded again.
-
-    The arguments are those of `make_distributed_dataset`.
-    """
-    (share,) = input_lib.DistributedDataset(
-        input_workers((devices[0], devices[1][:1]), None),
-        strategy,
-        dataset,
-        num_replicas_in_sync=input_context.num_input_pipelines,
-        input_context=input_context,
-    )._cloned_datasets
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return share.with_options(options)
-
-
-def asks_before_each_batch(dataset: input_lib.DistributedDataset, asks: bool) -> None:
-    """Sets whether workers ask each other before each batch if one of them has more.
-
-    Otherwise each worker ends with its own last batch.
-    """
-    dataset._enable_get_next_as_optional = asks
-
-
-def make_distributed_dataset_from_function(
-    strategy: tf.distribute.Strategy,
-    dataset_fn: Any,
-    input_context: tf.distribute.InputContext,
-    devices: tuple[str, tuple[str, ...]],
-    options: tf.distribute.InputOptions | None,
-) -> Any:
-    """Makes a dataset of this worker's batches, which `dataset_fn(input_context)` returns."""
-    return input_lib_v1.DistributedDatasetsFromFunctionV1(
-        input_workers(devices, options), strategy, [input_context], dataset_fn, options
-    )
-
-
-def input_workers(
-    devices: tuple[str, tuple[str, ...]], options: tf.distribute.InputOptions | None
-) -> input_lib.InputWorkers:
-    """Returns the devices of a distributed dataset as TensorFlow's classes take them.
-
-    Args:
-      devices: (host, devices), as in `make_distributed_dataset`.
-      options: As in `Strategy.experimental_distribute_dataset`.
-    """
-    host, replicas = devices
-    if options is not None and not options.experimental_fetch_to_device:
-        replicas = (host,) * len(replicas)
-    return input_lib.InputWorkers([(host, replicas)])
 
 
 def saver_of_checkpoint(root: Any, **extra: Any) -> v1.train.Saver:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
-from tfdist.strategies.private_tensorflow import (
+from tfdist.strategies.private_runtime import (
     asks_before_each_batch,
     input_lib,
     input_workers,

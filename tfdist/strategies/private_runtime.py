@@ -1,0 +1,190 @@
+"""Private names of TensorFlow's eager runtime and of its distributed datasets, with the reasons.
+
+As `private_tensorflow`, which has those of graphs and sessions: no other module imports
+`tensorflow.python`. A new TensorFlow is checked against these two files.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+# A dataset around what an operation of tf.data returns.
+from tensorflow.python.data.ops.dataset_ops import _VariantDataset
+
+# input_lib splits a dataset of global batches over workers, as MultiWorkerMirroredStrategy does.
+from tensorflow.python.distribute import input_lib
+
+# The same, for a v1 graph.
+from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
+
+# The eager runtime, whose server for other workers has no public name.
+from tensorflow.python.eager import context
+
+__all__ = [
+    "asks_before_each_batch",
+    "configure_collectives",
+    "has_started_server",
+    "input_lib",
+    "input_workers",
+    "is_of_an_earlier_runtime",
+    "make_distributed_dataset",
+    "make_distributed_dataset_from_function",
+    "renew_dataset",
+    "share_of_worker",
+    "start_eager_server",
+]
+
+
+def has_started_server(strategy: tf.distribute.Strategy) -> bool:
+    """Returns whether a MultiWorkerMirroredStrategy runs a server on its task's port.
+
+    Its constructor starts one if TensorFlow executes eagerly.
+    """
+    return bool(getattr(strategy.extended, "_std_server_started", False))
+
+
+def configure_collectives(leader: str, own: str) -> bool:
+    """Prepares TensorFlow 2's runtime for messages between workers; nothing is started.
+
+    Args:
+      leader: Full name of the first worker's task.
+      own: The name of this worker's task.
+
+    Returns:
+      Whether it is prepared. It cannot be once the runtime has started, with the first operation.
+    """
+    runtime = context.context()
+    if runtime._context_handle is not None and runtime._collective_leader != leader:
+        return False
+    runtime.configure_collective_ops(collective_leader=leader, device_filters=(own,))
+    return True
+
+
+def start_eager_server(server: tf.train.ServerDef) -> None:
+    """Starts this worker's server in TensorFlow 2's runtime."""
+    runtime = context.context()
+    server.default_session_config.MergeFrom(runtime.config)
+    logger = logging.getLogger("absl")
+    logger.addFilter(_is_no_startup_warning)
+    try:
+        runtime.enable_collective_ops(server)
+    finally:
+        logger.removeFilter(_is_no_startup_warning)
+    runtime.ensure_initialized()
+
+
+def _is_no_startup_warning(record: logging.LogRecord) -> bool:
+    # `renew_dataset` takes care of what it warns of.
+    return not str(record.msg).startswith("Enabling collective ops after program startup")
+
+
+def is_of_an_earlier_runtime(dataset: tf.data.Dataset) -> bool:
+    """Returns whether a dataset was made before `start_eager_server` gave devices other names."""
+    device = dataset._variant_tensor.device
+    return tf.executing_eagerly() and device not in {
+        one.name for one in tf.config.list_logical_devices()
+    }
+
+
+def renew_dataset(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a copy of a dataset of an earlier runtime; one that uses a lookup table has none."""
+    with tf.device("/device:CPU:0"):
+        serialized = tf.raw_ops.DatasetToGraphV2(
+            input_dataset=dataset._variant_tensor,
+            external_state_policy=1,  # Ignore: the state of a generator is in this process.
+            strip_device_assignment=True,
+        )
+        graph = v1.GraphDef.FromString(serialized.numpy())
+        for function in graph.library.function:
+            for node in function.node_def:
+                node.ClearField("device")
+        variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
+        return _VariantDataset(variant, dataset.element_spec)
+
+
+def make_distributed_dataset(
+    strategy: tf.distribute.Strategy,
+    dataset: tf.data.Dataset,
+    input_context: tf.distribute.InputContext,
+    devices: tuple[str, tuple[str, ...]],
+    options: tf.distribute.InputOptions | None,
+) -> Any:
+    """Re-batches a dataset of global batches for this worker and shards it.
+
+    Args:
+      strategy: The strategy.
+      dataset: Batches of the global batch size.
+      input_context: The number of workers, and this worker's index.
+      devices: (host, devices): the device that runs the input pipeline, and that of each replica.
+      options: As in `Strategy.experimental_distribute_dataset`.
+    """
+    return input_lib_v1.DistributedDatasetV1(
+        dataset,
+        input_workers(devices, options),
+        strategy,
+        num_replicas_in_sync=input_context.num_replicas_in_sync,
+        input_context=input_context,
+        options=options,
+    )
+
+
+def share_of_worker(
+    strategy: tf.distribute.Strategy,
+    dataset: tf.data.Dataset,
+    input_context: tf.distribute.InputContext,
+    devices: tuple[str, tuple[str, ...]],
+) -> tf.data.Dataset:
+    """Returns a dataset of this worker's rows of each global batch; it is not sharded again.
+
+    The arguments are those of `make_distributed_dataset`.
+    """
+    (share,) = input_lib.DistributedDataset(
+        input_workers((devices[0], devices[1][:1]), None),
+        strategy,
+        dataset,
+        num_replicas_in_sync=input_context.num_input_pipelines,
+        input_context=input_context,
+    )._cloned_datasets
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return share.with_options(options)
+
+
+def asks_before_each_batch(dataset: input_lib.DistributedDataset, asks: bool) -> None:
+    """Sets whether workers ask each other before each batch if one of them has more.
+
+    Otherwise each worker ends with its own last batch.
+    """
+    dataset._enable_get_next_as_optional = asks
+
+
+def make_distributed_dataset_from_function(
+    strategy: tf.distribute.Strategy,
+    dataset_fn: Any,
+    input_context: tf.distribute.InputContext,
+    devices: tuple[str, tuple[str, ...]],
+    options: tf.distribute.InputOptions | None,
+) -> Any:
+    """Makes a dataset of this worker's batches, which `dataset_fn(input_context)` returns."""
+    return input_lib_v1.DistributedDatasetsFromFunctionV1(
+        input_workers(devices, options), strategy, [input_context], dataset_fn, options
+    )
+
+
+def input_workers(
+    devices: tuple[str, tuple[str, ...]], options: tf.distribute.InputOptions | None
+) -> input_lib.InputWorkers:
+    """Returns the devices of a distributed dataset as TensorFlow's classes take them.
+
+    Args:
+      devices: (host, devices), as in `make_distributed_dataset`.
+      options: As in `Strategy.experimental_distribute_dataset`.
+    """
+    host, replicas = devices
+    if options is not None and not options.experimental_fetch_to_device:
+        replicas = (host,) * len(replicas)
+    return input_lib.InputWorkers([(host, replicas)])
