@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.process import endings
 from tfdist.strategies.eager.datasets import distribute, distribute_from_function
 from tfdist.strategies.eager.keras_models import adapt_keras
-from tfdist.strategies.eager.keras_step import count_rows
+from tfdist.strategies.eager.keras_step import combined, count_rows
 from tfdist.strategies.eager.replica_variable import note_updates
 from tfdist.strategies.eager.variables import EagerVariables
 from tfdist.strategies.graph.variables import GraphVariables
@@ -116,10 +116,16 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
-        strategy = self._container_strategy()
         if is_tensorflow_2():
             note_updates()
             count_rows(self._batches_in(args), self.reducer)
+            return combined(self._results_of_replicas(fn, args, kwargs))
+        return self._results_of_replicas(fn, args, kwargs)
+
+    def _results_of_replicas(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        strategy = self._container_strategy()
         if self.placement.num_replicas > 1:
             return run_in_replica_threads(strategy, fn, args, kwargs)
         context = v1.distribute.ReplicaContext(

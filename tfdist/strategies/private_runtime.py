@@ -138,7 +138,7 @@ def share_of_worker(
     input_context: tf.distribute.InputContext,
     devices: tuple[str, tuple[str, ...]],
 ) -> tf.data.Dataset:
-    """Returns a dataset of this worker's rows of each global batch; it is not sharded again.
+    """Returns a dataset of this worker's rows of each global batch; not of its replicas.
 
     The arguments are those of `make_distributed_dataset`.
     """
@@ -149,9 +149,7 @@ def share_of_worker(
         num_replicas_in_sync=input_context.num_input_pipelines,
         input_context=input_context,
     )._cloned_datasets
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return share.with_options(options)
+    return share
 
 
 def asks_before_each_batch(dataset: input_lib.DistributedDataset, asks: bool) -> None:

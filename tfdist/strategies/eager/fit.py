@@ -62,12 +62,13 @@ class FitRun:
             total = -1 if num_steps is None else self._step + num_steps
             self._file.write(step=self._step, total_steps=total)
 
-    def call(self, function: Callable[[], Any]) -> Any:
-        """Calls a train function, which all workers do."""
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Marks the call of a train function, which all workers make."""
         if self._file is not None:
             self._file.step_begins()
         with needs_all_workers(self._signals.calls):
-            return function()
+            yield
 
     def own_wishes(self) -> list[float]:
         """Returns what this worker says in the message of a step, before its loss."""

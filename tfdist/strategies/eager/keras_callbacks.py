@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.strategies.eager.fit import current_fit
-from tfdist.strategies.eager.replica_variable import note_updates, synchronize
+from tfdist.strategies.eager.replica_variable import note_updates, synchronize, tf_variable
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.values.weight_check import check_eager_weights
 
@@ -124,11 +124,6 @@ def share_numbers(numbers: Sequence[int], reducer: Any) -> list[int]:
     """Returns worker 0's integers. A collective."""
     shared = reducer.broadcast(tf.constant([int(n) for n in numbers], tf.int64), "numbers")
     return [int(number) for number in shared.numpy()]
-
-
-def tf_variable(variable: Any) -> tf.Variable:
-    """Returns the TensorFlow variable of a Keras variable."""
-    return variable if isinstance(variable, tf.Variable) else variable.value
 
 
 def _variables_of(optimizer: Any) -> Sequence[Any]:

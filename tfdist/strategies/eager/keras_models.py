@@ -35,11 +35,12 @@ from tfdist.strategies.eager.keras_callbacks import (
     send_files_elsewhere,
     share_numbers,
     support_backups,
-    tf_variable,
 )
 from tfdist.strategies.eager.keras_step import keras_step, own_share
-from tfdist.strategies.eager.replica_variable import reads_combined
+from tfdist.strategies.eager.replica_variable import tf_variable
 from tfdist.strategies.eager.run import needs_all_workers
+from tfdist.strategies.eager.step_results import CombinedLogs, all_rows
+from tfdist.strategies.stop_signals import NUM_WISHES
 
 _LIBRARIES = ("keras", "tf_keras")
 _adapted: set[str] = set()
@@ -133,26 +134,30 @@ def _wrapping(make: Callable[..., Any], attribute: str, wrap: Callable[..., Any]
 
 def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
     """Returns a train function whose logs are those of all replicas, a step of `fit`."""
-    combine = _Logs(model, strategy)
+    is_alone = strategy.num_replicas_in_sync == 1
+    logs_of_all = None if is_alone else CombinedLogs(model, strategy, NUM_WISHES)
 
     def train(iterator: Any) -> Any:
         run = current_fit()
         if run is None:  # train_on_batch
-            with needs_all_workers(), keras_step(is_training=True):
-                return combine(function(iterator))[0]
-
-        def step() -> Any:
-            with keras_step(is_training=True):
-                logs = function(iterator)
-            return combine(logs, run.own_wishes())
-
-        logs, sums = run.call(step)
-        loss = logs.get("loss") if isinstance(logs, dict) else None
-        loss = float("nan") if loss is None else float(loss)
+            with needs_all_workers(), keras_step(is_training=True, combine=logs_of_all):
+                return function(iterator)
+        wishes = run.own_wishes()
+        if logs_of_all is not None:
+            logs_of_all.wish(wishes)
+        with run.step(), keras_step(is_training=True, combine=logs_of_all):
+            logs = function(iterator)
+            loss = _loss_in(logs)
+        sums = [*wishes, math.isnan(loss)] if logs_of_all is None else logs_of_all.sums()
         run.end_step(_steps_per_call(model), loss, sums)
         return logs
 
     return train
+
+
+def _loss_in(logs: Any) -> float:
+    loss = logs.get("loss") if isinstance(logs, dict) else None
+    return float("nan") if loss is None else float(loss)
 
 
 def _steps_per_call(model: Any) -> int:
@@ -163,80 +168,23 @@ def _steps_per_call(model: Any) -> int:
 
 def _test_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
     """Returns a test function whose logs are those of all replicas."""
-    combine = _Logs(model, strategy)
+    is_alone = strategy.num_replicas_in_sync == 1
+    logs_of_all = None if is_alone else CombinedLogs(model, strategy)
 
     def test(iterator: Any) -> Any:
-        with needs_all_workers():
-            with keras_step(is_training=False):
-                logs = function(iterator)
-            return combine(logs)[0]
+        with needs_all_workers(), keras_step(is_training=False, combine=logs_of_all):
+            return function(iterator)
 
     return test
 
 
-class _Logs:
-    """Combines the logs of a step over all replicas. A collective: every worker calls it.
-
-    Logs that are the results of the model's metrics are those of all rows. Other logs, which a
-    model's own `train_step` has returned, are averaged over the workers.
-    """
-
-    def __init__(self, model: Any, strategy: Any) -> None:
-        self._model = model
-        self._strategy = strategy
-        self._num_variables = -1
-
-    def __call__(self, logs: Any, wishes: Sequence[float] = ()) -> tuple[Any, list[float]]:
-        """Returns (the logs, sums over the workers).
-
-        Args:
-          logs: What the train or test function has returned, on this worker.
-          wishes: Numbers to add up over the workers. Behind them the sums have one number for each
-            worker: 1 where its loss is NaN.
-        """
-        if self._strategy.num_replicas_in_sync == 1:
-            loss = logs.get("loss") if isinstance(logs, dict) else None
-            return logs, [*wishes, float(loss is not None and math.isnan(loss))]
-        variables = [v for metric in self._model.metrics for v in metric.variables]
-        if len(variables) != self._num_variables:  # Keras makes metrics in the first step.
-            self._num_variables = len(variables)
-            self._variables = [tf_variable(v) for v in variables]
-            names = set(self._model.get_metrics_result())
-            is_of_metrics = isinstance(logs, dict) and set(logs) == names
-            combine = self._results if is_of_metrics else self._means
-            self._combined = tf.function(combine, autograph=False)
-        combined, sums = self._combined(logs, tf.constant(wishes, tf.float32))
-        return combined, sums.numpy().tolist() if wishes else []
-
-    def _results(self, logs: Any, wishes: tf.Tensor) -> tuple[Any, tf.Tensor]:
-        wishes = self._with_nan(logs, wishes)
-        reducer = self._strategy.extended.reducer
-        with self._strategy.scope(), reads_combined(self._variables, wishes, reducer) as sums:
-            return self._model.get_metrics_result(), sums
-
-    def _means(self, logs: Any, wishes: tf.Tensor) -> tuple[Any, tf.Tensor]:
-        flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(logs)]
-        reducer = self._strategy.extended.reducer
-        means = reducer.reduce([[value] for value in flat], mean=True, name="logs")
-        (sums,) = reducer.reduce([[self._with_nan(logs, wishes)]], mean=False, name="wishes")
-        return tf.nest.pack_sequence_as(logs, means), sums
-
-    def _with_nan(self, logs: Any, wishes: tf.Tensor) -> tf.Tensor:
-        """Returns [wishes and workers]: 1 at this worker's place if its own loss is NaN."""
-        collectives = self._strategy.extended.collectives
-        loss = logs.get("loss") if isinstance(logs, dict) else None
-        is_nan = tf.constant(0.0) if loss is None else tf.cast(tf.math.is_nan(loss), tf.float32)
-        place = tf.one_hot(collectives.worker_index, collectives.num_workers)  # [workers]
-        return tf.concat([wishes, is_nan * place], axis=0)
-
-
 def _predict_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
     """Returns a predict function that returns the rows of all workers, in the batch's order."""
-    reducer = strategy.extended.reducer
+    rows_of_all = functools.partial(all_rows, strategy=strategy)
 
     def predict(data: Any) -> Any:
-        with needs_all_workers(), keras_step(is_training=False):
-            return tf.nest.map_structure(lambda rows: reducer.gather([rows], 0), function(data))
+        with needs_all_workers(), keras_step(is_training=False, combine=rows_of_all):
+            return function(data)
 
     return predict
 

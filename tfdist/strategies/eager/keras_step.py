@@ -11,7 +11,7 @@ row: its share is 0, and it leaves moving averages as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -31,10 +31,12 @@ class KerasStep:
     Attributes:
       is_training: Whether it updates the model, rather than evaluates or predicts.
       rows: int32 scalars, the rows of each replica of this worker; None where all have as many.
+      combine: Combines what the replicas' steps have returned; None leaves it as it is.
       shares: float32 scalars, each replica's share of the rows of all; None where all have as many.
     """
 
     is_training: bool
+    combine: Callable[[Any], Any] | None = None
     rows: Sequence[tf.Tensor] | None = None
     shares: Sequence[tf.Tensor] | None = None
 
@@ -49,13 +51,14 @@ def current_step() -> KerasStep | None:
 
 
 @contextmanager
-def keras_step(*, is_training: bool) -> Iterator[None]:
+def keras_step(*, is_training: bool, combine: Callable[[Any], Any] | None = None) -> Iterator[None]:
     """Marks what the `with` block traces or executes as a step of a Keras model.
 
-    The caller makes statistics equal before anything else reads them.
+    The caller makes statistics equal before anything else reads them. The arguments are attributes
+    of `KerasStep`.
     """
     global _current
-    before, _current = _current, KerasStep(is_training=is_training)
+    before, _current = _current, KerasStep(is_training=is_training, combine=combine)
     try:
         yield
     finally:
@@ -86,6 +89,11 @@ def count_rows(batches: Sequence[Any], reducer: Reducer) -> None:
             own = [tf.cast(number, tf.float32) for number in rows]
             total = reducer.reduce([own], mean=False, name="rows")[0]  # []
             _current.shares = [tf.math.divide_no_nan(number, total) for number in own]
+
+
+def combined(results: Any) -> Any:
+    """Returns the results of a step's replicas, combined if the current step combines them."""
+    return results if _current is None or _current.combine is None else _current.combine(results)
 
 
 def examples_taken() -> float:

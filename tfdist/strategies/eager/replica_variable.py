@@ -242,3 +242,8 @@ def note_updates() -> None:
     """Notes that a replica's code has run: statistics are no longer equal."""
     for variable in list(_variables.values()):
         variable.note_update()
+
+
+def tf_variable(variable: Any) -> tf.Variable:
+    """Returns the TensorFlow variable of a Keras variable."""
+    return variable if isinstance(variable, tf.Variable) else variable.value
