@@ -12,6 +12,7 @@ pass values on: to `graph.variables`, to `reductions.reducer`, and to `placement
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -38,6 +39,7 @@ from tfdist.strategies.private_tensorflow import (
     run_in_replica_threads,
 )
 from tfdist.strategies.reductions.engine import Collectives
+from tfdist.strategies.reductions.host_memory import keep_memory
 from tfdist.strategies.reductions.message_names import is_tensorflow_2
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.slices import Value
@@ -85,6 +87,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     def enter_tensorflow_2(self) -> None:
         """Joins the other workers and adapts Keras, in TensorFlow 2; called again, it is cheap."""
         if tf.executing_eagerly():
+            if not self._is_entered and self.collectives.num_workers > 1:
+                keep_memory(os.environ, large_blocks=True)
             self._is_entered = True
             self._container_strategy().join_workers()
             adapt_keras()

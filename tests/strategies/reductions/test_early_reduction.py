@@ -121,6 +121,28 @@ def test_the_gradient_of_a_layers_input_waits_for_that_of_its_weights(
             assert of_input.control_inputs == [of_weights.op]
 
 
+def test_in_a_function_of_tensorflow_2_the_gradient_of_a_layers_input_waits_as_well() -> None:
+    kernels = [tf.Variable(tf.random.stateless_normal([64, 64], [1, i])) for i in range(3)]
+
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            for kernel in kernels:
+                x = tf.matmul(x, kernel)
+            loss = tf.reduce_sum(x)
+        gradients: list[tf.Tensor] = tape.gradient(loss, kernels)
+        early_reduction.make_first(gradients)
+        return gradients
+
+    function = tf.function(step).get_concrete_function(tf.ones([8, 64]))
+    *of_later_layers, _ = reversed(function.outputs)
+    waits = [op for op in function.graph.get_operations() if op.type == "MatMul"]
+    waits = [op for op in waits if op.control_inputs]
+    assert len(waits) == len(of_later_layers)
+    one, other = step(tf.ones([8, 64])), function(tf.ones([8, 64]))
+    for mine, theirs in zip(one, other, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
 def test_of_two_gradients_of_one_layer_one_waits_for_the_other() -> None:
     with tf.Graph().as_default() as graph:
         weights = [v1.get_variable(f"w{i}", [30, 30], use_resource=True) for i in range(2)]

@@ -101,6 +101,6 @@ def distribute_from_function(
         input_workers(devices, options),
         strategy,
         input_contexts=[input_context],
-        dataset_fn=dataset_fn,
+        dataset_fn=lambda context: renewed(dataset_fn(context)),
         options=options,
     )

@@ -37,6 +37,7 @@ import tensorflow as tf
 
 from tfdist.strategies.graph_walks import ancestors
 from tfdist.strategies.private_tensorflow import add_control_inputs, is_in_loop_or_branch
+from tfdist.strategies.reductions.message_names import is_tensorflow_2
 
 
 def without_gates(tensor: tf.Tensor) -> tuple[tf.Tensor, list[tf.Operation]]:
@@ -70,17 +71,19 @@ def behind_gates(tensor: tf.Tensor, gates: Sequence[tf.Operation]) -> tf.Tensor:
 def make_first(gradients: Sequence[tf.Tensor]) -> None:
     """Makes the other ops of a layer's backward pass wait for the gradient of its weights.
 
-    The edges order ops that have no order, so the graph must be one whose steps run it as a whole.
-    Nothing is added in functions, loops and branches.
+    The edges order ops that have no order, so the graph must be one whose steps run it as a whole,
+    or a function of TensorFlow 2. Nothing is added in functions, loops and branches of a v1 graph.
 
     Args:
       gradients: The large gradients, on the device.
     """
-    if not gradients:
+    if not gradients or tf.executing_eagerly():
         return
     producers = [_producer(gradient, through_sums=True) for gradient in gradients]
     layers = _layers(gradients[0].graph)
-    for producer in filter(is_outside, producers):
+    for producer in producers:
+        if not (is_outside(producer) or is_tensorflow_2()):
+            continue
         layer = layers[producer]
         # Edges between two layers lead to the one that was made later, and the new edges are
         # inside one layer. So there is no cycle if there is none inside the layer.

@@ -28,6 +28,7 @@ def add(tensor: tf.Tensor, num_workers: int, group_key: int, name: str) -> tf.Te
         ordering_token=[],
         merge_op="Add",
         final_op="Id",
+        max_subdivs_per_device=1,
     )
     return _unordered(total, tensor.shape)
 
