@@ -12,11 +12,15 @@ _FAULTS = """
 import resource, runpy, sys
 import numpy as np
 keep_memory = runpy.run_path(sys.argv[1])["keep_memory"]  # Without TensorFlow.
+size = 5 << 20
 if sys.argv[2] == "kept":
     assert keep_memory({})
+if sys.argv[2].startswith("large"):
+    assert keep_memory({}, large_blocks=sys.argv[2] == "large, kept")
+    size = 40 << 20
 def use():
     for _ in range(4):
-        blocks = [np.ones(5 << 20, np.uint8) for _ in range(4)]
+        blocks = [np.ones(size, np.uint8) for _ in range(4)]
         del blocks
 use()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -64,6 +68,8 @@ def _arenas(way: str) -> int:
 def test_kept_memory_is_used_again_without_page_faults() -> None:
     assert _page_faults("given back") > 4 * 5 * 256  # 4 KiB each; one round of four at least
     assert _page_faults("kept") < 100
+    assert _page_faults("large") > 4 * 40 * 256
+    assert _page_faults("large, kept") < 100
 
 
 @pytest.mark.processes
@@ -87,5 +93,5 @@ def test_threads_share_at_most_one_arena_for_each_core() -> None:
 def test_what_the_user_has_set_stays(
     environ: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_memory, "_keep", lambda limits_arenas: True)
+    monkeypatch.setattr(host_memory, "_keep", lambda limits_arenas, large_blocks: True)
     assert host_memory.keep_memory(environ) == expected
