@@ -58,6 +58,7 @@ def draw(records: Mapping[str, Record], folder: Path) -> dict[str, list[Drawn]]:
     """
     drawers: dict[str, Callable[[Mapping[str, Any], Path], list[Drawn]]] = {
         "steps": draw_steps,
+        "fit": draw_fit,
         "applications": draw_applications,
         "pipelines": draw_pipelines,
         "slow-link": draw_slow_link,
@@ -159,6 +160,12 @@ def draw_steps(data: Mapping[str, Any], folder: Path) -> list[Drawn]:
     }
     path = _draw_bars(seconds, data.get("titles", {}), folder / "benchmarks-steps.png", "ideal")
     return [(path, "Step time of each contender over the ideal, for each model")]
+
+
+def draw_fit(data: Mapping[str, Any], folder: Path) -> list[Drawn]:
+    """Draws the step time of `fit`, loops and peers over the ideal, a panel for each model."""
+    path = _draw_bars(data["step_seconds"], data["titles"], folder / "benchmarks-fit.png", "ideal")
+    return [(path, "Step time of Keras' fit and of loops over the ideal, for each model")]
 
 
 def draw_applications(data: Mapping[str, Any], folder: Path) -> list[Drawn]:

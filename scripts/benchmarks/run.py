@@ -40,6 +40,7 @@ CONTENDERS = Path(__file__).parent / "contenders"
 # In the order of the document. A part's module has `measure(options) -> Part`.
 PARTS = {
     "steps": "step_times",
+    "fit": "fit_times",
     "applications": "applications",
     "pipelines": "pipeline_peers",
     "slow-link": "slow_link",

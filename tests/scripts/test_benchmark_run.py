@@ -26,7 +26,7 @@ def call(*arguments: str) -> subprocess.CompletedProcess[str]:
     [
         (
             ["--only", "steps,sleep"],
-            "'sleep' is unknown. Choose from steps, applications, pipelines",
+            "'sleep' is unknown. Choose from steps, fit, applications, pipelines",
         ),
         (["--models", "cnn,"], "'' is unknown. Choose from cnn, mlp, resnet-20, embedding."),
         (["--rounds", "0"], "'0' is not a number of at least 1."),
