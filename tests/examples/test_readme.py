@@ -16,8 +16,12 @@ ROOT = Path(__file__).parents[2]
 
 def _program(page: str) -> str:
     """Returns the only Python program of a page."""
-    [program] = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    return str(program)
+    [program] = _programs(page)
+    return program
+
+
+def _programs(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
 MOVED = _program("docs/moving-from-tf-estimator.md")
@@ -49,7 +53,9 @@ def clone(tmp_path: Path) -> Path:
     mnist = tmp_path / "examples" / "mnist" / "train.py"
     mnist.parent.mkdir(parents=True)
     mnist.write_text(MNIST.format(program=str(ROOT / "examples" / "mnist" / "train.py")))
-    (tmp_path / "smallest.py").write_text(_program("README.md"))
+    names = ("smallest.py", "smallest_fit.py")
+    for name, program in zip(names, _programs("README.md"), strict=True):
+        (tmp_path / name).write_text(program)
     return tmp_path
 
 
@@ -77,6 +83,9 @@ def test_the_readmes_commands_run_as_they_stand_one_after_the_other(clone: Path)
     printed = _paste(blocks, clone)
     weights = re.findall(r"weight \[\[(\S+)\]\]$", printed, re.M)
     assert [abs(float(weight) - 2.0) < 0.01 for weight in weights] == [True, True]
+    predictions = re.findall(r"prediction \[(\S+)\]", printed)
+    assert {abs(float(one) - 4.0) < 0.1 for one in predictions} == {True}
+    assert len(predictions) >= 2
     # The first terminal, mpirun, tfdist run. Nothing is left over from one for the next.
     workers = re.findall(r"worker (\d) of 2 in (\w+)$", printed, re.M)
     assert workers[0] == ("0", "model")

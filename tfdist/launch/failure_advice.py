@@ -45,6 +45,11 @@ _SIGNS = (
         "The loss became NaN: lower the learning rate or warm it up, clip the gradients "
         "(ClippedOptimizer), and in half precision scale the loss (LossScaleOptimizer).",
     ),
+    (
+        r"\(PerReplica:\{|values\.PerReplica'>\) to a Tensor",
+        "Keras 3 does not train under TensorFlow's own strategies for several workers. Change one "
+        "line: strategy = tfdist.strategies.strategy_for_run()",
+    ),
     (r"No space left on device|Disk quota exceeded", _SPACE),
     (
         r"MemoryError|Cannot allocate memory|std::bad_alloc|OOM when allocating"

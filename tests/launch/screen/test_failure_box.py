@@ -209,6 +209,10 @@ def test_there_is_one_hint_for_each_kind_of_failure() -> None:
         failed(kind="signal", code=9): "memory ran out",
         failed(code=137): "memory ran out",
         failed(code=1, log_tail=("MemoryError",)): "Memory ran out",
+        failed(
+            code=1,
+            log_tail=("ValueError: Attempt to convert a value (PerReplica:{", "  0: 1.0"),
+        ): "strategy = tfdist.strategies.strategy_for_run()",
         failed(code=1, log_tail=("x RESOURCE_EXHAUSTED: OOM",)): "smaller batches",
         failed(code=1, log_tail=("OSError: [Errno 28] No space left on device",)): "Free space",
         failed(code=1, log_tail=("Address already in use",)): "port was taken",

@@ -48,6 +48,10 @@ _adapted: set[str] = set()
 _INITIAL_COUNTERS = "_maybe_load_initial_counters_from_ckpt"
 
 
+class KerasModelError(OneLineError, ValueError):
+    """A model is compiled with what does not train on several replicas."""
+
+
 def adapt_keras() -> None:
     """Extends the classes of the Keras libraries that the program has imported.
 
@@ -124,12 +128,29 @@ def _wrapping(make: Callable[..., Any], attribute: str, wrap: Callable[..., Any]
         function = getattr(model, attribute)
         strategy = strategy_of(model)
         if strategy is not None and not hasattr(function, "is_of_tfdist"):
+            _check(model, strategy)
             wrapped = wrap(model, strategy, function)
             wrapped.is_of_tfdist = True
             setattr(model, attribute, wrapped)
         return getattr(model, attribute)
 
     return make_wrapped
+
+
+def _check(model: Any, strategy: Any) -> None:
+    """Refuses what cannot train on several replicas."""
+    if strategy.num_replicas_in_sync == 1:
+        return
+    if getattr(model, "jit_compile", None) is True:
+        raise KerasModelError(
+            "this model is compiled with jit_compile=True, and XLA's code cannot send messages "
+            "between replicas. Leave jit_compile out."
+        )
+    if hasattr(getattr(model, "optimizer", None), "_allreduce_grads"):
+        raise KerasModelError(
+            "this model's optimizer is Horovod's DistributedOptimizer, and the strategy reduces "
+            "gradients itself. Give compile the optimizer without it."
+        )
 
 
 def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:

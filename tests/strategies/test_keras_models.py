@@ -1,0 +1,48 @@
+"""Keras models that cannot train on several replicas are refused in one line."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.strategies import LocalStrategy
+from tfdist.strategies.eager.keras_models import KerasModelError
+
+X = np.ones([4, 2], np.float32)
+
+
+class _Distributed(keras.optimizers.SGD):  # type: ignore[misc]
+    """An optimizer like the one that Horovod makes."""
+
+    def _allreduce_grads(self) -> None:
+        raise NotImplementedError
+
+
+def _fit(num_replicas: int, **compiled: Any) -> Any:
+    strategy = LocalStrategy(num_replicas)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+        model.compile(**{"optimizer": "sgd", "loss": "mse", **compiled})
+    dataset = tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(4)
+    return model.fit(dataset, verbose=0)
+
+
+def test_xla_is_refused_with_replicas_alone() -> None:
+    with pytest.raises(KerasModelError, match="compiled with jit_compile=True"):
+        _fit(2, jit_compile=True)
+    assert _fit(2).history["loss"]
+
+
+def test_an_optimizer_of_horovod_is_refused() -> None:
+    with pytest.raises(KerasModelError, match="Horovod's DistributedOptimizer"):
+        _fit(2, optimizer=_Distributed(0.1))
+
+
+def test_replicas_train_as_one_process_does() -> None:
+    losses = []
+    for num_replicas in (1, 2, 3):
+        keras.utils.set_random_seed(1)
+        losses.append(_fit(num_replicas).history["loss"])
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-6)
