@@ -128,7 +128,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         strategy = self._container_strategy()
         if self.placement.num_replicas > 1:
             return run_in_replica_threads(strategy, fn, args, kwargs)
-        context = v1.distribute.ReplicaContext(
+        context = tf.distribute.ReplicaContext(
             strategy, replica_id_in_sync_group=self.collectives.worker_index
         )
         args, kwargs = tf.nest.map_structure(_own_value, (tuple(args), kwargs))

@@ -152,6 +152,19 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
         first = combined if self.reducer.collectives.worker_index == 0 else zeros
         return [first, *(zeros for _ in self._all_handles[1:])]
 
+    def _serialize_to_tensors(self) -> Any:
+        """Returns what a checkpoint stores.
+
+        After a program's own loop that is the combined value, so every worker saves. After `fit`,
+        statistics are equal, and of a metric this worker's share is stored.
+        """
+        own = super()._serialize_to_tensors()
+        if not (self._is_on_read and self._is_assigned_elsewhere):
+            return own
+        return {
+            key: type(read)(self.read_value, self.dtype, self.device) for key, read in own.items()
+        }
+
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
         (value,) = restored_tensors.values()
         return self.assign(value)
