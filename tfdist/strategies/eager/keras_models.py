@@ -10,7 +10,8 @@ are not affected.
     losses                      a replica counts by its share of the rows (`keras_step`)
     Optimizer.apply (Keras 3)   gradients are reduced before they are clipped and checked
 
-Private names: the modules of `scale_loss_for_distribution`; of Keras 3
+Private names: the modules of `scale_loss_for_distribution` and (tf_keras)
+`strategy_supports_loss_scaling`; of Keras 3
 `Optimizer._all_reduce_sum_gradients` and `_trainable_variables`, and `Model._initial_epoch`; of
 tf_keras what is below.
 """
@@ -64,6 +65,8 @@ def adapt_keras() -> None:
         _adapt_losses(f"{name}.src.losses.loss" if is_keras_3 else f"{name}.src.utils.losses_utils")
         if is_keras_3:
             _adapt_optimizers(library.optimizers)
+        else:
+            _allow_loss_scales(f"{name}.src.mixed_precision.loss_scale_optimizer")
 
 
 def strategy_of(model: Any) -> Any:
@@ -241,6 +244,18 @@ def _adapt_losses(module_name: str) -> None:
         return tf.math.divide_no_nan(value, tf.cast(share, value.dtype))
 
     module.unscale_loss_for_distribution = unscaled
+
+
+def _allow_loss_scales(module_name: str) -> None:
+    """Makes tf_keras' LossScaleOptimizer accept the strategies of tfdist beside TensorFlow's."""
+    module: Any = importlib.import_module(module_name)
+    is_supported = module.strategy_supports_loss_scaling
+
+    @functools.wraps(is_supported)
+    def is_supported_here() -> bool:
+        return is_supported() or hasattr(tf.distribute.get_strategy().extended, "reducer")
+
+    module.strategy_supports_loss_scaling = is_supported_here
 
 
 # How many replicas are inside an optimizer that has got reduced gradients.

@@ -19,14 +19,20 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
-from tfdist.strategies.eager.replica_variable import ReplicaVariable
+from tfdist.strategies.eager.replica_variable import ReplicaVariable, SeedVariable
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import ResourceVariable
 from tfdist.strategies.reductions.reducer import Reducer
-from tfdist.strategies.values.replica_context import is_in_replica
+from tfdist.strategies.values.replica_context import (
+    are_updates_equal,
+    is_in_replica,
+    replica_in_worker,
+)
 
 _Aggregation = tf.VariableAggregation
+# The name that Keras 3 gives the state of a SeedGenerator.
+_SEED_NAME = "seed_generator_state"
 # A tf.train.Checkpoint makes it when it saves or restores, which worker 0 may do alone.
 _OF_ONE_WORKER = ("save_counter",)
 _NO_NUMBERS = (tf.string, tf.resource, tf.variant)
@@ -78,9 +84,9 @@ class EagerVariables:
             arguments["initial_value"] = self._from_worker_0(kwargs)
         with tf.init_scope(), tf.device(device):
             if has_own_values:
-                return ReplicaVariable(
-                    self._reducer, self._placement.num_replicas, is_on_read, arguments
-                )
+                is_seed = kwargs.get("name") == _SEED_NAME
+                kind = SeedVariable if is_seed else ReplicaVariable
+                return kind(self._reducer, self._placement.num_replicas, is_on_read, arguments)
             variable = SharedVariable(**arguments)
             variable.reducer = self._reducer
             return variable
@@ -146,6 +152,8 @@ class SharedVariable(ResourceVariable):  # type: ignore[misc]
     ) -> Any:
         if not is_in_replica():
             return update(value, *args, **kwargs)
+        if are_updates_equal():
+            return update(value, *args, **kwargs) if replica_in_worker() == 0 else self
         if self.aggregation == _Aggregation.NONE:
             raise AggregationError(
                 f"{self.name} is assigned in a replica's code and has no aggregation, so replicas "

@@ -70,7 +70,8 @@ def _with_shape(key: int, tensor: tf.Tensor) -> tf.Tensor:
 
     Each dimension counts by another large odd number, so similar shapes have keys far apart.
     """
-    factors = [(0x5BD1E995 * (2 * axis + 1)) & _MOST for axis in range(tensor.shape.rank)]
+    axes = range(tensor.shape.rank)
+    factors = [(zlib.crc32(f"axis {axis}".encode()) | 1) & _MOST for axis in axes]
     if tensor.shape.is_fully_defined():
         sizes = zip(tensor.shape, factors, strict=True)
         return tf.constant((key + sum((size + 1) * factor for size, factor in sizes)) & _MOST)
