@@ -41,6 +41,7 @@ from tfdist.strategies.reductions.engine import Collectives
 from tfdist.strategies.reductions.message_names import is_tensorflow_2
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.slices import Value
+from tfdist.strategies.values.replica_context import are_updates_equal
 
 
 class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
@@ -73,6 +74,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self._task = task
         self.placement = placement
         self._is_entered = False  # By a program of TensorFlow 2.
+        self._is_running = False  # A step of TensorFlow 2.
         self.reducer = Reducer(collectives, placement.num_replicas, half)
         self.graph_variables = GraphVariables(placement, self.reducer)
         self.eager_variables = EagerVariables(placement, self.reducer)
@@ -116,20 +118,25 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
-        if is_tensorflow_2():
-            note_updates()
-            count_rows(self._batches_in(args), self.reducer)
-            return combined(self._results_of_replicas(fn, args, kwargs))
-        return self._results_of_replicas(fn, args, kwargs)
+        if not is_tensorflow_2() or self._is_running:  # Optimizers call this inside of a step.
+            return self._results_of_replicas(fn, args, kwargs)
+        note_updates()
+        count_rows(self._batches_in(args), self.reducer)
+        self._is_running = True
+        try:
+            results = self._results_of_replicas(fn, args, kwargs)
+        finally:
+            self._is_running = False
+        return combined(results)
 
     def _results_of_replicas(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
         strategy = self._container_strategy()
-        if self.placement.num_replicas > 1:
+        if self.placement.num_replicas > 1 and not are_updates_equal():
             return run_in_replica_threads(strategy, fn, args, kwargs)
         context = tf.distribute.ReplicaContext(
-            strategy, replica_id_in_sync_group=self.collectives.worker_index
+            strategy, replica_id_in_sync_group=self.first_replica_in_sync
         )
         args, kwargs = tf.nest.map_structure(_own_value, (tuple(args), kwargs))
         with context, tf.device(self.worker_devices[0]):

@@ -23,12 +23,17 @@ import tensorflow as tf
 from tfdist.strategies.eager.keras_step import current_step, own_rows
 from tfdist.strategies.private_tensorflow import ResourceVariable
 from tfdist.strategies.reductions.reducer import Reducer
-from tfdist.strategies.values.replica_context import is_in_replica, replica_in_sync, replica_in_worker
+from tfdist.strategies.values.replica_context import (
+    are_updates_equal,
+    is_in_replica,
+    replica_in_sync,
+    replica_in_worker,
+)
 
 _Aggregation = tf.VariableAggregation
 
 # A prime, so that seeds that a program counts up do not meet those of other replicas.
-_SEED_STEP = 15_485_863
+SEED_STEP = 15_485_863
 _numbers = itertools.count()
 # Those of this process that are still in use, in the order of their creation.
 _variables: WeakValueDictionary[int, ReplicaVariable] = WeakValueDictionary()
@@ -118,7 +123,7 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
         """Returns whether an assignment is for the replica whose code is running."""
         if "number" not in self.__dict__:
             return True
-        if not is_in_replica():
+        if not is_in_replica() or are_updates_equal():
             return False
         self.drifts = True
         self._is_assigned_elsewhere |= current_step() is None
@@ -206,7 +211,7 @@ class SeedVariable(ReplicaVariable):
         return super().assign(tf.cast(value, self.dtype) - self._own_offset(), *args, **kwargs)
 
     def _own_offset(self) -> tf.Tensor:
-        return tf.constant([_SEED_STEP * replica_in_sync(), 0], self.dtype)
+        return tf.constant([SEED_STEP * replica_in_sync(), 0], self.dtype)
 
 
 # The combinations of variables that `reads_combined` has made, by the variables' numbers.
