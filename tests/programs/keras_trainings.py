@@ -222,7 +222,7 @@ def _with_batch_norm(strategy: Any, library: Any, *, synchronized: bool) -> dict
 
 @case
 def dropout(strategy: Any, library: Any) -> dict[str, Any]:
-    """Which of 32 values are kept, on each replica of this worker, in two steps."""
+    """Returns which of 32 values each replica keeps in two steps, made twice."""
 
     def kept() -> list[Any]:
         library.utils.set_random_seed(7)

@@ -211,6 +211,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         colocated = (
             nullcontext() if is_tensorflow_2() else v1.get_default_graph().colocate_with(var)
         )
+        # Replicas of this worker have got the same reduced gradient, one tensor for each.
+        args, kwargs = tf.nest.map_structure(_own_value, (tuple(args), dict(kwargs or {})))
         with colocated, tf.device(var.device):
             result = self.reducer.if_counted(lambda: fn(var, *args, **kwargs))
         return result if group else tf.nest.map_structure(self._local_results, result)
