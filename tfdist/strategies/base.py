@@ -38,6 +38,11 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
 
     cluster: Cluster | None = None
     task: Task | None = None
+    # Strategies of TensorFlow 1 do not have these.
+    gather = tf.distribute.Strategy.gather
+    experimental_distribute_values_from_function = (
+        tf.distribute.Strategy.experimental_distribute_values_from_function
+    )
 
     def __init__(
         self,

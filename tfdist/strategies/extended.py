@@ -43,6 +43,7 @@ from tfdist.strategies.reductions.host_memory import keep_memory
 from tfdist.strategies.reductions.message_names import is_tensorflow_2
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.slices import Value
+from tfdist.strategies.values.replica_context import are_updates_equal
 
 
 class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
@@ -75,6 +76,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self._task = task
         self.placement = placement
         self._is_entered = False  # By a program of TensorFlow 2.
+        self._is_running = False  # A step of TensorFlow 2.
         self.reducer = Reducer(collectives, placement.num_replicas, half)
         self.graph_variables = GraphVariables(placement, self.reducer)
         self.eager_variables = EagerVariables(placement, self.reducer)
@@ -120,20 +122,25 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
-        if is_tensorflow_2():
-            note_updates()
-            count_rows(self._batches_in(args), self.reducer)
-            return combined(self._results_of_replicas(fn, args, kwargs))
-        return self._results_of_replicas(fn, args, kwargs)
+        if not is_tensorflow_2() or self._is_running:  # Optimizers call this inside of a step.
+            return self._results_of_replicas(fn, args, kwargs)
+        note_updates()
+        count_rows(self._batches_in(args), self.reducer)
+        self._is_running = True
+        try:
+            results = self._results_of_replicas(fn, args, kwargs)
+        finally:
+            self._is_running = False
+        return combined(results)
 
     def _results_of_replicas(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
         strategy = self._container_strategy()
-        if self.placement.num_replicas > 1:
+        if self.placement.num_replicas > 1 and not are_updates_equal():
             return run_in_replica_threads(strategy, fn, args, kwargs)
-        context = v1.distribute.ReplicaContext(
-            strategy, replica_id_in_sync_group=self.collectives.worker_index
+        context = tf.distribute.ReplicaContext(
+            strategy, replica_id_in_sync_group=self.first_replica_in_sync
         )
         args, kwargs = tf.nest.map_structure(_own_value, (tuple(args), kwargs))
         with context, tf.device(self.worker_devices[0]):
@@ -208,6 +215,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         colocated = (
             nullcontext() if is_tensorflow_2() else v1.get_default_graph().colocate_with(var)
         )
+        # Replicas of this worker have got the same reduced gradient, one tensor for each.
+        args, kwargs = tf.nest.map_structure(_own_value, (tuple(args), dict(kwargs or {})))
         with colocated, tf.device(var.device):
             result = self.reducer.if_counted(lambda: fn(var, *args, **kwargs))
         return result if group else tf.nest.map_structure(self._local_results, result)

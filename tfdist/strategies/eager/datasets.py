@@ -96,11 +96,18 @@ def distribute_from_function(
     devices: tuple[str, tuple[str, ...]],
     options: tf.distribute.InputOptions | None,
 ) -> Any:
-    """Makes a dataset of this worker's batches, which `dataset_fn(input_context)` returns."""
-    return input_lib.DistributedDatasetsFromFunction(
+    """Makes a dataset of this worker's batches, which `dataset_fn(input_context)` returns.
+
+    Where another worker has more batches, those of this one have no row in the end: all workers end
+    after the same step.
+    """
+    made = input_lib.DistributedDatasetsFromFunction(
         input_workers(devices, options),
         strategy,
         input_contexts=[input_context],
         dataset_fn=lambda context: renewed(dataset_fn(context)),
         options=options,
     )
+    if input_context.num_input_pipelines > 1:
+        asks_before_each_batch(made, not _is_known_to_all(strategy, made.cardinality))
+    return made

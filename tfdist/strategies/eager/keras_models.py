@@ -10,7 +10,8 @@ are not affected.
     losses                      a replica counts by its share of the rows (`keras_step`)
     Optimizer.apply (Keras 3)   gradients are reduced before they are clipped and checked
 
-Private names: the modules of `scale_loss_for_distribution`; of Keras 3
+Private names: the modules of `scale_loss_for_distribution` and (tf_keras)
+`strategy_supports_loss_scaling`, `RandomGenerator`; of Keras 3
 `Optimizer._all_reduce_sum_gradients` and `_trainable_variables`, and `Model._initial_epoch`; of
 tf_keras what is below.
 """
@@ -21,7 +22,8 @@ import functools
 import importlib
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -37,10 +39,15 @@ from tfdist.strategies.eager.keras_callbacks import (
     support_backups,
 )
 from tfdist.strategies.eager.keras_step import keras_step, own_share
-from tfdist.strategies.eager.replica_variable import tf_variable
+from tfdist.strategies.eager.replica_variable import SEED_STEP, tf_variable
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.eager.step_results import CombinedLogs, all_rows
 from tfdist.strategies.stop_signals import NUM_WISHES
+from tfdist.strategies.values.replica_context import (
+    are_updates_equal,
+    equal_updates,
+    replica_in_sync,
+)
 
 _LIBRARIES = ("keras", "tf_keras")
 _adapted: set[str] = set()
@@ -68,6 +75,11 @@ def adapt_keras() -> None:
         _adapt_losses(f"{name}.src.losses.loss" if is_keras_3 else f"{name}.src.utils.losses_utils")
         if is_keras_3:
             _adapt_optimizers(library.optimizers)
+        else:
+            _allow_loss_scales(f"{name}.src.mixed_precision.loss_scale_optimizer")
+            optimizer = library.optimizers.Optimizer
+            optimizer.apply_gradients = _with_equal_updates(optimizer.apply_gradients)
+            _vary_seeds(importlib.import_module(f"{name}.src.backend").RandomGenerator)
 
 
 def strategy_of(model: Any) -> Any:
@@ -264,8 +276,44 @@ def _adapt_losses(module_name: str) -> None:
     module.unscale_loss_for_distribution = unscaled
 
 
-# How many replicas are inside an optimizer that has got reduced gradients.
-_num_reduced = 0
+def _allow_loss_scales(module_name: str) -> None:
+    """Makes tf_keras' LossScaleOptimizer accept the strategies of tfdist beside TensorFlow's."""
+    module: Any = importlib.import_module(module_name)
+    is_supported = module.strategy_supports_loss_scaling
+
+    @functools.wraps(is_supported)
+    def is_supported_here() -> bool:
+        return is_supported() or hasattr(tf.distribute.get_strategy().extended, "reducer")
+
+    module.strategy_supports_loss_scaling = is_supported_here
+
+
+def _vary_seeds(generators: Any) -> None:
+    """Gives the layers of tf_keras that draw numbers another seed on each worker."""
+    make = generators.make_legacy_seed
+
+    @functools.wraps(make)
+    def make_own(self: Any) -> int | None:
+        seed, number = make(self), replica_in_sync()
+        if number and seed is None:  # The program's seed, and the place in the function.
+            program_seed, seed = tf.compat.v1.random.get_seed(None)
+            seed = None if program_seed is None else int(seed)
+        return seed if seed is None else (seed + number * SEED_STEP) % 2**31
+
+    generators.make_legacy_seed = make_own
+
+
+def _with_equal_updates(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns tf_keras' `apply_gradients`, in which replicas assign constrained weights."""
+
+    @functools.wraps(apply)
+    def apply_equal(*args: Any, **kwargs: Any) -> Any:
+        extended = tf.distribute.get_strategy().extended
+        is_one = hasattr(extended, "reducer") and extended.placement.num_replicas == 1
+        with equal_updates() if is_one else nullcontext():
+            return apply(*args, **kwargs)
+
+    return apply_equal
 
 
 def _adapt_optimizers(optimizers: ModuleType) -> None:
@@ -280,7 +328,7 @@ def _adapt_optimizers(optimizers: ModuleType) -> None:
 
     @functools.wraps(reduce)
     def reduce_once(self: Any, grads_and_vars: Any) -> Any:
-        return list(grads_and_vars) if _num_reduced else reduce(self, grads_and_vars)
+        return list(grads_and_vars) if are_updates_equal() else reduce(self, grads_and_vars)
 
     optimizers.Optimizer._all_reduce_sum_gradients = reduce_once  # noqa: SLF001
 
@@ -288,31 +336,25 @@ def _adapt_optimizers(optimizers: ModuleType) -> None:
 def _reducing_first(apply: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(apply)
     def apply_reduced(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        global _num_reduced
         context = tf.distribute.get_replica_context()
         strategy = None if context is None else context.strategy
         is_own = hasattr(getattr(strategy, "extended", None), "reducer")
-        if not is_own or _num_reduced or context.num_replicas_in_sync == 1:
+        if not is_own or are_updates_equal() or context.num_replicas_in_sync == 1:
             return apply(self, grads, trainable_variables)
-        grads = list(grads)
         given = trainable_variables or self._trainable_variables
-        reduced = _reduce(context, grads, [tf_variable(v) for v in given])
-        _num_reduced += 1
-        try:
-            return apply(self, reduced, trainable_variables)
-        finally:
-            _num_reduced -= 1
+        pairs = [(g, v) for g, v in zip(grads, map(tf_variable, given), strict=True)]
+        targets = [v for g, v in pairs if g is not None]
+
+        def merge(strategy: Any, values: Any) -> None:
+            """Updates as one replica would, so once for all replicas of this worker."""
+            sums = strategy.extended.batch_reduce_to("SUM", list(zip(values, targets, strict=True)))
+            left = iter(sums)
+            reduced = [None if g is None else next(left) for g, _ in pairs]
+            first = strategy.extended.first_replica_in_sync
+            one = tf.distribute.ReplicaContext(strategy, replica_id_in_sync_group=first)
+            with one, equal_updates():
+                apply(self, reduced, trainable_variables)
+
+        return context.merge_call(merge, args=([g for g, _ in pairs if g is not None],))
 
     return apply_reduced
-
-
-def _reduce(context: Any, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """Returns the sums of gradients over all replicas; None where there is no gradient."""
-    pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
-    targets = [v for _, v in pairs]
-
-    def merge(strategy: Any, values: Any) -> Any:
-        return strategy.extended.batch_reduce_to("SUM", list(zip(values, targets, strict=True)))
-
-    reduced = iter(context.merge_call(merge, args=([g for g, _ in pairs],)))
-    return [None if g is None else next(reduced) for g in grads]

@@ -23,10 +23,17 @@ import tensorflow as tf
 from tfdist.strategies.eager.keras_step import current_step, own_rows
 from tfdist.strategies.private_tensorflow import ResourceVariable
 from tfdist.strategies.reductions.reducer import Reducer
-from tfdist.strategies.values.replica_context import is_in_replica, replica_in_worker
+from tfdist.strategies.values.replica_context import (
+    are_updates_equal,
+    is_in_replica,
+    replica_in_sync,
+    replica_in_worker,
+)
 
 _Aggregation = tf.VariableAggregation
 
+# A prime, so that seeds that a program counts up do not meet those of other replicas.
+SEED_STEP = 15_485_863
 _numbers = itertools.count()
 # Those of this process that are still in use, in the order of their creation.
 _variables: WeakValueDictionary[int, ReplicaVariable] = WeakValueDictionary()
@@ -116,7 +123,7 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
         """Returns whether an assignment is for the replica whose code is running."""
         if "number" not in self.__dict__:
             return True
-        if not is_in_replica():
+        if not is_in_replica() or are_updates_equal():
             return False
         self.drifts = True
         self._is_assigned_elsewhere |= current_step() is None
@@ -137,9 +144,9 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
         return tf.where(rows > 0, delta, tf.zeros_like(delta))
 
     def _assign_each(self, values: Sequence[tf.Tensor]) -> Any:
-        for handle, value in zip(self._all_handles, values, strict=True):
+        for handle, value in zip(self._all_handles[1:], values[1:], strict=True):
             tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-        return self
+        return super().assign(values[0])  # The first replica's, outside a replica's code.
 
     def _shares(self, combined: tf.Tensor) -> list[tf.Tensor]:
         """Returns one value per replica of this worker; `combined` is what a read then gives.
@@ -151,6 +158,19 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
         zeros = tf.zeros_like(combined)
         first = combined if self.reducer.collectives.worker_index == 0 else zeros
         return [first, *(zeros for _ in self._all_handles[1:])]
+
+    def _serialize_to_tensors(self) -> Any:
+        """Returns what a checkpoint stores.
+
+        After a program's own loop that is the combined value, so every worker saves. After `fit`,
+        statistics are equal, and of a metric this worker's share is stored.
+        """
+        own = super()._serialize_to_tensors()
+        if not (self._is_on_read and self._is_assigned_elsewhere):
+            return own
+        return {
+            key: type(read)(self.read_value, self.dtype, self.device) for key, read in own.items()
+        }
 
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
         (value,) = restored_tensors.values()
@@ -171,6 +191,27 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
     def note_update(self) -> None:
         """Notes that a replica's code may have changed its own values."""
         self._is_equal = False
+
+
+class SeedVariable(ReplicaVariable):
+    """The state of a Keras 3 SeedGenerator: [seed, count], int64.
+
+    Each replica reads another seed: the stored one plus its number over all workers times a large
+    number. So the first replica draws what a single process does, a checkpoint has one state, and a
+    restored state gives every replica its own numbers again.
+    """
+
+    def value(self, *args: Any, **kwargs: Any) -> tf.Tensor:
+        return super().value(*args, **kwargs) + self._own_offset()
+
+    def read_value(self) -> tf.Tensor:
+        return super().read_value() + self._own_offset()
+
+    def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().assign(tf.cast(value, self.dtype) - self._own_offset(), *args, **kwargs)
+
+    def _own_offset(self) -> tf.Tensor:
+        return tf.constant([SEED_STEP * replica_in_sync(), 0], self.dtype)
 
 
 # The combinations of variables that `reads_combined` has made, by the variables' numbers.

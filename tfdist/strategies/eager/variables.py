@@ -6,7 +6,8 @@ others depends on the variable, as in `tf.distribute`:
     an optimizer's update            equal on every worker, since the gradients are reduced
     ON_READ (metrics, statistics)    each replica has its own values; a read combines them
     any other with an aggregation    the replicas' values are combined, then assigned
-    without an aggregation           each replica has its own values (moving averages, seeds)
+    not trainable, no aggregation    each replica has its own values (moving averages, seeds)
+    trainable, no aggregation        refused: the replicas would have other weights
 """
 
 from __future__ import annotations
@@ -18,14 +19,20 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
-from tfdist.strategies.eager.replica_variable import ReplicaVariable
+from tfdist.strategies.eager.replica_variable import ReplicaVariable, SeedVariable
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import ResourceVariable
 from tfdist.strategies.reductions.reducer import Reducer
-from tfdist.strategies.values.replica_context import is_in_replica
+from tfdist.strategies.values.replica_context import (
+    are_updates_equal,
+    is_in_replica,
+    replica_in_worker,
+)
 
 _Aggregation = tf.VariableAggregation
+# The name that Keras 3 gives the state of a SeedGenerator.
+_SEED_NAME = "seed_generator_state"
 # A tf.train.Checkpoint makes it when it saves or restores, which worker 0 may do alone.
 _OF_ONE_WORKER = ("save_counter",)
 _NO_NUMBERS = (tf.string, tf.resource, tf.variant)
@@ -37,6 +44,10 @@ class ModelsDifferError(OneLineError, ValueError):
     """The workers make different variables."""
 
     exit_code: ClassVar[int] = 1
+
+
+class AggregationError(OneLineError, ValueError):
+    """A replica assigns a variable that does not say how the replicas' values are combined."""
 
 
 class EagerVariables:
@@ -73,9 +84,9 @@ class EagerVariables:
             arguments["initial_value"] = self._from_worker_0(kwargs)
         with tf.init_scope(), tf.device(device):
             if has_own_values:
-                return ReplicaVariable(
-                    self._reducer, self._placement.num_replicas, is_on_read, arguments
-                )
+                is_seed = kwargs.get("name") == _SEED_NAME
+                kind = SeedVariable if is_seed else ReplicaVariable
+                return kind(self._reducer, self._placement.num_replicas, is_on_read, arguments)
             variable = SharedVariable(**arguments)
             variable.reducer = self._reducer
             return variable
@@ -113,7 +124,7 @@ class SharedVariable(ResourceVariable):  # type: ignore[misc]
     """A variable that all replicas of a worker share, and that is equal on all workers.
 
     Assigned in a replica's code, the values of all replicas are combined first, as the variable's
-    `aggregation` says. Without an aggregation each worker assigns its own.
+    `aggregation` says. Without an aggregation this is refused.
 
     Attributes:
       reducer: Combines values over all replicas.
@@ -139,8 +150,17 @@ class SharedVariable(ResourceVariable):  # type: ignore[misc]
     def _aggregated(
         self, update: Callable[..., Any], value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if self.aggregation == _Aggregation.NONE or not is_in_replica():
+        if not is_in_replica():
             return update(value, *args, **kwargs)
+        if are_updates_equal():
+            return update(value, *args, **kwargs) if replica_in_worker() == 0 else self
+        if self.aggregation == _Aggregation.NONE:
+            raise AggregationError(
+                f"{self.name} is assigned in a replica's code and has no aggregation, so replicas "
+                "would have different values. Make it with aggregation="
+                "tf.VariableAggregation.MEAN (or SUM, ONLY_FIRST_REPLICA), or assign it outside "
+                "strategy.run."
+            )
 
         def merge(strategy: Any, value: Any) -> Any:
             parts = strategy.experimental_local_results(value)
@@ -151,15 +171,33 @@ class SharedVariable(ResourceVariable):  # type: ignore[misc]
     def _combined(self, parts: tuple[Any, ...]) -> Any:
         """Combines the values that the replicas of this worker assign."""
         if self.aggregation == _Aggregation.ONLY_FIRST_REPLICA:
-            return parts[0]  # As in tf.distribute: the first of this worker. Counters are such.
+            return self._from_first(parts[0])
         parts = tuple(
             part
             if isinstance(part, tf.IndexedSlices)
             else tf.convert_to_tensor(part, dtype=self.dtype)
             for part in parts
         )
+        if len(parts) == 1:  # A constant, or a value that all replicas of the worker share.
+            parts *= self.reducer.num_replicas // self.reducer.collectives.num_workers
         is_mean = self.aggregation == _Aggregation.MEAN
         return self.reducer.reduce([parts], mean=is_mean, name="aggregated")[0]
+
+    def _from_first(self, value: Any) -> Any:
+        """Returns worker 0's value; no message for a constant, as counters add."""
+        if isinstance(value, tf.IndexedSlices) or _is_constant(value) or self.dtype == tf.string:
+            return value
+        value = tf.cast(value, self.dtype)
+        if not value.shape.is_fully_defined():
+            value = tf.ensure_shape(value, self.shape)
+        return self.reducer.broadcast(value, "from_first_replica")
+
+
+def _is_constant(value: Any) -> bool:
+    """Returns whether the program's text gives a value, which is equal on all workers."""
+    if not tf.is_tensor(value):
+        return True
+    return tf.is_symbolic_tensor(value) and tf.get_static_value(value) is not None
 
 
 def _constructor_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:

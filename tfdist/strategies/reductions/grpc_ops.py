@@ -1,7 +1,7 @@
 """TensorFlow's ring collectives in TensorFlow 2: eager, or in a tf.function.
 
-The key of a collective is a number that its name decides. A server remembers the length of a key's
-first tensor, so the length is part of the key; it may differ from step to step, and the key is
+The key of a collective is a number that its name decides. A server remembers the shape of a key's
+first tensor, so the shape is part of the key; it may differ from step to step, and then the key is
 computed when the operation runs.
 """
 
@@ -57,15 +57,28 @@ def broadcast(
 
 
 def _common(tensor: tf.Tensor, num_workers: int, group_key: int, name: str) -> dict[str, Any]:
-    key = tf.constant(_key(f"{group_key} {message_name(name)} {tensor.dtype.name}"))
-    # Steps of a large odd number: lengths that are near each other give keys that are not.
-    length = tf.size(tensor) * 0x5BD1E995
+    key = _key(f"{group_key} {message_name(name)} {tensor.dtype.name}")
     return {
         "group_size": num_workers,
         "group_key": group_key,
-        "instance_key": tf.bitwise.bitwise_and(key + length, _MOST),
+        "instance_key": _with_shape(key, tensor),
         "communication_hint": "ring",
     }
+
+
+def _with_shape(key: int, tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the key for the shape of a tensor; it need not be known before the operation runs.
+
+    Each dimension counts by another large odd number, so similar shapes have keys far apart.
+    """
+    axes = range(tensor.shape.rank)
+    factors = [(zlib.crc32(f"axis {axis}".encode()) | 1) & _MOST for axis in axes]
+    if tensor.shape.is_fully_defined():
+        sizes = zip(tensor.shape, factors, strict=True)
+        return tf.constant((key + sum((size + 1) * factor for size, factor in sizes)) & _MOST)
+    # The same number: an int32 product keeps the lower bits.
+    part = tf.reduce_sum((tf.shape(tensor) + 1) * tf.constant(factors, tf.int32))
+    return tf.bitwise.bitwise_and(key + part, _MOST)
 
 
 def _key(full_name: str) -> int:

@@ -48,5 +48,6 @@ def message_name(name: str) -> str:
         function = function.outer_graph
     counts = _occurrences.setdefault(function, Counter())
     counts[name] += 1
-    base = re.sub(r"_\d+$", "", function.name)
+    # Such as "step" of "__step_12", and "lambda" of "<lambda>": a name scope begins with a letter.
+    base = re.sub(r"_\d+$|[^A-Za-z0-9_.-]", "", function.name).lstrip("_-")
     return f"{base}/{counts[name]}/{name}"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import tensorflow as tf
 
 
@@ -20,3 +24,33 @@ def replica_in_worker() -> int:
     if not is_in_replica():
         return 0
     return int(tf.distribute.get_strategy().extended.replica_in_worker())
+
+
+def replica_in_sync() -> int:
+    """Returns the index over all workers of the replica whose code is running; else 0."""
+    if not is_in_replica():
+        return 0
+    extended = tf.distribute.get_strategy().extended
+    return int(extended.first_replica_in_sync + extended.replica_in_worker())
+
+
+_thread = threading.local()  # Each replica of a worker has a thread.
+
+
+@contextmanager
+def equal_updates() -> Iterator[None]:
+    """Marks code of a replica whose updates are equal on all replicas, as an optimizer's are.
+
+    Nothing is combined then, and one replica of each worker assigns.
+    """
+    before = are_updates_equal()
+    _thread.are_updates_equal = True
+    try:
+        yield
+    finally:
+        _thread.are_updates_equal = before
+
+
+def are_updates_equal() -> bool:
+    """Returns whether this is code in `equal_updates`."""
+    return bool(getattr(_thread, "are_updates_equal", False))

@@ -1,0 +1,210 @@
+"""Loops of one's own in TensorFlow 2: values of replicas, input, variables and gradients.
+
+Each layout of workers and replicas runs all programs of `own_loops` in one set of processes.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import own_loops
+import pytest
+
+pytestmark = pytest.mark.processes
+
+Results = list[dict[str, dict[str, Any]]]  # Of each worker, by the program's name.
+
+# Engine, workers, replicas of each.
+LAYOUTS = {
+    "alone": ("none", 1, 1),
+    "grpc": ("grpc", 2, 1),
+    "horovod": ("horovod", 2, 1),
+    "grpc 2 x 2": ("grpc", 2, 2),
+}
+SHARED = [name for name in LAYOUTS if name != "alone"]
+
+
+@pytest.fixture(scope="module")
+def made_before() -> dict[str, Results]:
+    """Returns the results of `results_of` so far, by layout."""
+    return {}
+
+
+@pytest.fixture
+def results_of(fake_cluster: Any, made_before: dict[str, Results]) -> Callable[[str], Results]:
+    """Runs all programs in a layout; what came out is kept."""
+
+    def run_all(num_replicas: int) -> Any:
+        import own_loops  # By name: AutoGraph reads the source of its functions.
+
+        return own_loops.run_all(num_replicas)
+
+    def results_of(layout: str) -> Results:
+        if layout not in made_before:
+            engine, num_workers, num_replicas = LAYOUTS[layout]
+            made_before[layout] = fake_cluster.run(
+                run_all, num_replicas, engine=engine, num_workers=num_workers, timeout_s=150
+            )
+        return made_before[layout]
+
+    return results_of
+
+
+@pytest.fixture
+def found(
+    results_of: Callable[[str], Results], layout: str
+) -> Callable[[str], list[dict[str, Any]]]:
+    """Returns what a program gives on each worker of a layout; its error fails the test."""
+
+    def found(name: str) -> list[dict[str, Any]]:
+        own = [worker[name] for worker in results_of(layout)]
+        for worker in own:
+            assert "error" not in worker, worker["error"]
+        return own
+
+    return found
+
+
+@pytest.fixture
+def replicas(layout: str) -> list[list[int]]:
+    """The numbers of the replicas of each worker."""
+    _, num_workers, num_replicas = LAYOUTS[layout]
+    return [[w * num_replicas + r for r in range(num_replicas)] for w in range(num_workers)]
+
+
+@pytest.mark.parametrize("name", own_loops.CASES)
+@pytest.mark.parametrize("layout", SHARED)
+def test_all_workers_have_what_one_process_has(
+    found: Callable[[str], list[dict[str, Any]]],
+    results_of: Callable[[str], Results],
+    layout: str,
+    name: str,
+) -> None:
+    alone = results_of("alone")[0][name]
+    assert "error" not in alone, alone["error"]
+    workers = found(name)
+    for key, value in workers[0].items():
+        if key.startswith("own_"):
+            continue
+        np.testing.assert_allclose(value, alone[key], atol=1e-6, err_msg=key)
+        for worker in workers[1:]:
+            np.testing.assert_array_equal(value, worker[key], err_msg=key)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_values_of_replicas_are_reduced(
+    found: Callable[[str], list[dict[str, Any]]], replicas: list[list[int]]
+) -> None:
+    numbers = np.concatenate(replicas)
+    for own, worker in zip(replicas, found("reduce"), strict=True):
+        assert worker["own_count"] == len(numbers)
+        for way in ("function", "eager"):
+            assert worker[f"own_{way}_sum"] == np.sum(numbers + 1)
+            assert worker[f"own_{way}_mean"] == np.mean(numbers + 1)
+            assert worker[f"own_{way}_axis"] == np.mean(numbers)
+            assert worker[f"own_{way}_vector"] == [np.sum(numbers)] * 3
+            assert worker[f"own_{way}_local"] == [number + 1 for number in own]
+    for own, worker in zip(replicas, found("distributed_values"), strict=True):
+        assert worker["own_local"] == [10 + number for number in own]
+        assert worker["own_sum"] == np.sum(2 * (numbers + 10))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rows_of_replicas_are_gathered(
+    found: Callable[[str], list[dict[str, Any]]], replicas: list[list[int]]
+) -> None:
+    numbers = np.concatenate(replicas)
+    rows = [[number, number] for number in numbers for _ in range(number + 1)]
+    for worker in found("gather"):
+        assert worker["own_rows"] == worker["own_in_function"] == rows
+        assert worker["own_columns"] == [list(numbers)] * 2
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_replicas_combine_values_in_their_own_code(
+    found: Callable[[str], list[dict[str, Any]]], replicas: list[list[int]]
+) -> None:
+    numbers = np.concatenate(replicas)
+    total, mean = np.sum(numbers), np.mean(numbers)
+    expected = {
+        "sum": total,
+        "mean": mean,
+        "nested": 2 * total + len(numbers),
+        "gathered": [[number, number] for number in numbers],
+        "uneven": [number for number in numbers for _ in range(number + 1)],
+        "merged": total + mean,
+    }
+    for own, worker in zip(replicas, found("replica_context"), strict=True):
+        for name, value in expected.items():
+            for way in ("function", "eager"):
+                each = worker[f"own_{way}_{name}"]
+                # TensorFlow gives a tensor that all replicas return back once.
+                assert len(each) == (1 if name == "merged" else len(own))
+                for one in each:
+                    np.testing.assert_array_equal(one, value, err_msg=f"{way} {name}")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_inputs_of_other_lengths_end_all_workers_after_the_same_step(
+    found: Callable[[str], list[dict[str, Any]]], replicas: list[list[int]]
+) -> None:
+    workers = found("datasets_of_other_lengths")
+    for way in ("python", "function"):
+        assert {worker[f"own_{way}_steps"] for worker in workers} == {4 // len(replicas[0])}
+        for worker in workers:
+            assert np.isfinite(worker[f"own_{way}_w"]).all()
+            assert worker[f"own_{way}_w"] == workers[0][f"own_{way}_w"]
+
+
+@pytest.mark.parametrize("layout", SHARED)
+def test_a_weight_that_each_replica_assigns_is_refused(
+    found: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    for worker in found("variable_without_aggregation"):
+        assert worker["own_refused"] == (
+            "own_weight:0 is assigned in a replica's code and has no aggregation, so replicas "
+            "would have different values. Make it with aggregation="
+            "tf.VariableAggregation.MEAN (or SUM, ONLY_FIRST_REPLICA), or assign it outside "
+            "strategy.run."
+        )
+
+
+def _combined(values: "np.ndarray[Any, Any]", aggregation: str) -> float:
+    """Returns one value for those of all replicas."""
+    if aggregation in ("SUM", "MEAN"):
+        return float(values.sum() if aggregation == "SUM" else values.mean())
+    return float(values[0])
+
+
+@pytest.mark.parametrize("aggregation", ["NONE", "SUM", "MEAN", "ONLY_FIRST_REPLICA"])
+@pytest.mark.parametrize("synchronization", ["AUTO", "NONE", "ON_WRITE", "ON_READ"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_variables_are_combined_as_their_aggregation_says(
+    found: Callable[[str], list[dict[str, Any]]],
+    replicas: list[list[int]],
+    synchronization: str,
+    aggregation: str,
+) -> None:
+    numbers = np.concatenate(replicas).astype(float)
+    is_own = synchronization == "ON_READ" or aggregation == "NONE"  # Of each replica.
+    for own, worker in zip(
+        replicas, found(f"variable_{synchronization}_{aggregation}"), strict=True
+    ):
+        value = np.ones(len(numbers))
+
+        def outside(value: Any, own: list[int] = own) -> Any:
+            if synchronization == "ON_READ":
+                return pytest.approx(_combined(value, aggregation))
+            return pytest.approx(value[own[0]])
+
+        assert worker["own_before"] == outside(value)
+        for step in ("assign", "add"):
+            change = numbers + (2 if step == "assign" else 0.5)
+            if not is_own:
+                halves = np.full(len(numbers), 0.5)
+                added = _combined(numbers + 1, aggregation) - _combined(halves, aggregation)
+                change = _combined(numbers + 2, aggregation) if step == "assign" else added
+            value = change + (value if step == "add" else np.zeros(len(numbers)))
+            np.testing.assert_allclose(worker[f"own_{step}"], value[own], err_msg=step)
+            assert worker[f"own_{step}_outside"] == outside(value), step
+            assert worker[f"own_{step}_cross"] == outside(value), step

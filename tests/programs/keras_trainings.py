@@ -1,0 +1,366 @@
+"""Small trainings with Keras 3 and tf_keras, of which one process makes all in turn.
+
+Each takes the strategy and the library, and returns a dict of arrays. Names that begin with "own_"
+are of this worker or for one number of replicas; everything else is equal for one process with the
+global batch and for all workers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+Case = Callable[[Any, Any], dict[str, Any]]
+LIBRARIES = ("keras", "tf_keras")
+CASES: dict[str, Case] = {}
+ROWS, WORDS = 8, 16  # Of a global batch, and of the embedding.
+
+
+def case(function: Case) -> Case:
+    for library in LIBRARIES:
+        CASES[f"{library} {function.__name__}"] = function
+    return function
+
+
+def run_all(num_replicas: int = 1, names: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """Makes the trainings in turn; one that fails returns its error as "error"."""
+    from tfdist.strategies import strategy_for_run
+
+    strategy = strategy_for_run(num_replicas=num_replicas)
+    libraries = {name: importlib.import_module(name) for name in LIBRARIES}
+    results: dict[str, dict[str, Any]] = {}
+    for name in names or CASES:
+        library = libraries[name.split()[0]]
+        library.utils.set_random_seed(7)
+        try:
+            found = CASES[name](strategy, library)
+        except Exception:  # A test shows it.
+            found = {"error": traceback.format_exc()}
+        results[name] = {key: _plain(value) for key, value in found.items()}
+        library.backend.clear_session()
+    return results
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str) else np.asarray(value, np.float64).tolist()
+
+
+def is_keras_3(library: Any) -> bool:
+    return not hasattr(library, "__internal__")
+
+
+def features(batches: int = 3, rows: int = 0) -> tuple[Any, Any, Any]:
+    """Returns (words [rows, 2], numbers [rows, 4], labels [rows])."""
+    random = np.random.RandomState(0)
+    number = rows or batches * ROWS
+    return (
+        random.randint(0, WORDS, [number, 2]),
+        random.uniform(-1, 1, [number, 4]).astype("float32"),
+        random.randint(0, 3, number),
+    )
+
+
+def flat(values: Sequence[Any]) -> Any:
+    return np.concatenate([np.ravel(value) for value in values])
+
+
+# Optimizers, in loops of one's own.
+
+
+def _trained(
+    strategy: Any,
+    library: Any,
+    make: Callable[[Any], Any],
+    *,
+    minimizes: bool = False,
+    repeats_words: bool = False,
+) -> dict[str, Any]:
+    """Trains an embedding and a layer for 4 steps in replica context.
+
+    A rule that is not linear counts rows of one word as one row only where they have been added,
+    and in a single process Keras does not add them before it clips.
+    """
+    with strategy.scope():
+        words = library.Input([2], dtype="int32")
+        rows = library.layers.Flatten()(library.layers.Embedding(WORDS, 3)(words))
+        model = library.Model(words, library.layers.Dense(3)(rows))
+        optimizer = make(library)
+    loss_of = library.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+
+    def step(words: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        def loss() -> tf.Tensor:
+            each = loss_of(labels, model(words, training=True))  # [rows]
+            return 5.0 * tf.nn.compute_average_loss(each, global_batch_size=ROWS)
+
+        weights = model.trainable_variables
+        if minimizes:
+            optimizer.minimize(loss, weights)
+            return loss()
+        with tf.GradientTape() as tape:
+            value = loss()
+        gradients = tape.gradient(value, weights)
+        optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return value
+
+    @tf.function
+    def train(words: Any, labels: Any) -> tf.Tensor:
+        return strategy.reduce("SUM", strategy.run(step, args=(words, labels)), axis=None)
+
+    words, _, labels = features(4)
+    if not repeats_words:
+        words = np.concatenate([np.arange(WORDS).reshape(ROWS, 2)] * 4)
+    dataset = tf.data.Dataset.from_tensor_slices((words, labels)).batch(ROWS, drop_remainder=True)
+    losses = [train(*batch) for batch in strategy.experimental_distribute_dataset(dataset)]
+    slots = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+    slots = [v for v in slots if tf.as_dtype(v.dtype).is_floating]
+    return {
+        "losses": losses,
+        "weights": flat(model.get_weights()),
+        "slots": flat([np.asarray(v) for v in slots]),
+        "iterations": int(optimizer.iterations),
+    }
+
+
+def _schedule(library: Any) -> Any:
+    return library.optimizers.schedules.PolynomialDecay(0.5, 3, 0.1)
+
+
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "momentum": lambda lib: lib.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "adam": lambda lib: lib.optimizers.Adam(0.05, epsilon=1e-3),
+    "adamw": lambda lib: lib.optimizers.AdamW(0.05, weight_decay=0.1, epsilon=1e-3),
+    "clipnorm": lambda lib: lib.optimizers.SGD(0.5, clipnorm=0.3),
+    "global_clipnorm": lambda lib: lib.optimizers.SGD(0.5, global_clipnorm=0.3),
+    "average": lambda lib: lib.optimizers.SGD(
+        0.5, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2
+    ),
+    "schedule": lambda lib: lib.optimizers.SGD(_schedule(lib), momentum=0.5),
+}
+for _library in LIBRARIES:
+    for _name, _make in OPTIMIZERS.items():
+        CASES[f"{_library} {_name}"] = lambda s, lib, make=_make, own=_name == "momentum": _trained(
+            s, lib, make, repeats_words=own
+        )
+CASES["tf_keras minimize"] = lambda s, lib: _trained(s, lib, OPTIMIZERS["momentum"], minimizes=True)
+CASES["keras accumulation"] = lambda s, lib: _trained(
+    s, lib, lambda lib: lib.optimizers.SGD(0.5, momentum=0.9, gradient_accumulation_steps=2)
+)
+
+
+def out_of_replica_context(strategy: Any, library: Any) -> dict[str, Any]:
+    """Every worker applies the same gradient, outside of `run`: nothing is reduced."""
+    with strategy.scope():
+        w = tf.Variable([1.0, 2.0])
+        optimizer = library.optimizers.Adam(0.1)
+    for _ in range(2):
+        optimizer.apply_gradients([(tf.constant([0.5, -1.0]), w)])
+    return {"w": w, "iterations": int(optimizer.iterations)}
+
+
+CASES["tf_keras out_of_replica_context"] = out_of_replica_context
+
+
+@case
+def overflow(strategy: Any, library: Any) -> dict[str, Any]:
+    """The last row of the second batch overflows in float16: on one replica only."""
+    policies = library.mixed_precision
+    set_policy = getattr(policies, "set_global_policy", None) or policies.set_dtype_policy
+    set_policy("mixed_float16")
+    try:
+        with strategy.scope():
+            model = library.Sequential([library.layers.Dense(1, use_bias=False)])
+            model.build([None, 4])
+            inner = library.optimizers.SGD(0.125, momentum=0.5)
+            optimizer = policies.LossScaleOptimizer(inner, initial_scale=1024.0)
+            model.compile(optimizer, "mse")
+        model.set_weights([np.full([4, 1], 0.5, "float32")])
+        found: dict[str, Any] = {}
+        x = np.round(features()[1] * 8) / 8
+        x[2 * ROWS - 1] = 60000.0  # float16 ends at 65504.
+        y = np.zeros([3 * ROWS, 1], "float32")
+        for number in range(3):
+            rows = slice(number * ROWS, (number + 1) * ROWS)
+            model.fit(tf.data.Dataset.from_tensor_slices((x[rows], y[rows])).batch(ROWS), verbose=0)
+            scale = getattr(optimizer, "dynamic_scale", getattr(optimizer, "loss_scale", None))
+            found[f"own_weights_{number}"] = flat(model.get_weights())
+            found[f"scale_{number}"] = np.asarray(scale)
+            found[f"iterations_{number}"] = int(inner.iterations)
+        return found
+    finally:
+        set_policy("float32")
+
+
+# Layers.
+
+
+@case
+def batch_norm_over_all(strategy: Any, library: Any) -> dict[str, Any]:
+    return _with_batch_norm(strategy, library, synchronized=True)
+
+
+@case
+def batch_norm_of_a_replica(strategy: Any, library: Any) -> dict[str, Any]:
+    found = _with_batch_norm(strategy, library, synchronized=False)
+    return {"own_weights": found["weights"]}
+
+
+def _with_batch_norm(strategy: Any, library: Any, *, synchronized: bool) -> dict[str, Any]:
+    with strategy.scope():
+        norm = library.layers.BatchNormalization(momentum=0.5, synchronized=synchronized)
+        model = library.Sequential([norm, library.layers.Dense(3)])
+        model.compile("sgd", library.losses.SparseCategoricalCrossentropy(from_logits=True))
+    _, numbers, labels = features()
+    dataset = tf.data.Dataset.from_tensor_slices((numbers, labels)).batch(ROWS)
+    history = model.fit(dataset, epochs=2, verbose=0, validation_data=dataset).history
+    return {"weights": flat(model.get_weights()), **history}
+
+
+@case
+def dropout(strategy: Any, library: Any) -> dict[str, Any]:
+    """Returns which of 32 values each replica keeps in two steps, made twice."""
+
+    def kept() -> list[Any]:
+        library.utils.set_random_seed(7)
+        with strategy.scope():
+            layer = library.layers.Dropout(0.5)
+            layer.build([1, 32])
+
+        @tf.function
+        def step() -> Any:
+            return strategy.run(
+                lambda: tf.cast(layer(tf.ones([1, 32]), training=True) > 0, "int32")
+            )
+
+        made = [strategy.gather(step(), axis=0) for _ in range(2)]
+        return [np.asarray(rows) for rows in made]  # [replicas of all workers, 32] each
+
+    first, again = kept(), kept()
+    return {"own_kept": np.stack(first), "own_again": np.stack(again)}
+
+
+# Models and inputs of `fit`.
+
+
+def _two_headed(library: Any) -> Any:
+    words = library.Input([2], dtype="int32", name="words")
+    numbers = library.Input([4], name="numbers")
+    both = library.layers.Concatenate()(
+        [library.layers.Flatten()(library.layers.Embedding(WORDS, 3)(words)), numbers]
+    )
+    kind = library.layers.Dense(3, name="kind")(both)
+    size = library.layers.Dense(1, name="size")(both)
+    return library.Model([words, numbers], {"kind": kind, "size": size})
+
+
+@case
+def several_inputs_and_outputs(strategy: Any, library: Any) -> dict[str, Any]:
+    with strategy.scope():
+        model = _two_headed(library)
+        model.compile(
+            library.optimizers.SGD(0.1),
+            {
+                "kind": library.losses.SparseCategoricalCrossentropy(from_logits=True),
+                "size": "mse",
+            },
+            metrics={"kind": ["accuracy"], "size": ["mae"]},
+            loss_weights={"kind": 1.0, "size": 0.5},
+        )
+    words, numbers, labels = features(rows=3 * ROWS)
+    x = {"words": words, "numbers": numbers}
+    y = {"kind": labels, "size": numbers[:, :1]}
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(ROWS)
+    history = model.fit(dataset, epochs=2, verbose=0, validation_data=dataset).history
+    predicted = model.predict(dataset, verbose=0)
+    return {**history, "predicted": predicted["kind"], "weights": flat(model.get_weights())}
+
+
+@case
+def own_train_step(strategy: Any, library: Any) -> dict[str, Any]:
+    class Subclassed(library.Model):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = library.layers.Dense(3)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                y_pred = self(x, training=True)
+                loss = self.compute_loss(x=x, y=y, y_pred=y_pred)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"a_replica": loss}
+
+    with strategy.scope():
+        model = Subclassed()
+        model.compile(
+            library.optimizers.SGD(0.1),
+            library.losses.SparseCategoricalCrossentropy(from_logits=True),
+            steps_per_execution=2,
+        )
+    _, numbers, labels = features(4)
+    dataset = tf.data.Dataset.from_tensor_slices((numbers, labels)).batch(ROWS)
+    model.fit(dataset, epochs=2, verbose=0)
+    return {"weights": flat(model.get_weights())}
+
+
+def _classifier(strategy: Any, library: Any, **options: Any) -> Any:
+    with strategy.scope():
+        model = library.Sequential([library.layers.Dense(5, "tanh"), library.layers.Dense(3)])
+        loss = library.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(library.optimizers.SGD(0.1), loss, metrics=["accuracy"], **options)
+    return model
+
+
+def _input_case(make: Callable[[Any], tuple[Any, dict[str, Any]]]) -> Case:
+    def run(strategy: Any, library: Any) -> dict[str, Any]:
+        model = _classifier(strategy, library)
+        data, arguments = make(library)
+        history = model.fit(data, epochs=2, verbose=0, **arguments).history
+        return {**history, "weights": flat(model.get_weights())}
+
+    return run
+
+
+def _weighted_rows(library: Any) -> tuple[Any, dict[str, Any]]:
+    _, numbers, labels = features(rows=3 * ROWS - 3)
+    weights = np.linspace(0.5, 2.0, len(labels)).astype("float32")
+    return tf.data.Dataset.from_tensor_slices((numbers, labels, weights)).batch(ROWS), {}
+
+
+def _weighted_classes(library: Any) -> tuple[Any, dict[str, Any]]:
+    _, numbers, labels = features()
+    dataset = tf.data.Dataset.from_tensor_slices((numbers, labels)).batch(ROWS)
+    return dataset, {"class_weight": {0: 1.0, 1: 2.0, 2: 0.5}}
+
+
+def _arrays(library: Any) -> tuple[Any, dict[str, Any]]:
+    _, numbers, labels = features(rows=3 * ROWS - 3)
+    return numbers, {"y": labels, "batch_size": ROWS}
+
+
+def _sequence(library: Any) -> tuple[Any, dict[str, Any]]:
+    base = library.utils.PyDataset if is_keras_3(library) else library.utils.Sequence
+    _, numbers, labels = features()
+
+    class Batches(base):  # type: ignore[misc, valid-type]
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> Any:
+            rows = slice(index * ROWS, (index + 1) * ROWS)
+            return numbers[rows], labels[rows]
+
+    return Batches(), {"shuffle": False}
+
+
+for _library in LIBRARIES:
+    for _make_input in (_weighted_rows, _weighted_classes, _arrays, _sequence):
+        CASES[f"{_library} {_make_input.__name__[1:]}"] = _input_case(_make_input)
