@@ -43,7 +43,7 @@ def results_of(fake_cluster: Any, made_before: dict[str, Results]) -> Callable[[
         if layout not in made_before:
             engine, num_workers, num_replicas = LAYOUTS[layout]
             made_before[layout] = fake_cluster.run(
-                run_all, num_replicas, engine=engine, num_workers=num_workers, timeout_s=240
+                run_all, num_replicas, engine=engine, num_workers=num_workers, timeout_s=400
             )
         return made_before[layout]
 
