@@ -89,6 +89,8 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
     def _reads_own(self) -> bool:
         if "number" not in self.__dict__ or not self._is_on_read or is_in_replica():
             return True
+        if _all_read_own:
+            return True
         if _prepared is not None and self.number in _prepared:
             return False
         return current_step() is not None or (self._is_equal and not self._is_assigned_elsewhere)
@@ -171,6 +173,21 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
     def note_update(self) -> None:
         """Notes that a replica's code may have changed its own values."""
         self._is_equal = False
+
+
+# Whether reads anywhere are those of this worker's first replica, as `reads_own` says.
+_all_read_own = False
+
+
+@contextmanager
+def reads_own() -> Iterator[None]:
+    """Makes reads in the `with` block give this worker's own values: no collectives."""
+    global _all_read_own
+    before, _all_read_own = _all_read_own, True
+    try:
+        yield
+    finally:
+        _all_read_own = before
 
 
 # The combinations of variables that `reads_combined` has made, by the variables' numbers.

@@ -2,7 +2,7 @@
 
 The key of a collective is a number that its name decides. A server remembers the length of a key's
 first tensor, so the length is part of the key; it may differ from step to step, and the key is
-computed when the operation runs.
+computed when the operation runs. It remembers the shape as well, so tensors are sent flat.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ _MOST = 0x7FFFFFFF
 def add(tensor: tf.Tensor, num_workers: int, group_key: int, name: str) -> tf.Tensor:
     """Returns the sum over the workers, of the shape of `tensor`."""
     total = tf.raw_ops.CollectiveReduceV2(
-        input=tensor,
+        input=_flat(tensor),
         **_common(tensor, num_workers, group_key, name),
         ordering_token=[],
         merge_op="Add",
         final_op="Id",
         max_subdivs_per_device=1,
     )
-    return _unordered(total, tensor.shape)
+    return _unordered(total, tensor, tf.shape(tensor), tensor.shape)
 
 
 def gather(tensor: tf.Tensor, num_workers: int, group_key: int, name: str) -> tf.Tensor:
     """Concatenates tensors of one shape: [workers * rows, ...]."""
     gathered = tf.raw_ops.CollectiveGatherV2(
-        input=tensor, **_common(tensor, num_workers, group_key, name), ordering_token=[]
+        input=_flat(tensor), **_common(tensor, num_workers, group_key, name), ordering_token=[]
     )
     rows, *inner = tensor.shape
-    return _unordered(gathered, [None if rows is None else rows * num_workers, *inner])
+    static = [None if rows is None else rows * num_workers, *inner]
+    return _unordered(gathered, tensor, tf.concat([[-1], tf.shape(tensor)[1:]], 0), static)
 
 
 def broadcast(
@@ -48,12 +49,12 @@ def broadcast(
     """Returns the sender's tensor on every worker; shapes are equal."""
     common = _common(tensor, num_workers, group_key, name)
     if is_sender:
-        received = tf.raw_ops.CollectiveBcastSendV2(input=tensor, **common)
+        received = tf.raw_ops.CollectiveBcastSendV2(input=_flat(tensor), **common)
     else:
         received = tf.raw_ops.CollectiveBcastRecvV2(
-            T=tensor.dtype, shape=tf.shape(tensor), **common
+            T=tensor.dtype, shape=[tf.size(tensor)], **common
         )
-    return _unordered(received, tensor.shape)
+    return _unordered(received, tensor, tf.shape(tensor), tensor.shape)
 
 
 def _common(tensor: tf.Tensor, num_workers: int, group_key: int, name: str) -> dict[str, Any]:
@@ -75,9 +76,23 @@ def _key(full_name: str) -> int:
     return key
 
 
-def _unordered(result: tf.Tensor, shape: Any) -> tf.Tensor:
-    """Takes a collective out of the order of a tf.function's stateful operations."""
+def _flat(tensor: tf.Tensor) -> tf.Tensor:
+    return tensor if tensor.shape.rank == 1 else tf.reshape(tensor, [-1])
+
+
+def _unordered(result: tf.Tensor, sent: tf.Tensor, shape: tf.Tensor, static: Any) -> tf.Tensor:
+    """Takes a collective out of the order of a tf.function's stateful operations.
+
+    Args:
+      result: What it has returned, flat.
+      sent: What was sent.
+      shape: The shape of the result.
+      static: What is known of it in advance.
+    """
     if not tf.executing_eagerly():
         run_independently(result.op)
-        result.set_shape(shape)
+    if sent.shape.rank != 1:
+        result = tf.reshape(result, shape)
+    if not tf.executing_eagerly():
+        result.set_shape(static)
     return result
