@@ -20,13 +20,16 @@ class _Distributed(keras.optimizers.SGD):  # type: ignore[misc]
         raise NotImplementedError
 
 
-def _fit(num_replicas: int, **compiled: Any) -> Any:
-    strategy = LocalStrategy(num_replicas)
-    with strategy.scope():
+def _model(num_replicas: int, **compiled: Any) -> Any:
+    with LocalStrategy(num_replicas).scope():
         model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
         model.compile(**{"optimizer": "sgd", "loss": "mse", **compiled})
+    return model
+
+
+def _fit(num_replicas: int, **compiled: Any) -> Any:
     dataset = tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(4)
-    return model.fit(dataset, verbose=0)
+    return _model(num_replicas, **compiled).fit(dataset, verbose=0)
 
 
 def test_xla_is_refused_with_replicas_alone() -> None:
@@ -38,6 +41,23 @@ def test_xla_is_refused_with_replicas_alone() -> None:
 def test_an_optimizer_of_horovod_is_refused() -> None:
     with pytest.raises(KerasModelError, match="Horovod's DistributedOptimizer"):
         _fit(2, optimizer=_Distributed(0.1))
+
+
+def test_a_generator_is_refused_with_replicas_alone() -> None:
+    def batches() -> Any:
+        for _ in range(3):
+            yield X, X[:, :1]
+
+    for call in ("fit", "predict"):
+        with pytest.raises(KerasModelError, match=r"Dataset\.from_generator"):
+            getattr(_model(2), call)(batches(), verbose=0)
+    assert _model(1).fit(batches(), verbose=0).history["loss"]
+
+
+def test_one_batch_is_refused_where_all_replicas_would_get_its_rows() -> None:
+    with pytest.raises(KerasModelError, match="Call fit"):
+        _model(2).train_on_batch(X, X[:, :1])
+    assert _model(1).train_on_batch(X, X[:, :1]) > 0
 
 
 def test_replicas_train_as_one_process_does() -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import math
 import sys
 from collections.abc import Callable
@@ -101,8 +102,11 @@ def _adapt_model(model_class: Any) -> None:
 
     @functools.wraps(predict)
     def predict_renewed(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        if strategy_of(self) is None:
+            return predict(self, x, *args, **kwargs)
+        _check_input(self, x)
         # tf_keras sets options of the dataset before it calls the strategy.
-        return predict(self, x if strategy_of(self) is None else renewed(x), *args, **kwargs)
+        return predict(self, renewed(x), *args, **kwargs)
 
     model_class.predict = predict_renewed
     fit = model_class.fit
@@ -112,6 +116,7 @@ def _adapt_model(model_class: Any) -> None:
         strategy = strategy_of(self)
         if strategy is None:
             return fit(self, *args, **kwargs)
+        _check_input(self, args[0] if args else kwargs.get("x"))
         try:
             with fit_run(self, strategy):
                 return fit(self, *args, **kwargs)
@@ -168,6 +173,16 @@ def _check(model: Any, strategy: Any) -> None:
         )
 
 
+def _check_input(model: Any, x: Any) -> None:
+    """Refuses input of which Keras 3 would lose batches."""
+    is_keras_3 = hasattr(model, "_symbolic_build")
+    if is_keras_3 and inspect.isgenerator(x) and strategy_of(model).num_replicas_in_sync > 1:
+        raise KerasModelError(
+            "x is a generator, and Keras reads batches of it to build the model, which are lost. "
+            "Give a dataset: tf.data.Dataset.from_generator(function, output_signature=...)"
+        )
+
+
 def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
     """Returns a train function whose logs are those of all replicas, a step of `fit`."""
     is_alone = strategy.num_replicas_in_sync == 1
@@ -176,6 +191,11 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
     def train(iterator: Any) -> Any:
         run = current_fit()
         if run is None:  # train_on_batch
+            if inspect.isgenerator(iterator) and strategy.extended.placement.num_replicas > 1:
+                raise KerasModelError(
+                    "train_on_batch would give all replicas of a worker the same rows. Call fit, "
+                    "or make the strategy with one replica."
+                )
             with needs_all_workers(), keras_step(is_training=True, combine=logs_of_all):
                 return function(iterator)
         wishes = run.own_wishes()
