@@ -68,10 +68,11 @@ PUBLIC = {
     """,
     "tfdist.ipu": """
         config distributed ipu_estimator ipu_multi_worker_strategy ipu_pipeline_estimator
-        ipu_run_config ipu_session_run_hooks optimizers pipelining_ops popdist tensorflow utils
+        ipu_run_config ipu_session_run_hooks ipu_strategy optimizers pipelining_ops popdist
+        tensorflow utils
     """,
     "tfdist.ipu.distributed": """
-        popdist_strategy
+        host_collective_ops popdist_strategy
     """,
     "tfdist.ipu.horovod": """
         Adasum Average Sum allgather allreduce broadcast gloo_built gloo_enabled init

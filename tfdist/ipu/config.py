@@ -74,7 +74,7 @@ class _Group:
 
 
 class _UnusedGroup:
-    """A group of options of which none has an effect: it takes any, and remembers the names."""
+    """A group of options of which none has an effect: it takes and keeps any."""
 
     def __init__(self, name: str) -> None:
         vars(self).update(_name=name, _unused=set())
@@ -85,6 +85,7 @@ class _UnusedGroup:
         return vars(self).setdefault(name, _UnusedGroup(f"{self._name}.{name}"))
 
     def __setattr__(self, name: str, value: Any) -> None:
+        vars(self)[name] = value
         vars(self)["_unused"].add(f"{self._name}.{name}")
 
     def __setitem__(self, key: str, value: Any) -> None:
@@ -196,6 +197,7 @@ class IPUConfig(_Group):
     allow_recompute: bool
     floating_point_behaviour: _FloatingPointBehaviour
     norms: _Norms
+    experimental: _UnusedGroup
     _checks: ClassVar = {
         "auto_select_ipus": lambda name, value: checked_count(f"IPUConfig: {name}", value),
         "allow_recompute": _flag,

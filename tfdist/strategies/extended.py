@@ -21,7 +21,11 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.process import endings
-from tfdist.strategies.eager.datasets import distribute, distribute_from_function
+from tfdist.strategies.eager.datasets import (
+    distribute,
+    distribute_from_function,
+    distribute_own,
+)
 from tfdist.strategies.eager.keras_models import adapt_keras
 from tfdist.strategies.eager.keras_step import combined, count_rows
 from tfdist.strategies.eager.replica_variable import note_updates
@@ -59,6 +63,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     Attributes:
       reducer: Combines values over all replicas.
+      divides_batches: Whether a dataset of TensorFlow 2 has global batches, which the workers
+        divide. If False, each worker has a dataset of its own, whose batches are a replica's.
       graph_variables: Makes and combines the variables of the current graph.
       eager_variables: Makes the variables of TensorFlow 2.
     """
@@ -78,6 +84,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self._is_entered = False  # By a program of TensorFlow 2.
         self._is_running = False  # A step of TensorFlow 2.
         self.reducer = Reducer(collectives, placement.num_replicas, half)
+        self.divides_batches = True
         self.graph_variables = GraphVariables(placement, self.reducer)
         self.eager_variables = EagerVariables(placement, self.reducer)
 
@@ -250,7 +257,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         self.enter_tensorflow_2()
-        make = distribute if is_tensorflow_2() else make_distributed_dataset
+        in_tensorflow_2 = distribute if self.divides_batches else distribute_own
+        make = in_tensorflow_2 if is_tensorflow_2() else make_distributed_dataset
         return make(
             self._container_strategy(),
             dataset,

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import tensorflow as tf
 
+from tfdist.cluster.instances import instance_index, num_instances
+from tfdist.ipu.config import IPUConfig
 from tfdist.ipu.devices import device_for
+from tfdist.ipu.keras_options import add_methods_to_models
 from tfdist.strategies import strategy_for_run
+from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.this_run import RunStrategy
+
+Strategy = TypeVar("Strategy", bound=BaseStrategy)
 
 
 def PopDistStrategy(
@@ -16,6 +24,9 @@ def PopDistStrategy(
     enable_keras_extensions: bool = True,
 ) -> RunStrategy:
     """Returns `strategy_for_run()` for the original's arguments, with variables on the device.
+
+    In TensorFlow 2 its datasets follow the original's contract: each instance takes its own shard,
+    `dataset.shard(getNumInstances(), getInstanceIndex())`, and batches are those of one replica.
 
     Args:
       ipu_device: "/device:IPU:0", or another device's name.
@@ -31,14 +42,38 @@ def PopDistStrategy(
             "add_ipu_cross_replica_reductions is False, and only True is supported: the strategy "
             "reduces the gradients. Leave it out."
         )
-    options = {
-        "enable_dataset_iterators": enable_dataset_iterators,
-        "enable_keras_extensions": enable_keras_extensions,
-    }
-    if not all(options.values()):
-        unused = ", ".join(name for name, value in options.items() if not value)
-        tf.compat.v1.logging.warning("PopDistStrategy: no effect without an IPU: %s.", unused)
-    return strategy_for_run(device_for(ipu_device), variables_on_host=False)
+    log_unused_options(
+        "PopDistStrategy",
+        enable_dataset_iterators=enable_dataset_iterators,
+        enable_keras_extensions=enable_keras_extensions,
+    )
+    strategy = strategy_for_run(device_for(ipu_device), variables_on_host=False)
+    return with_originals_contract(strategy)
+
+
+def log_unused_options(name: str, **options: bool) -> None:
+    """Logs which of a strategy's options are False, which has no effect."""
+    unused = ", ".join(option for option, value in options.items() if not value)
+    if unused:
+        tf.compat.v1.logging.warning("%s: no effect without an IPU: %s.", name, unused)
+
+
+def with_originals_contract(strategy: Strategy) -> Strategy:
+    """Returns the strategy with the original's contract for datasets, and its methods."""
+    add_methods_to_models()
+    strategy.extended.divides_batches = False
+    strategy.experimental_run_v2 = strategy.run
+    strategy.update_ipu_config = update_ipu_config
+    return strategy
+
+
+def update_ipu_config(config: IPUConfig) -> None:
+    """Writes the number of instances and this one's index into device options.
+
+    They have no effect here: the strategy asks for them itself.
+    """
+    distribution = config.experimental.multi_replica_distribution
+    vars(distribution).update(process_count=num_instances(), process_index=instance_index())
 
 
 IPUMultiReplicaStrategy = PopDistStrategy

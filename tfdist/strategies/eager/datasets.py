@@ -59,6 +59,64 @@ def distribute(
     return made
 
 
+def distribute_own(
+    strategy: tf.distribute.Strategy,
+    dataset: tf.data.Dataset,
+    input_context: tf.distribute.InputContext,
+    devices: tuple[str, tuple[str, ...]],
+    options: tf.distribute.InputOptions | None,
+) -> Any:
+    """Gives the batches of this worker's own dataset to its replicas, one after the other.
+
+    Nothing is divided or left out: each worker has its own examples, and a batch is a replica's. In
+    the last step a replica may have no rows. All workers end after the same step.
+
+    The arguments are those of `distribute`.
+    """
+    dataset = renewed(dataset)
+    made = distribute_from_function(
+        strategy, lambda context: dataset, input_context, devices, options
+    )
+    number, per_worker = dataset.cardinality(), len(devices[1])
+    is_whole = number == tf.data.INFINITE_CARDINALITY or number % per_worker == 0
+    asks_before_each_batch(made, not (_is_known_to_all(strategy, number) and is_whole))
+    return made
+
+
+class StepsDifferError(OneLineError, ValueError):
+    """The workers make different numbers of steps at a time."""
+
+
+def steps_of_all(strategy: Any, num_batches: int | None, steps_per_execution: int) -> int | None:
+    """Returns how many steps an epoch over the workers' own datasets has.
+
+    That is the number of the worker with most batches; None if one does not know its own. A
+    collective: every worker must call it.
+
+    Args:
+      strategy: A strategy whose workers have their own datasets.
+      num_batches: The number of batches of this worker's dataset; None if it is not known.
+      steps_per_execution: How many steps Keras makes at a time.
+
+    Raises:
+      StepsDifferError: If workers make different numbers of steps at a time.
+    """
+    extended = strategy.extended
+    steps = -1 if num_batches is None else -(-num_batches // extended.placement.num_replicas)
+    own = tf.constant([[steps, steps_per_execution]], tf.int64)
+    rows = extended.collectives.gather(own, "steps", same_rows=True).numpy().tolist()
+    at_a_time = [number for _, number in rows]
+    if len(set(at_a_time)) > 1:
+        worker = next(i for i, number in enumerate(at_a_time) if number != at_a_time[0])
+        raise StepsDifferError(
+            f"steps_per_execution is {at_a_time[0]} on worker 0 and {at_a_time[worker]} on worker "
+            f"{worker}: it must be equal on all. Compute it from the number of all examples, not "
+            "from the length of a worker's own dataset."
+        )
+    known = [number for number, _ in rows]
+    return None if -1 in known else max(known)
+
+
 def _is_known_to_all(strategy: tf.distribute.Strategy, number: tf.Tensor) -> bool:
     """Returns whether all workers have as many batches, so that all end after the same step.
 

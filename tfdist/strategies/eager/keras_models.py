@@ -38,6 +38,8 @@ from tfdist.strategies.eager.keras_callbacks import (
     share_numbers,
     support_backups,
 )
+from tfdist.strategies.eager.keras_own_data import adapt_number_of_steps
+from tfdist.strategies.eager.keras_saving import adapt_saving
 from tfdist.strategies.eager.keras_step import keras_step, own_share
 from tfdist.strategies.eager.replica_variable import SEED_STEP, tf_variable
 from tfdist.strategies.eager.run import needs_all_workers
@@ -71,8 +73,10 @@ def adapt_keras() -> None:
         _adapted.add(name)
         _adapt_model(library.Model)
         _adapt_callbacks(library)
+        adapt_number_of_steps(name)
         is_keras_3 = not hasattr(library, "__internal__")
         _adapt_losses(f"{name}.src.losses.loss" if is_keras_3 else f"{name}.src.utils.losses_utils")
+        adapt_saving(importlib.import_module(f"{name}.src.saving.saving_lib"), is_keras_3)
         if is_keras_3:
             _adapt_optimizers(library.optimizers)
         else:

@@ -96,6 +96,8 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
     def _reads_own(self) -> bool:
         if "number" not in self.__dict__ or not self._is_on_read or is_in_replica():
             return True
+        if _all_read_own:
+            return True
         if _prepared is not None and self.number in _prepared:
             return False
         return current_step() is not None or (self._is_equal and not self._is_assigned_elsewhere)
@@ -212,6 +214,21 @@ class SeedVariable(ReplicaVariable):
 
     def _own_offset(self) -> tf.Tensor:
         return tf.constant([SEED_STEP * replica_in_sync(), 0], self.dtype)
+
+
+# Whether reads anywhere are those of this worker's first replica, as `reads_own` says.
+_all_read_own = False
+
+
+@contextmanager
+def reads_own() -> Iterator[None]:
+    """Makes reads in the `with` block give this worker's own values: no collectives."""
+    global _all_read_own
+    before, _all_read_own = _all_read_own, True
+    try:
+        yield
+    finally:
+        _all_read_own = before
 
 
 # The combinations of variables that `reads_combined` has made, by the variables' numbers.

@@ -91,9 +91,17 @@ def _losses_in(logs: Any) -> list[Any]:
 def all_rows(outputs: Any, strategy: Any) -> Any:
     """Returns the rows that all replicas predict, in the batch's order; a collective.
 
+    Of workers with their own datasets, each gets its own rows.
+
     Args:
       outputs: What each replica's step has returned: tensors [rows, ...].
       strategy: The strategy.
     """
     reducer, results = strategy.extended.reducer, strategy.experimental_local_results
-    return tf.nest.map_structure(lambda rows: reducer.gather(list(results(rows)), 0), outputs)
+
+    def gather(rows: Any) -> tf.Tensor:
+        if strategy.extended.divides_batches:
+            return reducer.gather(list(results(rows)), 0)
+        return tf.concat(results(rows), axis=0)  # Each worker predicts its own dataset.
+
+    return tf.nest.map_structure(gather, outputs)

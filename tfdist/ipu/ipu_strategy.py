@@ -1,0 +1,40 @@
+"""`ipu.ipu_strategy`: training in this process alone, whatever others were started with it."""
+
+from __future__ import annotations
+
+from tfdist.ipu.devices import device_for
+from tfdist.ipu.distributed.popdist_strategy import (
+    log_unused_options,
+    with_originals_contract,
+)
+from tfdist.strategies import LocalStrategy
+
+
+def IPUStrategy(
+    ipu_device: str = "/device:IPU:0",
+    enable_dataset_iterators: bool = True,
+    enable_keras_extensions: bool = True,
+) -> LocalStrategy:
+    """Returns a `LocalStrategy` for the original's arguments, with variables on the device.
+
+    Its replicas are those of this instance, and take the dataset's batches in turn. Instances know
+    nothing of each other.
+
+    Args:
+      ipu_device: "/device:IPU:0", or another device's name.
+      enable_dataset_iterators: Has no effect; False is logged once.
+      enable_keras_extensions: Has no effect; False is logged once.
+
+    Raises:
+      ValueError: If it is another IPU than the first.
+    """
+    log_unused_options(
+        "IPUStrategy",
+        enable_dataset_iterators=enable_dataset_iterators,
+        enable_keras_extensions=enable_keras_extensions,
+    )
+    strategy = LocalStrategy(device=device_for(ipu_device), variables_on_host=False)
+    return with_originals_contract(strategy)
+
+
+IPUStrategyV1 = IPUStrategy
