@@ -40,8 +40,9 @@ from tfdist.strategies.eager.keras_callbacks import (
     support_backups,
 )
 from tfdist.strategies.eager.keras_own_data import adapt_number_of_steps
+from tfdist.strategies.eager.keras_saving import adapt_saving
 from tfdist.strategies.eager.keras_step import keras_step, own_share
-from tfdist.strategies.eager.replica_variable import SEED_STEP, reads_own, tf_variable
+from tfdist.strategies.eager.replica_variable import SEED_STEP, tf_variable
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.eager.step_results import CombinedLogs, all_rows
 from tfdist.strategies.stop_signals import NUM_WISHES
@@ -76,7 +77,7 @@ def adapt_keras() -> None:
         adapt_number_of_steps(name)
         is_keras_3 = not hasattr(library, "__internal__")
         _adapt_losses(f"{name}.src.losses.loss" if is_keras_3 else f"{name}.src.utils.losses_utils")
-        _adapt_saving(importlib.import_module(f"{name}.src.saving.saving_lib"), is_keras_3)
+        adapt_saving(importlib.import_module(f"{name}.src.saving.saving_lib"), is_keras_3)
         if is_keras_3:
             _adapt_optimizers(library.optimizers)
         else:
@@ -337,20 +338,6 @@ def _with_equal_updates(apply: Callable[..., Any]) -> Callable[..., Any]:
             return apply(*args, **kwargs)
 
     return apply_equal
-
-
-def _adapt_saving(module: Any, is_keras_3: bool) -> None:
-    """Makes it possible that one worker saves a model while the others do not.
-
-    Keras 3 makes an optimizer to compare the saved one with: its variables are made together, so it
-    is made now. tf_keras saves the state of metrics: each worker saves its own.
-    """
-    if is_keras_3:
-        module.get_attr_skipset = functools.cache(module.get_attr_skipset)
-        module.get_attr_skipset("Optimizer")
-        return
-    for name in ("save_model", "save_weights_only"):
-        setattr(module, name, reads_own()(getattr(module, name)))
 
 
 def _adapt_optimizers(optimizers: ModuleType) -> None:
