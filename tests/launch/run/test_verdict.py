@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tfdist.launch.channel import SILENCE_S
-from tfdist.launch.run.verdict import Verdict, judge
+from tfdist.launch.run.verdict import Verdict, judge, with_cause
 from tfdist.launch.worker_state import WorkerState
 from tfdist.process.exit_codes import shell_code
 
@@ -43,6 +43,23 @@ def test_a_run_is_done_when_all_workers_have_succeeded(make_worker: MakeWorker) 
 def test_the_first_failure_in_time_is_the_cause(make_worker: MakeWorker) -> None:
     workers = [make_worker(code=1, ended_s=902.0), make_worker(code=3, ended_s=901.0)]
     assert blamed(*workers) == ("worker 1", "exited", 3)
+
+
+@pytest.mark.parametrize(
+    "sign",
+    ["Horovod has been shut down. This was caused", "Error: Collective ops is aborted by: x"],
+)
+def test_a_worker_that_only_lost_another_one_is_not_blamed(
+    make_worker: MakeWorker, sign: str
+) -> None:
+    lost, failed = make_worker(code=1, ended_s=901.0), make_worker(code=3, ended_s=902.0)
+    lines = {lost.plan.index: ["Traceback", sign], failed.plan.index: ["ValueError: no file"]}
+    verdict = verdict_of(lost, failed)
+    found = with_cause(verdict, [lost, failed], lambda worker: lines[worker.plan.index])
+    assert (found.blamed, found.exit_code) == (failed, 3)
+    lines[failed.plan.index] = [sign]
+    unknown = with_cause(verdict, [lost, failed], lambda worker: lines[worker.plan.index])
+    assert (unknown.blamed, unknown.exit_code) == (lost, 1)
 
 
 def test_a_signal_gives_the_exit_code_that_a_shell_gives(make_worker: MakeWorker) -> None:

@@ -65,7 +65,13 @@ from tfdist.launch.run.attempt import Attempt
 from tfdist.launch.run.description import description, notices
 from tfdist.launch.run.run_logs import RunLogs
 from tfdist.launch.run.starters import starters_of
-from tfdist.launch.run.verdict import Verdict, is_new_port_needed, judge, why_no_restart
+from tfdist.launch.run.verdict import (
+    Verdict,
+    is_new_port_needed,
+    judge,
+    why_no_restart,
+    with_cause,
+)
 from tfdist.launch.screen.failure_box import (
     Aftermath,
     exception_line,
@@ -76,7 +82,7 @@ from tfdist.launch.screen.failure_box import (
 from tfdist.launch.screen.output import Screen, worker_tags
 from tfdist.launch.screen.progress_line import ProgressLine
 from tfdist.launch.screen.terminal import Stream, Terminal, TerminalClosedError
-from tfdist.launch.worker_state import sightings
+from tfdist.launch.worker_state import WorkerState, sightings
 
 _LOOPBACK = "127.0.0.1"
 # Not "", which would listen on one port for IPv4 and on another one for IPv6, in random order.
@@ -223,6 +229,7 @@ class Supervision:
             verdict = await self._watch(attempt, line, screen, logs)
             with self._shown():
                 screen.update(float("inf"))  # before what is said about a failure
+            verdict = with_cause(verdict, attempt.workers, lambda worker: _tail(worker, logs))
             failure = self._failure(verdict, logs) if verdict.blamed is not None else None
             return await self._stop_all(attempt, verdict, failure)
         finally:
@@ -294,7 +301,7 @@ class Supervision:
         times = (worker.ended_s, worker.lost_s, self._clock.now_s())
         failed_s = next(one for one in times if one is not None)
         ago = timedelta(seconds=self._clock.now_s() - failed_s)
-        tail = log_tail(worker.plan.log_path, logs.first_byte(worker.plan.index))
+        tail = _tail(worker, logs)
         return Failure(
             name=worker.plan.name,
             index=worker.plan.index,
@@ -405,3 +412,8 @@ class Supervision:
                 self._ask_to_stop(signal.SIGPIPE, f" ({error})")
             elif self._asked is None and signal.SIGHUP in stop_signals():
                 self._ask_to_stop(signal.SIGHUP)
+
+
+def _tail(worker: WorkerState, logs: RunLogs) -> list[str]:
+    """Returns the last lines that a worker printed."""
+    return list(log_tail(worker.plan.log_path, logs.first_byte(worker.plan.index)))

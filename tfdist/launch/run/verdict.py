@@ -7,7 +7,7 @@ have failed long before the silence is noticed, so its failure counts from its l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tfdist.launch.channel import SILENCE_S
@@ -30,6 +30,8 @@ from tfdist.process.exit_codes import (
 # long for the cause.
 _PATIENCE_S = SILENCE_S + 5.0
 _NEWS_S = 0.8  # the wait for news of an earlier failure
+# Errors of Horovod and of MultiWorkerMirroredStrategy that follow the end of another worker.
+_LOST_SIGNS = ("Horovod has been shut down", "Collective ops is aborted by")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,40 @@ def judge(
         or _lost_another(workers, now_s)
         or _ended(workers, now_s, grace_s)
     )
+
+
+def with_cause(
+    verdict: Verdict,
+    workers: Sequence[WorkerState],
+    last_lines: Callable[[WorkerState], Sequence[str]],
+) -> Verdict:
+    """Returns a verdict that blames the worker that failed by itself, if another only lost it.
+
+    Programs without a strategy of tfdist end with code 1 in both cases, sometimes first the worker
+    that lost the other one: what it printed tells.
+
+    Args:
+      verdict: The verdict.
+      workers: All workers that have started.
+      last_lines: Returns the last lines that a worker printed.
+    """
+    if verdict.blamed is None or verdict.kind != "exited" or not _lost(last_lines(verdict.blamed)):
+        return verdict
+    failed = [
+        worker
+        for worker in workers
+        if worker.code not in (None, 0, LOST_WORKER, *STOP_CODES) and not _lost(last_lines(worker))
+    ]
+    if not failed:
+        return verdict
+    first = min(failed, key=lambda worker: worker.ended_s or 0.0)
+    assert first.code is not None
+    kind: FailureKind = "exited" if first.code > 0 else "signal"
+    return Verdict(exit_code=shell_code(first.code), blamed=first, kind=kind)
+
+
+def _lost(lines: Sequence[str]) -> bool:
+    return any(sign in line for line in lines for sign in _LOST_SIGNS)
 
 
 def _failed_by_itself(workers: Sequence[WorkerState], now_s: float) -> Verdict | None:
