@@ -75,9 +75,14 @@ PUBLIC = {
         host_collective_ops popdist_strategy
     """,
     "tfdist.ipu.horovod": """
-        Adasum Average Sum allgather allreduce broadcast gloo_built gloo_enabled init
-        ipu_horovod_strategy is_homogeneous local_rank local_size mpi_built mpi_enabled
-        mpi_threads_supported nccl_built popdist_strategy rank shutdown size
+        Adasum Average Sum allgather allreduce broadcast ddl_built gloo_built gloo_enabled init
+        ipu_horovod_strategy is_homogeneous local_rank local_size mlsl_built mpi_built
+        mpi_enabled mpi_threads_supported nccl_built popdist_strategy rank shutdown size
+    """,
+    "tfdist.ipu.optimizers": """
+        AutomaticLossScalingOptimizer CrossReplicaGradientAccumulationOptimizerV2
+        CrossReplicaOptimizer GradientAccumulationOptimizer GradientAccumulationOptimizerV2
+        GradientAccumulationReductionMethod MapGradientOptimizer ShardedOptimizer
     """,
     "tfdist.ipu.popdist": """
         checkNumIpusPerReplica execute_on_instances getDeviceId getInstanceIndex

@@ -1,5 +1,6 @@
 """The original's names: a program moves by changing its import lines."""
 
+import importlib
 import sys
 from types import ModuleType
 from typing import Any
@@ -54,7 +55,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_its_estimator_is_tfdists() -> None:
     assert tf.estimator is tfdist.estimator
-    assert tf.estimator.Estimator is ipu_estimator.IPUEstimator
+    assert issubclass(ipu_estimator.IPUEstimator, tf.estimator.Estimator)
 
 
 def test_its_keras_is_keras_2_with_the_bundled_mnist() -> None:
@@ -68,8 +69,22 @@ def test_its_keras_is_keras_2_with_the_bundled_mnist() -> None:
 
 
 def test_the_estimator_and_its_spec_are_tfdists() -> None:
-    assert ipu_estimator.IPUEstimator is tfdist.estimator.Estimator
+    assert issubclass(ipu_estimator.IPUEstimator, tfdist.estimator.Estimator)
     assert ipu_estimator.IPUEstimatorSpec is tfdist.estimator.EstimatorSpec
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ([1], r"`params` is expected to be of type `dict`, got \[1\]"),
+        ({"input_fn": 1}, r"\['input_fn'\] are reserved keys"),
+    ],
+)
+def test_params_are_a_dict_without_an_input_fn(params: Any, message: str) -> None:
+    def model_fn(features: Any, params: Any) -> None: ...
+
+    with pytest.raises(ValueError, match=message):
+        ipu_estimator.IPUEstimator(model_fn, params=params)
 
 
 # The pipeline.
@@ -98,8 +113,27 @@ def test_a_pipelines_schedule_has_the_originals_names() -> None:
     schedule = pipelining_ops.PipelineSchedule.Interleaved
     spec = _pipeline(optimizer_function=print, pipeline_schedule=schedule, reduction_method="mean")
     assert (spec.reduction_method, spec.pipeline_schedule) == ("mean", "interleaved")
+    mean = optimizers.gradient_accumulation_optimizer.GradientAccumulationReductionMethod.MEAN
+    assert _pipeline(optimizer_function=print, reduction_method=mean).reduction_method == "mean"
     with pytest.raises(ValueError, match="'Both' is not a valid PipelineSchedule"):
         _pipeline(optimizer_function=print, pipeline_schedule="Both")
+
+
+def test_what_a_pipeline_does_not_have_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"got 1 inputs, and the first stage gets what"):
+        _pipeline(optimizer_function=print, inputs=[1])
+    with pytest.raises(NotImplementedError, match=r"Return IPUPipelineEstimatorSpec\(mode"):
+        pipelining_ops.pipeline([], 4)
+
+
+# Optimizers.
+
+
+@pytest.mark.parametrize("name", optimizers.__all__)
+def test_each_optimizer_is_in_the_originals_module_too(name: str) -> None:
+    module = importlib.import_module(getattr(optimizers, name).__module__)
+    assert module.__name__.startswith("tfdist.ipu.optimizers.")
+    assert getattr(module, name) is getattr(optimizers, name)
 
 
 # Automatic loss scaling.
@@ -172,6 +206,18 @@ def test_a_second_ipu_is_refused() -> None:
         device_for("/device:IPU:1")
 
 
+def test_a_strategy_has_the_originals_methods() -> None:
+    resolver = tensorflow.distribute.cluster_resolver.SimpleClusterResolver(
+        tensorflow.train.ClusterSpec({"worker": ["localhost:1"]}), task_type="worker", task_id=0
+    )
+    strategy = ipu_multi_worker_strategy.IPUMultiWorkerStrategy(resolver)
+    assert strategy.experimental_run_v2 == strategy.run
+    options = utils.IPUConfig()
+    strategy.update_ipu_config(options)
+    distribution = options.experimental.multi_replica_distribution
+    assert (distribution.process_count, distribution.process_index) == (1, 0)
+
+
 # The run config.
 
 
@@ -185,6 +231,13 @@ def test_an_ipu_run_config_is_a_device_config() -> None:
 def test_a_model_over_several_devices_is_refused(arguments: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"IPURunConfig got .*Set them to 1 and 0"):
         ipu_run_config.IPURunConfig(**arguments)
+
+
+def test_options_of_the_older_run_config(logged: list[str]) -> None:
+    ipu_run_config.IPURunConfig(compile_summary=True, autosharding=False)
+    assert logged == ["IPURunConfig: no effect without an IPU: compile_summary."]
+    with pytest.raises(ValueError, match="autosharding=True, and a model is not divided by itself"):
+        ipu_run_config.IPURunConfig(autosharding=True)
 
 
 def test_several_replicas_need_as_many_devices() -> None:
@@ -244,6 +297,29 @@ def test_the_originals_set_up_runs_to_its_end() -> None:
 def test_no_devices_are_refused() -> None:
     with pytest.raises(ValueError, match="auto_select_ipus got num_ipus=0"):
         utils.auto_select_ipus(utils.create_ipu_config(), 0)
+
+
+def test_selected_devices_are_counted(logged: list[str]) -> None:
+    options = utils.select_ipus(utils.create_ipu_config(), indices=[0, 2, 4])
+    assert options.num_ipus == 3
+    options.configure_ipu_system()
+    assert logged == ["IPUConfig: no effect without an IPU: select_ipus."]
+    utils.IPUConfig().configure_ipu_system()
+    with pytest.raises(ValueError, match="num_ipus=0"):
+        utils.select_ipus(options, [])
+
+
+def test_other_setters_change_nothing_and_say_so(logged: list[str]) -> None:
+    options = utils.create_ipu_config()
+    changed = utils.set_report_options(options, report_options={"a": "b"})
+    assert isinstance(changed, utils.IPUConfig)
+    assert logged == ["set_report_options: no effect without an IPU: report_options."]
+    utils.move_variable_initialization_to_cpu()
+    utils.reset_ipu_seed(7)
+    with pytest.raises(AttributeError, match=r"extract_all_events is not supported: write hooks"):
+        _ = utils.extract_all_events
+    with pytest.raises(AttributeError, match="no attribute 'set_reports'"):
+        _ = utils.set_reports
 
 
 def test_options_without_effect_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfdist.ipu.devices import device_for
+from tfdist.ipu.distributed.popdist_strategy import add_originals_methods
 from tfdist.strategies import MultiWorkerStrategy
 
 
@@ -18,6 +19,7 @@ class IPUMultiWorkerStrategy(MultiWorkerStrategy):
         variables_on_host: bool = False,
     ) -> None:
         super().__init__(cluster_resolver, device_for(ipu_device), variables_on_host)
+        add_originals_methods(self)
 
 
 IPUMultiWorkerStrategyV1 = IPUMultiWorkerStrategy

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from tfdist.estimator import Estimator as IPUPipelineEstimator
 from tfdist.estimator import OptimizerFunctionOutput, PipelineEstimatorSpec
 from tfdist.ipu.config import configured
+from tfdist.ipu.optimizers import GradientAccumulationReductionMethod
 from tfdist.ipu.pipelining_ops import PipelineSchedule
 
 __all__ = ["IPUPipelineEstimator", "IPUPipelineEstimatorSpec"]
@@ -22,7 +23,8 @@ def IPUPipelineEstimatorSpec(
     device_mapping: Sequence[int] | None = None,
     *,
     pipeline_schedule: PipelineSchedule | None = None,
-    reduction_method: Literal["mean", "sum"] = "sum",
+    reduction_method: GradientAccumulationReductionMethod | str = "sum",
+    inputs: Sequence[Any] | None = None,
     recomputation: bool | None = None,
     **others: Any,
 ) -> PipelineEstimatorSpec:
@@ -30,8 +32,17 @@ def IPUPipelineEstimatorSpec(
 
     The arguments are those of `PipelineEstimatorSpec`. A `pipeline_schedule` of None is Grouped, a
     `recomputation` of None is `IPUConfig.allow_recompute`. The "sum" of the gradients of a step's
-    micro-batches is the original's reduction; "mean" divides it by their number.
+    micro-batches is the original's reduction; "mean" divides it by their number. Members of
+    `GradientAccumulationReductionMethod` say the same.
+
+    Raises:
+      ValueError: If there are `inputs`, or the reduction is unknown.
     """
+    if inputs:
+        raise ValueError(
+            f"IPUPipelineEstimatorSpec got {len(inputs)} inputs, and the first stage gets what the "
+            "input_fn yields. Use them in that stage: def first(features, labels), as a closure."
+        )
     return PipelineEstimatorSpec(
         mode=mode,
         computational_stages=computational_stages,
@@ -40,7 +51,15 @@ def IPUPipelineEstimatorSpec(
         optimizer_function=optimizer_function,
         device_mapping=device_mapping,
         pipeline_schedule=PipelineSchedule(pipeline_schedule or "grouped").value,
-        reduction_method=reduction_method,
+        reduction_method=_reduction(reduction_method),
         recomputation=configured().allow_recompute if recomputation is None else recomputation,
         **others,
     )
+
+
+def _reduction(method: Any) -> Any:
+    """Returns "sum" or "mean"."""
+    is_sum = GradientAccumulationReductionMethod.parse(method) is (
+        GradientAccumulationReductionMethod.SUM
+    )
+    return "sum" if is_sum else "mean"

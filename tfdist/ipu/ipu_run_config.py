@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
 from tfdist import estimator
 from tfdist.ipu.config import IPUConfig
 from tfdist.strategies.placement import count_replicas
@@ -22,9 +24,12 @@ class IPURunConfig(estimator.DeviceConfig):
       num_shards: 1; the stages of a pipeline say how many devices it has.
       ordinal: Must be 0; a worker's devices are numbered from the first.
       prefetch_depth: Not needed: `tf.data` prefetches.
+      compile_summary: Has no effect, which is logged.
+      autosharding: False: nothing divides a model by itself.
 
     Raises:
-      ValueError: If there are fewer devices than replicas, or `num_shards` is not 1.
+      ValueError: If there are fewer devices than replicas, `num_shards` is not 1, or `autosharding`
+        is True.
       TypeError: If `ipu_options` is something else.
     """
 
@@ -36,7 +41,16 @@ class IPURunConfig(estimator.DeviceConfig):
         num_shards: int = 1,
         ordinal: int = 0,
         prefetch_depth: int | None = None,
+        compile_summary: bool = False,
+        autosharding: bool = False,
     ) -> None:
+        if autosharding:
+            raise ValueError(
+                "IPURunConfig got autosharding=True, and a model is not divided by itself. Leave "
+                "it out, or return an IPUPipelineEstimatorSpec: its stages are on several devices."
+            )
+        if compile_summary:
+            tf.compat.v1.logging.warning("IPURunConfig: no effect without an IPU: compile_summary.")
         if ipu_options is not None and not isinstance(ipu_options, IPUConfig):
             raise TypeError(f"ipu_options must be an IPUConfig instance, got {ipu_options!r}.")
         if num_shards != 1 or ordinal != 0:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
 from tfdist.estimator import OptimizerFunctionOutput
 from tfdist.training import recomputation_checkpoint as _checkpoint
 
-__all__ = ["OptimizerFunctionOutput", "PipelineSchedule", "recomputation_checkpoint"]
+__all__ = ["OptimizerFunctionOutput", "PipelineSchedule", "pipeline", "recomputation_checkpoint"]
 
 
 class PipelineSchedule(Enum):
@@ -28,3 +29,16 @@ def recomputation_checkpoint(tensor: tf.Tensor, name: str | None = None) -> tf.T
       name: Has no effect.
     """
     return _checkpoint(tensor)
+
+
+def pipeline(*args: Any, **options: Any) -> NoReturn:
+    """Raises an error that says what to write: a pipeline is an Estimator's.
+
+    Raises:
+      NotImplementedError: Always.
+    """
+    raise NotImplementedError(
+        "pipelining_ops.pipeline is not supported: a pipeline belongs to an Estimator here. Return "
+        "IPUPipelineEstimatorSpec(mode, computational_stages, gradient_accumulation_count, "
+        "optimizer_function=...) from the model_fn of an IPUPipelineEstimator."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +15,9 @@ __all__ = [
     "auto_select_ipus",
     "configure_ipu_system",
     "create_ipu_config",
+    "move_variable_initialization_to_cpu",
+    "reset_ipu_seed",
+    "select_ipus",
     "set_floating_point_behaviour_options",
     "set_norm_options",
     "set_recomputation_options",
@@ -84,6 +88,75 @@ def set_norm_options(
         experimental_distributed_batch_norm_replica_group_size
     )
     return opts
+
+
+def select_ipus(opts: IPUConfig, indices: Sequence[int]) -> IPUConfig:
+    """Selects as many devices as there are indices; which ones has no effect, which is logged.
+
+    Raises:
+      ValueError: If there is no index.
+    """
+    opts = auto_select_ipus(opts, len(indices))
+    opts.select_ipus = list(indices)
+    return opts
+
+
+def reset_ipu_seed(seed: int) -> None:
+    """Sets the seed from which this program's random operations are made, as TensorFlow's does."""
+    tf.random.set_seed(seed)
+
+
+def move_variable_initialization_to_cpu(graph: Any = None) -> None:
+    """Does nothing: initial values are always made on the host."""
+
+
+def _without_effect(name: str) -> Callable[..., IPUConfig]:
+    def change(opts: IPUConfig, *args: Any, **options: Any) -> IPUConfig:
+        given = ", ".join(sorted(options)) or "its options"
+        tf.compat.v1.logging.warning("%s: no effect without an IPU: %s.", name, given)
+        return copy.deepcopy(opts)
+
+    return change
+
+
+# The original's functions that set options of an IPU, of its compiler or of its links.
+_SETTERS = (
+    "set_compilation_options",
+    "set_convolution_options",
+    "set_experimental_multi_replica_distribution_options",
+    "set_gcl_options",
+    "set_io_tile_options",
+    "set_ipu_connection_type",
+    "set_ipu_model_options",
+    "set_matmul_options",
+    "set_optimization_options",
+    "set_pooling_options",
+    "set_report_options",
+    "set_serialization_options",
+    "set_transfer_options",
+    "set_verification_options",
+)
+_REPORTS = "write hooks=[tfdist.monitoring.StepProfileHook(...)] for where a step's time goes"
+_REFUSED = {
+    "extract_all_events": _REPORTS,
+    "extract_all_strings_from_event_trace": _REPORTS,
+    "extract_compile_reports": _REPORTS,
+    "extract_execute_reports": _REPORTS,
+    "set_ipu_config": "write popdist.tensorflow.set_ipu_config(config)",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Returns a function whose options have no effect.
+
+    Raises:
+      AttributeError: For a name that is not supported; the message says what to write.
+    """
+    if name in _SETTERS:
+        return _without_effect(name)
+    if name in _REFUSED:
+        raise AttributeError(f"ipu.utils.{name} is not supported: {_REFUSED[name]}.")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def configure_ipu_system(opts: IPUConfig) -> None:

@@ -62,9 +62,14 @@ def with_originals_contract(strategy: Strategy) -> Strategy:
     """Returns the strategy with the original's contract for datasets, and its methods."""
     add_methods_to_models()
     strategy.extended.divides_batches = False
+    add_originals_methods(strategy)
+    return strategy
+
+
+def add_originals_methods(strategy: BaseStrategy) -> None:
+    """Gives a strategy the methods that only the original's have."""
     strategy.experimental_run_v2 = strategy.run
     strategy.update_ipu_config = update_ipu_config
-    return strategy
 
 
 def update_ipu_config(config: IPUConfig) -> None:

@@ -30,6 +30,16 @@ shutdown = _hvd.shutdown
 size = _hvd.size
 
 
+def ddl_built() -> bool:
+    """Returns False: Horovod is built without IBM's library."""
+    return False
+
+
+def mlsl_built() -> bool:
+    """Returns False: Horovod is built without Intel's library."""
+    return False
+
+
 def init() -> None:
     """Joins the other processes of the MPI job; a second call changes nothing."""
     _initialize()
@@ -42,6 +52,7 @@ __all__ = [
     "allgather",
     "allreduce",
     "broadcast",
+    "ddl_built",
     "gloo_built",
     "gloo_enabled",
     "init",
@@ -49,6 +60,7 @@ __all__ = [
     "is_homogeneous",
     "local_rank",
     "local_size",
+    "mlsl_built",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tfdist.ipu.devices import device_for
+from tfdist.ipu.distributed.popdist_strategy import add_originals_methods
 from tfdist.strategies import HorovodStrategy
 
 
@@ -11,3 +12,4 @@ class IPUHorovodStrategy(HorovodStrategy):
 
     def __init__(self, ipu_device: str = "/device:IPU:0", variables_on_host: bool = False) -> None:
         super().__init__(device_for(ipu_device), variables_on_host)
+        add_originals_methods(self)

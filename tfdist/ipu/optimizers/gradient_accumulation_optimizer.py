@@ -1,0 +1,108 @@
+"""`ipu.optimizers.gradient_accumulation_optimizer`: updates after several mini-batches."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import training
+
+
+class GradientAccumulationReductionMethod(Enum):
+    """Reductions of the gradients of an update's mini-batches.
+
+    RUNNING_MEAN is MEAN: sums are in float32, and do not overflow.
+    """
+
+    SUM = "sum"
+    MEAN = "mean"
+    RUNNING_MEAN = "running_mean"
+
+    @classmethod
+    def parse(cls, value: Any) -> GradientAccumulationReductionMethod:
+        """Returns a member from itself or its name in any case.
+
+        Raises:
+          ValueError: If it is neither.
+        """
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str) and value.upper() in cls.__members__:
+            return cls[value.upper()]
+        raise ValueError(f"Cannot parse {value!r} as one of {', '.join(cls.__members__)}.")
+
+
+class GradientAccumulationOptimizerV2(training.GradientAccumulationOptimizer):
+    """`tfdist.training.GradientAccumulationOptimizer` with the original's arguments and its sum.
+
+    Gradients are reduced over all replicas and workers, as all optimizers' here.
+
+    Args:
+      opt: The optimizer.
+      num_mini_batches: Mini-batches of an update, each a session call.
+      offload_weight_update_variables: Has no effect, which is logged.
+      replicated_optimizer_state_sharding: Has no effect, which is logged.
+      dtype: Has no effect, which is logged: sums are float32 (float64 for float64).
+      reduction_method: A `GradientAccumulationReductionMethod`, or its name.
+      name: Has no effect.
+
+    Raises:
+      TypeError: If `opt` has no `apply_gradients`.
+      ValueError: If the number is not an integer above 0, the method is unknown, or wrappers are in
+        a wrong order.
+    """
+
+    def __init__(
+        self,
+        opt: Any,
+        num_mini_batches: int,
+        offload_weight_update_variables: bool | None = None,
+        replicated_optimizer_state_sharding: bool = False,
+        dtype: Any = None,
+        reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+        name: str = "GradientAccumulationOptimizerV2",
+    ) -> None:
+        unused = {
+            "offload_weight_update_variables": offload_weight_update_variables is not None,
+            "replicated_optimizer_state_sharding": bool(replicated_optimizer_state_sharding),
+            "dtype": dtype is not None,
+        }
+        if any(unused.values()):
+            given = ", ".join(name for name, is_given in unused.items() if is_given)
+            tf.compat.v1.logging.warning(
+                "%s: no effect without an IPU: %s.", type(self).__name__, given
+            )
+        if isinstance(num_mini_batches, int) and num_mini_batches < 1:
+            raise ValueError(
+                f"num_mini_batches must be a positive number. It is {num_mini_batches}: 1 updates "
+                "after each mini-batch."
+            )
+        method = GradientAccumulationReductionMethod.parse(reduction_method)
+        is_sum = method is GradientAccumulationReductionMethod.SUM
+        super().__init__(opt, num_mini_batches, "sum" if is_sum else "mean")
+
+
+class CrossReplicaGradientAccumulationOptimizerV2(GradientAccumulationOptimizerV2):
+    """The same: a `GradientAccumulationOptimizerV2` reduces over the replicas here."""
+
+
+class GradientAccumulationOptimizer(GradientAccumulationOptimizerV2):
+    """`GradientAccumulationOptimizerV2` with the older one's arguments, for any optimizer.
+
+    Args:
+      opt: The optimizer.
+      num_mini_batches: Mini-batches of an update, each a session call.
+      verify_usage: Has no effect.
+      name: Has no effect.
+    """
+
+    def __init__(
+        self,
+        opt: Any,
+        num_mini_batches: int,
+        verify_usage: bool = True,
+        name: str = "GradientAccumulationOptimizer",
+    ) -> None:
+        super().__init__(opt, num_mini_batches)

@@ -1,0 +1,19 @@
+"""`ipu.optimizers.sharded_optimizer`: an optimizer whose ops are where its variables are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def ShardedOptimizer(optimizer: Any) -> Any:
+    """Returns the optimizer: its ops are already placed where its variables are, which is logged.
+
+    Args:
+      optimizer: The optimizer.
+    """
+    tf.compat.v1.logging.info(
+        "ShardedOptimizer has no effect: updates run where their variables are."
+    )
+    return optimizer
