@@ -155,7 +155,9 @@ def test_a_launcher_that_is_asked_to_stop_has_the_workers_save(
         to_launcher=signal.SIGTERM,
     )
     assert seen.exit_code == 143, seen.output
-    assert seen.last_step is not None and seen.last_step > 20, seen.output
+    # A backup of `fit` counts the epochs, of ten steps each, before the one that was stopped.
+    least = 20 if program == "fit" else 21
+    assert seen.last_step is not None and seen.last_step >= least, seen.output
     assert seen.ended_s < LIMIT_S
     note(fault_table, (engine, 2, "TERM", "middle", "launcher"), seen, program)
 
