@@ -60,6 +60,25 @@ def test_one_batch_is_refused_where_all_replicas_would_get_its_rows() -> None:
     assert _model(1).train_on_batch(X, X[:, :1]) > 0
 
 
+def _mean(y: Any, p: Any) -> Any:
+    return tf.reduce_mean(tf.square(y - p))
+
+
+def _nested(y: Any, p: Any) -> Any:
+    return keras.losses.MeanSquaredError()(y, p)
+
+
+@pytest.mark.parametrize("loss", ["mse", _mean, _nested, keras.losses.MeanSquaredError("sum")])
+def test_a_loss_function_may_return_one_number_or_one_for_each_row(loss: Any) -> None:
+    weights = []
+    for num_replicas in (1, 2):
+        keras.utils.set_random_seed(1)
+        model = _model(num_replicas, loss=loss)
+        model.fit(tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(4), verbose=0)
+        weights.append(model.get_weights()[0])
+    np.testing.assert_allclose(weights[1], weights[0], rtol=1e-6)
+
+
 def test_replicas_train_as_one_process_does() -> None:
     losses = []
     for num_replicas in (1, 2, 3):

@@ -10,7 +10,7 @@ are not affected.
     losses                      a replica counts by its share of the rows (`keras_step`)
     Optimizer.apply (Keras 3)   gradients are reduced before they are clipped and checked
 
-Private names: the modules of `scale_loss_for_distribution` and (tf_keras)
+Private names: those of `keras_losses`; of tf_keras
 `strategy_supports_loss_scaling`, `RandomGenerator`; of Keras 3
 `Optimizer._all_reduce_sum_gradients` and `_trainable_variables`, `Model._initial_epoch` and
 `saving_lib.get_attr_skipset`; of tf_keras what is below.
@@ -39,9 +39,10 @@ from tfdist.strategies.eager.keras_callbacks import (
     share_numbers,
     support_backups,
 )
+from tfdist.strategies.eager.keras_losses import adapt_losses
 from tfdist.strategies.eager.keras_own_data import adapt_number_of_steps
 from tfdist.strategies.eager.keras_saving import adapt_saving
-from tfdist.strategies.eager.keras_step import keras_step, own_share
+from tfdist.strategies.eager.keras_step import keras_step
 from tfdist.strategies.eager.replica_variable import SEED_STEP, tf_variable
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.eager.step_results import CombinedLogs, all_rows
@@ -76,7 +77,7 @@ def adapt_keras() -> None:
         _adapt_callbacks(library)
         adapt_number_of_steps(name)
         is_keras_3 = not hasattr(library, "__internal__")
-        _adapt_losses(f"{name}.src.losses.loss" if is_keras_3 else f"{name}.src.utils.losses_utils")
+        adapt_losses(library, is_keras_3=is_keras_3)
         adapt_saving(importlib.import_module(f"{name}.src.saving.saving_lib"), is_keras_3)
         if is_keras_3:
             _adapt_optimizers(library.optimizers)
@@ -273,31 +274,6 @@ def _adapt_callbacks(library: ModuleType) -> None:
         original(self, [first, *given, last], add_history, add_progbar, model, **params)
 
     kind.__init__ = init
-
-
-def _adapt_losses(module_name: str) -> None:
-    """Makes a replica's loss count by its share of the rows, where rows may differ."""
-    module: Any = importlib.import_module(module_name)
-    scale = module.scale_loss_for_distribution
-
-    @functools.wraps(scale)
-    def scaled(value: Any) -> Any:
-        share = own_share()
-        return scale(value) if share is None else value * tf.cast(share, value.dtype)
-
-    module.scale_loss_for_distribution = scaled
-    unscale = getattr(module, "unscale_loss_for_distribution", None)
-    if unscale is None:  # tf_keras, and the first versions of Keras 3
-        return
-
-    @functools.wraps(unscale)
-    def unscaled(value: Any) -> Any:
-        share = own_share()
-        if share is None:
-            return unscale(value)
-        return tf.math.divide_no_nan(value, tf.cast(share, value.dtype))
-
-    module.unscale_loss_for_distribution = unscaled
 
 
 def _allow_loss_scales(module_name: str) -> None:

@@ -1,0 +1,73 @@
+"""Losses of Keras under a strategy: a replica's counts by its share of the rows.
+
+Keras divides the mean loss of a replica by the number of replicas. Here it is multiplied by the
+replica's share where replicas have different numbers of rows. Keras 3 leaves out a loss function
+that returns one number, such as `lambda y, p: tf.reduce_mean(...)`: it is scaled here.
+
+Private names: the modules of `scale_loss_for_distribution`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.strategies.eager.keras_step import own_share
+
+_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+# For each loss that is being called, one inside the other: how often it has been scaled.
+_scalings: list[int] = []
+
+
+def adapt_losses(library: ModuleType, *, is_keras_3: bool) -> None:
+    """Makes the losses of a library count by the share of a replica."""
+    name = "losses.loss" if is_keras_3 else "utils.losses_utils"
+    module: Any = importlib.import_module(f"{library.__name__}.src.{name}")
+    scale = module.scale_loss_for_distribution
+
+    @functools.wraps(scale)
+    def scaled(value: Any) -> Any:
+        if _scalings:
+            _scalings[-1] += 1
+        share = own_share()
+        return scale(value) if share is None else value * tf.cast(share, value.dtype)
+
+    module.scale_loss_for_distribution = scaled
+    if is_keras_3:
+        _scale_single_numbers(library.losses.Loss, module)
+    unscale = getattr(module, "unscale_loss_for_distribution", None)
+    if unscale is None:  # tf_keras, and the first versions of Keras 3
+        return
+
+    @functools.wraps(unscale)
+    def unscaled(value: Any) -> Any:
+        share = own_share()
+        if share is None:
+            return unscale(value)
+        return tf.math.divide_no_nan(value, tf.cast(share, value.dtype))
+
+    module.unscale_loss_for_distribution = unscaled
+
+
+def _scale_single_numbers(kind: Any, module: Any) -> None:
+    """Makes Keras 3 scale a mean loss whose function returns one number."""
+    call = kind.__call__
+
+    @functools.wraps(call)
+    def call_scaled(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _scalings.append(0)
+        try:
+            loss = call(self, *args, **kwargs)
+        finally:
+            times = _scalings.pop()
+        if not times and self.reduction in _MEANS:
+            times, loss = 1, module.scale_loss_for_distribution(loss)
+        if _scalings:
+            _scalings[-1] += times
+        return loss
+
+    kind.__call__ = call_scaled
