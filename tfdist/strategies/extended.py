@@ -27,7 +27,7 @@ from tfdist.strategies.eager.datasets import (
     distribute_own,
 )
 from tfdist.strategies.eager.keras_models import adapt_keras
-from tfdist.strategies.eager.keras_step import combined, count_rows
+from tfdist.strategies.eager.keras_step import combined, count_rows, is_building_model
 from tfdist.strategies.eager.replica_variable import note_updates
 from tfdist.strategies.eager.variables import EagerVariables
 from tfdist.strategies.graph.variables import GraphVariables
@@ -185,7 +185,9 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
         if isinstance(value, (tuple, list, dict)):
             # TensorFlow reduces one value. Keras 3 gives a whole batch, to build the model with it.
-            return tf.nest.map_structure(_own_value, value)
+            if is_building_model():
+                return tf.nest.map_structure(_own_value, value)
+            return tf.nest.map_structure(lambda v: self._reduce_to(reduce_op, v, v), value)
         parts = [_as_value(part) for part in _values_of(value)]
         return self.reducer.reduce([parts], mean=_is_mean(reduce_op), name="all_reduce")[0]
 

@@ -42,7 +42,7 @@ from tfdist.strategies.eager.keras_callbacks import (
 from tfdist.strategies.eager.keras_losses import adapt_losses
 from tfdist.strategies.eager.keras_own_data import adapt_number_of_steps
 from tfdist.strategies.eager.keras_saving import adapt_saving
-from tfdist.strategies.eager.keras_step import keras_step
+from tfdist.strategies.eager.keras_step import building_model, keras_step
 from tfdist.strategies.eager.replica_variable import SEED_STEP, tf_variable
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.eager.step_results import CombinedLogs, all_rows
@@ -55,6 +55,8 @@ from tfdist.strategies.values.replica_context import (
 
 _LIBRARIES = ("keras", "tf_keras")
 _adapted: set[str] = set()
+# The method of Keras 3 that builds a model with a batch.
+_BUILD = "_maybe_symbolic_build"
 # The method of tf_keras that reads the epoch and the step to go on from.
 _INITIAL_COUNTERS = "_maybe_load_initial_counters_from_ckpt"
 
@@ -111,6 +113,8 @@ def _adapt_model(model_class: Any) -> None:
         return predict(self, renewed(x), *args, **kwargs)
 
     model_class.predict = predict_renewed
+    if hasattr(model_class, _BUILD):  # Keras 3
+        setattr(model_class, _BUILD, building_model()(getattr(model_class, _BUILD)))
     fit = model_class.fit
 
     @functools.wraps(fit)

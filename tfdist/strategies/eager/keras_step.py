@@ -65,6 +65,25 @@ def keras_step(*, is_training: bool, combine: Callable[[Any], Any] | None = None
         _current = before
 
 
+_is_building_model = False
+
+
+def is_building_model() -> bool:
+    """Returns whether Keras 3 is building a model with the first batch of a dataset."""
+    return _is_building_model
+
+
+@contextmanager
+def building_model() -> Iterator[None]:
+    """Marks the `with` block as one in which Keras 3 builds a model; it looks at shapes alone."""
+    global _is_building_model
+    before, _is_building_model = _is_building_model, True
+    try:
+        yield
+    finally:
+        _is_building_model = before
+
+
 def count_rows(batches: Sequence[Any], reducer: Reducer) -> None:
     """Notes the rows of a step's batches. A collective in training, if rows may differ.
 
