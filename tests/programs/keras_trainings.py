@@ -78,12 +78,18 @@ def _trained(
     make: Callable[[Any], Any],
     *,
     minimizes: bool = False,
-    repeats_words: bool = False,
+    outside_replicas: bool = False,
 ) -> dict[str, Any]:
-    """Trains an embedding and a layer for 4 steps in replica context.
+    """Trains an embedding and a layer for 4 steps.
 
-    A rule that is not linear counts rows of one word as one row only where they have been added,
-    and in a single process Keras does not add them before it clips.
+    Words are repeated in a batch. Keras adds their rows before some rules, and not before others.
+
+    Args:
+      strategy: The strategy.
+      library: Keras 3 or tf_keras.
+      make: Makes the optimizer.
+      minimizes: Whether the optimizer takes gradients.
+      outside_replicas: Whether replicas only take gradients, and the optimizer gets their sums.
     """
     with strategy.scope():
         words = library.Input([2], dtype="int32")
@@ -104,16 +110,25 @@ def _trained(
         with tf.GradientTape() as tape:
             value = loss()
         gradients = tape.gradient(value, weights)
+        if outside_replicas:
+            return value, gradients
         optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return value
 
     @tf.function
     def train(words: Any, labels: Any) -> tf.Tensor:
-        return strategy.reduce("SUM", strategy.run(step, args=(words, labels)), axis=None)
+        found = strategy.run(step, args=(words, labels))
+        if not outside_replicas:
+            return strategy.reduce("SUM", found, axis=None)
+        with strategy.scope():
+            loss, *gradients = [
+                strategy.reduce("SUM", value, axis=None) for value in (found[0], *found[1])
+            ]
+            weights = model.trainable_variables
+            optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return loss
 
     words, _, labels = features(4)
-    if not repeats_words:
-        words = np.concatenate([np.arange(WORDS).reshape(ROWS, 2)] * 4)
     dataset = tf.data.Dataset.from_tensor_slices((words, labels)).batch(ROWS, drop_remainder=True)
     losses = [train(*batch) for batch in strategy.experimental_distribute_dataset(dataset)]
     slots = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
@@ -143,26 +158,14 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
 }
 for _library in LIBRARIES:
     for _name, _make in OPTIMIZERS.items():
-        CASES[f"{_library} {_name}"] = lambda s, lib, make=_make, own=_name == "momentum": _trained(
-            s, lib, make, repeats_words=own
-        )
+        CASES[f"{_library} {_name}"] = lambda s, lib, make=_make: _trained(s, lib, make)
+    CASES[f"{_library} applied_outside_replicas"] = lambda s, lib: _trained(
+        s, lib, OPTIMIZERS["average"], outside_replicas=True
+    )
 CASES["tf_keras minimize"] = lambda s, lib: _trained(s, lib, OPTIMIZERS["momentum"], minimizes=True)
 CASES["keras accumulation"] = lambda s, lib: _trained(
     s, lib, lambda lib: lib.optimizers.SGD(0.5, momentum=0.9, gradient_accumulation_steps=2)
 )
-
-
-def out_of_replica_context(strategy: Any, library: Any) -> dict[str, Any]:
-    """Every worker applies the same gradient, outside of `run`: nothing is reduced."""
-    with strategy.scope():
-        w = tf.Variable([1.0, 2.0])
-        optimizer = library.optimizers.Adam(0.1)
-    for _ in range(2):
-        optimizer.apply_gradients([(tf.constant([0.5, -1.0]), w)])
-    return {"w": w, "iterations": int(optimizer.iterations)}
-
-
-CASES["tf_keras out_of_replica_context"] = out_of_replica_context
 
 
 @case

@@ -188,8 +188,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             if is_building_model():
                 return tf.nest.map_structure(_own_value, value)
             return tf.nest.map_structure(lambda v: self._reduce_to(reduce_op, v, v), value)
-        parts = [_as_value(part) for part in _values_of(value)]
-        return self.reducer.reduce([parts], mean=_is_mean(reduce_op), name="all_reduce")[0]
+        return self.reducer.reduce([_parts_of(value)], mean=_is_mean(reduce_op), name="all_reduce")[0]
 
     def _batch_reduce_to(
         self,
@@ -197,9 +196,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         value_destination_pairs: Sequence[tuple[Any, Any]],
         options: Any = None,
     ) -> list[Any]:
-        values = [
-            [_as_value(part) for part in _values_of(value)] for value, _ in value_destination_pairs
-        ]
+        values = [_parts_of(value) for value, _ in value_destination_pairs]
         is_mean = _is_mean(reduce_op)
         # Optimizers reduce gradients, and give their variables as destinations. Other code reduces
         # other values, such as losses.
@@ -207,6 +204,11 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             return self.reducer.reduce(values, mean=is_mean, name="all_reduce")
         names = [_name_of(to) for _, to in value_destination_pairs]
         return self.reducer.reduce_gradients(values, names, mean=is_mean)
+
+    def sums_of_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Adds gradients over all replicas; rows of slices stay apart, those of each replica."""
+        values, names = [_parts_of(g) for g in gradients], [_name_of(v) for v in variables]
+        return self.reducer.reduce_gradients(values, names, mean=False, adds_equal_rows=False)
 
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: int, options: Any = None
@@ -380,5 +382,9 @@ def _value_in(structure: Any, replica: int) -> Any:
     return tf.nest.map_structure(value, structure)
 
 
-def _as_value(value: Any) -> Value:
-    return value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
+def _parts_of(value: Any) -> list[Value]:
+    """Returns the values of this worker's replicas as tensors or slices."""
+    return [
+        part if isinstance(part, tf.IndexedSlices) else tf.convert_to_tensor(part)
+        for part in _values_of(value)
+    ]

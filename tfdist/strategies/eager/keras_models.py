@@ -23,8 +23,8 @@ import importlib
 import inspect
 import math
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -87,6 +87,7 @@ def adapt_keras() -> None:
             _allow_loss_scales(f"{name}.src.mixed_precision.loss_scale_optimizer")
             optimizer = library.optimizers.Optimizer
             optimizer.apply_gradients = _with_equal_updates(optimizer.apply_gradients)
+            optimizer.aggregate_gradients = _aggregating(optimizer.aggregate_gradients)
             _vary_seeds(importlib.import_module(f"{name}.src.backend").RandomGenerator)
 
 
@@ -308,11 +309,17 @@ def _vary_seeds(generators: Any) -> None:
 
 
 def _with_equal_updates(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns tf_keras' `apply_gradients`, in which replicas assign constrained weights."""
+    """Returns tf_keras' `apply_gradients`, in which replicas assign constrained weights.
+
+    Outside a replica's code gradients are reduced already: they are applied as they are.
+    """
 
     @functools.wraps(apply)
     def apply_equal(*args: Any, **kwargs: Any) -> Any:
         extended = tf.distribute.get_strategy().extended
+        if hasattr(extended, "reducer") and tf.distribute.in_cross_replica_context():
+            with _as_one_replica(tf.distribute.get_strategy()):
+                return apply(*args, **{**kwargs, "skip_gradients_aggregation": True})
         is_one = hasattr(extended, "reducer") and extended.placement.num_replicas == 1
         with equal_updates() if is_one else nullcontext():
             return apply(*args, **kwargs)
@@ -338,27 +345,71 @@ def _adapt_optimizers(optimizers: ModuleType) -> None:
 
 
 def _reducing_first(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns Keras 3's `apply`, which reduces gradients first.
+
+    Outside a replica's code gradients are reduced already: they are applied as they are.
+    """
+
     @functools.wraps(apply)
     def apply_reduced(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        context = tf.distribute.get_replica_context()
-        strategy = None if context is None else context.strategy
-        is_own = hasattr(getattr(strategy, "extended", None), "reducer")
+        context, strategy = tf.distribute.get_replica_context(), tf.distribute.get_strategy()
+        is_own = hasattr(strategy.extended, "reducer")
+        if is_own and context is None:
+            with _as_one_replica(strategy):
+                return apply(self, grads, trainable_variables)
         if not is_own or are_updates_equal() or context.num_replicas_in_sync == 1:
             return apply(self, grads, trainable_variables)
-        given = trainable_variables or self._trainable_variables
-        pairs = [(g, v) for g, v in zip(grads, map(tf_variable, given), strict=True)]
-        targets = [v for g, v in pairs if g is not None]
+        targets = map(tf_variable, trainable_variables or self._trainable_variables)
 
-        def merge(strategy: Any, values: Any) -> None:
-            """Updates as one replica would, so once for all replicas of this worker."""
-            sums = strategy.extended.batch_reduce_to("SUM", list(zip(values, targets, strict=True)))
-            left = iter(sums)
-            reduced = [None if g is None else next(left) for g, _ in pairs]
-            first = strategy.extended.first_replica_in_sync
-            one = tf.distribute.ReplicaContext(strategy, replica_id_in_sync_group=first)
-            with one, equal_updates():
+        def update(strategy: Any, reduced: Sequence[Any]) -> None:
+            with _as_one_replica(strategy):
                 apply(self, reduced, trainable_variables)
 
-        return context.merge_call(merge, args=([g for g, _ in pairs if g is not None],))
+        return _with_sums(context, list(zip(grads, targets, strict=True)), update)
 
     return apply_reduced
+
+
+def _aggregating(aggregate: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns tf_keras' `aggregate_gradients`, which reduces gradients."""
+
+    @functools.wraps(aggregate)
+    def aggregate_here(self: Any, grads_and_vars: Any) -> Any:
+        context, strategy = tf.distribute.get_replica_context(), tf.distribute.get_strategy()
+        if context is None or not hasattr(strategy.extended, "reducer"):
+            return aggregate(self, grads_and_vars)
+        pairs = list(grads_and_vars)
+        sums = _with_sums(context, pairs, lambda _, sums: sums)
+        return [(g, v) for g, (_, v) in zip(sums, pairs, strict=True)]
+
+    return aggregate_here
+
+
+def _with_sums(
+    context: Any, pairs: Sequence[tuple[Any, Any]], function: Callable[[Any, list[Any]], Any]
+) -> Any:
+    """Calls a function with the strategy and the gradients, added over all replicas.
+
+    Rows of slices stay apart, as in one process: Keras adds rows of equal index where its rule
+    demands it, and `SharedVariable` where it adds them to the weights.
+
+    Args:
+      context: The context of the replica whose code is running.
+      pairs: Gradients, of which some may be None, and their variables.
+      function: Called once for all replicas of this worker; what it returns is returned.
+    """
+    targets = [v for g, v in pairs if g is not None]
+
+    def merge(strategy: Any, values: Any) -> Any:
+        sums = iter(strategy.extended.sums_of_gradients(values, targets))
+        return function(strategy, [None if g is None else next(sums) for g, _ in pairs])
+
+    return context.merge_call(merge, args=([g for g, _ in pairs if g is not None],))
+
+
+@contextmanager
+def _as_one_replica(strategy: Any) -> Iterator[None]:
+    """Makes the `with` block update as one replica would, so once for all of this worker."""
+    first = strategy.extended.first_replica_in_sync
+    with tf.distribute.ReplicaContext(strategy, replica_id_in_sync_group=first), equal_updates():
+        yield

@@ -24,6 +24,7 @@ from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import ResourceVariable
 from tfdist.strategies.reductions.reducer import Reducer
+from tfdist.strategies.reductions.slices import add_equal_rows
 from tfdist.strategies.values.replica_context import (
     are_updates_equal,
     is_in_replica,
@@ -150,10 +151,12 @@ class SharedVariable(ResourceVariable):  # type: ignore[misc]
     def _aggregated(
         self, update: Callable[..., Any], value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if not is_in_replica():
+        if not is_in_replica() or are_updates_equal():
+            if replica_in_worker() != 0:
+                return self
+            if isinstance(value, tf.IndexedSlices):  # In an order that is equal on all workers.
+                value = add_equal_rows(value)
             return update(value, *args, **kwargs)
-        if are_updates_equal():
-            return update(value, *args, **kwargs) if replica_in_worker() == 0 else self
         if self.aggregation == _Aggregation.NONE:
             raise AggregationError(
                 f"{self.name} is assigned in a replica's code and has no aggregation, so replicas "

@@ -100,10 +100,16 @@ class Reducer:
           One value per input, of its shape and dtype, on the host.
         """
         sources, gates = path.ungated(values, self._leaves_early)
-        return path.gated(self._reduce(sources, names, mean, name, None), gates)
+        reduced = self._reduce(sources, names, mean, name, None, self.adds_equal_rows)
+        return path.gated(reduced, gates)
 
     def reduce_gradients(
-        self, gradients: Sequence[Parts], names: Sequence[str], *, mean: bool
+        self,
+        gradients: Sequence[Parts],
+        names: Sequence[str],
+        *,
+        mean: bool,
+        adds_equal_rows: bool = True,
     ) -> list[Value]:
         """Combines gradients over all replicas, in the order that `path` draws.
 
@@ -111,6 +117,8 @@ class Reducer:
           gradients: As in `reduce`.
           names: The name of each gradient's variable.
           mean: Whether to average rather than to sum.
+          adds_equal_rows: False leaves rows apart. The caller then adds them before any op that
+            may add them in another order on each worker.
 
         Returns:
           One value per gradient, of its kind, shape and dtype, on the host.
@@ -129,7 +137,8 @@ class Reducer:
             weights.num_weighted += len(values)
         dtypes = [parts[0].dtype for parts in values]
         weighed = path.weigh(values, weights)
-        reduced = self._reduce(weighed, names, mean, "all_reduce", self._half)
+        adds = self.adds_equal_rows and adds_equal_rows
+        reduced = self._reduce(weighed, names, mean, "all_reduce", self._half, adds)
         unweighed = path.unweigh(reduced, weights, dtypes)
         return path.join(path.gated(unweighed, gates), owners)
 
@@ -148,6 +157,7 @@ class Reducer:
         mean: bool,
         name: str,
         half: tf.DType | None,
+        adds_equal_rows: bool,
     ) -> list[Value]:
         reduced, num_buckets = path.reduce(
             self.collectives,
@@ -156,7 +166,7 @@ class Reducer:
             mean=mean,
             name=name,
             half=half,
-            adds_equal_rows=self.adds_equal_rows,
+            adds_equal_rows=adds_equal_rows,
         )
         self.built.num_values += len(values)
         self.built.num_buckets += num_buckets
