@@ -1,9 +1,13 @@
-"""One small training program, run by every strategy."""
+"""Small programs, run by every strategy: one with an Estimator, and those of TensorFlow 2."""
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+
+Results = list[dict[str, dict[str, Any]]]  # Of each worker, by the program's name.
 
 
 @pytest.fixture
@@ -53,3 +57,75 @@ def train_alone(train_once: Callable[..., list[dict[str, Any]]]) -> Callable[...
         return train_once("none", 1, **options)[0]
 
     return train_alone
+
+
+# Programs of TensorFlow 2: a module runs all of its programs in one set of processes per layout.
+
+
+@pytest.fixture(scope="module")
+def results_of(
+    request: pytest.FixtureRequest, fake_cluster_server: Any
+) -> Iterator[Callable[[str], Results]]:
+    """Runs all programs in a layout; what came out is kept.
+
+    The test module names the programs' module, `PROGRAMS`, and its `LAYOUTS`: engine, workers and
+    replicas of each.
+    """
+    from tfdist.testing.fake_cluster import FakeCluster
+
+    programs: str = request.module.PROGRAMS
+    made_before: dict[str, Results] = {}
+    cluster = FakeCluster(fake_cluster_server)
+
+    def run_all(num_replicas: int) -> Any:
+        # By name: AutoGraph reads the source of its functions.
+        return importlib.import_module(programs).run_all(num_replicas)
+
+    def results_of(layout: str) -> Results:
+        if layout not in made_before:
+            engine, num_workers, num_replicas = request.module.LAYOUTS[layout]
+            made_before[layout] = cluster.run(
+                run_all, num_replicas, engine=engine, num_workers=num_workers, timeout_s=400
+            )
+        return made_before[layout]
+
+    yield results_of
+    cluster.close()
+
+
+@pytest.fixture
+def found(
+    results_of: Callable[[str], Results], layout: str
+) -> Callable[[str], list[dict[str, Any]]]:
+    """Returns what a program gives on each worker of a layout; its error fails the test."""
+
+    def found(name: str) -> list[dict[str, Any]]:
+        own = [worker[name] for worker in results_of(layout)]
+        for worker in own:
+            assert "error" not in worker, worker["error"]
+        return own
+
+    return found
+
+
+@pytest.fixture
+def compare_with_one_process(
+    results_of: Callable[[str], Results], found: Callable[[str], list[dict[str, Any]]]
+) -> Callable[..., None]:
+    """Compares what all workers of a layout have with what one process has.
+
+    Names that begin with "own_" are of a worker and left out.
+    """
+
+    def compare(name: str, *, atol: float) -> None:
+        alone = results_of("alone")[0][name]
+        assert "error" not in alone, alone["error"]
+        workers = found(name)
+        for key, value in workers[0].items():
+            if key.startswith("own_"):
+                continue
+            np.testing.assert_allclose(value, alone[key], atol=atol, err_msg=key)
+            for worker in workers[1:]:
+                np.testing.assert_array_equal(value, worker[key], err_msg=key)
+
+    return compare

@@ -12,75 +12,22 @@ import pytest
 
 pytestmark = pytest.mark.processes
 
-Results = list[dict[str, dict[str, Any]]]  # Of each worker, by the training's name.
-
+PROGRAMS = "keras_trainings"
 # Engine, workers, replicas of each.
 LAYOUTS = {
     "alone": ("none", 1, 1),
-    "grpc": ("grpc", 2, 1),
-    "horovod": ("horovod", 2, 1),
+    "horovod": ("horovod", 3, 1),
     "grpc 2 x 2": ("grpc", 2, 2),
 }
 SHARED = [name for name in LAYOUTS if name != "alone"]
 
 
-@pytest.fixture(scope="module")
-def made_before() -> dict[str, Results]:
-    """Returns the results of `results_of` so far, by layout."""
-    return {}
-
-
-@pytest.fixture
-def results_of(fake_cluster: Any, made_before: dict[str, Results]) -> Callable[[str], Results]:
-    """Makes all trainings in a layout; what came out is kept."""
-
-    def run_all(num_replicas: int) -> Any:
-        import keras_trainings  # By name: AutoGraph reads the source of its functions.
-
-        return keras_trainings.run_all(num_replicas)
-
-    def results_of(layout: str) -> Results:
-        if layout not in made_before:
-            engine, num_workers, num_replicas = LAYOUTS[layout]
-            made_before[layout] = fake_cluster.run(
-                run_all, num_replicas, engine=engine, num_workers=num_workers, timeout_s=400
-            )
-        return made_before[layout]
-
-    return results_of
-
-
-@pytest.fixture
-def found(
-    results_of: Callable[[str], Results], layout: str
-) -> Callable[[str], list[dict[str, Any]]]:
-    """Returns what a training gives on each worker of a layout; its error fails the test."""
-
-    def found(name: str) -> list[dict[str, Any]]:
-        own = [worker[name] for worker in results_of(layout)]
-        for worker in own:
-            assert "error" not in worker, worker["error"]
-        return own
-
-    return found
-
-
 @pytest.mark.parametrize("name", keras_trainings.CASES)
 @pytest.mark.parametrize("layout", SHARED)
 def test_a_training_of_all_workers_equals_one_process(
-    found: Callable[[str], list[dict[str, Any]]],
-    results_of: Callable[[str], Results],
-    name: str,
+    compare_with_one_process: Callable[..., None], name: str
 ) -> None:
-    alone = results_of("alone")[0][name]
-    assert "error" not in alone, alone["error"]
-    workers = found(name)
-    for key, value in workers[0].items():
-        if key.startswith("own_"):
-            continue
-        np.testing.assert_allclose(value, alone[key], atol=2e-6, err_msg=key)
-        for worker in workers[1:]:
-            np.testing.assert_array_equal(value, worker[key], err_msg=key)
+    compare_with_one_process(name, atol=2e-6)
 
 
 @pytest.mark.parametrize("library", keras_trainings.LIBRARIES)
@@ -114,7 +61,7 @@ def test_batch_norm_of_each_replica_has_equal_statistics_in_the_end(
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_dropout_differs_between_replicas_and_steps_but_not_between_runs(
     found: Callable[[str], list[dict[str, Any]]],
-    results_of: Callable[[str], Results],
+    results_of: Callable[[str], Any],
     layout: str,
     library: str,
 ) -> None:

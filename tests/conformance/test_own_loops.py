@@ -12,57 +12,14 @@ import pytest
 
 pytestmark = pytest.mark.processes
 
-Results = list[dict[str, dict[str, Any]]]  # Of each worker, by the program's name.
-
+PROGRAMS = "own_loops"
 # Engine, workers, replicas of each.
 LAYOUTS = {
     "alone": ("none", 1, 1),
-    "grpc": ("grpc", 2, 1),
     "horovod": ("horovod", 2, 1),
     "grpc 2 x 2": ("grpc", 2, 2),
 }
 SHARED = [name for name in LAYOUTS if name != "alone"]
-
-
-@pytest.fixture(scope="module")
-def made_before() -> dict[str, Results]:
-    """Returns the results of `results_of` so far, by layout."""
-    return {}
-
-
-@pytest.fixture
-def results_of(fake_cluster: Any, made_before: dict[str, Results]) -> Callable[[str], Results]:
-    """Runs all programs in a layout; what came out is kept."""
-
-    def run_all(num_replicas: int) -> Any:
-        import own_loops  # By name: AutoGraph reads the source of its functions.
-
-        return own_loops.run_all(num_replicas)
-
-    def results_of(layout: str) -> Results:
-        if layout not in made_before:
-            engine, num_workers, num_replicas = LAYOUTS[layout]
-            made_before[layout] = fake_cluster.run(
-                run_all, num_replicas, engine=engine, num_workers=num_workers, timeout_s=150
-            )
-        return made_before[layout]
-
-    return results_of
-
-
-@pytest.fixture
-def found(
-    results_of: Callable[[str], Results], layout: str
-) -> Callable[[str], list[dict[str, Any]]]:
-    """Returns what a program gives on each worker of a layout; its error fails the test."""
-
-    def found(name: str) -> list[dict[str, Any]]:
-        own = [worker[name] for worker in results_of(layout)]
-        for worker in own:
-            assert "error" not in worker, worker["error"]
-        return own
-
-    return found
 
 
 @pytest.fixture
@@ -75,20 +32,9 @@ def replicas(layout: str) -> list[list[int]]:
 @pytest.mark.parametrize("name", own_loops.CASES)
 @pytest.mark.parametrize("layout", SHARED)
 def test_all_workers_have_what_one_process_has(
-    found: Callable[[str], list[dict[str, Any]]],
-    results_of: Callable[[str], Results],
-    layout: str,
-    name: str,
+    compare_with_one_process: Callable[..., None], name: str
 ) -> None:
-    alone = results_of("alone")[0][name]
-    assert "error" not in alone, alone["error"]
-    workers = found(name)
-    for key, value in workers[0].items():
-        if key.startswith("own_"):
-            continue
-        np.testing.assert_allclose(value, alone[key], atol=1e-6, err_msg=key)
-        for worker in workers[1:]:
-            np.testing.assert_array_equal(value, worker[key], err_msg=key)
+    compare_with_one_process(name, atol=1e-6)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -154,7 +154,9 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "average": lambda lib: lib.optimizers.SGD(
         0.5, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2
     ),
-    "schedule": lambda lib: lib.optimizers.SGD(_schedule(lib), momentum=0.5),
+    "schedule_and_clipvalue": lambda lib: lib.optimizers.SGD(
+        _schedule(lib), momentum=0.5, clipvalue=0.1
+    ),
 }
 for _library in LIBRARIES:
     for _name, _make in OPTIMIZERS.items():
@@ -273,7 +275,7 @@ def several_inputs_and_outputs(strategy: Any, library: Any) -> dict[str, Any]:
             metrics={"kind": ["accuracy"], "size": ["mae"]},
             loss_weights={"kind": 1.0, "size": 0.5},
         )
-    words, numbers, labels = features(rows=3 * ROWS)
+    words, numbers, labels = features(rows=3 * ROWS - 3)
     x = {"words": words, "numbers": numbers}
     y = {"kind": labels, "size": numbers[:, :1]}
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(ROWS)

@@ -188,7 +188,9 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             if is_building_model():
                 return tf.nest.map_structure(_own_value, value)
             return tf.nest.map_structure(lambda v: self._reduce_to(reduce_op, v, v), value)
-        return self.reducer.reduce([_parts_of(value)], mean=_is_mean(reduce_op), name="all_reduce")[0]
+        return self.reducer.reduce([_parts_of(value)], mean=_is_mean(reduce_op), name="all_reduce")[
+            0
+        ]
 
     def _batch_reduce_to(
         self,

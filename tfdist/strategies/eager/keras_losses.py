@@ -4,7 +4,11 @@ Keras divides the mean loss of a replica by the number of replicas. Here it is m
 replica's share where replicas have different numbers of rows. Keras 3 leaves out a loss function
 that returns one number, such as `lambda y, p: tf.reduce_mean(...)`: it is scaled here.
 
-Private names: the modules of `scale_loss_for_distribution`.
+For the logs Keras takes the scale off again. The loss of a model is then counted by a replica's
+rows. In Keras 3 the loss of each output counts once for a batch of any size, so there the share
+stays in it.
+
+Private names: the modules of `scale_loss_for_distribution`, and Keras 3's `CompileLoss`.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from tfdist.strategies.eager.keras_step import own_share
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 # For each loss that is being called, one inside the other: how often it has been scaled.
 _scalings: list[int] = []
+_is_loss_of_outputs = False
 
 
 def adapt_losses(library: ModuleType, *, is_keras_3: bool) -> None:
@@ -46,11 +51,24 @@ def adapt_losses(library: ModuleType, *, is_keras_3: bool) -> None:
     @functools.wraps(unscale)
     def unscaled(value: Any) -> Any:
         share = own_share()
-        if share is None:
+        if share is None or _is_loss_of_outputs:
             return unscale(value)
         return tf.math.divide_no_nan(value, tf.cast(share, value.dtype))
 
     module.unscale_loss_for_distribution = unscaled
+    kind = importlib.import_module(f"{library.__name__}.src.trainers.compile_utils").CompileLoss
+    call = kind.call
+
+    @functools.wraps(call)
+    def call_marked(*args: Any, **kwargs: Any) -> Any:
+        global _is_loss_of_outputs
+        _is_loss_of_outputs = True
+        try:
+            return call(*args, **kwargs)
+        finally:
+            _is_loss_of_outputs = False
+
+    kind.call = call_marked
 
 
 def _scale_single_numbers(kind: Any, module: Any) -> None:

@@ -235,7 +235,7 @@ def _test_function(model: Any, strategy: Any, function: Callable[..., Any]) -> A
     logs_of_all = None if is_alone else CombinedLogs(model, strategy)
 
     def test(iterator: Any) -> Any:
-        with needs_all_workers(), keras_step(is_training=False, combine=logs_of_all):
+        with needs_all_workers(), keras_step(combine=logs_of_all):
             return function(iterator)
 
     return test
@@ -246,7 +246,7 @@ def _predict_function(model: Any, strategy: Any, function: Callable[..., Any]) -
     rows_of_all = functools.partial(all_rows, strategy=strategy)
 
     def predict(data: Any) -> Any:
-        with needs_all_workers(), keras_step(is_training=False, combine=rows_of_all):
+        with needs_all_workers(), keras_step(has_loss=False, combine=rows_of_all):
             return function(data)
 
     return predict

@@ -30,12 +30,14 @@ class KerasStep:
 
     Attributes:
       is_training: Whether it updates the model, rather than evaluates or predicts.
+      has_loss: Whether it has a loss: it trains or evaluates.
       rows: int32 scalars, the rows of each replica of this worker; None where all have as many.
       combine: Combines what the replicas' steps have returned; None leaves it as it is.
       shares: float32 scalars, each replica's share of the rows of all; None where all have as many.
     """
 
     is_training: bool
+    has_loss: bool
     combine: Callable[[Any], Any] | None = None
     rows: Sequence[tf.Tensor] | None = None
     shares: Sequence[tf.Tensor] | None = None
@@ -51,14 +53,16 @@ def current_step() -> KerasStep | None:
 
 
 @contextmanager
-def keras_step(*, is_training: bool, combine: Callable[[Any], Any] | None = None) -> Iterator[None]:
+def keras_step(
+    *, is_training: bool = False, has_loss: bool = True, combine: Callable[[Any], Any] | None = None
+) -> Iterator[None]:
     """Marks what the `with` block traces or executes as a step of a Keras model.
 
     The caller makes statistics equal before anything else reads them. The arguments are attributes
     of `KerasStep`.
     """
     global _current
-    before, _current = _current, KerasStep(is_training=is_training, combine=combine)
+    before, _current = _current, KerasStep(is_training, has_loss, combine)
     try:
         yield
     finally:
@@ -85,7 +89,7 @@ def building_model() -> Iterator[None]:
 
 
 def count_rows(batches: Sequence[Any], reducer: Reducer) -> None:
-    """Notes the rows of a step's batches. A collective in training, if rows may differ.
+    """Notes the rows of a step's batches. A collective if rows may differ and there is a loss.
 
     Args:
       batches: The batch of each replica of this worker.
@@ -104,7 +108,7 @@ def count_rows(batches: Sequence[Any], reducer: Reducer) -> None:
     with tf.device(HOST):
         rows = [tf.shape(first)[0] for first in firsts]  # [] each
         _current.rows = rows
-        if _current.is_training:
+        if _current.has_loss:
             own = [tf.cast(number, tf.float32) for number in rows]
             total = reducer.reduce([own], mean=False, name="rows")[0]  # []
             _current.shares = [tf.math.divide_no_nan(number, total) for number in own]
