@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fit_line
 import numpy as np
 import pytest
 
@@ -72,9 +73,7 @@ tfe.Estimator(model_fn, str(folder / "model"), config).train(input_fn, steps=10,
 """
 
 
-def _horovodrun(folder: Path) -> "subprocess.CompletedProcess[str]":
-    program = folder / "program.py"
-    program.write_text(_PROGRAM)
+def _horovodrun(program: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
     launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "--gloo"]
     where = ["-H", "localhost:2", "--network-interfaces", "lo"]
     command = [sys.executable, str(program), str(folder)]
@@ -88,7 +87,9 @@ def _horovodrun(folder: Path) -> "subprocess.CompletedProcess[str]":
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which two processes have trained."""
     path = tmp_path_factory.mktemp("horovodrun")
-    ended = _horovodrun(path)
+    program = path / "program.py"
+    program.write_text(_PROGRAM)
+    ended = _horovodrun(program, path)
     assert ended.returncode == 0, ended.stderr
     return path
 
@@ -123,3 +124,13 @@ def test_its_processes_are_the_workers_of_one_run(told: list[dict[str, Any]]) ->
         "HOROVOD_CYCLE_TIME=0.1, HOROVOD_FUSION_THRESHOLD=1048576",
     }
     assert said == [expected, expected]
+
+
+def test_fit_trains_as_one_process(tmp_path: Path) -> None:
+    program, alone = Path(fit_line.__file__), tmp_path / "alone"
+    alone.mkdir()
+    command = [sys.executable, str(program), str(alone)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    ended = _horovodrun(program, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    fit_line.check_workers(tmp_path, alone, 2)

@@ -1,10 +1,13 @@
 """The variables of the tasks of a Slurm step, and the cluster read from them."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import fit_line
 import pytest
 
 _SHOW = """
@@ -48,6 +51,15 @@ def test_two_steps_of_a_job_get_ports_apart(slurm: Any, tmp_path: Path) -> None:
 def test_each_task_sees_its_own_gpu(slurm: Any) -> None:
     found = _show(slurm, ["--nodes=2", "--ntasks-per-node=2", "--gpus-per-task=1"])
     assert [gpu for _, _, gpu in found] == ["0", "1", "0", "1"]
+
+
+def test_fit_under_srun_trains_as_one_process(slurm: Any, tmp_path: Path) -> None:
+    command, alone = [sys.executable, fit_line.__file__], tmp_path / "alone"
+    alone.mkdir()
+    subprocess.run([*command, str(alone)], check=True, capture_output=True, timeout=120)
+    done = slurm.run(["srun", "--nodes=3", *command, str(tmp_path)])
+    assert done.returncode == 0, done.stderr
+    fit_line.check_workers(tmp_path, alone, 3)
 
 
 def _show(slurm: Any, options: Sequence[str]) -> list[Any]:
