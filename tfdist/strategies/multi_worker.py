@@ -202,7 +202,8 @@ class MultiWorkerStrategy(BaseStrategy):
         """Waits until all workers have joined, then starts this one's server for TensorFlow 2.
 
         Raises:
-          RuntimeError: If TensorFlow has executed an operation before the strategy was made.
+          StrategyTooLateError: If TensorFlow has executed an operation before the strategy was
+            made, or the process has opened a session over gRPC.
           RendezvousError: If a worker does not join in time, or has another cluster.
         """
         if self.extended.collectives.num_workers == 1:
@@ -210,6 +211,12 @@ class MultiWorkerStrategy(BaseStrategy):
         assert self.cluster is not None and self.task is not None
         address = self.cluster.address(self.task)
         if address in SERVERS:
+            if SERVERS[address].server is not None:
+                raise StrategyTooLateError(
+                    "This process has trained in graphs over gRPC, as an Estimator does, and "
+                    "cannot send messages of TensorFlow 2 any more. Train the Keras model first, "
+                    "in another program, or over Horovod."
+                )
             return
         if not self._is_prepared:
             raise StrategyTooLateError(

@@ -59,7 +59,7 @@ FACTS = TensorFlowFacts(
     mpi="Open MPI v4.1.8",
 )
 VERSIONS = {
-    **{"python": "3.11.7", "tensorflow": "2.21.0", "tf-keras": "2.21.0"},
+    **{"python": "3.11.7", "tensorflow": "2.21.0", "tf-keras": "2.21.0", "keras": "3.15.1"},
     **{"protobuf": "7.36.2", "numpy": "2.4.6", "grpcio": "1.85.1"},
 }
 WANTED = [Requirement(text) for text in ("protobuf>=6.31", "numpy>=1.26", "grpcio<2,>=1.24")]
@@ -242,6 +242,8 @@ BROKEN = [
 ]
 NOT_NEEDED = [
     (lambda: versions(change(FACTS, keras="3.15.1")), "tf.keras is Keras 3.15.1"),
+    (lambda: versions(keras=None), "keras is not installed: Estimators and tf_keras can be"),
+    (lambda: versions(keras="2.15.0"), "pip install --upgrade keras"),
     (lambda: gpus(), "no GPU: workers compute on a second logical CPU (CPU:1)"),
     (lambda: gpus(num_gpus=1, visible=""), "unset CUDA_VISIBLE_DEVICES"),
     (lambda: [judge_cores(1, 8, None)], "1 of the machine's 8 cores are ours: two workers"),
@@ -541,6 +543,7 @@ def test_a_machine_on_which_the_tests_run_is_healthy() -> None:
     assert not [line for line in lines if line.startswith("  ✗")]
     assert "  ✓ tf.keras is Keras 2" in output
     assert "  ✓ two workers over gRPC trained a step on " in output
+    assert "  ✓ two workers over gRPC trained a step by Keras' fit on " in output
     is_there = "Horovod is not installed" not in output
     assert ("  ✓ two workers over Horovod trained a step on " in output) == is_there
     assert lines[-1].startswith("All that is needed works (")

@@ -90,6 +90,7 @@ def _check_open_mpi(facts: Facts) -> Iterable[Finding]:
 
 
 def _check_workers(facts: Facts) -> Iterator[Finding]:
+    joined = ""
     for engine in facts.engines:
         is_horovod, found = engine == "horovod", facts.tensorflow
         obstacles = {
@@ -101,7 +102,11 @@ def _check_workers(facts: Facts) -> Iterator[Finding]:
         if obstacle := next((text for text, is_there in obstacles.items() if is_there), ""):
             yield report.absent(f"two workers over {ENGINES[engine]} were not tried: {obstacle}")
         else:
-            yield try_workers(facts.children, engine)
+            finding = try_workers(facts.children, engine)
+            yield finding
+            joined = joined or (engine if finding.state == "good" else "")
+    if joined and installed_version("keras") is not None:
+        yield try_workers(facts.children, joined, "fit")
 
 
 CHECKS = (

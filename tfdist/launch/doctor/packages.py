@@ -75,7 +75,7 @@ def read_tensorflow_facts(ended: Ended) -> TensorFlowFacts:
 def check_versions(facts: TensorFlowFacts) -> Iterator[Finding]:
     """Yields which versions are installed, and which do not fit each other."""
     wanted = [one for one in _requirements("tensorflow") if _applies(one)]
-    names = ("tensorflow", "tf-keras", *_OFTEN_WRONG, *(one.name for one in wanted))
+    names = ("tensorflow", "tf-keras", "keras", *_OFTEN_WRONG, *(one.name for one in wanted))
     versions = {name: installed_version(name) for name in names}
     return judge_versions({"python": platform.python_version(), **versions}, wanted, facts)
 
@@ -98,6 +98,7 @@ def judge_versions(
     yield _judge_tf_keras(tensorflow, versions["tf-keras"])
     if facts.keras is not None:
         yield _judge_keras(facts.keras)
+    yield _judge_keras_3(versions["keras"])
     protobuf = versions["protobuf"]
     if _major_minor(tensorflow) in _WITHOUT_PROTOBUF_7 and _major_minor(protobuf) >= (7, 0):
         text = f"protobuf {protobuf} is installed, with which TensorFlow {tensorflow} cannot save"
@@ -176,6 +177,16 @@ def _judge_keras(version: str) -> Finding:
         f"tf.keras is Keras {version}, since TF_USE_LEGACY_KERAS is set so: tf.compat.v1.layers "
         "and feature columns do not work with it",
         "For Keras 2 run: unset TF_USE_LEGACY_KERAS",
+    )
+
+
+def _judge_keras_3(version: str | None) -> Finding:
+    if _major_minor(version) >= (3, 0):
+        return good(f"Keras {version}: Estimators, fit and loops of TensorFlow 2 can be trained")
+    found = "is not installed" if version is None else f"is {version}"
+    return absent(
+        f"keras {found}: Estimators and tf_keras can be trained, and Keras 3 cannot",
+        pip_install("--upgrade", "keras"),
     )
 
 

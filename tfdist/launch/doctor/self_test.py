@@ -20,6 +20,7 @@ from tfdist.launch.run import command
 from tfdist.launch.screen.failure_box import log_tail
 
 ENGINES = {"grpc": "gRPC", "horovod": "Horovod"}
+DIALECTS = {"graph": "", "fit": " by Keras' fit"}
 _MODULE = "tfdist.strategies.self_test"
 _NUM_WORKERS = 2
 _LIMIT_S = 90.0
@@ -29,23 +30,29 @@ _OPTIONS = (
 )
 
 
-def main(engine: str, log_dir: str) -> None:
+def main(engine: str, dialect: str, log_dir: str) -> None:
     """Runs the two workers as `tfdist run` does, and exits with its exit code."""
     words = ["--engine", engine, "--num-instances", str(_NUM_WORKERS), *_OPTIONS]
-    words += ["--log-dir", log_dir, "--", *python_command(_MODULE, engine)]
+    words += ["--log-dir", log_dir, "--", *python_command(_MODULE, engine, dialect)]
     try:
         sys.exit(command.main(parse_run_options(words)))
     except UsageError as error:
         sys.exit(f"tfdist: {error}")
 
 
-def try_workers(children: Children, engine: str) -> Finding:
-    """Starts the workers in a child process, and returns whether they trained together."""
+def try_workers(children: Children, engine: str, dialect: str = "graph") -> Finding:
+    """Starts the workers in a child process, and returns whether they trained together.
+
+    Args:
+      children: Starts it.
+      engine: One of `ENGINES`.
+      dialect: One of `DIALECTS`.
+    """
     with tempfile.TemporaryDirectory(prefix="tfdist-", ignore_cleanup_errors=True) as folder:
-        command = python_command(__name__, engine, folder)
+        command = python_command(__name__, engine, dialect, folder)
         ended = children.run(command, trial_environment(os.environ), limit_s=_LIMIT_S)
         paths = [Path(folder, f"worker-{index}.log") for index in range(_NUM_WORKERS)]
-        return judge_trial(engine, ended, [log_tail(path) for path in paths])
+        return judge_trial(engine, ended, [log_tail(path) for path in paths], dialect)
 
 
 def trial_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -60,19 +67,21 @@ def trial_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**defaults, **kept}
 
 
-def judge_trial(engine: str, ended: Ended, logs: Sequence[Sequence[str]]) -> Finding:
+def judge_trial(
+    engine: str, ended: Ended, logs: Sequence[Sequence[str]], dialect: str = "graph"
+) -> Finding:
     """Returns whether the workers trained together, by the end of `tfdist run` and their logs."""
     answers = [_answer(log) for log in logs]
     counts = {answer.get("num_workers") for answer in answers}
     what = f"two workers over {ENGINES[engine]}"
     if ended.exit_code == 0 and counts == {_NUM_WORKERS}:
         device = str(answers[0]["device"]).removeprefix("/device:")
-        return good(f"{what} trained a step on {device} ({ended.seconds:.1f} s)")
+        return good(f"{what} trained a step{DIALECTS[dialect]} on {device} ({ended.seconds:.1f} s)")
     problem = f"each worker was on its own: it saw {counts} workers, not {_NUM_WORKERS}"
     if ended.exit_code != 0:
         problem = _problem(ended, logs)
     options = f"--engine {engine} --num-instances {_NUM_WORKERS}"
-    by_hand = f"tfdist run {options} -- {sys.executable} -m {_MODULE} {engine}"
+    by_hand = f"tfdist run {options} -- {sys.executable} -m {_MODULE} {engine} {dialect}"
     return broken(f"{what}: {problem}", f"To see all that they say run: {by_hand}")
 
 
