@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -86,6 +87,58 @@ def train_until(library: str, folder: str, last_epoch: int | None) -> dict[str, 
     return {"epochs": interrupt.epochs, **_described(model, history)}
 
 
+def save_states(library: str, folder: str) -> dict[str, Any]:
+    """Trains 2 epochs; worker 0 saves in each of `WAYS`."""
+    keras = import_library(library)
+    model, strategy = make_model(keras, build=True)
+    model.fit(data(), epochs=2, verbose=0)
+    if strategy.extended.should_checkpoint:
+        model.save(_path(folder, "model"))
+        model.save_weights(_path(folder, "weights"))
+        _manager(model, folder).save()
+    return {}
+
+
+def go_on(library: str, folder: str, num_replicas: int | None) -> dict[str, Any]:
+    """Restores what `save_states` has saved, each way, and trains an epoch more.
+
+    Args:
+      library: "keras" or "tf_keras".
+      folder: Where the states are.
+      num_replicas: The replicas of this worker; None trains without a strategy.
+    """
+    keras = import_library(library)
+    found: dict[str, Any] = {}
+    for way in WAYS:
+        model, strategy = make_model(keras, build=True, num_replicas=num_replicas)
+        if way == "model":
+            with nullcontext() if strategy is None else strategy.scope():
+                model = keras.models.load_model(_path(folder, way))
+        elif way == "weights":  # Without the optimizer's state.
+            model.load_weights(_path(folder, way))
+        else:
+            manager = _manager(model, folder)
+            manager.checkpoint.restore(manager.latest_checkpoint).assert_existing_objects_matched()
+        loss = float(model.evaluate(data(), verbose=0)[0])
+        history = model.fit(data(), epochs=1, verbose=0)
+        found[way] = {"loss": loss, **_described(model, history)}
+    return found
+
+
+WAYS = ("model", "weights", "checkpoint")
+
+
+def _path(folder: str, way: str) -> str:
+    return str(Path(folder, "state.keras" if way == "model" else "state.weights.h5"))
+
+
+def _manager(model: Any, folder: str) -> Any:
+    import tensorflow as tf
+
+    state = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    return tf.train.CheckpointManager(state, str(Path(folder, "checkpoints")), max_to_keep=1)
+
+
 def import_library(library: str) -> ModuleType:
     """Imports "keras" or "tf_keras", and sets its seeds."""
     if library == "keras":
@@ -106,12 +159,14 @@ def data() -> Any:
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
 
 
-def make_model(keras: Any, *, build: bool = False) -> tuple[Any, Any]:
-    """Returns a compiled model, and the strategy in whose scope it is."""
+def make_model(
+    keras: Any, *, build: bool = False, num_replicas: int | None = 1
+) -> tuple[Any, Any]:
+    """Returns a compiled model, and the strategy in whose scope it is; without replicas, None."""
     from tfdist.strategies import strategy_for_run
 
-    strategy = strategy_for_run()
-    with strategy.scope():
+    strategy = None if num_replicas is None else strategy_for_run(num_replicas=num_replicas)
+    with nullcontext() if strategy is None else strategy.scope():
         layers = [keras.layers.Dense(8, activation="relu"), keras.layers.Dense(2)]
         model = keras.Sequential([keras.Input([6]), *layers] if build else layers)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
