@@ -1,4 +1,4 @@
-"""Hooks of the documentation site: its first page, and links to files that are not part of it."""
+"""Hooks of the documentation site: pages of the top folder, and links to files outside of it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ _LINK = re.compile(r"\[([^\]]+)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the README as the first page."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    text = readme.replace("](docs/", "](")
-    files.append(File.generated(config, "index.md", content=text))
+    """Adds the README as the first page, and the other pages of the top folder."""
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+        page = "index.md" if name == "README.md" else name
+        files.append(File.generated(config, page, content=text))
     return files
 
 

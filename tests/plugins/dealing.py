@@ -20,6 +20,7 @@ _FIRST = (
     "tests/examples/test_ray.py",
     "tests/multi_worker/",
     "tests/examples/",
+    "tests/docs/",
 )
 
 
