@@ -134,7 +134,7 @@ INTERNAL = (
     "tfdist.estimator.graph",
     "tfdist.estimator.keras",
     "tfdist.estimator.training",
-    "tfdist.estimator.training.step_profile",
+    "tfdist.profile",
     "tfdist.launch",
     "tfdist.launch.machine",
     "tfdist.launch.options",

@@ -1,6 +1,6 @@
 """Trains a line through twelve points by Keras' `fit`; each worker leaves its weights in a folder.
 
-    python fit_line.py FOLDER
+python fit_line.py FOLDER
 """
 
 import json

@@ -159,9 +159,7 @@ def data() -> Any:
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
 
 
-def make_model(
-    keras: Any, *, build: bool = False, num_replicas: int | None = 1
-) -> tuple[Any, Any]:
+def make_model(keras: Any, *, build: bool = False, num_replicas: int | None = 1) -> tuple[Any, Any]:
     """Returns a compiled model, and the strategy in whose scope it is; without replicas, None."""
     from tfdist.strategies import strategy_for_run
 

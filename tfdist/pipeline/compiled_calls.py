@@ -29,8 +29,8 @@ from tfdist.pipeline.options import Options
 from tfdist.pipeline.settings import Settings
 from tfdist.pipeline.stage_plan import PlannedStage, check_inference, check_plan
 from tfdist.pipeline.timeline.files import write_timeline
-from tfdist.pipeline.timeline.image import check_can_draw
 from tfdist.pipeline.timeline.step_times import TimedBox, Timeline
+from tfdist.profile.picture import check_can_draw
 from tfdist.strategies.placement import HOST
 
 # The first call is slow, since it creates the kernels. It is profiled as well, because a run may

@@ -17,10 +17,10 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError, RendezvousError
+from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.horovod.strategy import HorovodNotFoundError, HorovodStrategy
 from tfdist.strategies.multi_worker import MultiWorkerStrategy
 from tfdist.strategies.placement import DeviceError
-from tfdist.strategies.worker_strategy import WorkerStrategy
 
 # The worker ends by itself if the process that started it is gone.
 _LIMIT_S = 120.0
@@ -50,7 +50,7 @@ def main(engine: str = "grpc", dialect: str = "graph") -> None:
         sys.exit("the workers did not train together")
 
 
-def train_one_step(strategy: WorkerStrategy) -> float:
+def train_one_step(strategy: BaseStrategy) -> float:
     """Makes one gradient step in a graph and returns the weight; every worker must call it."""
     collectives = strategy.extended.collectives
     num_workers = collectives.num_workers
@@ -71,9 +71,9 @@ def train_one_step(strategy: WorkerStrategy) -> float:
             return float(session.run(weight))
 
 
-def fit_one_step(strategy: WorkerStrategy) -> float:
+def fit_one_step(strategy: BaseStrategy) -> float:
     """Trains one step by Keras' `fit` and returns the weight; every worker must call it."""
-    import keras  # noqa: PLC0415 - it takes seconds.
+    import keras
 
     num_workers = strategy.extended.collectives.num_workers
     with strategy.scope():

@@ -11,9 +11,10 @@ import matplotlib.pyplot
 import pytest
 
 from tfdist.pipeline.timeline.files import write_timeline
-from tfdist.pipeline.timeline.image import check_can_draw, save_image
+from tfdist.pipeline.timeline.image import save_image
 from tfdist.pipeline.timeline.step_times import Timeline
 from tfdist.pipeline.timeline.text import text_of
+from tfdist.profile.picture import check_can_draw
 
 Simulate = Callable[..., Timeline]
 

@@ -35,7 +35,7 @@ from tfdist.estimator.training.model_check import (
 from tfdist.estimator.training.nan_loss import NanTogether
 from tfdist.estimator.training.peers import Peers
 from tfdist.estimator.training.reduction_check import check_gradients_are_reduced
-from tfdist.estimator.training.step_profile.hook import StepProfileHook
+from tfdist.estimator.training.step_profile_hook import StepProfileHook
 from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCall
 from tfdist.estimator.training.variable_inputs import find_variable_inputs
 from tfdist.process.progress_file import in_phase

@@ -18,7 +18,7 @@ from tfdist.estimator.spec import EstimatorSpec
 from tfdist.estimator.training.peers import Peers
 from tfdist.estimator.training.progress_report import SavingNotes
 from tfdist.estimator.training.skipped_steps import hooks_with_loss_scales
-from tfdist.estimator.training.step_profile.hook import StepProfileHook
+from tfdist.estimator.training.step_profile_hook import StepProfileHook
 from tfdist.estimator.training.train_call import Hooks, TrainCall
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import listeners_of, set_steps_per_call

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +15,10 @@ from tfdist.pipeline.timeline.text import (
     verdict_on_cut,
     verdict_on_use,
 )
+from tfdist.profile.picture import COLOURS, GREY, legend_patches, new_figure, save
 
-# Blue and orange of Okabe and Ito's palette. They differ in hue and in brightness, for
-# colour-blind readers and for print in grey.
-_FORWARD, _BACKWARD = "#0072B2", "#E69F00"
+_FORWARD, _BACKWARD = COLOURS["forward"], COLOURS["backward"]
 _NUMBER_ON_FORWARD, _NUMBER_ON_BACKWARD = "white", "black"
-_IDLE, _GREY = "#F0F0F0", "#666666"
 _BOX_HEIGHT = 0.8  # Share of a lane's height.
 
 # Inches. The margins around the lanes have the same size in every picture.
@@ -43,17 +40,13 @@ def save_image(timeline: Timeline, path: str | os.PathLike[str]) -> None:
     A device that several stages share has one lane for each of them. To the right of a lane are the
     busy share of its device and the numbers of its stage: the mean time of a forward and of a
     backward, their sum relative to the mean of all stages, and the activations kept. The numbers of
-    the slowest stage are bold, unless the cut is even to 5 %. pyplot is not used, so the user's
-    figures are not affected.
+    the slowest stage are bold, unless the cut is even to 5 %.
 
     Raises:
       ImportError: If matplotlib is not installed; a message of one line.
     """
     layout = _lay_out(timeline)
-    figure = _load("matplotlib.figure").Figure(
-        figsize=(layout.width, layout.height), facecolor="white"
-    )
-    # A figure created without pyplot uses the Agg canvas when it is saved as a PNG.
+    figure = new_figure(layout.width, layout.height)
     axes = figure.add_axes(
         (
             layout.left / layout.width,
@@ -67,16 +60,7 @@ def save_image(timeline: Timeline, path: str | os.PathLike[str]) -> None:
         _draw_lane(axes, timeline, layout, row, lane)
         _write_beside(axes, timeline, layout, row, lane)
     _write_above(figure, axes, timeline, layout)
-    figure.savefig(path, format="png", dpi=150)
-
-
-def check_can_draw() -> None:
-    """Checks that matplotlib is installed. Called before a profile is recorded.
-
-    Raises:
-      ImportError: If matplotlib is not installed; a message of one line.
-    """
-    _load("matplotlib.figure")
+    save(figure, path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +142,7 @@ def _set_up_axes(axes: Any, timeline: Timeline, layout: _Layout) -> None:
     axes.set_ylim(len(layout.lanes), 0)  # The first lane is at the top.
     axes.set_yticks([])
     axes.tick_params(labelsize=8)
-    axes.set_xlabel("ms", fontsize=8, color=_GREY)
+    axes.set_xlabel("ms", fontsize=8, color=GREY)
     for side in ("left", "right", "top"):
         axes.spines[side].set_visible(False)
 
@@ -168,7 +152,7 @@ def _draw_lane(axes: Any, timeline: Timeline, layout: _Layout, row: int, lane: _
         return 1000 * (start_s - timeline.start_s), 1000 * (end_s - start_s)
 
     idle = [place(*span) for span in lane.device.idle]
-    axes.broken_barh(idle, (row + 0.5 - _BOX_HEIGHT / 2, _BOX_HEIGHT), facecolor=_IDLE)
+    axes.broken_barh(idle, (row + 0.5 - _BOX_HEIGHT / 2, _BOX_HEIGHT), facecolor=COLOURS["idle"])
     boxes = timeline.boxes_of(lane.device.name, lane.key)
     for backward, colour in ((False, _FORWARD), (True, _BACKWARD)):
         drawn = [timed for timed in boxes if timed.box.backward == backward]
@@ -208,7 +192,7 @@ def _write_beside(axes: Any, timeline: Timeline, layout: _Layout, row: int, lane
     stage = timeline.stages[lane.stage]
     if lane.is_first:
         _write(axes, layout, -0.1, row + 0.32, lane.device.name, ha="right", weight="bold")
-    _write(axes, layout, -0.1, row + 0.7, lane.name, ha="right", color=_GREY, fontsize=8)
+    _write(axes, layout, -0.1, row + 0.7, lane.name, ha="right", color=GREY, fontsize=8)
     cells = (
         percent(lane.device.busy_share) if lane.is_first else "",
         milliseconds(stage.forward_s),
@@ -232,7 +216,7 @@ def _write(axes: Any, layout: _Layout, inches: float, row: float, text: str, **h
 def _write_above(figure: Any, axes: Any, timeline: Timeline, layout: _Layout) -> None:
     for column, head in enumerate(_HEADS):
         x = layout.plot + _COLUMN * (column + 0.6)
-        _write(axes, layout, x, -0.1, head, ha="center", va="bottom", fontsize=8, color=_GREY)
+        _write(axes, layout, x, -0.1, head, ha="center", va="bottom", fontsize=8, color=GREY)
     lines = (
         (0.3, headline(timeline), {"weight": "bold", "fontsize": 12}),
         (0.6, verdict_on_cut(timeline), {"fontsize": 9}),
@@ -241,13 +225,9 @@ def _write_above(figure: Any, axes: Any, timeline: Timeline, layout: _Layout) ->
     for from_top, text, how in lines:
         x, y = _EDGE / layout.width, 1 - from_top / layout.height
         figure.text(x, y, text, va="center", parse_math=False, **how)
-    patches = _load("matplotlib.patches")
+    colours = {"forward": _FORWARD, "backward": _BACKWARD, "idle": COLOURS["idle"]}
     axes.legend(
-        handles=[
-            patches.Patch(facecolor=_FORWARD, label="forward"),
-            patches.Patch(facecolor=_BACKWARD, label="backward"),
-            patches.Patch(facecolor=_IDLE, label="idle"),
-        ],
+        handles=legend_patches(colours),
         loc="lower left",
         bbox_to_anchor=(0, 1),
         borderaxespad=0.2,
@@ -255,13 +235,3 @@ def _write_above(figure: Any, axes: Any, timeline: Timeline, layout: _Layout) ->
         frameon=False,
         fontsize=8,
     )
-
-
-def _load(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            "The picture needs matplotlib, which is not installed. Run: pip install "
-            "'tfdist[pipeline]'"
-        ) from error

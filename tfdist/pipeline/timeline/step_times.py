@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
 
 from tfdist.pipeline.schedule import Box
-
-# Start and end, in seconds.
-Span: TypeAlias = tuple[float, float]
+from tfdist.profile.spans import Span, length, union
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,22 +247,6 @@ def peak_activations(boxes: Iterable[TimedBox]) -> int:
         kept += change
         most = max(most, kept)
     return most
-
-
-def union(spans: Iterable[Span]) -> list[Span]:
-    """Joins spans that touch or overlap, and returns the result by rising start."""
-    joined: list[Span] = []
-    for start, end in sorted(spans):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(end, joined[-1][1])
-        else:
-            joined.append((start, end))
-    return joined
-
-
-def length(spans: Iterable[Span]) -> float:
-    """Returns the total length of spans that do not overlap, in seconds."""
-    return sum(end - start for start, end in spans)
 
 
 def _durations(boxes: Iterable[TimedBox], backward: bool) -> list[float]:

@@ -6,7 +6,8 @@ import io
 import textwrap
 
 from tfdist.pipeline.schedule import busy_share_bound
-from tfdist.pipeline.timeline.step_times import DeviceTimes, Span, Timeline
+from tfdist.pipeline.timeline.step_times import DeviceTimes, Timeline
+from tfdist.profile.spans import Span
 
 _FORWARD, _BACKWARD, _IDLE, _OTHER_STAGE = "><. "
 _SMALLEST_WIDTH = 60

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from tfdist.profile.spans import Span
+
 Kind: TypeAlias = Literal["input", "forward", "backward", "update", "reduction"]
-Span: TypeAlias = tuple[float, float]  # (start, end) in microseconds
 
 _LABEL = re.compile(r"(?:^|\s)(\S+) = (\w+)\(")
 _INPUT = re.compile(r"Iterator\w*GetNext\w*|QueueDequeue\w*")

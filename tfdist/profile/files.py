@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from pathlib import Path
 from typing import Any
 
-from tfdist.estimator.training.step_profile.records import Op
-from tfdist.estimator.training.step_profile.shares import SHARES, Profile, advice
+from tfdist.profile import picture, trace_events
+from tfdist.profile.records import Op
+from tfdist.profile.shares import SHARES, Profile, advice
 
 # The lanes of a worker, top to bottom.
 LANES = ("device", "host", "reductions")
-# Okabe and Ito's palette, for colour-blind readers.
-_COLOURS = {
-    "forward": "#0072B2",
-    "backward": "#E69F00",
-    "update": "#009E73",
-    "input": "#CC79A7",
-    "reduction": "#56B4E9",
-}
+_KINDS = ("forward", "backward", "update", "input", "reduction")
 _IN_WORDS = {
     "waiting": "waiting for the slowest",
     "reductions": "reductions, not hidden",
@@ -76,30 +69,17 @@ def trace_of(profile: Profile) -> dict[str, Any]:
     """Returns a profile in the Trace Event Format, as an object to be stored as JSON.
 
     Each worker is a process with the threads of LANES. Times are microseconds from the first op.
-
-    The format is described in "Trace Event Format", Google, 2016.
     """
     begin = _begin(profile)
     events: list[dict[str, Any]] = []
     for index, worker in enumerate(profile.workers):
-        events.append(_name("process_name", index, 0, f"worker {index}"))
-        events += [_name("thread_name", index, lane, name) for lane, name in enumerate(LANES)]
+        events += trace_events.process_names(index, f"worker {index}", LANES)
         for number, step in enumerate(worker.steps, start=profile.first_step):
             for op in step.ops:
-                start, end = op.span
-                events.append(
-                    {
-                        "ph": "X",
-                        "name": op.name,
-                        "cat": op.kind,
-                        "pid": index,
-                        "tid": LANES.index(lane_of(op)),
-                        "ts": start - begin,
-                        "dur": end - start,
-                        "args": {"type": op.type, "step": number},
-                    }
-                )
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+                start, end = (time - begin for time in op.span)
+                place, args = (index, LANES.index(lane_of(op))), {"type": op.type, "step": number}
+                events.append(trace_events.box(op.name, op.kind, place, start, end, args=args))
+    return trace_events.trace(events)
 
 
 def lane_of(op: Op) -> str:
@@ -107,10 +87,6 @@ def lane_of(op: Op) -> str:
     if op.kind == "reduction":
         return "reductions"
     return "device" if op.kind in ("forward", "backward") else "host"
-
-
-def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
 
 
 def _title(profile: Profile) -> str:
@@ -127,17 +103,16 @@ def _begin(profile: Profile) -> float:
 
 def _draw(profile: Profile, path: Path) -> None:
     """Draws the lanes of all workers to scale, with the advice below."""
-    figure_module = importlib.import_module("matplotlib.figure")
-    patches = importlib.import_module("matplotlib.patches")
     rows = len(profile.workers) * len(LANES)
     height = 1.6 + 0.32 * rows
-    figure = figure_module.Figure(figsize=(12.0, height), facecolor="white")
+    figure = picture.new_figure(12.0, height)
+    colours = {kind: picture.COLOURS[kind] for kind in _KINDS}
     axes = figure.add_axes((0.13, 0.75 / height, 0.85, (height - 1.55) / height))
     begin = _begin(profile)
     for index, worker in enumerate(profile.workers):
         for lane, name in enumerate(LANES):
             row = index * len(LANES) + lane
-            for kind, colour in _COLOURS.items():
+            for kind, colour in colours.items():
                 bars = [
                     ((op.span[0] - begin) / 1e3, (op.span[1] - op.span[0]) / 1e3)
                     for step in worker.steps
@@ -146,7 +121,7 @@ def _draw(profile: Profile, path: Path) -> None:
                 ]
                 axes.broken_barh(bars, (row + 0.1, 0.8), facecolors=colour)
         if index:
-            axes.axhline(index * len(LANES), color="#666666", linewidth=0.8)
+            axes.axhline(index * len(LANES), color=picture.GREY, linewidth=0.8)
     labels = [f"worker {index}  {lane}" for index in range(len(profile.workers)) for lane in LANES]
     axes.set_yticks([row + 0.5 for row in range(rows)], labels, fontsize=8)
     axes.set_ylim(rows, 0)
@@ -154,8 +129,8 @@ def _draw(profile: Profile, path: Path) -> None:
     axes.tick_params(axis="x", labelsize=8)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    handles = [patches.Patch(color=colour, label=kind) for kind, colour in _COLOURS.items()]
+    handles = picture.legend_patches(colours)
     figure.legend(handles=handles, loc="upper right", ncols=len(handles), fontsize=8, frameon=False)
     figure.text(0.02, 1 - 0.28 / height, _title(profile), fontsize=10, weight="bold")
     figure.text(0.02, 0.12 / height, advice(profile), fontsize=9)
-    figure.savefig(path, format="png", dpi=130)
+    picture.save(figure, path)

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import mean
 
-from tfdist.estimator.training.step_profile.records import Op, Span
-from tfdist.pipeline.timeline.step_times import length, union
+from tfdist.profile.records import Op
+from tfdist.profile.spans import Span, length, union
 
 SHARES = ("backward", "forward", "update", "waiting", "reductions", "input", "other", "hooks")
 # Smaller shares are not worth a change.
