@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
 from tfdist.estimator.graph.global_step import crosses
+from tfdist.monitoring.fit_callback import FitCallback
 from tfdist.monitoring.scalars import MeasuringHook
+from tfdist.process.endings import print_to_stderr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +60,33 @@ class MemoryHook(MeasuringHook):
         before = self._counter.step
         self._counter.count(run_context.session)
         if crosses(before, self._counter.step, self._every_n_steps):
-            self.last = [host_memory(), *gpu_memory()]
-            self._publish(describe(self.last), tags(self.last))
+            self._publish(*self._measure())
+
+    def as_callback(self) -> FitCallback:
+        """Returns a callback of Keras' `fit`, for Keras 3 and tf_keras.
+
+        It prints the line on standard error. The step is the number of the optimizer's updates.
+        """
+        writer = self._output_dir and tf.summary.create_file_writer(self._output_dir)
+
+        def report(step: int, logs: dict[str, Any]) -> None:
+            line, values = self._measure()
+            print_to_stderr(f"step {step}: {line}")
+            if writer:
+                with writer.as_default():
+                    for tag, value in values.items():
+                        tf.summary.scalar(tag, value, step)
+
+        def end() -> None:
+            if writer:
+                writer.flush()
+
+        return FitCallback(lambda step: None, report, end, self._every_n_steps)
+
+    def _measure(self) -> tuple[str, dict[str, float]]:
+        """Returns the memory as one line and as summaries."""
+        self.last = [host_memory(), *gpu_memory()]
+        return describe(self.last), tags(self.last)
 
 
 def host_memory() -> MemoryUse:

@@ -56,7 +56,7 @@ class ProgressBarHook(ScalarsHook):
             self._bar.update(step - self._bar.n)
 
     def end(self, session: Any) -> None:
-        if self._bar is not None:
+        if self._bar is not None and session is not None:  # Not in `fit`.
             self._bar.update(self._counter.step - self._bar.n)
         self._close()
 

@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster.environment import find_instance
 from tfdist.cluster.tasks import checked_count
 from tfdist.estimator.graph.global_step import StepCounter, crosses
+from tfdist.monitoring.fit_callback import FitCallback
 
 Chosen = Mapping[str, Any] | Sequence[str]
 
@@ -47,6 +48,26 @@ class ScalarsHook(v1.train.SessionRunHook):  # type: ignore[misc]
         self._every_n_steps = checked_count("every_n_steps", every_n_steps)
         self._counter = StepCounter()
         self._is_asked = False
+
+    def as_callback(self) -> FitCallback:
+        """Returns a callback of Keras' `fit`, for Keras 3 and tf_keras.
+
+        The scalars are Keras' logs, such as "loss" and the names of metrics, over all workers. The
+        step is the number of the optimizer's updates.
+
+        Raises:
+          ValueError: In the first report, if Keras has no log of a name.
+        """
+
+        def report(step: int, logs: dict[str, Any]) -> None:
+            unknown = [name for name in self._chosen.values() if name not in logs]
+            if unknown:
+                raise ValueError(
+                    f"fit has no log called {unknown[0]!r}. Its logs: {', '.join(sorted(logs))}."
+                )
+            self.report(step, {name: float(logs[log]) for name, log in self._chosen.items()})
+
+        return FitCallback(self.start, report, lambda: self.end(None), self._every_n_steps)
 
     def start(self, step: int) -> None:
         """Called after the session is created, with the global step from which it starts."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 _VARIABLE = "TFDIST_PROGRESS_FILE"
-_VERSION = 2  # of the layout
+_VERSION = 3  # of the layout
 
 PHASES = ("starting", "waiting", "training", "saving", "evaluating", "stopping", "leaving")
 
@@ -33,6 +33,8 @@ class Progress:
         "evaluating", "stopping" on request (it saves, then leaves), "leaving": its work is over or
         has failed, and the process ends.
       total_steps: The global step at which training ends; -1 if not known.
+      epoch: The epoch of Keras' `fit` that is running, from 1; -1 outside of one.
+      total_epochs: The number of epochs; -1 outside of `fit`.
       step: Weight updates that are done, as the global step counts them; -1 before it is known.
       in_step: Whether it is inside a session call, where it waits for the other workers. A worker
         outside of one keeps the others waiting.
@@ -45,6 +47,8 @@ class Progress:
 
     phase: str = "starting"
     total_steps: int = -1
+    epoch: int = -1
+    total_epochs: int = -1
     step: int = -1
     in_step: bool = False
     waits_for_input: bool = False

@@ -7,7 +7,10 @@ As `private_tensorflow`, which has those of graphs and sessions: no other module
 from __future__ import annotations
 
 import logging
-from typing import Any
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -24,6 +27,9 @@ from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 # The eager runtime, whose server for other workers has no public name.
 from tensorflow.python.eager import context
 
+# The format of the files that TensorFlow's profiler writes.
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
 __all__ = [
     "asks_before_each_batch",
     "configure_collectives",
@@ -33,10 +39,15 @@ __all__ = [
     "is_of_an_earlier_runtime",
     "make_distributed_dataset",
     "make_distributed_dataset_from_function",
+    "profiled_ops",
     "renew_dataset",
     "share_of_worker",
     "start_eager_server",
 ]
+
+
+# The name of an op's event: the op's name and its type.
+_OP = re.compile(r"([^:\s]+):(\w+)")
 
 
 def has_started_server(strategy: tf.distribute.Strategy) -> bool:
@@ -186,3 +197,26 @@ def input_workers(
     if options is not None and not options.experimental_fetch_to_device:
         replicas = (host,) * len(replicas)
     return input_lib.InputWorkers([(host, replicas)])
+
+
+class ProfiledOp(NamedTuple):
+    """An op that TensorFlow's profiler has seen; times are in microseconds."""
+
+    name: str
+    type: str
+    thread: str
+    start: float
+    end: float
+
+
+def profiled_ops(path: Path) -> Iterator[ProfiledOp]:
+    """Yields the ops in a file of TensorFlow's profiler, of every thread."""
+    for plane in xplane_pb2.XSpace.FromString(path.read_bytes()).planes:
+        for number, line in enumerate(plane.lines):
+            for event in line.events:
+                found = _OP.fullmatch(plane.event_metadata[event.metadata_id].name)
+                if found is not None:
+                    start = line.timestamp_ns / 1e3 + event.offset_ps / 1e6
+                    thread = f"{line.name.partition('/')[0]} {number}"
+                    end = start + event.duration_ps / 1e6
+                    yield ProfiledOp(found[1], found[2], thread, start, end)

@@ -144,8 +144,8 @@ class RunOptions(PoprunOptions, WorkerOptions, SizeOptions):
     )
     profile: Path | None = option(
         any_path("FOLDER"),
-        "record some steps of all workers of an Estimator's training, and write there where their "
-        "time goes: a table, a picture and a trace",
+        "record some steps of all workers, and write there where their time goes: of an "
+        "Estimator's training a table, a picture and a trace, of Keras' fit a trace",
         shown_default="none",
     )
     profile_steps: str = option(

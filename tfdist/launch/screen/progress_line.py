@@ -127,6 +127,7 @@ def progress_text(
     progresses = training_progress(workers)
     step = run_step(workers)
     total = max((progress.total_steps for progress in progresses), default=-1)
+    epoch = max(((p.epoch, p.total_epochs) for p in progresses), default=(-1, -1))
     loss = next((p.loss for p in progresses if not math.isnan(p.loss)), math.nan)
     standings = worker_standings(now_s, pace, workers)
     is_measured = step >= 0 and total > 0
@@ -137,6 +138,7 @@ def progress_text(
     short_step = Text(f"step {step}", _BOLD) if step >= 0 else Text(no_step)
     fields: dict[str, str | Text] = {
         "step": Text(f"step {step}/{total}", _BOLD) if is_measured else short_step,
+        "epoch": "epoch {}/{}".format(*epoch) if epoch[0] > 0 else "",
         "bar": "",
         "percent": f"{100 * min(step, total) // total} %" if is_measured else "",
         "loss": "" if math.isnan(loss) else f"loss {_loss_text(loss)}",
@@ -150,6 +152,7 @@ def progress_text(
         {"workers": _counts(standings)},
         {"workers": _troubles(standings)},
         {"elapsed": ""},
+        {"epoch": ""},
         {"speed": ""},
         {"loss": ""},
         {"step": short_step},

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from tfdist.process.endings import print_to_stderr
 from tfdist.process.progress_file import find_progress_file, set_phase
+from tfdist.strategies.eager.fit_profile import profile_of_run
 from tfdist.strategies.eager.keras_step import examples_taken
 from tfdist.strategies.eager.run import needs_all_workers, training
 from tfdist.strategies.stop_signals import (
@@ -48,27 +49,40 @@ class FitRun:
         self._file = find_progress_file()
         self._step = 0
         self._has_named_nan = False
+        self._profile = profile_of_run(self._index)
         self.save_backup: Callable[[], bool] = lambda: False
 
-    def begin(self, num_steps: int | None) -> None:
+    def begin(self, num_steps: int | None, num_epochs: int) -> None:
         """Notes the first step; called when the callbacks have restored a backup.
 
         Args:
           num_steps: The steps of this call of `fit`; None if they are not known.
+          num_epochs: The epoch at which it ends.
         """
         iterations = getattr(getattr(self._model, "optimizer", None), "iterations", None)
         self._step = 0 if iterations is None else int(iterations)
         if self._file is not None:
             total = -1 if num_steps is None else self._step + num_steps
-            self._file.write(step=self._step, total_steps=total)
+            self._file.write(step=self._step, total_steps=total, total_epochs=num_epochs)
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Marks the call of a train function, which all workers make."""
         if self._file is not None:
             self._file.step_begins()
-        with needs_all_workers(self._signals.calls):
+        recorded = nullcontext() if self._profile is None else self._profile.step()
+        with recorded, needs_all_workers(self._signals.calls):
             yield
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Notes an epoch, counted from 0."""
+        if self._file is not None:
+            self._file.write(epoch=epoch + 1)
+
+    def end(self) -> None:
+        """Writes the profile that was requested; called at the end of a training without error."""
+        if self._profile is not None:
+            self._profile.end()
 
     def own_wishes(self) -> list[float]:
         """Returns what this worker says in the message of a step, before its loss."""
@@ -120,6 +134,7 @@ def fit_run(model: Any, strategy: Any) -> Iterator[None]:
         try:
             with signals.noted(), training(signals.calls):
                 yield
+                _current.end()
         finally:
             _current = None
 

@@ -54,6 +54,9 @@ def own_callbacks(base: Any, strategy: Any, given: Sequence[Any]) -> tuple[Any, 
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             note_updates()
+            run = current_fit()
+            if run is not None:
+                run.begin_epoch(epoch)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             with needs_all_workers():
@@ -79,7 +82,8 @@ def own_callbacks(base: Any, strategy: Any, given: Sequence[Any]) -> tuple[Any, 
             if run is not None:
                 steps, epochs = self.params.get("steps"), self.params.get("epochs") or 1
                 first = getattr(self.model, "_initial_epoch", None) or 0
-                run.begin(None if steps is None else steps * max(0, epochs - first))
+                total = None if steps is None else steps * max(0, epochs - first)
+                run.begin(total, num_epochs=epochs)
                 run.save_backup = save_backup
 
     def save_backup() -> bool:

@@ -1,0 +1,101 @@
+"""FitProfile: some steps of `fit` as TensorFlow's profiler records them, on each worker.
+
+A session's trace says when each reduction begins and ends, so an Estimator's profile compares the
+workers. The profiler of TensorFlow 2 does not know the end of Horovod's reductions: each worker
+writes what it has recorded itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import tensorflow as tf
+
+from tfdist.cluster.environment import read_profile
+from tfdist.process.endings import print_to_stderr
+from tfdist.profile import trace_events
+from tfdist.strategies.private_runtime import profiled_ops
+
+_was_made = False
+
+
+class FitProfile:
+    """Records steps of a call of `fit`, and writes `trace-worker-<index>.json`.
+
+    Args:
+      folder: Where the file is written.
+      first_step: The first step to record, from 1 in this call of `fit`.
+      last_step: The last one.
+      worker_index: This worker's index.
+    """
+
+    def __init__(self, folder: str, first_step: int, last_step: int, worker_index: int) -> None:
+        self._folder = Path(folder)
+        self._first_step, self._last_step = first_step, last_step
+        self._worker_index = worker_index
+        self._num_steps = 0
+        self._recorded: tempfile.TemporaryDirectory[str] | None = None
+        self._is_written = False
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Marks a call of the train function."""
+        self._num_steps += 1
+        if self._num_steps == self._first_step:
+            self._recorded = tempfile.TemporaryDirectory(prefix="tfdist_")
+            options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
+            tf.profiler.experimental.start(self._recorded.name, options)
+        yield
+        if self._num_steps == self._last_step:
+            self._write()
+
+    def end(self) -> None:
+        """Writes what there is, at the end of `fit`."""
+        if self._recorded is not None:
+            self._write()
+        elif not self._is_written:
+            print_to_stderr(
+                f"No profile is written: training ended after {self._num_steps} step(s), and step "
+                f"{self._first_step} was to be the first one."
+            )
+
+    def _write(self) -> None:
+        assert self._recorded is not None
+        tf.profiler.experimental.stop()
+        with self._recorded as folder:
+            ops = [op for path in Path(folder).rglob("*.xplane.pb") for op in profiled_ops(path)]
+        self._recorded, self._is_written = None, True
+        threads = sorted({op.thread for op in ops})
+        begin = min((op.start for op in ops), default=0.0)
+        events = trace_events.process_names(0, f"worker {self._worker_index}", threads)
+        for op in ops:
+            place = 0, threads.index(op.thread)
+            span = op.start - begin, op.end - begin
+            events.append(trace_events.box(op.name, op.type, place, *span))
+        os.makedirs(self._folder, exist_ok=True)
+        path = self._folder / f"trace-worker-{self._worker_index}.json"
+        path.write_text(json.dumps(trace_events.trace(events)), encoding="utf-8")
+        last = min(self._num_steps, self._last_step)
+        print_to_stderr(
+            f"Profile of steps {self._first_step} to {last}: {path}, for chrome://tracing or "
+            "Perfetto"
+        )
+
+
+def profile_of_run(worker_index: int) -> FitProfile | None:
+    """Returns the profile that `tfdist run --profile` requests: for the first `fit` of a process.
+
+    Args:
+      worker_index: This worker's index.
+    """
+    global _was_made
+    requested = read_profile()
+    if requested is None or _was_made:
+        return None
+    _was_made = True
+    return FitProfile(*requested, worker_index)
