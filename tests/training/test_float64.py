@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
-from tfdist.training import SGD, AdamW, ClippedOptimizer, LossScaleOptimizer
+from tfdist.training import SGD, AdamW, ClippedOptimizer, FixedLossScale, LossScaleOptimizer
 from tfdist.training.adam_moments import adam_direction
 from tfdist.training.schedules import linear_decay, stepped, warmup
 
@@ -56,7 +56,7 @@ def _train(folder: Path, optimizer: Any, counts: Any, *, is_told: bool, **layout
     [
         (lambda: SGD(RATE), {"gradient_accumulation": 3}),
         (lambda: SGD(stepped({0: RATE})), {"num_replicas": 3}),
-        (lambda: LossScaleOptimizer(SGD(RATE), 1000), {}),
+        (lambda: LossScaleOptimizer(SGD(RATE), FixedLossScale(1000)), {}),
         (lambda: ClippedOptimizer(SGD(RATE), 1e9), {"num_replicas": 3}),
     ],
     ids=["micro-batches", "replicas", "scaled", "clipped"],

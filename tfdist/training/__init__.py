@@ -9,6 +9,12 @@ from tfdist.training.lamb import LAMB
 from tfdist.training.lars import LARS
 from tfdist.training.loss_scale import LossScaleOptimizer
 from tfdist.training.recomputation import recomputation_checkpoint, recompute
+from tfdist.training.scale_rules import (
+    DynamicLossScale,
+    FixedLossScale,
+    HistogramLossScale,
+    ScheduledLossScale,
+)
 from tfdist.training.schedules import (
     cosine_decay,
     linear_decay,
@@ -27,8 +33,12 @@ __all__ = [
     "BatchNormalization",
     "ClippedOptimizer",
     "DistributedOptimizer",
+    "DynamicLossScale",
+    "FixedLossScale",
     "GradientAccumulationOptimizer",
+    "HistogramLossScale",
     "LossScaleOptimizer",
+    "ScheduledLossScale",
     "batch_normalization",
     "cosine_decay",
     "linear_decay",

@@ -15,6 +15,7 @@ from tfdist.training import (
     LAMB,
     SGD,
     ClippedOptimizer,
+    DynamicLossScale,
     GradientAccumulationOptimizer,
     LossScaleOptimizer,
 )
@@ -69,7 +70,7 @@ OPTIMIZERS = {
     "adam": lambda: v1.train.AdamOptimizer(0.1),
     "keras": lambda: tf.keras.optimizers.legacy.SGD(0.1, momentum=0.9),
     "clipped": lambda: ClippedOptimizer(LAMB(0.1), 1.0),
-    "scaled": lambda: LossScaleOptimizer(SGD(0.1), dynamic_growth_steps=3),
+    "scaled": lambda: LossScaleOptimizer(SGD(0.1), DynamicLossScale(growth_steps=3)),
 }
 
 
