@@ -49,25 +49,15 @@ class SGD(RuleOptimizer):
         if momentum:
             self._slot_names = ("momentum",)  # type: ignore[misc]
 
-    def _rule(
+    def _update(
         self, variable: Any, weight: tf.Tensor, gradient: tf.Tensor, slots: Sequence[tf.Tensor]
-    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
+    ) -> Any:
         rate = self.rate(gradient.dtype)
         if not slots:
-            return weight - rate * gradient, ()
-        momentum = self._momentum * slots[0] + gradient
-        step = gradient + self._momentum * momentum if self._nesterov else momentum
-        return weight - rate * step, (momentum,)
-
-    def _in_place(self, variable: Any, gradient: tf.Tensor, slots: Sequence[Any]) -> Any:
-        rate = self.rate(gradient.dtype)
-        if not slots:
-            return tf.raw_ops.ResourceApplyGradientDescent(
-                var=variable.handle, alpha=rate, delta=gradient
-            )
+            return tf.raw_ops.ResourceApplyGradientDescent(var=weight, alpha=rate, delta=gradient)
         return tf.raw_ops.ResourceApplyMomentum(
-            var=variable.handle,
-            accum=slots[0].handle,
+            var=weight,
+            accum=slots[0],
             lr=rate,
             grad=gradient,
             momentum=tf.constant(self._momentum, gradient.dtype),
