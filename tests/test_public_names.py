@@ -149,6 +149,9 @@ INTERNAL = (
     "tfdist.strategies.graph",
     "tfdist.strategies.reductions",
     "tfdist.strategies.values",
+    "tfdist.training.layers",
+    "tfdist.training.optimizers",
+    "tfdist.training.wrappers",
 )
 
 PACKAGES = ["tfdist"] + [

@@ -12,7 +12,7 @@ import tf_keras
 import tfdist.estimator as tfe
 from tfdist.estimator import OptimizerFunctionOutput, PipelineEstimatorSpec
 from tfdist.training import LAMB, ClippedOptimizer, DynamicLossScale, LossScaleOptimizer, warmup
-from tfdist.training.optimizer import loss_to_differentiate
+from tfdist.training.wrappers.optimizer_wrapper import loss_to_differentiate
 
 COUNT, MICRO, STEPS = 6, 4, 3  # Micro-batches in a step, examples in one, and steps.
 

@@ -19,7 +19,7 @@ from tfdist.training import (
     GradientAccumulationOptimizer,
     LossScaleOptimizer,
 )
-from tfdist.training.optimizer import loss_to_differentiate
+from tfdist.training.wrappers.optimizer_wrapper import loss_to_differentiate
 
 Make = Callable[..., Any]
 

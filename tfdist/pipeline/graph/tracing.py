@@ -26,7 +26,7 @@ from tfdist.pipeline.graph.op_stages import (
 )
 from tfdist.pipeline.stage_plan import FoundBlock, PlannedStage, plan_stages
 from tfdist.pipeline.stages import AutoStage, ExecutionStrategy
-from tfdist.training.replica_groups import refusing_statistics_over_replicas
+from tfdist.training.layers.replica_groups import refusing_statistics_over_replicas
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.training.adam_moments import AdamMoments
 from tfdist.training.checks import check_number
 from tfdist.training.name_patterns import exclusions
 from tfdist.training.norms import norm
-from tfdist.training.rule_optimizer import read_handle, scratch_with
+from tfdist.training.optimizers.adam_moments import AdamMoments
+from tfdist.training.optimizers.rule_optimizer import read_handle, scratch_with
 
 
 def trust_ratio(weight_norm: Any, step_norm: Any, max_weight_norm: float | None = None) -> Any:

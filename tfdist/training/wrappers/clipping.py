@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfdist.strategies.reductions.slices import add_equal_rows, scaled
 from tfdist.training.checks import check_number
 from tfdist.training.norms import global_norm
-from tfdist.training.optimizer import OptimizerWrapper, Pairs
+from tfdist.training.wrappers.optimizer_wrapper import OptimizerWrapper, Pairs
 
 
 class ClippedOptimizer(OptimizerWrapper):

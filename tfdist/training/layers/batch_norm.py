@@ -9,8 +9,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
 
-from tfdist.training.group_moments import normalize_over_group
-from tfdist.training.replica_groups import ReplicaGroups, current_groups, refusing_place
+from tfdist.training.layers.group_moments import normalize_over_group
+from tfdist.training.layers.replica_groups import ReplicaGroups, current_groups, refusing_place
 
 # Variants of tf_keras' layers that have statistics of their own.
 _NOT_COMBINED = ("adjustment", "renorm", "synchronized", "virtual_batch_size")

@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.training.adam_moments import AdamMoments
 from tfdist.training.checks import check_number
 from tfdist.training.name_patterns import NamePatterns
-from tfdist.training.rule_optimizer import read_handle
+from tfdist.training.optimizers.adam_moments import AdamMoments
+from tfdist.training.optimizers.rule_optimizer import read_handle
 
 
 class AdamW(AdamMoments):

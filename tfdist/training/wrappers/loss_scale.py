@@ -25,8 +25,8 @@ from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.slices import scaled, values_of
 from tfdist.training.half_precision import in_float32
 from tfdist.training.name_patterns import name_of
-from tfdist.training.optimizer import OptimizerWrapper, Pairs, if_counted
-from tfdist.training.scale_rules import DynamicLossScale, ScaleRule
+from tfdist.training.wrappers.optimizer_wrapper import OptimizerWrapper, Pairs, if_counted
+from tfdist.training.wrappers.scale_rules import DynamicLossScale, ScaleRule
 
 # Graph collection of the `LossScale`s in a graph. Only keys that are strings are exported with it.
 _LOSS_SCALES = ("tfdist_loss_scales",)

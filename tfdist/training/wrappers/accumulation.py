@@ -11,8 +11,8 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster.tasks import checked_count
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.slices import on_values
-from tfdist.training.optimizer import OptimizerWrapper, Pairs, increment
-from tfdist.training.rule_optimizer import computed_in
+from tfdist.training.half_precision import computed_in
+from tfdist.training.wrappers.optimizer_wrapper import OptimizerWrapper, Pairs, increment
 
 # Graph collection of `AccumulatedUpdate`s. Only keys that are strings are exported with a graph.
 _UPDATES = ("tfdist_accumulated_updates",)

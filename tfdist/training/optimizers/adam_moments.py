@@ -11,8 +11,9 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST
 from tfdist.training.checks import check_flag, check_number
+from tfdist.training.half_precision import computed_in
 from tfdist.training.name_patterns import NamePatterns, name_of
-from tfdist.training.rule_optimizer import RuleOptimizer, computed_in
+from tfdist.training.optimizers.rule_optimizer import RuleOptimizer
 
 
 class AdamMoments(RuleOptimizer):

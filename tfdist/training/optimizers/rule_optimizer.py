@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import anonymous_name
 from tfdist.training.checks import check_flag, check_rate
-from tfdist.training.half_precision import in_float32, is_half
+from tfdist.training.half_precision import computed_in, in_float32, is_half
 from tfdist.training.name_patterns import NamePatterns, name_of
 from tfdist.training.schedules import rate_in_float64
 from tfdist.training.stochastic_rounding import (
@@ -176,11 +176,6 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
         values = tf.cast(grad.values, computed_in(var))  # [rows, columns]
         dense = tf.math.unsorted_segment_sum(values, grad.indices, var.shape[0])
         return self._apply_dense(dense, var)
-
-
-def computed_in(variable: Any) -> tf.DType:
-    """Returns the dtype of a variable's slots and arithmetic."""
-    return tf.float64 if variable.dtype.base_dtype == tf.float64 else tf.float32
 
 
 def scratch_with(value: tf.Tensor) -> tf.Tensor:

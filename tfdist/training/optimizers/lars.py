@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist.training.checks import check_flag, check_number
 from tfdist.training.name_patterns import exclusions
 from tfdist.training.norms import norm
-from tfdist.training.rule_optimizer import RuleOptimizer, read_handle
+from tfdist.training.optimizers.rule_optimizer import RuleOptimizer, read_handle
 
 
 def lars_ratio(weight_norm: Any, divisor: Any, eeta: float) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfdist.training.optimizer import OptimizerWrapper, Pairs
+from tfdist.training.wrappers.optimizer_wrapper import OptimizerWrapper, Pairs
 
 
 class DistributedOptimizer(OptimizerWrapper):

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.training.checks import check_flag, check_number
-from tfdist.training.rule_optimizer import RuleOptimizer
+from tfdist.training.optimizers.rule_optimizer import RuleOptimizer
 
 
 class SGD(RuleOptimizer):
