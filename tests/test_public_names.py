@@ -116,8 +116,9 @@ PUBLIC = {
         Placement execute_on_instances join_run strategy_for_run synchronize
     """,
     "tfdist.training": """
-        AdamW BatchNormalization ClippedOptimizer DistributedOptimizer
-        GradientAccumulationOptimizer LAMB LARS LossScaleOptimizer SGD batch_normalization
+        AdamW BatchNormalization ClippedOptimizer DistributedOptimizer DynamicLossScale
+        FixedLossScale GradientAccumulationOptimizer HistogramLossScale LAMB LARS
+        LossScaleOptimizer SGD ScheduledLossScale batch_normalization
         cosine_decay linear_decay polynomial_decay recomputation_checkpoint recompute stepped
         stochastic_round warmup
     """,
@@ -148,6 +149,9 @@ INTERNAL = (
     "tfdist.strategies.graph",
     "tfdist.strategies.reductions",
     "tfdist.strategies.values",
+    "tfdist.training.layers",
+    "tfdist.training.optimizers",
+    "tfdist.training.wrappers",
 )
 
 PACKAGES = ["tfdist"] + [

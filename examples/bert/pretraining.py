@@ -270,10 +270,12 @@ def make_optimizer(settings: Settings) -> Any:
         )
     if settings.auto_loss_scaling:
         return training.LossScaleOptimizer(
-            optimizer, initial_scale=settings.loss_scaling, rule="histogram"
+            optimizer, training.HistogramLossScale(initial_scale=settings.loss_scaling)
         )
     if settings.loss_scaling != 1.0:
-        return training.LossScaleOptimizer(optimizer, settings.loss_scaling)
+        return training.LossScaleOptimizer(
+            optimizer, training.FixedLossScale(settings.loss_scaling)
+        )
     return optimizer
 
 

@@ -72,7 +72,9 @@ def make_optimizer(arguments: argparse.Namespace, schedule: Schedule) -> v1.trai
     if arguments.auto_loss_scaling:
         return training.LossScaleOptimizer(optimizer)
     if arguments.loss_scaling is not None:
-        return training.LossScaleOptimizer(optimizer, arguments.loss_scaling)
+        return training.LossScaleOptimizer(
+            optimizer, training.FixedLossScale(arguments.loss_scaling)
+        )
     return optimizer
 
 

@@ -198,7 +198,7 @@ def test_stop_at_checkpoint_step_stops_at_its_step(estimator: tfe.Estimator, num
 def test_another_task_stops_only_once_the_checkpoint_of_the_step_is_there(
     estimator: tfe.Estimator, numbers: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tfe.RunConfig, "is_chief", False)
+    monkeypatch.setattr(tfe.RunConfig, "is_chief", property(lambda config: False))
     hook = tfe.experimental.make_stop_at_checkpoint_step_hook(estimator, 2, 30)
     monkeypatch.undo()
     waits: list[float] = []

@@ -197,6 +197,6 @@ def test_variables_that_each_worker_keeps_for_itself_are_refused(
     hook = InMemoryEvaluatorHook(_estimator(tmp_path), _few)
     own = {"initial_value": 1.0, "name": "moving_mean", "trainable": False}
     make_variable(["/device:CPU:0"], own)
-    monkeypatch.setattr(tfe.RunConfig, "num_worker_replicas", 2)
+    monkeypatch.setattr(tfe.RunConfig, "num_worker_replicas", property(lambda config: 2))
     with pytest.raises(ValueError, match="each worker keeps for itself, such as moving_mean:0"):
         hook.begin()

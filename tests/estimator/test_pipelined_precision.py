@@ -64,7 +64,7 @@ def _loss(logits: Any, labels: Any) -> Any:
 
 
 def _optimizer() -> Any:
-    return training.LossScaleOptimizer(training.SGD(0.2), 128)
+    return training.LossScaleOptimizer(training.SGD(0.2), training.FixedLossScale(128))
 
 
 def _pipelined(stages: _Stages, **spec: Any) -> Callable[..., tfe.PipelineEstimatorSpec]:

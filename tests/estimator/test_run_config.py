@@ -613,3 +613,9 @@ def test_the_task_types_are_there_by_name() -> None:
     names = {n: v for n, v in vars(TaskType).items() if n.isupper()}
     expected = {"MASTER", "PS", "WORKER", "CHIEF", "EVALUATOR"}
     assert names == {name: name.lower() for name in expected}
+
+
+def test_a_program_may_give_a_config_attributes_of_its_own() -> None:
+    config = RunConfig()
+    config.use_tpu = False
+    assert config.replace(tf_random_seed=1).use_tpu is False

@@ -598,6 +598,7 @@ def test_a_cluster_without_a_task_is_refused(fake: Make) -> None:
     config = mock.Mock(spec=tfe.RunConfig)
     estimator = fake({})
     estimator.config = config
+    config.cluster_spec = v1.train.ClusterSpec({"worker": ["a:1", "b:2"]})
     config.task_type, config.task_id, config.num_ps_replicas = "", 0, 0
     with pytest.raises(ValueError, match="must have task_type set"):
         train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))

@@ -386,7 +386,7 @@ def build_loss(kind: str) -> Callable[..., Any]:
         import tensorflow as tf
         import tensorflow.compat.v1 as v1
 
-        from tfdist.training import SGD, LossScaleOptimizer
+        from tfdist.training import SGD, FixedLossScale, LossScaleOptimizer
 
         own = tf.reduce_mean(tf.matmul(features, weight))
         if kind == "other name" or (kind == "one more" and index == 1):
@@ -400,7 +400,7 @@ def build_loss(kind: str) -> Callable[..., Any]:
         if kind == "NaN" and index == 1:
             own *= tf.where(v1.train.get_global_step() >= 3, np.nan, 1.0)
         if kind == "scale":
-            LossScaleOptimizer(SGD(0.0), 8 << index).minimize(own)
+            LossScaleOptimizer(SGD(0.0), FixedLossScale(8 << index)).minimize(own)
         return own
 
     return loss

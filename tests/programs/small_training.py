@@ -18,6 +18,7 @@ from tfdist.training import (
     SGD,
     AdamW,
     ClippedOptimizer,
+    DynamicLossScale,
     GradientAccumulationOptimizer,
     LossScaleOptimizer,
     batch_normalization,
@@ -179,7 +180,8 @@ def _optimizer(options: Options) -> Any:
         "adam": lambda: v1.train.AdamOptimizer(0.01),
         "lamb": lambda: ClippedOptimizer(LAMB(warmup(0.05, 3), weight_decay=0.1), global_norm=0.1),
         "scaled": lambda: LossScaleOptimizer(
-            ClippedOptimizer(LAMB(0.05, weight_decay=0.1), global_norm=0.1), dynamic_growth_steps=2
+            ClippedOptimizer(LAMB(0.05, weight_decay=0.1), global_norm=0.1),
+            DynamicLossScale(growth_steps=2),
         ),
         "keras": lambda: tf.keras.optimizers.legacy.SGD(0.1, momentum=0.9),
         "SGD": lambda: SGD(0.1, momentum=0.9),
@@ -190,7 +192,7 @@ def _optimizer(options: Options) -> Any:
     if options.is_clipped:
         optimizer = ClippedOptimizer(optimizer, global_norm=0.1)
     if options.is_scaled:
-        optimizer = LossScaleOptimizer(optimizer, dynamic_growth_steps=2)
+        optimizer = LossScaleOptimizer(optimizer, DynamicLossScale(growth_steps=2))
     return optimizer
 
 

@@ -11,8 +11,8 @@ import tf_keras
 
 import tfdist.estimator as tfe
 from tfdist.estimator import OptimizerFunctionOutput, PipelineEstimatorSpec
-from tfdist.training import LAMB, ClippedOptimizer, LossScaleOptimizer, warmup
-from tfdist.training.optimizer import loss_to_differentiate
+from tfdist.training import LAMB, ClippedOptimizer, DynamicLossScale, LossScaleOptimizer, warmup
+from tfdist.training.wrappers.optimizer_wrapper import loss_to_differentiate
 
 COUNT, MICRO, STEPS = 6, 4, 3  # Micro-batches in a step, examples in one, and steps.
 
@@ -27,7 +27,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "adam": lambda: v1.train.AdamOptimizer(0.01),
     "keras": lambda: tf_keras.optimizers.legacy.Adam(0.01),
     "lamb": lambda: ClippedOptimizer(LAMB(warmup(0.1, 2), weight_decay=0.1), global_norm=0.1),
-    "scaled": lambda: LossScaleOptimizer(LAMB(0.1), dynamic_growth_steps=2),
+    "scaled": lambda: LossScaleOptimizer(LAMB(0.1), DynamicLossScale(growth_steps=2)),
 }
 
 

@@ -16,8 +16,12 @@ from tfdist.training import (
     AdamW,
     ClippedOptimizer,
     DistributedOptimizer,
+    DynamicLossScale,
+    FixedLossScale,
     GradientAccumulationOptimizer,
+    HistogramLossScale,
     LossScaleOptimizer,
+    ScheduledLossScale,
     linear_decay,
     stepped,
     warmup,
@@ -56,33 +60,40 @@ def test_a_value_out_of_range_is_refused(make: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("rule", "numbers", "message"),
     [
-        ({"dynamic": 0}, "a fixed loss scale must be a finite number above 0 and below .* got 0"),
-        ({"dynamic": 4e38}, "a fixed loss scale must be .* below 8.50706e.37, got 4e.38"),
-        ({"dynamic": 2.0**126}, "a fixed loss scale must be .* below 8.50706e.37, got 8.507"),
-        ({"dynamic": {0: 1, 5: 2.0**126}}, "from step 5 on must be .* below 8.50706e.37"),
-        ({"initial_scale": 2.0**126}, "initial_scale must be .* below 8.50706e.37"),
-        ({"max_scale": 2.0**126}, "max_scale must be .* below 8.50706e.37"),
-        ({"dynamic": "yes"}, "a fixed loss scale must be .* got 'yes'"),
-        ({"dynamic": {5: 1}}, r"the steps of the loss scales must increase from 0 on, got \[5\]"),
-        ({"dynamic": {0: -1}}, "the loss scale from step 0 on must be .* above 0 .* got -1"),
-        ({"initial_scale": math.nan}, "initial_scale must be .* got nan"),
-        ({"initial_scale": 0.5}, "between min_scale and max_scale, got 0.5 and 1 to "),
-        ({"max_scale": 8}, "between min_scale and max_scale, got 32768 and 1 to 8"),
-        ({"min_scale": 0}, "min_scale must be .* above 0 .* got 0"),
-        ({"dynamic_growth_steps": 0}, "dynamic_growth_steps must be an integer of at least 1"),
-        ({"growth_factor": 1}, "growth_factor must be .* above 1, got 1"),
-        ({"backoff_factor": 1}, "backoff_factor must be .* above 0 and below 1, got 1"),
-        ({"rule": "mean"}, 'rule must be "finite" or "histogram", got \'mean\''),
-        ({"rule": "histogram", "dynamic": 8}, "adapts the scale, got dynamic=8"),
-        ({"rule": "histogram", "initial_scale": 2**15}, "below max_scale, got 32768 and 1 to 32"),
+        (FixedLossScale, [0], "a fixed loss scale must be a finite number above 0 and .* got 0"),
+        (FixedLossScale, [4e38], "a fixed loss scale must be .* below 8.50706e.37, got 4e.38"),
+        (FixedLossScale, [2.0**126], "a fixed loss scale must be .* below 8.50706e.37, got 8.507"),
+        (FixedLossScale, ["yes"], "a fixed loss scale must be .* got 'yes'"),
+        (ScheduledLossScale, [{0: 1, 5: 2.0**126}], "from step 5 on must be .* below 8.50706e.37"),
+        (ScheduledLossScale, [{5: 1}], r"loss scales must increase from 0 on, got \[5\]"),
+        (ScheduledLossScale, [{0: -1}], "scale from step 0 on must be .* above 0 .* got -1"),
+        (DynamicLossScale, {"initial_scale": 2.0**126}, "initial_scale must be .* below 8.50706e"),
+        (DynamicLossScale, {"max_scale": 2.0**126}, "max_scale must be .* below 8.50706e.37"),
+        (DynamicLossScale, {"initial_scale": math.nan}, "initial_scale must be .* got nan"),
+        (DynamicLossScale, {"initial_scale": 0.5}, "min_scale and max_scale, got 0.5 and 1 to "),
+        (DynamicLossScale, {"max_scale": 8}, "min_scale and max_scale, got 32768 and 1 to 8"),
+        (DynamicLossScale, {"min_scale": 0}, "min_scale must be .* above 0 .* got 0"),
+        (DynamicLossScale, {"growth_steps": 0}, "growth_steps must be an integer of at least 1"),
+        (DynamicLossScale, {"growth_factor": 1}, "growth_factor must be .* above 1, got 1"),
+        (DynamicLossScale, {"backoff_factor": 1}, "backoff_factor must be .* below 1, got 1"),
+        (HistogramLossScale, {"initial_scale": 2**15}, "below max_scale, got 32768 and 1 to 32"),
+        (HistogramLossScale, {"decrease_factor": 2}, "decrease_factor must be .* below 2, got 2"),
     ],
 )
-def test_settings_of_a_loss_scale_out_of_range_are_refused(arguments: Any, message: str) -> None:
+def test_numbers_of_a_loss_scale_out_of_range_are_refused(
+    rule: Any, numbers: Any, message: str
+) -> None:
     with pytest.raises(ValueError, match=message) as caught:
-        LossScaleOptimizer(SGD(1.0), **arguments)
+        rule(**numbers) if isinstance(numbers, dict) else rule(*numbers)
     assert str(caught.value).count("\n") == 0
+
+
+@pytest.mark.parametrize("rule", [1024, True, "histogram", {0: 1}])
+def test_a_loss_scale_that_is_no_rule_is_refused(rule: Any) -> None:
+    with pytest.raises(TypeError, match=r"rule must be a DynamicLossScale, FixedLossScale, .* got"):
+        LossScaleOptimizer(SGD(1.0), rule)
 
 
 def test_a_loss_that_would_be_scaled_twice_is_refused() -> None:

@@ -13,8 +13,8 @@ import tfdist.estimator  # noqa: F401  # With it v1.layers are those of Keras 2.
 from tfdist.pipeline import Block, Options, training_model
 from tfdist.strategies import LocalStrategy
 from tfdist.training import BatchNormalization, batch_normalization
-from tfdist.training.group_moments import combine_moments
-from tfdist.training.replica_groups import ReplicaGroups
+from tfdist.training.layers.group_moments import combine_moments
+from tfdist.training.layers.replica_groups import ReplicaGroups
 
 RANDOM = np.random.default_rng(0)
 

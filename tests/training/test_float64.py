@@ -10,8 +10,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
-from tfdist.training import SGD, AdamW, ClippedOptimizer, LossScaleOptimizer
-from tfdist.training.adam_moments import adam_direction
+from tfdist.training import SGD, AdamW, ClippedOptimizer, FixedLossScale, LossScaleOptimizer
 from tfdist.training.schedules import linear_decay, stepped, warmup
 
 RANDOM = np.random.default_rng(0)
@@ -56,7 +55,7 @@ def _train(folder: Path, optimizer: Any, counts: Any, *, is_told: bool, **layout
     [
         (lambda: SGD(RATE), {"gradient_accumulation": 3}),
         (lambda: SGD(stepped({0: RATE})), {"num_replicas": 3}),
-        (lambda: LossScaleOptimizer(SGD(RATE), 1000), {}),
+        (lambda: LossScaleOptimizer(SGD(RATE), FixedLossScale(1000)), {}),
         (lambda: ClippedOptimizer(SGD(RATE), 1e9), {"num_replicas": 3}),
     ],
     ids=["micro-batches", "replicas", "scaled", "clipped"],
@@ -78,17 +77,11 @@ def test_adamw_has_powers_in_float64(take: Any, bias_correction: bool) -> None:
     got = take(optimizer, {"w": np.ones(4)}, [{"w": g} for g in gradients], dtype=np.float64)
     weight, m, v = np.ones(4), 0.0, 0.0
     for number, gradient in enumerate(gradients, start=1):
-        powers = [beta**number if bias_correction else 0.0 for beta in (0.9, 0.999)]
-        direction, m, v = adam_direction(
-            gradient,
-            m,
-            v,
-            beta_1=0.9,
-            beta_2=0.999,
-            epsilon=1e-6,
-            power_1=powers[0],
-            power_2=powers[1],
-        )
+        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+        m_hat, v_hat = m, v
+        if bias_correction:
+            m_hat, v_hat = m / (1 - 0.9**number), v / (1 - 0.999**number)
+        direction = m_hat / (np.sqrt(v_hat) + 1e-6)
         weight = weight - RATE * (direction + 0.3 * weight)
     np.testing.assert_allclose(got["w"], weight, rtol=1e-12)
 

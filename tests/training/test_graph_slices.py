@@ -3,7 +3,7 @@
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.training.graph_slices import slice_graph
+from tfdist.training.layers.graph_slices import slice_graph
 
 
 def test_a_slice_has_the_ops_inside_and_its_inputs_in_the_order_of_first_use() -> None:

@@ -11,7 +11,15 @@ import tf_keras
 
 import tfdist.estimator as tfe
 from tfdist.strategies import LocalStrategy
-from tfdist.training import LAMB, LARS, SGD, AdamW, ClippedOptimizer, LossScaleOptimizer
+from tfdist.training import (
+    LAMB,
+    LARS,
+    SGD,
+    AdamW,
+    ClippedOptimizer,
+    FixedLossScale,
+    LossScaleOptimizer,
+)
 
 HALVES = [tf.float16, tf.bfloat16]
 
@@ -124,7 +132,9 @@ def test_replicas_and_one_device_round_alike() -> None:
             step = v1.train.create_global_step()
 
             def replica() -> Any:
-                optimizer = LossScaleOptimizer(ClippedOptimizer(SGD(0.01), 100.0), 8)
+                optimizer = LossScaleOptimizer(
+                    ClippedOptimizer(SGD(0.01), 100.0), FixedLossScale(8)
+                )
                 share = tf.cast(weight, tf.float32) / num_replicas
                 return optimizer.minimize(tf.reduce_sum(share), step)
 

@@ -10,8 +10,17 @@ import tensorflow.compat.v1 as v1
 import tf_keras
 
 from tfdist.strategies import LocalStrategy
-from tfdist.training import LAMB, SGD, ClippedOptimizer, DistributedOptimizer, LossScaleOptimizer
-from tfdist.training.scale_rules import FiniteRule, HistogramRule
+from tfdist.training import (
+    LAMB,
+    SGD,
+    ClippedOptimizer,
+    DistributedOptimizer,
+    DynamicLossScale,
+    FixedLossScale,
+    HistogramLossScale,
+    LossScaleOptimizer,
+    ScheduledLossScale,
+)
 
 INF, NAN = np.inf, np.nan
 
@@ -32,14 +41,14 @@ def _steps(optimizer: Any, gradients: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def test_large_values_whose_sum_overflows_are_finite_and_infinities_never_cancel() -> None:
-    optimizer = LossScaleOptimizer(SGD(1e-37), initial_scale=1.0)
+    optimizer = LossScaleOptimizer(SGD(1e-37), DynamicLossScale(initial_scale=1.0))
     steps = _steps(optimizer, [[3e38, 3e38], [INF, -INF], [1e38, 1e38]])
     assert [int(values["loss_scale/skipped_steps"]) for values in steps] == [0, 1, 1]
     np.testing.assert_allclose(steps[-1]["w"], [-40.0, -40.0], rtol=1e-5)
 
 
 def test_the_scale_falls_after_a_bad_step_and_rises_after_good_ones() -> None:
-    rule = FiniteRule(
+    rule = DynamicLossScale(
         initial_scale=1024,
         growth_steps=3,
         growth_factor=4.0,
@@ -62,7 +71,7 @@ def test_the_scale_falls_after_a_bad_step_and_rises_after_good_ones() -> None:
 
 @pytest.mark.parametrize("accumulates", [True, False])
 def test_the_histogram_rule_counts_saturated_values(accumulates: bool) -> None:
-    rule = HistogramRule(
+    rule = HistogramLossScale(
         initial_scale=4,
         update_steps=2,
         increase_factor=2.0,
@@ -89,9 +98,7 @@ def test_the_histogram_rule_counts_saturated_values(accumulates: bool) -> None:
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 def test_in_a_session_the_histogram_rule_halves_the_scale_of_bad_steps(bad: float) -> None:
     """A session rewrites comparisons, which functions that run eagerly keep."""
-    optimizer = LossScaleOptimizer(
-        SGD(1.0), rule="histogram", initial_scale=1024, dynamic_growth_steps=1
-    )
+    optimizer = LossScaleOptimizer(SGD(1.0), HistogramLossScale(initial_scale=1024, update_steps=1))
     steps = _steps(optimizer, [[1.0, 2.0], [bad, 1.0], [bad, bad], [1.0, bad], [1.0, 2.0]])
     scales = [float(values["loss_scale/scale"]) for values in steps]
     assert scales == [2048, 1024, 512, 256, 512]
@@ -130,10 +137,11 @@ def test_a_skipped_step_is_counted_and_changes_no_weight_or_slot(kind: str, bad:
 def test_all_scales_give_the_same_bits(kind: str) -> None:
     gradients = np.random.default_rng(0).normal(size=(5, 2))
     plain = _steps(_unscaled(kind), gradients)[-1]
-    for scale in (1, 2, 32768, True, {0: 4096, 3: 256}):
-        scaled = _steps(LossScaleOptimizer(_inner(kind), scale), gradients)[-1]
+    rules = [FixedLossScale(1), FixedLossScale(2), FixedLossScale(32768), DynamicLossScale()]
+    for rule in (*rules, ScheduledLossScale({0: 4096, 3: 256})):
+        scaled = _steps(LossScaleOptimizer(_inner(kind), rule), gradients)[-1]
         for name, value in plain.items():
-            np.testing.assert_array_equal(value, scaled[name], err_msg=f"{name}, {scale}")
+            np.testing.assert_array_equal(value, scaled[name], err_msg=f"{name}, {rule}")
 
 
 def test_a_small_gradient_in_float16_is_lost_without_a_scale_and_kept_with_one() -> None:
@@ -149,14 +157,16 @@ def test_a_small_gradient_in_float16_is_lost_without_a_scale_and_kept_with_one()
 
     assert weight_after(SGD(1e6)) == 1.0
     # The gradient is 1e-8, and the smallest number of float16 6e-8.
-    assert weight_after(LossScaleOptimizer(SGD(1e6), 1024)) == pytest.approx(0.99, rel=1e-4)
+    assert weight_after(LossScaleOptimizer(SGD(1e6), FixedLossScale(1024))) == pytest.approx(
+        0.99, rel=1e-4
+    )
 
 
 def test_a_schedule_gives_each_step_its_scale() -> None:
     with tf.Graph().as_default(), v1.Session() as session:
         step = v1.train.create_global_step()
         weight = v1.get_variable("w", initializer=tf.zeros([]))
-        optimizer = LossScaleOptimizer(SGD(1.0), {0: 8, 2: 4})
+        optimizer = LossScaleOptimizer(SGD(1.0), ScheduledLossScale({0: 8, 2: 4}))
         [(gradient, _)] = pairs = optimizer.compute_gradients(3.0 * weight)
         update = optimizer.apply_gradients(pairs, step)
         session.run(v1.global_variables_initializer())
@@ -168,7 +178,7 @@ def test_a_schedule_gives_each_step_its_scale() -> None:
 def test_gradients_unscaled_by_the_user_are_not_divided_again() -> None:
     with tf.Graph().as_default(), v1.Session() as session:
         weight = v1.get_variable("w", initializer=tf.zeros([2]))
-        optimizer = LossScaleOptimizer(SGD(1.0), 1024)
+        optimizer = LossScaleOptimizer(SGD(1.0), FixedLossScale(1024))
         loss = optimizer.get_scaled_loss(tf.reduce_sum(weight * [3.0, 4.0]))
         scaled = tf.gradients(loss, [weight])
         assert [g.dtype for g in optimizer.get_unscaled_gradients([tf.zeros([], tf.float16)])] == [
@@ -221,7 +231,9 @@ def test_rows_of_a_table_are_unscaled_and_tested() -> None:
 
 def test_a_float16_loss_is_scaled_in_float32_with_a_warning(logged: list[str]) -> None:
     with tf.Graph().as_default(), v1.Session() as session:
-        scaled = LossScaleOptimizer(SGD(1.0), 2**20).get_scaled_loss(tf.constant(3.0, tf.float16))
+        scaled = LossScaleOptimizer(SGD(1.0), FixedLossScale(2**20)).get_scaled_loss(
+            tf.constant(3.0, tf.float16)
+        )
         assert session.run(scaled) == 3 * 2**20
     assert [line for line in logged if line.startswith("The loss is float16, in which a scaled")]
 

@@ -21,17 +21,27 @@ def is_whole(value: Any) -> bool:
     return is_number(value) and math.isfinite(value) and value == int(value)
 
 
+def is_flag(value: Any) -> bool:
+    """Returns whether a value is True or False, of Python or NumPy."""
+    return type(value).__name__ in ("bool", "bool_")
+
+
+def check_that(is_allowed: bool, name: str, value: Any, allowed: str) -> None:
+    """Raises a ValueError for an argument's value that is not allowed; `allowed` says what is."""
+    if not is_allowed:
+        raise ValueError(f"{name} {allowed}, got {value!r}.")
+
+
 def check_flag(name: str, value: Any) -> bool:
     """Returns a flag after checking that it is True or False."""
-    if type(value).__name__ not in ("bool", "bool_"):  # NumPy's, too.
-        raise ValueError(f"{name} must be True or False, got {value!r}.")
+    check_that(is_flag(value), name, value, "must be True or False")
     return bool(value)
 
 
 def check_whole(name: str, value: Any, *, least: int = 1) -> None:
     """Checks that a value is a whole number of at least `least`."""
-    if not is_whole(value) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    is_allowed = is_whole(value) and value >= least
+    check_that(is_allowed, name, value, f"must be a whole number of at least {least}")
 
 
 def check_number(
@@ -55,8 +65,8 @@ def check_number(
       ValueError: If it is not a finite number in this range.
     """
     is_within = is_number(value) and math.isfinite(value) and least <= value < below
-    if is_within and (above is None or value > above):
-        return float(value)
+    is_above = is_within and (above is None or value > above)
     bounds = [f"above {above:g}" if above is not None else f"at least {least:g}"]
     bounds += [f"below {below:g}"] if below < math.inf else []
-    raise ValueError(f"{name} must be a finite number {' and '.join(bounds)}, got {value!r}.")
+    check_that(is_above, name, value, f"must be a finite number {' and '.join(bounds)}")
+    return float(value)

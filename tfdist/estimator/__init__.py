@@ -8,13 +8,9 @@ already made stays.
 from typing import Any
 
 from tfdist.cluster import WorkerLostError
-from tfdist.estimator.keras import version as _keras_version
-
-_keras_version.choose()
-
-from tfdist.estimator import experimental, export, inputs  # noqa: E402
-from tfdist.estimator.added_metrics import add_metrics  # noqa: E402
-from tfdist.estimator.canned import (  # noqa: E402
+from tfdist.estimator import experimental, export, inputs
+from tfdist.estimator.added_metrics import add_metrics
+from tfdist.estimator.canned import (
     BaselineClassifier,
     BaselineEstimator,
     BaselineRegressor,
@@ -30,19 +26,19 @@ from tfdist.estimator.canned import (  # noqa: E402
     classifier_parse_example_spec,
     regressor_parse_example_spec,
 )
-from tfdist.estimator.checkpoints.damage import CheckpointDamagedError  # noqa: E402
-from tfdist.estimator.checkpoints.fit import CheckpointMismatchError  # noqa: E402
-from tfdist.estimator.checkpoints.warm_start import VocabInfo, WarmStartSettings  # noqa: E402
-from tfdist.estimator.checkpoints.writer import CheckpointSpaceError  # noqa: E402
-from tfdist.estimator.compat import enable_compat  # noqa: E402
-from tfdist.estimator.estimator import Estimator  # noqa: E402
-from tfdist.estimator.evaluation.exporters import (  # noqa: E402
+from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
+from tfdist.estimator.checkpoints.fit import CheckpointMismatchError
+from tfdist.estimator.checkpoints.warm_start import VocabInfo, WarmStartSettings
+from tfdist.estimator.checkpoints.writer import CheckpointSpaceError
+from tfdist.estimator.compat import enable_compat
+from tfdist.estimator.estimator import Estimator
+from tfdist.estimator.evaluation.exporters import (
     BestExporter,
     Exporter,
     FinalExporter,
     LatestExporter,
 )
-from tfdist.estimator.heads import (  # noqa: E402
+from tfdist.estimator.heads import (
     BinaryClassHead,
     Head,
     LogisticRegressionHead,
@@ -52,7 +48,7 @@ from tfdist.estimator.heads import (  # noqa: E402
     PoissonRegressionHead,
     RegressionHead,
 )
-from tfdist.estimator.hooks import (  # noqa: E402
+from tfdist.estimator.hooks import (
     CheckpointSaverHook,
     CheckpointSaverListener,
     DeviceLoggingTensorHook,
@@ -72,17 +68,20 @@ from tfdist.estimator.hooks import (  # noqa: E402
     StopAtStepHook,
     SummarySaverHook,
 )
-from tfdist.estimator.keras.conversion import model_to_estimator  # noqa: E402
-from tfdist.estimator.missing import find_missing  # noqa: E402
-from tfdist.estimator.pipelined import (  # noqa: E402
+from tfdist.estimator.keras import version as _keras_version
+from tfdist.estimator.keras.conversion import model_to_estimator
+from tfdist.estimator.missing import find_missing
+from tfdist.estimator.pipelined import (
     OptimizerFunctionOutput,
     PipelineEstimatorSpec,
 )
-from tfdist.estimator.run_config import DeviceConfig, RunConfig  # noqa: E402
-from tfdist.estimator.spec import EstimatorSpec, ModeKeys  # noqa: E402
-from tfdist.estimator.train_and_evaluate import train_and_evaluate  # noqa: E402
-from tfdist.estimator.train_spec import EvalSpec, TrainSpec  # noqa: E402
-from tfdist.estimator.training.model_check import ModelMismatchError  # noqa: E402
+from tfdist.estimator.run_config import DeviceConfig, RunConfig
+from tfdist.estimator.spec import EstimatorSpec, ModeKeys
+from tfdist.estimator.train_and_evaluate import train_and_evaluate
+from tfdist.estimator.train_spec import EvalSpec, TrainSpec
+from tfdist.estimator.training.model_check import ModelMismatchError
+
+_keras_version.choose()  # No import above has used `tf.keras` yet.
 
 __all__ = [
     "BaselineClassifier",

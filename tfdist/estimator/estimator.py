@@ -120,7 +120,9 @@ class Estimator:
         if params is None and "params" in argument_names(model_fn):
             v1.logging.warning("Estimator's model_fn (%s) includes params argument, but params are "
                                "not passed to Estimator.", model_fn)  # fmt: skip
-        v1.logging.info("Using config: %s", vars(self._config))
+        # tf.estimator's line has the names with an underscore.
+        settings = {f"_{name.lstrip('_')}": value for name, value in vars(self._config).items()}
+        v1.logging.info("Using config: %s", settings)
         if num_workers(self._config.eval_distribute) > 1:
             v1.logging.info("eval_distribute has several workers, but an evaluation runs in the "
                             "process that calls it alone.")  # fmt: skip

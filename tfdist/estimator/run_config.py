@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeGuard
 
 import tensorflow as tf
@@ -19,7 +18,7 @@ from tfdist.cluster.tasks import TaskType as TaskType
 from tfdist.cluster.tasks import checked_count
 from tfdist.cluster.tf_config import TfConfig, read_tf_config
 from tfdist.estimator import run_config_rules as rules
-from tfdist.estimator.task_role import device_filters, find_role
+from tfdist.estimator.task_role import TaskRole, device_filters, find_role
 from tfdist.process import endings
 from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.multi_worker import from_multi_worker_mirrored, in_place_of_servers
@@ -123,12 +122,53 @@ def without_fusion(config: v1.ConfigProto) -> v1.ConfigProto:
     return copied
 
 
-def _kept(name: str) -> Any:
-    """Makes a read-only property of the attribute with this name and a leading underscore."""
-    return property(lambda config: getattr(config, f"_{name}"))
+@dataclass(frozen=True, eq=False, repr=False)
+class RunSettings:
+    """The arguments of `RunConfig`, described there.
+
+    A base class, so that programs may give their RunConfig attributes of their own.
+
+    Attributes:
+      service: The "service" of TF_CONFIG, or None.
+      replaced_servers: The addresses of the ps tasks that the workers replace.
+    """
+
+    model_dir: Any = None
+    tf_random_seed: int | None = None
+    save_summary_steps: int | None = 100
+    save_checkpoints_steps: Any = _UNSET
+    save_checkpoints_secs: Any = _UNSET
+    session_config: v1.ConfigProto | None = None
+    keep_checkpoint_max: int | None = 5
+    keep_checkpoint_every_n_hours: float | None = 10000
+    log_step_count_steps: int | None = 100
+    train_distribute: Any = None
+    device_fn: Callable[..., str] | None = None
+    protocol: str | None = None
+    eval_distribute: Any = None
+    experimental_distribute: Any = None
+    experimental_max_worker_delay_secs: int | None = None
+    session_creation_timeout_secs: float = 7200
+    checkpoint_save_graph_def: bool = True
+    device: Any = None
+    parameter_servers: Literal["replace"] | None = None
+
+    service: Any = field(default=None, init=False)
+    replaced_servers: tuple[str, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        """Fills in the settings whose defaults depend on others or on the environment."""
+        steps, secs = rules.decide_save_interval(
+            self.save_checkpoints_steps, self.save_checkpoints_secs, _UNSET
+        )
+        vars(self).update(
+            parameter_servers=rules.decide_parameter_servers(self.parameter_servers),
+            save_checkpoints_steps=steps,
+            save_checkpoints_secs=secs,
+        )
 
 
-class RunConfig:
+class RunConfig(RunSettings, TaskRole):
     """Settings of an Estimator; the arguments and read-only properties of tf.estimator's.
 
     Args:
@@ -165,61 +205,33 @@ class RunConfig:
       ClusterError: If TF_CONFIG describes no usable cluster.
     """
 
-    _train_distribute: Any
-    _eval_distribute: Any
-    _replaced_servers: tuple[str, ...] = ()
-
-    def __init__(
-        self,
-        model_dir: str | os.PathLike[str] | None = None,
-        tf_random_seed: int | None = None,
-        save_summary_steps: int | None = 100,
-        save_checkpoints_steps: Any = _UNSET,
-        save_checkpoints_secs: Any = _UNSET,
-        session_config: v1.ConfigProto | None = None,
-        keep_checkpoint_max: int | None = 5,
-        keep_checkpoint_every_n_hours: float | None = 10000,
-        log_step_count_steps: int | None = 100,
-        train_distribute: tf.distribute.Strategy | None = None,
-        device_fn: Callable[..., str] | None = None,
-        protocol: str | None = None,
-        eval_distribute: tf.distribute.Strategy | None = None,
-        experimental_distribute: Any = None,
-        experimental_max_worker_delay_secs: int | None = None,
-        session_creation_timeout_secs: float = 7200,
-        checkpoint_save_graph_def: bool = True,
-        device: DeviceConfig | None = None,
-        parameter_servers: Literal["replace"] | None = None,
-    ) -> None:
+    def __post_init__(self) -> None:
         endings.install()
-        settings = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
-        settings["parameter_servers"] = rules.decide_parameter_servers(parameter_servers)
-        steps, secs = rules.decide_save_interval(
-            save_checkpoints_steps, save_checkpoints_secs, _UNSET
-        )
-        settings["save_checkpoints_steps"], settings["save_checkpoints_secs"] = steps, secs
-        settings["train_distribute"], settings["eval_distribute"] = rules.decide_strategies(
-            train_distribute,
-            eval_distribute,
-            experimental_distribute,
-            settings["parameter_servers"],
+        super().__post_init__()
+        train, evaluate = rules.decide_strategies(
+            self.train_distribute,
+            self.eval_distribute,
+            self.experimental_distribute,
+            self.parameter_servers,
         )
         tf_config = read_tf_config()
         if tf_config.values:
             v1.logging.info("TF_CONFIG environment variable: %s", tf_config.values)
-        settings["model_dir"] = rules.decide_model_dir(model_dir, tf_config)
-        self._keep(settings)  # The settings come first where the config is logged.
-        self._service = tf_config.service
+        self._change(
+            model_dir=rules.decide_model_dir(self.model_dir, tf_config),
+            train_distribute=train,
+            eval_distribute=evaluate,
+            service=tf_config.service,
+        )
         if self.train_distribute is not None or self.eval_distribute is not None:
             v1.logging.info("Initializing RunConfig with distribution strategies.")
         self._find_role(tf_config)
 
-    def _keep(self, settings: dict[str, Any]) -> None:
-        """Stores each setting as an attribute with a leading underscore, and checks them all."""
-        for name, value in settings.items():
-            setattr(self, f"_{name}", value)
+    def _change(self, **settings: Any) -> None:
+        """Stores settings, replaces strategies by those of this package, and checks everything."""
+        vars(self).update(settings)
         if self.device is None:
-            self._device = DeviceConfig()
+            vars(self)["device"] = DeviceConfig()
         if self.parameter_servers == REPLACE:
             self._replace_parameter_servers()
         self._replace_stock_strategies()
@@ -236,37 +248,39 @@ class RunConfig:
         tf_config = read_tf_config()
         servers, train = tf_config.jobs.get(TaskType.PS, ()), self.train_distribute
         if rules.is_for_parameter_servers(self.eval_distribute):
-            self._eval_distribute = None  # Evaluation has no other tasks here.
+            vars(self)["eval_distribute"] = None  # Evaluation has no other tasks here.
         if tf_config.task_type == TaskType.PS:
-            self._train_distribute = None
+            vars(self)["train_distribute"] = None
         elif rules.is_for_parameter_servers(train) or (
             train is None and servers and tf_config.task_type != TaskType.EVALUATOR
         ):
             on_host = self.device.variables_on_host
-            self._train_distribute = in_place_of_servers(train, variables_on_host=on_host)
-            self._replaced_servers = servers
+            vars(self)["train_distribute"] = in_place_of_servers(train, variables_on_host=on_host)
+            vars(self)["replaced_servers"] = servers
 
     def _replace_stock_strategies(self) -> None:
         """Takes ours for TensorFlow's strategy for several workers; the same one for both uses."""
         train, evaluate = self.train_distribute, self.eval_distribute
         if isinstance(train, _MULTI_WORKER):
             on_host = self.device.variables_on_host
-            self._train_distribute = from_multi_worker_mirrored(train, variables_on_host=on_host)
+            vars(self)["train_distribute"] = from_multi_worker_mirrored(
+                train, variables_on_host=on_host
+            )
         if isinstance(evaluate, _MULTI_WORKER):
             # Evaluation has no other workers here.
-            self._eval_distribute = self._train_distribute if evaluate is train else None
+            vars(self)["eval_distribute"] = self.train_distribute if evaluate is train else None
 
     def _find_role(self, tf_config: TfConfig) -> None:
         """Stores the role of this process, and the jobs visible to its sessions by default."""
         replaces_servers = self.parameter_servers == REPLACE
         role = find_role(self.train_distribute, tf_config, replaces_servers=replaces_servers)
-        for field in fields(role):
-            setattr(self, f"_{field.name}", getattr(role, field.name))
+        vars(self).update(vars(role))
         filters = device_filters(role)
         has_none = self.session_config is None and self.train_distribute is None
         if has_none and role.cluster_spec and filters:  # A strategy sets its own filters.
-            self._session_config = default_session_config()
-            self._session_config.device_filters.extend(filters)
+            session_config = default_session_config()
+            session_config.device_filters.extend(filters)
+            vars(self)["session_config"] = session_config
 
     def replace(self, **kwargs: Any) -> RunConfig:
         """Returns a copy with some settings replaced; takes the constructor's names only.
@@ -290,7 +304,7 @@ class RunConfig:
         servers = kwargs.get("parameter_servers", self.parameter_servers)
         rules.decide_strategies(train, evaluate, None, servers)
         new = copy.deepcopy(self)
-        new._keep(kwargs)
+        new._change(**kwargs)
         if {"train_distribute", "parameter_servers"} & kwargs.keys():
             new._find_role(read_tf_config())
         return new
@@ -303,7 +317,7 @@ class RunConfig:
         new = copy.deepcopy(self)
         spec, task_type = self.cluster_spec, self.task_type
         if spec and self.master == f"grpc://{spec.task_address(task_type, self.task_id)}":
-            vars(new)["_master"] = ""
+            vars(new)["master"] = ""
         return new
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RunConfig:
@@ -314,50 +328,16 @@ class RunConfig:
             new.__dict__[name] = value if name in _SHARED else copy.deepcopy(value, memo)
         return new
 
-    model_dir = _kept("model_dir")
-    tf_random_seed = _kept("tf_random_seed")
-    save_summary_steps = _kept("save_summary_steps")
-    save_checkpoints_steps = _kept("save_checkpoints_steps")
-    save_checkpoints_secs = _kept("save_checkpoints_secs")
-    session_config = _kept("session_config")
-    keep_checkpoint_max = _kept("keep_checkpoint_max")
-    keep_checkpoint_every_n_hours = _kept("keep_checkpoint_every_n_hours")
-    log_step_count_steps = _kept("log_step_count_steps")
-    train_distribute = _kept("train_distribute")
-    device_fn = _kept("device_fn")
-    protocol = _kept("protocol")
-    eval_distribute = _kept("eval_distribute")
-    experimental_distribute = _kept("experimental_distribute")
-    experimental_max_worker_delay_secs = _kept("experimental_max_worker_delay_secs")
-    session_creation_timeout_secs = _kept("session_creation_timeout_secs")
-    checkpoint_save_graph_def = _kept("checkpoint_save_graph_def")
-    device = _kept("device")
-    parameter_servers = _kept("parameter_servers")
-    service = _kept("service")
-
-    cluster_spec = _kept("cluster_spec")
-    task_type = _kept("task_type")
-    task_id = _kept("task_id")
-    master = _kept("master")
-    evaluation_master = _kept("evaluation_master")
-    is_chief = _kept("is_chief")
-    num_ps_replicas = _kept("num_ps_replicas")
-    num_worker_replicas = _kept("num_worker_replicas")
-    replaced_servers = _kept("replaced_servers")
-    global_id_in_cluster = _kept("global_id_in_cluster")
-
     def __repr__(self) -> str:
         settings = {name: getattr(self, name) for name in _SETTINGS}
         shown = ", ".join(f"{k}={v!r}" for k, v in settings.items() if v is not None)
         return f"{type(self).__name__}({shown}, task={self.task_type}:{self.task_id})"
 
 
-_SETTINGS = list(inspect.signature(RunConfig.__init__).parameters)[1:]
+_SETTINGS = [one.name for one in fields(RunSettings) if one.init]
 
 # Values that copies of a RunConfig share.
-_SHARED = frozenset(
-    {"_device_fn", "_train_distribute", "_eval_distribute", "_experimental_distribute"}
-)
+_SHARED = frozenset({"device_fn", "train_distribute", "eval_distribute", "experimental_distribute"})
 
 _STRATEGIES = (
     "a strategy of tfdist.strategies (MultiWorkerStrategy or HorovodStrategy for several workers), "

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.cluster.arguments import is_number, is_whole
+from tfdist.cluster.arguments import check_that, is_flag, is_number, is_whole
 from tfdist.cluster.environment import REPLACE, replaces_parameter_servers
 from tfdist.cluster.tf_config import TfConfig
 from tfdist.estimator.arguments import argument_names
@@ -137,8 +137,8 @@ def check_setting(name: str, value: object) -> None:
       ValueError: If it does not; the message has the value found and the allowed values.
     """
     rule, allowed = _RULES.get(name, (None, ""))
-    if rule is not None and value is not None and not rule(value):
-        raise ValueError(f"{name} {allowed}, got {value!r}.")
+    if rule is not None and value is not None:
+        check_that(rule(value), name, value, allowed)
 
 
 def _takes_op(function: object) -> bool:
@@ -149,38 +149,24 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def _at_least_0(value: Any) -> bool:
-    return is_number(value) and bool(value >= 0)
-
-
-def _above_0(value: Any) -> bool:
-    return is_number(value) and bool(value > 0)
-
-
-def _is_count(value: Any) -> bool:
-    return is_whole(value) and bool(value >= 0)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
 _COUNT = "should be >= 0 and a whole number"
 _NUMBER = "should be > 0 and a number"
 
-_Rule = tuple[Callable[[Any], bool], str]
-_RULES: dict[str, _Rule] = {
-    "save_summary_steps": (_is_count, _COUNT),
-    "save_checkpoints_steps": (_is_count, _COUNT),
-    "save_checkpoints_secs": (_at_least_0, "should be >= 0 and a number"),
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "save_summary_steps": (lambda value: is_whole(value) and value >= 0, _COUNT),
+    "save_checkpoints_steps": (lambda value: is_whole(value) and value >= 0, _COUNT),
+    "save_checkpoints_secs": (
+        lambda value: is_number(value) and value >= 0,
+        "should be >= 0 and a number",
+    ),
     "keep_checkpoint_max": (lambda value: _is_integer(value) and value >= 0, _COUNT),
-    "keep_checkpoint_every_n_hours": (_above_0, _NUMBER),
+    "keep_checkpoint_every_n_hours": (lambda value: is_number(value) and value > 0, _NUMBER),
     "log_step_count_steps": (
         lambda value: is_whole(value) and value > 0,
         "should be > 0 and a whole number",
     ),
-    "session_creation_timeout_secs": (_above_0, _NUMBER),
-    "checkpoint_save_graph_def": (_is_flag, "should be True or False"),
+    "session_creation_timeout_secs": (lambda value: is_number(value) and value > 0, _NUMBER),
+    "checkpoint_save_graph_def": (is_flag, "should be True or False"),
     "session_config": (
         lambda value: isinstance(value, v1.ConfigProto),
         "must be instance of ConfigProto",

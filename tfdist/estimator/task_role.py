@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -29,9 +29,9 @@ NO_SERVERS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TaskRole:
-    """The role of this process; the fields are RunConfig's properties of the same names.
+    """The role of this process, by default alone; a RunConfig has the same attributes.
 
     Attributes:
       cluster_spec: The cluster as given; empty without one and for an evaluator.
@@ -46,15 +46,15 @@ class TaskRole:
         ps; None for an evaluator.
     """
 
-    cluster_spec: tf.train.ClusterSpec
-    task_type: str
-    task_id: int
+    cluster_spec: tf.train.ClusterSpec = field(default_factory=lambda: tf.train.ClusterSpec({}))
+    task_type: str = TaskType.WORKER
+    task_id: int = 0
     master: str = ""
     evaluation_master: str = ""
-    is_chief: bool
+    is_chief: bool = True
     num_ps_replicas: int = 0
-    num_worker_replicas: int
-    global_id_in_cluster: int | None
+    num_worker_replicas: int = 1
+    global_id_in_cluster: int | None = 0
 
 
 def find_role(strategy: Any, tf_config: TfConfig, *, replaces_servers: bool = False) -> TaskRole:
@@ -124,14 +124,7 @@ def _role_alone(tf_config: TfConfig) -> TaskRole:
             )
     check_launcher()
     return TaskRole(
-        cluster_spec=tf.train.ClusterSpec({}),
-        task_type=task_type,
-        task_id=0,
-        master=tf_config.session_master or "",
-        evaluation_master=tf_config.eval_session_master,
-        is_chief=True,
-        num_worker_replicas=1,
-        global_id_in_cluster=0,
+        master=tf_config.session_master or "", evaluation_master=tf_config.eval_session_master
     )
 
 
@@ -139,8 +132,6 @@ def _role_among_equals(extended: Any) -> TaskRole:
     """Returns the role of a process in a run without addresses (Horovod's)."""
     worker_index = extended.collectives.worker_index
     return TaskRole(
-        cluster_spec=tf.train.ClusterSpec({}),
-        task_type=TaskType.WORKER,
         task_id=worker_index,
         is_chief=extended.should_checkpoint,
         num_worker_replicas=extended.collectives.num_workers,
@@ -176,7 +167,6 @@ def _role_in_cluster(
 
 def _evaluator(index: int, tf_config: TfConfig) -> TaskRole:
     return TaskRole(
-        cluster_spec=tf.train.ClusterSpec({}),
         task_type=TaskType.EVALUATOR,
         task_id=index,
         evaluation_master=tf_config.eval_session_master,

@@ -54,6 +54,7 @@ __all__ = [
     "add_control_inputs",
     "anonymous_name",
     "call_prepared",
+    "constructor_arguments",
     "delete_oldest_checkpoint",
     "has_control_dependencies",
     "is_building_old_loop",
@@ -339,3 +340,12 @@ def note_checkpoint(saver: v1.train.Saver, path: str) -> None:
 def delete_oldest_checkpoint(saver: v1.train.Saver, meta_graph_suffix: str) -> None:
     """Makes a saver delete the checkpoint that is one too many, unless it is kept longer."""
     saver._MaybeDeleteOldCheckpoints(meta_graph_suffix=meta_graph_suffix)
+
+
+def constructor_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Returns those of a variable creator's arguments that `ResourceVariable` takes."""
+    names = (
+        "initial_value", "trainable", "collections", "validate_shape", "name", "dtype",
+        "constraint", "distribute_strategy", "synchronization", "aggregation", "shape",
+    )  # fmt: skip
+    return {name: kwargs[name] for name in names if name in kwargs}

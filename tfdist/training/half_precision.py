@@ -21,6 +21,11 @@ def is_half(value: Any) -> bool:
     return value.dtype.base_dtype in HALVES
 
 
+def computed_in(variable: Any) -> tf.DType:
+    """Returns the dtype of a variable's slots and arithmetic."""
+    return tf.float64 if variable.dtype.base_dtype == tf.float64 else tf.float32
+
+
 def in_float32(gradient: Any) -> Any:
     """Returns a gradient in float32 if it is in half precision.
 

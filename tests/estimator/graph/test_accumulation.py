@@ -15,10 +15,11 @@ from tfdist.training import (
     LAMB,
     SGD,
     ClippedOptimizer,
+    DynamicLossScale,
     GradientAccumulationOptimizer,
     LossScaleOptimizer,
 )
-from tfdist.training.optimizer import loss_to_differentiate
+from tfdist.training.wrappers.optimizer_wrapper import loss_to_differentiate
 
 Make = Callable[..., Any]
 
@@ -69,7 +70,7 @@ OPTIMIZERS = {
     "adam": lambda: v1.train.AdamOptimizer(0.1),
     "keras": lambda: tf.keras.optimizers.legacy.SGD(0.1, momentum=0.9),
     "clipped": lambda: ClippedOptimizer(LAMB(0.1), 1.0),
-    "scaled": lambda: LossScaleOptimizer(SGD(0.1), dynamic_growth_steps=3),
+    "scaled": lambda: LossScaleOptimizer(SGD(0.1), DynamicLossScale(growth_steps=3)),
 }
 
 

@@ -13,6 +13,8 @@ import tfdist.estimator as tfe
 from tfdist.training import (
     SGD,
     ClippedOptimizer,
+    DynamicLossScale,
+    FixedLossScale,
     GradientAccumulationOptimizer,
     LossScaleOptimizer,
 )
@@ -127,7 +129,7 @@ def test_lines_about_skipped_steps_come_every_ten_seconds_with_their_number(
 ) -> None:
     times = iter([100.0, 103.0, 109.9, 110.1, 111.0, 112.0])
     monkeypatch.setattr("tfdist.estimator.training.skipped_steps.monotonic", lambda: next(times))
-    _train(tmp_path, [BAD] * 6, lambda: LossScaleOptimizer(SGD(1.0), 8))
+    _train(tmp_path, [BAD] * 6, lambda: LossScaleOptimizer(SGD(1.0), FixedLossScale(8)))
     text = "step {} skipped: the gradient of layer/kernel is not finite; loss scale 8"
     assert _skipped(logged) == [
         text.format(1),
@@ -136,12 +138,12 @@ def test_lines_about_skipped_steps_come_every_ten_seconds_with_their_number(
     ]
 
 
-@pytest.mark.parametrize("scale", [True, 4.0])
-def test_twenty_skipped_steps_with_the_lowest_scale_end_the_run(tmp_path: Path, scale: Any) -> None:
+@pytest.mark.parametrize("rule", [DynamicLossScale(initial_scale=4.0), FixedLossScale(4.0)])
+def test_twenty_skipped_steps_with_the_lowest_scale_end_the_run(tmp_path: Path, rule: Any) -> None:
     def make_optimizer() -> LossScaleOptimizer:
-        return LossScaleOptimizer(SGD(1.0), scale, initial_scale=4.0)
+        return LossScaleOptimizer(SGD(1.0), rule)
 
-    above = 2 if scale is True else 0  # Steps with the scales 4 and 2.
+    above = 2 if isinstance(rule, DynamicLossScale) else 0  # Steps with the scales 4 and 2.
     _train(tmp_path / "enough", [BAD] * (19 + above), make_optimizer)
     message = r"20 steps in a row .* not finite is the gradient of layer/kernel\. Lower"
     with pytest.raises(tfe.NanLossDuringTrainingError, match=message):
@@ -150,7 +152,11 @@ def test_twenty_skipped_steps_with_the_lowest_scale_end_the_run(tmp_path: Path, 
 
 def test_a_nan_loss_with_finite_gradients_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(tfe.NanLossDuringTrainingError):
-        _train(tmp_path, [FINITE, [1e38, -3e38]], lambda: LossScaleOptimizer(SGD(1e38), 1))
+        _train(
+            tmp_path,
+            [FINITE, [1e38, -3e38]],
+            lambda: LossScaleOptimizer(SGD(1e38), FixedLossScale(1)),
+        )
 
 
 def test_a_training_resumes_with_its_scale_one_step_after_an_overflow(tmp_path: Path) -> None:
@@ -158,7 +164,7 @@ def test_a_training_resumes_with_its_scale_one_step_after_an_overflow(tmp_path: 
 
     def make_optimizer() -> LossScaleOptimizer:
         inner = ClippedOptimizer(SGD(0.3, momentum=0.9), 0.5)
-        return LossScaleOptimizer(inner, dynamic_growth_steps=2)
+        return LossScaleOptimizer(inner, DynamicLossScale(growth_steps=2))
 
     undisturbed = _train(tmp_path / "one", batches, make_optimizer)
     _train(tmp_path / "two", batches[:3], make_optimizer)

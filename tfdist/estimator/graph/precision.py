@@ -34,8 +34,8 @@ from tfdist.strategies.private_tensorflow import (
     is_recorded_by_tape,
     read_on_tape,
 )
-from tfdist.training.graph_slices import keep_for_backward
 from tfdist.training.half_precision import HALVES, cast_from_host, in_float32, is_half
+from tfdist.training.layers.graph_slices import keep_for_backward
 from tfdist.training.precision import Precision
 
 

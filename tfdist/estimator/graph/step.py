@@ -30,9 +30,9 @@ from tfdist.estimator.inputs.batches import Batch, Input
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import is_in_loop_or_branch
-from tfdist.training.accumulation import accumulated_updates
+from tfdist.training.layers.replica_groups import combined_over_replicas
 from tfdist.training.precision import Precision
-from tfdist.training.replica_groups import combined_over_replicas
+from tfdist.training.wrappers.accumulation import accumulated_updates
 
 # Graph collection of ops that every training step runs in addition to train_op and host_call.
 RUN_WITH_EACH_STEP = "tfdist_run_with_each_step"

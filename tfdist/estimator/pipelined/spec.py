@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster.tasks import listed
 from tfdist.estimator.spec import ModeKeys, checked_training_metrics, checked_weight
 from tfdist.pipeline.schedule import SCHEDULES, Schedule, smallest_accumulation
-from tfdist.training.optimizer import has_own_gradients
+from tfdist.training.wrappers.optimizer_wrapper import has_own_gradients
 
 # Graph collection with the number of devices that each replica of a pipeline in the graph needs.
 _NUM_DEVICES = "tfdist_pipeline_devices"

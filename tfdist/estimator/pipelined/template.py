@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.estimator.pipelined.spec import OptimizerFunctionOutput, PipelineEstimatorSpec
 from tfdist.pipeline.graph.op_stages import Traced, by_handle, line_of
 from tfdist.strategies.values.sync_on_read import SyncOnReadVariable
-from tfdist.training.optimizer import loss_to_differentiate
+from tfdist.training.wrappers.optimizer_wrapper import loss_to_differentiate
 
 # These ops depend only on variables and constants, so each stage may have a copy.
 _READS = frozenset({"ReadVariableOp", "Const", "VarHandleOp"})

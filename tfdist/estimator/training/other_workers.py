@@ -46,7 +46,7 @@ from tfdist.strategies.private_tensorflow import stop_limit_of
 from tfdist.strategies.stop_signals import StopSignals
 from tfdist.strategies.values.gather_text import TextExchange
 from tfdist.strategies.values.weight_check import WeightCheck
-from tfdist.training.loss_scale import loss_scales_in
+from tfdist.training.wrappers.loss_scale import loss_scales_in
 
 
 class OtherWorkers(Peers):

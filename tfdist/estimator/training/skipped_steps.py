@@ -22,8 +22,8 @@ from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.placement import HOST
-from tfdist.training.accumulation import accumulated_updates
-from tfdist.training.loss_scale import LossScale, loss_scales_in
+from tfdist.training.wrappers.accumulation import accumulated_updates
+from tfdist.training.wrappers.loss_scale import LossScale, loss_scales_in
 
 Hooks = list[v1.train.SessionRunHook]
 

@@ -7,11 +7,10 @@ from typing import Any
 from tfdist import training
 from tfdist.cluster.tasks import checked_count
 from tfdist.training.checks import check_number
-from tfdist.training.scale_rules import HistogramRule
 
 
 class AutomaticLossScalingOptimizer(training.LossScaleOptimizer):
-    """`tfdist.training.LossScaleOptimizer` with the rule "histogram" and the original's arguments.
+    """`tfdist.training.LossScaleOptimizer` by `HistogramLossScale`, with the original's arguments.
 
     A step whose reduced gradients are not finite is skipped: the original's device saturates
     instead.
@@ -54,7 +53,7 @@ class AutomaticLossScalingOptimizer(training.LossScaleOptimizer):
         first = check_number(
             "initial_loss_scaling_factor", initial_loss_scaling_factor, above=0, below=limit
         )
-        rule = HistogramRule(
+        rule = training.HistogramLossScale(
             initial_scale=first,
             update_steps=update_frequency,
             increase_factor=increase,
@@ -64,4 +63,4 @@ class AutomaticLossScalingOptimizer(training.LossScaleOptimizer):
             ratio_threshold=ratio_threshold,
             accumulates=bool(accumulate_statistics_over_update_period),
         )
-        super().__init__(opt, rule=rule)
+        super().__init__(opt, rule)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tfdist.training.optimizer import OptimizerWrapper, Pairs, wrapper_names
+from tfdist.training.wrappers.optimizer_wrapper import OptimizerWrapper, Pairs, wrapper_names
 
 
 class MapGradientOptimizer(OptimizerWrapper):

@@ -17,7 +17,13 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.pipeline.graph.gradients import Gradients, with_added
 from tfdist.pipeline.graph.op_stages import Traced, behind_identities, is_cast_to_half
-from tfdist.training.graph_slices import Slice, can_repeat, copy_nodes, is_stateful, slice_graph
+from tfdist.training.layers.graph_slices import (
+    Slice,
+    can_repeat,
+    copy_nodes,
+    is_stateful,
+    slice_graph,
+)
 
 # Operations that take about as long as it takes to read what they give.
 _CHEAP = frozenset(

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.pipeline.graph.op_stages import Traced, line_of, read_of_weight
 from tfdist.strategies.private_tensorflow import replace_input
 from tfdist.strategies.reductions.slices import at_least_float32, on_values, weighted
-from tfdist.training.graph_slices import Slice
+from tfdist.training.layers.graph_slices import Slice
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _BEHIND_CALL = "behind_call"  # Prefix of the identities' names.

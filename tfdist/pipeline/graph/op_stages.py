@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from tfdist.cluster.tasks import listed
 from tfdist.pipeline.stage_plan import PlannedStage
-from tfdist.training.graph_slices import Slice, is_stateful, slice_graph
 from tfdist.training.half_precision import HALVES
+from tfdist.training.layers.graph_slices import Slice, is_stateful, slice_graph
 
 # Operations that compute nothing: they may be outside all blocks.
 _PASSIVE = frozenset(

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -13,7 +14,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.pipeline.blocks import BlockRecord, recording
 from tfdist.pipeline.graph.cutting import StageFunctions, make_stages
-from tfdist.pipeline.graph.gradients import add_gradients
+from tfdist.pipeline.graph.gradients import Gradients, add_gradients
 from tfdist.pipeline.graph.op_stages import (
     Traced,
     by_handle,
@@ -25,7 +26,7 @@ from tfdist.pipeline.graph.op_stages import (
 )
 from tfdist.pipeline.stage_plan import FoundBlock, PlannedStage, plan_stages
 from tfdist.pipeline.stages import AutoStage, ExecutionStrategy
-from tfdist.training.replica_groups import refusing_statistics_over_replicas
+from tfdist.training.layers.replica_groups import refusing_statistics_over_replicas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,85 +84,131 @@ def trace(
       ValueError: If the loss is not a scalar of floating type, blocks and stages do not agree, or
         an operation is in no block.
     """
-    call = _with_training(model, training)
     record = BlockRecord(v1.get_default_graph())
-    found: dict[str, Any] = {}
+    with (
+        _variables_where_blocks_are(record, strategy, place_variables),
+        refusing_statistics_over_replicas("a stage of a pipeline"),
+    ):
+        concrete, plan = _record(
+            _with_training(model, training),
+            specs,
+            record,
+            partial(_plan, record=record, strategy=strategy, training=training, check=check),
+        )
+    progress()
+    cut_stages = make_stages(
+        plan.traced, plan.gradients, recomputation=recomputation, progress=progress
+    )
+    # In the trace, placeholders of handles and constants follow those of the arguments.
+    taken = concrete.inputs[len(plan.traced.arguments) :]
+    return TracedModel(
+        stages=plan.stages,
+        cut_stages=cut_stages,
+        arguments=plan.traced.arguments,
+        outputs=plan.outputs,
+        structure=plan.structure,
+        trained=plan.traced.trained,
+        captured={t.name: one for t, one in zip(taken, concrete.captured_inputs, strict=True)},
+        trace=concrete,
+    )
 
-    def begin(args: Any) -> None:
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """A traced forward and backward pass with the stage of each operation, not yet cut."""
+
+    stages: tuple[PlannedStage, ...]
+    traced: Traced
+    gradients: Sequence[Gradients | None]
+    outputs: tuple[tf.Tensor, ...]
+    structure: Any
+
+
+def _record(
+    call: Callable[..., Any],
+    specs: Sequence[Any],
+    record: BlockRecord,
+    make_plan: Callable[[Any, Any, Sequence[tf.Variable]], _Plan],
+) -> tuple[Any, _Plan]:
+    """Traces a model with a record of its blocks.
+
+    Args:
+      call: The model.
+      specs: As for `trace`.
+      record: Filled in.
+      make_plan: Called in the trace's graph with the arguments, the model's return value, and the
+        trained variables.
+
+    Returns:
+      The traced function, and its plan.
+    """
+    plans: list[_Plan] = []  # TensorFlow traces twice if the model creates variables.
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def begin() -> None:
         record.restart(v1.get_default_graph())
-        found["arguments"] = tuple(tf.nest.flatten(args))
 
-    def finish(returned: Any, trained: Sequence[tf.Variable]) -> Any:
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def finish(args: Any, returned: Any, trained: Sequence[tf.Variable]) -> Any:
         with record.noting_refusals():
-            return cut(returned, trained)
-
-    def cut(returned: Any, trained: Sequence[tf.Variable]) -> Any:
-        graph = v1.get_default_graph()
-        outputs = tuple(tf.convert_to_tensor(one) for one in tf.nest.flatten(returned))
-        loss = _loss_of(returned, outputs) if training else None
-        stages = plan_stages(strategy, record.found)
-        check(stages)
-        operations = graph.get_operations()
-        trained_handles = by_handle(graph, trained)
-        traced = Traced(
-            graph=graph,
-            arguments=found["arguments"],
-            outputs=outputs if loss is None else outputs[:-1],
-            loss=loss,
-            stage_of=stages_of_operations(operations, record.blocks_of(operations), stages),
-            stage_names=tuple(stage.name for stage in stages),
-            trained=trained_handles,
-            written=written_handles(operations, trained_handles),
-            effects=effects_of(operations),
-            refuse_outside=lambda op: refuse_outside_blocks(
-                op, [block.name for block in record.found]
-            ),
-        )
-        if strategy.schedule != "sequential":
-            refuse_changes_in_two_stages(operations, traced.stage_of, traced.written)
-        found.update(
-            stages=stages,
-            traced=traced,
-            gradients=add_gradients(traced),
-            structure=tf.nest.pack_sequence_as(returned, outputs),
-            outputs=outputs,
-        )
-        return outputs
-
-    begin, finish = map(tf.autograph.experimental.do_not_convert, (begin, finish))
+            plans.append(make_plan(args, returned, trained))
+        return plans[-1].outputs
 
     def forward(*args: Any) -> Any:
-        begin(args)
+        begin()
         # The tape only finds the trained variables; gradients are computed stage by stage.
         with tf.GradientTape() as tape:
             returned = call(*args)
-        return finish(returned, tape.watched_variables())
+        return finish(args, returned, tape.watched_variables())
 
     try:
-        with (
-            recording(record),
-            _variables_where_blocks_are(record, strategy, place_variables),
-            refusing_statistics_over_replicas("a stage of a pipeline"),
-        ):
-            concrete = tf.function(forward).get_concrete_function(*specs)
+        with recording(record):
+            return tf.function(forward).get_concrete_function(*specs), plans[-1]
     except Exception:
         if record.refusal is not None:  # TensorFlow's error would show tfdist's code.
             raise record.refusal from None
         raise
-    progress()
-    # In the trace, placeholders of handles and constants follow those of the arguments.
-    taken = concrete.inputs[len(found["arguments"]) :]
-    return TracedModel(
-        stages=found["stages"],
-        cut_stages=make_stages(
-            found["traced"], found["gradients"], recomputation=recomputation, progress=progress
-        ),
-        arguments=found["arguments"],
-        outputs=found["outputs"],
-        structure=found["structure"],
-        trained=found["traced"].trained,
-        captured={t.name: one for t, one in zip(taken, concrete.captured_inputs, strict=True)},
-        trace=concrete,
+
+
+def _plan(
+    arguments: Any,
+    returned: Any,
+    trained: Sequence[tf.Variable],
+    *,
+    record: BlockRecord,
+    strategy: ExecutionStrategy,
+    training: bool,
+    check: Callable[[Sequence[PlannedStage]], None],
+) -> _Plan:
+    """Plans the stages of the traced blocks, and adds gradients to the graph, stage by stage."""
+    graph = v1.get_default_graph()
+    outputs = tuple(tf.convert_to_tensor(one) for one in tf.nest.flatten(returned))
+    loss = _loss_of(returned, outputs) if training else None
+    stages = plan_stages(strategy, record.found)
+    check(stages)
+    operations = graph.get_operations()
+    trained_handles = by_handle(graph, trained)
+    block_names = [block.name for block in record.found]
+    traced = Traced(
+        graph=graph,
+        arguments=tuple(tf.nest.flatten(arguments)),
+        outputs=outputs if loss is None else outputs[:-1],
+        loss=loss,
+        stage_of=stages_of_operations(operations, record.blocks_of(operations), stages),
+        stage_names=tuple(stage.name for stage in stages),
+        trained=trained_handles,
+        written=written_handles(operations, trained_handles),
+        effects=effects_of(operations),
+        refuse_outside=lambda op: refuse_outside_blocks(op, block_names),
+    )
+    if strategy.schedule != "sequential":
+        refuse_changes_in_two_stages(operations, traced.stage_of, traced.written)
+    return _Plan(
+        stages=stages,
+        traced=traced,
+        gradients=add_gradients(traced),
+        outputs=outputs,
+        structure=tf.nest.pack_sequence_as(returned, outputs),
     )
 
 

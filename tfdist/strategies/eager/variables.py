@@ -22,7 +22,7 @@ from tfdist.process.endings import OneLineError
 from tfdist.strategies.eager.replica_variable import ReplicaVariable, SeedVariable
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.placement import HOST, Placement
-from tfdist.strategies.private_tensorflow import ResourceVariable
+from tfdist.strategies.private_tensorflow import ResourceVariable, constructor_arguments
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.slices import add_equal_rows
 from tfdist.strategies.values.replica_context import (
@@ -81,7 +81,7 @@ class EagerVariables:
             and colocate_with is None  # A slot, which only optimizers update.
         )
         with tf.init_scope(), tf.device(HOST):
-            arguments = _constructor_arguments(kwargs)
+            arguments = constructor_arguments(kwargs)
             arguments["initial_value"] = self._from_worker_0(kwargs)
         with tf.init_scope(), tf.device(device):
             if has_own_values:
@@ -201,12 +201,3 @@ def _is_constant(value: Any) -> bool:
     if not tf.is_tensor(value):
         return True
     return tf.is_symbolic_tensor(value) and tf.get_static_value(value) is not None
-
-
-def _constructor_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns those of a variable creator's arguments that a resource variable takes."""
-    names = (
-        "initial_value", "trainable", "validate_shape", "name", "dtype", "constraint",
-        "distribute_strategy", "synchronization", "aggregation", "shape",
-    )  # fmt: skip
-    return {name: kwargs[name] for name in names if name in kwargs}

@@ -14,6 +14,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST, Placement, lift_initial_value
+from tfdist.strategies.private_tensorflow import constructor_arguments
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.values import sync_on_read
 from tfdist.strategies.values.aggregated import aggregate_assignments
@@ -81,7 +82,7 @@ class GraphVariables:
             devices = self._placement.devices
             if kwargs.get("aggregation") == Aggregation.SUM and len(devices) > 1:
                 devices = (HOST,) * len(devices)  # Counts and sums of metrics.
-            variable = sync_on_read.make_variable(devices, _constructor_arguments(kwargs))
+            variable = sync_on_read.make_variable(devices, constructor_arguments(kwargs))
             if self._reducer.num_replicas > 1:
                 variable.read_over_all = lambda: self.read(variable)
             return variable
@@ -161,15 +162,6 @@ class GraphVariables:
         is_mean = variable.aggregation != Aggregation.SUM
         name = variable.op.name
         return self._reducer.reduce([values], mean=is_mean, name="read_combined", names=[name])[0]
-
-
-def _constructor_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns those of a variable creator's arguments that a resource variable takes."""
-    names = (
-        "initial_value", "trainable", "collections", "validate_shape", "name", "dtype",
-        "constraint", "distribute_strategy", "synchronization", "aggregation", "shape",
-    )  # fmt: skip
-    return {name: kwargs[name] for name in names if name in kwargs}
 
 
 def _is_global(kwargs: dict[str, Any]) -> bool:

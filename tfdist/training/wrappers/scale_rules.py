@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import tensorflow as tf
@@ -27,6 +27,7 @@ _LIMIT = 2.0**126
 _SATURATED = float(np.finfo(np.float16).max)
 
 
+@runtime_checkable
 class ScaleRule(Protocol):
     """A rule that gives each step its loss scale."""
 
@@ -52,24 +53,11 @@ class ScaleRule(Protocol):
         """Returns the settings in words, to compare them between workers."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FixedScale:
-    """The same scale in every step.
-
-    Attributes:
-      value: The scale.
-    """
-
-    value: float
-
-    def __post_init__(self) -> None:
-        check_scale("a fixed loss scale", self.value)
+class _Stateless:
+    """A rule that does not adapt to the gradients."""
 
     def first_state(self) -> State:
         return {}
-
-    def scale(self, state: State, step: Any) -> Any:
-        return tf.constant(self.value, tf.float32)
 
     def next_state(self, state: State, is_finite: Any, gradients: Sequence[Any]) -> State:
         return {}
@@ -77,16 +65,48 @@ class FixedScale:
     def is_lowest(self, state: State) -> Any:
         return tf.constant(True)
 
+
+@dataclass(frozen=True)
+class FixedLossScale(_Stateless):
+    """The same scale in every step.
+
+    >>> optimizer = training.LossScaleOptimizer(training.SGD(0.1), training.FixedLossScale(1024))
+    >>> float(optimizer.get_scaled_loss(tf.constant(2.0)))
+    2048.0
+
+    Attributes:
+      value: The scale.
+
+    Raises:
+      ValueError: If it is out of range.
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _check_scale("a fixed loss scale", self.value)
+
+    def scale(self, state: State, step: Any) -> Any:
+        return tf.constant(self.value, tf.float32)
+
     def describe(self) -> str:
         return f"fixed at {self.value:g}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScheduledScale:
+@dataclass(frozen=True)
+class ScheduledLossScale(_Stateless):
     """A scale that is constant from each of some global steps on.
+
+    >>> rule = training.ScheduledLossScale({0: 4096, 1500: 256})
+    >>> optimizer = training.LossScaleOptimizer(training.SGD(0.1), rule)
+    >>> float(optimizer.loss_scale)
+    4096.0
 
     Attributes:
       scales: The first step of each scale, in increasing order from 0, and the scale.
+
+    Raises:
+      ValueError: If a step or a scale is out of range.
     """
 
     scales: Mapping[int, float]
@@ -101,47 +121,53 @@ class ScheduledScale:
                 "{0: 4096, 1500: 256}."
             )
         for step, scale in self.scales.items():
-            check_scale(f"the loss scale from step {step} on", scale)
-
-    def first_state(self) -> State:
-        return {}
+            _check_scale(f"the loss scale from step {step} on", scale)
 
     def scale(self, state: State, step: Any) -> Any:
         return stepped(self.scales)(step)
-
-    def next_state(self, state: State, is_finite: Any, gradients: Sequence[Any]) -> State:
-        return {}
-
-    def is_lowest(self, state: State) -> Any:
-        return tf.constant(True)
 
     def describe(self) -> str:
         return f"scheduled {dict(self.scales)}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FiniteRule:
+class DynamicLossScale:
     """Falls when a gradient is not finite, rises after a number of steps without one.
 
-    Micikevicius et al., "Mixed Precision Training", 2018, section 3.2 and 5: after a step whose
-    gradients are not finite the scale is max(scale backoff_factor, min_scale); after `growth_steps`
-    finite ones in a row it is min(scale growth_factor, max_scale).
+    Micikevicius et al., "Mixed Precision Training", 2018, section 3.2 and 5.
+
+    >>> rule = training.DynamicLossScale(initial_scale=8, growth_steps=1)
+    >>> weight = tf.Variable(3.0)
+    >>> optimizer = training.LossScaleOptimizer(training.SGD(0.1), rule)
+    >>> optimizer.minimize(lambda: 2.0 * weight)
+    >>> float(optimizer.loss_scale)
+    16.0
+
+    Attributes:
+      initial_scale: The first scale.
+      growth_steps: The number of finite steps in a row after which the scale rises.
+      growth_factor: The factor by which it rises, up to `max_scale`.
+      backoff_factor: The factor by which it falls after a skipped step, down to `min_scale`.
+      min_scale: The lowest scale.
+      max_scale: The highest scale.
+
+    Raises:
+      ValueError: If a number is out of range.
     """
 
-    initial_scale: float
-    growth_steps: int
-    growth_factor: float
-    backoff_factor: float
-    min_scale: float
-    max_scale: float
+    initial_scale: float = 2.0**15
+    growth_steps: int = 2000
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    min_scale: float = 1.0
+    max_scale: float = 2.0**24
 
     def __post_init__(self) -> None:
-        checked_count("dynamic_growth_steps", self.growth_steps)
+        checked_count("growth_steps", self.growth_steps)
         check_number("growth_factor", self.growth_factor, above=1)
         check_number("backoff_factor", self.backoff_factor, above=0, below=1)
-        check_scale("min_scale", self.min_scale)
-        check_scale("max_scale", self.max_scale)
-        check_scale("initial_scale", self.initial_scale)
+        for name in ("min_scale", "max_scale", "initial_scale"):
+            _check_scale(name, getattr(self, name))
         if not self.min_scale <= self.initial_scale <= self.max_scale:
             raise ValueError(
                 f"initial_scale must lie between min_scale and max_scale, got "
@@ -177,13 +203,20 @@ class FiniteRule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistogramRule:
-    """The original's automatic scaling: falls when too many values are saturated.
+class HistogramLossScale:
+    """Graphcore's automatic loss scaling: falls when too many values are saturated.
 
     Gradient values are counted in two bins: magnitudes below float16's largest number, and others.
     After each `update_steps` steps the scale is max(scale decrease_factor, min_scale) if the share
     of the upper bin is above `ratio_threshold`, else scale increase_factor, unless that reached
     `max_scale`.
+
+    >>> rule = training.HistogramLossScale(initial_scale=8, update_steps=1)
+    >>> weight = tf.Variable(3.0)
+    >>> optimizer = training.LossScaleOptimizer(training.SGD(0.1), rule)
+    >>> optimizer.minimize(lambda: 70_000.0 * weight)  # More than float16's largest number.
+    >>> float(optimizer.loss_scale)
+    4.0
 
     Attributes:
       initial_scale: The first scale.
@@ -195,24 +228,26 @@ class HistogramRule:
       ratio_threshold: See above.
       accumulates: Whether the values of all steps since the last change are counted, or only those
         of the last step.
+
+    Raises:
+      ValueError: If a number is out of range.
     """
 
-    initial_scale: float
-    update_steps: int
-    increase_factor: float
-    decrease_factor: float
-    min_scale: float
-    max_scale: float
+    initial_scale: float = 1.0
+    update_steps: int = 8
+    increase_factor: float = 2.0
+    decrease_factor: float = 0.5
+    min_scale: float = 1.0
+    max_scale: float = 2.0**15
     ratio_threshold: float = 1e-5
     accumulates: bool = True
 
     def __post_init__(self) -> None:
-        checked_count("dynamic_growth_steps", self.update_steps)
-        check_number("growth_factor", self.increase_factor, above=0)
-        check_number("backoff_factor", self.decrease_factor, above=0, below=self.increase_factor)
-        check_scale("min_scale", self.min_scale)
-        check_scale("max_scale", self.max_scale)
-        check_scale("initial_scale", self.initial_scale)
+        checked_count("update_steps", self.update_steps)
+        check_number("increase_factor", self.increase_factor, above=0)
+        check_number("decrease_factor", self.decrease_factor, above=0, below=self.increase_factor)
+        for name in ("min_scale", "max_scale", "initial_scale"):
+            _check_scale(name, getattr(self, name))
         if not self.min_scale <= self.initial_scale < self.max_scale:
             raise ValueError(
                 f"initial_scale must be at least min_scale and below max_scale, got "
@@ -263,6 +298,6 @@ class HistogramRule:
         )
 
 
-def check_scale(name: str, value: Any) -> float:
+def _check_scale(name: str, value: Any) -> float:
     """Returns a loss scale after checking that it is above 0 and that its reciprocal is not 0."""
     return check_number(name, value, above=0, below=_LIMIT)

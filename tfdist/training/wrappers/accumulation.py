@@ -11,8 +11,8 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster.tasks import checked_count
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.slices import on_values
-from tfdist.training.optimizer import OptimizerWrapper, Pairs, increment
-from tfdist.training.rule_optimizer import computed_in
+from tfdist.training.half_precision import computed_in
+from tfdist.training.wrappers.optimizer_wrapper import OptimizerWrapper, Pairs, increment
 
 # Graph collection of `AccumulatedUpdate`s. Only keys that are strings are exported with a graph.
 _UPDATES = ("tfdist_accumulated_updates",)
@@ -48,6 +48,14 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
     resumed between two updates goes on there. Of a sparse gradient, the wrapped optimizer gets the
     rows that any of the micro-batches had. Each micro-batch counts once; a mean by `loss_weight`
     needs `DeviceConfig(gradient_accumulation=n)`.
+
+    >>> weight = tf.Variable([3.0, 4.0])
+    >>> optimizer = training.GradientAccumulationOptimizer(training.SGD(1.0), 2)
+    >>> for gradient in ([1.0, 0.0], [3.0, 0.0]):
+    ...     optimizer.apply_gradients([(tf.constant(gradient), weight)])
+    ...     print(weight.numpy())
+    [3. 4.]
+    [1. 4.]
 
     Args:
       optimizer: A v1 optimizer or one of tf_keras.

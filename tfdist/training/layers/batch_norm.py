@@ -9,8 +9,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
 
-from tfdist.training.group_moments import normalize_over_group
-from tfdist.training.replica_groups import ReplicaGroups, current_groups, refusing_place
+from tfdist.training.layers.group_moments import normalize_over_group
+from tfdist.training.layers.replica_groups import ReplicaGroups, current_groups, refusing_place
 
 # Variants of tf_keras' layers that have statistics of their own.
 _NOT_COMBINED = ("adjustment", "renorm", "synchronized", "virtual_batch_size")
@@ -138,6 +138,11 @@ class BatchNormalization(_OverReplicas, tf_keras.layers.BatchNormalization):  # 
     one backward. Evaluation and prediction use the moving averages and send nothing.
 
     With gradient accumulation the statistics are those of a micro-batch of each replica.
+
+    >>> layer = training.BatchNormalization(epsilon=0.0)
+    >>> layer(tf.constant([[1.0], [3.0]]), training=True).numpy()
+    array([[-1.],
+           [ 1.]], dtype=float32)
 
     Args:
       group_size: The number of replicas that share statistics: replicas 0 to n - 1, n to 2n - 1,

@@ -7,9 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.training.adam_moments import AdamMoments
 from tfdist.training.checks import check_number
 from tfdist.training.name_patterns import NamePatterns
+from tfdist.training.optimizers.adam_moments import AdamMoments
+from tfdist.training.optimizers.rule_optimizer import read_handle
 
 
 class AdamW(AdamMoments):
@@ -21,6 +22,12 @@ class AdamW(AdamMoments):
         w' = w - rate (u + weight_decay w)
 
     A sparse gradient counts as a dense one: every row decays. Slots: `m`, `v`, float32.
+
+    >>> weight, bias = tf.Variable([2.0], name="kernel"), tf.Variable([2.0], name="bias")
+    >>> optimizer = training.AdamW(0.1, weight_decay=0.5, exclude_from_weight_decay=["bias"])
+    >>> optimizer.apply_gradients([(tf.constant([3.0]), one) for one in (weight, bias)])
+    >>> print(f"{float(weight[0]):.2f} {float(bias[0]):.2f}")  # The first direction is 1.
+    1.80 1.90
 
     Args:
       learning_rate: A number, a tensor, or a schedule.
@@ -54,35 +61,24 @@ class AdamW(AdamMoments):
         self._no_decay = NamePatterns("exclude_from_weight_decay", exclude_from_weight_decay)
         super().__init__(
             learning_rate,
-            beta_1,
-            beta_2,
-            epsilon,
-            bias_correction,
-            name,
-            [self._no_decay],
-            stochastic_rounding,
+            beta_1=beta_1,
+            beta_2=beta_2,
+            epsilon=epsilon,
+            bias_correction=bias_correction,
+            patterns=[self._no_decay],
+            stochastic_rounding=stochastic_rounding,
+            name=name,
         )
         self._weight_decay = check_number("weight_decay", weight_decay)
 
-    def _decay_of(self, variable: Any) -> float:
-        return 0.0 if self._no_decay.fit(variable) else self._weight_decay
-
-    def _rule(
+    def _update(
         self, variable: Any, weight: tf.Tensor, gradient: tf.Tensor, slots: Sequence[tf.Tensor]
-    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
-        direction, m, v = self._direction(gradient, slots)
-        step = direction + self._decay_of(variable) * weight
-        return weight - self.rate(gradient.dtype) * step, (m, v)
-
-    def _in_place(self, variable: Any, gradient: tf.Tensor, slots: Sequence[Any]) -> Any:
+    ) -> Any:
         rate = self.rate(gradient.dtype)
-        decay = self._decay_of(variable)
+        decay = 0.0 if self._no_decay.fit(variable) else self._weight_decay
         decayed = []
         if decay:  # First, since the direction does not depend on the weight.
-            decayed = [
-                tf.raw_ops.AssignSubVariableOp(
-                    resource=variable.handle, value=rate * decay * variable.read_value()
-                )
-            ]
+            value = rate * decay * read_handle(weight, gradient)
+            decayed = [tf.raw_ops.AssignSubVariableOp(resource=weight, value=value)]
         with tf.control_dependencies(decayed):
-            return self._add_direction(variable.handle, -rate, gradient, slots)
+            return self._add_direction(weight, -rate, gradient, slots)

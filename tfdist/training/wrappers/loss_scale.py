@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -25,14 +25,8 @@ from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.slices import scaled, values_of
 from tfdist.training.half_precision import in_float32
 from tfdist.training.name_patterns import name_of
-from tfdist.training.optimizer import OptimizerWrapper, Pairs, if_counted
-from tfdist.training.scale_rules import (
-    FiniteRule,
-    FixedScale,
-    HistogramRule,
-    ScaleRule,
-    ScheduledScale,
-)
+from tfdist.training.wrappers.optimizer_wrapper import OptimizerWrapper, Pairs, if_counted
+from tfdist.training.wrappers.scale_rules import DynamicLossScale, ScaleRule
 
 # Graph collection of the `LossScale`s in a graph. Only keys that are strings are exported with it.
 _LOSS_SCALES = ("tfdist_loss_scales",)
@@ -71,37 +65,25 @@ class LossScaleOptimizer(OptimizerWrapper):
 
     Take the gradients from `compute_gradients`, or compute them from `get_scaled_loss(loss)`.
 
+    >>> weight = tf.Variable(3.0)
+    >>> optimizer = training.LossScaleOptimizer(training.SGD(1.0))
+    >>> for factor in (1.0, float("inf")):  # The second step is skipped.
+    ...     optimizer.minimize(lambda: factor * weight)
+    ...     print(weight.numpy(), optimizer.loss_scale.numpy())
+    2.0 32768.0
+    2.0 16384.0
+
     Args:
       inner_optimizer: A v1 optimizer, one of tf_keras, or another wrapper of this package.
-      dynamic: True adapts the scale; a number is a fixed scale; False is `initial_scale` fixed; a
-        dict {step: scale} has the first global step of each scale.
-      initial_scale: The first scale. None is 2**15 for "finite" and 1 for "histogram".
-      dynamic_growth_steps: For "finite" the number of finite steps in a row after which the scale
-        rises (None: 2000), for "histogram" the number of steps between two changes (None: 8).
-      growth_factor: The factor by which the scale rises.
-      backoff_factor: The factor by which it falls.
-      min_scale: The lowest scale.
-      max_scale: The highest scale (None: 2**24); "histogram" stays below it (None: 2**15).
-      rule: "finite" falls after each skipped step. "histogram" is the original system's rule; it
-        falls when more than 1e-5 of the values are above float16's largest number.
+      rule: The scale of each step: a `DynamicLossScale`, `FixedLossScale`, `ScheduledLossScale` or
+        `HistogramLossScale`. None is `DynamicLossScale()`.
 
     Raises:
-      TypeError: If `inner_optimizer` has no `apply_gradients`, or `dynamic` is of another type.
-      ValueError: If a number is out of range, or wrappers are in a wrong order.
+      TypeError: If `inner_optimizer` has no `apply_gradients`, or `rule` is no rule.
+      ValueError: If wrappers are in a wrong order.
     """
 
-    def __init__(
-        self,
-        inner_optimizer: Any,
-        dynamic: bool | float | Mapping[int, float] = True,
-        initial_scale: float | None = None,
-        dynamic_growth_steps: int | None = None,
-        growth_factor: float = 2.0,
-        backoff_factor: float = 0.5,
-        min_scale: float = 1.0,
-        max_scale: float | None = None,
-        rule: Literal["finite", "histogram"] | HistogramRule = "finite",
-    ) -> None:
+    def __init__(self, inner_optimizer: Any, rule: ScaleRule | None = None) -> None:
         name = type(inner_optimizer).__name__
         if name in _OTHERS and not isinstance(inner_optimizer, OptimizerWrapper):
             raise ValueError(
@@ -109,20 +91,12 @@ class LossScaleOptimizer(OptimizerWrapper):
                 "too. Give LossScaleOptimizer the optimizer inside it."
             )
         super().__init__(inner_optimizer)
-        self._rule = (
-            rule
-            if isinstance(rule, HistogramRule)  # With settings that only the original has.
-            else _make_rule(
-                dynamic,
-                initial_scale,
-                dynamic_growth_steps,
-                growth_factor,
-                backoff_factor,
-                min_scale,
-                max_scale,
-                rule,
+        if rule is not None and not isinstance(rule, ScaleRule):
+            raise TypeError(
+                "rule must be a DynamicLossScale, FixedLossScale, ScheduledLossScale or "
+                f"HistogramLossScale of tfdist.training, got {rule!r}."
             )
-        )
+        self._rule = DynamicLossScale() if rule is None else rule
         self._state: dict[Any, dict[str, Any]] = {}
         self._has_scaled = self._has_unscaled = False
 
@@ -311,49 +285,6 @@ _OTHERS = (
 def loss_scales_in(graph: tf.Graph) -> list[LossScale]:
     """Returns the loss scales whose optimizers update variables in a graph."""
     return list(graph.get_collection(_LOSS_SCALES))
-
-
-def _make_rule(
-    dynamic: bool | float | Mapping[int, float],
-    initial_scale: float | None,
-    growth_steps: int | None,
-    growth_factor: float,
-    backoff_factor: float,
-    min_scale: float,
-    max_scale: float | None,
-    rule: str,
-) -> ScaleRule:
-    if rule not in ("finite", "histogram"):
-        raise ValueError(f'rule must be "finite" or "histogram", got {rule!r}.')
-    by_histogram = rule == "histogram"
-    if initial_scale is None:
-        initial_scale = 1.0 if by_histogram else 2.0**15
-    if dynamic is not True:
-        if by_histogram:
-            raise ValueError(
-                f'rule="histogram" adapts the scale, got dynamic={dynamic!r}. Leave one of them '
-                "out."
-            )
-        if isinstance(dynamic, Mapping):
-            return ScheduledScale(scales=dict(dynamic))
-        return FixedScale(value=initial_scale if dynamic is False else dynamic)
-    if by_histogram:
-        return HistogramRule(
-            initial_scale=initial_scale,
-            update_steps=8 if growth_steps is None else growth_steps,
-            increase_factor=growth_factor,
-            decrease_factor=backoff_factor,
-            min_scale=min_scale,
-            max_scale=2.0**15 if max_scale is None else max_scale,
-        )
-    return FiniteRule(
-        initial_scale=initial_scale,
-        growth_steps=2000 if growth_steps is None else growth_steps,
-        growth_factor=growth_factor,
-        backoff_factor=backoff_factor,
-        min_scale=min_scale,
-        max_scale=2.0**24 if max_scale is None else max_scale,
-    )
 
 
 def _global_step() -> tf.Tensor:

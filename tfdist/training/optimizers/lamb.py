@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.strategies.private_tensorflow import anonymous_name
-from tfdist.training.adam_moments import AdamMoments
 from tfdist.training.checks import check_number
 from tfdist.training.name_patterns import exclusions
 from tfdist.training.norms import norm
+from tfdist.training.optimizers.adam_moments import AdamMoments
+from tfdist.training.optimizers.rule_optimizer import read_handle, scratch_with
 
 
 def trust_ratio(weight_norm: Any, step_norm: Any, max_weight_norm: float | None = None) -> Any:
@@ -41,6 +41,12 @@ class LAMB(AdamMoments):
     The ratio is 1 if |w| or |r| is 0. Its norms are those of the whole batch's step, computed after
     the reduction, and bit-equal on all workers. A sparse gradient counts as a dense one: every row
     decays. Slots: `m`, `v`, float32.
+
+    >>> weight = tf.Variable([3.0, 4.0])  # Of norm 5.
+    >>> optimizer = training.LAMB(0.1)
+    >>> optimizer.apply_gradients([(tf.constant([2.0, 7.0]), weight)])
+    >>> print(f"{tf.norm(weight - [3.0, 4.0]):.3f}")  # Moved by the rate times the weight's norm.
+    0.500
 
     Args:
       learning_rate: A number, a tensor, or a schedule.
@@ -82,58 +88,33 @@ class LAMB(AdamMoments):
         given = dict.fromkeys([self._no_decay, self._no_ratio])
         super().__init__(
             learning_rate,
-            beta_1,
-            beta_2,
-            epsilon,
-            bias_correction,
-            name,
-            list(given),
-            stochastic_rounding,
+            beta_1=beta_1,
+            beta_2=beta_2,
+            epsilon=epsilon,
+            bias_correction=bias_correction,
+            patterns=list(given),
+            stochastic_rounding=stochastic_rounding,
+            name=name,
         )
         self._weight_decay = check_number("weight_decay", weight_decay)
         if max_weight_norm is not None:
             check_number("max_weight_norm", max_weight_norm, above=0)
         self._max_weight_norm = max_weight_norm
 
-    def _decay_of(self, variable: Any) -> float:
-        return 0.0 if self._no_decay.fit(variable) else self._weight_decay
-
-    def _ratio(self, variable: Any, weight: tf.Tensor, step: tf.Tensor) -> Any:
-        if self._no_ratio.fit(variable):
-            return tf.ones([], step.dtype)
-        return trust_ratio(norm(weight), norm(step), self._max_weight_norm)
-
-    def _rule(
+    def _update(
         self, variable: Any, weight: tf.Tensor, gradient: tf.Tensor, slots: Sequence[tf.Tensor]
-    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
-        direction, m, v = self._direction(gradient, slots)
-        step = direction + self._decay_of(variable) * weight
-        ratio = self._ratio(variable, weight, step)
-        return weight - self.rate(gradient.dtype) * ratio * step, (m, v)
-
-    def _in_place(self, variable: Any, gradient: tf.Tensor, slots: Sequence[Any]) -> Any:
+    ) -> Any:
         """Updates with four passes over memory: decay, Adam's kernel, norms, subtraction."""
         dtype = gradient.dtype
-        weight = variable.read_value()
-        scratch = _scratch_with(tf.constant(self._decay_of(variable), dtype) * weight)
+        value = read_handle(weight, gradient)
+        decay = 0.0 if self._no_decay.fit(variable) else self._weight_decay
+        scratch = scratch_with(tf.constant(decay, dtype) * value)  # Adam's kernel can add to it.
         added = self._add_direction(scratch, tf.ones([], dtype), gradient, slots)
         with tf.control_dependencies([added]):
-            step = tf.raw_ops.ReadVariableOp(resource=scratch, dtype=dtype)
-        step.set_shape(variable.shape)
-        factor = self.rate(dtype) * self._ratio(variable, weight, step)  # []
+            step = read_handle(scratch, gradient)
+        ratio = tf.ones([], dtype)
+        if not self._no_ratio.fit(variable):
+            ratio = trust_ratio(norm(value), norm(step), self._max_weight_norm)
+        factor = self.rate(dtype) * ratio  # []
         with tf.control_dependencies([factor]):
-            return tf.raw_ops.ResourceApplyGradientDescent(
-                var=variable.handle, alpha=factor, delta=step
-            )
-
-
-def _scratch_with(value: tf.Tensor) -> tf.Tensor:
-    """Returns the handle of a variable that takes over a tensor's memory; freed after its use.
-
-    A fused kernel can add to it.
-    """
-    handle = tf.raw_ops.VarHandleOp(
-        dtype=value.dtype, shape=value.shape, shared_name=anonymous_name()
-    )
-    with tf.control_dependencies([tf.raw_ops.AssignVariableOp(resource=handle, value=value)]):
-        return tf.identity(handle)
+            return tf.raw_ops.ResourceApplyGradientDescent(var=weight, alpha=factor, delta=step)

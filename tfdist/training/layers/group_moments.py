@@ -22,8 +22,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.training.graph_slices import keep_for_backward
-from tfdist.training.replica_groups import ReplicaGroups, combine_in_group
+from tfdist.training.layers.graph_slices import keep_for_backward
+from tfdist.training.layers.replica_groups import ReplicaGroups, combine_in_group
 
 
 def normalize_over_group(

@@ -11,62 +11,34 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST
 from tfdist.training.checks import check_flag, check_number
+from tfdist.training.half_precision import computed_in
 from tfdist.training.name_patterns import NamePatterns, name_of
-from tfdist.training.rule_optimizer import RuleOptimizer, computed_in
-
-
-def adam_direction(
-    gradient: Any,
-    m: Any,
-    v: Any,
-    *,
-    beta_1: Any,
-    beta_2: Any,
-    epsilon: Any,
-    power_1: Any,
-    power_2: Any,
-) -> tuple[Any, Any, Any]:
-    """Returns Adam's direction and the new moments.
-
-    Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1; all arrays have
-    the weight's shape:
-
-        m' = beta_1 m + (1 - beta_1) g          v' = beta_2 v + (1 - beta_2) g^2
-        u = m' / (1 - beta_1^t) / (sqrt(v' / (1 - beta_2^t)) + epsilon)
-
-    Args:
-      gradient: g.
-      m: The first moment before the step.
-      v: The second moment before the step.
-      beta_1: Decay of the first moment.
-      beta_2: Decay of the second moment.
-      epsilon: Added to the root.
-      power_1: beta_1^t; 0 leaves out the bias correction.
-      power_2: beta_2^t; 0 leaves out the bias correction.
-
-    Returns:
-      (u, m', v').
-    """
-    m = beta_1 * m + (1.0 - beta_1) * gradient
-    v = beta_2 * v + (1.0 - beta_2) * gradient * gradient
-    return m / (1.0 - power_1) / ((v / (1.0 - power_2)) ** 0.5 + epsilon), m, v
+from tfdist.training.optimizers.rule_optimizer import RuleOptimizer
 
 
 class AdamMoments(RuleOptimizer):
-    """Base class of optimizers with slots `m` and `v`, and with the powers of the betas."""
+    """Base class of optimizers with slots `m` and `v`, and with the powers of the betas.
+
+    Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1. With the
+    gradient g, all of the weight's shape, Adam's direction is u:
+
+        m' = beta_1 m + (1 - beta_1) g          v' = beta_2 v + (1 - beta_2) g^2
+        u = m' / (1 - beta_1^t) / (sqrt(v' / (1 - beta_2^t)) + epsilon)
+    """
 
     _slot_names = ("m", "v")
 
     def __init__(
         self,
         learning_rate: Any,
+        *,
         beta_1: float,
         beta_2: float,
         epsilon: float,
         bias_correction: bool,
-        name: str,
         patterns: Sequence[NamePatterns],
         stochastic_rounding: bool,
+        name: str,
     ) -> None:
         super().__init__(learning_rate, name, patterns, stochastic_rounding)
         self._betas = (
@@ -76,24 +48,8 @@ class AdamMoments(RuleOptimizer):
         self._epsilon = check_number("epsilon", epsilon)
         self._bias_correction = check_flag("bias_correction", bias_correction)
 
-    def _direction(
-        self, gradient: tf.Tensor, slots: Sequence[tf.Tensor]
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        dtype = gradient.dtype
-        beta_1, beta_2 = (tf.constant(beta, dtype) for beta in self._betas)
-        power_1, power_2 = self._powers(dtype)
-        return adam_direction(
-            gradient,
-            *slots,
-            beta_1=beta_1,
-            beta_2=beta_2,
-            epsilon=self._epsilon,
-            power_1=power_1,
-            power_2=power_2,
-        )
-
     def _add_direction(
-        self, to: tf.Tensor, factor: tf.Tensor, gradient: tf.Tensor, slots: Sequence[Any]
+        self, to: tf.Tensor, factor: tf.Tensor, gradient: tf.Tensor, slots: Sequence[tf.Tensor]
     ) -> Any:
         """Adds factor x u to the variable of a handle, and updates the moments, in one kernel.
 
@@ -103,8 +59,8 @@ class AdamMoments(RuleOptimizer):
         power_1, power_2 = self._powers(dtype)
         return tf.raw_ops.ResourceApplyAdam(
             var=to,
-            m=slots[0].handle,
-            v=slots[1].handle,
+            m=slots[0],
+            v=slots[1],
             beta1_power=power_1,
             beta2_power=power_2,
             lr=-factor,

@@ -1,12 +1,12 @@
 """RuleOptimizer: slots, dtypes and sparse gradients of the optimizers in this package.
 
-An optimizer states its rule as a pure function of arrays. Slots and arithmetic are in float32
-whatever a weight's dtype is (float64 for float64). A float32 weight may be updated in place by
-TensorFlow's fused kernels instead, which compute the same and touch memory less often.
+An optimizer states its rule once, as an update of a weight and its slots in place: TensorFlow's
+fused kernels touch memory less often than one op for each operation of the formula. Slots and
+arithmetic are in float32 whatever a weight's dtype is (float64 for float64).
 
-A weight in half precision is computed in float32 and rounded stochastically, so that updates below
-its precision are not lost. The random bits are those of (seed, variable, global step): equal on all
-workers, in all layouts, and after a resume.
+A weight in half precision is updated in a float32 copy and rounded stochastically, so that updates
+below its precision are not lost. The random bits are those of (seed, variable, global step): equal
+on all workers, in all layouts, and after a resume.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST
+from tfdist.strategies.private_tensorflow import anonymous_name
 from tfdist.training.checks import check_flag, check_rate
-from tfdist.training.half_precision import in_float32, is_half
+from tfdist.training.half_precision import computed_in, in_float32, is_half
 from tfdist.training.name_patterns import NamePatterns, name_of
 from tfdist.training.schedules import rate_in_float64
 from tfdist.training.stochastic_rounding import (
@@ -76,15 +77,18 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
         pairs = [(in_float32(gradient), variable) for gradient, variable in grads_and_vars]
         return super().apply_gradients(pairs, global_step, name, skip_gradients_aggregation)
 
-    def _rule(
+    def _update(
         self, variable: Any, weight: tf.Tensor, gradient: tf.Tensor, slots: Sequence[tf.Tensor]
-    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
-        """Returns the new weight and the new slots; all have the weight's shape."""
-        raise NotImplementedError
+    ) -> Any:
+        """Returns the op that updates a weight and its slots in place.
 
-    def _in_place(self, variable: Any, gradient: tf.Tensor, slots: Sequence[Any]) -> Any:
-        """Returns the op that updates a variable and its slots; by the rule, if not overridden."""
-        return self._by_rule(variable, gradient, slots)
+        Args:
+          variable: The variable that the weight belongs to.
+          weight: The handle of the weight, in float32 (float64); of the variable, or of a copy.
+          gradient: Of the weight's shape and dtype.
+          slots: The handles of the slots, in the order of `_slot_names`.
+        """
+        raise NotImplementedError
 
     @property
     def _rounds_stochastically(self) -> bool:
@@ -142,11 +146,13 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: Any) -> Any:
         dtype = computed_in(var)
-        slots = [self.get_slot(var, name) for name in self._slot_names]
         gradient = tf.cast(grad, dtype)  # [...], as the weight
-        if var.dtype.base_dtype != dtype:
-            return self._by_rule(var, gradient, slots)
-        return self._in_place(var, gradient, slots)
+        slots = [self.get_slot(var, name).handle for name in self._slot_names]
+        if var.dtype.base_dtype == dtype:
+            return self._update(var, var.handle, gradient, slots)
+        copy = scratch_with(_read_as(dtype, var))
+        with tf.control_dependencies([self._update(var, copy, gradient, slots)]):
+            return v1.assign(var, self.rounded(read_handle(copy, gradient), var)).op
 
     def _resource_apply_sparse_duplicate_indices(
         self, grad: tf.Tensor, var: Any, indices: tf.Tensor
@@ -157,30 +163,37 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
         return self._resource_apply_dense(dense, var)
 
     def _apply_dense(self, grad: tf.Tensor, var: Any) -> Any:
-        slots = [self.get_slot(var, name) for name in self._slot_names]
-        return self._by_rule(var, tf.cast(grad, computed_in(var)), slots)
+        """Updates a variable that is no resource, and its slots, by way of copies."""
+        gradient = tf.cast(grad, computed_in(var))
+        variables = [var, *(self.get_slot(var, name) for name in self._slot_names)]
+        copies = [scratch_with(_read_as(gradient.dtype, one)) for one in variables]
+        with tf.control_dependencies([self._update(var, copies[0], gradient, copies[1:])]):
+            values = [read_handle(copy, gradient) for copy in copies]
+        assigned = zip(variables, values, strict=True)
+        return tf.group(*(v1.assign(one, self.rounded(value, one)) for one, value in assigned))
 
     def _apply_sparse_duplicate_indices(self, grad: tf.IndexedSlices, var: Any) -> Any:
         values = tf.cast(grad.values, computed_in(var))  # [rows, columns]
         dense = tf.math.unsorted_segment_sum(values, grad.indices, var.shape[0])
         return self._apply_dense(dense, var)
 
-    def _by_rule(self, variable: Any, gradient: tf.Tensor, slots: Sequence[Any]) -> Any:
-        weight = tf.cast(_read(variable), gradient.dtype)
-        new_weight, new_slots = self._rule(variable, weight, gradient, [_read(s) for s in slots])
-        with tf.control_dependencies([new_weight, *new_slots]):  # All reads come first.
-            return tf.group(
-                v1.assign(variable, self.rounded(new_weight, variable)),
-                *(v1.assign(slot, new) for slot, new in zip(slots, new_slots, strict=True)),
-                name=f"assign_{name_of(variable).replace('/', '_')}",
-            )
+
+def scratch_with(value: tf.Tensor) -> tf.Tensor:
+    """Returns the handle of a variable that takes over a tensor's memory; freed after its use."""
+    handle = tf.raw_ops.VarHandleOp(
+        dtype=value.dtype, shape=value.shape, shared_name=anonymous_name()
+    )
+    with tf.control_dependencies([tf.raw_ops.AssignVariableOp(resource=handle, value=value)]):
+        return tf.identity(handle)
 
 
-def computed_in(variable: Any) -> tf.DType:
-    """Returns the dtype of a variable's slots and arithmetic."""
-    return tf.float64 if variable.dtype.base_dtype == tf.float64 else tf.float32
+def read_handle(handle: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """Returns the value of a variable, of the shape and dtype of another tensor."""
+    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=like.dtype)
+    value.set_shape(like.shape)
+    return value
 
 
-def _read(variable: Any) -> tf.Tensor:
+def _read_as(dtype: tf.DType, variable: Any) -> tf.Tensor:
     """Reads a variable where it is, not through its copy on the device."""
-    return variable.read_value()
+    return tf.cast(variable.read_value(), dtype)

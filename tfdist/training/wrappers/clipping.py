@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfdist.strategies.reductions.slices import add_equal_rows, scaled
 from tfdist.training.checks import check_number
 from tfdist.training.norms import global_norm
-from tfdist.training.optimizer import OptimizerWrapper, Pairs
+from tfdist.training.wrappers.optimizer_wrapper import OptimizerWrapper, Pairs
 
 
 class ClippedOptimizer(OptimizerWrapper):
@@ -23,6 +23,12 @@ class ClippedOptimizer(OptimizerWrapper):
     Clipping inside the model, before the reduction, clips each worker's own gradient: the result
     then depends on the number of workers. Here it does not, and the factor is bit-equal on all
     workers. A norm that is not finite makes the gradient NaN, as `tf.clip_by_global_norm` does.
+
+    >>> weight = tf.Variable([3.0, 4.0])
+    >>> optimizer = training.ClippedOptimizer(training.SGD(1.0), global_norm=1.0)
+    >>> optimizer.apply_gradients([(tf.constant([0.0, 70.0]), weight)])
+    >>> weight.numpy()
+    array([3., 3.], dtype=float32)
 
     Args:
       optimizer: A v1 optimizer or one of tf_keras.

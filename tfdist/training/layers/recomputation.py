@@ -29,13 +29,13 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.private_tensorflow import is_recorded_by_tape
-from tfdist.training.graph_slices import (
+from tfdist.training.layers.graph_slices import (
     can_repeat,
     copy_nodes,
     keep_for_backward,
     slice_graph,
 )
-from tfdist.training.replica_groups import refusing_statistics_over_replicas
+from tfdist.training.layers.replica_groups import refusing_statistics_over_replicas
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist.training.checks import check_flag, check_number
 from tfdist.training.name_patterns import exclusions
 from tfdist.training.norms import norm
-from tfdist.training.rule_optimizer import RuleOptimizer
+from tfdist.training.optimizers.rule_optimizer import RuleOptimizer, read_handle
 
 
 def lars_ratio(weight_norm: Any, divisor: Any, eeta: float) -> Any:
@@ -34,6 +34,12 @@ class LARS(RuleOptimizer):
     With nesterov the weight moves by momentum n' + (what was added to n) in place of n'. The ratio
     is 1 if |w| is 0, or |g| (|n'|) is 0. It is computed after the reduction and bit-equal on all
     workers. A sparse gradient counts as a dense one. Slot: `momentum`, float32.
+
+    >>> weight = tf.Variable([3.0, 4.0])  # Of norm 5.
+    >>> optimizer = training.LARS(1.0, eeta=0.001)
+    >>> optimizer.apply_gradients([(tf.constant([0.0, 70.0]), weight)])
+    >>> weight.numpy()  # Moved by eeta times the weight's norm.
+    array([3.   , 3.995], dtype=float32)
 
     Args:
       learning_rate: A number, a tensor, or a schedule.
@@ -83,20 +89,26 @@ class LARS(RuleOptimizer):
         self._nesterov = check_flag("nesterov", nesterov)
         self._classic = check_flag("classic_momentum", classic_momentum)
 
-    def _rule(
+    def _update(
         self, variable: Any, weight: tf.Tensor, gradient: tf.Tensor, slots: Sequence[tf.Tensor]
-    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
+    ) -> Any:
         decay = 0.0 if self._no_decay.fit(variable) else self._weight_decay
         rate = self.rate(gradient.dtype)
-        added = gradient + decay * weight
+        value, before = read_handle(weight, gradient), read_handle(slots[0], gradient)
+        added = gradient + decay * value
         if self._classic:
-            ratio = self._ratio(variable, weight, gradient, decay)
+            ratio = self._ratio(variable, value, gradient, decay)
             added = rate * ratio * added
-        momentum = self._momentum * slots[0] + added
+        momentum = self._momentum * before + added
         step = self._momentum * momentum + added if self._nesterov else momentum
         if not self._classic:
-            step = rate * self._ratio(variable, weight, step, 0.0) * step
-        return weight - step, (momentum,)
+            step = rate * self._ratio(variable, value, step, 0.0) * step
+        new = value - step
+        with tf.control_dependencies([new, momentum]):  # All reads come first.
+            return tf.group(
+                tf.raw_ops.AssignVariableOp(resource=weight, value=new),
+                tf.raw_ops.AssignVariableOp(resource=slots[0], value=momentum),
+            )
 
     def _ratio(self, variable: Any, weight: tf.Tensor, step: tf.Tensor, decay: float) -> Any:
         if self._no_ratio.fit(variable):

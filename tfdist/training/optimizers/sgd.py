@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.training.checks import check_flag, check_number
-from tfdist.training.rule_optimizer import RuleOptimizer
+from tfdist.training.optimizers.rule_optimizer import RuleOptimizer
 
 
 class SGD(RuleOptimizer):
@@ -20,6 +20,13 @@ class SGD(RuleOptimizer):
         n' = momentum n + g,   w' = w - rate n'     nesterov:   w' = w - rate (g + momentum n')
 
     A sparse gradient counts as a dense one. Slot: `momentum`, float32; none without momentum.
+
+    >>> weight = tf.Variable([3.0, 4.0])
+    >>> optimizer = training.SGD(0.5, momentum=0.9)
+    >>> for _ in range(2):
+    ...     optimizer.apply_gradients([(tf.constant([1.0, 0.0]), weight)])
+    >>> weight.numpy()
+    array([1.55, 4.  ], dtype=float32)
 
     Args:
       learning_rate: A number, a tensor, or a schedule.
@@ -49,25 +56,15 @@ class SGD(RuleOptimizer):
         if momentum:
             self._slot_names = ("momentum",)  # type: ignore[misc]
 
-    def _rule(
+    def _update(
         self, variable: Any, weight: tf.Tensor, gradient: tf.Tensor, slots: Sequence[tf.Tensor]
-    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
+    ) -> Any:
         rate = self.rate(gradient.dtype)
         if not slots:
-            return weight - rate * gradient, ()
-        momentum = self._momentum * slots[0] + gradient
-        step = gradient + self._momentum * momentum if self._nesterov else momentum
-        return weight - rate * step, (momentum,)
-
-    def _in_place(self, variable: Any, gradient: tf.Tensor, slots: Sequence[Any]) -> Any:
-        rate = self.rate(gradient.dtype)
-        if not slots:
-            return tf.raw_ops.ResourceApplyGradientDescent(
-                var=variable.handle, alpha=rate, delta=gradient
-            )
+            return tf.raw_ops.ResourceApplyGradientDescent(var=weight, alpha=rate, delta=gradient)
         return tf.raw_ops.ResourceApplyMomentum(
-            var=variable.handle,
-            accum=slots[0].handle,
+            var=weight,
+            accum=slots[0],
             lr=rate,
             grad=gradient,
             momentum=tf.constant(self._momentum, gradient.dtype),
