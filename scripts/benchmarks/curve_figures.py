@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from results import Table
-
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
@@ -94,36 +92,28 @@ def largest_difference(losses: Sequence[float], first: Sequence[float]) -> Diffe
     return Difference(value=value, step=found.index(value) + 1)
 
 
-def curve_table(title: str, runs: Sequence[Run]) -> Table:
-    """Returns a row for each run; differences are from the first one."""
+HEADER = (
+    "training",
+    "runs",
+    "loss, first to last step",
+    "largest relative difference",
+    "accuracy, %",
+)
+
+
+def curve_line(title: str, runs: Sequence[Run]) -> list[str]:
+    """Returns a training's line of the table, below HEADER; differences are from the first run."""
     first = runs[0].losses
-    rows = []
-    for run in runs:
-        largest = largest_difference(run.losses, first)
-        rows.append(
-            (
-                str(run.layout),
-                run.engine,
-                f"{run.losses[0]:.6f}",
-                f"{run.losses[-1]:.6f}",
-                "" if run is runs[0] else f"{largest.value:.1e}",
-                "" if run is runs[0] else str(largest.step),
-                "" if run.accuracy is None else f"{run.accuracy:.2f}",
-            )
-        )
-    return Table(
-        title=title,
-        header=(
-            "workers x replicas x accumulation",
-            "engine",
-            "first loss",
-            "last loss",
-            "largest relative difference",
-            "at step",
-            "accuracy, %",
-        ),
-        rows=tuple(rows),
-    )
+    found = [(largest_difference(run.losses, first), run) for run in runs[1:]]
+    largest, run = max(found, key=lambda one: one[0].value)
+    accuracies = dict.fromkeys(f"{one.accuracy:.2f}" for one in runs if one.accuracy is not None)
+    return [
+        title,
+        str(len(runs)),
+        f"{first[0]:.4f} to {first[-1]:.4f}",
+        f"{largest.value:.1e} ({run.name}, step {largest.step})",
+        ", ".join(accuracies),
+    ]
 
 
 def missed(curves: Mapping[str, Sequence[Run]], *, difference: float, points: float) -> list[str]:

@@ -3,10 +3,10 @@
     python scripts/benchmarks/curves.py [--only cnn,bert] [--steps 100] [--quick]
 
 16 micro-batches of a step are spread over workers, replicas and accumulation. Between the runs only
-the launcher's numbers and the accumulation change. Writes docs/curves.md, docs/curves.png, and the
-losses of each step as JSON; a training that is not measured stays in it as it is. --quick runs 10
-steps of two layouts, and writes nothing. The exit code is 1 if a run failed or differs by more than
-is allowed, 2 after a wrong call.
+the launcher's numbers and the accumulation change. Prints a line for each training; with all of
+them it writes docs/curves.md and docs/curves.png. --quick runs 10 steps of two layouts, and writes
+nothing. The exit code is 1 if a run failed or differs by more than is allowed, 2 after a wrong
+call.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import plots
-from curve_figures import Layout, Run, curve_table, missed
-from growth_figures import TITLES
+from curve_figures import HEADER, Layout, Run, curve_line, missed
 from report import markdown_table
 
 from tfdist.launch.machine.mpi import horovod_problem
 
 ROOT = Path(__file__).parents[2]
-ENGINES = ("grpc", "horovod")
+ENGINES = {"grpc": "gRPC", "horovod": "Horovod"}
 ALLOWED_DIFFERENCE = 1e-5  # Of a step's loss, relative.
 ALLOWED_POINTS = 0.2  # Of the accuracy at the end.
 RUN_LIMIT_S = 1800.0
@@ -165,22 +164,17 @@ TRAININGS = {
 def main() -> int:
     """Measures, compares, and writes; returns the exit code."""
     arguments = read_arguments()
-    names = arguments.only or list(TRAININGS)
-    curves = {} if arguments.quick else read_curves(arguments.json)
     failures: list[str] = []
     measured: dict[str, list[Run]] = {}
-    for name in names:
+    for name in arguments.only or TRAININGS:
         try:
             measured[name] = measure(name, arguments)
         except RunError as error:
             failures.append(f"{name}: {error}")
             continue
-        print(markdown_table(curve_table(TRAININGS[name].title, measured[name])), flush=True)
-        curves[name] = measured[name]
-        if not arguments.quick:
-            write_curves(curves, arguments.json)
-    if measured and not arguments.quick:
-        write_page({name: curves[name] for name in TRAININGS if name in curves}, arguments.docs)
+        print(" | ".join(curve_line(TRAININGS[name].title, measured[name])), flush=True)
+    if measured.keys() == TRAININGS.keys() and not arguments.quick:
+        write_page(measured, arguments.docs)
     failures += missed(measured, difference=ALLOWED_DIFFERENCE, points=ALLOWED_POINTS)
     for line in failures:
         print(line, file=sys.stderr)
@@ -197,8 +191,6 @@ def read_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="of each run (default: 100; 10 with --quick)")
     parser.add_argument("--quick", action="store_true", help="few steps, and gRPC alone")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder of the page")
-    results = Path(__file__).parent / "results" / "curves.json"
-    parser.add_argument("--json", type=Path, default=results, help="file of the losses")
     arguments = parser.parse_args(argv)
     arguments.steps = arguments.steps or (10 if arguments.quick else 100)
     if arguments.steps < 1:
@@ -226,7 +218,7 @@ def measure(name: str, arguments: argparse.Namespace) -> list[Run]:
     layouts = training.layouts
     if arguments.quick:
         layouts = tuple(x for x in layouts if x in QUICK_LAYOUTS) or layouts[:2]
-    engines = ENGINES[:1] if arguments.quick else ENGINES
+    engines = list(ENGINES)[:1] if arguments.quick else list(ENGINES)
     if len(engines) > 1 and (problem := horovod_problem()):
         raise RunError(f"{problem} Run: tfdist horovod install")
     runs = []
@@ -251,7 +243,7 @@ def run_layout(training: Training, layout: Layout, engine: str, steps: int) -> R
             raise RunError(f"{layout}: training.csv has {len(rows)} rows for {steps} steps")
         return Run(
             layout=layout,
-            engine=TITLES[engine] if layout.workers > 1 else "one worker",
+            engine=ENGINES[engine] if layout.workers > 1 else "one worker",
             losses=[float(row["loss"]) for row in rows],
             accuracy=training.accuracy(folder, output),
         )
@@ -295,24 +287,6 @@ def _rows(table: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def read_curves(path: Path) -> dict[str, list[Run]]:
-    """Reads the runs that were measured before."""
-    if not path.exists():
-        return {}
-    found = json.loads(path.read_text())
-    return {
-        name: [Run(**{**run, "layout": Layout(**run["layout"])}) for run in runs]
-        for name, runs in found.items()
-        if name in TRAININGS
-    }
-
-
-def write_curves(curves: Mapping[str, Sequence[Run]], path: Path) -> None:
-    """Writes the runs of all trainings."""
-    runs = {name: [asdict(run) for run in of_one] for name, of_one in curves.items()}
-    path.write_text(json.dumps(runs, indent=1) + "\n")
-
-
 PAGE = """\
 # Equal curves
 
@@ -326,14 +300,21 @@ python scripts/benchmarks/curves.py
 
 ![The losses of all layouts over one another, and their differences](curves.png)
 
-- Between the runs only the launcher's numbers and the accumulation change.
-- Differences are relative to the first run of a table. The picture shows the losses above, and the
-  differences below.
-- float32 sums of a different order differ by about 1e-7. Training makes such a difference grow
-  where the loss is not smooth: with the preset's own rate (2**-10 times the batch) the losses of
-  ResNet-8 with batch norm over 4 images differ by 1.3e-3 after 60 steps. So the ResNet is trained
-  with 2**-13 here, where it learns little in 100 steps. [ResNet](resnet.md) has the accuracies of
-  whole trainings.
+A run is a layout, "workers x replicas x accumulation", and for several workers an engine: 1 x 1 x
+16, 1 x 16 x 1, and 2 x 8 x 1, 2 x 2 x 4 and 4 x 4 x 1 over gRPC and over Horovod. The pipeline, and
+batch norm over 4 replicas, have the layouts that they allow. Between the runs only the launcher's
+numbers and the accumulation change. Differences are those of a step's loss from the first run's;
+the accuracy at the end is the same in all runs, or all are listed.
+
+"""
+
+NOTE = """
+
+float32 sums of a different order differ by about 1e-7, and training makes such a difference grow
+where the loss is not smooth: with the preset's own rate (2**-10 times the batch) the losses of
+ResNet-8 with batch norm over 4 images differ by 1.3e-3 after 60 steps. So the ResNet is trained
+with 2**-13 here, where it learns little in 100 steps. [ResNet](resnet.md) has the accuracies of
+whole trainings.
 """
 
 
@@ -341,8 +322,8 @@ def write_page(curves: Mapping[str, Sequence[Run]], folder: Path) -> None:
     """Writes the page and its picture."""
     titles = {name: TRAININGS[name].title for name in curves}
     plots.draw_curves({titles[name]: runs for name, runs in curves.items()}, folder / "curves.png")
-    tables = [markdown_table(curve_table(titles[name], runs)) for name, runs in curves.items()]
-    (folder / "curves.md").write_text("\n".join([PAGE, *tables]))
+    lines = [curve_line(titles[name], runs) for name, runs in curves.items()]
+    (folder / "curves.md").write_text(f"{PAGE}{markdown_table(HEADER, lines)}{NOTE}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from contender import Contender
-from results import Options, quartiles
+from results import Options, quartiles, seconds
 from turn_taking import ContenderError, Running, Turn, running
 
 
@@ -104,6 +104,5 @@ def _leave_out(
 
 def _medians(turns: Mapping[str, list[Turn]]) -> str:
     return "; ".join(
-        f"{name} {1e3 * quartiles([turn.seconds for turn in own])[1]:.2f}"
-        for name, own in turns.items()
+        f"{name} {1e3 * quartiles(seconds(own))[1]:.2f}" for name, own in turns.items()
     )
