@@ -167,7 +167,7 @@ a model has to reduce beside its computation, the less can libraries differ."""
 
 
 def page(records: Mapping[str, Record], pictures: Mapping[str, tuple[str, str]]) -> str:
-    """Returns the page: against whom, how far from the bounds, then the pictures.
+    """Returns the page: against other libraries, against the bounds, then the pictures.
 
     Args:
       records: By the name of their part, in the order in which they are shown.
