@@ -50,23 +50,12 @@ class Run:
         return f"{self.layout}, {self.engine}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """The largest relative difference of a step's loss from that of the first run.
-
-    Attributes:
-      value: |loss - first run's loss| / |first run's loss|.
-      step: The step, from 1.
-    """
-
-    value: float
-    step: int
-
-
-def relative_differences(losses: Sequence[float], first: Sequence[float]) -> list[float]:
+def largest_difference(losses: Sequence[float], first: Sequence[float]) -> tuple[float, int]:
     """Compares the losses of a run with those of the first run, step by step.
 
-    A NaN differs from everything by infinity.
+    Returns:
+      The largest relative difference of a step's loss, and the step, from 1. A NaN differs from
+      everything by infinity.
 
     Raises:
       ValueError: If the runs have not as many steps.
@@ -76,20 +65,14 @@ def relative_differences(losses: Sequence[float], first: Sequence[float]) -> lis
             f"the runs have {len(first)} and {len(losses)} steps; only as many can be compared. "
             "Measure the training again."
         )
-    return [_relative(a, b) for a, b in zip(losses, first, strict=True)]
+    found = [_relative(a, b) for a, b in zip(losses, first, strict=True)]
+    return max(found), found.index(max(found)) + 1
 
 
 def _relative(value: float, expected: float) -> float:
     if math.isnan(value) or math.isnan(expected):
         return math.inf
     return abs(value - expected) / abs(expected) if expected else abs(value)
-
-
-def largest_difference(losses: Sequence[float], first: Sequence[float]) -> Difference:
-    """Returns the largest of `relative_differences`."""
-    found = relative_differences(losses, first)
-    value = max(found)
-    return Difference(value=value, step=found.index(value) + 1)
 
 
 HEADER = (
@@ -104,14 +87,14 @@ HEADER = (
 def curve_line(title: str, runs: Sequence[Run]) -> list[str]:
     """Returns a training's line of the table, below HEADER; differences are from the first run."""
     first = runs[0].losses
-    found = [(largest_difference(run.losses, first), run) for run in runs[1:]]
-    largest, run = max(found, key=lambda one: one[0].value)
+    found = [(*largest_difference(run.losses, first), run.name) for run in runs[1:]]
+    value, step, name = max(found)
     accuracies = dict.fromkeys(f"{one.accuracy:.2f}" for one in runs if one.accuracy is not None)
     return [
         title,
         str(len(runs)),
         f"{first[0]:.4f} to {first[-1]:.4f}",
-        f"{largest.value:.1e} ({run.name}, step {largest.step})",
+        f"{value:.1e} ({name}, step {step})",
         ", ".join(accuracies),
     ]
 
@@ -128,11 +111,11 @@ def missed(curves: Mapping[str, Sequence[Run]], *, difference: float, points: fl
     for name, runs in curves.items():
         first = runs[0]
         for run in runs[1:]:
-            largest = largest_difference(run.losses, first.losses)
-            if largest.value > difference:
+            value, step = largest_difference(run.losses, first.losses)
+            if value > difference:
                 lines.append(
-                    f"{name}, {run.name}: the loss of step {largest.step} differs by "
-                    f"{largest.value:.1e}, more than {difference:.0e}"
+                    f"{name}, {run.name}: the loss of step {step} differs by "
+                    f"{value:.1e}, more than {difference:.0e}"
                 )
             if first.accuracy is None or run.accuracy is None:
                 continue

@@ -4,7 +4,7 @@
 
 16 micro-batches of a step are spread over workers, replicas and accumulation. Between the runs only
 the launcher's numbers and the accumulation change. Prints a line for each training; with all of
-them it writes docs/curves.md and docs/curves.png. --quick runs 10 steps of two layouts, and writes
+them it writes docs/curves.md. --quick runs 10 steps of two layouts, and writes
 nothing. The exit code is 1 if a run failed or differs by more than is allowed, 2 after a wrong
 call.
 """
@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import plots
 from curve_figures import HEADER, Layout, Run, curve_line, missed
 from report import markdown_table
 
@@ -298,8 +297,6 @@ them in different ways and compares the loss of each step:
 python scripts/benchmarks/curves.py
 ```
 
-![The losses of all layouts over one another, and their differences](curves.png)
-
 A run is a layout, "workers x replicas x accumulation", and for several workers an engine: 1 x 1 x
 16, 1 x 16 x 1, and 2 x 8 x 1, 2 x 2 x 4 and 4 x 4 x 1 over gRPC and over Horovod. The pipeline, and
 batch norm over 4 replicas, have the layouts that they allow. Between the runs only the launcher's
@@ -319,10 +316,8 @@ whole trainings.
 
 
 def write_page(curves: Mapping[str, Sequence[Run]], folder: Path) -> None:
-    """Writes the page and its picture."""
-    titles = {name: TRAININGS[name].title for name in curves}
-    plots.draw_curves({titles[name]: runs for name, runs in curves.items()}, folder / "curves.png")
-    lines = [curve_line(titles[name], runs) for name, runs in curves.items()]
+    """Writes the page."""
+    lines = [curve_line(TRAININGS[name].title, runs) for name, runs in curves.items()]
     (folder / "curves.md").write_text(f"{PAGE}{markdown_table(HEADER, lines)}{NOTE}")
 
 

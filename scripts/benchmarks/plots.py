@@ -1,16 +1,14 @@
-"""The pictures of docs/benchmarks.md and of docs/curves.md."""
+"""The pictures of docs/benchmarks.md."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 import matplotlib
-from curve_figures import Run, relative_differences
 from PIL import Image
 from results import Record, Row
 
@@ -21,19 +19,6 @@ from matplotlib import pyplot
 DPI = 100
 NUM_COLOURS = 48
 OURS, BOUND, PEER = "#1b6ca8", "#9aa5ad", "#d98c3f"
-CURVE_COLOURS = (
-    "#9aa5ad",
-    "#d98c3f",
-    "#8fc1e3",
-    "#2e8b57",
-    "#4d97cc",
-    "#b5485d",
-    "#1b6ca8",
-    "#000",
-)
-LOWEST_DIFFERENCE = 1e-8  # Below the resolution of float32.
-_HIGHEST_DIFFERENCE = 1e-4
-_MOST_CURVES_BESIDE = 3
 
 Groups = Mapping[str, Mapping[str, Row]]
 
@@ -143,48 +128,6 @@ def _colour(name: str) -> str:
     if name.startswith("tfdist"):
         return OURS
     return BOUND if name.startswith(("ideal", "one after")) else PEER
-
-
-def draw_curves(curves: Mapping[str, Sequence[Run]], path: Path) -> Path:
-    """Draws the losses of all runs over one another, and their differences below.
-
-    Args:
-      curves: The runs of each training, by its title.
-      path: The picture.
-    """
-    columns = min(len(curves), _MOST_CURVES_BESIDE)
-    rows = -(-len(curves) // columns)
-    figure, axes = pyplot.subplots(
-        2 * rows, columns, figsize=(4.5 * columns, 5.5 * rows), sharex=True, squeeze=False
-    )
-    for place, (title, runs) in enumerate(curves.items()):
-        row, column = divmod(place, columns)
-        _draw_curve(axes[2 * row][column], axes[2 * row + 1][column], title, runs)
-    for axis in axes.flat[2 * columns * (rows - 1) :]:
-        axis.set_visible(bool(axis.has_data()))
-    for top, bottom in zip(axes[0::2, 0], axes[1::2, 0], strict=True):
-        top.set_ylabel("loss")
-        bottom.set_ylabel("relative difference\nfrom the first run")
-    return _save(figure, path)
-
-
-def _draw_curve(top: Any, bottom: Any, title: str, runs: Sequence[Run]) -> None:
-    first = runs[0].losses
-    steps = range(1, len(first) + 1)
-    for place, run in enumerate(runs):
-        # The later ones thinner: those below stay visible.
-        width = 1 + 1.2 * (len(runs) - 1 - place)
-        colour = CURVE_COLOURS[place % len(CURVE_COLOURS)]
-        top.plot(steps, run.losses, color=colour, linewidth=width, label=run.name)
-        if place:
-            differences = relative_differences(run.losses, first)
-            shown = [max(one, LOWEST_DIFFERENCE) for one in differences]
-            bottom.plot(steps, shown, color=colour, linewidth=1)
-    top.set_title("\n".join(wrap(title, 40)), fontsize=10)
-    top.legend(fontsize=7)
-    bottom.set(xlabel="step", yscale="log", ylim=(LOWEST_DIFFERENCE, _HIGHEST_DIFFERENCE))
-    for axis in (top, bottom):
-        axis.grid(alpha=0.3)
 
 
 def _save(figure: Any, path: Path) -> Path:

@@ -12,7 +12,6 @@ from curve_figures import (
     curve_line,
     largest_difference,
     missed,
-    relative_differences,
 )
 
 # Stands for an application: its losses depend on the launcher's numbers as SHIFT says.
@@ -46,10 +45,8 @@ def run(losses: list[float], accuracy: float | None = None, workers: int = 1) ->
 
 
 def test_losses_are_compared_step_by_step_with_those_of_the_first_run() -> None:
-    found = relative_differences([2.0, 1.01, math.nan, 0.5], [2.0, 1.0, 1.0, 0.0])
-    assert found == pytest.approx([0, 0.01, math.inf, 0.5])
-    largest = largest_difference([4.0, 1.02, 1.0], [4.0, 1.0, 1.0])
-    assert (largest.step, largest.value) == (2, pytest.approx(0.02))
+    assert largest_difference([4.0, 1.02, 1.0], [4.0, 1.0, 1.0]) == (pytest.approx(0.02), 2)
+    assert largest_difference([math.nan, 0.5], [1.0, 0.0]) == (math.inf, 1)
     with pytest.raises(ValueError, match=r"the runs have 3 and 2 steps.* Measure the training"):
         largest_difference([1.0, 1.0], [1.0, 1.0, 1.0])
 
@@ -138,7 +135,7 @@ def test_a_training_is_run_in_its_layouts_and_the_page_is_written(
     assert curves.main() == 1  # The difference at step 3.
     page = (tmp_path / "curves.md").read_text()
     assert "2.0000 to 0.5000" in page and "1.5e-03 (2 x 1 x 2, gRPC, step 3)" in page
-    assert "93.50" in page and (tmp_path / "curves.png").stat().st_size > 1000
+    assert "93.50" in page
     shown = capsys.readouterr()
     assert "small, 2 x 1 x 2, gRPC: the loss of step 3 differs by 1.5e-03" in shown.err
 

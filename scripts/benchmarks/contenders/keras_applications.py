@@ -11,19 +11,17 @@ import work as works
 layers = tf.keras.layers
 
 
-def make_model(name: str, batch_norm: Callable[[], Any] | None = None) -> Any:
+def make_model(name: str) -> Any:
     """Returns ResNet-20 or BERT mini; see `keras_models.make_model`."""
-    if name == works.RESNET_20:
-        return _make_resnet(batch_norm or layers.BatchNormalization)
-    return _make_bert()
+    return _make_resnet() if name == works.RESNET_20 else _make_bert()
 
 
-def _make_resnet(batch_norm: Callable[[], Any]) -> Any:
+def _make_resnet() -> Any:
     """Returns ResNet-20 for 32x32 images; its shortcuts leave pixels out and add zeros."""
 
     def convolve(x: tf.Tensor, filters: int, stride: int) -> tf.Tensor:
         x = layers.Conv2D(filters, 3, stride, padding="same", use_bias=False)(x)
-        return batch_norm()(x)
+        return layers.BatchNormalization()(x)
 
     image = tf.keras.Input(works.WORKS[works.RESNET_20].feature_shape)
     x = layers.ReLU()(convolve(image, works.RESNET_GROUPS[0], 1))

@@ -24,17 +24,12 @@ v1 = tf.compat.v1
 STEPS_PER_EPOCH = 10_000_000  # The turns end it earlier.
 
 
-def make_model(name: str, batch_norm: Callable[[], Any] | None = None) -> Any:
-    """Returns a Keras model from a batch of features to logits [batch, classes].
-
-    Args:
-      name: The work.
-      batch_norm: Makes the batch norms of ResNet; None makes plain ones.
-    """
+def make_model(name: str) -> Any:
+    """Returns a Keras model from a batch of features to logits [batch, classes]."""
     if name in (works.RESNET_20, works.BERT_MINI):
         import keras_applications
 
-        return keras_applications.make_model(name, batch_norm)
+        return keras_applications.make_model(name)
     return _BUILDERS[name]()
 
 
