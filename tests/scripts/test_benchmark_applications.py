@@ -2,11 +2,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import applications
-import peers
 import pytest
 from applications import ALONE, ONE_WORKER, PEERS
 from contender import CONTENDERS
-from peers import HOROVOD_FIT, IDEAL, MIRRORED_STEP, OLD_ESTIMATOR, OURS, TORCH_DDP
+from peers import HOROVOD_FIT, IDEAL, OURS, TORCH_DDP
 from results import Options
 from rounds import Found, Race
 from turn_taking import ContenderError, Turn
@@ -73,22 +72,6 @@ def test_each_library_has_one_and_two_workers_and_its_program() -> None:
         for command in contender.commands:
             (script,) = (one for one in command if one.endswith(".py"))
             assert (CONTENDERS / script).is_file() and MODEL in command
-
-
-def test_a_peer_that_is_not_installed_is_named_with_the_fix(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    monkeypatch.setattr(peers, "version_in", lambda python, package: None)
-    monkeypatch.setattr(peers, "OLD_PYTHON", tmp_path / "python")
-    for library, fix in {
-        HOROVOD_FIT: "tfdist horovod install",
-        TORCH_DDP: 'pip install ".[benchmark]"',
-        OLD_ESTIMATOR: "scripts/old_tensorflow.py",
-    }.items():
-        reason = applications.why_missing(library + ONE_WORKER)
-        assert reason == applications.why_missing(library)
-        assert reason is not None and reason.startswith(f"{library}: ") and fix in reason
-    assert applications.why_missing(MIRRORED_STEP) is None
 
 
 def test_another_number_of_parameters_is_refused() -> None:

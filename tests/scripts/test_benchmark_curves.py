@@ -76,34 +76,6 @@ def test_all_layouts_of_a_training_have_the_same_global_batch() -> None:
         assert (curves.ROOT / training.program[0]).parent.parent.name == "examples"
 
 
-def test_only_the_launcher_s_numbers_and_the_accumulation_change(tmp_path: Path) -> None:
-    training = curves.TRAININGS["cnn"]
-    assert curves.command(training, layout(2, 2, 4), "horovod", 100, tmp_path) == [
-        *(sys.executable, "-m", "tfdist", "run", "--engine", "horovod", "--progress", "none"),
-        *("--num-instances", "2", "--num-replicas", "4", "--tag-output", "no"),
-        *("--log-dir", str(tmp_path / "logs"), "--"),
-        *(sys.executable, str(curves.ROOT / "examples/cnn/train.py"), *training.program[1:]),
-        *("--gradient-accumulation-count", "4"),
-        *("--iterations", "100", "--log-dir", str(tmp_path)),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--only", "cnn,gan"], "'gan' is none of cnn, "),
-        (["--steps", "-3"], "--steps -3 is below 1: give at least 1"),
-    ],
-)
-def test_a_wrong_call_is_refused(
-    capsys: pytest.CaptureFixture[str], argv: list[str], message: str
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        curves.read_arguments(argv)
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
-
-
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Has `PROGRAM` as the only training, in two layouts; returns its file."""

@@ -40,15 +40,6 @@ def test_a_step_is_over_the_longer_one_and_beside_the_sum_round_by_round() -> No
     assert ratio == rows["tfdist's step"].over
 
 
-@pytest.mark.parametrize(
-    ("model", "rate_bits", "steps"), [("cnn", 1e9, 90), ("cnn", 2e8, 18), ("mlp", 2e8, 3)]
-)
-def test_a_turn_takes_about_a_second_or_a_few_steps(
-    model: str, rate_bits: float, steps: int
-) -> None:
-    assert slow_link.steps_per_turn(model, rate_bits) == steps
-
-
 def test_without_root_it_is_said_and_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     part = measure_nothing()

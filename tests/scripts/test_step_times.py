@@ -3,6 +3,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import applications
 import fit_times
 import machine
 import peers
@@ -102,6 +103,8 @@ def test_a_peer_that_is_not_installed_is_named_with_the_fix(
     assert "tfdist horovod install" in (why_missing(HOROVOD_TAPE) or "")
     assert 'pip install ".[benchmark]"' in (why_missing(TORCH_DDP) or "")
     assert "scripts/old_tensorflow.py" in (why_missing(peers.OLD_ESTIMATOR) or "")
+    alone = peers.OLD_ESTIMATOR + applications.ONE_WORKER
+    assert applications.why_missing(alone) == why_missing(peers.OLD_ESTIMATOR)
 
 
 @pytest.mark.processes
