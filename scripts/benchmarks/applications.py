@@ -18,8 +18,8 @@ from peers import (
     TORCH_DDP,
     torch_python,
 )
-from results import Options, Part, Row, Spread, Turns, ratios, rows
-from rounds import Race, take_rounds
+from results import Options, Part
+from rounds import Race, measure_models
 from turn_taking import ContenderError, Running
 from work import BERT_MINI, RESNET_20, WORKS
 
@@ -44,23 +44,13 @@ ABOUT = (
 def measure(options: Options) -> Part:
     """Measures one model after the other.
 
-    A contender that cannot be had, does not start, trains another number of values or ends early is
-    named and left out.
-
     Raises:
       ContenderError: If the ideal fails, or tfdist over gRPC.
     """
-    groups: dict[str, dict[str, Row]] = {}
-    found: dict[str, Spread] = {}
-    missing: list[str] = []
     options = replace(options, rounds=min(options.rounds, MAX_ROUNDS))
-    for model in NUM_PARAMETERS:
-        races: list[Turns] = []
-        for contenders, needed in (
-            (first_contenders(model), IDEAL),
-            (further_contenders(model), OURS["gRPC"]),
-        ):
-            race = Race(
+    races = {
+        WORKS[model].title: [
+            Race(
                 label=WORKS[model].title,
                 contenders=contenders,
                 steps=WORKS[model].steps_per_turn,
@@ -68,19 +58,14 @@ def measure(options: Options) -> Part:
                 why_missing=why_missing,
                 check=functools.partial(check_parameters, model),
             )
-            measured = take_rounds(race, options)
-            races.append(measured.turns)
-            missing += measured.missing
-        title = WORKS[model].title
-        groups[title] = rows(races, IDEAL)
-        found |= ratios(races, pairs(title))
-    return Part(
-        title="The real models",
-        about=ABOUT,
-        groups=groups,
-        ratios=found,
-        missing=tuple(dict.fromkeys(missing)),
-    )
+            for contenders, needed in (
+                (first_contenders(model), IDEAL),
+                (further_contenders(model), OURS["gRPC"]),
+            )
+        ]
+        for model in NUM_PARAMETERS
+    }
+    return measure_models(races, IDEAL, pairs, options, title="The real models", about=ABOUT)
 
 
 def pairs(model: str) -> Iterator[tuple[str, str, str]]:

@@ -16,8 +16,8 @@ from peers import (
     torch_python,
     why_missing,
 )
-from results import Options, Part, Row, Spread, Turns, ratios, rows
-from rounds import Race, take_rounds
+from results import Options, Part
+from rounds import Race, chosen_models, measure_models
 from work import BERT_MINI, RESNET_20, WORKS
 
 MODELS = ("cnn", "mlp", RESNET_20, BERT_MINI)
@@ -49,38 +49,21 @@ def measure(options: Options) -> Part:
       ValueError: If no model of this part was asked for.
       ContenderError: If the ideal fails.
     """
-    models = [model for model in options.models if model in MODELS]
-    if not models:
-        raise ValueError(
-            f"{', '.join(options.models)} is no model of this part. Choose from "
-            f"{', '.join(MODELS)}."
-        )
-    groups: dict[str, dict[str, Row]] = {}
-    found: dict[str, Spread] = {}
-    missing: list[str] = []
-    for model in models:
-        work = WORKS[model]
-        races: list[Turns] = []
-        for contenders in (over_horovod(model), over_tensorflow(model), others(model)):
-            race = Race(
+    races = {
+        WORKS[model].title: [
+            Race(
                 label=f"TensorFlow 2, {model}",
                 contenders=contenders,
-                steps=work.steps_per_turn,
+                steps=WORKS[model].steps_per_turn,
                 needed=IDEAL,
                 why_missing=why_missing,
             )
-            measured = take_rounds(race, options)
-            races.append(measured.turns)
-            missing += measured.missing
-        groups[work.title] = rows(races, IDEAL)
-        found |= ratios(races, pairs(work.title.split(",")[0]))
-    return Part(
-        title="TensorFlow 2: `fit` and loops",
-        about=ABOUT,
-        groups=groups,
-        ratios=found,
-        missing=tuple(dict.fromkeys(missing)),
-    )
+            for contenders in (over_horovod(model), over_tensorflow(model), others(model))
+        ]
+        for model in chosen_models(options, MODELS)
+    }
+    title = "TensorFlow 2: `fit` and loops"
+    return measure_models(races, IDEAL, pairs, options, title=title, about=ABOUT)
 
 
 def pairs(model: str) -> Iterator[tuple[str, str, str]]:

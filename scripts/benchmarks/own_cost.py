@@ -7,14 +7,15 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import work as works
 from contender import one_process, program, tf_configs
-from results import Options, Part, Row, Spread, quartiles, ratios, row, rows
-from rounds import Race, take_rounds
+from results import Options, Part, Spread, quartiles, row
+from rounds import Race, measure_models
 from turn_taking import ContenderError
 
 TINY = "tiny"  # One weight: its step is all overhead.
@@ -56,34 +57,32 @@ def measure(options: Options) -> Part:
     Raises:
       ContenderError: If a bare loop or a process fails.
     """
-    groups: dict[str, dict[str, Row]] = {}
-    found: dict[str, Spread] = {}
-    missing: list[str] = []
-    for model in (TINY, *(one for one in options.models if one != works.BERT_MINI)):
-        title = "one weight" if model == TINY else works.WORKS[model].title.split(",")[0]
-        race = Race(
-            label=f"own cost, {model}",
-            contenders=[
-                one_process(name, "own_loop.py", model, loop) for name, loop in LOOPS.items()
-            ],
-            steps=TINY_STEPS if model == TINY else works.WORKS[model].steps_per_turn,
-            needed=RUN,
-            why_missing=lambda name: None,
-        )
-        measured = take_rounds(race, options)
-        groups[title] = rows([measured.turns], RUN)
-        pair = (f"{title}: Estimator loop over {RUN}", ESTIMATOR, RUN)
-        found |= ratios([measured.turns], [pair])
-        missing += measured.missing
+    models = [TINY, *(model for model in options.models if model != works.BERT_MINI)]
+    races = {
+        "one weight" if model == TINY else works.WORKS[model].title: [
+            Race(
+                label=f"own cost, {model}",
+                contenders=[
+                    one_process(name, "own_loop.py", model, loop) for name, loop in LOOPS.items()
+                ],
+                steps=TINY_STEPS if model == TINY else works.WORKS[model].steps_per_turn,
+                needed=RUN,
+                why_missing=lambda name: None,
+            )
+        ]
+        for model in models
+    }
+    title = "What tfdist costs by itself"
+    part = measure_models(races, RUN, pairs, options, title=title, about=ABOUT)
     times = measure_starts(options)
-    groups["start-up"] = {name: row(own, times[STARTS[name][2]]) for name, own in times.items()}
-    return Part(
-        title="What tfdist costs by itself",
-        about=ABOUT,
-        groups=groups,
-        ratios=found | seconds_beyond(times),
-        missing=tuple(missing),
-    )
+    starts = {name: row(own, times[STARTS[name][2]]) for name, own in times.items()}
+    groups = {**part.groups, "start-up": starts}
+    return replace(part, groups=groups, ratios={**part.ratios, **seconds_beyond(times)})
+
+
+def pairs(model: str) -> Iterator[tuple[str, str, str]]:
+    """Yields what is compared of a model."""
+    yield f"{model}: Estimator loop over {RUN}", ESTIMATOR, RUN
 
 
 def seconds_beyond(times: dict[str, list[float]]) -> dict[str, Spread]:

@@ -17,8 +17,8 @@ from peers import (
     torch_python,
     why_missing,
 )
-from results import Options, Part, Row, Spread, ratios, rows
-from rounds import Race, take_rounds
+from results import Options, Part
+from rounds import Race, chosen_models, measure_models
 from work import WORKS
 
 BARE = {"gRPC": "bare reduction, gRPC", "Horovod": "bare reduction, Horovod"}
@@ -40,41 +40,24 @@ ABOUT = (
 def measure(options: Options) -> Part:
     """Measures one model after the other.
 
-    A contender that cannot be had, does not start or ends early is named and left out; only the
-    ideal is needed for everything else.
-
     Raises:
       ValueError: If no model of this part was asked for.
       ContenderError: If the ideal fails.
     """
-    models = [model for model in options.models if model in MODELS]
-    if not models:
-        raise ValueError(
-            f"{', '.join(options.models)} is no model of this part. Choose from "
-            f"{', '.join(MODELS)}, or measure the real models: --only applications."
-        )
-    groups: dict[str, dict[str, Row]] = {}
-    found: dict[str, Spread] = {}
-    missing: list[str] = []
-    for model in models:
-        race = Race(
-            label=model,
-            contenders=make_contenders(model, DRAWN if options.is_quick else None),
-            steps=WORKS[model].steps_per_turn,
-            needed=IDEAL,
-            why_missing=why_missing,
-        )
-        measured = take_rounds(race, options)
-        groups[WORKS[model].title] = rows([measured.turns], IDEAL)
-        found |= ratios([measured.turns], pairs(WORKS[model].title.split(",")[0]))
-        missing += measured.missing
-    return Part(
-        title="Step times",
-        about=ABOUT,
-        groups=groups,
-        ratios=found,
-        missing=tuple(dict.fromkeys(missing)),
-    )
+    instead = ", or measure the real models: --only applications"
+    races = {
+        WORKS[model].title: [
+            Race(
+                label=model,
+                contenders=make_contenders(model, DRAWN if options.is_quick else None),
+                steps=WORKS[model].steps_per_turn,
+                needed=IDEAL,
+                why_missing=why_missing,
+            )
+        ]
+        for model in chosen_models(options, MODELS, instead)
+    }
+    return measure_models(races, IDEAL, pairs, options, title="Step times", about=ABOUT)
 
 
 def pairs(model: str) -> Iterator[tuple[str, str, str]]:

@@ -3,6 +3,7 @@ from typing import Any
 
 import applications
 import pytest
+import rounds
 from applications import ALONE, ONE_WORKER, PEERS
 from contender import CONTENDERS
 from peers import HOROVOD_FIT, IDEAL, OURS, TORCH_DDP
@@ -35,16 +36,16 @@ FURTHER = {OURS["Horovod"]: turns(210, 210, 210), TORCH_DDP: turns(160, 160, 160
 def test_both_models_are_measured_in_two_races_and_compared_within_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rounds: list[int] = []
+    asked: list[int] = []
 
     def take_rounds(race: Race, options: Options) -> Found:
-        rounds.append(options.rounds)
+        asked.append(options.rounds)
         of_race = FIRST if race.needed == IDEAL else FURTHER
         return Found(turns=dict(of_race), missing=["PyTorch: not installed."])
 
-    monkeypatch.setattr(applications, "take_rounds", take_rounds)
+    monkeypatch.setattr(rounds, "take_rounds", take_rounds)
     part = applications.measure(Options(rounds=20, models=(), cores=(0, 1), say=lambda line: None))
-    assert rounds == [applications.MAX_ROUNDS] * 4  # Two races of two models.
+    assert asked == [applications.MAX_ROUNDS] * 4  # Two races of two models.
     assert list(part.groups) == ["ResNet-20", "BERT mini"]
     assert part.missing == ("PyTorch: not installed.",)
     # Of 0.952, 0.952 and 0.909: the times of the same round.

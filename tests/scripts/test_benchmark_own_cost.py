@@ -4,6 +4,7 @@ import time
 
 import own_cost
 import pytest
+import rounds
 from own_cost import ESTIMATOR, RUN
 from results import Options
 from rounds import Found, Race
@@ -23,7 +24,7 @@ def test_loops_are_over_session_run_and_start_up_beyond_the_least_program(
         turns = {n: [Turn(seconds=s, peak_bytes=0)] for n, s in times.items()}
         return Found(turns=turns)
 
-    monkeypatch.setattr(own_cost, "take_rounds", take_rounds)
+    monkeypatch.setattr(rounds, "take_rounds", take_rounds)
     monkeypatch.setattr(own_cost, "measure_starts", lambda options: STARTS)
     part = own_cost.measure(
         Options(rounds=1, models=("cnn", "bert-mini"), cores=(0, 1), say=lambda line: None)

@@ -8,6 +8,7 @@ import fit_times
 import machine
 import peers
 import pytest
+import rounds
 import step_times
 from contender import CONTENDERS, Contender
 from peers import HOROVOD_TAPE, IDEAL, OURS, TORCH_DDP, why_missing
@@ -32,7 +33,7 @@ def test_steps_are_compared_with_the_ideal_and_peers_with_tfdist(
     # The second round was twice as slow for all; the ideal's third one was disturbed.
     turns = {IDEAL: measured(4, 8, 5), GRPC: measured(6, 12, 6), TORCH_DDP: measured(4.8, 9.6, 4.8)}
     found = Found(turns=turns, missing=["MPI: not here."])
-    monkeypatch.setattr(step_times, "take_rounds", lambda race, options: found)
+    monkeypatch.setattr(rounds, "take_rounds", lambda race, options: found)
     part = step_times.measure(options("cnn"))
     # Of 1.5, 1.5 and 1.2: the medians' ratio would be 1.2.
     low, median, high = part.ratios["CNN, gRPC: step over ideal"]
@@ -84,7 +85,7 @@ def test_fit_is_compared_with_loops_and_peers_that_took_turns_with_it(
         names = [one.name for one in race.contenders]
         return Found(turns={name: measured(4 + place) for place, name in enumerate(names)})
 
-    monkeypatch.setattr(fit_times, "take_rounds", take_rounds)
+    monkeypatch.setattr(rounds, "take_rounds", take_rounds)
     part = fit_times.measure(options("cnn", "bert-mini", rounds=1))
     names = {name for name, _, _ in fit_times.pairs("CNN")}
     assert names | {name for name, _, _ in fit_times.pairs("BERT mini")} == set(part.ratios)
