@@ -98,7 +98,7 @@ def test_an_image_that_a_patch_sets_reaches_the_train_job(
     assert job["spec"]["trainer"]["image"] == "other"
 
 
-# The first ones are examples of RFC 7386, appendix A.
+# The first ones are examples of RFC 7396, appendix A.
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [

@@ -12,7 +12,7 @@ Container the container of each pod: all of them, or, with a name, those of one 
         operator: Exists
 
 Any other kind changes the manifests of that kind, or, with a name, one of them. The rules are those
-of RFC 7386: objects are merged, null removes a field, and anything else is replaced. So that no
+of RFC 7396: objects are merged, null removes a field, and anything else is replaced. So that no
 patch drops what a run needs, a list that has items already cannot be replaced.
 """
 
@@ -149,7 +149,7 @@ def patched(document: Mapping[str, Any], patch: Patch) -> dict[str, Any]:
 
 
 def merged(old: Any, new: Any, place: str = "") -> Any:
-    """Merges by the rules of RFC 7386 (JSON merge patch); neither argument is changed.
+    """Merges by the rules of RFC 7396 (JSON merge patch); neither argument is changed.
 
     Raises:
       ValueError: If a list would replace one that has items; the message is its place.
