@@ -80,7 +80,18 @@ def record() -> None:
         "v1": {n: signatures(x, v1["Estimator"]) for n, x in sorted(older.items())},
         "keras": {name: signatures(value) for name, value in keras.items()},
     }
-    DATA.write_text(json.dumps(data, indent=1) + "\n")
+    write(data)
+
+
+def write(data: dict[str, dict[str, dict[str, Signature]]]) -> None:
+    """Writes the data file, a line for each name."""
+    parts = [
+        f"{json.dumps(part)}: {{\n"
+        + ",\n".join(f" {json.dumps(name)}: {json.dumps(found)}" for name, found in names.items())
+        + "\n}"
+        for part, names in data.items()
+    ]
+    DATA.write_text("{" + ",\n".join(parts) + "}\n")
 
 
 def _walk(module: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

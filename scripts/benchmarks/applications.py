@@ -6,12 +6,11 @@ import functools
 from collections.abc import Iterator
 from dataclasses import replace
 
-import application_figures as figures
 import peers
-from application_figures import IDEAL, ONE_WORKER, contender_name
 from contender import Contender, over_gloo, over_grpc, over_mpi, separate
 from peers import (
     HOROVOD_FIT,
+    IDEAL,
     MIRRORED_STEP,
     OLD_ESTIMATOR,
     OLD_PYTHON,
@@ -20,49 +19,63 @@ from peers import (
     torch_python,
 )
 from results import Options, Part
-from rounds import Race, take_rounds
+from rounds import Race, measure_models
 from turn_taking import ContenderError, Running
 from work import BERT_MINI, RESNET_20, WORKS
 
 MAX_ROUNDS = 10  # They keep the part at about ten minutes.
 # All libraries must train as many values.
 NUM_PARAMETERS = {RESNET_20: 269_722, BERT_MINI: 11_267_900}
+PEERS = (HOROVOD_FIT, MIRRORED_STEP, TORCH_DDP, OLD_ESTIMATOR)
+ONE_WORKER = ": one worker"
+ALONE = f"tfdist{ONE_WORKER}"  # the same over both engines
+
+ABOUT = (
+    "ResNet-20 (64 images of 32x32 a worker) and BERT mini (8 sequences of 128 words a worker, 4 "
+    "layers, 256 wide), each worker on a core of its own. tfdist trains the model_fn of "
+    "examples/cnn and of examples/bert. The peers have the same layers, sizes, losses and update "
+    "rules, checked by their number of parameters. Ideal is two workers of tfdist that do not "
+    "reduce. Efficiency is the throughput of two workers over twice that of one worker of the same "
+    "library. Since all libraries at once do not fit into 24 GB, Horovod's fit takes turns with "
+    "tfdist first, and then the others do; at most 10 rounds."
+)
 
 
 def measure(options: Options) -> Part:
     """Measures one model after the other.
 
-    A contender that cannot be had, does not start, trains another number of values or ends early is
-    named and left out.
-
     Raises:
-      ContenderError: If tfdist over gRPC fails.
+      ContenderError: If the ideal fails, or tfdist over gRPC.
     """
-    found: dict[str, figures.Groups] = {}
-    missing: list[str] = []
     options = replace(options, rounds=min(options.rounds, MAX_ROUNDS))
-    for model in NUM_PARAMETERS:
-        groups = []
-        for contenders in (first_contenders(model), further_contenders(model)):
-            race = Race(
+    races = {
+        WORKS[model].title: [
+            Race(
                 label=WORKS[model].title,
                 contenders=contenders,
                 steps=WORKS[model].steps_per_turn,
-                needed=OURS["gRPC"],
+                needed=needed,
                 why_missing=why_missing,
                 check=functools.partial(check_parameters, model),
             )
-            measured = take_rounds(race, options)
-            groups.append(measured.turns)
-            missing += measured.missing
-        found[model] = groups
-    works = {model: WORKS[model] for model in found}
-    return figures.make_part(
-        found,
-        {model: work.batch_size for model, work in works.items()},
-        {model: work.title for model, work in works.items()},
-        list(dict.fromkeys(missing)),
-    )
+            for contenders, needed in (
+                (first_contenders(model), IDEAL),
+                (further_contenders(model), OURS["gRPC"]),
+            )
+        ]
+        for model in NUM_PARAMETERS
+    }
+    return measure_models(races, IDEAL, pairs, options, title="The real models", about=ABOUT)
+
+
+def pairs(model: str) -> Iterator[tuple[str, str, str]]:
+    """Yields what is compared of a model: the efficiencies, and the peers with tfdist."""
+    for library in (IDEAL, *OURS.values(), *PEERS):
+        alone = ALONE if library in (IDEAL, *OURS.values()) else f"{library}{ONE_WORKER}"
+        yield f"{model}: efficiency of two workers, {library}", alone, library
+    for engine, ours in OURS.items():
+        for peer in PEERS:
+            yield f"{model}, {engine}: times as fast as {peer}", peer, ours
 
 
 def check_parameters(model: str, run: Running) -> None:
@@ -79,24 +92,23 @@ def first_contenders(model: str) -> Iterator[Contender]:
 
     Start each before the next one is asked for: its ports may be taken later.
     """
-    for count in (1, 2):
-        name = contender_name(IDEAL, count)
+    for count, name in ((1, ALONE), (2, IDEAL)):
         yield separate(name, "application.py", model, "none", count=count)
     yield from _ours(model)
-    for count in (1, 2):
-        yield over_mpi(contender_name(HOROVOD_FIT, count), "horovod_fit.py", model, count=count)
+    for count, name in ((1, HOROVOD_FIT + ONE_WORKER), (2, HOROVOD_FIT)):
+        yield over_mpi(name, "horovod_fit.py", model, count=count)
 
 
 def further_contenders(model: str) -> Iterator[Contender]:
     """Yields tfdist, and one and two workers of the other libraries; see `first_contenders`."""
     yield from _ours(model)
-    yield separate(contender_name(MIRRORED_STEP, 1), "mirrored_step.py", model, count=1)
-    yield over_grpc(MIRRORED_STEP, "mirrored_step.py", model)
-    for count in (1, 2):
-        name = contender_name(TORCH_DDP, count)
+    step = ("keras_fit.py", model, "mirrored", "tf_keras", "loop")
+    yield separate(MIRRORED_STEP + ONE_WORKER, *step, count=1)
+    yield over_grpc(MIRRORED_STEP, *step)
+    for count, name in ((1, TORCH_DDP + ONE_WORKER), (2, TORCH_DDP)):
         yield over_gloo(name, "torch_ddp.py", model, count=count, python=torch_python())
     old = ("old_estimator.py", model)
-    yield separate(contender_name(OLD_ESTIMATOR, 1), *old, count=1, python=str(OLD_PYTHON))
+    yield separate(OLD_ESTIMATOR + ONE_WORKER, *old, count=1, python=str(OLD_PYTHON))
     yield over_grpc(OLD_ESTIMATOR, *old, python=str(OLD_PYTHON))
 
 

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
-from contender import Contender, over_grpc, over_mpi, separate
-from peers import HOROVOD_FIT, HOROVOD_TAPE, MIRRORED_FIT, MIRRORED_STEP, OURS, why_missing
-from results import Options, Part, Ratio, Table, quartiles, ratio_of
-from rounds import Race, take_rounds
-from turn_taking import Turn
-from work import WORKS
+from contender import Contender, over_gloo, over_grpc, over_mpi, separate
+from peers import (
+    HOROVOD_FIT,
+    HOROVOD_TAPE,
+    IDEAL,
+    MIRRORED_FIT,
+    MIRRORED_STEP,
+    OURS,
+    TORCH_DDP,
+    torch_python,
+    why_missing,
+)
+from results import Options, Part
+from rounds import Race, chosen_models, measure_models
+from work import BERT_MINI, RESNET_20, WORKS
 
-IDEAL = "ideal"
-MODELS = ("cnn", "mlp")
-ENGINES = {"gRPC": "grpc", "Horovod": "horovod"}
+MODELS = ("cnn", "mlp", RESNET_20, BERT_MINI)
 LIBRARIES = {"Keras 3": "keras", "tf_keras": "tf_keras"}
 ESTIMATORS = {engine: f"tfdist, Estimator, {engine}" for engine in OURS}
+LOOPS = {engine: f"tfdist, loop with tf_keras, {engine}" for engine in OURS}
 FITS = {
     (engine, library): f"tfdist, fit of {library}, {engine}"
-    for engine in ENGINES
+    for engine in OURS
     for library in LIBRARIES
 }
-LOOPS = {engine: f"tfdist, loop with tf_keras, {engine}" for engine in ENGINES}
-# The worst ratio to the ideal over Horovod, and the least times as fast as a stock `fit` over gRPC.
-MOST_OVER_IDEAL = {"cnn": 1.5, "mlp": 1.45}
-TIMES_AS_FAST = {"cnn": 1.6, "mlp": 2.2}
-OF_TF_KERAS = 1.1
+PEERS = {"Horovod": (HOROVOD_FIT, HOROVOD_TAPE), "gRPC": (MIRRORED_FIT, MIRRORED_STEP)}
 
 ABOUT = (
-    "The models, batches and the ideal are those of the step times. `fit` has no metrics and no "
-    "callbacks but the one that takes turns; a loop is a tf.function over strategy.run. Keras 3's "
-    "fit fails under MultiWorkerMirroredStrategy, and reduces nothing under Horovod's "
-    "DistributedOptimizer, so these have tf_keras."
+    "The models and batches are those of the step times and of the real models; ideal is two "
+    "workers without a reduction. `fit` has no metrics and no callbacks but the one that takes "
+    "turns; a loop is a tf.function over strategy.run. Keras 3's fit fails under "
+    "MultiWorkerMirroredStrategy, and reduces nothing under Horovod's DistributedOptimizer, so "
+    "these have tf_keras. Since all contenders at once do not fit into 24 GB, those over Horovod "
+    "take turns first, then those over gRPC, then the Estimators and PyTorch, each time with the "
+    "ideal."
 )
 
 
@@ -39,89 +46,76 @@ def measure(options: Options) -> Part:
     """Measures one model after the other.
 
     Raises:
+      ValueError: If no model of this part was asked for.
       ContenderError: If the ideal fails.
     """
-    found: dict[str, dict[str, list[Turn]]] = {}
-    missing: list[str] = []
-    for model in (one for one in options.models if one in MODELS):
-        race = Race(
-            label=f"TensorFlow 2, {model}",
-            contenders=_contenders(model),
-            steps=WORKS[model].steps_per_turn,
-            needed=IDEAL,
-            why_missing=why_missing,
-        )
-        measured = take_rounds(race, options)
-        found[model] = measured.turns
-        missing += measured.missing
-    seconds = {
-        model: {name: [turn.seconds for turn in own] for name, own in turns.items()}
-        for model, turns in found.items()
+    races = {
+        WORKS[model].title: [
+            Race(
+                label=f"TensorFlow 2, {model}",
+                contenders=contenders,
+                steps=WORKS[model].steps_per_turn,
+                needed=IDEAL,
+                why_missing=why_missing,
+            )
+            for contenders in (over_horovod(model), over_tensorflow(model), others(model))
+        ]
+        for model in chosen_models(options, MODELS)
     }
-    titles = {model: WORKS[model].title for model in found}
-    return Part(
-        name="fit",
-        title="TensorFlow 2: `fit` and loops",
-        about=ABOUT,
-        tables=tuple(_table(titles[model], times) for model, times in seconds.items()),
-        ratios=tuple(one for model, times in seconds.items() for one in _ratios(model, times)),
-        missing=tuple(dict.fromkeys(missing)),
-        data={"titles": titles, "step_seconds": seconds},
-    )
+    title = "TensorFlow 2: `fit` and loops"
+    return measure_models(races, IDEAL, pairs, options, title=title, about=ABOUT)
 
 
-def _contenders(work: str) -> Iterator[Contender]:
-    yield separate(IDEAL, "plain.py", work)
-    for (engine, library), name in FITS.items():
-        yield _of_tfdist(name, work, engine, LIBRARIES[library], "fit")
-    for engine, name in LOOPS.items():
-        yield _of_tfdist(name, work, engine, "tf_keras", "loop")
-    yield over_grpc(ESTIMATORS["gRPC"], "host_call.py", work, "grpc")
-    yield over_mpi(ESTIMATORS["Horovod"], "host_call.py", work, "0", "horovod")
+def pairs(model: str) -> Iterator[tuple[str, str, str]]:
+    """Yields what is compared of a model: fits with the ideal, a loop, and the peers."""
+    for (engine, library), ours in FITS.items():
+        yield f"{model}, {engine}, {library}: fit over ideal", ours, IDEAL
+        for peer in PEERS[engine]:
+            yield f"{model}, {library}: times as fast as {peer}", peer, ours
+    for engine, loop in LOOPS.items():
+        stock, new = FITS[engine, "tf_keras"], FITS[engine, "Keras 3"]
+        yield f"{model}, {engine}: fit of Keras 3 over that of tf_keras", new, stock
+        yield f"{model}, {engine}: fit of tf_keras over a loop", stock, loop
+
+
+def over_horovod(work: str) -> Iterator[Contender]:
+    """Yields tfdist over Horovod and Horovod's own ways, in the order of their turns.
+
+    Start each before the next one is asked for: its ports may be taken later.
+    """
+    yield _ideal(work)
+    for library, name in LIBRARIES.items():
+        words = ("keras_fit.py", work, "0", "horovod", name, "fit")
+        yield over_mpi(FITS["Horovod", library], *words)
+    words = ("keras_fit.py", work, "0", "horovod", "tf_keras", "loop")
+    yield over_mpi(LOOPS["Horovod"], *words)
     yield over_mpi(HOROVOD_FIT, "horovod_fit.py", work)
     yield over_mpi(HOROVOD_TAPE, "horovod_tape.py", work)
-    yield over_grpc(MIRRORED_FIT, "mirrored_fit.py", work)
-    yield over_grpc(MIRRORED_STEP, "mirrored_step.py", work)
 
 
-def _of_tfdist(name: str, work: str, engine: str, library: str, way: str) -> Contender:
-    if engine == "Horovod":
-        return over_mpi(name, "keras_fit.py", work, "0", "horovod", library, way)
-    return over_grpc(name, "keras_fit.py", work, "grpc", library, way)
+def over_tensorflow(work: str) -> Iterator[Contender]:
+    """Yields tfdist over gRPC and TensorFlow's own ways; see `over_horovod`."""
+    yield _ideal(work)
+    for library, name in LIBRARIES.items():
+        yield over_grpc(FITS["gRPC", library], "keras_fit.py", work, "grpc", name, "fit")
+    yield over_grpc(LOOPS["gRPC"], "keras_fit.py", work, "grpc", "tf_keras", "loop")
+    yield over_grpc(MIRRORED_FIT, "keras_fit.py", work, "mirrored", "tf_keras", "fit")
+    yield over_grpc(MIRRORED_STEP, "keras_fit.py", work, "mirrored", "tf_keras", "loop")
 
 
-def _table(title: str, times: Mapping[str, Sequence[float]]) -> Table:
-    rows = []
-    for name, own in times.items():
-        low, middle, high = (f"{1e3 * one:.2f}" for one in quartiles(own))
-        against = ratio_of(own, times[IDEAL], name="").value
-        rows.append((name, middle, f"{low} - {high}", f"{against:.2f}"))
-    header = ("contender", "ms a step", "quartiles", "x ideal")
-    return Table(title=title, header=header, rows=tuple(rows))
+def others(work: str) -> Iterator[Contender]:
+    """Yields tfdist's Estimator over both engines, and PyTorch; see `over_horovod`."""
+    yield _ideal(work)
+    yield over_grpc(ESTIMATORS["gRPC"], _estimator(work), work, "grpc")
+    yield over_mpi(ESTIMATORS["Horovod"], _estimator(work), work, "0", "horovod")
+    yield over_gloo(TORCH_DDP, "torch_ddp.py", work, python=torch_python())
 
 
-def _ratios(model: str, times: Mapping[str, Sequence[float]]) -> Iterator[Ratio]:
-    """Yields what is asked for a model, leaving out who did not take part."""
-    title = WORKS[model].title.split(",")[0]
+def _ideal(work: str) -> Contender:
+    if work in (RESNET_20, BERT_MINI):
+        return separate(IDEAL, "application.py", work, "none")
+    return separate(IDEAL, "plain.py", work)
 
-    def ratio(above: str, below: str, name: str, **asked: object) -> Iterator[Ratio]:
-        if above in times and below in times:
-            yield ratio_of(times[above], times[below], name=f"{title}, {name}", **asked)
 
-    for library in LIBRARIES:
-        ours = FITS["Horovod", library]
-        most = MOST_OVER_IDEAL[model]
-        yield from ratio(ours, IDEAL, f"Horovod, {library}: fit against ideal", target=most)
-        for peer in (HOROVOD_FIT, HOROVOD_TAPE):
-            what = f"Horovod, {library}: fit, times as fast as {peer}"
-            yield from ratio(peer, ours, what, target=1.0, at_most=False)
-        ours = FITS["gRPC", library]
-        for peer, least in ((MIRRORED_FIT, TIMES_AS_FAST[model]), (MIRRORED_STEP, 1.0)):
-            what = f"gRPC, {library}: fit, times as fast as {peer}"
-            yield from ratio(peer, ours, what, target=least, at_most=False)
-    for engine in ENGINES:
-        stock, new = FITS[engine, "tf_keras"], FITS[engine, "Keras 3"]
-        what = f"{engine}: Keras 3's fit against tf_keras'"
-        yield from ratio(new, stock, what, target=OF_TF_KERAS)
-        what = f"{engine}, tf_keras: fit against a loop"
-        yield from ratio(stock, LOOPS[engine], what, target=1.1 if model == "cnn" else None)
+def _estimator(work: str) -> str:
+    return "application.py" if work in (RESNET_20, BERT_MINI) else "host_call.py"

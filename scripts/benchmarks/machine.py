@@ -27,7 +27,7 @@ def describe() -> dict[str, str]:
     """Returns what this machine is, without importing TensorFlow; what is not there is said."""
     facts = {
         "CPU": cpu_model(Path("/proc/cpuinfo").read_text(encoding="utf-8")),
-        "cores to run on": str(len(os.sched_getaffinity(0))),
+        "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
         "Linux": platform.release(),
         "Python": platform.python_version(),

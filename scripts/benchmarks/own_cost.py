@@ -1,116 +1,157 @@
-"""The cost of tfdist itself: its loop, its start-up, its memory, and input from a generator."""
+"""The cost of tfdist itself: the Estimator's loop against bare ones, and start-up."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 
 import work as works
-from contender import Contender, one_process, over_grpc, over_mpi
-from first_steps import first_step_s
-from own_cost_figures import (
-    CORES,
-    ESTIMATOR,
-    INPUTS,
-    LOOPS,
-    PLAIN,
-    STARTS,
-    TINY,
-    Found,
-    Times,
-    make_part,
-)
-from results import Options, Part
-from turn_taking import running
+from contender import one_process, program, tf_configs
+from results import Options, Part, Spread, quartiles, row
+from rounds import Race, measure_models
+from turn_taking import ContenderError
 
-from tfdist.launch.machine.mpi import horovod_problem
-
+TINY = "tiny"  # One weight: its step is all overhead.
 TINY_STEPS = 1000  # about half a second
 MAX_START_ROUNDS = 10  # Each takes half a minute, and there is little spread.
+START_TIMEOUT_S = 180.0
+
+# Loops of contenders/own_loop.py.
+ESTIMATOR, RUN = "Estimator.train", "session.run, same graph"
+LOOPS = {
+    RUN: "run",
+    ESTIMATOR: "estimator",
+    "make_callable, same graph": "callable",
+    "make_callable, without tfdist": "plain",
+}
+# Processes of contenders/first_step.py: the engine, how many start at once, and the bound. Two that
+# start at once wait for the same disk, memory and processor.
+LEAST, LEAST_PAIR = "least program with TensorFlow", "least program with TensorFlow, two at once"
+STARTS = {
+    LEAST: ("plain", 1, LEAST),
+    "tfdist, one worker": ("none", 1, LEAST),
+    LEAST_PAIR: ("plain", 2, LEAST_PAIR),
+    "tfdist, 2 workers over gRPC": ("grpc", 2, LEAST_PAIR),
+}
+
+ABOUT = (
+    "One worker on one core, no reduction. The Estimator's loop against bare loops of session "
+    "calls: over its own graph in its own session, so that the loop is all that differs, and over "
+    "the same model in a graph without tfdist; the bound is session.run. Start-up is from the "
+    "start of a process to the end of its first step of the CNN, a fresh process each round; the "
+    "bound is the least program that imports TensorFlow and Keras 2, builds the same CNN and does "
+    "a step."
+)
 
 
 def measure(options: Options) -> Part:
-    """Measures loops and memory with each model, start-up and input with the CNN."""
-    without_horovod = horovod_problem()
-    missing = (
-        [f"Memory with Horovod: {without_horovod} Run: tfdist horovod install"]
-        if without_horovod is not None
-        else []
-    )
-    loops: dict[str, Times] = {}
-    peak_bytes: dict[str, Mapping[str, int]] = {}
-    for model in (TINY, *options.models):
-        options.say(f"own cost, {model}: the Estimator's loop against bare ones")
-        loops[model], peaks = _measure_loops(model, options)
-        if model != TINY:
-            options.say(f"own cost, {model}: memory")
-            peak_bytes[model] = {
-                PLAIN: peaks[PLAIN],
-                "tfdist, one worker": peaks[ESTIMATOR],
-                **_peaks_of_two(model, without_horovod is None, options.cores),
-            }
-    found = Found(
-        loops=loops,
-        starts=_measure_starts(options),
-        peak_bytes=peak_bytes,
-        inputs={cores: _measure_inputs(cores, options) for cores in CORES},
-    )
-    return make_part(found, missing)
+    """Measures loops with each model, and start-up with the CNN.
+
+    Raises:
+      ContenderError: If a bare loop or a process fails.
+    """
+    models = [TINY, *(model for model in options.models if model != works.BERT_MINI)]
+    races = {
+        "one weight" if model == TINY else works.WORKS[model].title: [
+            Race(
+                label=f"own cost, {model}",
+                contenders=[
+                    one_process(name, "own_loop.py", model, loop) for name, loop in LOOPS.items()
+                ],
+                steps=TINY_STEPS if model == TINY else works.WORKS[model].steps_per_turn,
+                needed=RUN,
+                why_missing=lambda name: None,
+            )
+        ]
+        for model in models
+    }
+    title = "What tfdist costs by itself"
+    part = measure_models(races, RUN, pairs, options, title=title, about=ABOUT)
+    times = measure_starts(options)
+    starts = {name: row(own, times[STARTS[name][2]]) for name, own in times.items()}
+    groups = {**part.groups, "start-up": starts}
+    return replace(part, groups=groups, ratios={**part.ratios, **seconds_beyond(times)})
 
 
-def _measure_loops(model: str, options: Options) -> tuple[Times, dict[str, int]]:
-    """Returns seconds a step, and peak memory in bytes, of each loop."""
-    steps = TINY_STEPS if model == TINY else works.WORKS[model].steps_per_turn
-    contenders = [one_process(loop, "own_loop.py", model, loop) for loop in LOOPS]
-    return _take_turns(contenders, steps, steps, options)
+def pairs(model: str) -> Iterator[tuple[str, str, str]]:
+    """Yields what is compared of a model."""
+    yield f"{model}: Estimator loop over {RUN}", ESTIMATOR, RUN
 
 
-def _measure_inputs(cores: str, options: Options) -> Times:
-    """Returns seconds a step with each input."""
-    steps = works.WORKS[works.CNN].steps_per_turn
-    contenders = [one_process(kind, "input_loop.py", kind, cores) for kind in INPUTS]
-    options.say(f"own cost: input, {CORES[cores]}")
-    # Over an epoch: afterwards what is kept of the generator's samples is complete.
-    return _take_turns(contenders, steps, max(100, steps), options)[0]
+def seconds_beyond(times: dict[str, list[float]]) -> dict[str, Spread]:
+    """Returns what each start takes beyond its bound, round by round: seconds, not a ratio."""
+    return {
+        f"Start-up, {name}: seconds beyond the {bound}": quartiles(
+            [a - b for a, b in zip(times[name], times[bound], strict=True)]
+        )
+        for name, (_, _, bound) in STARTS.items()
+        if name != bound
+    }
 
 
-def _take_turns(
-    contenders: Sequence[Contender], num_steps: int, warm_up_steps: int, options: Options
-) -> tuple[dict[str, list[float]], dict[str, int]]:
-    times: dict[str, list[float]] = {one.name: [] for one in contenders}
-    peaks: dict[str, int] = {}
-    with ExitStack() as stack:
-        runs = [stack.enter_context(running(one, options.cores)) for one in contenders]
-        for run in runs:
-            run.take_turn(warm_up_steps)
-        for _ in range(options.rounds):
-            for run in runs:
-                turn = run.take_turn(num_steps)
-                times[run.contender.name].append(turn.seconds)
-                peaks[run.contender.name] = turn.peak_bytes
-    return times, peaks
-
-
-def _peaks_of_two(model: str, has_horovod: bool, cores: Sequence[int]) -> dict[str, int]:
-    """Returns the peak memory of the larger of two workers, in bytes, by engine."""
-    contenders = [over_grpc("tfdist, 2 workers over gRPC", "host_call.py", model, "grpc")]
-    if has_horovod:
-        name = "tfdist, 2 workers over Horovod"
-        contenders.append(over_mpi(name, "host_call.py", model, "0", "horovod"))
-    peaks = {}
-    for contender in contenders:
-        with running(contender, cores) as run:
-            peaks[contender.name] = run.take_turn(works.WORKS[model].steps_per_turn).peak_bytes
-    return peaks
-
-
-def _measure_starts(options: Options) -> Times:
+def measure_starts(options: Options) -> dict[str, list[float]]:
     """Returns seconds until the first step is done; the first round is left out."""
     times: dict[str, list[float]] = {name: [] for name in STARTS}
     for number in range(-1, min(options.rounds, MAX_START_ROUNDS)):
-        for name, start in STARTS.items():
-            seconds = first_step_s(works.CNN, start.engine, options.cores, start.num_processes)
+        for name, (engine, num_processes, _) in STARTS.items():
+            seconds = first_step_s(works.CNN, engine, options.cores, num_processes)
             if number >= 0:
                 times[name].append(seconds)
         options.say(f"own cost: start-up, round {number + 1}")
     return times
+
+
+def first_step_s(work: str, engine: str, cores: Sequence[int], num_workers: int = 1) -> float:
+    """Starts the workers at once; returns seconds until the last one has done its first step.
+
+    Args:
+      work: What is trained.
+      engine: "plain", "none" or "grpc"; see contenders/first_step.py.
+      cores: One for each worker.
+      num_workers: How many.
+
+    Raises:
+      ContenderError: If a worker fails, or takes too long.
+    """
+    environs = tf_configs(num_workers) if engine == "grpc" else [{}] * num_workers
+    shared = {"TFDIST_BENCHMARK_CORES": ",".join(map(str, cores)), "TF_ENABLE_ONEDNN_OPTS": "1"}
+    with tempfile.TemporaryDirectory(prefix="tfdist-benchmark-") as folder, ExitStack() as stack:
+        outputs = [Path(folder, f"output-{index}") for index in range(num_workers)]
+        start_s = time.monotonic()
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    program("first_step.py", work, engine, str(index)),
+                    env={**os.environ, **shared, **environ},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=stack.enter_context(output.open("wb")),
+                    text=True,
+                    start_new_session=True,
+                )
+            )
+            for index, (environ, output) in enumerate(zip(environs, outputs, strict=True))
+        ]
+        try:
+            printed = [process.communicate(timeout=START_TIMEOUT_S)[0] for process in processes]
+        except subprocess.TimeoutExpired:
+            raise ContenderError(
+                f"first step, {engine}: not done in {START_TIMEOUT_S:.0f} s."
+            ) from None
+        finally:
+            for process in processes:
+                process.kill()  # Nothing happens to one that has ended.
+        for process, output in zip(processes, outputs, strict=True):
+            if process.returncode != 0:
+                lines = output.read_text(errors="replace").splitlines() or ["It printed nothing."]
+                raise ContenderError(
+                    f"first step, {engine}: exit code {process.returncode}. {lines[-1].strip()}"
+                )
+        return max(json.loads(text.splitlines()[-1])["done_s"] for text in printed) - start_s

@@ -16,7 +16,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-# As tables and pictures name them.
+# As tables and pictures name them. The ideal is a bound: two workers that do not reduce.
+IDEAL = "ideal"
 OURS = {"gRPC": "tfdist, gRPC", "Horovod": "tfdist, Horovod"}
 HOROVOD_TAPE = "Horovod, DistributedGradientTape"
 HOROVOD_FIT = "Horovod, Keras fit with DistributedOptimizer"

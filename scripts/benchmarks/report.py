@@ -1,4 +1,4 @@
-"""The benchmark's two pages as Markdown: ten figures with the pictures, and the full record."""
+"""The benchmark's two pages as Markdown: the summary with the pictures, and the full record."""
 
 from __future__ import annotations
 
@@ -7,264 +7,314 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import introduction
-from record import Record
-from results import Ratio, Table
+from results import Record, Row, Spread
 
 WIDTH = 100
-SHORT_NOTE = 80  # Longer ones stand below the table.
-# The figures of the page: part, name of the ratio, and what it means to a user.
-KEY_FIGURES = (
-    (
-        "steps",
-        "CNN, Horovod: step time against ideal",
-        "CNN, 1.4 MB of gradients, Horovod: step over ideal",
-    ),
-    ("steps", "CNN, gRPC: step time against ideal", "CNN, gRPC: step over ideal"),
-    (
-        "steps",
-        "MLP, Horovod: step time against ideal",
-        "MLP, 33 MB of gradients, Horovod: step over ideal",
-    ),
-    (
-        "steps",
-        "CNN, Horovod: times as fast as Horovod, DistributedGradientTape",
-        "CNN, Horovod: times as fast as Horovod's own DistributedGradientTape",
-    ),
-    (
-        "steps",
-        "MLP, Horovod: times as fast as PyTorch DDP, gloo",
-        "MLP, Horovod: times as fast as PyTorch DDP over gloo",
-    ),
-    (
-        "steps",
-        "CNN, Horovod: times as fast as tf.estimator 2.15, MultiWorkerMirroredStrategy",
-        "CNN, Horovod: times as fast as tf.estimator 2.15",
-    ),
-    (
-        "applications",
-        "ResNet-20, Horovod: efficiency of two workers",
-        "ResNet-20 of examples/cnn, Horovod: throughput of two workers over twice one worker's",
-    ),
-    (
-        "applications",
-        "BERT mini, Horovod: efficiency of two workers",
-        "BERT mini of examples/bert, Horovod: throughput of two workers over twice one worker's",
-    ),
-    (
-        "slow-link",
-        "MLP, Horovod, 200 Mbit/s: step time against max(computation, communication)",
-        "MLP, Horovod, link of 200 Mbit/s: step over the longer of computation and communication",
-    ),
-    (
-        "own-cost",
-        "Start-up, tfdist, one worker: seconds beyond the least program with TensorFlow",
-        "Start-up of one worker: seconds beyond the least TensorFlow program",
-    ),
-)
-_NUMBER = re.compile(r"[-+]?[\d.,]+( ?(%|ms|s|MB|GB/s))?")
+COMMAND = "python scripts/benchmarks/run.py"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
-    """A picture of a part.
+class KeyFigure:
+    """A figure that is held against a target.
 
     Attributes:
-      path: As the document refers to it.
-      text: What it shows, for those who can't see it.
+      part: The part that measures it.
+      ratio: The name of the ratio.
+      meaning: What it means to a user.
+      target: The worst value that will do.
+      at_most: Whether the target is the largest allowed value, else the smallest.
+      why: Why it is missed, where it is; a sentence.
     """
 
-    path: str
-    text: str
+    part: str
+    ratio: str
+    meaning: str
+    target: float
+    at_most: bool = True
+    why: str = ""
+
+    def is_reached(self, value: float) -> bool:
+        """Returns whether a value is as good as the target."""
+        return value <= self.target if self.at_most else value >= self.target
+
+    def __str__(self) -> str:
+        return f"at {'most' if self.at_most else 'least'} {self.target:g}"
 
 
-def page(
-    records: Mapping[str, Record], pictures: Mapping[str, Sequence[Picture]], appendix: str
-) -> str:
-    """Returns the page: the key figures, then the pictures.
+_TURNS = "Horovod's thread and the computation share a core here and take turns at the scheduler's"
+KEY_FIGURES = (
+    KeyFigure(
+        part="steps",
+        ratio="CNN, Horovod: step over ideal",
+        meaning="CNN, 1.4 MB of gradients, Horovod: step over ideal",
+        target=1.18,
+        why=f"{_TURNS} ticks of 4 ms; on another machine the same program took 1.27.",
+    ),
+    KeyFigure(
+        part="steps",
+        ratio="CNN, gRPC: step over ideal",
+        meaning="CNN, gRPC: step over ideal",
+        target=1.55,
+        why="A message costs 0.4 ms of processor time, whatever its size, and the step takes 4 ms.",
+    ),
+    KeyFigure(
+        part="steps",
+        ratio="MLP, Horovod: step over ideal",
+        meaning="MLP, 33 MB of gradients, Horovod: step over ideal",
+        target=1.35,
+        why="With one core for each worker the reduction takes its time from the computation.",
+    ),
+    KeyFigure(
+        part="applications",
+        ratio="ResNet-20: efficiency of two workers, tfdist, Horovod",
+        meaning="ResNet-20, Horovod: throughput of two workers over twice one worker's",
+        target=0.93,
+        at_most=False,
+    ),
+    KeyFigure(
+        part="applications",
+        ratio="BERT mini: efficiency of two workers, tfdist, Horovod",
+        meaning="BERT mini, Horovod: throughput of two workers over twice one worker's",
+        target=0.93,
+        at_most=False,
+        why="45 MB take 23 ms alone, beside a step of 324: computing first would give 0.91, and "
+        "Horovod's thread waits on the core that computes.",
+    ),
+    KeyFigure(
+        part="pipelines",
+        ratio="BERT mini's encoder, m = 16: share of the ideal",
+        meaning="Pipeline of two stages, BERT mini's encoder: share of the ideal speed-up",
+        target=0.95,
+        at_most=False,
+    ),
+    KeyFigure(
+        part="slow-link",
+        ratio="MLP, Horovod, 200 Mbit/s: step over max(computation, communication)",
+        meaning="MLP, link of 200 Mbit/s: step over the longer of computation and communication",
+        target=1.15,
+    ),
+    KeyFigure(
+        part="own-cost",
+        ratio="Start-up, tfdist, one worker: seconds beyond the least program with TensorFlow",
+        meaning="Start-up of one worker: seconds beyond the least TensorFlow program",
+        target=0.5,
+    ),
+)
+
+PAGE = f"""\
+# Benchmarks
+
+How fast tfdist's Estimator, Keras' `fit` and pipelines train, against other libraries that do the
+same and against what is possible at best. One command writes this page and
+[the record](RECORD), which has all medians, the method and the machine; no figure is written by
+hand.
+
+- Two workers, each a process pinned to its own core, train with 64 samples a worker.
+- The contenders take turns in one run, and a ratio divides the times of neighbouring turns; the
+  median over the rounds is shown.
+- *Ideal* is a bound: the same step in both workers at once, without any reduction.
+
+```bash
+pip install -e ".[benchmark]"
+{COMMAND}          # everything
+{COMMAND} --quick  # the first picture: less than ten minutes, into build/quick-benchmark
+```
+"""
+
+WORKERS = """\
+## More workers
+
+Up to eight workers were measured on one machine with two cores, so that they share cores.
+[Measured once](lab/measured-once.md) has their step times, with 0.1 to 33 MB of gradients over both
+engines, and nothing is extrapolated from them. On machines with a core for each worker and a
+network between them, measure: `tfdist run` and `examples/bert` print samples a second.
+"""
+
+RECORD = f"""\
+# The benchmark record
+
+The figures behind [the benchmarks](PAGE), as `{COMMAND}` writes them.
+
+- A *worker* is a process pinned to its own core, with one thread for computation. Data are in
+  memory. All contenders on TensorFlow run with TF_ENABLE_ONEDNN_OPTS=1, its default on newer
+  processors, and other libraries are used the way their own documentation recommends.
+- *Contenders* are all started first and then take turns: A B A B ... in one run. One runs at a
+  time; the others are stopped by a signal. The first turn of each warms up and is left out. A
+  turn's time is that of the slowest worker, a step.
+- A cell has a step's median in ms, and in brackets the median of its ratio to the bound of the same
+  round. Times on shared machines change from hour to hour; ratios of neighbouring turns hold.
+- All turns of a contender are of one start of its processes; another start may differ by 5 %.
+- The command needs two idle cores; over Horovod what `tfdist horovod install` builds, for
+  `tf.estimator` what `python scripts/old_tensorflow.py` makes, for the slow link root. PyTorch may
+  be in an environment of its own: `TFDIST_BENCHMARK_TORCH` names its Python. What is missing is
+  left out. `--only fit` measures one part again and keeps the others, `--rounds 5` is quicker, and
+  `--from-json` writes the pages again from `lab/benchmarks.json`, which has the quartiles too.
+"""
+
+# The parts, the variants of tfdist that share a cell, and what a table shows.
+COMPARISONS = (
+    (("steps", "applications"), ("Horovod", "gRPC"), "The Estimator, over Horovod / over gRPC:"),
+    (
+        ("fit",),
+        ("Keras 3", "tf_keras"),
+        "`fit` of Keras 3 / of tf_keras, over Horovod against Horovod's own ways, and over gRPC "
+        "against TensorFlow's:",
+    ),
+)
+COMPARED = """\
+How many times as fast tfdist trains with two workers. Below 1 the other library is faster. The less
+a model has to reduce beside its computation, the less can libraries differ."""
+
+
+def page(records: Mapping[str, Record], pictures: Mapping[str, tuple[str, str]]) -> str:
+    """Returns the page: against other libraries, against the bounds, then the pictures.
 
     Args:
       records: By the name of their part, in the order in which they are shown.
-      pictures: Of each part, by the same name.
-      appendix: The appendix, as the page refers to it.
+      pictures: Path and text of each part's picture, by the same name.
     """
-    sections = [introduction.PAGE.replace("APPENDIX", appendix), _key_figures(records)]
+    sections = [PAGE.replace("RECORD", "lab/record.md"), _comparisons(records), _targets(records)]
     for name, record in records.items():
-        shown = [f"![{picture.text}]({picture.path})" for picture in pictures.get(name, ())]
-        if shown:
-            sections.append("\n\n".join([f"## {record.part.title}", *shown]))
-    return "\n".join(section.strip() + "\n" for section in sections if section)
+        if name in pictures:
+            path, text = pictures[name]
+            sections.append(f"## {record.part.title}\n\n![{text}]({path})")
+    return "\n".join(section.strip() + "\n" for section in [*sections, WORKERS] if section)
 
 
-def document(records: Mapping[str, Record], page: str) -> str:
-    """Returns the appendix: everything that was found.
+def record_page(records: Mapping[str, Record]) -> str:
+    """Returns the record: a table for each part, and the machines."""
+    sections = [RECORD.replace("PAGE", "../benchmarks.md")]
+    sections += [section(record) for record in records.values()]
+    return "\n".join([*(one.strip() + "\n" for one in sections), _machines(records)])
+
+
+def section(record: Record) -> str:
+    """Returns a part of the record."""
+    part = record.part
+    measured = (
+        f"Measured on {record.date}, {record.rounds} round{'s' * (record.rounds != 1)}, while "
+        f"other processes took {record.cores_taken:.2f} of "
+        f"{record.machine.get('cores', '?')} cores."
+    )
+    left_out = [f"Left out: {one}" for one in part.missing]
+    paragraphs = [f"## {part.title}", *map(_wrap, (part.about, measured, *left_out))]
+    return "\n\n".join([*paragraphs, group_table(part.groups)])
+
+
+def group_table(groups: Mapping[str, Mapping[str, Row]]) -> str:
+    """Returns a row for each contender and a column for each group, or the other way round.
+
+    The longer of the two stands below one another.
+    """
+    names = list(dict.fromkeys(name for group in groups.values() for name in group))
+    cells = {
+        (title, name): _cell(found)
+        for title, group in groups.items()
+        for name, found in group.items()
+    }
+    if len(groups) > len(names):
+        header: Sequence[str] = ["", *names]
+        lines = [[title, *(cells.get((title, name), "") for name in names)] for title in groups]
+    else:
+        header = ["", *groups]
+        lines = [[name, *(cells.get((title, name), "") for title in groups)] for name in names]
+    return markdown_table(header, lines)
+
+
+def _cell(found: Row) -> str:
+    memory = "" if found.peak_mb is None else f"; {found.peak_mb:,} MB"
+    return f"{_number(found.ms[1])} ({found.over[1]:.2f}{memory})"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Returns an aligned table."""
+    table = [[cell.replace("|", "\\|") for cell in one] for one in (header, *lines)]
+    widths = [max(3, *map(len, column)) for column in zip(*table, strict=True)]
+    rule = ["-" * width for width in widths]
+    return "\n".join(
+        f"| {' | '.join(cell.ljust(width) for cell, width in zip(one, widths, strict=True))} |"
+        for one in (table[0], rule, *table[1:])
+    )
+
+
+def _all_ratios(records: Mapping[str, Record], *parts: str) -> dict[str, Spread]:
+    return {
+        name: spread
+        for part in parts
+        if part in records
+        for name, spread in records[part].part.ratios.items()
+    }
+
+
+def _comparisons(records: Mapping[str, Record]) -> str:
+    """Returns the tables of the other libraries: how many times as fast tfdist is."""
+    tables = [
+        f"{_wrap(about)}\n\n{table}"
+        for parts, variants, about in COMPARISONS
+        if (table := _times_as_fast(_all_ratios(records, *parts), variants))
+    ]
+    return "\n\n".join(["## Against other libraries", COMPARED, *tables]) if tables else ""
+
+
+def _times_as_fast(ratios: Mapping[str, Spread], variants: Sequence[str]) -> str:
+    """Returns a row for each library and a column for each model; empty if nothing is compared.
 
     Args:
-      records: By the name of their part, in the order in which they are shown.
-      page: The page, as the appendix refers to it.
+      ratios: Those named "MODEL, VARIANT: times as fast as LIBRARY" are taken.
+      variants: Those of tfdist, which share a cell.
     """
-    sections = [introduction.APPENDIX.replace("PAGE", page), _targets(records)]
-    sections += [_section(record) for record in records.values()]
-    sections.append(_machines(records))
-    return "\n".join(section.strip() + "\n" for section in sections if section)
-
-
-def markdown_table(table: Table) -> str:
-    """Returns a table with its title and note; columns of numbers are set to the right."""
-    rows = [[_cell(one) for one in row] for row in (table.header, *table.rows)]
-    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
-    right = [
-        bool(table.rows) and all(_NUMBER.fullmatch(cell) or not cell for cell in column)
-        for column in zip(*table.rows, strict=True)
-    ] or [False] * len(widths)
+    pattern = re.compile(rf"(.+), ({'|'.join(variants)}): times as fast as (.+)")
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for name, (_, median, _) in ratios.items():
+        if match := pattern.fullmatch(name):
+            model, variant, peer = match.groups()
+            found.setdefault((peer, model), {})[variant] = f"{median:.2f}"
+    models, libraries = (list(dict.fromkeys(key[place] for key in found)) for place in (1, 0))
     lines = [
-        "| " + " | ".join(_set(c, w, r) for c, w, r in zip(row, widths, right, strict=True)) + " |"
-        for row in rows
+        [
+            peer,
+            *(
+                " / ".join(of[one] for one in variants if one in of)
+                for of in (found.get((peer, model), {}) for model in models)
+            ),
+        ]
+        for peer in libraries
     ]
-    rule = "|".join("-" * (w + 1) + (":" if r else "-") for w, r in zip(widths, right, strict=True))
-    lines.insert(1, f"|{rule}|")
-    paragraphs = [_wrap(table.title and f"**{table.title}**"), "\n".join(lines), _wrap(table.note)]
-    return "\n\n".join(text for text in paragraphs if text) + "\n"
-
-
-def ratio_table(ratios: Sequence[Ratio], title: str) -> Table:
-    """Returns a row for each ratio: what was found, what was asked, the outcome, and short notes.
-
-    Columns in which every cell is empty are left out.
-    """
-    header = ("ratio", "median", "quartiles", "target", "aim", "outcome", "note")
-    rows = [
-        (
-            one.name,
-            f"{one.value:.3f}",
-            f"{one.low:.3f} to {one.high:.3f}",
-            asked(one),
-            "" if one.aim is None else f"{one.aim:g}",
-            outcome(one),
-            one.note if len(one.note) <= SHORT_NOTE else "see below",
-        )
-        for one in ratios
-    ]
-    kept = [column for column in range(len(header)) if any(row[column] for row in rows)]
-    return Table(
-        title=title,
-        header=tuple(header[column] for column in kept),
-        rows=tuple(tuple(row[column] for column in kept) for row in rows),
-    )
-
-
-def asked(ratio: Ratio) -> str:
-    """Returns the target in words; empty if nothing is asked."""
-    if ratio.target is None:
-        return ""
-    return f"at {'most' if ratio.at_most else 'least'} {ratio.target:g}"
-
-
-def outcome(ratio: Ratio) -> str:
-    """Says whether the target was reached, and by how much it was missed."""
-    if ratio.target is None:
-        return ""
-    if ratio.is_reached():
-        return "reached"
-    short = abs(ratio.value - ratio.target)
-    share = f" ({short / abs(ratio.target):.1%})" if ratio.target else ""
-    return f"missed by {short:.3g}{share}"
-
-
-def _key_figures(records: Mapping[str, Record]) -> str:
-    """Returns the section with those key figures that were measured."""
-    found = {
-        (name, ratio.name): ratio for name, one in records.items() for ratio in one.part.ratios
-    }
-    rows = []
-    for part, name, meaning in KEY_FIGURES:
-        if (part, name) in found:
-            ratio = found[part, name]
-            rows.append((meaning, f"{ratio.value:.2f}", asked(ratio)))
-    if not rows:
-        return ""
-    return "## Key figures\n\n" + markdown_table(
-        Table(title="", header=("figure", "value", "target"), rows=tuple(rows))
-    )
+    return markdown_table([" / ".join(variants), *models], lines) if lines else ""
 
 
 def _targets(records: Mapping[str, Record]) -> str:
-    """Returns the section about the targets: a table for each part with those that were missed."""
-    by_part = [
-        (one.part.title, [ratio for ratio in one.part.ratios if ratio.target is not None])
-        for one in records.values()
-    ]
-    outcomes = [ratio.is_reached() for _, ratios in by_part for ratio in ratios]
-    if not outcomes:
+    """Returns the key figures that were measured, each with its target and why it is missed."""
+    lines, reasons = [], []
+    for figure in KEY_FIGURES:
+        spread = _all_ratios(records, figure.part).get(figure.ratio)
+        if spread is None:
+            continue
+        is_reached = figure.is_reached(spread[1])
+        lines.append(
+            [figure.meaning, f"{spread[1]:.2f}", str(figure), "" if is_reached else "**missed**"]
+        )
+        if not is_reached:
+            reasons.append(_wrap(f"- {figure.meaning}: {figure.why}".rstrip(": "), "  "))
+    if not lines:
         return ""
-    summary = f"{sum(map(bool, outcomes))} of {len(outcomes)} targets are reached."
-    if not all(outcomes):
-        summary += " The others:"
-    missed = [(title, [one for one in ratios if not one.is_reached()]) for title, ratios in by_part]
-    tables = [_ratios(ratios, title) for title, ratios in missed if ratios]
-    return "\n\n".join(["## Targets", summary, *tables])
-
-
-def _ratios(ratios: Sequence[Ratio], title: str) -> str:
-    """Returns the table of the ratios, and a point for each note that is too long for it."""
-    points = [
-        _wrap(f"- {one.name}: {one.note}", "  ") for one in ratios if len(one.note) > SHORT_NOTE
-    ]
-    table = markdown_table(ratio_table(ratios, title))
-    return f"{table}\n{chr(10).join(points)}".strip()
-
-
-def _section(record: Record) -> str:
-    part = record.part
-    paragraphs = [
-        f"## {part.title}",
-        _wrap(part.about),
-        _wrap(_measured(record)),
-        *(markdown_table(table) for table in part.tables),
-    ]
-    if part.missing:
-        points = "\n".join(_wrap(f"- {one}", "  ") for one in part.missing)
-        paragraphs.append(f"Left out:\n\n{points}")
-    return "\n\n".join(text.strip() for text in paragraphs if text)
-
-
-def _measured(record: Record) -> str:
-    cores = record.machine.get("cores to run on", "?")
-    return (
-        f"Measured on {record.date}, {record.rounds} round{'s' * (record.rounds != 1)}, "
-        f"{'only the model(s) ' + ', '.join(record.models) + ', ' if record.models else ''}"
-        f"while other processes took {record.cores_taken:.2f} of {cores} cores."
-    )
+    table = markdown_table(["figure", "value", "target", ""], lines)
+    why = ["Why the targets are missed:", "\n".join(reasons)] if reasons else []
+    return "\n\n".join(["## Against the bounds", table, *why])
 
 
 def _machines(records: Mapping[str, Record]) -> str:
-    """Returns the section about where it was measured: one table for each machine."""
-    seen: list[tuple[dict[str, str], list[str]]] = []
+    """Returns where it was measured: one point for each machine."""
+    seen: dict[str, list[str]] = {}
     for record in records.values():
-        title = record.part.title
-        for machine, parts in seen:
-            if machine == record.machine:
-                parts.append(title)
-                break
-        else:
-            seen.append((record.machine, [title]))
-    tables = [
-        Table(
-            title="" if len(seen) == 1 else "; ".join(parts),
-            header=("what", "which"),
-            rows=tuple(machine.items()),
-        )
-        for machine, parts in seen
-    ]
-    return "## The machine\n\n" + "\n".join(map(markdown_table, tables))
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-def _set(cell: str, width: int, is_right: bool) -> str:
-    return cell.rjust(width) if is_right else cell.ljust(width)
+        facts = ", ".join(f"{name} {value}" for name, value in record.machine.items())
+        seen.setdefault(facts, []).append(record.part.title)
+    points = [_wrap(f"- {'; '.join(parts)}: {facts}.", "  ") for facts, parts in seen.items()]
+    return "## The machines\n\n" + "\n".join(points) + "\n"
 
 
 def _wrap(text: str, indent: str = "") -> str:

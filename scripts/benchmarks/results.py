@@ -1,11 +1,33 @@
-"""Results of the parts of the benchmark: ratios of times, tables, and a part made of them."""
+"""Results of the benchmark's parts: medians and ratios, and the one file that keeps them.
+
+The file has no single times: of each contender the median and the quartiles of a step, and of the
+step over its bound, taken round by round.
+"""
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from turn_taking import Turn
+
+Spread: TypeAlias = tuple[float, float, float]
+"""The lower quartile, the median and the upper quartile."""
+Turns: TypeAlias = Mapping[str, Sequence[Turn]]
+"""The turns of contenders that took turns with each other, in the order of the rounds."""
+Pairs: TypeAlias = Iterable[tuple[str, str, str]]
+"""Ratios to take: name, contender above the line, contender below."""
+
+DIGITS = 4  # significant ones that are kept
+LINE_WIDTH = 120
+
+
+class RecordError(ValueError):
+    """A file holds no records; the message is one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,72 +39,29 @@ class Options:
       models: Names of works, keys of `contenders/work.py`'s WORKS.
       cores: Those that workers may be pinned to, at least two.
       say: Takes a line of progress.
-      workers: How many there are in turn where growth is measured.
-      is_quick: Whether step times are those of the picture's contenders alone.
+      is_quick: Whether to measure the contenders of the picture alone.
     """
 
     rounds: int
     models: tuple[str, ...]
     cores: tuple[int, ...]
     say: Callable[[str], None]
-    workers: tuple[int, ...] = (1, 2, 3, 4)
     is_quick: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ratio:
-    """One line of a table: a ratio, with what is asked of it.
+class Row:
+    """One contender.
 
     Attributes:
-      name: "CNN, Horovod: step time against ideal".
-      value: The median.
-      low: The lower quartile.
-      high: The upper quartile.
-      target: The worst value that will do; None if it is only reported.
-      at_most: Whether the target is the largest allowed value, else the smallest.
-      aim: What would be better still.
-      note: How it is made, its bound, why it is missed.
+      ms: Its step in milliseconds.
+      over: Its step over the bound of the same round.
+      peak_mb: The most memory that a worker had; None where that is not told.
     """
 
-    name: str
-    value: float
-    low: float
-    high: float
-    target: float | None = None
-    at_most: bool = True
-    aim: float | None = None
-    note: str = ""
-
-    def is_reached(self) -> bool | None:
-        """Says whether the value is as good as the target; None if nothing is asked."""
-        if self.target is None:
-            return None
-        return self.value <= self.target if self.at_most else self.value >= self.target
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table that is printed and written.
-
-    Attributes:
-      title: Stands above it.
-      header: A name for each column.
-      rows: As many cells in each as the header has.
-      note: Stands below it.
-    """
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.header):
-                raise ValueError(
-                    f"Table {self.title!r}: a row has {len(row)} cells, and the header has "
-                    f"{len(self.header)}. Give each row a cell for every column."
-                )
+    ms: Spread
+    over: Spread
+    peak_mb: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,44 +69,159 @@ class Part:
     """The results of one part of the benchmark.
 
     Attributes:
-      name: As `run.py` has it: "steps", "growth", ...
       title: Its heading.
-      about: Two to five sentences: what was measured and how, with units.
-      tables: In the order in which they are shown.
-      ratios: Likewise.
+      about: Two to five sentences: what was measured and how, and what the bound is.
+      groups: The contenders of each model, by its title.
+      ratios: By name, such as "CNN, gRPC: step over ideal".
       missing: Peers that were left out, each with the reason and the fix.
-      data: Raw times, as JSON has them.
     """
 
-    name: str
     title: str
     about: str
-    tables: tuple[Table, ...]
-    ratios: tuple[Ratio, ...]
-    missing: tuple[str, ...]
-    data: dict[str, Any]
+    groups: Mapping[str, Mapping[str, Row]]
+    ratios: Mapping[str, Spread]
+    missing: tuple[str, ...] = ()
 
 
-def ratio_of(times_a: Sequence[float], times_b: Sequence[float], **what: Any) -> Ratio:
-    """Divides two contenders' times round by round.
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A part, and how it was measured.
 
-    Args:
-      times_a: Of the contender above the line, one a round.
-      times_b: Of the one below.
-      **what: The other attributes of the ratio: `name`, `target`, ...
+    Attributes:
+      part: What was found.
+      date: Of the end, "2026-01-31 12:00 UTC".
+      rounds: How many turns of each contender counted.
+      machine: What `machine.describe` said.
+      cores_taken: How many cores other processes took meanwhile.
     """
-    if len(times_a) != len(times_b) or not times_a:
-        raise ValueError(
-            f"A ratio needs as many rounds above as below, found {len(times_a)} and "
-            f"{len(times_b)}. Measure both in the same rounds, at least one."
-        )
-    low, value, high = quartiles([a / b for a, b in zip(times_a, times_b, strict=True)])
-    return Ratio(value=value, low=low, high=high, **what)
+
+    part: Part
+    date: str
+    rounds: int
+    machine: dict[str, str]
+    cores_taken: float
 
 
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+def quartiles(values: Sequence[float]) -> Spread:
     """Returns the lower quartile, the median and the upper quartile."""
     if len(values) == 1:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> Spread:
+    """Divides two contenders' times round by round.
+
+    Raises:
+      ValueError: If there is no round, or not as many above as below.
+    """
+    if len(above) != len(below) or not above:
+        raise ValueError(
+            f"A ratio needs as many rounds above as below, found {len(above)} and {len(below)}. "
+            "Measure both in the same rounds, at least one."
+        )
+    return quartiles([a / b for a, b in zip(above, below, strict=True)])
+
+
+def seconds(turns: Sequence[Turn]) -> list[float]:
+    """Returns the seconds of a step, one a round."""
+    return [turn.seconds for turn in turns]
+
+
+def row(times: Sequence[float], bound: Sequence[float], peak_bytes: int | None = None) -> Row:
+    """Returns a contender's row from its seconds and those of its bound, one a round."""
+    low, middle, high = quartiles(times)
+    return Row(
+        ms=(1e3 * low, 1e3 * middle, 1e3 * high),
+        over=ratio(times, bound),
+        peak_mb=None if peak_bytes is None else round(peak_bytes / 1e6),
+    )
+
+
+def rows(races: Sequence[Turns], bound: str) -> dict[str, Row]:
+    """Returns the rows of all races; of a contender in several races, that of the first.
+
+    Args:
+      races: The first one has the bound; one without it is compared with the first one's.
+      bound: The contender that is the bound.
+    """
+    found: dict[str, Row] = {}
+    for turns in races:
+        bound_s = seconds(turns.get(bound, races[0][bound]))
+        for name, own in turns.items():
+            peak_bytes = max(turn.peak_bytes for turn in own)
+            found.setdefault(name, row(seconds(own), bound_s, peak_bytes))
+    return found
+
+
+def ratios(races: Sequence[Turns], pairs: Pairs) -> dict[str, Spread]:
+    """Returns those ratios whose contenders both took part, from the first race that has both."""
+    found: dict[str, Spread] = {}
+    for name, above, below in pairs:
+        for turns in races:
+            if above in turns and below in turns and name not in found:
+                found[name] = ratio(seconds(turns[above]), seconds(turns[below]))
+    return found
+
+
+def write_records(path: Path, records: Mapping[str, Record]) -> None:
+    """Writes the records as JSON; the file is replaced in one go."""
+    content = {name: asdict(record) for name, record in records.items()}
+    new = path.with_name(path.name + ".new")
+    new.write_text(_text({"parts": content}) + "\n", encoding="utf-8")
+    new.replace(path)
+
+
+def _text(value: Any, indent: str = "") -> str:
+    """Returns a value as JSON; what fits into a line stands on one."""
+    if isinstance(value, float):
+        value = float(f"{value:.{DIGITS}g}")
+    if not isinstance(value, dict | list | tuple):
+        return json.dumps(value)
+    inner = indent + " "
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(name)}: {_text(one, inner)}" for name, one in value.items()]
+        begin, end = "{", "}"
+    else:
+        parts, begin, end = [_text(one, inner) for one in value], "[", "]"
+    line = f"{begin}{', '.join(parts)}{end}"
+    if len(indent) + len(line) <= LINE_WIDTH and "\n" not in line:
+        return line
+    return f"{begin}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{end}"
+
+
+def read_records(path: Path) -> dict[str, Record]:
+    """Reads what `write_records` wrote.
+
+    Raises:
+      RecordError: If the file can't be read, or holds something else.
+    """
+    fix = "Name a file that this benchmark wrote, or move it away."
+    try:
+        parts = json.loads(path.read_text(encoding="utf-8"))["parts"]
+        return {name: _record(found) for name, found in parts.items()}
+    except OSError as error:
+        raise RecordError(f"{path} can't be read: {error.strerror}. {fix}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise RecordError(f"{path} holds no parts of a benchmark ({why}). {fix}") from None
+
+
+def _record(found: dict[str, Any]) -> Record:
+    part = found["part"]
+    groups = {
+        title: {
+            name: Row(ms=_spread(one["ms"]), over=_spread(one["over"]), peak_mb=one["peak_mb"])
+            for name, one in contenders.items()
+        }
+        for title, contenders in part["groups"].items()
+    }
+    spreads = {name: _spread(one) for name, one in part["ratios"].items()}
+    changed = {"groups": groups, "ratios": spreads, "missing": tuple(part["missing"])}
+    return Record(**found | {"part": Part(**part | changed)})
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    low, middle, high = values
     return low, middle, high

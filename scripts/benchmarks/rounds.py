@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from contender import Contender
-from results import Options, quartiles
+from results import Options, Pairs, Part, Row, Spread, quartiles, ratios, rows, seconds
 from turn_taking import ContenderError, Running, Turn, running
 
 
@@ -48,6 +48,54 @@ class Found:
 
     turns: dict[str, list[Turn]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+
+
+def chosen_models(options: Options, models: Sequence[str], instead: str = "") -> list[str]:
+    """Returns those models of a part that are to be measured.
+
+    Raises:
+      ValueError: If there are none; the message ends with `instead`.
+    """
+    chosen = [model for model in options.models if model in models]
+    if not chosen:
+        raise ValueError(
+            f"{', '.join(options.models)} is no model of this part. Choose from "
+            f"{', '.join(models)}{instead}."
+        )
+    return chosen
+
+
+def measure_models(
+    races: Mapping[str, Iterable[Race]],
+    bound: str,
+    pairs: Callable[[str], Pairs],
+    options: Options,
+    **text: str,
+) -> Part:
+    """Measures one model after the other.
+
+    A contender that cannot be had, does not start or ends early is named and left out.
+
+    Args:
+      races: The races of each model, by its title ("CNN, 1.4 MB").
+      bound: The contender that the others are divided by.
+      pairs: Returns the ratios to take of a model, from its short title ("CNN").
+      options: The options of every part.
+      **text: `title` and `about` of the part.
+
+    Raises:
+      ContenderError: If one that is needed fails.
+    """
+    groups: dict[str, dict[str, Row]] = {}
+    found: dict[str, Spread] = {}
+    missing: list[str] = []
+    for title, of_model in races.items():
+        measured = [take_rounds(race, options) for race in of_model]
+        turns = [one.turns for one in measured]
+        groups[title] = rows(turns, bound)
+        found |= ratios(turns, pairs(title.split(",")[0]))
+        missing += [line for one in measured for line in one.missing]
+    return Part(groups=groups, ratios=found, missing=tuple(dict.fromkeys(missing)), **text)
 
 
 def take_rounds(race: Race, options: Options) -> Found:
@@ -104,6 +152,5 @@ def _leave_out(
 
 def _medians(turns: Mapping[str, list[Turn]]) -> str:
     return "; ".join(
-        f"{name} {1e3 * quartiles([turn.seconds for turn in own])[1]:.2f}"
-        for name, own in turns.items()
+        f"{name} {1e3 * quartiles(seconds(own))[1]:.2f}" for name, own in turns.items()
     )

@@ -9,19 +9,11 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 from contender import Contender, program
-from results import Options, Part
+from results import Options, Part, Row, row
 from shaped_link import SUBNET, Link, LinkError, linked_hosts, why_impossible
-from slow_link_figures import (
-    ENGINES,
-    GRADIENT_BYTES,
-    RATES,
-    Found,
-    make_part,
-    rate_name,
-    steps_per_turn,
-)
 from turn_taking import Running, running
 
 from tfdist.launch.machine.mpi import (
@@ -33,6 +25,81 @@ from tfdist.launch.machine.mpi import (
 
 COMPUTATION = "computation"
 FIRST_PORT = 4000
+RATES = (1e9, 200e6)  # bits a second
+ENGINES = {"grpc": "gRPC", "horovod": "Horovod"}
+# Weights of the dense models, 4 bytes each. Two workers of a ring send as many bytes as there are.
+GRADIENT_BYTES = {"cnn": 4 * 347_146, "mlp": 4 * 8_308_746}
+TURN_S = 1.0
+MIN_STEPS = 3
+
+ABOUT = (
+    "Two workers of tfdist, each on its own core and in its own network namespace, train over a "
+    "link that is shaped (token bucket, each direction by itself). Computation is the same step in "
+    "both workers at once without a reduction; communication is a bare reduction of the same bytes "
+    "by the same engine over the same link. The bound is the longer of the two: both overlap "
+    "perfectly. One after the other is their sum."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The times of one engine and model over a link of one rate, in seconds, one a round.
+
+    Attributes:
+      model: A key of GRADIENT_BYTES.
+      engine: A key of ENGINES.
+      rate_bits: A second.
+      step: A step of tfdist's.
+      computation: The same step in both workers at once, without reduction.
+      communication: The bare reduction of the same bytes over the same link.
+    """
+
+    model: str
+    engine: str
+    rate_bits: float
+    step: Sequence[float]
+    computation: Sequence[float]
+    communication: Sequence[float]
+
+    @property
+    def name(self) -> str:
+        return f"{self.model.upper()}, {ENGINES[self.engine]}, {rate_name(self.rate_bits)}"
+
+    def rows(self) -> dict[str, Row]:
+        pairs = list(zip(self.computation, self.communication, strict=True))
+        longer = [max(pair) for pair in pairs]
+        times = {
+            "tfdist's step": self.step,
+            "one after the other": [sum(pair) for pair in pairs],
+            "computation": self.computation,
+            "communication": self.communication,
+        }
+        return {name: row(own, longer) for name, own in times.items()}
+
+
+def rate_name(rate_bits: float) -> str:
+    """Returns a rate as people write it."""
+    return f"{rate_bits / 1e9:g} Gbit/s" if rate_bits >= 1e9 else f"{rate_bits / 1e6:g} Mbit/s"
+
+
+def steps_per_turn(model: str, rate_bits: float) -> int:
+    """Returns how many steps' gradients take about a second over the link, a few at least."""
+    return max(MIN_STEPS, int(TURN_S * rate_bits / (8 * GRADIENT_BYTES[model])))
+
+
+def make_part(found: Sequence[Found], missing: Sequence[str]) -> Part:
+    """Makes the part of what was found; nothing where there can be no link."""
+    groups = {one.name: one.rows() for one in found}
+    return Part(
+        title="Overlap on a slow link",
+        about=ABOUT,
+        groups=groups,
+        ratios={
+            f"{name}: step over max(computation, communication)": rows["tfdist's step"].over
+            for name, rows in groups.items()
+        },
+        missing=tuple(missing),
+    )
 
 
 def measure(options: Options) -> Part:

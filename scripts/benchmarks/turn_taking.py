@@ -36,14 +36,12 @@ class Turn:
 
     Attributes:
       seconds: A step's, of the slowest worker.
-      cpu_seconds: A step's, of the worker that took most.
       peak_bytes: The most memory that a worker has had.
       step_bytes: The most memory in the turn beyond that between two turns, of all workers; 0 where
         it was not watched.
     """
 
     seconds: float
-    cpu_seconds: float
     peak_bytes: int
     step_bytes: int = 0
 
@@ -91,7 +89,6 @@ class Running:
         self._signal(signal.SIGSTOP)
         return Turn(
             seconds=max(report["seconds"] for report in reports) / num_steps,
-            cpu_seconds=max(report["cpu_seconds"] for report in reports) / num_steps,
             peak_bytes=max(report["peak_bytes"] for report in reports),
             step_bytes=sum(report.get("step_bytes", 0) for report in reports),
         )

@@ -1,165 +1,136 @@
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import machine
 import pytest
-import record
 import report
+import results
 import run
-from record import Record, RecordError
-from report import Picture
-from results import Part, Ratio, Table, quartiles, ratio_of
+from results import Part, Record, RecordError, Row
+from turn_taking import Turn
 
-REACHED = Ratio(name="CNN, Horovod: against ideal", value=1.1, low=1.08, high=1.2, target=1.18)
-MISSED = Ratio(
-    name="CNN, gRPC: against ideal",
-    value=1.705,
-    low=1.6,
-    high=1.8,
-    target=1.55,
-    aim=1.3,
-    note="The copies take 0.4 ms.",
-)
-TOLD = Ratio(name="growth of 4 workers", value=2.5, low=2.4, high=2.6)
-TIMES = Table(
-    title="ms a step",
-    header=("contender", "median"),
-    rows=(("ideal | both", "4.4"), ("tfdist", "15.2")),
-    note="Of the slowest worker.",
-)
 PART = Part(
-    name="steps",
     title="Step times",
     about="Two workers train.",
-    tables=(TIMES,),
-    ratios=(REACHED, MISSED, TOLD),
-    missing=("PyTorch DDP: not installed. Install it.",),
-    data={"step_seconds": {"cnn": {"ideal": [0.004]}}},
+    groups={
+        "CNN": {
+            "ideal": Row(ms=(4.0, 4.2, 4.3), over=(1.0, 1.0, 1.0), peak_mb=709),
+            "tfdist | gRPC": Row(ms=(7.0, 7.25, 8.0), over=(1.7, 1.75, 1.8)),
+        },
+        "MLP": {"ideal": Row(ms=(1030.0, 1034.0, 1040.0), over=(1.0, 1.0, 1.0))},
+    },
+    ratios={
+        "CNN, Horovod: step over ideal": (1.5, 1.6, 1.7),
+        "CNN, gRPC: step over ideal": (1.2, 1.339, 1.4),
+        "CNN, Horovod: times as fast as PyTorch DDP, gloo": (2.0, 2.5, 2.6),
+        "CNN, gRPC: times as fast as PyTorch DDP, gloo": (2.0, 2.25, 2.6),
+        "MLP, gRPC: times as fast as PyTorch DDP, gloo": (0.9, 0.95, 1.0),
+    },
+    missing=("tf.estimator 2.15: not installed. Install it.",),
 )
 RECORD = Record(
     part=PART,
     date="2026-01-31 12:00 UTC",
     rounds=20,
-    machine={"CPU": "a fast one", "cores to run on": "2"},
+    machine={"CPU": "a fast one", "cores": "2"},
     cores_taken=0.04,
 )
 
 
+def turns(*seconds: float, peak_bytes: int = 0) -> list[Turn]:
+    return [Turn(seconds=one, peak_bytes=peak_bytes) for one in seconds]
+
+
+def lines(text: str, start: str) -> list[str]:
+    """The lines that begin so, with single spaces."""
+    return [" ".join(one.split()) for one in text.splitlines() if one.startswith(start)]
+
+
 def test_ratios_are_taken_round_by_round() -> None:
-    ratio = ratio_of([2.0, 6.0, 20.0], [1.0, 2.0, 5.0], name="a over b", target=3.0)
-    assert (ratio.low, ratio.value, ratio.high) == (2.5, 3.0, 3.5)
-    assert ratio.name == "a over b" and ratio.is_reached()
-    assert quartiles([7.0]) == (7.0, 7.0, 7.0)
+    assert results.ratio([2.0, 6.0, 20.0], [1.0, 2.0, 5.0]) == (2.5, 3.0, 3.5)
+    assert results.quartiles([7.0]) == (7.0, 7.0, 7.0)
 
 
-def test_rounds_that_do_not_match_are_refused() -> None:
-    with pytest.raises(ValueError, match="found 2 and 1"):
-        ratio_of([1.0, 2.0], [1.0], name="a over b")
-    with pytest.raises(ValueError, match="found 0 and 0"):
-        ratio_of([], [], name="a over b")
+@pytest.mark.parametrize(("above", "below"), [([1.0, 2.0], [1.0]), ([], [])])
+def test_rounds_that_do_not_match_are_refused(above: list[float], below: list[float]) -> None:
+    with pytest.raises(ValueError, match=f"found {len(above)} and {len(below)}"):
+        results.ratio(above, below)
 
 
-@pytest.mark.parametrize(
-    ("value", "at_most", "outcome"),
-    [
-        (1.18, True, "reached"),
-        (1.298, True, "missed by 0.118 (10.0%)"),
-        (1.18, False, "reached"),
-        (1.0, False, "missed by 0.18 (15.3%)"),
-    ],
-)
-def test_an_outcome_says_by_how_much_a_target_was_missed(
-    value: float, at_most: bool, outcome: str
-) -> None:
-    ratio = replace(REACHED, value=value, at_most=at_most)
-    assert report.outcome(ratio) == outcome
-    assert ratio.is_reached() == (outcome == "reached")
+def test_a_contender_of_several_races_has_the_row_of_the_first() -> None:
+    first = {"ideal": turns(1.0, 2.0), "a": turns(2.0, 4.0, peak_bytes=700_000_000)}
+    second = {"a": turns(9.0, 9.0), "b": turns(4.0, 8.0)}
+    rows = results.rows([first, second], "ideal")
+    assert rows["a"] == Row(ms=(2500.0, 3000.0, 3500.0), over=(2.0, 2.0, 2.0), peak_mb=700)
+    assert rows["b"].over[1] == 4.0
 
 
-def test_a_ratio_without_a_target_has_no_outcome() -> None:
-    assert TOLD.is_reached() is None
-    assert report.outcome(TOLD) == report.asked(TOLD) == ""
+def test_a_ratio_is_from_a_race_that_has_both() -> None:
+    races = [{"a": turns(1.0)}, {"a": turns(4.0), "b": turns(2.0)}]
+    found = results.ratios(races, [("a over b", "a", "b"), ("a over c", "a", "c")])
+    assert found == {"a over b": (2.0, 2.0, 2.0)}
 
 
-def test_tables_are_aligned_and_numbers_stand_right() -> None:
-    assert report.markdown_table(TIMES) == (
-        "**ms a step**\n\n"
-        "| contender     | median |\n"
-        "|---------------|-------:|\n"
-        "| ideal \\| both |    4.4 |\n"
-        "| tfdist        |   15.2 |\n\n"
-        "Of the slowest worker.\n"
-    )
+def test_the_page_says_first_how_many_times_as_fast_as_others_tfdist_is() -> None:
+    text = report.page({"steps": RECORD}, {"steps": ("steps.png", "Bars")})
+    assert text.startswith("# Benchmarks\n") and "[the record](lab/record.md)" in text
+    [peer] = lines(text, "| PyTorch DDP, gloo")
+    assert peer == "| PyTorch DDP, gloo | 2.50 / 2.25 | 0.95 |"
+    assert text.index(peer[:10]) < text.index("## Against the bounds") < text.index("![Bars](steps")
 
 
-def test_a_row_of_another_width_is_refused() -> None:
-    with pytest.raises(ValueError, match="a row has 1 cells, and the header has 2"):
-        Table(title="times", header=("a", "b"), rows=(("1",),))
+def test_fits_are_compared_in_a_table_of_their_own() -> None:
+    ratios = {
+        "CNN, Keras 3: times as fast as Horovod, tape": (1.0, 1.25, 1.5),
+        "CNN, tf_keras: times as fast as Horovod, tape": (1.0, 1.125, 1.5),
+    }
+    fit = replace(RECORD, part=replace(PART, ratios=ratios))
+    text = report.page({"fit": fit}, {})
+    assert lines(text, "| Horovod, tape") == ["| Horovod, tape | 1.25 / 1.12 |"]
+    assert "## Against the bounds" not in text
 
 
-def test_the_page_has_the_key_figures_that_were_measured_and_the_pictures() -> None:
-    pictures = {"steps": [Picture(path="benchmarks-steps.png", text="Bars")]}
-    key = replace(REACHED, name="CNN, Horovod: step time against ideal", value=1.339)
-    record_ = replace(RECORD, part=replace(PART, ratios=(key, MISSED)))
-    text = report.page({"steps": record_}, pictures, "all.md")
-    assert text.startswith("# Benchmarks\n") and "[its appendix](all.md)" in text
-    [row] = [line for line in text.splitlines() if line.startswith("| CNN")]
-    assert row.split("|")[2].strip() == "1.34" and "at most 1.18" in row
-    assert "\n![Bars](benchmarks-steps.png)\n" in text
-    assert "python scripts/benchmarks/run.py" in text
+def test_a_missed_target_is_marked_with_the_reason() -> None:
+    text = report.page({"steps": RECORD}, {})
+    missed, reached = lines(text, "| CNN, ")
+    assert missed.endswith("step over ideal | 1.60 | at most 1.18 | **missed** |")
+    assert reached.endswith("step over ideal | 1.34 | at most 1.55 | |")
+    [reason] = lines(text, "- CNN, ")
+    assert reason.startswith("- CNN, 1.4 MB of gradients, Horovod: step over ideal: Horovod's")
 
 
-def test_every_key_figure_is_one_that_was_measured() -> None:
-    records = record.read_records(run.RESULTS / "benchmarks.json")
-    names = {(part, one.name) for part, found in records.items() for one in found.part.ratios}
-    keys = [key[:2] for key in report.KEY_FIGURES if key[0] in records]
-    assert [key for key in keys if key not in names] == []
-    assert len(report.KEY_FIGURES) == 10
+def test_every_key_figure_was_measured_and_every_missed_one_has_a_reason() -> None:
+    records = results.read_records(run.DOCS / run.JSON)
+    for figure in report.KEY_FIGURES:
+        _, median, _ = records[figure.part].part.ratios[figure.ratio]
+        assert figure.is_reached(median) or figure.why
 
 
-def test_the_appendix_has_missed_targets_reasons_tables_peers_and_the_machine() -> None:
-    text = report.document({"steps": RECORD}, "page.md")
-    assert text.startswith("# Appendix: the benchmark record\n")
-    assert "[the benchmarks](page.md)" in text
-    assert "\n1 of 2 targets are reached. The others:\n" in text
-    rows = [line for line in text.splitlines() if line.startswith("| CNN")]
-    assert [" ".join(row.split()) for row in rows] == [
-        "| CNN, gRPC: against ideal | 1.705 | 1.600 to 1.800 | at most 1.55 | 1.3 "
-        "| missed by 0.155 (10.0%) | The copies take 0.4 ms. |",
-    ]
-    assert "growth of 4 workers" not in text  # A ratio without a target: the data file has it.
-    assert "Left out:\n\n- PyTorch DDP: not installed. Install it.\n" in text
-    measured = "Measured on 2026-01-31 12:00 UTC, 20 rounds, while other processes took 0.04 of 2"
-    assert measured in text
-    assert "| a fast one |" in text
-    assert "\n\n\n" not in text and text.endswith("|\n")
+def test_the_record_has_a_table_for_each_part_and_the_machines() -> None:
+    other = replace(RECORD, part=replace(PART, title="Pipelines"), machine={"CPU": "a slow one"})
+    text = report.record_page({"steps": RECORD, "pipelines": other})
+    assert "| tfdist \\| gRPC | 7.25 (1.75) | |" in lines(text, "| tfdist")
+    assert lines(text, "| ideal")[0] == "| ideal | 4.2 (1.00; 709 MB) | 1,034 (1.00) |"
+    assert "2026-01-31 12:00 UTC, 20 rounds, while other processes took 0.04 of 2 cores." in text
+    assert "Left out: tf.estimator 2.15: not installed. Install it." in text
+    assert "- Step times: CPU a fast one, cores 2.\n- Pipelines: CPU a slow one.\n" in text
+    assert not re.search(r"\n\n\n", text)
 
 
-def test_a_long_note_stands_below_its_table() -> None:
-    part = replace(PART, ratios=(REACHED, replace(MISSED, note="Why. " * 20)))
-    text = report.document({"steps": replace(RECORD, part=part)}, "page.md")
-    assert " see below |\n" in text
-    assert "\n- CNN, gRPC: against ideal: Why. Why. " in text
+def test_the_longer_of_groups_and_contenders_stands_below_one_another() -> None:
+    row = Row(ms=(1.0, 1.0, 1.0), over=(1.0, 1.0, 1.0))
+    text = report.group_table({f"m = {m}": {"ours": row} for m in (4, 8)})
+    assert text.splitlines()[0].split() == ["|", "|", "ours", "|"]
 
 
-def test_parts_from_different_machines_have_a_table_each() -> None:
-    other = replace(
-        RECORD,
-        part=replace(PART, title="Growth", ratios=()),
-        machine={"CPU": "a slow one"},
-        models=("cnn",),
-    )
-    text = report.document({"steps": RECORD, "growth": other}, "page.md")
-    assert "**Step times**\n" in text and "**Growth**\n" in text
-    assert "| a fast one |" in text and "| a slow one |" in text
-    assert "only the model(s) cnn" in text
-
-
-def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_records_are_read_as_they_were_written_and_have_no_single_times(tmp_path: Path) -> None:
     file = tmp_path / "benchmarks.json"
-    record.write_records(file, {"steps": RECORD})
-    assert record.read_records(file) == {"steps": RECORD}
+    results.write_records(file, {"steps": RECORD})
+    assert results.read_records(file) == {"steps": RECORD}
     assert list(tmp_path.iterdir()) == [file]
+    longest = max(map(len, file.read_text().splitlines()))
+    assert longest <= results.LINE_WIDTH
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"parts": {"steps": {"part": {}}}}'])
@@ -167,7 +138,7 @@ def test_a_file_with_something_else_is_refused_in_one_line(tmp_path: Path, conte
     file = tmp_path / "other.json"
     file.write_text(content)
     with pytest.raises(RecordError, match="holds no parts of a benchmark") as caught:
-        record.read_records(file)
+        results.read_records(file)
     assert "\n" not in str(caught.value)
 
 

@@ -9,9 +9,8 @@ import psutil
 import pytest
 import shaped_link
 import slow_link
-import slow_link_figures as figures
 from results import Options
-from slow_link_figures import Found
+from slow_link import Found
 
 from tfdist.testing.run import wait_until
 
@@ -32,36 +31,20 @@ def found(**changes: Any) -> Found:
     return Found(**(values | changes))
 
 
-def test_a_step_is_compared_with_the_longer_one_and_with_the_sum_round_by_round() -> None:
-    against_max, against_sum = figures.ratios([found()])
-    assert against_max.name.startswith("CNN, gRPC, 200 Mbit/s: ")
-    assert against_max.value == pytest.approx(0.061 / 0.060)  # of 0.062/0.060, 0.9, 0.061/0.060
-    assert against_max.is_reached() is True
-    assert against_sum.value == pytest.approx(0.061 / 0.065)
-    assert against_sum.is_reached() is None
-
-
-def test_the_table_has_what_the_bytes_alone_would_take() -> None:
-    (table,) = figures.make_part([found(rate_bits=1e9)], ()).tables
-    # 347,146 weights of 4 bytes at 1 Gbit/s.
-    assert table.rows[0][0] == "CNN, gRPC, 1 Gbit/s"
-    assert table.rows[0][-1] == "11.1"
-
-
-@pytest.mark.parametrize(
-    ("model", "rate_bits", "steps"), [("cnn", 1e9, 90), ("cnn", 2e8, 18), ("mlp", 2e8, 3)]
-)
-def test_a_turn_takes_about_a_second_or_a_few_steps(
-    model: str, rate_bits: float, steps: int
-) -> None:
-    assert figures.steps_per_turn(model, rate_bits) == steps
+def test_a_step_is_over_the_longer_one_and_beside_the_sum_round_by_round() -> None:
+    part = slow_link.make_part([found()], ())
+    rows = part.groups["CNN, gRPC, 200 Mbit/s"]
+    assert rows["tfdist's step"].over[1] == pytest.approx(0.061 / 0.060)  # of 1.03, 0.9, 1.02
+    assert rows["one after the other"].over[1] == pytest.approx(0.065 / 0.060)
+    ratio = part.ratios["CNN, gRPC, 200 Mbit/s: step over max(computation, communication)"]
+    assert ratio == rows["tfdist's step"].over
 
 
 def test_without_root_it_is_said_and_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     part = measure_nothing()
     assert part.missing == ("A slow link: network namespaces need root. Run this as root.",)
-    assert (part.tables, part.ratios) == ((), ())
+    assert (part.groups, part.ratios) == ({}, {})
 
 
 def test_a_missing_program_is_named_with_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,9 +55,7 @@ def test_a_missing_program_is_named_with_the_mend(monkeypatch: pytest.MonkeyPatc
 
 
 def measure_nothing() -> Any:
-    return slow_link.measure(
-        Options(rounds=1, models=("cnn",), cores=(0, 1), say=print, workers=(1, 2))
-    )
+    return slow_link.measure(Options(rounds=1, models=("cnn",), cores=(0, 1), say=print))
 
 
 needs_hosts = pytest.mark.skipif(

@@ -127,13 +127,6 @@ def test_horovod_is_built_again_when_asked_for(project_with_venv: Path) -> None:
     assert calls_of(project_with_venv) == []
 
 
-def test_horovod_can_be_left_out(project_with_venv: Path) -> None:
-    result = set_up(project_with_venv, TFDIST_BUILD_HOROVOD="0")
-    assert result.returncode == 0
-    assert "since TFDIST_BUILD_HOROVOD=0" in result.stderr
-    assert not any("tfdist horovod install" in call for call in calls_of(project_with_venv))
-
-
 def test_only_the_tests_get_tensorflow_2_15(project_with_venv: Path) -> None:
     set_up(project_with_venv, "run")
     assert not any("old_tensorflow.py" in call for call in calls_of(project_with_venv))
@@ -163,11 +156,20 @@ def test_without_tensorflow_2_15_the_set_up_goes_on_and_says_why_every_time(
     assert set_up(project_with_venv, "test").stderr == ""
 
 
-def test_tensorflow_2_15_can_be_left_out(project_with_venv: Path) -> None:
-    result = set_up(project_with_venv, "test", TFDIST_OLD_TENSORFLOW="0")
+@pytest.mark.parametrize(
+    ("variable", "call"),
+    [
+        ("TFDIST_BUILD_HOROVOD", "tfdist horovod install"),
+        ("TFDIST_OLD_TENSORFLOW", "old_tensorflow.py"),
+    ],
+)
+def test_horovod_and_tensorflow_2_15_can_be_left_out(
+    project_with_venv: Path, variable: str, call: str
+) -> None:
+    result = set_up(project_with_venv, "test", **{variable: "0"})
     assert result.returncode == 0
-    assert "since TFDIST_OLD_TENSORFLOW=0" in result.stderr
-    assert not any("old_tensorflow.py" in call for call in calls_of(project_with_venv))
+    assert f"since {variable}=0" in result.stderr
+    assert not any(call in one for one in calls_of(project_with_venv))
 
 
 @pytest.mark.parametrize("where", ["python3 on PATH", ".venv"])

@@ -42,16 +42,8 @@ def make_dataset(name: str) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors((1.0, 1.0)).repeat()
 
 
-def build(
-    name: str,
-    features: tf.Tensor,
-    labels: tf.Tensor,
-    batch_norm: Callable[[], Any] | None = None,
-) -> Built:
-    """Builds a work's model, or the tiny one, in the current graph.
-
-    `batch_norm` makes the batch norms of ResNet.
-    """
+def build(name: str, features: tf.Tensor, labels: tf.Tensor) -> Built:
+    """Builds a work's model, or the tiny one, in the current graph."""
     if name == TINY:
         weight = v1.get_variable("weight", initializer=0.0, use_resource=True)
         return Built(
@@ -60,7 +52,7 @@ def build(
             optimizer=v1.train.GradientDescentOptimizer(0.001),
             updates=[],
         )
-    model = models.make_model(name, batch_norm)
+    model = models.make_model(name)
     loss = models.loss_of(model, features, labels)
     return Built(
         loss=loss,
@@ -70,22 +62,12 @@ def build(
     )
 
 
-def make_model_fn(
-    name: str,
-    wrap: Callable[[Any], Any] = lambda optimizer: optimizer,
-    batch_norm: Callable[[], Any] | None = None,
-) -> Callable[..., tfe.EstimatorSpec]:
-    """Makes a model_fn whose gradients are applied on the host.
-
-    Args:
-      name: The work, or TINY.
-      wrap: Makes the optimizer that is used of the work's own.
-      batch_norm: Makes the batch norms of ResNet; None makes plain ones.
-    """
+def make_model_fn(name: str) -> Callable[..., tfe.EstimatorSpec]:
+    """Makes a model_fn of a work, or TINY, whose gradients are applied on the host."""
 
     def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str) -> tfe.EstimatorSpec:
-        built = build(name, features, labels, batch_norm)
-        optimizer = wrap(built.optimizer)
+        built = build(name, features, labels)
+        optimizer = built.optimizer
         found = optimizer.compute_gradients(built.loss, var_list=built.variables)
 
         def apply_on_host(*gradients: tf.Tensor) -> tf.Operation:

@@ -1,4 +1,4 @@
-"""Does one step and prints a line of JSON: when it was done, and the process's peak memory.
+"""Does one step and prints a line of JSON: when it was done.
 
 python first_step.py WORK plain|none|grpc WORKER_INDEX
 
@@ -69,7 +69,7 @@ def step_with_estimator(name: str, engine: str, worker_index: int) -> None:
 
 def say_done() -> None:
     """Prints the line."""
-    print(json.dumps({"done_s": time.monotonic(), "peak_bytes": turns.peak_bytes()}), flush=True)
+    print(json.dumps({"done_s": time.monotonic()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The models of examples/cnn and examples/bert in Keras 2, from its layers."""
+"""The models of examples/cnn and examples/bert in Keras, from its layers."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ import work as works
 layers = tf.keras.layers
 
 
-def make_model(name: str, batch_norm: Callable[[], Any] | None = None) -> Any:
+def make_model(name: str) -> Any:
     """Returns ResNet-20 or BERT mini; see `keras_models.make_model`."""
-    if name == works.RESNET_20:
-        return _make_resnet(batch_norm or layers.BatchNormalization)
-    return _make_bert()
+    return _make_resnet() if name == works.RESNET_20 else _make_bert()
 
 
-def _make_resnet(batch_norm: Callable[[], Any]) -> Any:
+def _make_resnet() -> Any:
     """Returns ResNet-20 for 32x32 images; its shortcuts leave pixels out and add zeros."""
 
     def convolve(x: tf.Tensor, filters: int, stride: int) -> tf.Tensor:
         x = layers.Conv2D(filters, 3, stride, padding="same", use_bias=False)(x)
-        return batch_norm()(x)
+        return layers.BatchNormalization()(x)
 
     image = tf.keras.Input(works.WORKS[works.RESNET_20].feature_shape)
     x = layers.ReLU()(convolve(image, works.RESNET_GROUPS[0], 1))
@@ -37,7 +35,7 @@ def _make_resnet(batch_norm: Callable[[], Any]) -> Any:
     return tf.keras.Model(image, layers.Dense(works.NUM_CLASSES)(x))
 
 
-# A layer of its own: in a v1 graph Keras cannot make layers of slices and of tf.pad.
+# A layer of its own: in a v1 graph, and in Keras 3, there is no layer of tf.pad.
 class _Shortcut(tf.keras.layers.Layer):  # type: ignore[misc]
     """Leaves every other pixel out, and adds channels of zeros."""
 
@@ -54,10 +52,19 @@ class _AddPositions(tf.keras.layers.Layer):  # type: ignore[misc]
     """Adds a weight for each position to [batch, sequence, hidden]."""
 
     def build(self, shape: tf.TensorShape) -> None:
-        self.table = self.add_weight("table", [works.BERT_POSITIONS, shape[-1]])
+        self.table = self.add_weight(
+            name="table", shape=[works.BERT_POSITIONS, shape[-1]], initializer="glorot_uniform"
+        )
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         return x + self.table[: x.shape[1]]
+
+
+class _Gather(tf.keras.layers.Layer):  # type: ignore[misc]
+    """Takes the words at some positions: [batch, sequence, hidden] -> [batch, masks, hidden]."""
+
+    def call(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        return tf.gather(x, positions, batch_dims=1)
 
 
 class _Decoder(tf.keras.layers.Layer):  # type: ignore[misc]
@@ -68,7 +75,9 @@ class _Decoder(tf.keras.layers.Layer):  # type: ignore[misc]
         self.embedding = embedding
 
     def build(self, shape: tf.TensorShape) -> None:
-        self.bias = self.add_weight("bias", [self.embedding.input_dim])
+        self.bias = self.add_weight(
+            name="bias", shape=[self.embedding.input_dim], initializer="glorot_uniform"
+        )
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         # [batch, masks, hidden] -> [batch, masks, vocabulary]
@@ -102,7 +111,7 @@ def _make_bert() -> Any:
         x = norm()(x + attention(x, x, attention_mask=mask))
         inner = layers.Dense(works.BERT_INNER, activation=_gelu)(x)
         x = norm()(x + layers.Dense(hidden)(inner))
-    masked = tf.gather(x, inputs["positions"], batch_dims=1)  # [batch, masks, hidden]
+    masked = _Gather()(x, inputs["positions"])
     masked = norm()(layers.Dense(hidden, activation=_gelu)(masked))
     pooled = layers.Dense(hidden, activation="tanh")(x[:, 0])
     outputs = {"words": _Decoder(embedding)(masked), "sentences": layers.Dense(2)(pooled)}

@@ -128,8 +128,6 @@ def staged_model(
     cut: Sequence[Sequence[int]],
     micro_batches: int,
     strategy: Callable[..., ExecutionStrategy],
-    *,
-    profile_dir: str | None = None,
 ) -> TrainingModel:
     """Trains the network in stages.
 
@@ -138,7 +136,6 @@ def staged_model(
       cut: The numbers of each stage's blocks. The stages have devices of their own, in turn.
       micro_batches: Of one weight update.
       strategy: Makes the execution strategy of the stages.
-      profile_dir: Where the first calls write their profiles.
     """
     stages = [
         Stage(*map(block_name, numbers)).device(index % NUM_DEVICES)
@@ -146,8 +143,6 @@ def staged_model(
     ]
     options = Options().gradient_accumulation(micro_batches).output_mode("all")
     options = options.show_progress_bar(False).execution_strategy(strategy(*stages))
-    if profile_dir is not None:
-        options = options.enable_profiling(profile_dir)
     optimizer = tf.compat.v1.train.GradientDescentOptimizer(sizes.LEARNING_RATE)
     return training_model(network, options, optimizer)
 

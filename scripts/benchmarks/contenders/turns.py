@@ -66,7 +66,7 @@ class Turns:
             self._left = message["steps"]
             self._is_in_turn = True
             self._bytes_at_rest = forget_peak() if message.get("watches_memory") else None
-            self._cpu_start_s, self._start_s = time.process_time(), time.perf_counter()
+            self._start_s = time.perf_counter()
         if self._left == 0:  # The benchmark is over, or gone.
             self._has_ended = True
             return False
@@ -75,8 +75,7 @@ class Turns:
 
     def _report(self) -> None:
         seconds = time.perf_counter() - self._start_s
-        cpu_seconds = time.process_time() - self._cpu_start_s
-        report = {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": peak_bytes()}
+        report = {"seconds": seconds, "peak_bytes": peak_bytes()}
         if self._bytes_at_rest is not None:
             report["step_bytes"] = memory_bytes("VmHWM") - self._bytes_at_rest
         self._say(report)
@@ -104,8 +103,3 @@ def memory_bytes(name: str) -> int:
     """Returns a figure of /proc/self/status: "VmRSS", or "VmHWM", its highest value."""
     (kilobytes,) = re.findall(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
     return int(kilobytes) * 1024
-
-
-def write_failure(error: BaseException) -> None:
-    """Leaves a line for the benchmark to show."""
-    Path(os.environ[SOCKET_VARIABLE] + ".error").write_text(f"{type(error).__name__}: {error}\n")

@@ -89,10 +89,9 @@ _V1_PROGRAM = """
     from tensorflow.compat.v1.estimator.inputs import numpy_input_fn
     from tensorflow_estimator import estimator as tf_estimator
     from tensorflow_estimator.python.estimator.canned.prediction_keys import PredictionKeys
-    from tensorflow.python.estimator.canned import prediction_keys
     import tensorflow.compat.v1.estimator.tpu as tpu
 
-    assert tf.estimator.tpu is tpu and prediction_keys.PredictionKeys is PredictionKeys
+    assert tf.estimator.tpu is tpu and PredictionKeys.LOGITS == "logits"
     assert tf.estimator is estimator is imported is tf_estimator
     assert tensorflow.compat.v1.estimator is estimator
     assert tensorflow.estimator is tfdist.estimator

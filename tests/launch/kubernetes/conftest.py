@@ -184,7 +184,9 @@ def _tf_job_pods(job: Manifest, namespace: str) -> list[Pod]:
             if sum(len(addresses) for addresses in cluster.values()) > 1:
                 task = {"type": role.lower(), "index": index}
                 config = {"cluster": cluster, "task": task, "environment": "cloud"}
-                container["env"].append({"name": "TF_CONFIG", "value": json.dumps(config)})
+                container.setdefault("env", []).append(
+                    {"name": "TF_CONFIG", "value": json.dumps(config)}
+                )
             hostname = f"{name}-{role.lower()}-{index}"
             dns_names = (f"{hostname}.{namespace}.svc",)
             pods.append(_pod(role.lower(), hostname, dns_names, pod, namespace))

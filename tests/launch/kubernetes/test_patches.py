@@ -1,4 +1,4 @@
-"""`--patch FILE`: strategic merge into the pods of each kind, and into whole manifests."""
+"""`--patch FILE`: JSON merge patches of the pods of each kind, and of whole manifests."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tfdist.launch.errors import UsageError
-from tfdist.launch.kubernetes.patches import Patch, patched, read_patches
+from tfdist.launch.kubernetes.patches import merged, read_patches
 
 Manifest = dict[str, Any]
 Make = Callable[..., list[Manifest]]
@@ -22,18 +22,12 @@ spec:
   nodeSelector: {pool: train}
   tolerations:
   - {key: gpu, operator: Exists}
-  volumes:
-  - name: keys
-    secret: {secretName: keys}
 ---
-kind: Pod
+kind: Container
 metadata: {name: worker}
-spec:
-  containers:
-  - resources:
-      limits: {amd.com/gpu: 4}
-    volumeMounts:
-    - {name: keys, mountPath: /keys}
+resources:
+  limits: {amd.com/gpu: 4}
+imagePullPolicy: Always
 """
 
 
@@ -75,15 +69,14 @@ def test_a_patch_adds_fields_to_the_pods_of_each_kind_and_keeps_theirs(
         pod = template["spec"]
         assert pod["nodeSelector"] == {"pool": "train"}
         assert pod["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
-        assert "keys" in [volume["name"] for volume in pod["volumes"]]
         [container] = pod["containers"]
-        paths = [mount["mountPath"] for mount in container.get("volumeMounts", ())]
-        if "amd.com/gpu" in container["resources"]["limits"]:
+        if "imagePullPolicy" in container:
             num_with_gpus += 1
             assert container["resources"]["limits"] == {"cpu": "4", "amd.com/gpu": 4}
-            assert paths == ["/dev/shm", "/data", "/keys"]
+            paths = [mount["mountPath"] for mount in container["volumeMounts"]]
+            assert paths == ["/dev/shm", "/data"]
         else:
-            assert "/keys" not in paths
+            assert "amd.com/gpu" not in container["resources"]["limits"]
     assert num_with_gpus == (2 if kind == "tfjob" else 1)
 
 
@@ -91,62 +84,38 @@ def test_a_manifest_is_changed_by_its_kind_and_name(
     make: Make, patch_file: Callable[[str], str]
 ) -> None:
     text = "kind: Job\nmetadata: {name: train, annotations: {a: b}}\nspec: {backoffLimit: null}\n"
-    text += "---\nkind: Service\nspec: {ports: [{port: 2222, appProtocol: grpc}]}\n"
+    text += "---\nkind: Service\nspec: {clusterIP: null}\n"
     _, service, workers, evaluator = make("--evaluator", "--patch", patch_file(text))
     assert workers["metadata"]["annotations"] == {"a": "b"}
     assert "annotations" not in evaluator["metadata"]
-    [port] = service["spec"]["ports"]
-    assert (port["appProtocol"], port["name"]) == ("grpc", "grpc")
+    assert "clusterIP" not in service["spec"] and service["spec"]["ports"]
 
 
 def test_an_image_that_a_patch_sets_reaches_the_train_job(
     make: Make, patch_file: Callable[[str], str]
 ) -> None:
-    text = "kind: Pod\nspec: {containers: [{image: other, env: [{name: A, value: b}]}]}"
-    *_, job = make("--kind=trainjob", "--patch", patch_file(text))
+    *_, job = make("--kind=trainjob", "--patch", patch_file("kind: Container\nimage: other"))
     assert job["spec"]["trainer"]["image"] == "other"
-    assert job["spec"]["trainer"]["env"][-1] == {"name": "A", "value": "b"}
 
 
+# The first ones are examples of RFC 7396, appendix A.
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ({"a": {"b": 1}}, {"a": {"c": 2}}, {"a": {"b": 1, "c": 2}}),
-        ({"a": 1, "b": 2}, {"a": None}, {"b": 2}),
-        ({"a": {"b": 1}}, {"a": {"c": 2, "$patch": "replace"}}, {"a": {"c": 2}}),
-        ({"a": {"b": 1}}, {"a": {"$patch": "delete"}}, {}),
-        ({"args": [1, 2]}, {"args": [3]}, {"args": [3]}),
-        (
-            {"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]},
-            {"env": [{"name": "B", "value": "3"}, {"name": "C", "value": "4"}]},
-            {
-                "env": [
-                    {"name": "A", "value": "1"},
-                    {"name": "B", "value": "3"},
-                    {"name": "C", "value": "4"},
-                ]
-            },
-        ),
-        (
-            {"env": [{"name": "A"}, {"name": "B"}]},
-            {"env": [{"name": "A", "$patch": "delete"}]},
-            {"env": [{"name": "B"}]},
-        ),
-        (
-            {"env": [{"name": "A"}]},
-            {"env": [{"$patch": "replace"}, {"name": "C"}]},
-            {"env": [{"name": "C"}]},
-        ),
-        # No key: `kubectl patch` replaces the list.
-        ({"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": "b"}]}, None),
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": "foo"}, {"a": {"b": {"c": None}}}, {"a": {"b": {}}}),
+        ({}, {"tolerations": [{"key": "b"}]}, {"tolerations": [{"key": "b"}]}),
+        ({"args": [1, 2]}, {"args": None}, {}),
     ],
 )
-def test_the_rules_are_those_of_strategic_merge(
-    old: Manifest, new: Manifest, expected: Manifest | None
+def test_the_rules_are_those_of_a_json_merge_patch(
+    old: Manifest, new: Manifest, expected: Manifest
 ) -> None:
     before = repr(old)
-    patch = Patch(file="f", kind="Job", name=None, changes=new)
-    assert patched(old, patch) == (new if expected is None else expected)
+    assert merged(old, new) == expected
     assert repr(old) == before
 
 
@@ -159,10 +128,12 @@ def test_the_rules_are_those_of_strategic_merge(
         ("spec: {}", ["a document without a kind"]),
         ("kind: Pod\nmetadata: {name: workers}", ['"workers"', "worker, evaluator and launcher"]),
         ("kind: Pod\nmetadata: worker", ["metadata", '"worker"', "{name: worker}"]),
-        ("kind: Pod\nspec: {$setElementOrder/env: []}", ["$setElementOrder", "$patch: delete"]),
+        ("kind: Pod\nspec: {$patch: replace}", ["$patch", "a JSON merge patch", "Write null"]),
         ("kind: Pod\nspec: {nodeSelektor: {}}", ["kind Pod", "nodeSelektor", "Fix"]),
-        ("kind: Pod\nspec: {containers: 3}", ["kind Pod", 'containers is "3"', "a list", "Fix"]),
-        ("kind: Pod\nspec: {volumes: [{secret: {}}]}", ["an item of volumes has no name"]),
+        ("kind: Pod\nspec: {containers: 3}", ["kind Pod", "Fix"]),
+        ("kind: Pod\nspec: {volumes: [{name: a}]}", ["spec.volumes has items", "--output"]),
+        ("kind: Container\nenv: [{name: A}]", ["kind Container", "env has items", "kustomize"]),
+        ("kind: Container\nmetadata: {labels: {a: b}}", ["kind Container", "metadata", "Fix"]),
         ("kind: Pod\nmetadata: {name: launcher}", ["no such pods, only worker"]),
         ("kind: Job\nspec: {completion: 3}", ["kind Job", "completion", "Fix"]),
         ("kind: Job\nmetadata: {name: x}", ["no such manifest", "NetworkPolicy train"]),
@@ -184,7 +155,9 @@ def test_patches_of_the_pods_apply_to_the_runtime(
     make: Make, patch_file: Callable[[str], str]
 ) -> None:
     file = patch_file("kind: Pod\nspec: {nodeSelector: {a: b}}")
-    with pytest.raises(UsageError, match="--patch with kind Pod has no effect with --runtime"):
+    with pytest.raises(
+        UsageError, match="--patch with kind Pod or Container has no effect with --runtime"
+    ):
         make("--kind=trainjob", "--runtime=tf", "--patch", file)
     [runtime] = make("--kind=trainjob", "--cluster-runtime", "--patch", file, command=())
     assert [one["spec"]["nodeSelector"] for one in _templates(runtime)] == [{"a": "b"}]

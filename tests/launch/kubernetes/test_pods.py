@@ -157,3 +157,10 @@ def test_nothing_of_this_machine_gets_into_a_manifest(make: Make) -> None:
 def _value(words: Any, name: str) -> str:
     value: str = words[list(words).index(name) + 1]
     return value
+
+
+def test_a_grace_of_no_seconds_and_refused_tokens_are_written(make: Make) -> None:
+    *_, job = make("--grace=0")
+    pod = job["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == 0
+    assert pod["automountServiceAccountToken"] is pod["enableServiceLinks"] is False

@@ -1,6 +1,7 @@
 """`tensorflow_estimator.python.estimator.head`: heads that libraries extend, and functions.
 
-A library's head overrides `_create_tpu_estimator_spec`, and calls functions of base_head in it.
+They are what TensorFlow Privacy's heads need. A library's head overrides
+`_create_tpu_estimator_spec`, and calls functions of base_head in it.
 Names and arguments are those of tf.estimator.
 """
 
@@ -15,7 +16,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.estimator import heads
 from tfdist.estimator.export.outputs import ClassificationOutput
 from tfdist.estimator.heads import checks
-from tfdist.estimator.heads.classification import all_ids, all_names
+from tfdist.estimator.heads.classification import all_names
 from tfdist.estimator.heads.head import SingleHead, write_loss
 from tfdist.estimator.heads.train_op import build_train_op
 from tfdist.estimator.spec import EstimatorSpec
@@ -26,11 +27,7 @@ REGRESS_SERVING_KEY = "regression"
 PREDICT_SERVING_KEY = "predict"
 
 Head = heads.Head
-all_class_ids = all_ids
-all_classes = all_names
 check_logits_final_dim = checks.checked_logits
-check_label_range = checks.checked_range
-check_dense_labels_match_logits_and_reshape = checks.checked_labels
 
 
 class _ExtensibleHead(SingleHead):
@@ -64,10 +61,6 @@ class MultiClassHead(_ExtensibleHead, heads.MultiClassHead):
 
 class MultiLabelHead(_ExtensibleHead, heads.MultiLabelHead):
     """`tfdist.estimator.MultiLabelHead` for subclasses of libraries."""
-
-
-class RegressionHead(_ExtensibleHead, heads.RegressionHead):
-    """`tfdist.estimator.RegressionHead` for subclasses of libraries."""
 
 
 def classification_output(

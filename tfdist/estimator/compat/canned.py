@@ -1,4 +1,7 @@
-"""`tensorflow_estimator.python.estimator.canned`: keys of results, and the network's model_fn."""
+"""`tensorflow_estimator.python.estimator.canned`: keys of results, and the network's model_fn.
+
+They are what TensorFlow Privacy's canned estimators and heads need.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from tfdist.estimator.canned.layers import Activation
 from tfdist.estimator.canned.tower import make_model_fn
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec
+from tfdist.estimator.v1.tpu import TPUEstimatorSpec
 
 
 class PredictionKeys:
@@ -27,34 +31,6 @@ class PredictionKeys:
     PROBABILITIES = "probabilities"
 
 
-class MetricKeys:
-    """The keys of the metrics of heads."""
-
-    LOSS = "loss"
-    LOSS_MEAN = "average_loss"
-    LOSS_REGULARIZATION = "regularization_loss"
-
-    ACCURACY = "accuracy"
-    PRECISION = "precision"
-    RECALL = "recall"
-    ACCURACY_BASELINE = "accuracy_baseline"
-    AUC = "auc"
-    AUC_PR = "auc_precision_recall"
-    LABEL_MEAN = "label/mean"
-    PREDICTION_MEAN = "prediction/mean"
-
-    ACCURACY_AT_THRESHOLD = "accuracy/positive_threshold_%g"
-    PRECISION_AT_THRESHOLD = "precision/positive_threshold_%g"
-    RECALL_AT_THRESHOLD = "recall/positive_threshold_%g"
-
-    PROBABILITY_MEAN_AT_CLASS = "probability_mean/class%d"
-    AUC_AT_CLASS = "auc/class%d"
-    AUC_PR_AT_CLASS = "auc_precision_recall/class%d"
-    PROBABILITY_MEAN_AT_NAME = "probability_mean/%s"
-    AUC_AT_NAME = "auc/%s"
-    AUC_PR_AT_NAME = "auc_precision_recall/%s"
-
-
 class _Gauge:
     """TensorFlow's counter of its users: libraries set it, and nothing is counted here."""
 
@@ -66,6 +42,7 @@ class _Gauge:
 
 
 _canned_estimator_api_gauge = _Gauge()
+_TPUEstimatorSpec = TPUEstimatorSpec
 
 
 def dnn_model_fn_v2(

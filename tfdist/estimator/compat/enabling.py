@@ -38,9 +38,8 @@ def enable_compat(*, parameter_servers: Literal["replace"] | None = None) -> Non
     * `tf.keras.estimator.model_to_estimator`, where `tf.keras` is Keras 2, and
       `tf.compat.v1.keras.estimator.model_to_estimator`;
     * `from tensorflow_estimator import estimator`, the v1 version, unless that is installed;
-    * `tensorflow_estimator.python.estimator...` and `tensorflow.python.estimator...`, from which
-      libraries import: modules, classes and keys of the same names, each from tfdist. The use of
-      one that is missing says so.
+    * `tensorflow_estimator.python.estimator...`, from which libraries import: modules, classes and
+      keys of the same names, each from tfdist. The use of one that is missing says so.
 
     Args:
       parameter_servers: "replace" sets the environment variable TFDIST_PARAMETER_SERVERS: every
@@ -73,7 +72,6 @@ def enable_compat(*, parameter_servers: Literal["replace"] | None = None) -> Non
         "tensorflow_estimator"
     ):
         _stand_in_for_tensorflow_estimator(v1)
-    finder.install("tensorflow")
 
 
 def reason_to_refuse(version: str, existing: Any, ours: Any) -> str | None:

@@ -4,8 +4,10 @@
                                               |
           a module of `_MODULES`: each name is looked up in ours when it is used
 
-A name that is not here is an object whose use says so, as in `tfdist.estimator.missing`: libraries
-import more than a program uses.
+The modules are those of TensorFlow Privacy's estimators, and those of names that programs import
+although tf.estimator did not export them (docs/moving-from-tf-estimator.md). A name that is not
+here is an object whose use says so, as in `tfdist.estimator.missing`: libraries import more than a
+program uses.
 """
 
 from __future__ import annotations
@@ -21,50 +23,27 @@ from typing import Any
 from tfdist.estimator.missing import missing
 
 _ROOT = "python.estimator"
-_PACKAGES = ("", "canned", "export", "head", "hooks", "inputs", "tpu")
+_PACKAGES = ("", "canned", "export", "head")
 _HEADS, _CANNED = "tfdist.estimator.compat.base_head", "tfdist.estimator.compat.canned"
-_EXPORT, _TPU = "tfdist.estimator.export", "tfdist.estimator.v1.tpu"
-_OTHERS = "tfdist.estimator.compat.others"
+_EXPORT = "tfdist.estimator.export"
 # Where to look for the names of each module, before `tfdist.estimator.v1`.
 _MODULES: dict[str, str] = {
-    "canned.baseline": _CANNED,
     "canned.dnn": _CANNED,
-    "canned.dnn_linear_combined": _CANNED,
     "canned.head": _CANNED,
     "canned.linear": _CANNED,
     "canned.metric_keys": _CANNED,
-    "canned.optimizers": _CANNED,
-    "canned.parsing_utils": _CANNED,
     "canned.prediction_keys": _CANNED,
     "early_stopping": "tfdist.estimator.early_stopping",
     "estimator": _CANNED,
-    "estimator_lib": _CANNED,
     "export.export": _EXPORT,
-    "export.export_lib": _EXPORT,
     "export.export_output": _EXPORT,
-    "exporter": _CANNED,
-    "extenders": _CANNED,
     "head.base_head": _HEADS,
     "head.binary_class_head": _HEADS,
-    "head.head_utils": "tfdist.estimator.heads",
     "head.multi_class_head": _HEADS,
-    "head.multi_head": _HEADS,
     "head.multi_label_head": _HEADS,
-    "head.regression_head": _HEADS,
-    "hooks.basic_session_run_hooks": _CANNED,
-    "hooks.hooks": "tfdist.estimator.experimental",
-    "hooks.session_run_hook": _CANNED,
-    "inputs.inputs": "tfdist.estimator.inputs",
-    "inputs.numpy_io": "tfdist.estimator.inputs",
-    "inputs.pandas_io": "tfdist.estimator.inputs",
-    "keras_lib": _CANNED,
     "mode_keys": _CANNED,
-    "model_fn": _OTHERS,
+    "model_fn": _CANNED,
     "run_config": "tfdist.estimator.run_config",
-    "tpu.tpu_config": _TPU,
-    "tpu.tpu_estimator": _TPU,
-    "training": _CANNED,
-    "util": _OTHERS,
 }
 
 
@@ -72,7 +51,7 @@ class EstimatorModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds and makes the modules below a package, as TensorFlow had them.
 
     Args:
-      package: "tensorflow_estimator" or "tensorflow".
+      package: "tensorflow_estimator".
     """
 
     def __init__(self, package: str) -> None:
@@ -129,7 +108,7 @@ def _find(place: str, module: str, name: str) -> Any:
         return vars(first)[name]
     if name.endswith("V2") and name.removesuffix("V2") in v2.__all__:
         return getattr(v2, name.removesuffix("V2"))
-    for ours in (v1, v2.export, v1.experimental, v2.inputs):
+    for ours in (v1, v2.export):
         if name in dir(ours):
             return getattr(ours, name)
     return missing(f"{module}.{name}")

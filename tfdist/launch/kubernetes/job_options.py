@@ -74,7 +74,7 @@ class ManifestOptions:
     )
     patch_files: tuple[tuple[Patch, ...], ...] = option(
         PATCHES,
-        "change the manifests: node selectors, tolerations, labels, volumes, other devices ...",
+        "change the manifests: node selectors, tolerations, labels, other devices ...",
         "--patch",
         default=(),
     )

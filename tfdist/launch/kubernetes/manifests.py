@@ -116,7 +116,7 @@ def manifests(options: JobOptions) -> list[dict[str, Any]]:
 def _with_patch(
     documents: list[dict[str, Any]], patch: Patch, options: JobOptions
 ) -> list[dict[str, Any]]:
-    if patch.kind == "Pod":  # `pod_template` has applied it.
+    if patch.is_of_pods:  # `pod_template` has applied it.
         if not any(patch.fits_pods(role) for role in options.roles):
             raise UsageError(
                 f"{patch}: this run has no such pods, only {listed(options.roles)}. "
@@ -126,8 +126,8 @@ def _with_patch(
     if not any(patch.fits(document) for document in documents):
         names = [f"{one['kind']} {one['metadata']['name']}" for one in documents]
         raise UsageError(
-            f"{patch}: there is no such manifest, only {listed(names)}. Change kind or name; kind "
-            "Pod stands for the pods of all."
+            f"{patch}: there is no such manifest, only {listed(names)}. Change kind or name; "
+            "kinds Pod and Container stand for the pods of all."
         )
     return [_patched(one, patch) if patch.fits(one) else one for one in documents]
 

@@ -93,7 +93,6 @@ def sshd_container(options: JobOptions, name: str) -> dict[str, Any]:
         "worker",
         name,
         command=_sshd_command(options),
-        env=None,
         capabilities=() if options.user_id else _ROOT_SSHD_CAPABILITIES,
     )
     # mpirun waits until all workers answer.

@@ -1,26 +1,24 @@
-"""Patches of `--patch FILE`: changes of manifests that no option makes, as strategic merge.
+"""Patches of `--patch FILE`: changes of manifests that no option makes, as JSON merge patches.
 
-A file has one or more YAML documents. One of kind Pod changes the pods of the run: all of them, or,
-with a name, those of one role.
+A file has one or more YAML documents. One of kind Pod changes the pods of the run, one of kind
+Container the container of each pod: all of them, or, with a name, those of one role.
 
-    kind: Pod                       kind: Pod                     kind: Job
+    kind: Pod                       kind: Container               kind: Job
     spec:                           metadata:                     metadata:
       nodeSelector:                   name: worker                  annotations:
-        pool: train                 spec:                             team: vision
-      tolerations:                    containers:
-      - key: gpu                      - resources:
-        operator: Exists                  limits: {amd.com/gpu: 4}
+        pool: train                 resources:                        team: vision
+      tolerations:                    limits: {amd.com/gpu: 4}
+      - key: gpu
+        operator: Exists
 
 Any other kind changes the manifests of that kind, or, with a name, one of them. The rules are those
-of `kubectl patch` (kubernetes.io/docs/tasks/manage-kubernetes-objects): objects are merged, null
-removes a field, a list whose items have a key is merged item by item, any other list is replaced,
-and `$patch: replace` or `$patch: delete` replaces or removes an object or an item.
+of RFC 7396: objects are merged, null removes a field, and anything else is replaced. So that no
+patch drops what a run needs, a list that has items already cannot be replaced.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,25 +29,7 @@ from tfdist.launch.options.declaration import Value
 
 Role = Literal["worker", "evaluator", "launcher"]
 ROLES: tuple[Role, ...] = ("worker", "evaluator", "launcher")
-_POD = "Pod"
-_DIRECTIVE = "$patch"
-# The key by which items of a list are the same: "patchMergeKey" in Kubernetes' API, and
-# "x-kubernetes-list-map-keys" in JobSet's.
-_KEYS = {
-    "containers": "name",
-    "env": "name",
-    "ephemeralContainers": "name",
-    "hostAliases": "ip",
-    "imagePullSecrets": "name",
-    "initContainers": "name",
-    "ports": "containerPort",
-    "replicatedJobs": "name",
-    "resourceClaims": "name",
-    "topologySpreadConstraints": "topologyKey",
-    "volumeDevices": "devicePath",
-    "volumeMounts": "mountPath",
-    "volumes": "name",
-}
+POD, CONTAINER = "Pod", "Container"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +53,14 @@ class Patch:
         is_kind = document["kind"] == self.kind
         return is_kind and self.name in (None, document["metadata"]["name"])
 
+    @property
+    def is_of_pods(self) -> bool:
+        """Returns whether it changes pods, whatever manifest they are in."""
+        return self.kind in (POD, CONTAINER)
+
     def fits_pods(self, role: Role) -> bool:
-        """Returns whether it changes the pods of this role."""
-        return self.kind == _POD and self.name in (None, role)
+        """Returns whether it changes the pods of this role, or their container."""
+        return self.is_of_pods and self.name in (None, role)
 
     def __str__(self) -> str:
         return f"--patch {self.file}: kind {self.kind}{f', name {self.name}' * bool(self.name)}"
@@ -121,7 +106,7 @@ def _patch(file: str, document: Any) -> Patch:
         )
     name = metadata.get("name")
     metadata = {field: value for field, value in metadata.items() if field != "name"}
-    if document["kind"] == _POD and name not in (None, *ROLES):
+    if document["kind"] in (POD, CONTAINER) and name not in (None, *ROLES):
         raise ValueError(
             f"got {shown(file)}, where a patch for pods has the name {shown(str(name))}, allowed "
             f"are {listed(ROLES)}. Write one of them, or no name for all pods."
@@ -133,16 +118,13 @@ def _patch(file: str, document: Any) -> Patch:
 
 
 def _check_directives(file: str, value: Any) -> None:
-    if isinstance(value, list):
-        for one in value:
-            _check_directives(file, one)
-    elif isinstance(value, dict):
+    """Refuses the directives of a strategic merge, which would become fields here."""
+    if isinstance(value, dict):
         for name, one in value.items():
-            is_known = name == _DIRECTIVE and one in ("replace", "delete")
-            if str(name).startswith("$") and not is_known:
+            if str(name).startswith("$"):
                 raise ValueError(
-                    f"got {shown(file)}, which has {shown(f'{name}: {one}')}, allowed are "
-                    "$patch: replace and $patch: delete. Write the list in full instead."
+                    f"got {shown(file)}, which has {shown(str(name))}, a directive of strategic "
+                    "merges, and this is a JSON merge patch. Write null to remove a field."
                 )
             _check_directives(file, one)
 
@@ -151,81 +133,35 @@ PATCHES = Value(read_patches, "FILE")
 
 
 def patched(document: Mapping[str, Any], patch: Patch) -> dict[str, Any]:
-    """Returns a manifest, or a pod's template, with the changes of a patch.
+    """Returns a manifest, a pod's template or a container with the changes of a patch.
 
     Raises:
-      UsageError: If an item of a list has no key, or a value stands for a list or an object.
+      UsageError: If the patch would replace a list that has items.
     """
-    changes = dict(patch.changes)
-    containers = document.get("spec", {}).get("containers", ())
-    if patch.kind == _POD and len(containers) == 1:
-        changes = _with_names(changes, containers[0]["name"])
     try:
-        changed: dict[str, Any] = _merged(document, changes)
+        changed: dict[str, Any] = merged(document, patch.changes)
     except ValueError as error:
-        raise UsageError(f"{patch}: {error}. Fix this field.") from None
+        raise UsageError(
+            f"{patch}: {error} has items already, and a merge patch replaces lists whole. Use an "
+            "option of tfdist, or change the file of --output with kubectl kustomize."
+        ) from None
     return changed
 
 
-def _with_names(changes: dict[str, Any], name: str) -> dict[str, Any]:
-    """Names the containers of a patch that have no name: each pod of a run has one container."""
-    spec = changes.get("spec")
-    if not isinstance(spec, dict) or not isinstance(spec.get("containers"), list):
-        return changes
-    containers = [
-        {"name": name, **one} if isinstance(one, dict) and _DIRECTIVE not in one else one
-        for one in spec["containers"]
-    ]
-    return {**changes, "spec": {**spec, "containers": containers}}
+def merged(old: Any, new: Any, place: str = "") -> Any:
+    """Merges by the rules of RFC 7396 (JSON merge patch); neither argument is changed.
 
-
-def _merged(old: Any, new: Any, name: str = "") -> Any:
-    if isinstance(new, dict):
-        return _merged_object(old if isinstance(old, dict) else {}, new)
-    if isinstance(new, list) and (key := _key_of(name, new)):
-        return _merged_items(old if isinstance(old, list) else [], new, key)
-    if isinstance(old, list | dict) and not isinstance(new, type(old)):
-        kind = "a list" if isinstance(old, list) else "an object"
-        raise ValueError(f"{name} is {shown(str(new))}, and it must be {kind}")
-    return copy.deepcopy(new)
-
-
-def _merged_object(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    replaces = new.get(_DIRECTIVE) == "replace"
-    result = {} if replaces else copy.deepcopy(dict(old))
+    Raises:
+      ValueError: If a list would replace one that has items; the message is its place.
+    """
+    if isinstance(new, list) and isinstance(old, list) and old:
+        raise ValueError(place.removeprefix("."))
+    if not isinstance(new, Mapping):
+        return new
+    result = {**old} if isinstance(old, Mapping) else {}
     for name, value in new.items():
-        if name == _DIRECTIVE:
-            continue
-        is_deleted = isinstance(value, dict) and value.get(_DIRECTIVE) == "delete"
-        if value is None or is_deleted:
+        if value is None:
             result.pop(name, None)
         else:
-            result[name] = _merged(result.get(name), value, name)
+            result[name] = merged(result.get(name), value, f"{place}.{name}")
     return result
-
-
-def _merged_items(old: Sequence[Any], new: Sequence[Any], key: str) -> list[Any]:
-    replaces = any(item == {_DIRECTIVE: "replace"} for item in new)
-    result = [] if replaces else copy.deepcopy(list(old))
-    for item in new:
-        if item == {_DIRECTIVE: "replace"}:
-            continue
-        places = [i for i, one in enumerate(result) if one.get(key) == item.get(key)]
-        if item.get(_DIRECTIVE) == "delete":
-            result = [one for i, one in enumerate(result) if i not in places]
-        elif places:
-            result[places[0]] = _merged_object(result[places[0]], item)
-        else:
-            result.append(_merged_object({}, item))
-    return result
-
-
-def _key_of(name: str, items: Sequence[Any]) -> str | None:
-    """Returns the key of a list's items, or None if the list is replaced as a whole."""
-    items = [one for one in items if one != {_DIRECTIVE: "replace"}]
-    key = _KEYS.get(name)
-    if name == "ports" and all(isinstance(one, dict) and "port" in one for one in items):
-        key = "port"  # A Service's.
-    if key is not None and not all(isinstance(one, dict) and key in one for one in items):
-        raise ValueError(f"an item of {name} has no {key}, by which items are told apart")
-    return key

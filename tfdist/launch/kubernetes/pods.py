@@ -21,7 +21,7 @@ from tfdist.cluster.instance_variables import (
 )
 from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes.job_options import JobOptions
-from tfdist.launch.kubernetes.patches import Patch, Role, patched
+from tfdist.launch.kubernetes.patches import CONTAINER, Patch, Role, patched
 
 _GPU = "nvidia.com/gpu"
 _SHARED_MEMORY = "shared-memory"
@@ -34,14 +34,16 @@ _INDEX = "JOB_COMPLETION_INDEX"
 _NAMESPACE = "POD_NAMESPACE"
 
 
+def present(**fields: Any) -> dict[str, Any]:
+    """Returns an object of those fields that are something: not None, "", 0, False or empty."""
+    return {name: value for name, value in fields.items() if value}
+
+
 def metadata(options: JobOptions, name: str | None = None) -> dict[str, Any]:
     """Returns the metadata of one of the run's objects: its name, namespace and labels."""
-    labels = run_labels(options)
-    return {
-        "name": name or options.name,
-        **({"namespace": options.namespace} if options.namespace else {}),
-        "labels": labels,
-    }
+    return present(
+        name=name or options.name, namespace=options.namespace, labels=run_labels(options)
+    )
 
 
 def queued_metadata(options: JobOptions, name: str | None = None) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def run_labels(options: JobOptions) -> dict[str, str]:
     The pods of a ClusterTrainingRuntime belong to many runs: their labels name none.
     """
     labels = {"app.kubernetes.io/name": "tfdist"}
-    return labels | ({} if options.cluster_runtime else {_INSTANCE: options.name})
+    return labels if options.cluster_runtime else {**labels, _INSTANCE: options.name}
 
 
 def pod_selector(options: JobOptions) -> dict[str, str]:
@@ -72,7 +74,7 @@ def pod_container(
     role: Role,
     name: str,
     *,
-    env: Sequence[dict[str, Any]] | None,
+    env: Sequence[dict[str, Any]] = (),
     command: Sequence[str] | None = None,
     port: str | None = None,
     capabilities: Sequence[str] = (),
@@ -88,18 +90,19 @@ def pod_container(
       port: Name of the port for gRPC connections from other pods. None if there are none.
       capabilities: Capabilities in addition to those of the program.
     """
-    command = [escaped(word) for word in options.command] if command is None else command
-    ports = [{"name": port, "containerPort": GRPC_PORT, "protocol": "TCP"}] if port else []
-    return {
-        "name": name,
-        "image": options.image,
-        **_command(command),
-        **({} if env is None else {"env": list(env)}),
-        **({"ports": ports} if ports else {}),
-        **resources(options, role),
-        **_container_rights(options, role, capabilities),
-        **({} if role == "launcher" else _mounts(options)),
-    }
+    words = [escaped(word) for word in options.command] if command is None else [*command]
+    return present(
+        name=name,
+        image=options.image,
+        # Both are lists, so that no shell interprets them. A TrainJob may bring them.
+        command=words[:1],
+        args=words[1:],
+        env=[*env],
+        ports=port and [{"name": port, "containerPort": GRPC_PORT, "protocol": "TCP"}],
+        resources=resources(options, role),
+        securityContext=_container_rights(options, role, capabilities),
+        volumeMounts=None if role == "launcher" else _mounts(options),
+    )
 
 
 def pod_template(
@@ -120,41 +123,52 @@ def pod_template(
     Raises:
       UsageError: If a patch makes them what Kubernetes does not allow.
     """
-    claims = [
-        {"name": f"claim-{i}", "persistentVolumeClaim": {"claimName": volume.claim}}
-        for i, volume in enumerate(options.volumes)
-    ]
-    memory = {"medium": "Memory", "sizeLimit": options.shared_memory}
-    shared = [{"name": _SHARED_MEMORY, "emptyDir": memory}] if options.shared_memory else []
-    mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
-    volumes = [volume for volume in [*shared, *claims] if volume["name"] in mounted]
-    pull = [{"name": name} for name in options.image_pull_secrets]
-    template = {
-        "metadata": {"labels": run_labels(options)},
-        "spec": {
-            **({"restartPolicy": restart} if restart else {}),
-            "containers": [container],
-            **({"volumes": volumes} if volumes else {}),
-            "terminationGracePeriodSeconds": options.grace_s,
-            **({"hostIPC": True} if options.host_ipc and role != "launcher" else {}),
-            "securityContext": _pod_rights(options),
-            **({"serviceAccountName": options.service_account} if options.service_account else {}),
-            # Training does not call the API server and needs no addresses of other services.
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            **({"imagePullSecrets": pull} if pull else {}),
-        },
-    }
+    spec = present(
+        restartPolicy=restart,
+        containers=[container],
+        volumes=_volumes(options, container),
+        hostIPC=options.host_ipc and role != "launcher",
+        securityContext=_pod_rights(options),
+        serviceAccountName=options.service_account,
+        imagePullSecrets=[{"name": name} for name in options.image_pull_secrets],
+    )
+    # 0 and False mean something else than nothing here. Training does not call the API server and
+    # needs no addresses of other services.
+    spec["terminationGracePeriodSeconds"] = options.grace_s
+    spec |= {"automountServiceAccountToken": False, "enableServiceLinks": False}
+    template = {"metadata": {"labels": run_labels(options)}, "spec": spec}
     for patch in options.patches:
         if patch.fits_pods(role):
-            template = checked_patch(
-                "IoK8sApiCoreV1PodTemplateSpec", patched(template, patch), patch
-            )
+            template = _with_patch(template, patch)
     return template
 
 
+def _with_patch(template: dict[str, Any], patch: Patch) -> dict[str, Any]:
+    if patch.kind == CONTAINER:
+        (container,) = template["spec"]["containers"]
+        spec = {**template["spec"], "containers": [patched(container, patch)]}
+        changed = {**template, "spec": spec}
+    else:
+        changed = patched(template, patch)
+    return checked_patch("IoK8sApiCoreV1PodTemplateSpec", changed, patch)
+
+
+def _volumes(options: JobOptions, container: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the volumes that a container mounts."""
+    memory = {"medium": "Memory", "sizeLimit": options.shared_memory}
+    volumes = [
+        {"name": _SHARED_MEMORY, "emptyDir": memory},
+        *(
+            {"name": f"claim-{i}", "persistentVolumeClaim": {"claimName": volume.claim}}
+            for i, volume in enumerate(options.volumes)
+        ),
+    ]
+    mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
+    return [volume for volume in volumes if volume["name"] in mounted]
+
+
 def resources(options: JobOptions, role: Role = "worker") -> dict[str, Any]:
-    """Returns the container's field "resources", or an empty dict if none were requested."""
+    """Returns the container's limits and requests, or an empty dict if none were requested."""
     amounts, gpus = {"cpu": options.cpu, "memory": options.memory}, options.gpus
     if role == "launcher":
         amounts, gpus = {"cpu": "500m", "memory": "512Mi"}, None
@@ -162,64 +176,50 @@ def resources(options: JobOptions, role: Role = "worker") -> dict[str, Any]:
         own = {"cpu": options.evaluator_cpu, "memory": options.evaluator_memory}
         amounts = {name: own[name] or amount for name, amount in amounts.items()}
         gpus = options.evaluator_gpus
-    limits = {name: amount for name, amount in amounts.items() if amount}
-    if gpus:
-        limits[_GPU] = str(gpus)
+    limits = present(**amounts, **{_GPU: str(gpus) if gpus else None})
     # Limits and requests are equal: a pod that requests less than its limit is evicted first.
-    return {"resources": {"limits": limits, "requests": dict(limits)}} if limits else {}
-
-
-def _command(words: Sequence[str]) -> dict[str, Any]:
-    # Both are lists, so that no shell interprets them.
-    if not words:
-        return {}  # A TrainJob brings the command.
-    return {"command": [words[0]], **({"args": list(words[1:])} if words[1:] else {})}
+    return present(limits=limits, requests=dict(limits))
 
 
 def _container_rights(
     options: JobOptions, role: Role, capabilities: Sequence[str]
 ) -> dict[str, Any]:
-    added = [*capabilities, *(["IPC_LOCK"] if options.ipc_lock and role != "launcher" else [])]
+    added = [*capabilities]
+    if options.ipc_lock and role != "launcher":
+        added.append("IPC_LOCK")
     return {
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"], **({"add": added} if added else {})},
-        }
+        "allowPrivilegeEscalation": False,
+        "capabilities": present(drop=["ALL"], add=added),
     }
 
 
 def _pod_rights(options: JobOptions) -> dict[str, Any]:
     user = options.user_id
-    groups = {
-        "runAsGroup": user,
-        # Makes claims writable for the user. "OnRootMismatch" avoids changing every file on each
-        # start.
-        "fsGroup": user,
-        "fsGroupChangePolicy": "OnRootMismatch",
-    }
-    return {
+    rights = {
         "runAsNonRoot": user != 0,
         "runAsUser": user,
-        **(groups if user else {}),
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+    if user:
+        rights["runAsGroup"] = user
+        # Makes claims writable for the user. "OnRootMismatch" avoids changing every file on each
+        # start.
+        rights |= {"fsGroup": user, "fsGroupChangePolicy": "OnRootMismatch"}
+    return rights
 
 
-def _mounts(options: JobOptions) -> dict[str, Any]:
-    mounts = [
-        *([{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}] if options.shared_memory else []),
-        *(
-            {"name": f"claim-{i}", "mountPath": volume.path}
-            for i, volume in enumerate(options.volumes)
-        ),
+def _mounts(options: JobOptions) -> list[dict[str, Any]]:
+    claims = [
+        {"name": f"claim-{i}", "mountPath": volume.path} for i, volume in enumerate(options.volumes)
     ]
-    return {"volumeMounts": mounts} if mounts else {}
+    if not options.shared_memory:
+        return claims
+    return [{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}, *claims]
 
 
 def deadline(options: JobOptions) -> dict[str, Any]:
     """Returns the field "activeDeadlineSeconds", or an empty dict without a deadline."""
-    seconds = options.active_deadline_s
-    return {"activeDeadlineSeconds": seconds} if seconds else {}
+    return present(activeDeadlineSeconds=options.active_deadline_s)
 
 
 def run_policy(options: JobOptions) -> dict[str, Any]:
@@ -270,11 +270,13 @@ def evaluator_variables(options: JobOptions, workers: Sequence[str]) -> list[dic
 
 def replica_variables(options: JobOptions) -> list[dict[str, Any]]:
     """Returns the variables of each training pod: its replicas, and whether others evaluate."""
-    return [
-        {"name": NUM_LOCAL_REPLICAS, "value": str(options.replicas_per_instance)},
-        {"name": DEVICES_PER_REPLICA, "value": str(options.devices_per_replica)},
-        *([{"name": HAS_EVALUATOR, "value": "1"}] if options.evaluator else []),
-    ]
+    values = {
+        NUM_LOCAL_REPLICAS: options.replicas_per_instance,
+        DEVICES_PER_REPLICA: options.devices_per_replica,
+    }
+    if options.evaluator:
+        values[HAS_EVALUATOR] = 1
+    return [{"name": name, "value": str(value)} for name, value in values.items()]
 
 
 def program_variables(options: JobOptions) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ from tfdist.launch.kubernetes.pods import (
     metadata,
     pod_container,
     pod_template,
+    present,
     queued_metadata,
     worker_variables,
 )
@@ -158,16 +159,14 @@ def _job(
 
     A failed pod fails the job, and the JobSet then starts all jobs again.
     """
-    return {
-        "name": name,
-        "replicas": 1,
-        **({"dependsOn": [{"name": after, "status": "Ready"}]} if after else {}),
-        "template": {
-            **({"metadata": {"labels": labels}} if labels else {}),
-            "spec": {
-                "backoffLimit": 0,
-                **failure_policy(options),
-                "template": pod_template(options, container, role=role),
-            },
-        },
+    spec = {
+        "backoffLimit": 0,
+        **failure_policy(options),
+        "template": pod_template(options, container, role=role),
     }
+    return present(
+        name=name,
+        replicas=1,
+        dependsOn=after and [{"name": after, "status": "Ready"}],
+        template=present(metadata=present(labels=labels), spec=spec),
+    )
