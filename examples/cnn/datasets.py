@@ -10,6 +10,7 @@ read what one worker would: see layout.py. image_files.py and imagenet.py read t
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -301,8 +302,12 @@ class Images:
             labels = tf.ensure_shape(labels, [size])
             return (images if eight_bit else self.normalise(images)), labels
 
-        # Batches are read side by side, and come in their order.
-        return indices.map(read, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        # Batches are read side by side, and come in their order. Nothing is tuned: a session waits
+        # for the thread that tunes, up to 60 s.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        cores = len(os.sched_getaffinity(0))
+        return indices.map(read, cores).prefetch(2).with_options(options)
 
 
 def _global_step() -> tf.Tensor:
