@@ -132,7 +132,7 @@ WITHOUT_EFFECT = dict.fromkeys(
         "wandb-param-steps",
     ),
     "it is for IPUs",
-)
+) | {"packed-data": "each row has one pair of segments"}
 
 
 def parse(argv: Sequence[str]) -> tuple[Settings, list[str]]:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import json
 import re
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from application_runs import SCRIPTS, load, modules_of, run_application
@@ -85,6 +87,7 @@ bert --dataset pretraining --input-files /nowhere/* => /nowhere/*
 bert --replication-factor 1000000 => and this machine has
 cnn --config digits_resnet => Did you mean digits_resnet8?
 cnn --model-size 9 => '9' is not one of 8, 14, 20, 32, 44, 56, 18, 34, 50
+cnn --mixup-alpha 0.2 => unknown option --mixup-alpha.
 cnn --momentum 1 => '1' is not a number from 0 to 0.9999
 cnn --epochs 2 --iterations 3 => --epochs and --iterations contradict
 cnn --base-learning-rate -9 --abs-learning-rate 1 => and --abs-learning-rate contradict
@@ -196,8 +199,9 @@ def test_options_of_other_devices_are_accepted_with_a_line_each() -> None:
         "--available-memory-proportion has no effect here: memory is allocated as it is needed.",
         "--select-ipu has no effect here: devices are numbered from the first one.",
     ]
-    ended = run_application("bert", "--dry-run", "--custom-ops", "false")
+    ended = run_application("bert", "--dry-run", "--custom-ops", "false", "--packed-data")
     assert "--custom-ops has no effect here: it is for IPUs.\n" in ended.out
+    assert "--packed-data has no effect here: each row has one pair of segments.\n" in ended.out
 
 
 @pytest.mark.parametrize(
@@ -514,3 +518,41 @@ def test_means_of_checkpoints_weigh_them_as_the_recursion_does() -> None:
         mean = 0.9 * mean + 0.1 * value
     weights = checkpoints.exponential_mean(0.9, 3)
     assert sum(w * v for w, v in zip(weights, values, strict=True)) == pytest.approx(mean)
+
+
+# What docs/resnet.md says about the originals.
+
+
+@pytest.mark.parametrize("options", [[], ["--BN-span", "all"], ["--group-norm"]])
+def test_every_norm_begins_with_scale_1_and_adds_a_thousandth_to_the_variance(
+    options: list[str],
+) -> None:
+    import tensorflow as tf
+    import tensorflow.compat.v1 as v1
+
+    values = np.random.default_rng(0).normal(0.0, 0.01, [8, 6, 6, 16])  # Of variance 1e-4.
+    with modules_of("cnn"), tf.Graph().as_default(), v1.Session() as session:
+        settings = load("arguments").parse(["--model-size", "8", *options])[0]
+        segments = load("architecture").make_segments(8, 1, 10)
+        network = load("model").make_network(settings, segments, is_training=True)
+        network(tf.zeros([2, 28, 28, 1]))
+        with v1.variable_scope("alone"):
+            normal = network._normalize(tf.constant(values, tf.float32))
+        session.run(v1.global_variables_initializer())
+        scales = {one.op.name: session.run(one) for one in v1.global_variables("b.*gamma")}
+        deviation = session.run(normal).std()
+    assert len(scales) == 6  # Also the last norm of each of the three blocks.
+    assert all((scale == 1).all() for scale in scales.values())
+    assert deviation == pytest.approx(0.01 / (1e-4 + 1e-3) ** 0.5, rel=0.02)
+
+
+def test_no_preset_has_lars_which_the_option_selects() -> None:
+    from tfdist.training import LARS
+
+    with modules_of("cnn"):
+        arguments, optimization = load("arguments"), load("optimization")
+        presets = load("options").load_presets(arguments.PRESETS)
+        assert {one.get("optimiser", "momentum") for one in presets.values()} == {"momentum"}
+        chosen = ["--config", "mk2_resnet50_bn_16ipus", "--optimiser", "LARS"]
+        settings = dataclasses.replace(arguments.parse(chosen)[0], loss_scaling=None)
+        assert isinstance(optimization.make_optimizer(settings, 0.1), LARS)

@@ -203,28 +203,10 @@ def _check_other_programs_checkpoint(path: str, data: list[str]) -> None:
     assert said in refused.lines[-2]
 
 
-def test_the_bar_ends_full_and_the_compilation_is_shown() -> None:
-    options = [value for value in TINY if value != "--disable-progress-bar"]
-    run = run_bert(*options, *ONE_DEVICE, "--training-steps", "2")
-    assert any(re.match(r"Graph compilation: 100%\|.{10}\| 100/100 \[", one) for one in run.lines)
-    bars = [line for line in run.lines if line.startswith("Step: 1 / 1 - LR: 1.00e-02")]
-    assert re.search(r"100%\|.{10}\| 2/2 \[", bars[-1])
-    assert "throughput: " in bars[-1]
-
-
 def test_compile_only_ends_before_the_first_step() -> None:
     run = run_bert(*TINY, *ONE_DEVICE, "--compile-only")
     assert run.lines[-1].endswith("Exiting now as '--compile-only' argument was passed.")
     assert run.steps == []
-
-
-def test_weights_of_16_bits_learn_and_are_evaluated() -> None:
-    half = ["--precision", "bf16.16", "--training-steps", "4", "--evaluate"]
-    faster = ["--recompute-checkpoint-every-layer", "false"]
-    run = run_bert(*TINY, *ONE_DEVICE, *half, *faster)
-    losses = [step["mlm_loss"] for step in run.steps]
-    assert losses == sorted(losses, reverse=True)
-    assert run.figures["held_out_mlm_loss"] < losses[0]
 
 
 SMALL_PRESETS = ["demo_tiny_128", "sample_tiny", "tiny_128", "mini_128", "small_128"]

@@ -263,9 +263,9 @@ def test_the_generated_sample_is_repeated_and_its_masks_are_distinct() -> None:
 
 
 @pytest.fixture(scope="module")
-def real_sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, data.Dataset]]:
+def real_sample(sample_cache: Path) -> Iterator[dict[str, data.Dataset]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TFDIST_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("TFDIST_CACHE_DIR", str(sample_cache))
         shape = data.SampleShape(sequence_length=64, mask_tokens=10, vocab_size=4000)
         yield {
             name: data.open_dataset("sample", shape, seed=5, evaluation=name == "held out")
