@@ -1,4 +1,4 @@
-"""How a training is divided among workers, replicas and micro-batches, and what each of them reads.
+"""The layout of a step: its workers, replicas and micro-batches, and the samples that each reads.
 
 Every epoch has one order of all samples. The epochs follow one another without a gap, and a step
 takes the next samples of this row. Each worker has its part of a step, each micro-batch its part of

@@ -1,4 +1,4 @@
-"""What the workers, replicas and micro-batches of the applications read: examples/application."""
+"""The order of samples, and the layout of a step, in examples/application."""
 
 import numpy as np
 from hypothesis import given, settings
