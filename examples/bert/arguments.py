@@ -1,103 +1,34 @@
 """Settings of run_pretraining.py: options, presets, and the checks that need no TensorFlow.
 
-    defaults below  <  preset of configs_pretraining.yml  <  command line
-
-An option is declared once, as a field of `Settings`. Presets name options with underscores.
+defaults below  <  preset of configs_pretraining.yml  <  command line
 """
 
-import argparse
-import difflib
-import os
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import Field, dataclass, field, fields, replace
-from importlib.util import find_spec
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import yaml
+import options
+from layout import check_fills_pipeline
+from options import (
+    COUNT,
+    COUNT_OR_0,
+    DROPOUT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    PRECISIONS,
+    SHARE,
+    UsageError,
+    boolean,
+    check_folder,
+    check_package,
+    one_of,
+    option,
+)
 
 PRESETS = Path(__file__).with_name("configs_pretraining.yml")
-PROGRAM = "run_pretraining.py"
-
-
-class UsageError(ValueError):
-    """Settings that cannot be used: one or two lines with the value, what is allowed, the fix."""
-
-
-def option(
-    default: Any, kind: Callable[[str], Any], text: str, *aliases: str, nargs: str | None = None
-) -> Any:
-    """Returns the field of an option.
-
-    Args:
-      default: The value without a preset and a command line.
-      kind: Converts the text of the command line; an ArgumentTypeError says what is allowed.
-      text: The text of --help.
-      *aliases: Further names.
-      nargs: As in argparse.
-    """
-    details = {"kind": kind, "text": text, "aliases": aliases, "nargs": nargs}
-    return field(default=default, metadata=details)
-
-
-def count(text: str) -> int:
-    return _number(text, int, "an integer of at least 1", lambda value: value >= 1)
-
-
-def count_or_0(text: str) -> int:
-    return _number(text, int, "an integer of at least 0", lambda value: value >= 0)
-
-
-def rate(text: str) -> float:
-    return _number(text, float, "a number of at least 0", lambda value: 0 <= value < float("inf"))
-
-
-def above_0(text: str) -> float:
-    return _number(text, float, "a number above 0", lambda value: 0 < value < float("inf"))
-
-
-def share(text: str) -> float:
-    return _number(text, float, "a number from 0 to 1", lambda value: 0 <= value <= 1)
-
-
-def dropout(text: str) -> float:
-    return _number(text, float, "a number from 0 to below 1", lambda value: 0 <= value < 1)
-
-
-def _number(text: str, kind: Callable[[str], Any], allowed: str, fits: Callable[..., bool]) -> Any:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if value is None or not fits(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}")
-    return value
-
-
-def boolean(text: str) -> bool:
-    word = text.lower()
-    if word not in ("true", "t", "yes", "y", "1", "false", "f", "no", "n", "0"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not true or false")
-    return word in ("true", "t", "yes", "y", "1")
-
-
-def one_of(*names: str) -> Callable[[str], str]:
-    def check(text: str) -> str:
-        if text not in names:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not one of {', '.join(names)}. Did you mean {nearest(text, names)}?"
-            )
-        return text
-
-    check.__name__ = "|".join(names)  # For --help.
-    return check
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Returns the name that is most like another one."""
-    by_lower = {known.lower(): known for known in names}
-    return by_lower[difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)[0]]
+SCHEDULES = ("grouped", "interleaved", "sequential")
+OPTIMIZERS = ("AdamW", "AdamWNoBiasCorrection", "LAMB", "LAMBNoBiasCorrection")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,78 +38,56 @@ class Settings:
     config: str = option("demo_tiny_128", str, "preset")
 
     # Execution.
-    training_steps: int = option(150, count_or_0, "steps, each of --device-iterations updates")
-    micro_batch_size: int = option(1, count, "sequences of one forward pass")
-    gradient_accumulation: int = option(1, count, "micro-batches of a replica in an update")
-    replication_factor: int = option(
-        1, count, "copies of the model in each worker; the launcher's number has precedence"
-    )
-    device_iterations: int = option(1, count, "weight updates in a step of the log")
+    training_steps: int = option(150, COUNT_OR_0, "steps, each of --device-iterations updates")
+    micro_batch_size: int = option(1, COUNT, "sequences of one forward pass")
+    gradient_accumulation: int = option(1, COUNT, "micro-batches of a replica in an update")
+    replication_factor: int = option(1, COUNT, "copies of the model in a worker; a launcher wins")
+    device_iterations: int = option(1, COUNT, "weight updates in a step of the log")
     devices_per_replica: int | None = option(
-        None, count, "devices of one copy of the model", "ipus-per-replica"
+        None, COUNT, "devices of one copy of the model", "ipus-per-replica"
     )
     layers_per_device: tuple[int, ...] | None = option(
-        None,
-        count_or_0,
-        "encoder layers on each device; one number n puts n on each",
-        "layers-per-ipu",
-        nargs="+",
+        None, COUNT_OR_0, "layers on each device; n puts n on each", "layers-per-ipu", nargs="+"
     )
-    pipeline_schedule: str = option(
-        "grouped", one_of("grouped", "interleaved", "sequential"), "order of a pipeline's stages"
-    )
+    pipeline_schedule: str = option("grouped", one_of(*SCHEDULES), "order of a pipeline's stages")
     recompute_checkpoint_every_layer: bool = option(
         True, boolean, "compute a layer again for its gradient, rather than keep its activations"
     )
-    precision: str = option(
-        "32.32",
-        one_of("32.32", "16.32", "16.16", "bf16.32", "bf16.16"),
-        "bits of computation and of weights",
-    )
-    stochastic_rounding: bool = option(
-        True, boolean, "round weights of 16 bits up or down by chance, else to nearest"
-    )
-    random_seed: int = option(5, count_or_0, "seed of weights, data and dropout")
+    precision: str = option("32.32", one_of(*PRECISIONS), "bits of computation and of weights")
+    stochastic_rounding: bool = option(True, boolean, "round weights of 16 bits by chance")
+    random_seed: int = option(5, COUNT_OR_0, "seed of weights, data and dropout")
 
     # Data.
     dataset: str = option("generated", one_of("generated", "sample", "pretraining"), "data")
-    input_files: tuple[str, ...] = option((), str, "TFRecord files or patterns", nargs="+")
+    input_files: tuple[str, ...] = option((), str, "TFRecord files or patterns")
     vocab_file: str | None = option(None, str, "vocabulary, one WordPiece in each line")
-    sequence_length: int = option(128, count, "words in a sequence")
-    mask_tokens: int = option(20, count, "most masked words in a sequence")
+    sequence_length: int = option(128, COUNT, "words in a sequence")
+    mask_tokens: int = option(20, COUNT, "most masked words in a sequence")
 
     # Model.
-    vocab_size: int = option(30522, count, "words in the vocabulary")
-    hidden_size: int = option(768, count, "width of the encoder")
-    num_hidden_layers: int = option(12, count, "layers of the encoder")
-    num_attention_heads: int = option(12, count, "attention heads of a layer")
-    intermediate_size: int | None = option(
-        None, count, "width inside a layer (default: 4 x hidden size)"
-    )
-    max_position_embeddings: int = option(512, count, "rows of the position table")
-    layer_norm_eps: float = option(0.001, above_0, "epsilon of layer norms")
-    initializer_range: float = option(0.02, above_0, "standard deviation of initial weights")
-    hidden_dropout_prob: float = option(0.1, dropout, "dropout of hidden layers")
-    attention_probs_dropout_prob: float = option(0.0, dropout, "dropout of attention weights")
+    vocab_size: int = option(30522, COUNT, "words in the vocabulary")
+    hidden_size: int = option(768, COUNT, "width of the encoder")
+    num_hidden_layers: int = option(12, COUNT, "layers of the encoder")
+    num_attention_heads: int = option(12, COUNT, "attention heads of a layer")
+    intermediate_size: int | None = option(None, COUNT, "width inside a layer, else 4 x hidden")
+    max_position_embeddings: int = option(512, COUNT, "rows of the position table")
+    layer_norm_eps: float = option(0.001, POSITIVE, "epsilon of layer norms")
+    initializer_range: float = option(0.02, POSITIVE, "standard deviation of initial weights")
+    hidden_dropout_prob: float = option(0.1, DROPOUT, "dropout of hidden layers")
+    attention_probs_dropout_prob: float = option(0.0, DROPOUT, "dropout of attention weights")
 
     # Optimizer.
-    optimizer: str = option(
-        "AdamW",
-        one_of("AdamW", "AdamWNoBiasCorrection", "LAMB", "LAMBNoBiasCorrection"),
-        "optimizer; Google's BERT has AdamWNoBiasCorrection",
-    )
-    learning_rate: float = option(0.001, rate, "learning rate, the highest one of a schedule")
+    optimizer: str = option("AdamW", one_of(*OPTIMIZERS), "Google has AdamWNoBiasCorrection")
+    learning_rate: float = option(0.001, NOT_NEGATIVE, "learning rate, the highest of a schedule")
     lr_schedule: str = option("constant", one_of("constant", "linear"), "learning rate's schedule")
-    lr_warmup: float = option(0.0, share, "share of the steps in which the learning rate rises")
-    weight_decay: float = option(0.0, rate, "weight decay")
-    loss_scaling: float = option(1.0, above_0, "loss scale; the first one if it is automatic")
+    lr_warmup: float = option(0.0, SHARE, "share of the steps in which the learning rate rises")
+    weight_decay: float = option(0.0, NOT_NEGATIVE, "weight decay")
+    loss_scaling: float = option(1.0, POSITIVE, "loss scale; the first one if it is automatic")
     auto_loss_scaling: bool = option(False, boolean, "adapt the loss scale")
 
-    # Checkpoints.
+    # Checkpoints. One is saved at the start and at the end anyway.
     checkpoint_output_dir: str | None = option(None, str, "folder for checkpoints")
-    checkpoint_steps: int | None = option(
-        None, count, "steps between checkpoints; one is saved at the start and at the end anyway"
-    )
+    checkpoint_steps: int | None = option(None, COUNT, "steps between checkpoints")
     checkpoint_input_dir: str | None = option(
         None, str, "checkpoint, or a folder of them, to take the first weights from"
     )
@@ -189,12 +98,8 @@ class Settings:
     # What else to do.
     dry_run: bool = option(False, boolean, "print the plan, and start nothing")
     compile_only: bool = option(False, boolean, "build the graph, and end before the first step")
-    evaluate: bool = option(
-        False, boolean, "evaluate after the training: the text that sample holds out, or the input"
-    )
-    predict: tuple[str, ...] = option(
-        (), str, "texts with [MASK] in them, whose words are predicted at the end", nargs="+"
-    )
+    evaluate: bool = option(False, boolean, "evaluate after the training: the held-out text")
+    predict: tuple[str, ...] = option((), str, "texts whose [MASK]s are predicted at the end")
     export_dir: str | None = option(None, str, "folder for a SavedModel of the encoder")
     disable_progress_bar: bool = option(False, boolean, "log each step in a line of its own")
     profile_dir: str | None = option(None, str, "folder for a profile of some steps")
@@ -211,20 +116,23 @@ class Settings:
 
 
 # Options of the original that concern the memory and the compiler of an IPU. They take any value.
-WITHOUT_EFFECT = (
-    "async-dataloader",
-    "custom-ops",
-    "dataloader-workers",
-    "embedding-serialization-factor",
-    "enable-half-first-order-momentum",
-    "enable-half-partials",
-    "executable-cache-dir",
-    "matmul-proportion",
-    "optimizer-state-offchip",
-    "replicated-tensor-sharding",
-    "synthetic-data",
-    "wandb-param-steps",
-)
+WITHOUT_EFFECT = dict.fromkeys(
+    (
+        "async-dataloader",
+        "custom-ops",
+        "dataloader-workers",
+        "embedding-serialization-factor",
+        "enable-half-first-order-momentum",
+        "enable-half-partials",
+        "executable-cache-dir",
+        "matmul-proportion",
+        "optimizer-state-offchip",
+        "replicated-tensor-sharding",
+        "synthetic-data",
+        "wandb-param-steps",
+    ),
+    "it is for IPUs",
+) | {"packed-data": "each row has one pair of segments"}
 
 
 def parse(argv: Sequence[str]) -> tuple[Settings, list[str]]:
@@ -233,98 +141,19 @@ def parse(argv: Sequence[str]) -> tuple[Settings, list[str]]:
     Raises:
       UsageError: If they cannot be used.
     """
-    given = _parsed(argv)
-    name = given.get("config", Settings.config)
-    preset = _parsed(_as_arguments(load_preset(name), name))
-    values = {**preset, **given}
-    unused = [key for key in values if key.replace("_", "-") in WITHOUT_EFFECT]
-    notes = [f"--{key.replace('_', '-')} has no effect here: it is for IPUs." for key in unused]
-    settings = Settings(**{key: values[key] for key in values if key not in unused})
+    settings, given, notes = options.parse(
+        Settings, argv, presets=PRESETS, without_effect=WITHOUT_EFFECT
+    )
     settings = _with_devices(settings, given)
     _check_model(settings)
     _check_schedule(settings)
     _check_checkpoints(settings)
-    _check_compile_only(settings)
-    _check_packages(settings)
+    check_package("tqdm", "bert")
+    if settings.wandb:
+        check_package("wandb", "wandb")
+    if settings.profile_dir:
+        check_package("matplotlib", "pipeline")
     return settings, notes
-
-
-def load_presets() -> dict[str, dict[str, Any]]:
-    """Returns all presets, by name."""
-    return {
-        name: values
-        for name, values in yaml.safe_load(PRESETS.read_text(encoding="utf-8")).items()
-        if name != "defaults"
-    }
-
-
-def load_preset(name: str) -> dict[str, Any]:
-    presets = load_presets()
-    if name not in presets:
-        raise UsageError(
-            f"{PRESETS.name} has no preset {name!r}. Did you mean {nearest(name, presets)}? All: "
-            f"{', '.join(presets)}."
-        )
-    return presets[name]
-
-
-def _as_arguments(preset: dict[str, Any], name: str) -> list[str]:
-    """Returns a preset as a command line, so that its values are checked in the same way."""
-    known = [one.name for one in fields(Settings) if one.name != "config"]
-    allowed = {*known, "ipus_per_replica", "layers_per_ipu"}
-    allowed |= {one.replace("-", "_") for one in WITHOUT_EFFECT}
-    argv: list[str] = []
-    for key, value in preset.items():
-        if key not in allowed:
-            raise UsageError(
-                f"preset {name} has an unknown key {key!r}. Did you mean {nearest(key, known)}?"
-            )
-        texts = value if isinstance(value, list) else [value]
-        argv += [f"--{key.replace('_', '-')}", *map(str, texts)]
-    return argv
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser; it leaves out what is not given."""
-    parser = _Parser(
-        prog=PROGRAM,
-        description="Pretrain BERT on one machine or on many. A preset gives most values.",
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
-    )
-    for one in fields(Settings):
-        names = [f"--{name}" for name in (one.name.replace("_", "-"), *one.metadata["aliases"])]
-        parser.add_argument(*names, dest=one.name, **_in_argparse(one))
-    for name in WITHOUT_EFFECT:
-        parser.add_argument(f"--{name}", nargs="*", help=argparse.SUPPRESS)
-    return parser
-
-
-def _in_argparse(one: Field[Any]) -> dict[str, Any]:
-    details: dict[str, Any] = {"type": one.metadata["kind"], "help": one.metadata["text"]}
-    if one.metadata["kind"] is boolean:
-        return {**details, "nargs": "?", "const": True, "metavar": "true|false"}
-    name = one.metadata["kind"].__name__
-    return {**details, "nargs": one.metadata["nargs"], "metavar": name if "|" in name else "X"}
-
-
-def _parsed(argv: Sequence[str]) -> dict[str, Any]:
-    """Returns the options that a command line gives."""
-    parser = make_parser()
-    known, unknown = parser.parse_known_args(list(argv))
-    if unknown:
-        names = [f"--{one.name.replace('_', '-')}" for one in fields(Settings)]
-        name = unknown[0].partition("=")[0]
-        alike = difflib.get_close_matches(name, names, n=1)
-        hint = f" Did you mean {alike[0]}?" if alike else ""
-        raise UsageError(f"unknown argument {unknown[0]!r}.{hint} --help lists all options.")
-    values = vars(known)
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
 def _with_devices(settings: Settings, given: dict[str, Any]) -> Settings:
@@ -387,13 +216,7 @@ def _check_schedule(settings: Settings) -> None:
             "pipeline_schedule interleaved allows a device one stage only, and device 0 has the "
             "first and the last one. Use grouped or sequential."
         )
-    least = 2 * stages - 1
-    if stages > 1 and schedule == "grouped" and accumulation < least:
-        raise UsageError(
-            f"gradient_accumulation is {accumulation}, and a pipeline of {stages} stages needs at "
-            f"least {least} (2 x {stages} - 1).\nSet --gradient-accumulation {least}, or "
-            "--pipeline-schedule sequential."
-        )
+    check_fills_pipeline(accumulation, stages, schedule, "--gradient-accumulation")
     if not settings.stochastic_rounding and not settings.precision.endswith(".16"):
         raise UsageError(
             f"--stochastic-rounding is for weights of 16 bits, and precision is "
@@ -433,39 +256,13 @@ def _check_checkpoints(settings: Settings) -> None:
             "there is no .index file."
         )
     for name in ("checkpoint_output_dir", "export_dir", "profile_dir"):
-        _check_folder(name, getattr(settings, name))
-
-
-def _check_compile_only(settings: Settings) -> None:
+        check_folder(name.replace("_", "-"), getattr(settings, name))
     later = [name for name in ("evaluate", "predict", "export_dir") if getattr(settings, name)]
     if settings.compile_only and later:
         raise UsageError(
             f"--compile-only ends before the first step, and --{later[0].replace('_', '-')} is for "
             "what was trained. Leave one of them out."
         )
-
-
-def _check_folder(name: str, folder: str | None) -> None:
-    """Checks that a folder can be written, or made."""
-    if not folder or "://" in folder:
-        return
-    path = Path(folder).absolute()
-    existing = next(one for one in (path, *path.parents) if one.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        option_name = name.replace("_", "-")
-        raise UsageError(
-            f"--{option_name} {folder} cannot be written: {existing} is not a writable folder."
-        )
-
-
-def _check_packages(settings: Settings) -> None:
-    for module, extra, needed in (
-        ("tqdm", "bert", True),
-        ("wandb", "wandb", settings.wandb),
-        ("matplotlib", "pipeline", bool(settings.profile_dir)),
-    ):
-        if needed and find_spec(module) is None:
-            raise UsageError(f"{module} is not installed. Run: pip install 'tfdist[{extra}]'")
 
 
 def check_found_checkpoints(settings: Settings) -> None:
@@ -480,9 +277,3 @@ def check_found_checkpoints(settings: Settings) -> None:
             "supported.\nGive another --checkpoint-output-dir, or "
             "--resume-training-from-checkpoint to go on from the newest."
         )
-
-
-def refuse(error: Exception) -> NoReturn:
-    """Ends the program with one or two lines, before anything has started."""
-    print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-    sys.exit(2)

@@ -21,9 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1] / "application"))
+
 import records
 import wordpieces
-from records import DataError
+from options import DataError
 from samples import Recipe, make_samples
 
 

@@ -171,7 +171,7 @@ class StepLog(v1.train.SessionRunHook):
         """Shows how many micro-batches of a long step are done, once a second, in a thread."""
         settings = self._plan.settings
         first = self._updates
-        of_step = settings.gradient_accumulation * self._plan.local_replicas
+        of_step = settings.gradient_accumulation * self._plan.layout.replicas
         while not self._is_over.wait(COUNT_EVERY_S):
             step = self._updates
             if time.perf_counter() - self._step_start < LONG_STEP_S:
@@ -181,7 +181,7 @@ class StepLog(v1.train.SessionRunHook):
             except (v1.errors.OpError, RuntimeError):  # The session is closed.
                 return
             if step == self._updates:
-                number = min(max(done, 0), of_step) // self._plan.local_replicas
+                number = min(max(done, 0), of_step) // self._plan.layout.replicas
                 self._bar.set_postfix_str(
                     f"micro-batch {number}/{settings.gradient_accumulation}", refresh=True
                 )
@@ -196,7 +196,7 @@ class StepLog(v1.train.SessionRunHook):
         self._log(
             RULE,
             METRICS,
-            f"global_batch_size: {self._plan.global_batch_size}",
+            f"global_batch_size: {self._plan.layout.global_batch}",
             f"device_iterations: {settings.device_iterations}",
             f"training_steps: {settings.training_steps}",
             f"Training time: {self.training_s:.3f} secs",

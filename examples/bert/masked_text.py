@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import wordpieces
 from data import SampleShape
-from records import DataError
+from options import DataError
 from wordpieces import Vocabulary
 
 if TYPE_CHECKING:

@@ -7,16 +7,15 @@ not imported.
 import math
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from arguments import Settings, UsageError, num_stages
-from data import Dataset
+from arguments import Settings, num_stages
+from layout import Layout, find_layout
+from options import UsageError
 
-from tfdist.cluster.instances import find_instance
+from tfdist.cluster.instances import find_instance, find_launched_replicas
 
 BYTES = 4  # of a float32
 GB = 1e9
@@ -29,33 +28,20 @@ class Plan:
 
     Attributes:
       settings: The settings.
-      num_workers: Worker processes of the run.
-      workers_of_machine: Those of them that share this machine.
-      worker_index: This worker, from 0.
-      local_replicas: Copies of the model in this worker.
+      layout: Micro-batches, replicas and workers of a step, and this worker's place among them.
+      workers_of_machine: The workers that share this machine.
       is_overridden: Whether the launcher's number of replicas replaces `replication_factor`.
     """
 
     settings: Settings
-    num_workers: int
+    layout: Layout
     workers_of_machine: int
-    worker_index: int
-    local_replicas: int
     is_overridden: bool
 
     @property
-    def num_replicas(self) -> int:
-        return self.local_replicas * self.num_workers
-
-    @property
-    def global_batch_size(self) -> int:
-        """Sequences of a weight update: micro-batch x accumulation x replicas x workers."""
-        settings = self.settings
-        return settings.micro_batch_size * settings.gradient_accumulation * self.num_replicas
-
-    @property
     def samples_per_step(self) -> int:
-        return self.global_batch_size * self.settings.device_iterations
+        """Sequences in a step of the log."""
+        return self.layout.global_batch * self.settings.device_iterations
 
     @property
     def num_stages(self) -> int:
@@ -73,47 +59,27 @@ def make_plan(settings: Settings) -> Plan:
       ClusterError: If the variables that describe the run are malformed.
       UsageError: If the launcher gives each replica another number of devices.
     """
-    instance = find_instance()
-    # Set by `tfdist run`, and by the batch scripts and manifests that it writes.
-    is_launched = "TFDIST_NUM_LOCAL_REPLICAS" in os.environ
+    instance, launched = find_instance(), find_launched_replicas()
     asked = settings.replication_factor
-    replicas = instance.num_local_replicas if is_launched else asked
+    layout = find_layout(
+        instance,
+        micro_batch=settings.micro_batch_size,
+        accumulation=settings.gradient_accumulation,
+        asked=asked,
+    )
     plan = Plan(
         settings=settings,
-        num_workers=instance.num_instances,
+        layout=layout,
         workers_of_machine=instance.num_local_instances,
-        worker_index=instance.index,
-        local_replicas=replicas,
-        is_overridden=is_launched and asked not in (replicas, instance.num_total_replicas),
+        is_overridden=asked not in (layout.replicas, instance.num_total_replicas),
     )
     needed = len(plan.layers_per_device)
-    if is_launched and instance.devices_per_replica not in (1, needed):
+    if launched is not None and launched.devices_per_replica not in (1, needed):
         raise UsageError(
-            f"the launcher gives a replica {instance.devices_per_replica} devices, and "
+            f"the launcher gives a replica {launched.devices_per_replica} devices, and "
             f"--layers-per-device has {needed} numbers. Start with --devices-per-replica {needed}."
         )
     return plan
-
-
-def training_input(plan: Plan, dataset: Dataset, first_step: int = 0) -> Callable[[], Any]:
-    """Returns the input_fn of this worker: its share of each step's micro-batches.
-
-    Args:
-      plan: The sizes.
-      dataset: The data.
-      first_step: The number of weight updates that were trained before.
-
-    Raises:
-      DataError: If there are fewer samples than a step takes.
-    """
-    settings = plan.settings
-    of_worker = settings.gradient_accumulation * plan.local_replicas
-    return dataset.input_fn(
-        micro_batch_size=settings.micro_batch_size,
-        micro_batches_per_step=of_worker * plan.num_workers,
-        share=(of_worker * plan.worker_index, of_worker),
-        first_step=first_step,
-    )
 
 
 def device_allocation(plan: Plan) -> list[tuple[str, int]]:
@@ -177,7 +143,7 @@ def memory_bytes(plan: Plan) -> float:
     host = PROCESS_BYTES + weights * (1 + 2 + 1)  # Weights, two slots, reduced gradients.
     replica = weights * (1 + has_sums + 1)  # Gradients, sums, copies of the weights.
     return plan.workers_of_machine * (
-        host + plan.local_replicas * (replica + activation_bytes(plan))
+        host + plan.layout.replicas * (replica + activation_bytes(plan))
     )
 
 
@@ -266,9 +232,7 @@ def describe(plan: Plan) -> str:
         f"parameters: {num_parameters(settings):,}",
         f"data: {settings.dataset}, {settings.sequence_length} words, "
         f"{settings.mask_tokens} of them masked at most",
-        f"global_batch_size: {plan.global_batch_size} = micro-batch {settings.micro_batch_size} x "
-        f"accumulation {settings.gradient_accumulation} x {plan.local_replicas} replica(s) x "
-        f"{plan.num_workers} worker(s)",
+        f"global_batch_size: {plan.layout.global_batch} = {plan.layout.describe()}",
         f"training_steps: {settings.training_steps}, device_iterations: "
         f"{settings.device_iterations}",
         f"optimizer: {settings.optimizer}, learning rate {settings.learning_rate:g}, "

@@ -8,12 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
-from arguments import Settings, UsageError
+from arguments import Settings
 from data import Dataset
 from log import MICRO_BATCHES, PREDICTIONS, RULE, Log, SavedNotes, StepLog
 from masked_text import NUM_GUESSES, MaskedTexts
 from modeling import Bert, State, evaluation_metrics, pretraining_losses
-from plan import Plan, training_input, weight_shapes
+from options import PRECISIONS, UsageError
+from plan import Plan, weight_shapes
 
 import tfdist.estimator as tfe
 from tfdist import training
@@ -22,14 +23,6 @@ from tfdist.strategies import strategy_for_run
 
 MEANS = ("mlm_loss", "nsp_loss", "mlm_acc", "nsp_acc")
 HELD_OUT_BATCH = 32
-# Bits of computation and of weights -> DeviceConfig's name.
-PRECISIONS = {
-    "32.32": "float32",
-    "16.32": "mixed_float16",
-    "16.16": "float16",
-    "bf16.32": "mixed_bfloat16",
-    "bf16.16": "bfloat16",
-}
 
 
 def train(
@@ -38,7 +31,7 @@ def train(
     """Trains, then evaluates, predicts and exports if asked; returns the figures."""
     settings = plan.settings
     v1.logging.set_verbosity(v1.logging.ERROR if settings.compile_only else v1.logging.WARN)
-    strategy = strategy_for_run(num_replicas=plan.local_replicas)
+    strategy = strategy_for_run(num_replicas=plan.layout.replicas)
     with tempfile.TemporaryDirectory(prefix="bert-") as temporary:
         folder = settings.checkpoint_output_dir or temporary
         figures = train_in(folder, plan, strategy, dataset, log)
@@ -63,7 +56,7 @@ def train_in(folder: str, plan: Plan, strategy: Any, dataset: Dataset, log: Log)
     if first_step < settings.num_updates:
         steps.show_allocation()
         estimator.train(
-            training_input(plan, dataset, first_step),
+            dataset.input_fn(plan.layout, first_step),
             hooks=[steps, *monitors(settings, first_step)],
             max_steps=settings.num_updates,
             saving_listeners=[notes] if keeps_checkpoints(settings) else None,
@@ -81,7 +74,7 @@ def use_weights(
     encoder = make_single_device_estimator(plan, folder)
     figures: dict[str, Any] = {}
     if held_out is not None:
-        metrics = encoder.evaluate(held_out.input_fn(micro_batch_size=HELD_OUT_BATCH))
+        metrics = encoder.evaluate(held_out.evaluation_input_fn(HELD_OUT_BATCH))
         figures.update({f"held_out_{name}": round(float(x), 6) for name, x in metrics.items()})
     if texts is not None:
         guesses = texts.guesses(list(encoder.predict(texts.batches)))
@@ -110,7 +103,7 @@ def make_estimator(plan: Plan, strategy: Any, folder: str) -> tfe.Estimator:
         device=device_config(
             settings,
             gradient_accumulation=1 if is_pipeline else settings.gradient_accumulation,
-            num_replicas=plan.local_replicas,
+            num_replicas=plan.layout.replicas,
         ),
     )
     make = pipelined_model_fn if is_pipeline else single_device_model_fn

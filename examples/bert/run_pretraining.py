@@ -18,12 +18,13 @@ BERT base as a pipeline over four devices, and BERT large with 16 replicas of fo
         python examples/bert/run_pretraining.py --dataset generated \\
         --config pretrain_large_128_POD64 --training-steps 1
 
---dry-run prints sizes, devices, memory and time of such a run, and starts nothing. The files:
+--dry-run prints sizes, devices, memory and time of such a run, and starts nothing. Ctrl-C finishes
+the step and saves a checkpoint, if there is a --checkpoint-output-dir. The files:
 
     arguments.py      options, presets, checks        data.py        data sets
     plan.py           sizes and estimates             modeling.py    the model
     pretraining.py    Estimator, optimizer            log.py         blocks and the line of a step
-    masked_text.py    texts for --predict
+    masked_text.py    texts for --predict             ../application what it shares with the ResNet
 
 The last line on standard output is JSON with the figures of the run.
 """
@@ -33,12 +34,17 @@ import os
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from arguments import Settings, UsageError, check_found_checkpoints, parse, refuse
-from data import DataError, Dataset, SampleShape, open_dataset
+sys.path.append(str(Path(__file__).parents[1] / "application"))
+
+from arguments import Settings, check_found_checkpoints, parse
+from data import Dataset, SampleShape, open_dataset
+from layout import saving_on_interrupt
 from masked_text import MaskedTexts, read_masked_texts
-from plan import Plan, check_memory, describe, make_plan, training_input
+from options import UsageError, refuse
+from plan import Plan, check_memory, describe, make_plan
 
 from tfdist.cluster import ClusterError
 from tfdist.cluster.instances import restart_count
@@ -57,17 +63,17 @@ def main() -> None:
         say(plan, *notes, f"Using config: {settings.config}")
         if plan.is_overridden:
             overridden = "The number of replicas is overridden by tfdist run."
-            say(plan, f"{overridden} The new value is {plan.local_replicas}.")
+            say(plan, f"{overridden} The new value is {plan.layout.replicas}.")
         figures = train(plan, *load_data(plan), start)
-    except (UsageError, DataError, ClusterError) as error:
+    except (UsageError, ClusterError) as error:
         refuse(error)
-    if plan.worker_index == 0:
+    if plan.layout.worker == 0:
         print(json.dumps(figures), flush=True)
 
 
 def say(plan: Plan, *lines: str) -> None:
     """Writes lines to standard error, on worker 0."""
-    if plan.worker_index == 0:
+    if plan.layout.worker == 0:
         print(*lines, sep="\n", file=sys.stderr, flush=True)
 
 
@@ -101,7 +107,7 @@ def load_data(plan: Plan) -> tuple[Dataset, Dataset | None, MaskedTexts | None]:
         )
 
     dataset = load(evaluation=False)
-    training_input(plan, dataset)  # Refuses data that is too little for a step.
+    dataset.input_fn(plan.layout)  # Refuses data that is too little for a step.
     held_out = load(evaluation=True) if settings.evaluate else None
     texts = None
     if settings.predict:
@@ -127,8 +133,9 @@ def train(
     from log import Log
 
     import_s = time.perf_counter() - start_of_import
-    log = Log(plan.worker_index, start)
-    figures = pretraining.train(plan, dataset, held_out, texts, log)
+    log = Log(plan.layout.worker, start)
+    with saving_on_interrupt(plan.settings.checkpoint_output_dir):
+        figures = pretraining.train(plan, dataset, held_out, texts, log)
     return {**figures, "import_s": round(import_s, 3)}
 
 

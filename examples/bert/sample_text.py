@@ -24,7 +24,7 @@ from pathlib import Path
 
 import records
 import wordpieces
-from records import DataError
+from options import DataError
 from samples import Recipe, make_samples
 
 _FORMAT = 1  # Change it with this file or samples.py: it is part of the cache's key.

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from records import DataError
+from options import DataError
 from wordpieces import Vocabulary
 
 Sentence = Sequence[int]  # ids of WordPieces

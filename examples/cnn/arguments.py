@@ -1,29 +1,39 @@
-"""The command line of train.py: options, presets, and checks that need no TensorFlow.
+"""The options of train.py: presets, and checks that need no TensorFlow.
 
-A value comes from the command line, else from the preset of `--config`, else from the default.
+defaults below  <  preset of configs.yml  <  command line
 """
 
-import argparse
-import difflib
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import yaml
+import options
 from architecture import SIZES
+from options import (
+    COUNT,
+    COUNT_OR_0,
+    NOT_NEGATIVE,
+    POSITIVE,
+    PRECISIONS,
+    SHARE,
+    UsageError,
+    boolean,
+    check_package,
+    number,
+    one_of,
+    option,
+)
 
 PRESETS = Path(__file__).with_name("configs.yml")
 
-DATASETS = ("digits", "photos", "animals", "cifar-10", "cifar-100", "imagenet")
+DATASETS = ("digits", "photos", "cifar-10", "cifar-100", "imagenet")
 SCHEDULES = ("stepped", "cosine", "polynomial_decay_lr", "exponential")
 OPTIMISERS = ("SGD", "momentum", "RMSprop", "LARS", "LAMB")
-# Dtype of the computation, and dtype of the weights.
-PRECISIONS = ("32.32", "16.32", "16.16", "bf16.32", "bf16.16")
 PIPELINE_SCHEDULES = ("interleaved", "grouped", "sequential")
 
 # Of two such options the command line's takes the place of the preset's; two at once are refused.
-_ALTERNATIVES = (
+ALTERNATIVES = (
     ("epochs", "iterations"),
     ("base_learning_rate", "abs_learning_rate"),
     ("batch_norm", "group_norm"),
@@ -33,7 +43,7 @@ _ALTERNATIVES = (
 )
 
 # What such an option sets is decided by TensorFlow or by the launcher here.
-_WITHOUT_EFFECT = {
+WITHOUT_EFFECT = {
     "available-memory-proportion": "memory is allocated as it is needed",
     "batches-per-step": "each weight update is a session call of its own",
     "ckpt-all-instances": "weights are equal on all workers, and worker 0 saves them",
@@ -59,329 +69,180 @@ _WITHOUT_EFFECT = {
 }
 
 
-def refuse(message: str) -> NoReturn:
-    """Ends the program with exit code 2 and one line."""
-    print(f"{Path(sys.argv[0]).name}: error: {message}", file=sys.stderr)
-    raise SystemExit(2)
+def span(text: str) -> int:
+    return 0 if text == "all" else COUNT(text)
 
 
-class OneLineParser(argparse.ArgumentParser):
-    """A parser whose errors are one line, with the nearest name for an unknown one."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(
-            allow_abbrev=False,
-            argument_default=argparse.SUPPRESS,  # Only what is given: see `parse_arguments`.
-            usage="%(prog)s [options]",
-            formatter_class=argparse.RawTextHelpFormatter,
-            **settings,
-        )
-        self.defaults: dict[str, Any] = {}
-        self.flags: list[str] = []
-
-    def add(self, flag: str, default: Any, text: str, **settings: Any) -> None:
-        """Adds an option."""
-        dest = flag.removeprefix("--").replace("-", "_")
-        self.defaults[dest] = default
-        self.flags.append(flag)
-        if default is not None and "action" not in settings:
-            shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
-            text += f" (default: {shown})"
-        self.add_argument(flag, dest=dest, help=text, **settings)
-
-    def error(self, message: str) -> NoReturn:
-        unknown = message.removeprefix("unrecognized arguments: ")
-        if unknown != message:
-            flag = unknown.split()[0].partition("=")[0]
-            message = f"unknown option {flag}.{nearest(flag, self.flags)} --help shows all"
-        refuse(message.removeprefix("argument "))
+MOMENTUM = number(float, "a number from 0 to 0.9999", least=0, most=0.9999)
+EXPONENT = number(int, "an integer from -40 to 10", least=-40, most=10)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns a sentence with the known name that looks like an unknown one, or nothing."""
-    found = difflib.get_close_matches(name, list(known), 1, cutoff=0.5)
-    return f" Did you mean {found[0]}?" if found else ""
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All options with their values."""
 
+    config: str | None = option(None, str, "preset")
+    dry_run: bool = option(False, boolean, "print the plan and end")
 
-def one_of(*allowed: Any) -> Callable[[str], Any]:
-    """Makes the type of an option: one of some words or numbers, in any case."""
+    # Model.
+    model: str = option("resnet", one_of("resnet"), "the model")
+    model_size: int = option(8, one_of(*SIZES), "layers with weights")
+    batch_norm: bool = option(False, boolean, "batch norm, which is the default")
+    group_norm: bool = option(False, boolean, "group norm, which does not depend on batches")
+    groups: int | None = option(None, COUNT, "groups of channels, else 8; 32 from size 18 on")
+    BN_decay: float = option(0.97, SHARE, "decay of the moving averages")
+    BN_span: int = option(1, span, "neighbouring replicas that share batch statistics, or all")
 
-    def parse(text: str) -> Any:
-        for value in allowed:
-            if text.lower() == str(value).lower():
-                return value
-        words = [str(value) for value in allowed]
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is unknown.{nearest(text, words)} Known: {', '.join(words)}"
-        )
+    # Data.
+    dataset: str = option("digits", one_of(*DATASETS), "the images")
+    data_dir: str | None = option(None, str, "folder of the published files: cifar and imagenet")
+    generated_data: bool = option(False, boolean, "one random batch, again and again")
+    augment: bool = option(False, boolean, "random crops, and flips where they make sense")
+    eight_bit_io: bool = option(False, boolean, "copy images to the device as bytes")
+    dataset_benchmark: bool = option(False, boolean, "measure the input alone")
 
-    return parse
+    # Steps.
+    batch_size: int = option(32, COUNT, "images in a micro-batch")
+    gradient_accumulation_count: int = option(1, COUNT, "micro-batches of a replica in a step")
+    replicas: int = option(1, COUNT, "copies of the model in this process; a launcher wins")
+    epochs: float | None = option(5, POSITIVE, "passes over the images")
+    iterations: int | None = option(None, COUNT, "weight updates, in place of --epochs")
+    seed: int = option(0, COUNT_OR_0, "seed of weights and of the order of images")
 
-
-def number(
-    kind: type, *, above: float = float("-inf"), least: float = float("-inf"), most: float = 1e30
-) -> Callable[[str], Any]:
-    """Makes the type of an option: a number in a range."""
-
-    def parse(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            kinds = {int: "an integer", float: "a number"}
-            raise argparse.ArgumentTypeError(f"{text!r} is not {kinds[kind]}") from None
-        if not (above < value and least <= value <= most):
-            rules = [f"above {above:g}"] if above > float("-inf") else []
-            rules += [f"at least {least:g}"] if least > float("-inf") else []
-            rules += [f"at most {most:g}"] if most < 1e30 else []
-            raise argparse.ArgumentTypeError(f"{text} must be {' and '.join(rules) or 'finite'}")
-        return value
-
-    return parse
-
-
-_COUNT = number(int, least=1)
-_SHARE = number(float, least=0, most=1)
-_NOT_NEGATIVE = number(float, least=0)
-_POSITIVE = number(float, above=0)
-
-
-def make_parser() -> OneLineParser:
-    """Makes the parser of train.py."""
-    parser = OneLineParser(description="Train a ResNet, alone or with other workers.")
-    add = parser.add
-    add("--config", None, f"preset of {PRESETS.name}; options of the command line win")
-    add("--dry-run", False, "print the plan and end", action="store_true")
-    _add_model(add)
-    _add_data(add)
-    _add_batch(add)
-    _add_optimizer(add)
-    _add_devices(add)
-    _add_files(add)
-    for flag, reason in _WITHOUT_EFFECT.items():
-        add(f"--{flag}", None, f"no effect: {reason}", nargs="*", metavar="X")
-    return parser
-
-
-def _add_model(add: Callable[..., None]) -> None:
-    add("--model", "resnet", "the model", type=one_of("resnet"))
-    add("--model-size", 8, f"one of {', '.join(map(str, SIZES))}", type=one_of(*SIZES))
-    add("--batch-norm", None, "batch norm (the default)", action="store_true")
-    add("--group-norm", None, "group norm, which does not depend on batches", action="store_true")
-    add("--groups", None, "groups of channels (default: 8; 32 from size 18 on)", type=_COUNT)
-    add("--BN-decay", 0.97, "decay of the moving averages", type=_SHARE)
-    add(
-        "--BN-span",
-        1,
-        'neighbouring replicas that share batch statistics, or "all"',
-        type=lambda text: 0 if text == "all" else _COUNT(text),
+    # Optimizer.
+    optimiser: str = option("momentum", one_of(*OPTIMISERS), "the optimizer")
+    momentum: float = option(0.9, MOMENTUM, "of momentum, RMSprop and LARS")
+    rmsprop_decay: float = option(0.9, SHARE, "decay of the mean square")
+    rmsprop_epsilon: float = option(1e-3, POSITIVE, "added to the mean square")
+    weight_decay: float = option(1e-4, NOT_NEGATIVE, "times the weight, added to the gradient")
+    lars_eeta: float = option(0.001, POSITIVE, "factor of the trust ratio")
+    lars_epsilon: float = option(0.0, NOT_NEGATIVE, "added to the trust ratio's divisor")
+    lars_weight_decay: float | None = option(None, NOT_NEGATIVE, "in place of --weight-decay")
+    lars_skip_list: tuple[str, ...] = option(
+        ("beta", "gamma", "bias"), str, "weights without decay and trust ratio", nargs="*"
     )
-
-
-def _add_data(add: Callable[..., None]) -> None:
-    add("--dataset", "digits", f"one of {', '.join(DATASETS)}", type=one_of(*DATASETS))
-    add("--data-dir", None, "folder of the published files, for cifar and imagenet")
-    add("--generated-data", False, "one random batch, again and again", action="store_true")
-    add("--augment", False, "random crops, and flips where they make sense", action="store_true")
-    add("--eight-bit-io", False, "copy images to the device as bytes", action="store_true")
-    add("--dataset-benchmark", False, "measure the input alone", action="store_true")
-
-
-def _add_batch(add: Callable[..., None]) -> None:
-    add("--batch-size", 32, "images in a micro-batch", type=_COUNT)
-    add("--gradient-accumulation-count", 1, "micro-batches of a replica in a step", type=_COUNT)
-    add("--replicas", 1, "copies of the model in this process; `tfdist run` wins", type=_COUNT)
-    add("--epochs", 5, "passes over the images", type=_POSITIVE)
-    add("--iterations", None, "weight updates, in place of --epochs", type=_COUNT)
-    add("--seed", 0, "seed of weights and of the order of images", type=number(int, least=0))
-
-
-def _add_optimizer(add: Callable[..., None]) -> None:
-    add("--optimiser", "momentum", f"one of {', '.join(OPTIMISERS)}", type=one_of(*OPTIMISERS))
-    add(
-        "--momentum", 0.9, "of momentum, RMSprop and LARS", type=number(float, least=0, most=0.9999)
+    lr_schedule: str = option("cosine", one_of(*SCHEDULES), "learning rate's schedule")
+    base_learning_rate: int | None = option(
+        -10, EXPONENT, "N: the rate is 2**N times the global batch"
     )
-    add("--rmsprop-decay", 0.9, "decay of the mean square", type=_SHARE)
-    add("--rmsprop-epsilon", 1e-3, "added to the mean square", type=_POSITIVE)
-    add("--weight-decay", 1e-4, "times the weight, added to the gradient", type=_NOT_NEGATIVE)
-    add("--lars-eeta", 0.001, "factor of the trust ratio", type=_POSITIVE)
-    add("--lars-epsilon", 0.0, "added to the trust ratio's divisor", type=_NOT_NEGATIVE)
-    add("--lars-weight-decay", None, "in place of --weight-decay", type=_NOT_NEGATIVE)
-    add(
-        "--lars-skip-list",
-        ("beta", "gamma", "bias"),
-        "names of weights without decay and trust ratio",
-        nargs="*",
+    abs_learning_rate: float | None = option(None, POSITIVE, "the rate itself")
+    warmup_epochs: float = option(0.0, NOT_NEGATIVE, "epochs in which the rate rises from 0")
+    learning_rate_schedule: tuple[float, ...] = option(
+        (0.5, 0.75, 0.875), SHARE, "stepped: shares of the training at which the rate falls"
     )
-    add("--lr-schedule", "cosine", f"one of {', '.join(SCHEDULES)}", type=one_of(*SCHEDULES))
-    add(
-        "--base-learning-rate",
-        -10,
-        "N: the rate is 2**N times the global batch",
-        type=number(int, least=-40, most=10),
+    learning_rate_decay: tuple[float, ...] = option(
+        (0.1, 0.01, 0.001), POSITIVE, "stepped: the factors there; exponential: that at the end"
     )
-    add("--abs-learning-rate", None, "the rate itself", type=_POSITIVE)
-    add("--warmup-epochs", 0.0, "epochs in which the rate rises from 0", type=_NOT_NEGATIVE)
-    add(
-        "--learning-rate-schedule",
-        (0.5, 0.75, 0.875),
-        "stepped: shares of the training at which the rate falls",
-        nargs="+",
-        type=_SHARE,
+    poly_lr_decay_power: float = option(2.0, POSITIVE, "power of polynomial_decay_lr")
+    abs_end_learning_rate: float = option(0.0, NOT_NEGATIVE, "last rate: cosine and polynomial")
+    label_smoothing: float = option(0.0, SHARE, "share of a label that all classes get")
+    loss_scaling: float | None = option(None, POSITIVE, "scale of the loss, else 128 in float16")
+    auto_loss_scaling: bool = option(False, boolean, "a scale that adapts")
+    weight_avg_N: tuple[int, ...] = option((), COUNT, "mean of the last N checkpoints")
+    weight_avg_exp: tuple[float, ...] = option((), SHARE, "exponential mean with this decay")
+
+    # Devices.
+    precision: str = option("32.32", one_of(*PRECISIONS), "bits of computation and of weights")
+    no_stochastic_rounding: bool = option(False, boolean, "half weights to nearest")
+    pipeline: bool = option(False, boolean, "stages of the model on devices of their own")
+    shards: int = option(1, COUNT, "devices of a replica")
+    pipeline_splits: tuple[str, ...] = option((), str, "points behind which the model is cut")
+    pipeline_schedule: str = option("interleaved", one_of(*PIPELINE_SCHEDULES), "its order")
+    enable_recomputation: bool = option(False, boolean, "compute activations twice")
+
+    # Files.
+    log_dir: str = option("logs", str, "the folder of the run is made in it")
+    name_suffix: str = option("", str, "end of the name of the folder of the run")
+    logs_per_epoch: float = option(16.0, POSITIVE, "log lines in an epoch")
+    log_freq: int | None = option(None, COUNT, "steps between two log lines")
+    log_all_instances: bool = option(False, boolean, "a log of each worker")
+    ckpts_per_epoch: float = option(1.0, POSITIVE, "checkpoints in an epoch")
+    no_validation: bool = option(False, boolean, "leave out the validation at the end")
+    evaluator: bool = option(False, boolean, "the evaluator of `tfdist run --evaluator` validates")
+    restore_path: str | None = option(None, str, "folder of a run, or a checkpoint, to go on with")
+    init_path: str | None = option(None, str, "checkpoint with the first weights")
+    profile: bool = option(False, boolean, "time and picture of steps 10 to 12")
+    wandb: bool = option(False, boolean, "record the run with Weights & Biases")
+
+    @property
+    def norm(self) -> str:
+        return "group" if self.group_norm else "batch"
+
+
+def parse(argv: Sequence[str]) -> tuple[Settings, list[str]]:
+    """Returns the settings, and a line for each option that has no effect.
+
+    Raises:
+      UsageError: If they cannot be used.
+    """
+    settings, given, notes = options.parse(
+        Settings, argv, presets=PRESETS, without_effect=WITHOUT_EFFECT, alternatives=ALTERNATIVES
     )
-    add(
-        "--learning-rate-decay",
-        (0.1, 0.01, 0.001),
-        "stepped: the factors from there on; exponential: the factor at the end",
-        nargs="+",
-        type=_POSITIVE,
-    )
-    add("--poly-lr-decay-power", 2.0, "power of polynomial_decay_lr", type=_POSITIVE)
-    add("--abs-end-learning-rate", 0.0, "last rate of cosine and polynomial", type=_NOT_NEGATIVE)
-    add("--label-smoothing", 0.0, "share of a label that all classes get", type=_SHARE)
-    add("--loss-scaling", None, "scale of the loss (default: 128 in float16)", type=_POSITIVE)
-    add("--auto-loss-scaling", None, "a scale that adapts", action="store_true")
-    add("--weight-avg-N", (), "mean of the last N checkpoints", nargs="+", type=_COUNT)
-    add("--weight-avg-exp", (), "exponential mean with this decay", nargs="+", type=_SHARE)
+    settings = _complete(settings)
+    _check(settings, given)
+    if settings.wandb and not settings.dry_run:
+        check_package("wandb", "wandb")
+    return settings, notes
 
 
-def _add_devices(add: Callable[..., None]) -> None:
-    add(
-        "--precision",
-        "32.32",
-        f"dtypes of computation and weights: {', '.join(PRECISIONS)}",
-        type=one_of(*PRECISIONS),
-    )
-    add("--no-stochastic-rounding", False, "half weights to nearest", action="store_true")
-    add("--pipeline", False, "stages of the model on devices of their own", action="store_true")
-    add("--shards", 1, "devices of a replica", type=_COUNT)
-    add("--pipeline-splits", (), "points behind which the model is cut", nargs="+")
-    add(
-        "--pipeline-schedule",
-        "interleaved",
-        f"one of {', '.join(PIPELINE_SCHEDULES)}",
-        type=one_of(*PIPELINE_SCHEDULES),
-    )
-    add("--enable-recomputation", False, "compute activations twice", action="store_true")
+def _complete(settings: Settings) -> Settings:
+    """Returns the settings with the values that follow from others."""
+    found: dict[str, Any] = {}
+    if settings.iterations is not None:
+        found["epochs"] = None
+    if settings.abs_learning_rate is not None:
+        found["base_learning_rate"] = None
+    if settings.groups is None:
+        found["groups"] = 32 if settings.model_size in (18, 34, 50) else 8
+    if settings.loss_scaling is None and settings.precision.startswith("16."):
+        found["loss_scaling"] = 128.0
+    if settings.lars_weight_decay is None:
+        found["lars_weight_decay"] = settings.weight_decay
+    return replace(settings, **found)
 
 
-def _add_files(add: Callable[..., None]) -> None:
-    add("--log-dir", "logs", "the folder of the run is made in it")
-    add("--name-suffix", "", "end of the name of the folder of the run")
-    add("--logs-per-epoch", 16.0, "log lines in an epoch", type=_POSITIVE)
-    add("--log-freq", None, "steps between two log lines", type=_COUNT)
-    add("--log-all-instances", False, "a log of each worker", action="store_true")
-    add("--ckpts-per-epoch", 1.0, "checkpoints in an epoch", type=_POSITIVE)
-    add("--no-validation", False, "leave out the validation at the end", action="store_true")
-    add(
-        "--evaluator",
-        False,
-        "the evaluator of `tfdist run --evaluator` validates, beside the training",
-        action="store_true",
-    )
-    add("--restore-path", None, "folder of a run, or a checkpoint, to go on with")
-    add("--init-path", None, "checkpoint with the first weights")
-    add("--profile", False, "time and picture of steps 10 to 12", action="store_true")
-    add("--wandb", False, "record the run with Weights & Biases", action="store_true")
-
-
-def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parses a command line; ends the program with one line where it is wrong."""
-    parser = make_parser()
-    given = vars(parser.parse_args(argv))
-    for names in _ALTERNATIVES:
-        _refuse_both(given, names)
-    preset = _read_preset(given["config"], parser) if "config" in given else {}
-    for names in _ALTERNATIVES:
-        if given.keys() & set(names):
-            preset = {name: value for name, value in preset.items() if name not in names}
-    chosen = argparse.Namespace(**{**parser.defaults, **preset, **given})
-    for flag, reason in _WITHOUT_EFFECT.items():
-        if vars(chosen).pop(flag.replace("-", "_")) is not None:
-            print(f"--{flag} has no effect: {reason}.", file=sys.stderr)
-    _complete(chosen, {**preset, **given})
-    _check(chosen, given)
-    return chosen
-
-
-def _refuse_both(given: Mapping[str, Any], names: Sequence[str]) -> None:
-    both = [f"--{name.replace('_', '-')}" for name in names if name in given]
-    if len(both) > 1:
-        refuse(f"{' and '.join(both)} contradict each other: give one of them")
-
-
-def _read_preset(name: str, parser: OneLineParser) -> dict[str, Any]:
-    presets = yaml.safe_load(PRESETS.read_text(encoding="utf-8"))
-    if name not in presets:
-        refuse(
-            f"--config {name} is unknown.{nearest(name, presets)} {PRESETS.name} has: "
-            f"{', '.join(presets)}"
-        )
-    argv: list[str] = []
-    for key, value in presets[name].items():
-        if f"--{key}" not in parser.flags:
-            names = [flag.removeprefix("--") for flag in parser.flags]
-            refuse(f"preset {name} has the unknown key {key!r}.{nearest(key, names)}")
-        values = value if isinstance(value, list) else [value]
-        argv += [f"--{key}"] if value is True else [f"--{key}", *map(str, values)]
-    preset = vars(parser.parse_args(argv))  # By the rules of the command line.
-    for names in _ALTERNATIVES:
-        _refuse_both(preset, names)
-    return preset
-
-
-def _complete(chosen: argparse.Namespace, given: Mapping[str, Any]) -> None:
-    """Sets the values that follow from others."""
-    if "iterations" in given:
-        chosen.epochs = None
-    if "abs_learning_rate" in given:
-        chosen.base_learning_rate = None
-    chosen.norm = "group" if chosen.group_norm else "batch"
-    if chosen.groups is None:
-        chosen.groups = 32 if chosen.model_size in (18, 34, 50) else 8
-    if chosen.loss_scaling is None and chosen.precision.startswith("16."):
-        chosen.loss_scaling = 128.0
-    if chosen.lars_weight_decay is None:
-        chosen.lars_weight_decay = chosen.weight_decay
-    del chosen.batch_norm, chosen.group_norm
-
-
-def _check(chosen: argparse.Namespace, given: Mapping[str, Any]) -> None:
+def _check(settings: Settings, given: dict[str, Any]) -> None:
     """Refuses options that do not go together.
 
     Args:
-      chosen: All options.
+      settings: All options.
       given: Those of the command line. A preset may have one that another takes the sense of.
     """
     for name, needed in {"groups": "--group-norm", "BN_span": "--batch-norm"}.items():
-        if name in given and chosen.norm not in needed:
-            refuse(f"--{name.replace('_', '-')} is for {needed}: leave it out, or add {needed}")
-    first_filters = 64 if chosen.model_size in (18, 34, 50) else 16
-    if chosen.norm == "group" and first_filters % chosen.groups:
+        if name in given and settings.norm not in needed:
+            raise UsageError(
+                f"--{name.replace('_', '-')} is for {needed}: leave it out, or add {needed}"
+            )
+    first_filters = 64 if settings.model_size in (18, 34, 50) else 16
+    if settings.norm == "group" and first_filters % settings.groups:
         fitting = [str(n) for n in range(1, first_filters + 1) if first_filters % n == 0]
-        refuse(
-            f"--groups {chosen.groups} does not divide the {first_filters} filters of the first "
+        raise UsageError(
+            f"--groups {settings.groups} does not divide the {first_filters} filters of the first "
             f"convolution: {', '.join(fitting)} do"
         )
-    if len(chosen.learning_rate_schedule) != len(chosen.learning_rate_decay) and (
-        chosen.lr_schedule == "stepped"
+    if len(settings.learning_rate_schedule) != len(settings.learning_rate_decay) and (
+        settings.lr_schedule == "stepped"
     ):
-        refuse(
-            f"--learning-rate-schedule has {len(chosen.learning_rate_schedule)} points and "
-            f"--learning-rate-decay {len(chosen.learning_rate_decay)} factors: give as many"
+        raise UsageError(
+            f"--learning-rate-schedule has {len(settings.learning_rate_schedule)} points and "
+            f"--learning-rate-decay {len(settings.learning_rate_decay)} factors: give as many"
         )
-    if sorted(set(chosen.learning_rate_schedule)) != list(chosen.learning_rate_schedule):
-        refuse("the points of --learning-rate-schedule must increase, as in 0.5 0.75 0.875")
-    if chosen.optimiser == "RMSprop" and chosen.precision.endswith(".16"):
-        refuse(
+    if sorted(set(settings.learning_rate_schedule)) != list(settings.learning_rate_schedule):
+        raise UsageError(
+            "the points of --learning-rate-schedule must increase, as in 0.5 0.75 0.875"
+        )
+    if settings.optimiser == "RMSprop" and settings.precision.endswith(".16"):
+        raise UsageError(
             f"--optimiser RMSprop does not keep small updates of half weights (--precision "
-            f"{chosen.precision}): use SGD, momentum, LARS or LAMB, or {chosen.precision[:-2]}32"
+            f"{settings.precision}): use SGD, momentum, LARS or LAMB, or "
+            f"{settings.precision[:-2]}32"
         )
-    if chosen.no_stochastic_rounding and not chosen.precision.endswith(".16"):
-        refuse(
+    if settings.no_stochastic_rounding and not settings.precision.endswith(".16"):
+        raise UsageError(
             f"--no-stochastic-rounding is for weights in half precision, and --precision is "
-            f"{chosen.precision}: leave it out, or use 16.16 or bf16.16"
+            f"{settings.precision}: leave it out, or use 16.16 or bf16.16"
         )
-    if not chosen.pipeline:
+    if not settings.pipeline:
         for name in ("shards", "pipeline_splits", "pipeline_schedule"):
-            if name in given and chosen.__dict__[name] not in (1, ()):
-                refuse(f"--{name.replace('_', '-')} is for a pipeline: add --pipeline")
+            if name in given and getattr(settings, name) not in (1, ()):
+                raise UsageError(f"--{name.replace('_', '-')} is for a pipeline: add --pipeline")

@@ -1,16 +1,16 @@
 """Data sets of images, and the input functions that read them.
 
     data = open_dataset("photos", seed=42)
-    estimator.train(data.training.input_fn(micro_batch=32, augment=True), max_steps=1000)
+    estimator.train(data.training.input_fn(Layout(micro_batch=32), augment=True), max_steps=1000)
     estimator.evaluate(data.validation.evaluation_input_fn(batch=100))
 
 `open_dataset` reports what is missing before TensorFlow is imported. All workers of a run together
-read what one worker would: see image_order.py. image_files.py and imagenet.py read the files.
+read what one worker would: see layout.py. image_files.py and imagenet.py read the files.
 """
 
 from __future__ import annotations
 
-import difflib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,22 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import image_files
 import numpy as np
-from image_files import DataError, Pixels
-from image_order import NUM_DRAWS, Layout, Order
-from imagenet import Records, read_imagenet
+from image_files import NUM_DRAWS, Pixels, draw
+from imagenet import Photographs, read_imagenet
+from layout import Layout, Order
+from options import DataError, nearest
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-__all__ = [
-    "DATASETS",
-    "DataError",
-    "Dataset",
-    "Facts",
-    "Images",
-    "images_per_second",
-    "open_dataset",
-]
 
 NUM_GENERATED = 128  # Images of generated data.
 
@@ -81,15 +72,6 @@ DATASETS = {
         mean=(103.7, 109.3, 101.4),
         std=(94.0, 75.8, 81.9),
     ),
-    "animals": Facts(
-        num_training=8_000,
-        num_validation=2_000,
-        num_classes=10,
-        image_shape=(28, 28, 1),
-        can_flip=True,
-        mean=(69.7,),
-        std=(103.5,),
-    ),
     "cifar-10": Facts(
         num_training=50_000,
         num_validation=10_000,
@@ -122,7 +104,6 @@ DATASETS = {
 _IN_PACKAGES = {
     "digits": image_files.read_digits,
     "photos": image_files.read_photos,
-    "animals": image_files.read_animals,
 }
 _IN_A_FOLDER: dict[str, Callable[[Path], tuple[Any, Any]]] = {
     "cifar-10": image_files.read_cifar_10,
@@ -157,7 +138,8 @@ def open_dataset(
       DataError: If the name is unknown, or files are missing or of another format.
     """
     if name not in DATASETS:
-        raise DataError(_unknown(name))
+        hint = nearest(name, DATASETS) or " Choose one of these."
+        raise DataError(f"unknown data set {name!r}; there are {', '.join(DATASETS)}.{hint}")
     if seed < 0:
         raise DataError(f"seed {seed} is below 0. Give 0 or a larger number.")
     facts = DATASETS[name]
@@ -165,14 +147,14 @@ def open_dataset(
         images = _generate(facts)
         return Dataset(
             name=name,
-            training=_part(facts, images, facts.num_training, seed, shuffle=False),
-            validation=_part(facts, images, facts.num_validation, seed, shuffle=False),
+            training=_part(facts, images, facts.num_training, seed),
+            validation=_part(facts, images, facts.num_validation, seed),
         )
     training, validation = _read_files(name, data_dir)
     return Dataset(
         name=name,
-        training=_part(facts, training, len(training), seed, shuffle=True),
-        validation=_part(facts, validation, len(validation), seed, shuffle=False),
+        training=_part(facts, training, len(training), seed, shuffles=True),
+        validation=_part(facts, validation, len(validation), seed),
     )
 
 
@@ -192,12 +174,6 @@ def _read_files(name: str, data_dir: str | Path | None) -> tuple[Any, Any]:
     return _IN_A_FOLDER[name](Path(data_dir))
 
 
-def _unknown(name: str) -> str:
-    nearest = difflib.get_close_matches(name.lower(), DATASETS, n=1, cutoff=0.4)
-    advice = f"Did you mean {nearest[0]}?" if nearest else "Choose one of these."
-    return f"unknown data set {name!r}; there are {', '.join(DATASETS)}. {advice}"
-
-
 def _generate(facts: Facts) -> Pixels:
     """Makes images of random bytes: a pattern for each class, and half as much noise."""
     generator = np.random.default_rng(0)
@@ -209,18 +185,14 @@ def _generate(facts: Facts) -> Pixels:
 
 
 def _part(
-    facts: Facts, source: Pixels | Records, num_images: int, seed: int, *, shuffle: bool
+    facts: Facts,
+    source: Pixels | Photographs,
+    num_images: int,
+    seed: int,
+    *,
+    shuffles: bool = False,
 ) -> Images:
-    return Images(
-        num_images=num_images,
-        num_classes=facts.num_classes,
-        image_shape=facts.image_shape,
-        can_flip=facts.can_flip,
-        mean=facts.mean,
-        std=facts.std,
-        source=source,
-        order=Order(num_images=num_images, seed=seed, shuffle=shuffle),
-    )
+    return Images(facts=facts, num_images=num_images, source=source, seed=seed, shuffles=shuffles)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,72 +200,60 @@ class Images:
     """The images of one part of a data set.
 
     Attributes:
+      facts: The sizes of the data set.
       num_images: Number of images in an epoch.
-      num_classes: Number of classes; labels are 0 to num_classes - 1.
-      image_shape: (height, width, channels).
-      can_flip: Whether a mirrored image is as good as the image itself.
-      mean: Mean of each channel, of bytes from 0 to 255.
-      std: Standard deviation of each channel, likewise.
-      source: The images in memory, or the index of the records.
-      order: The order of the images in each epoch.
+      source: The images in memory, or ImageNet's photographs.
+      seed: Seed of the order, crops and flips.
+      shuffles: Whether each epoch has an order of its own, or that of the data set.
     """
 
+    facts: Facts
     num_images: int
-    num_classes: int
-    image_shape: tuple[int, int, int]
-    can_flip: bool
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    source: Pixels | Records
-    order: Order
-
-    def steps_per_epoch(self, global_batch: int) -> float:
-        """Returns the number of steps that read each image once. It need not be whole."""
-        return self.num_images / global_batch
+    source: Pixels | Photographs
+    seed: int
+    shuffles: bool
 
     def normalise(self, images: tf.Tensor) -> tf.Tensor:
         """Returns float32 images of mean 0 and deviation 1 from bytes, on the present device."""
         import tensorflow as tf
 
-        return (tf.cast(images, tf.float32) - self.mean) / self.std  # [batch, h, w, channels]
+        # [batch, height, width, channels]
+        return (tf.cast(images, tf.float32) - self.facts.mean) / self.facts.std
 
     def input_fn(
         self,
+        layout: Layout,
         *,
-        micro_batch: int,
-        accumulation: int = 1,
         augment: bool = False,
         eight_bit: bool = False,
         first_step: int | None = None,
-    ) -> Callable[..., tf.data.Dataset]:
-        """Returns an input_fn for `Estimator.train`: micro-batches without end.
+    ) -> Callable[[], tf.data.Dataset]:
+        """Returns an input_fn for `Estimator.train`: this worker's micro-batches without end.
 
-        Each is (images [micro_batch, height, width, channels], labels int32 [micro_batch]). A step
-        takes `replicas x accumulation` of them in each worker. The numbers of workers and replicas
-        come from the Estimator, as `input_context`.
+        Each is (images [micro_batch, height, width, channels], labels int32 [micro_batch]).
 
         Args:
-          micro_batch: Images of one forward pass.
-          accumulation: Micro-batches of a replica in a step.
+          layout: The micro-batches of a step.
           augment: Whether to shift (ImageNet: to crop) and to mirror the images at random.
           eight_bit: Whether images are bytes, which the model gives to `normalise` on its device.
             Otherwise they are normalised on the host: float32.
           first_step: The step to begin with. None is the global step at the start of the session,
             so that a resumed run reads what an undisturbed one would.
         """
+        size = layout.micro_batch
+        order = Order(num_samples=self.num_images, seed=self.seed if self.shuffles else None)
 
-        def input_fn(input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+        def take(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            numbers, epochs = order.take(layout.first_position(int(index)), size)
+            return numbers, draw(self.num_images, self.seed, numbers, epochs)
+
+        def input_fn() -> tf.data.Dataset:
             import tensorflow as tf
 
-            layout = _layout(micro_batch, accumulation, input_context)
             start = _global_step() if first_step is None else tf.constant(first_step, tf.int64)
             end = tf.constant(np.iinfo(np.int64).max)
             indices = tf.data.Dataset.range(start * layout.micro_batches, end)
-
-            def take(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-                return self.order.take(layout.first_position(int(index)), micro_batch)
-
-            return self._read(indices, take, size=micro_batch, augment=augment, eight_bit=eight_bit)
+            return self._read(indices, take, size=size, augment=augment, eight_bit=eight_bit)
 
         return input_fn
 
@@ -336,28 +296,18 @@ class Images:
             numbers = tf.ensure_shape(numbers, [size])
             draws = tf.ensure_shape(draws, [size, NUM_DRAWS])
             images, labels = self.source.fetch(
-                numbers, draws, augment=augment, can_flip=self.can_flip
+                numbers, draws, augment=augment, can_flip=self.facts.can_flip
             )
-            images = tf.ensure_shape(images, [size, *self.image_shape])
+            images = tf.ensure_shape(images, [size, *self.facts.image_shape])
             labels = tf.ensure_shape(labels, [size])
             return (images if eight_bit else self.normalise(images)), labels
 
-        # Batches are read side by side, and come in their order.
-        return indices.map(read, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
-
-
-def _layout(
-    micro_batch: int, accumulation: int, context: tf.distribute.InputContext | None
-) -> Layout:
-    if context is None:  # One worker with one replica.
-        return Layout(micro_batch=micro_batch, micro_batches=accumulation)
-    replicas = context.num_replicas_in_sync // context.num_input_pipelines
-    return Layout(
-        micro_batch=micro_batch,
-        micro_batches=replicas * accumulation,
-        num_workers=context.num_input_pipelines,
-        worker=context.input_pipeline_id,
-    )
+        # Batches are read side by side, and come in their order. Nothing is tuned: a session waits
+        # for the thread that tunes, up to 60 s.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        cores = len(os.sched_getaffinity(0))
+        return indices.map(read, cores).prefetch(2).with_options(options)
 
 
 def _global_step() -> tf.Tensor:
@@ -368,12 +318,12 @@ def _global_step() -> tf.Tensor:
     return tf.constant(0, tf.int64) if step is None else tf.cast(step, tf.int64)
 
 
-def images_per_second(input_fn: Callable[[], tf.data.Dataset], num_batches: int) -> float:
-    """Measures how fast an input_fn reads, with nothing else to do.
+def images_per_second(input_fn: Callable[[], tf.data.Dataset], layout: Layout) -> float:
+    """Measures how fast an input_fn reads at least 4,000 images, with nothing else to do.
 
     Args:
       input_fn: What `Images.input_fn` returns.
-      num_batches: Number of batches to read, after a first one that is not measured.
+      layout: Its layout.
     """
     import tensorflow as tf
 
@@ -383,6 +333,7 @@ def images_per_second(input_fn: Callable[[], tf.data.Dataset], num_batches: int)
         _, labels = iterator.get_next()
         session.run(iterator.initializer)
         session.run(labels)
-        start = time.monotonic()
-        num_images = sum(len(session.run(labels)) for _ in range(num_batches))
+        start, num_images = time.monotonic(), 0
+        while num_images < max(4000, 10 * layout.micro_batch):
+            num_images += len(session.run(labels))
         return num_images / (time.monotonic() - start)

@@ -5,25 +5,21 @@ They are read without TensorFlow, so that a missing file is reported at once.
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
-import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from image_order import crop_and_flip
+from options import DataError
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
+NUM_DRAWS = 5  # Random numbers for each image in each epoch: enough for a crop and a flip.
 SPLIT_SEED = 0  # Of the parts and the photos: the same images for every seed of a training.
-
-
-class DataError(ValueError):
-    """Data that is missing or not as published, in one line with the fix."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +61,45 @@ class Pixels:
         # A call of Python: as a constant, all images would be written with the graph.
         images, labels = tf.numpy_function(read, [numbers, draws], [tf.uint8, tf.int32])
         return images, labels
+
+
+@lru_cache(maxsize=4)
+def _draws(num_images: int, seed: int, epoch: int) -> np.ndarray:
+    generator = np.random.default_rng([seed, epoch, 1])
+    return generator.random((num_images, NUM_DRAWS), np.float32)
+
+
+def draw(num_images: int, seed: int, numbers: np.ndarray, epochs: np.ndarray) -> np.ndarray:
+    """Returns the random numbers of images: float32 [images, NUM_DRAWS], from 0 up to 1.
+
+    They depend on the seed, and on an image's number and epoch: not on its place in a step.
+    """
+    draws = np.empty((len(numbers), NUM_DRAWS), np.float32)
+    for epoch in np.unique(epochs):
+        here = epochs == epoch
+        draws[here] = _draws(num_images, seed, int(epoch))[numbers[here]]
+    return draws
+
+
+def crop_and_flip(images: np.ndarray, draws: np.ndarray, *, flips: bool) -> np.ndarray:
+    """Shifts each image by up to 4 pixels, and mirrors every second one from left to right.
+
+    Args:
+      images: [batch, height, width, channels]. What a shift uncovers is 0.
+      draws: float32 [batch, NUM_DRAWS], from 0 up to 1: see `draw`.
+      flips: False never mirrors: a mirrored digit is not a digit.
+
+    Returns:
+      Images of the same shape.
+    """
+    batch, height, width, _ = images.shape
+    padded = np.pad(images, ((0, 0), (4, 4), (4, 4), (0, 0)))
+    shifts = (draws[:, :2] * 9).astype(np.int64)  # [batch, 2], 0 to 8
+    rows = shifts[:, :1] + np.arange(height)  # [batch, height]
+    columns = shifts[:, 1:] + np.arange(width)  # [batch, width]
+    if flips:
+        columns = np.where(draws[:, 2:3] < 0.5, columns[:, ::-1], columns)
+    return padded[np.arange(batch)[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
 # Installed with Python packages.
@@ -111,41 +146,6 @@ def _photograph(name: str) -> np.ndarray:
 
     with Image.open(file) as picture:
         return np.asarray(picture, np.int16)  # [427, 640, 3]
-
-
-def read_animals() -> tuple[Pixels, Pixels]:
-    """Reads the 10,000 silhouettes of animal-mnist: 28 x 28, grey. 8,000 are for training.
-
-    The package's own reader imports TensorFlow; here only its two files are read.
-    """
-    folder = "data/Animal_MNIST"
-    images = _unpickled(_packaged("animal_mnist", f"{folder}/animal_data_version_3.gz", "animals"))
-    labels = _unpickled(_packaged("animal_mnist", f"{folder}/animal_label_version_3.gz", "animals"))
-    return _split(Pixels(images=images[..., None], labels=_labels(labels)))
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    """Unpickles a NumPy array and nothing else: a pickle could otherwise run any code.
-
-    The files of animal-mnist contain these three names and numbers.
-    """
-
-    _ALLOWED = frozenset(
-        {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}
-    )
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._ALLOWED:
-            raise DataError(
-                f"a pickled array refers to {module}.{name}; only NumPy arrays are read. Install "
-                "the package animal-mnist again."
-            )
-        return super().find_class(module, name)
-
-
-def _unpickled(file: Path) -> np.ndarray:
-    with gzip.open(file) as opened:
-        return _ArrayUnpickler(opened).load()
 
 
 def _packaged(package: str, path: str, extra: str) -> Path:

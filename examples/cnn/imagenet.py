@@ -1,20 +1,16 @@
-"""ImageNet's TFRecord files: an index of their records, and the decoding of the JPEGs.
-
-The index is made without TensorFlow, so that a missing file is reported at once. It lets a worker
-read its own records in any order, and begin anywhere.
-"""
+"""ImageNet's TFRecord files: which there are, and the decoding of the JPEGs."""
 
 from __future__ import annotations
 
 import re
-import struct
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from image_files import DataError, check_files
+import records
+from image_files import check_files
+from options import DataError
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -24,32 +20,13 @@ NUM_CLASSES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Records:
-    """An index of the records of TFRecord files.
+class Photographs:
+    """The JPEGs of TFRecord files."""
 
-    Attributes:
-      files: The files.
-      file_numbers: [records], the file of each record.
-      offsets: [records], the first byte of each record's data.
-      lengths: [records], the bytes of each record's data.
-    """
-
-    files: tuple[Path, ...]
-    file_numbers: np.ndarray
-    offsets: np.ndarray
-    lengths: np.ndarray
+    files: records.RecordFiles
 
     def __len__(self) -> int:
-        return len(self.offsets)
-
-    def read(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns the records of these numbers: an array of bytes objects, [numbers]."""
-        found = np.empty(len(numbers), object)
-        for i, number in enumerate(numbers):
-            with self.files[self.file_numbers[number]].open("rb", buffering=0) as file:
-                file.seek(self.offsets[number])
-                found[i] = file.read(self.lengths[number])
-        return found
+        return len(self.files)
 
     def fetch(
         self, numbers: tf.Tensor, draws: tf.Tensor, *, augment: bool, can_flip: bool
@@ -57,7 +34,10 @@ class Records:
         """Fetches images by their numbers, as `Pixels.fetch` does."""
         import tensorflow as tf
 
-        records = tf.numpy_function(self.read, [numbers], tf.string)  # [batch]
+        def read(numbers: np.ndarray) -> np.ndarray:
+            return np.array(self.files.read(numbers), object)
+
+        messages = tf.numpy_function(read, [numbers], tf.string)  # [batch]
 
         def decode(one: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
             record, drawn = one
@@ -67,11 +47,11 @@ class Records:
             tf.TensorSpec([SIZE, SIZE, 3], tf.uint8),
             tf.TensorSpec([], tf.int32),
         )
-        images, labels = tf.map_fn(decode, (records, draws), fn_output_signature=types)
+        images, labels = tf.map_fn(decode, (messages, draws), fn_output_signature=types)
         return images, labels
 
 
-def read_imagenet(folder: Path) -> tuple[Records, Records]:
+def read_imagenet(folder: Path) -> tuple[Photographs, Photographs]:
     """Indexes `train-00000-of-01024` to the last, and `validation-00000-of-00128` to the last.
 
     Only the headers of the records are read: 1.3 million of them for the whole ImageNet.
@@ -79,7 +59,7 @@ def read_imagenet(folder: Path) -> tuple[Records, Records]:
     return _index(folder, "train", 1024), _index(folder, "validation", 128)
 
 
-def _index(folder: Path, part: str, published: int) -> Records:
+def _index(folder: Path, part: str, published: int) -> Photographs:
     pattern = re.compile(rf"{part}-\d{{5}}-of-(\d{{5}})")
     there = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     counts = sorted({int(found[1]) for name in there if (found := pattern.fullmatch(name))})
@@ -91,48 +71,22 @@ def _index(folder: Path, part: str, published: int) -> Records:
     [count] = counts or [published]
     check_files(folder, [f"{part}-{i:05d}-of-{count:05d}" for i in range(count)])
     files = tuple(folder / f"{part}-{i:05d}-of-{count:05d}" for i in range(count))
-    with ThreadPoolExecutor(16) as pool:  # Waits for the disk.
-        found = list(pool.map(_positions, files))
-    return Records(
-        files=files,
-        file_numbers=np.repeat(np.arange(count), [len(positions) for positions in found]),
-        offsets=np.concatenate(found)[:, 0],
-        lengths=np.concatenate(found)[:, 1],
-    )
+    opened = records.open_files(files)
+    _check_features(opened)
+    return Photographs(files=opened)
 
 
-def _positions(path: Path) -> np.ndarray:
-    """Returns the first byte and the length of each record's data, [records, 2]."""
-    # A record is: length (8 bytes), its checksum (4), the data, its checksum (4).
-    size = path.stat().st_size
-    positions = []
-    end = 0
-    with path.open("rb", buffering=0) as file:
-        while end < size:
-            file.seek(end)
-            header = file.read(12)
-            length = struct.unpack("<Q", header[:8])[0] if len(header) == 12 else 0
-            start, end = end, end + 12 + length + 4
-            if end > size or length == 0:
+def _check_features(files: records.RecordFiles) -> None:
+    """Checks the first record of each file."""
+    for path, number in zip(files.paths, files.first_numbers(), strict=True):
+        [message] = files.read([number])
+        for feature in ("image/encoded", "image/class/label"):
+            if feature.encode() not in message:
                 raise DataError(
-                    f"{path} has {size} bytes, but its record {len(positions)} ends at byte {end}. "
-                    "Copy or make the file again."
+                    f"the first record of {path} has no feature {feature}. The features must be "
+                    "image/encoded (a JPEG) and image/class/label (1 to 1000): make the files "
+                    "again."
                 )
-            positions.append((start + 12, length))
-            if len(positions) == 1:
-                _check_features(path, file.read(length))
-    if not positions:
-        raise DataError(f"{path} has 0 bytes: no record. Copy or make the file again.")
-    return np.array(positions, np.int64)
-
-
-def _check_features(path: Path, record: bytes) -> None:
-    for feature in ("image/encoded", "image/class/label"):
-        if feature.encode() not in record:
-            raise DataError(
-                f"the first record of {path} has no feature {feature}. The features must be "
-                "image/encoded (a JPEG) and image/class/label (1 to 1000): make the files again."
-            )
 
 
 def decode_record(

@@ -1,11 +1,11 @@
 """The learning rate and the optimizer of a run."""
 
-import argparse
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from arguments import Settings
 from plan import Plan
 
 from tfdist import training
@@ -15,22 +15,22 @@ from tfdist.ipu.optimizers import MapGradientOptimizer
 Schedule = Callable[..., tf.Tensor]
 
 
-def make_schedule(arguments: argparse.Namespace, plan: Plan) -> Schedule:
+def make_schedule(settings: Settings, plan: Plan) -> Schedule:
     """Returns the learning rate as a function of the step, with its warm-up."""
     rate, steps = plan.learning_rate, plan.num_steps
-    first, last = plan.warmup_steps, arguments.abs_end_learning_rate
-    if arguments.lr_schedule == "cosine":
+    first, last = plan.warmup_steps, settings.abs_end_learning_rate
+    if settings.lr_schedule == "cosine":
         schedule = training.cosine_decay(rate, steps, last, first)
-    elif arguments.lr_schedule == "polynomial_decay_lr":
-        power = arguments.poly_lr_decay_power
+    elif settings.lr_schedule == "polynomial_decay_lr":
+        power = settings.poly_lr_decay_power
         schedule = training.polynomial_decay(rate, steps, last, power, first)
-    elif arguments.lr_schedule == "stepped":
-        points, factors = arguments.learning_rate_schedule, arguments.learning_rate_decay
+    elif settings.lr_schedule == "stepped":
+        points, factors = settings.learning_rate_schedule, settings.learning_rate_decay
         pairs = zip(points, factors, strict=True)
         later = {round(steps * point): rate * factor for point, factor in pairs}
         schedule = training.stepped({0: rate, **later})
     else:
-        schedule = _exponential(rate, arguments.learning_rate_decay[-1], steps)
+        schedule = _exponential(rate, settings.learning_rate_decay[-1], steps)
     return training.warmup(schedule, first)
 
 
@@ -44,47 +44,47 @@ def _exponential(rate: float, factor: float, steps: int) -> Schedule:
     return schedule
 
 
-def make_optimizer(arguments: argparse.Namespace, schedule: Schedule) -> v1.train.Optimizer:
+def make_optimizer(settings: Settings, schedule: Schedule) -> v1.train.Optimizer:
     """Returns the optimizer, with weight decay and loss scale around it.
 
     Weight decay is added to the gradient after the reduction, except in LARS and LAMB, which have
     their own.
     """
-    rounding = {"stochastic_rounding": not arguments.no_stochastic_rounding}
-    momentum, skipped = arguments.momentum, list(arguments.lars_skip_list)
-    decay = arguments.weight_decay
-    if arguments.optimiser == "LARS":
+    rounding = {"stochastic_rounding": not settings.no_stochastic_rounding}
+    momentum, skipped = settings.momentum, list(settings.lars_skip_list)
+    decay = settings.weight_decay
+    if settings.optimiser == "LARS":
         optimizer: Any = training.LARS(
             schedule,
             momentum,
-            arguments.lars_weight_decay,
-            arguments.lars_eeta,
-            arguments.lars_epsilon,
+            settings.lars_weight_decay,
+            settings.lars_eeta,
+            settings.lars_epsilon,
             exclude_from_weight_decay=skipped,
             **rounding,
         )
-    elif arguments.optimiser == "LAMB":
+    elif settings.optimiser == "LAMB":
         optimizer = training.LAMB(
             schedule, weight_decay=decay, exclude_from_weight_decay=skipped, **rounding
         )
     else:
-        optimizer = _with_weight_decay(_make_plain(arguments, schedule, rounding), decay)
-    if arguments.auto_loss_scaling:
+        optimizer = _with_weight_decay(_make_plain(settings, schedule, rounding), decay)
+    if settings.auto_loss_scaling:
         return training.LossScaleOptimizer(optimizer)
-    if arguments.loss_scaling is not None:
+    if settings.loss_scaling is not None:
         return training.LossScaleOptimizer(
-            optimizer, training.FixedLossScale(arguments.loss_scaling)
+            optimizer, training.FixedLossScale(settings.loss_scaling)
         )
     return optimizer
 
 
 def _make_plain(
-    arguments: argparse.Namespace, schedule: Schedule, rounding: dict[str, bool]
+    settings: Settings, schedule: Schedule, rounding: dict[str, bool]
 ) -> v1.train.Optimizer:
-    if arguments.optimiser == "RMSprop":
-        decay, epsilon = arguments.rmsprop_decay, arguments.rmsprop_epsilon
-        return v1.train.RMSPropOptimizer(schedule, decay, arguments.momentum, epsilon)
-    momentum = arguments.momentum if arguments.optimiser == "momentum" else 0.0
+    if settings.optimiser == "RMSprop":
+        decay, epsilon = settings.rmsprop_decay, settings.rmsprop_epsilon
+        return v1.train.RMSPropOptimizer(schedule, decay, settings.momentum, epsilon)
+    momentum = settings.momentum if settings.optimiser == "momentum" else 0.0
     return training.SGD(schedule, momentum, **rounding)
 
 

@@ -10,7 +10,6 @@
 Worker 0 prints and writes. With --log-all-instances others write log_N.txt and training_N.csv.
 """
 
-import argparse
 import csv
 import json
 import math
@@ -22,6 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from arguments import Settings
 from model import ACCURACY, LOSS
 from optimization import Schedule
 from plan import Plan
@@ -83,9 +83,9 @@ class RunLog:
         os.replace(new, path)
 
 
-def write_arguments(folder: Path, arguments: argparse.Namespace, plan: Plan) -> None:
-    """Writes the options and the global batch as arguments.json."""
-    values = {**vars(arguments), "global_batch": plan.global_batch}
+def write_settings(folder: Path, settings: Settings, plan: Plan) -> None:
+    """Writes the options, the norm and the global batch as arguments.json."""
+    values = {**vars(settings), "norm": settings.norm, "global_batch": plan.layout.global_batch}
     text = json.dumps(values, indent=2, sort_keys=True)
     (folder / "arguments.json").write_text(f"{text}\n", encoding="utf-8")
 
@@ -144,7 +144,7 @@ class LogHook(v1.train.SessionRunHook):
             "lr": float(rate),
             "loss": loss,
             "accuracy": 100 * accuracy,
-            "img_per_sec": self._plan.global_batch / duration_s,
+            "img_per_sec": self._plan.layout.global_batch / duration_s,
             "time": duration_s,
             "total_time": now_s - self._started_s,
         }

@@ -22,7 +22,8 @@ The sizes of a run, without starting it:
     python examples/cnn/train.py --config mk2_resnet50_mlperf_pod16_bs20 --dry-run
 
 A run has a folder of its own in --log-dir. A run that was interrupted goes on with --restore-path
-FOLDER, and by itself under `tfdist run --max-restarts 1`. When the training has ended, worker 0
+FOLDER, and by itself under `tfdist run --max-restarts 1`. Ctrl-C finishes the step and saves a
+checkpoint first. When the training has ended, worker 0
 validates every checkpoint. validation.py does it later, and an evaluator beside the training:
 
     tfdist run --num-instances 2 --evaluator -- \\
@@ -31,17 +32,19 @@ validates every checkpoint. validation.py does it later, and an evaluator beside
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
 import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1] / "application"))
+
 # None of these imports TensorFlow, which takes seconds: what is wrong is said at once.
-from arguments import parse_arguments, refuse
+from arguments import Settings, parse
 from datasets import Dataset, images_per_second
+from layout import saving_on_interrupt
+from options import UsageError, check_folder, refuse
 from plan import Plan, describe, find_data, make_plan
 from validation import alone, validate_all, validate_beside
 
@@ -53,74 +56,78 @@ _OF_THE_MODEL = ("model_size", "dataset", "norm", "groups", "precision", "optimi
 
 
 def main() -> None:
-    arguments = parse_arguments(sys.argv[1:])
-    instance = find_place(arguments)
-    facts, dataset = find_data(arguments)
-    plan = make_plan(arguments, facts, instance)
-    if arguments.dry_run or dataset is None:
-        print(describe(plan, arguments))
-        return
-    if arguments.wandb and importlib.util.find_spec("wandb") is None:
-        refuse("--wandb needs wandb, which is not installed. Run: pip install 'tfdist[wandb]'")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Only errors of TensorFlow's C++ code.
-    if arguments.dataset_benchmark:
-        input_fn = make_input_fn(arguments, plan, dataset)
-        speed = images_per_second(input_fn, max(10, 4000 // plan.micro_batch))
-        print(f"input alone: {speed:.0f} img/sec")
-        return
-    folder = choose_folder(arguments, plan)
-    make_folder(folder)
-    if plan.is_evaluator:
-        evaluate(arguments, plan, dataset, folder)
-        return
-    train(arguments, plan, dataset, folder)
+    try:
+        settings, notes = parse(sys.argv[1:])
+        instance = find_place(settings)
+        if instance.index == 0 and notes:
+            print(*notes, sep="\n", file=sys.stderr)
+        facts, dataset = find_data(settings)
+        plan = make_plan(settings, facts, instance)
+        if settings.dry_run or dataset is None:
+            print(describe(plan, settings))
+            return
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Only errors of TensorFlow's C++ code.
+        if settings.dataset_benchmark:
+            speed = images_per_second(make_input_fn(settings, plan, dataset), plan.layout)
+            print(f"input alone: {speed:.0f} img/sec")
+            return
+        folder = choose_folder(settings, plan)
+        folder.mkdir(parents=True, exist_ok=True)
+        with saving_on_interrupt(folder):
+            run = evaluate if plan.is_evaluator else train
+            run(settings, plan, dataset, folder)
+    except UsageError as error:
+        refuse(error)
 
 
-def find_place(arguments: argparse.Namespace) -> Instance:
+def find_place(settings: Settings) -> Instance:
     """Returns the place of this process in the run. The evaluator comes after the workers."""
     found = find_cluster()
     is_evaluator = found is not None and found[1].type == "evaluator"
-    if arguments.evaluator and not (has_evaluator() or arguments.dry_run):
-        refuse(
+    if settings.evaluator and not (has_evaluator() or settings.dry_run):
+        raise UsageError(
             "--evaluator needs a process that evaluates, and this run has none: start it with "
             'tfdist run --evaluator, or add the job "evaluator" to TF_CONFIG\'s cluster'
         )
     if found is None or not is_evaluator:
         return find_instance()
-    if not arguments.evaluator:
-        refuse("the run has an evaluator, which has nothing to do without the option --evaluator")
+    if not settings.evaluator:
+        raise UsageError(
+            "the run has an evaluator, which has nothing to do without the option --evaluator"
+        )
     workers = found[0].num_workers
     return Instance(index=workers, num_instances=workers)
 
 
-def choose_folder(arguments: argparse.Namespace, plan: Plan) -> Path:
+def choose_folder(settings: Settings, plan: Plan) -> Path:
     """Returns the folder of the run; a folder with checkpoints of another run is refused.
 
     It has the same name after a restart, so that the run goes on with its checkpoints.
     """
     name = (
-        f"resnet{arguments.model_size}_{arguments.dataset}_batch{plan.global_batch}"
-        f"_{arguments.precision}{arguments.name_suffix}"
+        f"resnet{settings.model_size}_{settings.dataset}_batch{plan.layout.global_batch}"
+        f"_{settings.precision}{settings.name_suffix}"
     )
-    folder = Path(arguments.log_dir, name)
+    folder = Path(settings.log_dir, name)
     goes_on = restart_count() > 0
-    if arguments.restore_path:
-        restored = Path(arguments.restore_path)
+    if settings.restore_path:
+        restored = Path(settings.restore_path)
         if not has_checkpoint(restored):
-            refuse(
+            raise UsageError(
                 f"--restore-path {restored} has no checkpoint: give a run's folder or one of its "
                 "checkpoints, such as logs/run/model.ckpt-100"
             )
-        check_options(arguments, restored if restored.is_dir() else restored.parent)
+        check_options(settings, restored if restored.is_dir() else restored.parent)
         if restored.is_dir():
             folder, goes_on = restored, True
-    if arguments.init_path and not has_checkpoint(Path(arguments.init_path)):
-        refuse(f"--init-path {arguments.init_path} has no checkpoint")
-    if plan.worker == 0 and not goes_on and has_checkpoint(folder):
-        refuse(
+    if settings.init_path and not has_checkpoint(Path(settings.init_path)):
+        raise UsageError(f"--init-path {settings.init_path} has no checkpoint")
+    if plan.layout.worker == 0 and not goes_on and has_checkpoint(folder):
+        raise UsageError(
             f"{folder} has checkpoints of an earlier run. Go on with it by --restore-path "
             f"{folder}, or choose another --name-suffix or --log-dir"
         )
+    check_folder("log-dir", folder)
     return folder
 
 
@@ -129,96 +136,83 @@ def has_checkpoint(path: Path) -> bool:
     return Path(f"{path}.index").exists() or any(path.glob("model.ckpt-*.index"))
 
 
-def make_folder(folder: Path) -> None:
-    """Makes the folder of the run, and refuses one that cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        refuse(f"the folder {folder} cannot be made ({error.strerror}): choose another --log-dir")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        refuse(f"the folder {folder} cannot be written: choose another --log-dir")
-
-
-def check_options(arguments: argparse.Namespace, folder: Path) -> None:
+def check_options(settings: Settings, folder: Path) -> None:
     """Refuses to go on with a run that has another model."""
     file = folder / "arguments.json"
     if not file.exists():
         return
     before = json.loads(file.read_text(encoding="utf-8"))
     for name in _OF_THE_MODEL:
-        now = getattr(arguments, name)
+        now = getattr(settings, name)
         if before.get(name, now) != now:
-            refuse(
+            raise UsageError(
                 f"the run in {folder} has {name.replace('_', ' ')} {before[name]}, and this one "
                 f"{now}: give the options of that run, or --init-path in place of --restore-path"
             )
 
 
-def make_input_fn(arguments: argparse.Namespace, plan: Plan, dataset: Dataset) -> Any:
+def make_input_fn(settings: Settings, plan: Plan, dataset: Dataset) -> Any:
     """Returns the input of the training: this worker's micro-batches."""
     return dataset.training.input_fn(
-        micro_batch=plan.micro_batch,
-        accumulation=plan.accumulation,
-        augment=arguments.augment,
-        eight_bit=arguments.eight_bit_io,
+        plan.layout, augment=settings.augment, eight_bit=settings.eight_bit_io
     )
 
 
-def train(arguments: argparse.Namespace, plan: Plan, dataset: Dataset, folder: Path) -> None:
+def train(settings: Settings, plan: Plan, dataset: Dataset, folder: Path) -> None:
     """Trains, and then validates each checkpoint, unless an evaluator does."""
     import tensorflow.compat.v1 as v1
     from checkpoints import copy_checkpoint
     from model import make_estimator
     from optimization import make_schedule
-    from run_log import LogHook, RunLog, write_arguments
+    from run_log import LogHook, RunLog, write_settings
 
     import tfdist.estimator as tfe
     from tfdist import monitoring
 
     v1.logging.set_verbosity(v1.logging.WARN)
-    is_first = plan.worker == 0
-    log = RunLog(folder, plan.worker, writes=is_first or arguments.log_all_instances)
+    is_first = plan.layout.worker == 0
+    log = RunLog(folder, plan.layout.worker, writes=is_first or settings.log_all_instances)
     if is_first:
-        write_arguments(folder, arguments, plan)
-        if arguments.restore_path and not has_checkpoint(folder):
-            copy_checkpoint(arguments.restore_path, folder)
-    log.say(describe(plan, arguments))
+        write_settings(folder, settings, plan)
+        if settings.restore_path and not has_checkpoint(folder):
+            copy_checkpoint(settings.restore_path, folder)
+    log.say(describe(plan, settings))
 
-    estimator = make_estimator(arguments, plan, dataset, folder)
-    hooks: list[Any] = [LogHook(log, plan, make_schedule(arguments, plan))]
-    if arguments.profile:
+    estimator = make_estimator(settings, plan, dataset, folder)
+    hooks: list[Any] = [LogHook(log, plan, make_schedule(settings, plan))]
+    if settings.profile:
         hooks.append(monitoring.StepProfileHook(folder / "profile"))
-    if arguments.wandb:
+    if settings.wandb:
         hooks.append(
             monitoring.WandbHook(
                 "tfdist-resnet",
                 every_n_steps=plan.log_interval_steps,
                 name=folder.name,
-                config=vars(arguments),
+                config=vars(settings),
                 directory=folder,
             )
         )
     try:
-        input_fn = make_input_fn(arguments, plan, dataset)
+        input_fn = make_input_fn(settings, plan, dataset)
         estimator.train(input_fn, hooks=hooks, max_steps=plan.num_steps)
     except tfe.CheckpointMismatchError as error:
-        refuse(str(error))
-    if is_first and not (arguments.no_validation or arguments.evaluator):
-        validate_all(estimator, folder, arguments, plan, dataset, log)
+        raise UsageError(str(error)) from None
+    if is_first and not (settings.no_validation or settings.evaluator):
+        validate_all(estimator, folder, settings, plan, dataset, log)
 
 
-def evaluate(arguments: argparse.Namespace, plan: Plan, dataset: Dataset, folder: Path) -> None:
+def evaluate(settings: Settings, plan: Plan, dataset: Dataset, folder: Path) -> None:
     """Validates each checkpoint beside the training, in the evaluator."""
     import tensorflow.compat.v1 as v1
     from model import make_estimator
     from run_log import RunLog
 
     v1.logging.set_verbosity(v1.logging.WARN)
-    arguments = alone(arguments, plan.global_batch)
-    plan = make_plan(arguments, plan.facts, Instance())
-    estimator = make_estimator(arguments, plan, dataset, folder)
+    settings = alone(settings, plan.layout.global_batch)
+    plan = make_plan(settings, plan.facts, Instance())
+    estimator = make_estimator(settings, plan, dataset, folder)
     log = RunLog(folder, 0, writes=True)
-    validate_beside(estimator, folder, arguments, plan, dataset, log)
+    validate_beside(estimator, folder, settings, plan, dataset, log)
 
 
 if __name__ == "__main__":

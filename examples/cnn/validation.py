@@ -9,18 +9,22 @@ run's log.txt and validation.csv, too.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arguments import OneLineParser, refuse
+sys.path.append(str(Path(__file__).parents[1] / "application"))
+
+import options
+from arguments import Settings
 from datasets import Dataset
+from options import UsageError, option, refuse
 from plan import Plan, find_data, make_plan
 
 from tfdist.cluster.instances import Instance
@@ -34,49 +38,75 @@ BATCH = 100  # Images that are validated at once.
 LOOK_EVERY_S = 1.0  # For new checkpoints.
 
 
+@dataclass(frozen=True, kw_only=True)
+class What:
+    """The options of this program."""
+
+    restore_path: str = option("", str, "folder of a run, or a checkpoint")
+    data_dir: str | None = option(None, str, "folder of the data, if it is elsewhere now")
+
+
 def main() -> None:
-    parser = OneLineParser(description="Validate checkpoints of train.py.")
-    parser.add("--restore-path", None, "folder of a run, or a checkpoint", required=True)
-    parser.add("--data-dir", None, "folder of the data, if it is elsewhere now")
-    given = vars(parser.parse_args(sys.argv[1:]))
-    path = Path(given["restore_path"])
-    folder = path if path.is_dir() else path.parent
-    if not (folder / "arguments.json").exists():
-        refuse(f"{folder} is not the folder of a run of train.py: it has no arguments.json")
-    options = json.loads((folder / "arguments.json").read_text(encoding="utf-8"))
-    arguments = alone(argparse.Namespace(**{**options, **given}), options["global_batch"])
-    facts, dataset = find_data(arguments)
-    assert dataset is not None
-    plan = make_plan(arguments, facts, Instance())
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Only errors of TensorFlow's C++ code.
+    try:
+        what, _, _ = options.parse(What, sys.argv[1:])
+        path = Path(what.restore_path)
+        folder = path if path.is_dir() else path.parent
+        file = folder / "arguments.json"
+        if not what.restore_path or not file.exists():
+            raise UsageError(
+                f"--restore-path {what.restore_path!r} is not of a run of train.py: there is no "
+                "arguments.json. Give a run's folder, or one of its checkpoints"
+            )
+        settings, global_batch = read_settings(file)
+        settings = replace(settings, data_dir=what.data_dir or settings.data_dir)
+        settings = alone(settings, global_batch)
+        facts, dataset = find_data(settings)
+        assert dataset is not None
+        plan = make_plan(settings, facts, Instance())
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Only errors of TensorFlow's C++ code.
 
-    import tensorflow.compat.v1 as v1
-    from model import make_estimator
-    from run_log import RunLog
+        import tensorflow.compat.v1 as v1
+        from model import make_estimator
+        from run_log import RunLog
 
-    v1.logging.set_verbosity(v1.logging.WARN)
-    estimator = make_estimator(arguments, plan, dataset, folder)
-    validate_all(estimator, path, arguments, plan, dataset, RunLog(folder, 0, writes=True))
+        v1.logging.set_verbosity(v1.logging.WARN)
+        estimator = make_estimator(settings, plan, dataset, folder)
+        validate_all(estimator, path, settings, plan, dataset, RunLog(folder, 0, writes=True))
+    except UsageError as error:
+        refuse(error)
 
 
-def alone(arguments: argparse.Namespace, global_batch: int) -> argparse.Namespace:
-    """Returns the options for a process that validates: the whole model on one device."""
-    layout = {
-        "batch_size": global_batch,
-        "gradient_accumulation_count": 1,
-        "replicas": 1,
-        "pipeline": False,
-        "BN_span": 1,
-        "init_path": None,
-        "evaluator": False,
+def read_settings(file: Path) -> tuple[Settings, int]:
+    """Returns the options of a run, and its global batch, from its arguments.json."""
+    values = json.loads(file.read_text(encoding="utf-8"))
+    known = {one.name for one in fields(Settings)}
+    given = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in values.items()
+        if name in known
     }
-    return argparse.Namespace(**{**vars(arguments), **layout})
+    given["group_norm"] = values["norm"] == "group"
+    return Settings(**given), values["global_batch"]
+
+
+def alone(settings: Settings, global_batch: int) -> Settings:
+    """Returns the options for a process that validates: the whole model on one device."""
+    return replace(
+        settings,
+        batch_size=global_batch,
+        gradient_accumulation_count=1,
+        replicas=1,
+        pipeline=False,
+        BN_span=1,
+        init_path=None,
+        evaluator=False,
+    )
 
 
 def validate_all(
     estimator: Estimator,
     path: Path,
-    arguments: argparse.Namespace,
+    settings: Settings,
     plan: Plan,
     dataset: Dataset,
     log: RunLog,
@@ -86,7 +116,7 @@ def validate_all(
     Args:
       estimator: The Estimator of the run.
       path: The folder, or the checkpoint.
-      arguments: The options of the run.
+      settings: The options of the run.
       plan: The sizes of the run.
       dataset: The images.
       log: Gets a line and a row of validation.csv for each.
@@ -95,17 +125,19 @@ def validate_all(
 
     checkpoints = list_checkpoints(path)
     if not checkpoints or not Path(f"{checkpoints[0]}.index").exists():
-        refuse(f"{path} has no checkpoint: give a run's folder, or one such as model.ckpt-100")
+        raise UsageError(
+            f"{path} has no checkpoint: give a run's folder, or one such as model.ckpt-100"
+        )
     if path.is_dir():
-        checkpoints += write_means(path, checkpoints, arguments)
+        checkpoints += write_means(path, checkpoints, settings)
     for checkpoint in checkpoints:
-        validate(estimator, checkpoint, arguments, plan, dataset, log)
+        validate(estimator, checkpoint, settings, plan, dataset, log)
 
 
 def validate_beside(
     estimator: Estimator,
     folder: Path,
-    arguments: argparse.Namespace,
+    settings: Settings,
     plan: Plan,
     dataset: Dataset,
     log: RunLog,
@@ -124,12 +156,12 @@ def validate_beside(
         is_last = bool(checkpoints) and step_of(checkpoints[-1]) >= plan.num_steps
         for checkpoint in checkpoints:
             if Path(checkpoint).name not in done:
-                validate(estimator, checkpoint, arguments, plan, dataset, log)
+                validate(estimator, checkpoint, settings, plan, dataset, log)
                 done.add(Path(checkpoint).name)
         if not is_last:
             time.sleep(LOOK_EVERY_S)
-    for mean in write_means(folder, checkpoints, arguments):
-        validate(estimator, mean, arguments, plan, dataset, log)
+    for mean in write_means(folder, checkpoints, settings):
+        validate(estimator, mean, settings, plan, dataset, log)
 
 
 def _validated(folder: Path) -> set[str]:
@@ -141,16 +173,14 @@ def _validated(folder: Path) -> set[str]:
         return {row["checkpoint"] for row in csv.DictReader(file)}
 
 
-def write_means(
-    folder: Path, checkpoints: Sequence[str], arguments: argparse.Namespace
-) -> list[str]:
+def write_means(folder: Path, checkpoints: Sequence[str], settings: Settings) -> list[str]:
     """Writes the means of a run's checkpoints that the options ask for; returns their paths."""
     from checkpoints import exponential_mean, mean_of_last, write_mean
 
     count = len(checkpoints)
     means = {
-        **{f"last_{number}": mean_of_last(number, count) for number in arguments.weight_avg_N},
-        **{f"exp_{x:g}": exponential_mean(x, count) for x in arguments.weight_avg_exp},
+        **{f"last_{number}": mean_of_last(number, count) for number in settings.weight_avg_N},
+        **{f"exp_{x:g}": exponential_mean(x, count) for x in settings.weight_avg_exp},
     }
     paths = {name: str(folder / f"weight_avg_{name}") for name in means}
     for name, weights in means.items():
@@ -161,7 +191,7 @@ def write_means(
 def validate(
     estimator: Estimator,
     checkpoint: str,
-    arguments: argparse.Namespace,
+    settings: Settings,
     plan: Plan,
     dataset: Dataset,
     log: RunLog,
@@ -169,7 +199,7 @@ def validate(
     """Validates one checkpoint. The other arguments are those of `validate_all`."""
     from run_log import VALIDATION_LINE
 
-    input_fn = dataset.validation.evaluation_input_fn(batch=BATCH, eight_bit=arguments.eight_bit_io)
+    input_fn = dataset.validation.evaluation_input_fn(batch=BATCH, eight_bit=settings.eight_bit_io)
     metrics = estimator.evaluate(input_fn, checkpoint_path=checkpoint)
     iteration = int(metrics["global_step"])
     row = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,12 @@ class Ran:
 
     stdout: str
     stderr: str
+
+
+@pytest.fixture(scope="session")
+def sample_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache folder of the text of examples/bert, which is made once."""
+    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture

@@ -1,6 +1,9 @@
 """The program `examples/bert/run_pretraining.py`: layouts, log, resume, checkpoints."""
 
+import json
 import re
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,19 +11,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from application_runs import SCRIPTS, load, modules_of
 from bert_program import (
     LENGTH,
-    ONE_LAYER,
+    ONE_DEVICE,
     TINY,
     WORDS,
     BertRun,
-    bert_modules,
-    load,
     run_bert,
     write_records,
 )
 
-ONE_DEVICE = ["--layers-per-device", "2"]
 LAYOUTS = {
     "pipeline": [],
     "two replicas": [*ONE_DEVICE, "--replication-factor", "2"],
@@ -28,6 +29,8 @@ LAYOUTS = {
         *("--replication-factor", "2", "--pipeline-schedule", "sequential"),
     ],
 }
+LONG = ["--training-steps", "100000"]
+ENDLESS = ["--generated-data", "--iterations", "100000", "--log-freq", "1", "--batch-size", "2"]
 RESUME = "--resume-training-from-checkpoint"
 HALF = ["--gradient-accumulation", "4"]
 NUMBER = r"\d+\.\d+"
@@ -44,7 +47,6 @@ TEMPLATE = [
     "-{20} Device Allocation -{20}",
     r"Embedding  --> Device 0 \(/device:CPU:1\)",
     r"Encoder 0  --> Device 1 \(/device:CPU:2\)",
-    r"Encoder 1  --> Device 2 \(/device:CPU:3\)",
     r"Pooler     --> Device 0 \(/device:CPU:1\)",
     r"Classifier --> Device 0 \(/device:CPU:1\)",
     "-{59}",
@@ -102,6 +104,53 @@ def test_every_layout_logs_the_losses_of_one_device(
             assert re.fullmatch(pattern.replace("N", NUMBER), line)
 
 
+def _log(lines: Sequence[str]) -> list[str]:
+    """Returns the program's log without its times, which differ from run to run."""
+    return [re.sub(r"(in|time:|throughput:) \d\S*", r"\1 N", line) for line in lines]
+
+
+@pytest.mark.parametrize("engine", ["grpc", "horovod"])
+def test_in_two_terminals_and_under_mpirun_two_workers_log_once_what_one_logs(
+    alone: BertRun, data: list[str], fake_cluster: Any, engine: str
+) -> None:
+    arguments = [*TINY, *data, *ONE_DEVICE, *HALF]
+    options = {"engine": engine, "num_workers": 2, "forked": True}
+    workers = fake_cluster.run_script([SCRIPTS["bert"], *arguments], **options)
+    assert [worker.returncode for worker in workers] == [0, 0]
+    expected = _log(alone.lines)
+    assert "global_batch_size: 16" in expected
+    shown = [_log(worker.stderr.splitlines()) for worker in workers]
+    assert [line for line in shown[0] if line in expected] == expected
+    assert [line for line in shown[1] if line in expected] == []
+    assert workers[1].stdout == ""
+    figures = json.loads(workers[0].stdout.splitlines()[-1])
+    assert figures["loss"] == pytest.approx(alone.figures["loss"], abs=5e-6)
+
+
+@pytest.mark.parametrize("program", ["bert", "bert that keeps nothing", "cnn"])
+def test_ctrl_c_finishes_the_step_and_saves_or_says_that_nothing_is_kept(
+    fake_cluster: Any, tmp_path: Path, program: str
+) -> None:
+    commands = {
+        "bert": [*TINY, *ONE_DEVICE, *LONG, "--checkpoint-output-dir", str(tmp_path)],
+        "bert that keeps nothing": [*TINY, *ONE_DEVICE, *LONG],
+        "cnn": [*ENDLESS, "--log-dir", str(tmp_path)],
+    }
+    command = [SCRIPTS[program.split()[0]], *commands[program]]
+    with fake_cluster.start_script(command, engine="none", forked=True) as script:
+        script.workers[0].wait_for_text(r"^[Ss]tep: +1\D", timeout_s=60)
+        script.workers[0].send_signal(signal.SIGINT)
+        [ended] = script.wait(60, check=False)
+    assert ended.returncode == 143
+    lines = ended.stderr.splitlines() + ended.stdout.splitlines()
+    [said] = [line for line in lines if line.startswith("Ctrl-C: ")]
+    assert said.endswith("nothing is kept.") is (program == "bert that keeps nothing")
+    if program != "bert that keeps nothing":
+        steps = [re.search(r"^[Ss]tep: +(\d+)", line) for line in lines]
+        last = max(int(found[1]) for found in steps if found) + (program == "bert")  # From 0.
+        assert list(tmp_path.glob(f"**/model.ckpt-{last}.index"))
+
+
 def test_a_resumed_run_logs_the_losses_of_an_undisturbed_one(
     alone: BertRun, data: list[str], tmp_path: Path
 ) -> None:
@@ -139,7 +188,7 @@ def _check_export(path: str) -> None:
 def _check_other_programs_checkpoint(path: str, data: list[str]) -> None:
     """Loads the weights of a checkpoint alone, and refuses those of another model."""
     saved = dict(tf.train.list_variables(path))
-    with bert_modules():
+    with modules_of("bert"):
         wanted = load("plan").weight_shapes(load("arguments").parse(TINY)[0])
     assert {name: saved.get(name) for name in wanted} == wanted
     assert "bert/encoder/layer_0/attention/self/query/kernel" in wanted
@@ -154,44 +203,20 @@ def _check_other_programs_checkpoint(path: str, data: list[str]) -> None:
     assert said in refused.lines[-2]
 
 
-def test_the_bar_ends_full_and_the_compilation_is_shown() -> None:
-    options = [value for value in TINY if value != "--disable-progress-bar"]
-    run = run_bert(*options, *ONE_LAYER, "--training-steps", "2")
-    assert any(re.match(r"Graph compilation: 100%\|.{10}\| 100/100 \[", one) for one in run.lines)
-    bars = [line for line in run.lines if line.startswith("Step: 1 / 1 - LR: 1.00e-02")]
-    assert re.search(r"100%\|.{10}\| 2/2 \[", bars[-1])
-    assert "throughput: " in bars[-1]
-
-
 def test_compile_only_ends_before_the_first_step() -> None:
-    run = run_bert(*TINY, *ONE_LAYER, "--compile-only")
+    run = run_bert(*TINY, *ONE_DEVICE, "--compile-only")
     assert run.lines[-1].endswith("Exiting now as '--compile-only' argument was passed.")
     assert run.steps == []
 
 
-def test_weights_of_16_bits_learn_and_are_evaluated() -> None:
-    half = ["--precision", "bf16.16", "--training-steps", "4", "--evaluate"]
-    faster = ["--recompute-checkpoint-every-layer", "false"]
-    run = run_bert(*TINY, *ONE_LAYER, *half, *faster)
-    losses = [step["mlm_loss"] for step in run.steps]
-    assert losses == sorted(losses, reverse=True)
-    assert run.figures["held_out_mlm_loss"] < losses[0]
-
-
-# With the fewest micro-batches: a pipeline of five stages needs nine. The other tests here train
-# the preset unit_test, which is a smaller demo_tiny_128.
-SMALL_PRESETS = {
-    "demo_tiny_128": 9,
-    "sample_tiny": 1,
-    "tiny_128": 1,
-    "mini_128": 1,
-    "small_128": 1,
-}
+SMALL_PRESETS = ["demo_tiny_128", "sample_tiny", "tiny_128", "mini_128", "small_128"]
 
 
 @pytest.mark.parametrize("preset", SMALL_PRESETS)
 def test_each_small_preset_trains_two_steps(preset: str) -> None:
-    smallest = ["--micro-batch-size", "1", "--gradient-accumulation", str(SMALL_PRESETS[preset])]
+    smallest = ["--micro-batch-size", "1", "--gradient-accumulation", "1"]
+    smallest += ["--recompute-checkpoint-every-layer", "false"]  # A smaller graph.
+    smallest += ["--pipeline-schedule", "sequential"]
     data = ["--dataset", "generated", "--vocab-size", "1000"]
     # Without a warm-up, in which the first of two steps has the learning rate 0.
     few = ["--training-steps", "2", "--lr-warmup", "0", "--disable-progress-bar"]
@@ -206,7 +231,7 @@ def test_each_small_preset_trains_two_steps(preset: str) -> None:
 def test_an_optimizer_may_leave_out_the_correction_of_the_bias(kind: str, corrects: bool) -> None:
     """Of one gradient of ones Adam's direction is 1; without the correction it is 3.2."""
     name = kind if corrects else f"{kind}NoBiasCorrection"
-    with bert_modules():
+    with modules_of("bert"):
         options = ["--optimizer", name, "--learning-rate", "0.5"]
         settings = load("arguments").parse([*TINY, *options])[0]
         optimizer = load("pretraining").make_optimizer(settings)
@@ -221,7 +246,7 @@ def test_an_optimizer_may_leave_out_the_correction_of_the_bias(kind: str, correc
 
 
 def test_the_first_update_of_a_warm_up_has_rate_0_in_a_short_run_too() -> None:
-    with bert_modules():
+    with modules_of("bert"):
         options = ["--lr-schedule", "linear", "--lr-warmup", "0.28", "--learning-rate", "0.006"]
         for steps, expected in (("1", 0.0), ("20", 0.0)):
             settings = load("arguments").parse([*TINY, *options, "--training-steps", steps])[0]

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bert_program import LENGTH, ONE_LAYER, TINY, BertRun, bert_modules, load, run_bert
+from application_runs import load, modules_of
+from bert_program import LENGTH, ONE_DEVICE, TINY, BertRun, run_bert
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
 
@@ -27,7 +28,8 @@ def half(vocabulary: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ber
     options = ["--precision", "16.16", "--auto-loss-scaling", "--training-steps", "8"]
     options += ["--profile-dir", str(folder / "profile"), "--vocab-file", vocabulary]
     options += ["--checkpoint-output-dir", str(folder / "model"), "--predict", "a [MASK] c"]
-    return run_bert(*TINY, *ONE_LAYER, *options), folder
+    options += ["--recompute-checkpoint-every-layer", "false", "--evaluate"]
+    return run_bert(*TINY, *ONE_DEVICE, *options), folder
 
 
 def test_weights_of_16_bits_learn_while_their_loss_scale_rises(
@@ -43,6 +45,7 @@ def test_weights_of_16_bits_learn_while_their_loss_scale_rises(
     saved = newest.get_variable_to_dtype_map()
     assert saved["bert/pooler/dense/kernel"] == tf.float16
     assert newest.get_tensor("loss_scale/scale") > 1.0
+    assert run.figures["held_out_mlm_loss"] < losses[0]
 
 
 def test_a_profile_shows_some_steps(half: tuple[BertRun, Path]) -> None:
@@ -56,11 +59,11 @@ def test_words_are_predicted_after_the_training_and_from_its_checkpoint(
     trained, folder = half
     [start] = [i for i, line in enumerate(trained.lines) if " Predicted Words " in line]
     assert re.fullmatch(r'a \[MASK\] c -> ("\S+" \d+\.\d %(, )?){3}', trained.lines[start + 1])
-    options = [*TINY, *ONE_LAYER, "--precision", "16.16", "--vocab-file", vocabulary]
+    options = [*TINY, *ONE_DEVICE, "--precision", "16.16", "--vocab-file", vocabulary]
     resumed = ["--resume-training-from-checkpoint", "--checkpoint-output-dir", f"{folder}/model"]
     started = ["--checkpoint-input-dir", f"{folder}/model", "--training-steps", "0"]
     texts = ["--predict", "a [MASK] c", "[MASK] b [MASK]"]
-    with bert_modules():  # The training has seen these words only.
+    with modules_of("bert"):  # The training has seen these words only.
         shape = load("data").SampleShape(sequence_length=LENGTH, mask_tokens=4, vocab_size=100)
         learnt = load("data").generated_sample(shape, 5)["masked_lm_ids"]
     pieces = Path(vocabulary).read_text().split("\n")
@@ -75,7 +78,7 @@ def test_words_are_predicted_after_the_training_and_from_its_checkpoint(
 
 @pytest.fixture
 def modules() -> Iterator[None]:
-    with bert_modules():
+    with modules_of("bert"):
         yield
 
 
@@ -104,22 +107,23 @@ def test_masked_words_are_found_where_they_stand(modules: None, vocabulary: str)
 def test_a_text_that_the_model_cannot_read_is_refused(
     modules: None, vocabulary: str, text: str, said: str
 ) -> None:
-    with pytest.raises(load("records").DataError, match=said):
+    with pytest.raises(load("options").DataError, match=said):
         _read([text], vocabulary)
 
 
-def test_a_long_step_counts_its_micro_batches(
+def test_the_bar_counts_the_micro_batches_of_a_long_step_and_ends_full(
     modules: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("LONG_STEP_S", "COUNT_EVERY_S"):
         monkeypatch.setattr(load("log"), name, 0.01)
     options = [value for value in TINY if value != "--disable-progress-bar"]
-    many = ["--gradient-accumulation", "200", "--training-steps", "1"]
-    run = run_bert(*options, *ONE_LAYER, *many)
-    counted = [int(found[1]) for found in re.finditer(r"micro-batch (\d+)/200", str(run.lines))]
+    many = ["--gradient-accumulation", "100", "--training-steps", "1"]
+    run = run_bert(*options, *ONE_DEVICE, *many)
+    counted = [int(found[1]) for found in re.finditer(r"micro-batch (\d+)/100", str(run.lines))]
     assert counted == sorted(counted)
-    assert any(0 < number < 200 for number in counted)
-    assert " 100%|" in run.lines[-8]
+    assert any(0 < number < 100 for number in counted)
+    assert re.search(r"100%\|.{10}\| 1/1 \[.*throughput: ", run.lines[-8])
+    assert any(re.match(r"Graph compilation: 100%\|.{10}\| 100/100 \[", one) for one in run.lines)
 
 
 def test_the_time_to_the_first_step_is_that_of_import_graph_and_step(
@@ -133,5 +137,5 @@ def test_the_time_to_the_first_step_is_that_of_import_graph_and_step(
 
 def test_a_resume_without_a_checkpoint_says_that_it_begins(tmp_path: Path) -> None:
     options = ["--checkpoint-output-dir", str(tmp_path), "--resume-training-from-checkpoint"]
-    run = run_bert(*TINY, *ONE_LAYER, *options, "--training-steps", "0")
+    run = run_bert(*TINY, *ONE_DEVICE, *options, "--training-steps", "0")
     assert f"There is no checkpoint in {tmp_path}: the training begins with step 0." in run.lines

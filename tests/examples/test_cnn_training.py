@@ -3,9 +3,11 @@
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
+import cnn_program
 import pytest
 from cnn_program import (
     NORMS,
@@ -17,6 +19,7 @@ from cnn_program import (
     run_all,
     train_and_die,
 )
+from forking_launcher import FORKING_LAUNCHER
 
 from tfdist.testing import WorkerFailedError
 
@@ -143,8 +146,8 @@ def test_two_workers_have_the_losses_of_one_with_the_whole_batch(
 
 
 # A run that saves after each second step.
-SAVING = [*SMALL, *NORMS["batch"], "--batch-size", "24", "--ckpts-per-epoch", "70"]
-SAVING += ["--no-validation"]
+SAVING = [*SMALL, *NORMS["batch"], "--ckpts-per-epoch", "70", "--no-validation"]
+WHOLE = ["--batch-size", "24"]
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +161,7 @@ def killed(fake_cluster: Any, killed_before: Path, tmp_path: Path) -> Path:
     """A copy of the folder of a run that was killed after its third step."""
     if not list(killed_before.iterdir()):
         with pytest.raises(WorkerFailedError, match="SIGKILL"):
-            options = [*SAVING, "--log-dir", str(killed_before)]
+            options = [*SAVING, *WHOLE, "--log-dir", str(killed_before)]
             fake_cluster.run(train_and_die, options, 3, engine="none")
     [run] = killed_before.iterdir()
     return Path(shutil.copytree(run, tmp_path / run.name))
@@ -170,7 +173,7 @@ def test_a_killed_run_goes_on_with_the_losses_of_an_undisturbed_one(
 ) -> None:
     folder, environment = killed.parent, {}
     assert [row["step"] for row in read_rows(folder)] == [1, 2, 3]
-    options = [*SAVING, "--log-dir", str(folder)]
+    options = [*SAVING, *WHOLE, "--log-dir", str(folder)]
     if way == "restarted":  # As `tfdist run --max-restarts` does it.
         environment["TFDIST_RESTART_COUNT"] = "1"
     else:
@@ -184,7 +187,7 @@ def test_a_run_from_a_checkpoint_has_the_losses_after_it(
     alone: dict[str, Any], fake_cluster: Any, tmp_path: Path
 ) -> None:
     [run] = (alone["folder"] / "norm").iterdir()
-    options = [*SAVING, "--log-dir", str(tmp_path), "--restore-path", f"{run}/model.ckpt-2"]
+    options = [*SAVING, *WHOLE, "--log-dir", str(tmp_path), "--restore-path", f"{run}/model.ckpt-2"]
     [[printed]] = fake_cluster.run(run_all, TRAIN, [options], engine="none")
     assert "going on after step 2\n" in printed
     assert read_rows(tmp_path) == read_rows(alone["folder"] / "norm")[2:]
@@ -262,3 +265,54 @@ def test_two_instances_of_two_replicas_learn_generated_data(
     rows = read_rows(tmp_path)
     assert rows[-1]["accuracy"] > 95
     assert rows == read_rows(tmp_path, "training_1")
+
+
+@pytest.fixture
+def launch(fake_cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs `tfdist run` to its end; it forks workers that have TensorFlow imported already."""
+    monkeypatch.chdir(tmp_path)
+
+    def launch(options: list[str], command: list[str]) -> Any:
+        words = [FORKING_LAUNCHER, "run", *options, "--", sys.executable, *command]
+        how = {"engine": "none", "forked": True, "check": False, "timeout_s": 240}
+        [ended] = fake_cluster.run_script(words, **how)
+        assert ended.returncode == 0, ended.stderr
+        return ended
+
+    return launch
+
+
+def test_a_killed_worker_is_started_again_and_the_losses_stay(
+    alone: dict[str, Any], launch: Any, tmp_path: Path
+) -> None:
+    options = [*SAVING, "--batch-size", "12", "--log-dir", str(tmp_path / "runs")]
+    ended = launch(
+        ["--num-instances", "2", "--max-restarts", "1"],
+        [cnn_program.__file__, "1", "3", *options],
+    )
+    assert "restart 1 of 1" in ended.stderr
+    [run] = (tmp_path / "runs").iterdir()
+    assert "going on after step 2\n" in (run / "log.txt").read_text()
+    assert_equal(read_rows(tmp_path / "runs"), read_rows(alone["folder"] / "norm"))
+
+
+def test_an_evaluator_validates_in_place_of_worker_0(
+    alone: dict[str, Any], launch: Any, tmp_path: Path
+) -> None:
+    options = [*SMALL, *NORMS["batch"], "--ckpts-per-epoch", "70", "--batch-size", "12"]
+    options += ["--evaluator", "--weight-avg-N", "2", "--log-dir", str(tmp_path / "runs")]
+    launch(
+        ["--num-instances", "2", "--evaluator", "--log-dir", str(tmp_path / "logs")],
+        [TRAIN, *options],
+    )
+    validations = {
+        log.stem: re.findall(r"^validation: iteration: +(\d+),", log.read_text(), re.MULTILINE)
+        for log in (tmp_path / "logs").glob("*[0-9r].log")
+    }
+    assert validations == {"worker-0": [], "worker-1": [], "evaluator": ["2", "4", "5", "5"]}
+    names = ("iteration", "loss", "accuracy", "top_5_accuracy")
+    validated = [
+        read_rows(folder, "validation", names)[:4]
+        for folder in (tmp_path / "runs", alone["folder"] / "norm")
+    ]
+    assert_equal(*validated)

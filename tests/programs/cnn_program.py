@@ -18,8 +18,8 @@ from script_run import run_script
 
 from tfdist.cluster.instances import find_instance, restart_count
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "cnn"
-TRAIN, VALIDATE = str(EXAMPLE / "train.py"), str(EXAMPLE / "validation.py")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TRAIN, VALIDATE = str(EXAMPLES / "cnn" / "train.py"), str(EXAMPLES / "cnn" / "validation.py")
 
 # Five steps on one batch, whose losses do not depend on how it is divided.
 SMALL = ["--generated-data", "--iterations", "5", "--log-freq", "1", "--abs-learning-rate", "0.05"]
@@ -34,7 +34,7 @@ def run_all(script: str, option_lists: list[list[str]]) -> list[str]:
 
 def train_and_die(options: list[str], at_step: int) -> None:
     """Trains until a step, behind which the process is killed."""
-    sys.path.insert(0, str(EXAMPLE))
+    sys.path[:0] = [str(EXAMPLES / "cnn"), str(EXAMPLES / "application")]
     import run_log
 
     report = run_log.LogHook.after_run

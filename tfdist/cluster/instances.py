@@ -25,6 +25,7 @@ __all__ = [
     "Instance",
     "check_num_devices_per_replica",
     "find_instance",
+    "find_launched_replicas",
     "first_device_index",
     "global_batch_size",
     "has_evaluator",

@@ -56,13 +56,13 @@ def main() -> None:
 
 def _resnet(worker_index: int) -> tuple[Callable[..., Any], Any]:
     """Returns ResNet-20's model_fn, with batch norms over a worker's own images, and a batch."""
-    sys.path.insert(0, str(EXAMPLES / "cnn"))
+    sys.path[:0] = [str(EXAMPLES / "cnn"), str(EXAMPLES / "application")]
     arguments, datasets, model, plan = _import("arguments", "datasets", "model", "plan")
     from tfdist.cluster.instances import find_instance
 
     options = "--dataset cifar-10 --model-size 20 --batch-size 64 --optimiser momentum"
     options += f" --abs-learning-rate {works.LEARNING_RATE} --weight-decay 0 --BN-span 1"
-    given = arguments.parse_arguments(options.split())
+    given, _ = arguments.parse(options.split())
     sizes = plan.make_plan(given, datasets.DATASETS[given.dataset], find_instance())
     batch = works.make_batch(works.WORKS[works.RESNET_20], worker_index)
     # float32 images are normalised already: nothing says how.
@@ -71,7 +71,7 @@ def _resnet(worker_index: int) -> tuple[Callable[..., Any], Any]:
 
 def _bert(worker_index: int) -> tuple[Callable[..., Any], Any]:
     """Returns BERT's model_fn, and a batch under the names that it has for it."""
-    sys.path.insert(0, str(EXAMPLES / "bert"))
+    sys.path[:0] = [str(EXAMPLES / "bert"), str(EXAMPLES / "application")]
     arguments, pretraining = _import("arguments", "pretraining")
     work = works.WORKS[works.BERT_MINI]
     options = f"--config mini_128 --micro-batch-size {work.batch_size} --gradient-accumulation 1"

@@ -12,6 +12,7 @@ import functools
 import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,13 +20,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from options import DataError
 
 _HEADER = struct.Struct("<QI")  # length, checksum of the length
 _CHECKSUM = struct.Struct("<I")
-
-
-class DataError(ValueError):
-    """Raised if text, a vocabulary or records cannot be used; the message is one line."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,6 +40,10 @@ class RecordFiles:
 
     def __len__(self) -> int:
         return sum(map(len, self.offsets))
+
+    def first_numbers(self) -> list[int]:
+        """Returns the number of the first record of each file."""
+        return [0, *map(int, self._ends[:-1])]
 
     def read(self, numbers: Iterable[int]) -> list[bytes]:
         """Returns the messages of the records with these numbers.
@@ -78,7 +80,8 @@ def open_files(paths: Sequence[Path]) -> RecordFiles:
     Raises:
       DataError: If a file cannot be read, has no records, or is cut off.
     """
-    return RecordFiles(paths=tuple(paths), offsets=tuple(map(_find_records, paths)))
+    with ThreadPoolExecutor(16) as pool:  # Waits for the disk.
+        return RecordFiles(paths=tuple(paths), offsets=tuple(pool.map(_find_records, paths)))
 
 
 def _find_records(path: Path) -> np.ndarray:
@@ -140,7 +143,7 @@ def _crc32c() -> ModuleType:
         import google_crc32c
     except ImportError:
         raise DataError(
-            'TFRecord files need the package google-crc32c. Run: pip install "tfdist[bert]"'
+            "TFRecord files need the package google-crc32c. Run: pip install google-crc32c"
         ) from None
     return google_crc32c
 
