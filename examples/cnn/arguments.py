@@ -99,7 +99,6 @@ class Settings:
     generated_data: bool = option(False, boolean, "one random batch, again and again")
     augment: bool = option(False, boolean, "random crops, and flips where they make sense")
     eight_bit_io: bool = option(False, boolean, "copy images to the device as bytes")
-    dataset_benchmark: bool = option(False, boolean, "measure the input alone")
 
     # Steps.
     batch_size: int = option(32, COUNT, "images in a micro-batch")

@@ -11,7 +11,6 @@ read what one worker would: see layout.py. image_files.py and imagenet.py read t
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 NUM_GENERATED = 128  # Images of generated data.
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Facts:
     """The sizes of a data set as published.
 
@@ -53,53 +52,21 @@ class Facts:
     std: tuple[float, ...]
 
 
+_COLOUR = (32, 32, 3)
+# fmt: off
 DATASETS = {
-    "digits": Facts(
-        num_training=4_000,
-        num_validation=1_000,
-        num_classes=10,
-        image_shape=(28, 28, 1),
-        can_flip=False,
-        mean=(33.6,),
-        std=(78.8,),
-    ),
+    "digits": Facts(4_000, 1_000, 10, (28, 28, 1), False, (33.6,), (78.8,)),
     "photos": Facts(
-        num_training=4_000,
-        num_validation=1_000,
-        num_classes=10,
-        image_shape=(32, 32, 3),
-        can_flip=False,
-        mean=(103.7, 109.3, 101.4),
-        std=(94.0, 75.8, 81.9),
-    ),
+        4_000, 1_000, 10, _COLOUR, False, (103.7, 109.3, 101.4), (94.0, 75.8, 81.9)),
     "cifar-10": Facts(
-        num_training=50_000,
-        num_validation=10_000,
-        num_classes=10,
-        image_shape=(32, 32, 3),
-        can_flip=True,
-        mean=(125.3, 123.0, 113.9),
-        std=(63.0, 62.1, 66.7),
-    ),
+        50_000, 10_000, 10, _COLOUR, True, (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)),
     "cifar-100": Facts(
-        num_training=50_000,
-        num_validation=10_000,
-        num_classes=100,
-        image_shape=(32, 32, 3),
-        can_flip=True,
-        mean=(129.3, 124.1, 112.4),
-        std=(68.2, 65.4, 70.4),
-    ),
+        50_000, 10_000, 100, _COLOUR, True, (129.3, 124.1, 112.4), (68.2, 65.4, 70.4)),
     "imagenet": Facts(
-        num_training=1_281_167,
-        num_validation=50_000,
-        num_classes=1_000,
-        image_shape=(224, 224, 3),
-        can_flip=True,
-        mean=(123.68, 116.78, 103.94),
-        std=(58.4, 57.12, 57.38),
-    ),
+        1_281_167, 50_000, 1_000, (224, 224, 3), True, (123.68, 116.78, 103.94),
+        (58.4, 57.12, 57.38)),
 }
+# fmt: on
 
 _IN_PACKAGES = {
     "digits": image_files.read_digits,
@@ -316,24 +283,3 @@ def _global_step() -> tf.Tensor:
 
     step = tf.compat.v1.train.get_global_step()
     return tf.constant(0, tf.int64) if step is None else tf.cast(step, tf.int64)
-
-
-def images_per_second(input_fn: Callable[[], tf.data.Dataset], layout: Layout) -> float:
-    """Measures how fast an input_fn reads at least 4,000 images, with nothing else to do.
-
-    Args:
-      input_fn: What `Images.input_fn` returns.
-      layout: Its layout.
-    """
-    import tensorflow as tf
-
-    v1 = tf.compat.v1
-    with tf.Graph().as_default(), v1.Session() as session:
-        iterator = v1.data.make_initializable_iterator(input_fn())
-        _, labels = iterator.get_next()
-        session.run(iterator.initializer)
-        session.run(labels)
-        start, num_images = time.monotonic(), 0
-        while num_images < max(4000, 10 * layout.micro_batch):
-            num_images += len(session.run(labels))
-        return num_images / (time.monotonic() - start)

@@ -42,11 +42,11 @@ sys.path.append(str(Path(__file__).parents[1] / "application"))
 
 # None of these imports TensorFlow, which takes seconds: what is wrong is said at once.
 from arguments import Settings, parse
-from datasets import Dataset, images_per_second
+from datasets import Dataset
 from layout import saving_on_interrupt
 from options import UsageError, check_folder, refuse
 from plan import Plan, describe, find_data, make_plan
-from validation import alone, validate_all, validate_beside
+from validation import Validator, validator_alone
 
 from tfdist.cluster import find_cluster
 from tfdist.cluster.instances import Instance, find_instance, has_evaluator, restart_count
@@ -67,15 +67,14 @@ def main() -> None:
             print(describe(plan, settings))
             return
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Only errors of TensorFlow's C++ code.
-        if settings.dataset_benchmark:
-            speed = images_per_second(make_input_fn(settings, plan, dataset), plan.layout)
-            print(f"input alone: {speed:.0f} img/sec")
-            return
         folder = choose_folder(settings, plan)
         folder.mkdir(parents=True, exist_ok=True)
+        if plan.is_evaluator:
+            batch = plan.layout.global_batch
+            validator_alone(settings, batch, facts, dataset, folder).validate_beside(folder)
+            return
         with saving_on_interrupt(folder):
-            run = evaluate if plan.is_evaluator else train
-            run(settings, plan, dataset, folder)
+            train(settings, plan, dataset, folder)
     except UsageError as error:
         refuse(error)
 
@@ -151,13 +150,6 @@ def check_options(settings: Settings, folder: Path) -> None:
             )
 
 
-def make_input_fn(settings: Settings, plan: Plan, dataset: Dataset) -> Any:
-    """Returns the input of the training: this worker's micro-batches."""
-    return dataset.training.input_fn(
-        plan.layout, augment=settings.augment, eight_bit=settings.eight_bit_io
-    )
-
-
 def train(settings: Settings, plan: Plan, dataset: Dataset, folder: Path) -> None:
     """Trains, and then validates each checkpoint, unless an evaluator does."""
     import tensorflow.compat.v1 as v1
@@ -193,26 +185,17 @@ def train(settings: Settings, plan: Plan, dataset: Dataset, folder: Path) -> Non
             )
         )
     try:
-        input_fn = make_input_fn(settings, plan, dataset)
+        input_fn = dataset.training.input_fn(
+            plan.layout, augment=settings.augment, eight_bit=settings.eight_bit_io
+        )
         estimator.train(input_fn, hooks=hooks, max_steps=plan.num_steps)
     except tfe.CheckpointMismatchError as error:
         raise UsageError(str(error)) from None
     if is_first and not (settings.no_validation or settings.evaluator):
-        validate_all(estimator, folder, settings, plan, dataset, log)
-
-
-def evaluate(settings: Settings, plan: Plan, dataset: Dataset, folder: Path) -> None:
-    """Validates each checkpoint beside the training, in the evaluator."""
-    import tensorflow.compat.v1 as v1
-    from model import make_estimator
-    from run_log import RunLog
-
-    v1.logging.set_verbosity(v1.logging.WARN)
-    settings = alone(settings, plan.layout.global_batch)
-    plan = make_plan(settings, plan.facts, Instance())
-    estimator = make_estimator(settings, plan, dataset, folder)
-    log = RunLog(folder, 0, writes=True)
-    validate_beside(estimator, folder, settings, plan, dataset, log)
+        validator = Validator(
+            estimator=estimator, settings=settings, plan=plan, dataset=dataset, log=log
+        )
+        validator.validate_all(folder)
 
 
 if __name__ == "__main__":

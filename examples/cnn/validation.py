@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).parents[1] / "application"))
 
 import options
 from arguments import Settings
-from datasets import Dataset
+from datasets import Dataset, Facts
 from options import UsageError, option, refuse
 from plan import Plan, find_data, make_plan
 
@@ -59,19 +59,10 @@ def main() -> None:
             )
         settings, global_batch = read_settings(file)
         settings = replace(settings, data_dir=what.data_dir or settings.data_dir)
-        settings = alone(settings, global_batch)
         facts, dataset = find_data(settings)
         assert dataset is not None
-        plan = make_plan(settings, facts, Instance())
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Only errors of TensorFlow's C++ code.
-
-        import tensorflow.compat.v1 as v1
-        from model import make_estimator
-        from run_log import RunLog
-
-        v1.logging.set_verbosity(v1.logging.WARN)
-        estimator = make_estimator(settings, plan, dataset, folder)
-        validate_all(estimator, path, settings, plan, dataset, RunLog(folder, 0, writes=True))
+        validator_alone(settings, global_batch, facts, dataset, folder).validate_all(path)
     except UsageError as error:
         refuse(error)
 
@@ -89,9 +80,16 @@ def read_settings(file: Path) -> tuple[Settings, int]:
     return Settings(**given), values["global_batch"]
 
 
-def alone(settings: Settings, global_batch: int) -> Settings:
-    """Returns the options for a process that validates: the whole model on one device."""
-    return replace(
+def validator_alone(
+    settings: Settings, global_batch: int, facts: Facts, dataset: Dataset, folder: Path
+) -> Validator:
+    """Returns what validates a run in a process of its own: the whole model on one device."""
+    import tensorflow.compat.v1 as v1
+    from model import make_estimator
+    from run_log import RunLog
+
+    v1.logging.set_verbosity(v1.logging.WARN)
+    settings = replace(
         settings,
         batch_size=global_batch,
         gradient_accumulation_count=1,
@@ -101,67 +99,83 @@ def alone(settings: Settings, global_batch: int) -> Settings:
         init_path=None,
         evaluator=False,
     )
+    plan = make_plan(settings, facts, Instance())
+    estimator = make_estimator(settings, plan, dataset, folder)
+    log = RunLog(folder, 0, writes=True)
+    return Validator(estimator=estimator, settings=settings, plan=plan, dataset=dataset, log=log)
 
 
-def validate_all(
-    estimator: Estimator,
-    path: Path,
-    settings: Settings,
-    plan: Plan,
-    dataset: Dataset,
-    log: RunLog,
-) -> None:
-    """Validates every checkpoint of a folder and the means that the options ask for, or one.
+@dataclass(frozen=True, kw_only=True)
+class Validator:
+    """Validates checkpoints of a run.
 
-    Args:
+    Attributes:
       estimator: The Estimator of the run.
-      path: The folder, or the checkpoint.
       settings: The options of the run.
       plan: The sizes of the run.
       dataset: The images.
-      log: Gets a line and a row of validation.csv for each.
+      log: Gets a line and a row of validation.csv for each checkpoint.
     """
-    from checkpoints import list_checkpoints
 
-    checkpoints = list_checkpoints(path)
-    if not checkpoints or not Path(f"{checkpoints[0]}.index").exists():
-        raise UsageError(
-            f"{path} has no checkpoint: give a run's folder, or one such as model.ckpt-100"
-        )
-    if path.is_dir():
-        checkpoints += write_means(path, checkpoints, settings)
-    for checkpoint in checkpoints:
-        validate(estimator, checkpoint, settings, plan, dataset, log)
+    estimator: Estimator
+    settings: Settings
+    plan: Plan
+    dataset: Dataset
+    log: RunLog
 
+    def validate_all(self, path: Path) -> None:
+        """Validates every checkpoint of a folder and the means that the options ask for, or one."""
+        from checkpoints import list_checkpoints
 
-def validate_beside(
-    estimator: Estimator,
-    folder: Path,
-    settings: Settings,
-    plan: Plan,
-    dataset: Dataset,
-    log: RunLog,
-) -> None:
-    """Validates each checkpoint of a running training until its last one, then the means.
-
-    Runs in the evaluator. One that was started again leaves out what is in validation.csv. The
-    arguments are those of `validate_all`.
-    """
-    from checkpoints import list_checkpoints, step_of
-
-    done = _validated(folder)
-    is_last = False
-    while not is_last:
-        checkpoints = list_checkpoints(folder)
-        is_last = bool(checkpoints) and step_of(checkpoints[-1]) >= plan.num_steps
+        checkpoints = list_checkpoints(path)
+        if not checkpoints or not Path(f"{checkpoints[0]}.index").exists():
+            raise UsageError(
+                f"{path} has no checkpoint: give a run's folder, or one such as model.ckpt-100"
+            )
+        if path.is_dir():
+            checkpoints += write_means(path, checkpoints, self.settings)
         for checkpoint in checkpoints:
-            if Path(checkpoint).name not in done:
-                validate(estimator, checkpoint, settings, plan, dataset, log)
-                done.add(Path(checkpoint).name)
-        if not is_last:
-            time.sleep(LOOK_EVERY_S)
-    for mean in write_means(folder, checkpoints, settings):
-        validate(estimator, mean, settings, plan, dataset, log)
+            self.validate(checkpoint)
+
+    def validate_beside(self, folder: Path) -> None:
+        """Validates each checkpoint of a running training until its last one, then the means.
+
+        Runs in the evaluator. One that was started again leaves out what is in validation.csv.
+        """
+        from checkpoints import list_checkpoints, step_of
+
+        done = _validated(folder)
+        is_last = False
+        while not is_last:
+            checkpoints = list_checkpoints(folder)
+            is_last = bool(checkpoints) and step_of(checkpoints[-1]) >= self.plan.num_steps
+            for checkpoint in checkpoints:
+                if Path(checkpoint).name not in done:
+                    self.validate(checkpoint)
+                    done.add(Path(checkpoint).name)
+            if not is_last:
+                time.sleep(LOOK_EVERY_S)
+        for mean in write_means(folder, checkpoints, self.settings):
+            self.validate(mean)
+
+    def validate(self, checkpoint: str) -> None:
+        """Validates one checkpoint."""
+        from run_log import VALIDATION_LINE
+
+        eight_bit = self.settings.eight_bit_io
+        input_fn = self.dataset.validation.evaluation_input_fn(batch=BATCH, eight_bit=eight_bit)
+        metrics = self.estimator.evaluate(input_fn, checkpoint_path=checkpoint)
+        iteration = int(metrics["global_step"])
+        row = {
+            "iteration": iteration,
+            "checkpoint": Path(checkpoint).name,
+            "epoch": iteration / self.plan.steps_per_epoch,
+            "loss": float(metrics["loss"]),
+            "accuracy": 100 * float(metrics["accuracy"]),
+            "top_5_accuracy": 100 * float(metrics["top_5_accuracy"]),
+        }
+        self.log.say(VALIDATION_LINE.format(**row))
+        self.log.add_row("validation", row)
 
 
 def _validated(folder: Path) -> set[str]:
@@ -186,32 +200,6 @@ def write_means(folder: Path, checkpoints: Sequence[str], settings: Settings) ->
     for name, weights in means.items():
         write_mean(checkpoints, weights, paths[name])
     return list(paths.values())
-
-
-def validate(
-    estimator: Estimator,
-    checkpoint: str,
-    settings: Settings,
-    plan: Plan,
-    dataset: Dataset,
-    log: RunLog,
-) -> None:
-    """Validates one checkpoint. The other arguments are those of `validate_all`."""
-    from run_log import VALIDATION_LINE
-
-    input_fn = dataset.validation.evaluation_input_fn(batch=BATCH, eight_bit=settings.eight_bit_io)
-    metrics = estimator.evaluate(input_fn, checkpoint_path=checkpoint)
-    iteration = int(metrics["global_step"])
-    row = {
-        "iteration": iteration,
-        "checkpoint": Path(checkpoint).name,
-        "epoch": iteration / plan.steps_per_epoch,
-        "loss": float(metrics["loss"]),
-        "accuracy": 100 * float(metrics["accuracy"]),
-        "top_5_accuracy": 100 * float(metrics["top_5_accuracy"]),
-    }
-    log.say(VALIDATION_LINE.format(**row))
-    log.add_row("validation", row)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from peers import MIRRORED_FIT
 from results import Record, Row, Spread
 
 WIDTH = 100
@@ -63,6 +64,32 @@ KEY_FIGURES = (
         meaning="MLP, 33 MB of gradients, Horovod: step over ideal",
         target=1.35,
         why="With one core for each worker the reduction takes its time from the computation.",
+    ),
+    KeyFigure(
+        part="fit",
+        ratio="CNN, Horovod, Keras 3: fit over ideal",
+        meaning="CNN, `fit` of Keras 3, Horovod: step over ideal",
+        target=1.5,
+    ),
+    KeyFigure(
+        part="fit",
+        ratio=f"CNN, Keras 3: times as fast as {MIRRORED_FIT}",
+        meaning="CNN, `fit` of Keras 3, gRPC: times as fast as MultiWorkerMirroredStrategy's",
+        target=1.6,
+        at_most=False,
+    ),
+    KeyFigure(
+        part="fit",
+        ratio="MLP, Horovod, Keras 3: fit over ideal",
+        meaning="MLP, `fit` of Keras 3, Horovod: step over ideal",
+        target=1.45,
+    ),
+    KeyFigure(
+        part="fit",
+        ratio=f"MLP, Keras 3: times as fast as {MIRRORED_FIT}",
+        meaning="MLP, `fit` of Keras 3, gRPC: times as fast as MultiWorkerMirroredStrategy's",
+        target=2.2,
+        at_most=False,
     ),
     KeyFigure(
         part="applications",

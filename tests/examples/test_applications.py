@@ -445,7 +445,7 @@ def test_an_evaluator_validates_checkpoints_as_they_come_and_each_once(
     def save(step: int) -> None:
         (tmp_path / f"model.ckpt-{step}.index").touch()
 
-    def validate(estimator: Any, checkpoint: str, *others: Any) -> None:
+    def validate(validator: Any, checkpoint: str) -> None:
         step = int(checkpoint.rpartition("-")[2])
         validated.append(step)
         if step < 12:  # The training goes on meanwhile.
@@ -458,10 +458,11 @@ def test_an_evaluator_validates_checkpoints_as_they_come_and_each_once(
     (tmp_path / "validation.csv").write_text("iteration,checkpoint\n4,model.ckpt-4\n")
     with modules_of("cnn"):
         validation = load("validation")
-        monkeypatch.setattr(validation, "validate", validate)
+        monkeypatch.setattr(validation.Validator, "validate", validate)
         monkeypatch.setattr(validation, "LOOK_EVERY_S", 0.0)
         settings, plan = load("arguments").Settings(), argparse.Namespace(num_steps=12)
-        validation.validate_beside(None, tmp_path, settings, plan, None, None)
+        given = {"settings": settings, "plan": plan, "estimator": None, "dataset": None}
+        validation.Validator(**given, log=None).validate_beside(tmp_path)
     assert validated == [8, 12]
 
 

@@ -12,7 +12,7 @@ import imagenet
 import numpy as np
 import pytest
 import records
-from datasets import DATASETS, Images, images_per_second, open_dataset
+from datasets import DATASETS, Images, open_dataset
 from image_files import NUM_DRAWS, crop_and_flip, draw
 from layout import Layout
 from options import DataError
@@ -229,11 +229,6 @@ def test_generated_images_of_a_class_are_alike() -> None:
     patterns = np.stack([flat[source.labels == label].mean(0) for label in range(10)])
     nearest = np.argmin(((flat[:, None] - patterns) ** 2).sum(-1), axis=1)
     np.testing.assert_array_equal(nearest, source.labels)
-
-
-def test_reading_is_measured_in_images_per_second(few_photos: Images) -> None:
-    layout = Layout(micro_batch=500)
-    assert images_per_second(few_photos.input_fn(layout), layout) > 40
 
 
 # CIFAR's files.

@@ -142,10 +142,10 @@ class RunSettings:
     keep_checkpoint_max: int | None = 5
     keep_checkpoint_every_n_hours: float | None = 10000
     log_step_count_steps: int | None = 100
-    train_distribute: Any = None
+    train_distribute: tf.distribute.Strategy | None = None
     device_fn: Callable[..., str] | None = None
     protocol: str | None = None
-    eval_distribute: Any = None
+    eval_distribute: tf.distribute.Strategy | None = None
     experimental_distribute: Any = None
     experimental_max_worker_delay_secs: int | None = None
     session_creation_timeout_secs: float = 7200

@@ -132,7 +132,7 @@ def _share_metrics(estimator: Estimator, evaluator: Evaluator) -> Results:
     Worker 0 evaluates the newest checkpoint if that has not been done. The other workers wait.
     """
     config = estimator.config
-    strategy = config.train_distribute
+    strategy: Any = config.train_distribute
     share = TextExchange(strategy)
     text = ""
     with listening(), lost_workers_named(strategy):

@@ -7,9 +7,9 @@ the last `IPURunConfig` with `ipu_options`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -52,132 +52,93 @@ def _rounding(name: str, value: Any) -> StochasticRoundingBehaviour:
     return value
 
 
-class _Group:
-    """A group of options. A name that the original does not have, or another type, is refused."""
-
-    _prefix: ClassVar[str] = ""
-    # Functions of (name, value) that return the value to keep.
-    _checks: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {}
-    _without_effect: ClassVar[frozenset[str]] = frozenset()
-
-    def __init__(self, **defaults: Any) -> None:
-        vars(self).update(defaults, _unused=set())
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in self._checks:
-            near = difflib.get_close_matches(name, self._checks, 1)
-            known = f"Did you mean {near[0]}?" if near else f"It has {', '.join(self._checks)}."
-            raise AttributeError(f"IPUConfig has no option {self._prefix}{name}. {known}")
-        vars(self)[name] = self._checks[name](self._prefix + name, value)
-        if name in self._without_effect:
-            vars(self)["_unused"].add(self._prefix + name)
-
-
-class _UnusedGroup:
-    """A group of options of which none has an effect: it takes and keeps any."""
-
-    def __init__(self, name: str) -> None:
-        vars(self).update(_name=name, _unused=set())
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return vars(self).setdefault(name, _UnusedGroup(f"{self._name}.{name}"))
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        vars(self)[name] = value
-        vars(self)["_unused"].add(f"{self._name}.{name}")
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        vars(self)["_unused"].add(self._name)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Takes `poplar_options.update(...)`."""
-        vars(self)["_unused"].add(self._name)
-
-
-def _unused_in(group: _Group | _UnusedGroup) -> set[str]:
-    """Returns the names of the options that were assigned and have no effect."""
-    inner = (one for one in vars(group).values() if isinstance(one, (_Group, _UnusedGroup)))
-    return set(vars(group)["_unused"]).union(*map(_unused_in, inner))
-
-
-class _FloatingPointBehaviour(_Group):
-    """`floating_point_behaviour`.
-
-    Attributes:
-      esr: Whether the optimizers of `tfdist.training` round weights in float16 and bfloat16
-        stochastically; True is ON, False is OFF. None, the default, is their own argument.
-    """
-
-    esr: StochasticRoundingBehaviour | None
-    inv: bool
-    div0: bool
-    oflo: bool
-    nanoo: bool
-    set_all: bool
-    _prefix = "floating_point_behaviour."
-    _checks: ClassVar = {
-        "esr": _rounding,
-        **dict.fromkeys(("inv", "div0", "oflo", "nanoo", "set_all"), _flag),
-    }
-    _without_effect = frozenset({"inv", "div0", "oflo", "nanoo"})
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name == "set_all" and value:
-            for one in ("inv", "div0", "oflo", "nanoo", "esr"):
-                setattr(self, one, True)
-
-
-class _ExperimentalNorms(_Group):
-    """`norms.experimental`.
-
-    Attributes:
-      distributed_batch_norm_replica_group_size: The replicas that share a batch norm's statistics,
-        in `tf.keras.layers.BatchNormalization` and `tf.layers.batch_normalization` of
-        `tfdist.ipu.tensorflow` that are made from then on. 1 is each replica's own.
-    """
-
-    distributed_batch_norm_replica_group_size: int
-    _prefix = "norms.experimental."
-    _checks: ClassVar = {"distributed_batch_norm_replica_group_size": checked_count}
-
-
-class _Norms(_Group):
-    """`norms`. Statistics are always computed in the stable way."""
-
-    use_stable_statistics: bool
-    experimental: _ExperimentalNorms
-    _prefix = "norms."
-    _checks: ClassVar = {"use_stable_statistics": _flag}
-    _without_effect = frozenset({"use_stable_statistics"})
-
-
 def _any_value(name: str, value: Any) -> Any:
     return value
 
 
-# The original's groups of options for an IPU and its compiler.
+# The original's groups of options for an IPU and its compiler: any option in them is taken.
 _UNUSED_GROUPS = (
-    "compilation_options",
-    "convolutions",
-    "device_connection",
-    "experimental",
-    "gcl_poplar_options",
-    "io_tiles",
-    "ipu_model",
-    "matmuls",
-    "optimizations",
-    "pooling",
-    "scheduling",
-    "slices",
-    "verified_transfers",
-)
-_UNUSED_OPTIONS = ("select_ipus", "selection_order", "serialization_output_folder")
+    "compilation_options", "convolutions", "device_connection", "experimental",
+    "gcl_poplar_options", "io_tiles", "ipu_model", "matmuls", "optimizations", "pooling",
+    "scheduling", "slices", "verified_transfers",
+)  # fmt: skip
+# The options that have an effect, and their values at the start.
+_DEFAULTS = {
+    "auto_select_ipus": 1,
+    "allow_recompute": False,
+    "floating_point_behaviour.esr": None,
+    "norms.experimental.distributed_batch_norm_replica_group_size": 1,
+}
+_EXCEPTIONS = ("inv", "div0", "oflo", "nanoo")
+_SET_ALL = "floating_point_behaviour.set_all"
+# Functions of (name, value) that return the value to keep.
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "auto_select_ipus": lambda name, value: checked_count(f"IPUConfig: {name}", value),
+    "allow_recompute": _flag,
+    "floating_point_behaviour.esr": _rounding,
+    **{f"floating_point_behaviour.{name}": _flag for name in _EXCEPTIONS},
+    _SET_ALL: _flag,
+    "norms.use_stable_statistics": _flag,
+    "norms.experimental.distributed_batch_norm_replica_group_size": checked_count,
+    **dict.fromkeys(("select_ipus", "selection_order", "serialization_output_folder"), _any_value),
+    **dict.fromkeys(_UNUSED_GROUPS, _any_value),
+}
 
 
-class IPUConfig(_Group):
+class _Options:
+    """The options whose names start with a path.
+
+    A name that the original does not have, or another type, is refused.
+
+    Args:
+      path: "" or the name of a group and a dot.
+      values: All options that are set, by their full names.
+      unused: The full names of those without an effect.
+    """
+
+    def __init__(self, path: str, values: dict[str, Any], unused: set[str]) -> None:
+        vars(self).update(_path=path, _values=values, _unused=unused)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        full = self._path + name
+        if full in self._values:
+            return self._values[full]
+        if self._takes_any(full) or any(known.startswith(f"{full}.") for known in _CHECKS):
+            return _Options(f"{full}.", self._values, self._unused)
+        raise AttributeError(f"IPUConfig: {full} has not been set.")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        full = self._path + name
+        if full in _CHECKS or self._takes_any(full):
+            self._values[full] = _CHECKS.get(full, _any_value)(full, value)
+        else:
+            length = len(self._path)
+            options = [one[length:] for one in _CHECKS if one.startswith(self._path)]
+            options = [one for one in options if "." not in one]
+            near = difflib.get_close_matches(name, options, 1)
+            known = f"Did you mean {near[0]}?" if near else f"It has {', '.join(options)}."
+            raise AttributeError(f"IPUConfig has no option {full}. {known}")
+        if full == _SET_ALL:
+            for one in (*_EXCEPTIONS, "esr") if value else ():
+                setattr(self, one, True)
+        elif full not in _DEFAULTS:
+            self._unused.add(full)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._unused.add(self._path[:-1])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Takes `poplar_options.update(...)`."""
+        self._unused.add(self._path[:-1])
+
+    @staticmethod
+    def _takes_any(full: str) -> bool:
+        return full.partition(".")[0] in _UNUSED_GROUPS
+
+
+class IPUConfig(_Options):
     """The original's device options.
 
     The attributes below have an effect, once `configure_ipu_system` is called or `IPURunConfig`
@@ -188,47 +149,35 @@ class IPUConfig(_Group):
       auto_select_ipus: The number of devices: one for each replica.
       allow_recompute: Whether the stages of an `IPUPipelineEstimatorSpec` are recomputed for the
         backward pass. In other models wrap layers in `tfdist.training.recompute`.
-      floating_point_behaviour: `esr`: stochastic rounding of weights in half precision.
-      norms: `experimental.distributed_batch_norm_replica_group_size`: the replicas that share
-        statistics.
+      floating_point_behaviour: `esr`: whether the optimizers of `tfdist.training` round weights in
+        float16 and bfloat16 stochastically; True is ON, False is OFF. None, the default, is their
+        own argument.
+      norms: `experimental.distributed_batch_norm_replica_group_size`: the replicas that share a
+        batch norm's statistics, in `tf.keras.layers.BatchNormalization` and
+        `tf.layers.batch_normalization` of `tfdist.ipu.tensorflow` that are made from then on. 1 is
+        each replica's own. Statistics are always computed in the stable way.
     """
 
-    auto_select_ipus: int
-    allow_recompute: bool
-    floating_point_behaviour: _FloatingPointBehaviour
-    norms: _Norms
-    experimental: _UnusedGroup
-    _checks: ClassVar = {
-        "auto_select_ipus": lambda name, value: checked_count(f"IPUConfig: {name}", value),
-        "allow_recompute": _flag,
-        **dict.fromkeys((*_UNUSED_OPTIONS, *_UNUSED_GROUPS), _any_value),
-    }
-    _without_effect = frozenset({*_UNUSED_OPTIONS, *_UNUSED_GROUPS})
-
     def __init__(self) -> None:
-        super().__init__(
-            auto_select_ipus=1,
-            allow_recompute=False,
-            floating_point_behaviour=_FloatingPointBehaviour(esr=None),
-            norms=_Norms(
-                experimental=_ExperimentalNorms(distributed_batch_norm_replica_group_size=1)
-            ),
-            **{name: _UnusedGroup(name) for name in _UNUSED_GROUPS},
-        )
+        super().__init__("", dict(_DEFAULTS), set())
 
     @property
     def num_ipus(self) -> int:
         """The number of devices, which `auto_select_ipus` sets."""
-        return self.auto_select_ipus
+        return int(self.auto_select_ipus)
+
+    def note_instance(self, count: int, index: int) -> None:
+        """Keeps the number of instances and this one's index, without a line that names them."""
+        group = "experimental.multi_replica_distribution"
+        self._values.update({f"{group}.process_count": count, f"{group}.process_index": index})
 
     def configure_ipu_system(self) -> None:
         """Makes these the options of this process, and logs what has no effect in one line."""
         global _configured
         _configured = self
-        unused = sorted(_unused_in(self))
-        if unused:
+        if self._unused:
             tf.compat.v1.logging.warning(
-                "IPUConfig: no effect without an IPU: %s.", ", ".join(unused)
+                "IPUConfig: no effect without an IPU: %s.", ", ".join(sorted(self._unused))
             )
         if self.allow_recompute:
             tf.compat.v1.logging.info(

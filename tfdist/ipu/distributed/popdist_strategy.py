@@ -77,8 +77,7 @@ def update_ipu_config(config: IPUConfig) -> None:
 
     They have no effect here: the strategy asks for them itself.
     """
-    distribution = config.experimental.multi_replica_distribution
-    vars(distribution).update(process_count=num_instances(), process_index=instance_index())
+    config.note_instance(num_instances(), instance_index())
 
 
 IPUMultiReplicaStrategy = PopDistStrategy

@@ -139,10 +139,11 @@ class BatchNormalization(_OverReplicas, tf_keras.layers.BatchNormalization):  # 
 
     With gradient accumulation the statistics are those of a micro-batch of each replica.
 
-    >>> layer = training.BatchNormalization(epsilon=0.0)
-    >>> layer(tf.constant([[1.0], [3.0]]), training=True).numpy()
-    array([[-1.],
-           [ 1.]], dtype=float32)
+    Examples:
+      >>> layer = training.BatchNormalization(epsilon=0.0)
+      >>> layer(tf.constant([[1.0], [3.0]]), training=True).numpy()
+      array([[-1.],
+             [ 1.]], dtype=float32)
 
     Args:
       group_size: The number of replicas that share statistics: replicas 0 to n - 1, n to 2n - 1,

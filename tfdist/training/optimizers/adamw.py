@@ -23,11 +23,12 @@ class AdamW(AdamMoments):
 
     A sparse gradient counts as a dense one: every row decays. Slots: `m`, `v`, float32.
 
-    >>> weight, bias = tf.Variable([2.0], name="kernel"), tf.Variable([2.0], name="bias")
-    >>> optimizer = training.AdamW(0.1, weight_decay=0.5, exclude_from_weight_decay=["bias"])
-    >>> optimizer.apply_gradients([(tf.constant([3.0]), one) for one in (weight, bias)])
-    >>> print(f"{float(weight[0]):.2f} {float(bias[0]):.2f}")  # The first direction is 1.
-    1.80 1.90
+    Examples:
+      >>> weight, bias = tf.Variable([2.0], name="kernel"), tf.Variable([2.0], name="bias")
+      >>> optimizer = training.AdamW(0.1, weight_decay=0.5, exclude_from_weight_decay=["bias"])
+      >>> optimizer.apply_gradients([(tf.constant([3.0]), one) for one in (weight, bias)])
+      >>> print(f"{float(weight[0]):.2f} {float(bias[0]):.2f}")  # The first direction is 1.
+      1.80 1.90
 
     Args:
       learning_rate: A number, a tensor, or a schedule.

@@ -42,11 +42,12 @@ class LAMB(AdamMoments):
     the reduction, and bit-equal on all workers. A sparse gradient counts as a dense one: every row
     decays. Slots: `m`, `v`, float32.
 
-    >>> weight = tf.Variable([3.0, 4.0])  # Of norm 5.
-    >>> optimizer = training.LAMB(0.1)
-    >>> optimizer.apply_gradients([(tf.constant([2.0, 7.0]), weight)])
-    >>> print(f"{tf.norm(weight - [3.0, 4.0]):.3f}")  # Moved by the rate times the weight's norm.
-    0.500
+    Examples:
+      >>> weight = tf.Variable([3.0, 4.0])  # Of norm 5.
+      >>> optimizer = training.LAMB(0.1)
+      >>> optimizer.apply_gradients([(tf.constant([2.0, 7.0]), weight)])
+      >>> print(f"{tf.norm(weight - [3.0, 4.0]):.3f}")  # Moved by the rate times the weight's norm.
+      0.500
 
     Args:
       learning_rate: A number, a tensor, or a schedule.

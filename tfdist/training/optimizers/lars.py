@@ -35,11 +35,12 @@ class LARS(RuleOptimizer):
     is 1 if |w| is 0, or |g| (|n'|) is 0. It is computed after the reduction and bit-equal on all
     workers. A sparse gradient counts as a dense one. Slot: `momentum`, float32.
 
-    >>> weight = tf.Variable([3.0, 4.0])  # Of norm 5.
-    >>> optimizer = training.LARS(1.0, eeta=0.001)
-    >>> optimizer.apply_gradients([(tf.constant([0.0, 70.0]), weight)])
-    >>> weight.numpy()  # Moved by eeta times the weight's norm.
-    array([3.   , 3.995], dtype=float32)
+    Examples:
+      >>> weight = tf.Variable([3.0, 4.0])  # Of norm 5.
+      >>> optimizer = training.LARS(1.0, eeta=0.001)
+      >>> optimizer.apply_gradients([(tf.constant([0.0, 70.0]), weight)])
+      >>> weight.numpy()  # Moved by eeta times the weight's norm.
+      array([3.   , 3.995], dtype=float32)
 
     Args:
       learning_rate: A number, a tensor, or a schedule.

@@ -21,12 +21,13 @@ class SGD(RuleOptimizer):
 
     A sparse gradient counts as a dense one. Slot: `momentum`, float32; none without momentum.
 
-    >>> weight = tf.Variable([3.0, 4.0])
-    >>> optimizer = training.SGD(0.5, momentum=0.9)
-    >>> for _ in range(2):
-    ...     optimizer.apply_gradients([(tf.constant([1.0, 0.0]), weight)])
-    >>> weight.numpy()
-    array([1.55, 4.  ], dtype=float32)
+    Examples:
+      >>> weight = tf.Variable([3.0, 4.0])
+      >>> optimizer = training.SGD(0.5, momentum=0.9)
+      >>> for _ in range(2):
+      ...     optimizer.apply_gradients([(tf.constant([1.0, 0.0]), weight)])
+      >>> weight.numpy()
+      array([1.55, 4.  ], dtype=float32)
 
     Args:
       learning_rate: A number, a tensor, or a schedule.

@@ -49,13 +49,14 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
     rows that any of the micro-batches had. Each micro-batch counts once; a mean by `loss_weight`
     needs `DeviceConfig(gradient_accumulation=n)`.
 
-    >>> weight = tf.Variable([3.0, 4.0])
-    >>> optimizer = training.GradientAccumulationOptimizer(training.SGD(1.0), 2)
-    >>> for gradient in ([1.0, 0.0], [3.0, 0.0]):
-    ...     optimizer.apply_gradients([(tf.constant(gradient), weight)])
-    ...     print(weight.numpy())
-    [3. 4.]
-    [1. 4.]
+    Examples:
+      >>> weight = tf.Variable([3.0, 4.0])
+      >>> optimizer = training.GradientAccumulationOptimizer(training.SGD(1.0), 2)
+      >>> for gradient in ([1.0, 0.0], [3.0, 0.0]):
+      ...     optimizer.apply_gradients([(tf.constant(gradient), weight)])
+      ...     print(weight.numpy())
+      [3. 4.]
+      [1. 4.]
 
     Args:
       optimizer: A v1 optimizer or one of tf_keras.

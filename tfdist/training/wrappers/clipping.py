@@ -24,11 +24,12 @@ class ClippedOptimizer(OptimizerWrapper):
     then depends on the number of workers. Here it does not, and the factor is bit-equal on all
     workers. A norm that is not finite makes the gradient NaN, as `tf.clip_by_global_norm` does.
 
-    >>> weight = tf.Variable([3.0, 4.0])
-    >>> optimizer = training.ClippedOptimizer(training.SGD(1.0), global_norm=1.0)
-    >>> optimizer.apply_gradients([(tf.constant([0.0, 70.0]), weight)])
-    >>> weight.numpy()
-    array([3., 3.], dtype=float32)
+    Examples:
+      >>> weight = tf.Variable([3.0, 4.0])
+      >>> optimizer = training.ClippedOptimizer(training.SGD(1.0), global_norm=1.0)
+      >>> optimizer.apply_gradients([(tf.constant([0.0, 70.0]), weight)])
+      >>> weight.numpy()
+      array([3., 3.], dtype=float32)
 
     Args:
       optimizer: A v1 optimizer or one of tf_keras.

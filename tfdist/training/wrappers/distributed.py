@@ -17,14 +17,15 @@ class DistributedOptimizer(OptimizerWrapper):
     Gradients are summed over replicas and workers, as other optimizers sum them: take them from
     `compute_gradients`, which divides the loss by the number of replicas, or divide it yourself.
 
-    >>> class PlainDescent:
-    ...     def apply_gradients(self, pairs):
-    ...         return tf.group(*(weight.assign_sub(gradient) for gradient, weight in pairs))
-    >>> weight = tf.Variable([3.0, 4.0])
-    >>> optimizer = training.DistributedOptimizer(PlainDescent())
-    >>> optimizer.apply_gradients([(tf.constant([1.0, 0.0]), weight)])
-    >>> weight.numpy()
-    array([2., 4.], dtype=float32)
+    Examples:
+      >>> class PlainDescent:
+      ...     def apply_gradients(self, pairs):
+      ...         return tf.group(*(weight.assign_sub(gradient) for gradient, weight in pairs))
+      >>> weight = tf.Variable([3.0, 4.0])
+      >>> optimizer = training.DistributedOptimizer(PlainDescent())
+      >>> optimizer.apply_gradients([(tf.constant([1.0, 0.0]), weight)])
+      >>> weight.numpy()
+      array([2., 4.], dtype=float32)
 
     Args:
       optimizer: An object with `apply_gradients(grads_and_vars)`.

@@ -65,13 +65,14 @@ class LossScaleOptimizer(OptimizerWrapper):
 
     Take the gradients from `compute_gradients`, or compute them from `get_scaled_loss(loss)`.
 
-    >>> weight = tf.Variable(3.0)
-    >>> optimizer = training.LossScaleOptimizer(training.SGD(1.0))
-    >>> for factor in (1.0, float("inf")):  # The second step is skipped.
-    ...     optimizer.minimize(lambda: factor * weight)
-    ...     print(weight.numpy(), optimizer.loss_scale.numpy())
-    2.0 32768.0
-    2.0 16384.0
+    Examples:
+      >>> weight = tf.Variable(3.0)
+      >>> optimizer = training.LossScaleOptimizer(training.SGD(1.0))
+      >>> for factor in (1.0, float("inf")):  # The second step is skipped.
+      ...     optimizer.minimize(lambda: factor * weight)
+      ...     print(weight.numpy(), optimizer.loss_scale.numpy())
+      2.0 32768.0
+      2.0 16384.0
 
     Args:
       inner_optimizer: A v1 optimizer, one of tf_keras, or another wrapper of this package.

@@ -70,9 +70,10 @@ class _Stateless:
 class FixedLossScale(_Stateless):
     """The same scale in every step.
 
-    >>> optimizer = training.LossScaleOptimizer(training.SGD(0.1), training.FixedLossScale(1024))
-    >>> float(optimizer.get_scaled_loss(tf.constant(2.0)))
-    2048.0
+    Examples:
+      >>> optimizer = training.LossScaleOptimizer(training.SGD(0.1), training.FixedLossScale(1024))
+      >>> float(optimizer.get_scaled_loss(tf.constant(2.0)))
+      2048.0
 
     Attributes:
       value: The scale.
@@ -97,10 +98,11 @@ class FixedLossScale(_Stateless):
 class ScheduledLossScale(_Stateless):
     """A scale that is constant from each of some global steps on.
 
-    >>> rule = training.ScheduledLossScale({0: 4096, 1500: 256})
-    >>> optimizer = training.LossScaleOptimizer(training.SGD(0.1), rule)
-    >>> float(optimizer.loss_scale)
-    4096.0
+    Examples:
+      >>> rule = training.ScheduledLossScale({0: 4096, 1500: 256})
+      >>> optimizer = training.LossScaleOptimizer(training.SGD(0.1), rule)
+      >>> float(optimizer.loss_scale)
+      4096.0
 
     Attributes:
       scales: The first step of each scale, in increasing order from 0, and the scale.
@@ -136,12 +138,13 @@ class DynamicLossScale:
 
     Micikevicius et al., "Mixed Precision Training", 2018, section 3.2 and 5.
 
-    >>> rule = training.DynamicLossScale(initial_scale=8, growth_steps=1)
-    >>> weight = tf.Variable(3.0)
-    >>> optimizer = training.LossScaleOptimizer(training.SGD(0.1), rule)
-    >>> optimizer.minimize(lambda: 2.0 * weight)
-    >>> float(optimizer.loss_scale)
-    16.0
+    Examples:
+      >>> rule = training.DynamicLossScale(initial_scale=8, growth_steps=1)
+      >>> weight = tf.Variable(3.0)
+      >>> optimizer = training.LossScaleOptimizer(training.SGD(0.1), rule)
+      >>> optimizer.minimize(lambda: 2.0 * weight)
+      >>> float(optimizer.loss_scale)
+      16.0
 
     Attributes:
       initial_scale: The first scale.
@@ -211,12 +214,13 @@ class HistogramLossScale:
     of the upper bin is above `ratio_threshold`, else scale increase_factor, unless that reached
     `max_scale`.
 
-    >>> rule = training.HistogramLossScale(initial_scale=8, update_steps=1)
-    >>> weight = tf.Variable(3.0)
-    >>> optimizer = training.LossScaleOptimizer(training.SGD(0.1), rule)
-    >>> optimizer.minimize(lambda: 70_000.0 * weight)  # More than float16's largest number.
-    >>> float(optimizer.loss_scale)
-    4.0
+    Examples:
+      >>> rule = training.HistogramLossScale(initial_scale=8, update_steps=1)
+      >>> weight = tf.Variable(3.0)
+      >>> optimizer = training.LossScaleOptimizer(training.SGD(0.1), rule)
+      >>> optimizer.minimize(lambda: 70_000.0 * weight)  # More than float16's largest number.
+      >>> float(optimizer.loss_scale)
+      4.0
 
     Attributes:
       initial_scale: The first scale.
