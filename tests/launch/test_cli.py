@@ -34,7 +34,17 @@ def replace_command(monkeypatch: pytest.MonkeyPatch) -> Replace:
 def test_help_names_the_commands(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 0
     text = capsys.readouterr().out
-    for name in ("run", "slurm", "kubernetes", "horovod", "doctor", "--version", "examples:"):
+    for name in (
+        "run",
+        "slurm",
+        "kubernetes",
+        "horovod",
+        "doctor",
+        "env",
+        "logs",
+        "status",
+        "--version",
+    ):
         assert name in text
 
 

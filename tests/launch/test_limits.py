@@ -9,7 +9,13 @@ import pytest
 
 from tfdist.launch.cli import main
 from tfdist.launch.errors import UsageError
-from tfdist.launch.machine.limits import Limits, check_command, check_size, check_words
+from tfdist.launch.machine.limits import (
+    Limits,
+    check_command,
+    check_cores,
+    check_size,
+    check_words,
+)
 
 ENOUGH = Limits(open_files=10**6, processes=10**6, memory_bytes=10**12)
 LONG = ["a" * 120_000] * 10
@@ -26,6 +32,7 @@ TOO_LARGE: list[tuple[list[str], list[str]]] = [
         ["run", "--num-instances=100000", "--hostfile=hosts", "--dry-run", "--engine=horovod"],
         ["command of mpirun", "Use fewer workers"],
     ),
+    (["run", "--num-instances=17"], ["17 workers", "2 core(s)", "at most 16", "--oversubscribe"]),
     (["run", "--log-dir="], ['got ""', "Write for example logs"]),
     (["run", "--", "cat", *LONG], ["worker 0 have 12", "1048575", "Put long lists into a file"]),
     (["run", "--dry-run", "--", "cat", *LONG], ["worker 0 have 12", "1048575"]),
@@ -49,6 +56,7 @@ def test_a_run_that_is_too_large_is_refused_at_once(
     # The limits of most machines, in place of this one's.
     limits = Limits(open_files=1024, processes=30_000, memory_bytes=16 << 30)
     monkeypatch.setattr("tfdist.launch.run.command.find_limits", lambda: limits)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
     monkeypatch.setattr("tfdist.launch.run.command.find_mpirun", lambda: "mpirun")
     monkeypatch.setattr("tfdist.launch.run.command.horovod_problem", lambda: None)
     started_s = time.process_time()
@@ -100,6 +108,12 @@ def test_each_limit_is_checked() -> None:
     for limit in ("open_files", "processes", "memory_bytes"):
         with pytest.raises(UsageError, match="1000"):
             check_size(1000, 0, Limits(**{**vars(ENOUGH), limit: 1000}))
+
+
+def test_eight_workers_for_each_core_may_be_started() -> None:
+    check_cores(16, 2)
+    with pytest.raises(UsageError, match="more than 8 for each"):
+        check_cores(17, 2)
 
 
 def test_words_are_measured_in_bytes() -> None:

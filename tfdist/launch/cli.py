@@ -21,12 +21,16 @@ _SUMMARIES = {
     "kubernetes": "write Kubernetes manifests for a run",
     "horovod": "build and install Horovod for the installed TensorFlow",
     "doctor": "check this installation and this machine, and suggest fixes",
+    "env": "print versions and settings, for the report of a bug",
+    "logs": "show the logs of a run's workers, also while it runs",
+    "status": "list the runs that were started in this folder",
 }
 
 _HELP = f"""\
 usage: tfdist COMMAND [options]
 
-Trains tf.estimator programs on several workers: one command in front of the program.
+Trains tf.estimator programs and Keras models on several workers: one command in front
+of the program.
 
 commands:
 {chr(10).join(f"  {name:<13}{summary}" for name, summary in _SUMMARIES.items())}
@@ -73,7 +77,10 @@ def _run(name: str, words: Sequence[str]) -> int:
             )
         code: int = importlib.import_module("tfdist.launch.run.command").main(options)
         return code
-    code = importlib.import_module(f"tfdist.launch.{name}").main(words)
+    if name == "env":  # The doctor's report, without workers that it would start.
+        name, words = "doctor", ["--no-self-test", *words]
+    home = "logs.status" if name == "status" else name
+    code = importlib.import_module(f"tfdist.launch.{home}").main(words)
     return code
 
 

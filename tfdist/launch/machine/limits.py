@@ -19,6 +19,7 @@ _OTHER_FILES = 32  # with connections of other programs, see `run/listener.py`
 _PROCESSES_EACH = 2  # the agent and its worker
 _LEAST_MEMORY_EACH = 20 << 20  # bytes of both, before the worker has imported anything
 _GB = 10**9
+_MOST_FOR_EACH_CORE = 8  # Workers. With more they only wait for each other.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,16 @@ def find_limits() -> Limits:
         processes=processes if is_limited else 1 << 22,  # Linux has no higher process IDs
         memory_bytes=psutil.virtual_memory().total,
     )
+
+
+def check_cores(num_here: int, num_cores: int) -> None:
+    """Checks that workers on this machine would make progress; raises `UsageError` if not."""
+    if num_here > _MOST_FOR_EACH_CORE * num_cores:
+        raise UsageError(
+            f"--num-instances asks for {num_here} workers on this machine, which has {num_cores} "
+            f"core(s): more than {_MOST_FOR_EACH_CORE} for each. Use at most "
+            f"{_MOST_FOR_EACH_CORE * num_cores}, other machines with --host, or --oversubscribe."
+        )
 
 
 def check_size(num_here: int, num_elsewhere: int, limits: Limits) -> None:

@@ -16,7 +16,11 @@ COMMAND = "command"
 
 # Other launchers' names of options.
 _MEANT = dict.fromkeys(
-    ("-n", "-np", "--np", "--nproc-per-node", "--nproc_per_node", "--num-proc", "--ntasks"),
+    (
+        *("-n", "-np", "--np", "--nproc-per-node", "--nproc_per_node", "--num-proc", "--ntasks"),
+        *("--num-workers", "--num_workers", "--num-processes", "--num_processes", "--nnodes"),
+        *("--world-size", "--world_size", "--workers"),
+    ),
     "--num-instances",
 )
 

@@ -64,6 +64,9 @@ class RunOptions(PoprunOptions, WorkerOptions, SizeOptions):
         shown_default="1, or the sum of the hosts' slots",
         group=SIZE,
     )
+    oversubscribe: bool = flag(
+        "start more than 8 instances for each core of this machine", group=SIZE
+    )
     hosts: tuple[Host, ...] = option(
         any_text("LIST"),
         "hosts, with slots (instances they take) if wanted: a,b or node[0-2,4] or a:2,b:4",

@@ -15,7 +15,13 @@ from pathlib import Path
 from tfdist.cluster.tasks import shown
 from tfdist.launch.channel import LINE_LIMIT_BYTES
 from tfdist.launch.errors import UsageError
-from tfdist.launch.machine.limits import check_command, check_size, check_words, find_limits
+from tfdist.launch.machine.limits import (
+    check_command,
+    check_cores,
+    check_size,
+    check_words,
+    find_limits,
+)
 from tfdist.launch.machine.mpi import find_mpirun, horovod_problem
 from tfdist.launch.machine.ports import ReservedPorts
 from tfdist.launch.machine.processes import adopt_orphans, python_command
@@ -71,6 +77,8 @@ def _check_limits(options: RunOptions) -> None:
     if options.is_on_this_machine or not options.dry_run:
         num_elsewhere = options.num_instances + options.evaluator - num_here
         check_size(num_here, num_elsewhere, find_limits())
+    if options.is_on_this_machine and not (options.oversubscribe or options.dry_run):
+        check_cores(options.num_instances, len(os.sched_getaffinity(0)))
     if options.uses_mpirun:  # at least this much of its command is repeated for each instance
         check_command("mpirun", python_command(AGENT) * options.num_instances, {})
 

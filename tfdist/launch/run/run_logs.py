@@ -64,6 +64,29 @@ def kept_from_pruning(folder: Path) -> Iterator[None]:
         yield
 
 
+def runs_in(folder: Path = Path(_FOLDER)) -> list[Path]:
+    """Returns the folders of logs in a folder that have a default name, the oldest first."""
+    try:
+        paths = [path for path in folder.iterdir() if not path.is_symlink()]
+    except OSError:
+        return []
+    runs = {path: _RUN.fullmatch(path.name) for path in paths}
+    in_order = sorted((name[1], int(name[2] or 1), path) for path, name in runs.items() if name)
+    return [path for *_, path in in_order]
+
+
+def is_running(run: Path) -> bool:
+    """Returns whether the run whose logs a folder has is going on: its launcher holds a lock."""
+    try:
+        with (run / _LOCKED).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def prune_logs(num_kept: int, folder: Path = Path(_FOLDER)) -> int:
     """Deletes the oldest folders of logs; returns their number.
 
@@ -73,13 +96,8 @@ def prune_logs(num_kept: int, folder: Path = Path(_FOLDER)) -> int:
       num_kept: The number of folders that are kept, of those with a default name.
       folder: The folder of these folders.
     """
-    try:
-        paths = [path for path in folder.iterdir() if not path.is_symlink()]
-    except OSError:
-        return 0
-    runs = {path: _RUN.fullmatch(path.name) for path in paths}
-    in_order = sorted((name[1], int(name[2] or 1), path) for path, name in runs.items() if name)
-    return sum(_delete(path) for *_, path in in_order[: max(0, len(in_order) - num_kept)])
+    runs = runs_in(folder)
+    return sum(_delete(path) for path in runs[: max(0, len(runs) - num_kept)])
 
 
 def _delete(run: Path) -> bool:

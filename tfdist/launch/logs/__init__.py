@@ -1,0 +1,5 @@
+"""The commands `tfdist logs` and `tfdist status`: runs of the past and of the present."""
+
+from tfdist.launch.logs.command import main
+
+__all__ = ["main"]

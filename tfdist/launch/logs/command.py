@@ -1,0 +1,141 @@
+"""The command `tfdist logs`: shows the logs of a run's workers, also while it runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfdist.cluster.tasks import did_you_mean, listed, shown
+from tfdist.launch.errors import UsageError
+from tfdist.launch.options.command_line import CommandLine
+from tfdist.launch.options.declaration import Group, flag, option
+from tfdist.launch.options.values import any_path, any_text
+from tfdist.launch.run.run_logs import is_running, runs_in
+
+_POLL_S = 0.2
+
+_GROUP = Group("options")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogsOptions:
+    """The options of `tfdist logs`."""
+
+    worker: str | None = option(
+        any_text("N"),
+        "only this worker, or evaluator, or start",
+        shown_default="all workers",
+        group=_GROUP,
+    )
+    follow: bool = flag("go on with what is written until the run ends", shown_default="")
+    log_dir: Path = option(
+        any_path("FOLDER"),
+        "the folder with the folders of all runs",
+        default=Path("tfdist-logs"),
+        shown_default="tfdist-logs",
+    )
+
+
+LOGS = CommandLine(
+    prog="tfdist logs",
+    options=LogsOptions,
+    usage="[RUN] [options]",
+    description=(
+        "Shows the logs of a run's workers. RUN is a folder of logs, or its name in\n"
+        "tfdist-logs; without it, it is the newest."
+    ),
+    examples=(
+        "examples:\n  tfdist logs\n  tfdist logs --worker 1 --follow\n"
+        "  tfdist logs 2026-11-21_18-41-08"
+    ),
+    takes_command=False,
+)
+
+
+def main(words: Sequence[str]) -> int:
+    """Prints the logs, and returns the exit code 0.
+
+    Raises:
+      UsageError: If there is no such run or worker.
+    """
+    name = words[0] if words and not words[0].startswith("-") else None
+    options = LogsOptions(**LOGS.parse(words[1:] if name is not None else words))
+    run = find_run(name, options.log_dir)
+    paths = find_logs(run, options.worker)
+    has_tags = len(paths) > 1
+    if options.follow:
+        for path, line in follow(run, paths):
+            sys.stdout.write(f"[{_tag(path)}] {line}" if has_tags else line)
+            sys.stdout.flush()
+        return 0
+    for path in paths:
+        if has_tags:
+            print(f"==> {path} <==")
+        sys.stdout.write(path.read_text(encoding="utf-8", errors="replace"))
+    return 0
+
+
+def find_run(name: str | None, log_dir: Path) -> Path:
+    """Returns the folder of a run: the newest, a folder, or one in the folder of all runs.
+
+    Raises:
+      UsageError: If there is none.
+    """
+    runs = runs_in(log_dir)
+    if name is None:
+        if not runs:
+            raise UsageError(
+                f"there are no logs of a run in {shown(str(log_dir))}. Change to the folder in "
+                "which the run was started, or name the folder of its logs."
+            )
+        return runs[-1]
+    found = next((path for path in (log_dir / name, Path(name)) if path.is_dir()), None)
+    if found is None:
+        raise UsageError(
+            f"there is no run {shown(name)} in {shown(str(log_dir))}."
+            f"{did_you_mean(name, [run.name for run in runs])} tfdist status --all lists them."
+        )
+    return found
+
+
+def find_logs(run: Path, worker: str | None) -> list[Path]:
+    """Returns the logs of a run's workers in order, then the evaluator's; or the chosen one.
+
+    Raises:
+      UsageError: If the run has no such log.
+    """
+    workers = sorted(run.glob("worker-*.log"), key=lambda path: int(_tag(path)))
+    paths = {_tag(path): path for path in [*workers, *run.glob("evaluator.log")]}
+    every = {**paths, **{_tag(path): path for path in run.glob("start.log")}}
+    if worker is None:
+        return list((paths or every).values())
+    if worker not in every:
+        raise UsageError(
+            f"the run {run.name} has no log of {shown(worker)}. It has: {listed(every)}."
+        )
+    return [every[worker]]
+
+
+def follow(run: Path, paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+    """Yields each whole line of the logs with its path, until the run has ended."""
+    places = dict.fromkeys(paths, 0)
+    while True:
+        goes_on = is_running(run)  # Before the last look.
+        for path in paths:
+            with path.open("rb") as file:
+                file.seek(places[path])
+                for line in file:
+                    if line.endswith(b"\n") or not goes_on:
+                        places[path] += len(line)
+                        yield path, line.decode("utf-8", errors="replace")
+        if not goes_on:
+            return
+        time.sleep(_POLL_S)
+
+
+def _tag(path: Path) -> str:
+    """Returns "0" for worker-0.log, "evaluator" for evaluator.log."""
+    return path.stem.removeprefix("worker-")
