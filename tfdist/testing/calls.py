@@ -11,7 +11,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from tfdist.launch.failures import names_text
+from tfdist.launch.failures.failure import names_text
 from tfdist.testing.failures import WorkerFailure, WorkerTracebackError, first_failure
 from tfdist.testing.job import Job
 from tfdist.testing.run import Run, stop_after_failure, stop_after_time, wait_until

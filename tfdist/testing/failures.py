@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdist.launch.failures import names_text, signal_name
+from tfdist.launch.failures.failure import names_text, signal_name
 
 _TAIL_LINES = 30
 

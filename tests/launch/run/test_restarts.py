@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.launch.failures import Failure
+from tfdist.launch.failures.failure import Failure
 from tfdist.launch.options.hosts import Host
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.run.verdict import is_new_port_needed, why_no_restart

@@ -12,7 +12,6 @@ from tfdist.launch.errors import UsageError
 from tfdist.launch.options.hosts import Host
 from tfdist.launch.options.run_command_line import parse_run_options
 from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.plan import Plan
 from tfdist.launch.run import command
 from tfdist.launch.run.run_logs import (
     RunLogs,
@@ -22,7 +21,8 @@ from tfdist.launch.run.run_logs import (
     prune_logs,
 )
 from tfdist.launch.screen.terminal import Terminal
-from tfdist.launch.worker_state import WorkerState
+from tfdist.launch.workers.plan import Plan
+from tfdist.launch.workers.worker_state import WorkerState
 
 MakeWorker = Callable[..., WorkerState]
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tfdist.launch.channel import SILENCE_S
 from tfdist.launch.run.verdict import Verdict, judge, with_cause
-from tfdist.launch.worker_state import WorkerState
+from tfdist.launch.workers.channel import SILENCE_S
+from tfdist.launch.workers.worker_state import WorkerState
 from tfdist.process.exit_codes import shell_code
 
 MakeWorker = Callable[..., WorkerState]

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from tfdist.launch.failure_advice import advice
-from tfdist.launch.failures import (
+from tfdist.launch.failures.advice import advice
+from tfdist.launch.failures.failure import (
     Failure,
     exit_code_text,
     joined_names,

@@ -18,23 +18,23 @@ from typing import Any
 import psutil
 
 from tfdist.cluster.tasks import printable
-from tfdist.launch.channel import (
+from tfdist.launch.errors import StartError
+from tfdist.launch.machine.descendants import end_all, wait_for_guardians
+from tfdist.launch.machine.mpi import remove_session_folder
+from tfdist.launch.machine.processes import stop_signals
+from tfdist.launch.run.listener import Listener
+from tfdist.launch.run.starters import Starter
+from tfdist.launch.screen.terminal import Stream
+from tfdist.launch.workers.channel import (
     ADDRESSES_VARIABLE,
     BEAT_S,
     SILENCE_S,
     TOKEN_VARIABLE,
     Channel,
 )
-from tfdist.launch.errors import StartError
-from tfdist.launch.machine.descendants import end_all, wait_for_guardians
-from tfdist.launch.machine.mpi import remove_session_folder
-from tfdist.launch.machine.processes import stop_signals
-from tfdist.launch.observed_time import ObservedClock
-from tfdist.launch.plan import Plan, WorkerPlan
-from tfdist.launch.run.listener import Listener
-from tfdist.launch.run.starters import Starter
-from tfdist.launch.screen.terminal import Stream
-from tfdist.launch.worker_state import WorkerState
+from tfdist.launch.workers.observed_time import ObservedClock
+from tfdist.launch.workers.plan import Plan, WorkerPlan
+from tfdist.launch.workers.worker_state import WorkerState
 from tfdist.process.exit_codes import LOST_WORKER
 from tfdist.process.progress_file import Progress
 

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
-from tfdist.launch.plan import Plan
+from tfdist.launch.workers.plan import Plan
 
 _FOLDER = "tfdist-logs"
 # The names of the folders that `make_log_dir` makes by default, and of the files in them.

@@ -55,12 +55,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from tfdist.launch.errors import StartError
-from tfdist.launch.failures import Failure
+from tfdist.launch.failures.failure import Failure
 from tfdist.launch.machine.ports import ReservedPorts, own_addresses
 from tfdist.launch.machine.processes import stop_signals
-from tfdist.launch.observed_time import ObservedClock
 from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.plan import Plan, num_local_ports, plan_here
 from tfdist.launch.run.attempt import Attempt
 from tfdist.launch.run.description import description, notices
 from tfdist.launch.run.run_logs import RunLogs
@@ -82,7 +80,9 @@ from tfdist.launch.screen.failure_box import (
 from tfdist.launch.screen.output import Screen, worker_tags
 from tfdist.launch.screen.progress_line import ProgressLine
 from tfdist.launch.screen.terminal import Stream, Terminal, TerminalClosedError
-from tfdist.launch.worker_state import WorkerState, sightings
+from tfdist.launch.workers.observed_time import ObservedClock
+from tfdist.launch.workers.plan import Plan, num_local_ports, plan_here
+from tfdist.launch.workers.worker_state import WorkerState, worker_snapshots
 
 _LOOPBACK = "127.0.0.1"
 # Not "", which would listen on one port for IPv4 and on another one for IPv6, in random order.
@@ -128,7 +128,7 @@ class Supervision:
         self._kill_at_s = float("inf")
         self._is_saving = False
         self._attempt: Attempt | None = None
-        self._has_told_of_strangers = False
+        self._has_reported_strangers = False
 
     async def run(self) -> int:
         """Runs the workers, with restarts as far as they are allowed; returns the exit code."""
@@ -254,7 +254,7 @@ class Supervision:
             now_s = self._clock.now_s()
             with self._shown():
                 screen.update(now_s)
-                line.update(now_s, sightings(attempt.workers, now_s))
+                line.update(now_s, worker_snapshots(attempt.workers, now_s))
             verdict = judge(
                 attempt.workers,
                 now_s,
@@ -385,8 +385,8 @@ class Supervision:
 
     def _note_stranger(self, sender: str) -> None:
         """Tells the user once that another process connects to the launcher's port."""
-        if not self._has_told_of_strangers:
-            self._has_told_of_strangers = True
+        if not self._has_reported_strangers:
+            self._has_reported_strangers = True
             self._say(f"ignored a connection from {sender} that is not an agent of this run")
 
     def _say(self, text: str) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tfdist.launch.channel import SILENCE_S
-from tfdist.launch.failures import Failure, FailureKind, why_permanent
+from tfdist.launch.failures.failure import Failure, FailureKind, why_permanent
 from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.worker_state import WorkerState
+from tfdist.launch.workers.channel import SILENCE_S
+from tfdist.launch.workers.worker_state import WorkerState
 from tfdist.process.exit_codes import (
     BAD_CONFIGURATION,
     CANNOT_RUN,
@@ -163,8 +163,8 @@ def _stalled(
     suspects = [worker for worker in quiet if worker.is_stopped]
     if not suspects:
         running = [worker for worker in workers if worker.code is None and worker.plan.replicas]
-        is_told = any(worker.progress is not None for worker in running)
-        if not is_told or any(worker not in quiet for worker in running):
+        is_reported = any(worker.progress is not None for worker in running)
+        if not is_reported or any(worker not in quiet for worker in running):
             return None
         suspects = [worker for worker in running if _keeps_waiting(worker)] or running
     blamed = max(suspects, key=lambda worker: quiet_s[worker.plan.index])

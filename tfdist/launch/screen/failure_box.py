@@ -13,8 +13,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tfdist.launch.failure_advice import advice
-from tfdist.launch.failures import (
+from tfdist.launch.failures.advice import advice
+from tfdist.launch.failures.failure import (
     Failure,
     exit_code_text,
     joined_names,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from tfdist.launch.failures import Failure, FailureKind
+from tfdist.launch.failures.failure import Failure, FailureKind
 from tfdist.launch.screen.failure_box import exception_line, log_tail
 from tfdist.launch.slurm.worker import JobFiles, Record
 from tfdist.process.exit_codes import LOST_WORKER, STOP_CODES, TOOK_TOO_LONG, shell_code

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from tfdist.cluster.instance_variables import OF_ONE_RUN, RESTART_COUNT, SHAPE
 from tfdist.cluster.rendezvous.sockets import connect
-from tfdist.launch.failures import Failure, why_permanent
+from tfdist.launch.failures.failure import Failure, why_permanent
 from tfdist.launch.screen.failure_box import Aftermath, failure_box
 from tfdist.launch.slurm.ending import (
     Ending,
@@ -161,8 +161,8 @@ class _Job:
         give_up_s = time.monotonic() + _RECORDS_LIMIT_S
         while True:
             self.records = self._files.read(self._num_workers)
-            have_all_told = all(record.ended_s is not None for record in self.records.values())
-            if have_all_told or self.has_lost_a_node or time.monotonic() > give_up_s:
+            have_all_ended = all(record.ended_s is not None for record in self.records.values())
+            if have_all_ended or self.has_lost_a_node or time.monotonic() > give_up_s:
                 break
             time.sleep(_LOOK_EVERY_S)
         unreachable = _unreachable(self.records) if is_node_lost(self.records, code) else ()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import signal
 
-from tfdist.launch.failures import Failure, signal_of_code
-from tfdist.launch.tensorflow_lines import is_startup_line
+from tfdist.launch.failures.failure import Failure, signal_of_code
+from tfdist.launch.failures.startup_lines import is_startup_line
 from tfdist.process.exit_codes import (
     BAD_CONFIGURATION,
     CANNOT_RUN,
