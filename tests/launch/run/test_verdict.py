@@ -152,7 +152,7 @@ def test_a_worker_that_succeeded_after_the_survivor_is_not_blamed(make_worker: M
 def test_a_worker_whose_agent_is_gone_is_blamed(make_worker: MakeWorker) -> None:
     lost = make_worker(is_lost=True, lost_s=LONG_AGO_S)
     assert blamed(lost, make_worker(heard_s=NOW_S)) == ("worker 0", "silent", 124)
-    assert "is gone" in verdict_of(lost).detail
+    assert "its agent exited" in verdict_of(lost).detail
 
 
 def test_a_worker_whose_mpirun_is_gone_is_blamed(make_worker: MakeWorker) -> None:
@@ -189,7 +189,7 @@ def test_a_worker_that_stopped_alone_is_blamed_only_after_the_grace_period(
     asked, goes_on = make_worker(code=143, ended_s=NOW_S - 5.0), make_worker()
     assert judge([asked, goes_on], NOW_S, grace_s=6.0) is None
     assert blamed(asked, goes_on, grace_s=4.0) == ("worker 0", "exited", 143)
-    assert "did not leave with it" in verdict_of(asked, goes_on, grace_s=4.0).detail
+    assert "did not stop with it" in verdict_of(asked, goes_on, grace_s=4.0).detail
 
 
 @pytest.mark.parametrize("phase", ["stopping", "saving"])

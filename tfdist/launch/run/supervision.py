@@ -75,14 +75,13 @@ from tfdist.launch.screen.failure_box import (
     exception_line,
     failure_box,
     how_text,
-    log_tail,
 )
 from tfdist.launch.screen.output import Screen, worker_tags
 from tfdist.launch.screen.progress_line import ProgressLine
 from tfdist.launch.screen.terminal import Stream, Terminal, TerminalClosedError
 from tfdist.launch.workers.observed_time import ObservedClock
 from tfdist.launch.workers.plan import Plan, num_local_ports, plan_here
-from tfdist.launch.workers.worker_state import WorkerState, worker_snapshots
+from tfdist.launch.workers.worker_state import worker_snapshots
 
 _LOOPBACK = "127.0.0.1"
 # Not "", which would listen on one port for IPv4 and on another one for IPv6, in random order.
@@ -229,7 +228,9 @@ class Supervision:
             verdict = await self._watch(attempt, line, screen, logs)
             with self._shown():
                 screen.update(float("inf"))  # before what is said about a failure
-            verdict = with_cause(verdict, attempt.workers, lambda worker: _tail(worker, logs))
+            verdict = with_cause(
+                verdict, attempt.workers, lambda worker: logs.tail(worker.plan.index)
+            )
             failure = self._failure(verdict, logs) if verdict.blamed is not None else None
             return await self._stop_all(attempt, verdict, failure)
         finally:
@@ -301,7 +302,7 @@ class Supervision:
         times = (worker.ended_s, worker.lost_s, self._clock.now_s())
         failed_s = next(one for one in times if one is not None)
         ago = timedelta(seconds=self._clock.now_s() - failed_s)
-        tail = _tail(worker, logs)
+        tail = logs.tail(worker.plan.index)
         return Failure(
             name=worker.plan.name,
             index=worker.plan.index,
@@ -322,7 +323,7 @@ class Supervision:
     def _ended_as_asked(self, end: _End) -> int:
         if self._asked is None:
             if end.verdict.exit_code != 0:
-                self._say(end.verdict.detail or "the workers were asked to stop, and have left")
+                self._say(end.verdict.detail or "the workers were asked to stop, and exited")
             return end.verdict.exit_code
         name = signal.Signals(self._asked).name
         killed = f"; {', '.join(end.killed)} had to be killed" if end.killed else ""
@@ -378,7 +379,7 @@ class Supervision:
 
     def _ask_to_save(self) -> None:
         """Asks the workers to save a checkpoint and stop, without a time limit."""
-        self._say("SIGUSR1: the workers save, and stop")
+        self._say("SIGUSR1: the workers save and stop")
         self._is_saving = True
         if self._attempt is not None:
             self._attempt.signal(signal.SIGUSR1)
@@ -412,8 +413,3 @@ class Supervision:
                 self._ask_to_stop(signal.SIGPIPE, f" ({error})")
             elif self._asked is None and signal.SIGHUP in stop_signals():
                 self._ask_to_stop(signal.SIGHUP)
-
-
-def _tail(worker: WorkerState, logs: RunLogs) -> list[str]:
-    """Returns the last lines that a worker printed."""
-    return list(log_tail(worker.plan.log_path, logs.first_byte(worker.plan.index)))

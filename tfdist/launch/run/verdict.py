@@ -119,19 +119,19 @@ def _failed_by_itself(workers: Sequence[WorkerState], now_s: float) -> Verdict |
         elif worker.lost_s is not None and worker.absence_s:
             detail = (
                 f"the launcher was suspended for {worker.absence_s:.0f} s, and its machine did not "
-                "answer: the agents took it for lost, and have stopped the workers"
+                "answer: presumed dead by the agents, which then stopped the workers"
             )
             found.append((worker.lost_s, worker, Verdict(exit_code=TOOK_TOO_LONG, detail=detail)))
         elif worker.lost_s is not None:
-            detail = "the process that kept it is gone"
+            detail = "its agent exited"
             verdict = Verdict(exit_code=TOOK_TOO_LONG, blamed=worker, kind="silent", detail=detail)
             found.append((worker.lost_s, worker, verdict))
         elif worker.orphaned_s is not None:
-            detail = "what had started it, mpirun, has ended before it"
+            detail = "mpirun exited first"
             verdict = Verdict(exit_code=TOOK_TOO_LONG, blamed=worker, kind="silent", detail=detail)
             found.append((worker.orphaned_s, worker, verdict))
         elif worker.heard_s is not None and now_s - worker.heard_s > SILENCE_S:
-            detail = f"nothing was heard of it for {now_s - worker.heard_s:.0f} s"
+            detail = f"no message from it for {now_s - worker.heard_s:.0f} s"
             verdict = Verdict(exit_code=TOOK_TOO_LONG, blamed=worker, kind="silent", detail=detail)
             # The failure counts from its last message, not from the moment it was noticed.
             found.append((worker.heard_s, worker, verdict))
@@ -196,7 +196,7 @@ def _phase(worker: WorkerState) -> str:
 def _doing(worker: WorkerState) -> str:
     progress = worker.progress
     if progress is None:
-        return "starting: it has not told how far it is"
+        return "starting: no progress yet"
     if progress.phase != "training":
         return progress.phase
     if progress.waits_for_input:
@@ -254,7 +254,7 @@ def _ended(workers: Sequence[WorkerState], now_s: float, grace_s: float) -> Verd
         return None
     if any(_phase(worker) in ("stopping", "saving") for worker in workers if worker.code is None):
         return None  # It takes longer than the grace period, but it will leave as well.
-    detail = "another process asked it to stop, and the others did not leave with it"
+    detail = "another process asked it to stop, and the other workers did not stop with it"
     return Verdict(exit_code=first.code or 0, blamed=first, detail=detail)
 
 
@@ -270,9 +270,9 @@ def why_no_restart(
       earlier: The failure of the start before; None at the first.
     """
     if failure.kind == "exited" and failure.code in (BAD_CONFIGURATION, CANNOT_RUN, NOT_FOUND):
-        return "the configuration is bad, and would be so again"
+        return "the configuration is invalid, so a restart would fail again"
     if failure.kind == "exited" and failure.code == NO_SPACE:
-        return "there is no room for a checkpoint, and would be none again"
+        return "there is no room for a checkpoint, so a restart would fail again"
     permanent = why_permanent(failure, earlier)
     if permanent:
         return permanent

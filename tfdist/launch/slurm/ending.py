@@ -97,7 +97,7 @@ def ending(
             exit_code=TOOK_TOO_LONG, worker=min(unreachable), kind="silent", detail=detail
         )
     if silent and step_code != 0:
-        detail = "nothing more was heard of it"
+        detail = "no further message from it"
         return Ending(exit_code=TOOK_TOO_LONG, worker=silent[0], kind="silent", detail=detail)
     if step_code == _LOST_A_DAEMON:
         return Ending(exit_code=LOST_WORKER)

@@ -72,13 +72,13 @@ def main(argv: Sequence[str]) -> int:
             break
         if end.exit_code == PORT_TAKEN and other_ports < _MOST_OTHER_PORTS:
             other_ports += 1
-            _say("the workers start again, on other ports: these follow from the step's number")
+            _say("restarting the workers on other ports, which follow from the step's number")
         elif permanent and restarts < options.max_restarts:
             _say(f"not started again: {permanent}")
             break
         elif end.exit_code not in _NEVER_AGAIN and restarts < options.max_restarts:
             restarts += 1
-            _say(f"all workers start again, restart {restarts} of {options.max_restarts}")
+            _say(f"restarting all workers, restart {restarts} of {options.max_restarts}")
         else:
             break
     if options.requeue and (end.exit_code in STOP_CODES or job.has_lost_a_node):
@@ -198,9 +198,9 @@ def _tell(
         console = Console(width=_BOX_WIDTH, color_system=None)
         console.print(failure_box(failure, aftermath, width=_BOX_WIDTH), crop=False)
     elif end.exit_code == LOST_WORKER:
-        _say("a node of the job does not answer any more; mpirun names it above")
+        _say("a node of the job no longer answers; mpirun names it above")
     elif end.exit_code in STOP_CODES:
-        _say("the workers were asked to stop, have saved and left")
+        _say("the workers were asked to stop; they saved and exited")
     elif end.exit_code != 0:
         _say(f"{options.command[0]} ended with exit code {end.exit_code}; no worker has failed")
 
@@ -236,11 +236,11 @@ def _without_other_run(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _requeue(job_id: str) -> None:
-    _say("the job goes back into the queue, to go on from its last checkpoint")
+    _say("requeueing the job, to continue from its last checkpoint")
     try:
         subprocess.run(["scontrol", "requeue", job_id], check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        _say(f"it could not be put back: {error}")
+        _say(f"the job could not be requeued: {error}")
 
 
 def _say(text: str) -> None:

@@ -38,7 +38,7 @@ class WorkerState:
       was_killed: True if it had to be killed.
       is_lost: True if its agent's connection closed before the agent reported "gone".
       lost_s: The time at which it was lost.
-      absence_s: The seconds for which the launcher itself was suspended shortly before that, so
+      absence_s: The seconds for which the launcher itself was suspended shortly before that,
         so that the agent presumed it dead; 0.0 if it was not.
       orphaned_s: The time at which the process that started its agent, mpirun for example, ended
         although the worker was not over.
