@@ -50,6 +50,11 @@ _SIGNS = (
         "Keras 3 does not train under TensorFlow's own strategies for several workers. Change one "
         "line: strategy = tfdist.strategies.strategy_for_run()",
     ),
+    (
+        r"/dev/shm|vader_segment|ORTE_ERROR_LOG: Out of resource",
+        "Shared memory ran out: enlarge /dev/shm (`df -h /dev/shm` shows its size; in a container "
+        "--shm-size, in a pod a larger emptyDir of medium Memory).",
+    ),
     (r"No space left on device|Disk quota exceeded", _SPACE),
     (
         r"MemoryError|Cannot allocate memory|std::bad_alloc|OOM when allocating"
@@ -104,7 +109,8 @@ def _stall_advice(failure: Failure) -> str:
 
 
 def _sign_advice(failure: Failure) -> str:
-    text = "\n".join(line for line in failure.log_tail if not is_startup_line(line))
+    lines = [line for line in failure.log_tail if not is_startup_line(line)]
+    text = "\n".join([*lines, *failure.mpirun_lines])
     return next((hint for pattern, hint in _SIGNS if re.search(pattern, text)), "")
 
 

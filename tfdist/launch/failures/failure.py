@@ -74,6 +74,7 @@ class Failure:
         (SIGSTOP)", "does not answer since 12:04:31".
       exception: The line that names the Python exception that ended it; "" without one.
       has_trained: Whether the run has completed a step; None if not known.
+      mpirun_lines: The last lines that mpirun printed, if the worker did not say why it failed.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Failure:
     detail: str = ""
     exception: str = ""
     has_trained: bool | None = None
+    mpirun_lines: Sequence[str] = ()
 
 
 def why_permanent(failure: Failure, earlier: Failure | None) -> str:
@@ -102,9 +104,7 @@ def why_permanent(failure: Failure, earlier: Failure | None) -> str:
     if failure.kind != "exited" or failure.code in (LOST_WORKER, PORT_TAKEN):
         return ""
     if failure.exception and failure.has_trained is False:
-        return (
-            "an exception before the first step, which a restart would repeat"
-        )
+        return "an exception before the first step, which a restart would repeat"
     if earlier is None or (failure.step is None and not failure.exception):
         return ""
     if _facts(failure) != _facts(earlier):

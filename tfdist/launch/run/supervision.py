@@ -231,7 +231,7 @@ class Supervision:
             verdict = with_cause(
                 verdict, attempt.workers, lambda worker: logs.tail(worker.plan.index)
             )
-            failure = self._failure(verdict, logs) if verdict.blamed is not None else None
+            failure = self._failure(verdict, attempt, logs) if verdict.blamed is not None else None
             return await self._stop_all(attempt, verdict, failure)
         finally:
             await attempt.close()
@@ -296,13 +296,16 @@ class Supervision:
             exit_codes=tuple(worker.code for worker in attempt.workers),
         )
 
-    def _failure(self, verdict: Verdict, logs: RunLogs) -> Failure:
+    def _failure(self, verdict: Verdict, attempt: Attempt, logs: RunLogs) -> Failure:
         worker = verdict.blamed
         assert worker is not None
         times = (worker.ended_s, worker.lost_s, self._clock.now_s())
         failed_s = next(one for one in times if one is not None)
         ago = timedelta(seconds=self._clock.now_s() - failed_s)
         tail = logs.tail(worker.plan.index)
+        exception = exception_line(tail) or ""
+        # A worker that MPI ended says nothing: mpirun's output has the reason.
+        has_reason = bool(exception) or not self._options.uses_mpirun
         return Failure(
             name=worker.plan.name,
             index=worker.plan.index,
@@ -316,8 +319,9 @@ class Supervision:
             log_tail=tail,
             log_path=worker.plan.log_path,
             detail=verdict.detail,
-            exception=exception_line(tail) or "",
+            exception=exception,
             has_trained=worker.has_trained,
+            mpirun_lines=() if has_reason else attempt.starter_output(),
         )
 
     def _ended_as_asked(self, end: _End) -> int:

@@ -87,7 +87,11 @@ def failure_box(
         rows["log"] = log
     first = " first" if aftermath.num_workers > 1 else ""
     panel = Panel(
-        Group(_facts(rows), *_shown(tail[-_TAIL_LINES:], exception)),
+        Group(
+            _facts(rows),
+            *_shown("its", tail[-_TAIL_LINES:], exception),
+            *_shown("mpirun's", plain_lines(failure.mpirun_lines), None),
+        ),
         title=Text(f"{failure.name} failed{first}", _ALERT),
         border_style="red",
         width=width,
@@ -106,10 +110,10 @@ def _facts(rows: Mapping[str, str]) -> Table:
     return facts
 
 
-def _shown(tail: Sequence[str], exception: str | None) -> list[Text]:
+def _shown(whose: str, tail: Sequence[str], exception: str | None) -> list[Text]:
     if not tail:
         return []
-    heading = f"its last {len(tail)} lines" if len(tail) > 1 else "its last line"
+    heading = f"{whose} last {len(tail)} lines" if len(tail) > 1 else f"{whose} last line"
     return [
         Text(),
         Text(heading, _BOLD),
