@@ -56,6 +56,7 @@ from pathlib import Path
 
 from tfdist.launch.errors import StartError
 from tfdist.launch.failures.failure import Failure
+from tfdist.launch.failures.first_failure import Verdict
 from tfdist.launch.machine.ports import ReservedPorts, own_addresses
 from tfdist.launch.machine.processes import stop_signals
 from tfdist.launch.options.run_options import RunOptions
@@ -64,7 +65,6 @@ from tfdist.launch.run.description import description, notices
 from tfdist.launch.run.run_logs import RunLogs
 from tfdist.launch.run.starters import starters_of
 from tfdist.launch.run.verdict import (
-    Verdict,
     is_new_port_needed,
     judge,
     why_no_restart,
@@ -231,7 +231,7 @@ class Supervision:
             verdict = with_cause(
                 verdict, attempt.workers, lambda worker: logs.tail(worker.plan.index)
             )
-            failure = self._failure(verdict, attempt, logs) if verdict.blamed is not None else None
+            failure = self._failure(verdict, attempt, logs) if verdict.worker is not None else None
             return await self._stop_all(attempt, verdict, failure)
         finally:
             await attempt.close()
@@ -276,7 +276,7 @@ class Supervision:
         stopped = [
             worker
             for worker in attempt.workers
-            if worker is not verdict.blamed and (is_asked or worker.code is None)
+            if worker.plan.index != verdict.worker and (is_asked or worker.code is None)
         ]
         if any(worker.code is None or not worker.is_over for worker in attempt.workers):
             if self._kill_at_s == float("inf"):
@@ -297,8 +297,7 @@ class Supervision:
         )
 
     def _failure(self, verdict: Verdict, attempt: Attempt, logs: RunLogs) -> Failure:
-        worker = verdict.blamed
-        assert worker is not None
+        worker = next(one for one in attempt.workers if one.plan.index == verdict.worker)
         times = (worker.ended_s, worker.lost_s, self._clock.now_s())
         failed_s = next(one for one in times if one is not None)
         ago = timedelta(seconds=self._clock.now_s() - failed_s)

@@ -22,9 +22,9 @@ from rich.console import Console
 from tfdist.cluster.instance_variables import OF_ONE_RUN, RESTART_COUNT, SHAPE
 from tfdist.cluster.rendezvous.sockets import connect
 from tfdist.launch.failures.failure import Failure, why_permanent
+from tfdist.launch.failures.first_failure import Verdict
 from tfdist.launch.screen.failure_box import Aftermath, failure_box
 from tfdist.launch.slurm.ending import (
-    Ending,
     ending,
     failure_of,
     is_hopeless,
@@ -108,7 +108,7 @@ class _Job:
         self._num_workers = num_workers
         self._grace_s = grace_s
 
-    def run(self, restarts: int) -> Ending:
+    def run(self, restarts: int) -> Verdict:
         """Starts the workers, waits until they have ended, and returns the result.
 
         Args:
@@ -134,7 +134,7 @@ class _Job:
             )
         except OSError as error:
             _say(f"cannot start {self._command[0]}: {error.strerror or error}")
-            return Ending(exit_code=NOT_FOUND)
+            return Verdict(exit_code=NOT_FOUND)
 
         def pass_on(number: int, _: object) -> None:
             self.is_asked_to_stop = True
@@ -156,7 +156,7 @@ class _Job:
                 self.has_lost_a_node = True
                 process.kill()
 
-    def _ending(self, code: int) -> Ending:
+    def _ending(self, code: int) -> Verdict:
         """Waits until all workers have written their final records, and returns the result."""
         give_up_s = time.monotonic() + _RECORDS_LIMIT_S
         while True:
@@ -167,7 +167,7 @@ class _Job:
             time.sleep(_LOOK_EVERY_S)
         unreachable = _unreachable(self.records) if is_node_lost(self.records, code) else ()
         end = ending(self.records, code, unreachable)
-        self.has_lost_a_node |= end.kind == "silent" or end == Ending(exit_code=LOST_WORKER)
+        self.has_lost_a_node |= end.kind == "silent" or end == Verdict(exit_code=LOST_WORKER)
         return end
 
 
@@ -183,7 +183,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _tell(
-    end: Ending, failure: Failure | None, job: _Job, restarts: int, options: argparse.Namespace
+    end: Verdict, failure: Failure | None, job: _Job, restarts: int, options: argparse.Namespace
 ) -> None:
     """Prints the failure of the worker that failed first, or another reason of the end."""
     if failure is not None:
