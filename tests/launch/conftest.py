@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tfdist.launch.plan import WorkerPlan
-from tfdist.launch.worker_state import WorkerState
+from tfdist.launch.workers.plan import WorkerPlan
+from tfdist.launch.workers.worker_state import WorkerState
 from tfdist.process.progress_file import Progress
 from tfdist.testing.run import wait_until
 

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 import tfdist.launch
-from tfdist.launch.channel import ADDRESSES_VARIABLE, LINE_LIMIT_BYTES, TOKEN_VARIABLE
-from tfdist.launch.handshake import NONCE_BYTES, PROOF_BYTES, agent_proof, launcher_proof
 from tfdist.launch.run.listener import MOST_STRANGERS
+from tfdist.launch.workers.channel import ADDRESSES_VARIABLE, LINE_LIMIT_BYTES, TOKEN_VARIABLE
+from tfdist.launch.workers.handshake import NONCE_BYTES, PROOF_BYTES, agent_proof, launcher_proof
 from tfdist.testing.run import wait_until
 
 Launch = Callable[..., Any]

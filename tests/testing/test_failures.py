@@ -18,7 +18,7 @@ from tfdist.testing import (
     WorkerTimeoutError,
     WorkerTracebackError,
 )
-from tfdist.testing.failures import WorkerFailure, failure_text, first_failure
+from tfdist.testing.failures import WorkerFailure, cause_of, failure_text
 
 
 class OwnError(Exception):
@@ -131,7 +131,7 @@ def test_sys_exit_in_a_call_is_a_failure(fake_cluster: FakeCluster) -> None:
         fake_cluster.run(sys.exit, 0, engine="none")
 
 
-def test_the_first_failure_counts_not_the_ones_that_follow(fake_cluster: FakeCluster) -> None:
+def test_the_cause_of_counts_not_the_ones_that_follow(fake_cluster: FakeCluster) -> None:
     def fail_in_turn() -> None:
         # Worker 0 fails because worker 2 did, and is looked at first.
         import tensorflow as tf
@@ -157,7 +157,7 @@ def test_the_earliest_of_several_failures_is_the_first() -> None:
         WorkerFailure(worker=0, time_s=7.0, error="UnavailableError: gone"),
         WorkerFailure(worker=1, time_s=6.9, exit_code=-9),
     ]
-    first = first_failure(failures)
+    first = cause_of(failures)
     assert first is failures[1]
     text = failure_text(first, start_s=4.0, num_workers=3, stopped=[0, 2], output="")
     assert text == (

@@ -28,7 +28,7 @@ while True:
 """
 # Launcher and agents notice after 5 s of silence, and not after 20.
 _SHORT_SILENCE = """
-import tfdist.launch.channel as channel
+import tfdist.launch.workers.channel as channel
 channel.SILENCE_S = 5.0
 """
 

@@ -11,8 +11,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from tfdist.launch.failures import names_text
-from tfdist.testing.failures import WorkerFailure, WorkerTracebackError, first_failure
+from tfdist.launch.failures.failure import names_text
+from tfdist.testing.failures import WorkerFailure, WorkerTracebackError, cause_of
 from tfdist.testing.job import Job
 from tfdist.testing.run import Run, stop_after_failure, stop_after_time, wait_until
 from tfdist.testing.worker_process import Outcome
@@ -39,7 +39,7 @@ def wait_for_results(run: Run, timeout_s: float) -> list[Any]:
         return None not in outcomes or bool(_failures(run.workers, outcomes))
 
     in_time = wait_until(is_decided, start_s + timeout_s - time.monotonic())
-    first = first_failure(_failures(run.workers, outcomes))
+    first = cause_of(_failures(run.workers, outcomes))
     if first is not None:
         outcome = outcomes[first.worker] or Outcome.read(run.workers[first.worker])
         cause = exception_of(outcome) if outcome is not None else None

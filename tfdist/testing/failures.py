@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdist.launch.failures import names_text, signal_name
+from tfdist.launch.failures.failure import names_text, signal_name
+from tfdist.launch.failures.first_failure import WorkerEnd, first_failure
 
 _TAIL_LINES = 30
 
@@ -55,19 +56,16 @@ class WorkerTracebackError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerFailure:
-    """The failure of a worker: an exception, or an exit status."""
+class WorkerFailure(WorkerEnd):
+    """The failure of a worker: an exception, in one line as `error`, or an exit status."""
 
-    worker: int
-    time_s: float
-    exit_code: int | None = None
-    error: str = ""  # the exception in one line
     traceback: str = ""
 
 
-def first_failure(failures: Sequence[WorkerFailure]) -> WorkerFailure | None:
-    """Returns the failure that came first, the cause of the others, or None without any."""
-    return min(failures, key=lambda failure: failure.time_s, default=None)
+def cause_of(failures: Sequence[WorkerFailure]) -> WorkerFailure | None:
+    """Returns the failure that caused the others, or None without any."""
+    first = min(failures, key=lambda failure: failure.time_s, default=None)
+    return first_failure(failures, others_are_ended=True) or first
 
 
 def failure_text(

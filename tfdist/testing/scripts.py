@@ -4,7 +4,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from tfdist.testing.failures import WorkerFailedError, WorkerFailure, first_failure, tail_text
+from tfdist.testing.failures import WorkerFailedError, WorkerFailure, cause_of, tail_text
 from tfdist.testing.job import Event, read_text
 from tfdist.testing.run import Run, stop_after_failure, stop_after_time, wait_until
 
@@ -145,7 +145,7 @@ class ScriptRun:
             return None not in statuses or (check and any(statuses))
 
         in_time = wait_until(is_decided, timeout_s)
-        first = first_failure(self._failures()) if check else None
+        first = cause_of(self._failures()) if check else None
         if first is not None:
             raise stop_after_failure(self._run, first, self._start_s)
         late = [worker.index for worker in self.workers if worker.poll() is None]

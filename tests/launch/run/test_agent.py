@@ -13,10 +13,15 @@ from typing import Any
 
 import pytest
 
-from tfdist.launch.channel import ADDRESSES_VARIABLE, CHUNK_BYTES, LINE_LIMIT_BYTES, TOKEN_VARIABLE
-from tfdist.launch.handshake import NONCE_BYTES, PROOF_BYTES, agent_proof, launcher_proof
 from tfdist.launch.machine.processes import python_command
 from tfdist.launch.run.agent import worker_environment
+from tfdist.launch.workers.channel import (
+    ADDRESSES_VARIABLE,
+    CHUNK_BYTES,
+    LINE_LIMIT_BYTES,
+    TOKEN_VARIABLE,
+)
+from tfdist.launch.workers.handshake import NONCE_BYTES, PROOF_BYTES, agent_proof, launcher_proof
 from tfdist.testing.run import wait_until
 
 pytestmark = pytest.mark.processes

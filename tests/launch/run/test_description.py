@@ -9,8 +9,8 @@ import pytest
 
 from tfdist.launch.cli import main
 from tfdist.launch.options.hosts import Host
-from tfdist.launch.plan import Plan, WorkerPlan
 from tfdist.launch.run.description import command_lines, command_text
+from tfdist.launch.workers.plan import Plan, WorkerPlan
 
 ROOT = Path(__file__).parents[3]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.launch.failures import Failure
+from tfdist.launch.failures.failure import Failure
 from tfdist.launch.options.hosts import Host
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.run.verdict import is_new_port_needed, why_no_restart
@@ -65,7 +65,7 @@ NAN = "tensorflow...NanLossDuringTrainingError: NaN loss during training."
     [
         ({"exception": NAN, "step": 12}, {"exception": NAN, "step": 12}, "twice.* at step 12,"),
         ({"step": 12}, {"step": 12}, "twice.* at step 12,"),
-        ({"exception": NAN}, {"exception": NAN}, "twice in the same way, and"),
+        ({"exception": NAN}, {"exception": NAN}, "twice in the same way, so"),
         ({"exception": NAN, "step": 13}, {"exception": NAN, "step": 12}, None),
         ({"exception": "OSError: no", "step": 12}, {"exception": NAN, "step": 12}, None),
         ({"exception": NAN, "step": 12}, None, None),
@@ -159,7 +159,7 @@ def test_an_exception_before_the_first_step_ends_the_run(launch: Launch) -> None
     )
     assert run.wait() == 1
     assert "restart 1" not in run.err
-    assert "not started again: the program ended with an exception before the first" in run.err
+    assert "not started again: an exception before the first step" in run.err
     assert "With --max-restarts" not in run.err
 
 

@@ -12,7 +12,6 @@ from tfdist.launch.errors import UsageError
 from tfdist.launch.options.hosts import Host
 from tfdist.launch.options.run_command_line import parse_run_options
 from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.plan import Plan
 from tfdist.launch.run import command
 from tfdist.launch.run.run_logs import (
     RunLogs,
@@ -22,7 +21,8 @@ from tfdist.launch.run.run_logs import (
     prune_logs,
 )
 from tfdist.launch.screen.terminal import Terminal
-from tfdist.launch.worker_state import WorkerState
+from tfdist.launch.workers.plan import Plan
+from tfdist.launch.workers.worker_state import WorkerState
 
 MakeWorker = Callable[..., WorkerState]
 
@@ -78,6 +78,22 @@ def test_a_log_that_cannot_be_opened_is_reported_once(plan: Plan) -> None:
     assert plan.workers[1].log_path.read_text() == "kept\n"
     assert len(said) == 1
     assert "cannot be written: Is a directory" in said[0]
+
+
+def test_the_tail_has_the_output_of_this_start_alone_though_no_log_can_be_written(
+    plan: Plan,
+) -> None:
+    plan.workers[0].log_path.write_text("MemoryError: of the first start\n")
+    plan.workers[1].log_path.symlink_to("/dev/full")
+    with logs_of(plan) as (logs, _):
+        logs._files.pop(0).close()  # as with a log that cannot be opened again
+        for worker in (0, 1):
+            assert logs.tail(worker) == ()
+            logs.write(worker, "DiskError: of the ")
+            logs.write(worker, "second start\n")
+            assert logs.tail(worker) == ("DiskError: of the second start",)
+        logs.write(0, "x" * 70_000 + "\nlast\n")
+        assert logs.tail(0) == ("last",)
 
 
 def test_logs_that_are_closed_twice_are_closed_once(plan: Plan) -> None:

@@ -217,7 +217,7 @@ def test_nothing_is_left_when_an_agent_is_killed(
     agent.kill()
     assert run.wait() == 124
     assert "worker 1 failed first" in run.err
-    assert "the process that kept it is gone" in " ".join(run.err.split())
+    assert "its agent exited" in " ".join(run.err.split())
     assert run.is_nothing_left()
 
 

@@ -10,9 +10,9 @@ import pytest
 from tfdist.launch.machine.cores_and_gpus import Machine
 from tfdist.launch.options.hosts import Host
 from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.plan import make_plan
 from tfdist.launch.run import starters
 from tfdist.launch.run.starters import Starter, starters_of
+from tfdist.launch.workers.plan import make_plan
 
 MPIRUN = "/opt/mpi/bin/mpirun"
 ENVIRON = {"PATH": "/usr/bin", "HOME": "/root", "PASSWORD": "hunter2"}

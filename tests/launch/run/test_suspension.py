@@ -29,7 +29,7 @@ TRAINING = """
 @pytest.fixture
 def short_silence(tmp_path: Path) -> dict[str, str]:
     """An environment in which launcher and agents wait only briefly for each other."""
-    code = "import tfdist.launch.channel as channel\n"
+    code = "import tfdist.launch.workers.channel as channel\n"
     code += f"channel.SILENCE_S, channel.BEAT_S = {SILENCE_S}, 0.1\n"
     (tmp_path / "sitecustomize.py").write_text(code)
     return {"PYTHONPATH": f"{tmp_path}:{_ROOT}"}

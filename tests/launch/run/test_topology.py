@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tfdist.launch.machine.cores_and_gpus import Share
 from tfdist.launch.options.hosts import Host
-from tfdist.launch.plan import Plan, WorkerPlan
 from tfdist.launch.run.description import topology_table, topology_text
+from tfdist.launch.workers.plan import Plan, WorkerPlan
 
 
 def make_plan(

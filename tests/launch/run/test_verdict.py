@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tfdist.launch.channel import SILENCE_S
-from tfdist.launch.run.verdict import Verdict, judge, with_cause
-from tfdist.launch.worker_state import WorkerState
+from tfdist.launch.failures.first_failure import Verdict
+from tfdist.launch.run.verdict import judge, with_cause
+from tfdist.launch.workers.channel import SILENCE_S
+from tfdist.launch.workers.worker_state import WorkerState
 from tfdist.process.exit_codes import shell_code
 
 MakeWorker = Callable[..., WorkerState]
@@ -23,8 +24,8 @@ def verdict_of(*workers: WorkerState, **options: float) -> Verdict:
 def blamed(*workers: WorkerState, **options: float) -> tuple[str, str, int]:
     """Returns the blamed worker, the kind of failure, and the launcher's exit code."""
     verdict = verdict_of(*workers, **options)
-    assert verdict.blamed is not None
-    return verdict.blamed.plan.name, verdict.kind, verdict.exit_code
+    worker = next(one for one in workers if one.plan.index == verdict.worker)
+    return worker.plan.name, verdict.kind, verdict.exit_code
 
 
 def test_a_run_goes_on_while_its_workers_run(make_worker: MakeWorker) -> None:
@@ -56,10 +57,10 @@ def test_a_worker_that_only_lost_another_one_is_not_blamed(
     lines = {lost.plan.index: ["Traceback", sign], failed.plan.index: ["ValueError: no file"]}
     verdict = verdict_of(lost, failed)
     found = with_cause(verdict, [lost, failed], lambda worker: lines[worker.plan.index])
-    assert (found.blamed, found.exit_code) == (failed, 3)
+    assert (found.worker, found.exit_code) == (failed.plan.index, 3)
     lines[failed.plan.index] = [sign]
     unknown = with_cause(verdict, [lost, failed], lambda worker: lines[worker.plan.index])
-    assert (unknown.blamed, unknown.exit_code) == (lost, 1)
+    assert (unknown.worker, unknown.exit_code) == (lost.plan.index, 1)
 
 
 def test_a_signal_gives_the_exit_code_that_a_shell_gives(make_worker: MakeWorker) -> None:
@@ -93,7 +94,7 @@ def test_a_survivor_is_given_time_for_the_real_failure_to_show(make_worker: Make
     assert judge([survivor, silent], NOW_S + 1.0) is None
     verdict = judge([survivor, silent], NOW_S + SILENCE_S + 1.0)
     assert verdict is not None
-    assert verdict.blamed is silent
+    assert verdict.worker == silent.plan.index
 
 
 def test_survivors_are_blamed_at_last_if_there_are_only_survivors(make_worker: MakeWorker) -> None:
@@ -152,7 +153,7 @@ def test_a_worker_that_succeeded_after_the_survivor_is_not_blamed(make_worker: M
 def test_a_worker_whose_agent_is_gone_is_blamed(make_worker: MakeWorker) -> None:
     lost = make_worker(is_lost=True, lost_s=LONG_AGO_S)
     assert blamed(lost, make_worker(heard_s=NOW_S)) == ("worker 0", "silent", 124)
-    assert "is gone" in verdict_of(lost).detail
+    assert "its agent exited" in verdict_of(lost).detail
 
 
 def test_a_worker_whose_mpirun_is_gone_is_blamed(make_worker: MakeWorker) -> None:
@@ -189,7 +190,7 @@ def test_a_worker_that_stopped_alone_is_blamed_only_after_the_grace_period(
     asked, goes_on = make_worker(code=143, ended_s=NOW_S - 5.0), make_worker()
     assert judge([asked, goes_on], NOW_S, grace_s=6.0) is None
     assert blamed(asked, goes_on, grace_s=4.0) == ("worker 0", "exited", 143)
-    assert "did not leave with it" in verdict_of(asked, goes_on, grace_s=4.0).detail
+    assert "did not stop with it" in verdict_of(asked, goes_on, grace_s=4.0).detail
 
 
 @pytest.mark.parametrize("phase", ["stopping", "saving"])
@@ -326,5 +327,5 @@ def test_no_worker_is_blamed_if_the_agents_took_a_suspended_launcher_for_lost(
 ) -> None:
     workers = [make_worker(is_lost=True, lost_s=LONG_AGO_S, absence_s=31.0) for _ in range(2)]
     verdict = verdict_of(*workers)
-    assert (verdict.blamed, verdict.exit_code) == (None, 124)
+    assert (verdict.worker, verdict.exit_code) == (None, 124)
     assert "the launcher was suspended for 31 s" in verdict.detail

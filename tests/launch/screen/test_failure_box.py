@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from tfdist.launch.failure_advice import advice
-from tfdist.launch.failures import (
+from tfdist.launch.failures.advice import advice
+from tfdist.launch.failures.failure import (
     Failure,
     exit_code_text,
     joined_names,
@@ -103,6 +103,21 @@ def test_a_nan_loss_is_not_answered_by_a_restart() -> None:
     assert "lower the learning rate" in shown
     assert "LossScaleOptimizer" in shown
     assert "--max-restarts" not in shown
+
+
+def test_a_worker_that_mpi_ended_without_a_word_has_the_reason_of_mpirun() -> None:
+    lines = (
+        "It appears as if there is not enough space for /dev/shm/vader_segment.vm.3d9e0001.0 (the",
+        "shared-memory backing file). It is likely that your MPI job will now either abort or",
+        "experience performance degradation.",
+    )
+    box = drawn(failed(code=1, mpirun_lines=lines), THREE, width=100)
+    assert "mpirun's last 3 lines" in box
+    assert "vader_segment" in box
+    assert "Shared memory ran out: enlarge /dev/shm" in box
+    # As recorded where /dev/shm has 1 MiB: Open MPI cannot show its help text then.
+    line = "[vm:20832] ORTE_ERROR_LOG: Out of resource in file orte/util/show_help.c at line 507"
+    assert "enlarge /dev/shm" in drawn(failed(code=1, mpirun_lines=[line]), THREE, width=100)
 
 
 def test_without_unicode_the_box_is_ascii() -> None:

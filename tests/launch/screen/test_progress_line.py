@@ -11,8 +11,8 @@ import pytest
 from tfdist.launch.options.values import ProgressMode
 from tfdist.launch.screen.progress_line import ProgressLine, progress_text
 from tfdist.launch.screen.terminal import Terminal
-from tfdist.launch.screen.worker_status import Pace
-from tfdist.launch.worker_state import Condition, Sighting
+from tfdist.launch.screen.worker_status import RecentProgress
+from tfdist.launch.workers.worker_state import Condition, WorkerSnapshot
 from tfdist.process.progress_file import Progress
 from tfdist.testing.run import wait_until
 
@@ -28,7 +28,7 @@ def worker(
     total: int = 1000,
     loss: float = 0.0312,
     examples: float | None = None,
-) -> Sighting:
+) -> WorkerSnapshot:
     progress = Progress(
         phase=phase,
         step=step,
@@ -38,27 +38,31 @@ def worker(
         loss=loss,
         examples=step * 32.0 if examples is None else examples,
     )
-    return Sighting(name=f"worker {index}", progress=progress, condition=condition)
+    return WorkerSnapshot(name=f"worker {index}", progress=progress, condition=condition)
 
 
-def evaluator(step: int) -> Sighting:
+def evaluator(step: int) -> WorkerSnapshot:
     progress = Progress(phase="evaluating", step=step, examples=1e9, loss=7.0)
-    return Sighting(name="evaluator", progress=progress, is_evaluator=True)
+    return WorkerSnapshot(name="evaluator", progress=progress, is_evaluator=True)
 
 
-def run_to(step: int, num_workers: int = 2, *, num_steps: int = 40) -> Pace:
-    """Returns the pace of a run that makes ten steps a second and has just finished `step`."""
-    pace = Pace()
+def run_to(step: int, num_workers: int = 2, *, num_steps: int = 40) -> RecentProgress:
+    """Returns the recent of a run that makes ten steps a second and has just finished `step`."""
+    recent = RecentProgress()
     for number in range(step - num_steps, step + 1):
         workers = {index: worker(index, number) for index in range(num_workers)}
-        pace = pace.after(number / 10, workers)
-    return pace
+        recent = recent.after(number / 10, workers)
+    return recent
 
 
 def text(
-    pace: Pace, now_s: float, workers: Mapping[int, Sighting], width: int = 200, **options: Any
+    recent: RecentProgress,
+    now_s: float,
+    workers: Mapping[int, WorkerSnapshot],
+    width: int = 200,
+    **options: Any,
 ) -> str:
-    return progress_text(now_s, pace.after(now_s, workers), workers, width, **options).plain
+    return progress_text(now_s, recent.after(now_s, workers), workers, width, **options).plain
 
 
 def test_the_line_contains_all_known_values() -> None:
@@ -142,11 +146,11 @@ def test_if_all_are_in_a_step_all_are_late() -> None:
 
 
 def test_a_worker_that_lags_is_visible_and_one_that_reports_later_is_not_behind() -> None:
-    pace = run_to(412)  # ten steps a second
+    recent = run_to(412)  # ten steps a second
     late_report = {0: worker(0, 412), 1: worker(1, 393), 2: worker(2, 411)}
-    assert "behind" not in text(pace, 41.2, late_report)
+    assert "behind" not in text(recent, 41.2, late_report)
     lags = {**late_report, 1: worker(1, 390)}
-    line = text(pace, 41.2, lags)
+    line = text(recent, 41.2, lags)
     assert line.endswith("  [0 training 412] [1 behind 390] [2 training 411]")
     assert "ETA" not in line
 
@@ -155,7 +159,7 @@ def test_the_evaluators_steps_are_its_own() -> None:
     own = Progress(phase="training", step=3, total_steps=9, examples=1e9)
     workers = {
         0: worker(0, 412),
-        1: Sighting(name="evaluator", progress=own, is_evaluator=True),
+        1: WorkerSnapshot(name="evaluator", progress=own, is_evaluator=True),
     }
     assert text(run_to(412, 1), 41.2, workers).endswith(
         "  320 samples/s  ETA 0:59  [0 training 412] [evaluator training 3]"
@@ -163,106 +167,109 @@ def test_the_evaluators_steps_are_its_own() -> None:
 
 
 def test_slow_steps_are_not_late() -> None:
-    pace = Pace()
+    recent = RecentProgress()
     for number in range(5):
-        pace = pace.after(number * 30.0, {0: worker(0, number)})
-    assert "training" in text(pace, 180.0, {0: worker(0, 4)})
-    assert "no step for 95 s" in text(pace, 215.0, {0: worker(0, 4)})
+        recent = recent.after(number * 30.0, {0: worker(0, number)})
+    assert "training" in text(recent, 180.0, {0: worker(0, 4)})
+    assert "no step for 95 s" in text(recent, 215.0, {0: worker(0, 4)})
 
 
 def test_saving_for_long_is_not_late() -> None:
     workers = {0: worker(0, 412, phase="saving")}
-    pace = run_to(412, 1).after(41.3, workers)
-    assert text(pace, 99.0, workers).endswith("[0 saving 412]")
+    recent = run_to(412, 1).after(41.3, workers)
+    assert text(recent, 99.0, workers).endswith("[0 saving 412]")
     # The worker has just begun to train again.
-    assert text(pace, 99.1, {0: worker(0, 412)}).endswith("[0 training 412]")
+    assert text(recent, 99.1, {0: worker(0, 412)}).endswith("[0 training 412]")
 
 
 def test_before_the_first_step_the_line_shows_the_workers_phase() -> None:
-    running = Sighting(name="worker 0")
+    running = WorkerSnapshot(name="worker 0")
     waiting = worker(1, -1, phase="waiting", total=-1, loss=math.nan, examples=0.0)
-    assert text(Pace(), 5.0, {0: running}) == "[0 running]"
-    assert text(Pace(), 5.0, {0: running, 1: waiting}) == "no step yet  [0 running] [1 waiting]"
+    assert text(RecentProgress(), 5.0, {0: running}) == "[0 running]"
+    assert (
+        text(RecentProgress(), 5.0, {0: running, 1: waiting})
+        == "no step yet  [0 running] [1 waiting]"
+    )
 
 
 def test_a_program_without_reports_gets_no_plain_lines() -> None:
     with drawn() as (line, err):
-        line.update(0.0, {0: Sighting(name="worker 0")})
+        line.update(0.0, {0: WorkerSnapshot(name="worker 0")})
         line.close(20.0)
     assert err.getvalue() == ""
 
 
 def test_without_a_known_end_there_is_no_percentage() -> None:
-    pace = Pace().after(0.0, {0: worker(0, 1)}).after(0.1, {0: worker(0, 2)})
-    line = text(pace, 1.1, {0: worker(0, 4, total=-1)})
+    recent = RecentProgress().after(0.0, {0: worker(0, 1)}).after(0.1, {0: worker(0, 2)})
+    line = text(recent, 1.1, {0: worker(0, 4, total=-1)})
     assert line == "step 4  loss 0.03120  64 samples/s  [0 training 4]"
 
 
 def test_without_a_count_of_examples_steps_are_counted() -> None:
-    pace = Pace()
+    recent = RecentProgress()
     for number in range(2):
-        pace = pace.after(number / 2, {0: worker(0, number, examples=0.0)})
-    assert "  2 steps/s  " in text(pace, 1.5, {0: worker(0, 3, examples=0.0)})
+        recent = recent.after(number / 2, {0: worker(0, number, examples=0.0)})
+    assert "  2 steps/s  " in text(recent, 1.5, {0: worker(0, 3, examples=0.0)})
 
 
 def test_the_speed_is_that_of_the_last_half_minute() -> None:
-    pace = Pace()
+    recent = RecentProgress()
     for second in range(100):  # ten times faster in the second half
         step = second if second < 50 else 50 + 10 * (second - 50)
-        pace = pace.after(float(second), {0: worker(0, step)})
-    assert pace.steps_per_s() == pytest.approx(10)
-    assert pace.examples_per_s() == pytest.approx(320)
+        recent = recent.after(float(second), {0: worker(0, step)})
+    assert recent.steps_per_s() == pytest.approx(10)
+    assert recent.examples_per_s() == pytest.approx(320)
     # The run makes no further step.
-    assert pace.after(160.0, {0: worker(0, 540)}).steps_per_s() < 4
+    assert recent.after(160.0, {0: worker(0, 540)}).steps_per_s() < 4
 
 
 def test_the_first_step_does_not_count_for_the_speed() -> None:
-    pace = Pace().after(0.0, {0: worker(0, -1, phase="starting")})
+    recent = RecentProgress().after(0.0, {0: worker(0, -1, phase="starting")})
     for number in range(40):  # the first step takes 9 s, and each other one 0.1 s
-        pace = pace.after(number / 4, {0: worker(0, 0)})
-    assert "samples/s" not in text(pace, 10.0, {0: worker(0, 1)})
-    pace = pace.after(10.0, {0: worker(0, 1)}).after(10.5, {0: worker(0, 6)})
-    assert pace.steps_per_s() == pytest.approx(10)
+        recent = recent.after(number / 4, {0: worker(0, 0)})
+    assert "samples/s" not in text(recent, 10.0, {0: worker(0, 1)})
+    recent = recent.after(10.0, {0: worker(0, 1)}).after(10.5, {0: worker(0, 6)})
+    assert recent.steps_per_s() == pytest.approx(10)
 
 
 def test_starting_saving_and_evaluating_do_not_count_for_the_speed() -> None:
-    pace, now_s = run_to(412), 41.2
+    recent, now_s = run_to(412), 41.2
     for phase in ("saving", "evaluating"):
         for _ in range(100):  # of 0.5 s
             now_s += 0.5
-            pace = pace.after(now_s, {0: worker(0, 412, phase=phase), 1: worker(1, 412)})
+            recent = recent.after(now_s, {0: worker(0, 412, phase=phase), 1: worker(1, 412)})
     for number in range(1, 20):
-        pace = pace.after(now_s + number / 10, {i: worker(i, 412 + number) for i in (0, 1)})
+        recent = recent.after(now_s + number / 10, {i: worker(i, 412 + number) for i in (0, 1)})
     # Time between a phase's begin or end and the next report counts as training.
-    assert pace.steps_per_s() == pytest.approx(59 / 6.4, rel=0.02)
+    assert recent.steps_per_s() == pytest.approx(59 / 6.4, rel=0.02)
 
 
 def test_after_a_restart_the_speed_is_measured_again() -> None:
-    pace = run_to(412)
+    recent = run_to(412)
     for number in range(4):
         restarted = {0: worker(0, 400 + number, examples=16.0 * number)}
-        pace = pace.after(60.0 + number, restarted)
-    assert pace.examples_per_s() == pytest.approx(16)
+        recent = recent.after(60.0 + number, restarted)
+    assert recent.examples_per_s() == pytest.approx(16)
 
 
 def test_two_readings_at_the_same_time_count_once() -> None:
-    pace = Pace().after(1.0, {0: worker(0, 1)}).after(2.0, {0: worker(0, 2)})
-    assert "samples/s" not in text(pace, 2.0, {0: worker(0, 3)})
+    recent = RecentProgress().after(1.0, {0: worker(0, 1)}).after(2.0, {0: worker(0, 2)})
+    assert "samples/s" not in text(recent, 2.0, {0: worker(0, 3)})
 
 
 def test_the_time_left_is_given_in_minutes_hours_or_days() -> None:
     ends = {0.1: "ETA 0:59", 10.0: "ETA 1:38:00", 1_000.0: "ETA 6 d 19 h"}
     for seconds_a_step, expected in ends.items():
-        pace = Pace()
+        recent = RecentProgress()
         for number in range(400, 413):
-            pace = pace.after(number * seconds_a_step, {0: worker(0, number)})
-        assert expected in text(pace, 412 * seconds_a_step, {0: worker(0, 412)})
+            recent = recent.after(number * seconds_a_step, {0: worker(0, number)})
+        assert expected in text(recent, 412 * seconds_a_step, {0: worker(0, 412)})
 
 
 def test_the_loss_has_four_digits() -> None:
     shown = {2.3: "2.300", 0.0312: "0.03120", 1234.5: "1234", 1e-7: "1.000e-07", math.inf: "inf"}
     for loss, expected in shown.items():
-        assert f"  loss {expected}  " in text(Pace(), 1.0, {0: worker(0, 1, loss=loss)})
+        assert f"  loss {expected}  " in text(RecentProgress(), 1.0, {0: worker(0, 1, loss=loss)})
 
 
 @contextmanager

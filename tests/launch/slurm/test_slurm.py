@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tfdist.launch.cli import main
+from tfdist.launch.failures.first_failure import Verdict
 from tfdist.launch.slurm.ending import (
-    Ending,
     ending,
     failure_of,
     is_hopeless,
@@ -260,13 +260,13 @@ def test_the_first_worker_that_failed_by_itself_is_to_blame() -> None:
         1: record("b", 200, ended_s=103.0),
         2: record("c", 7, ended_s=104.0),
     }
-    assert ending(records, 143) == Ending(exit_code=7, worker=2)
+    assert ending(records, 143) == Verdict(exit_code=7, worker=2)
     assert stopped_after(ending(records, 143), records) == {"worker 0": False}
 
 
 def test_a_signal_becomes_the_exit_code_that_a_shell_makes_of_it() -> None:
     records = {0: record("a", -signal.SIGKILL, ended_s=103.0), 1: record("b", 200, ended_s=104.0)}
-    assert ending(records, 137) == Ending(exit_code=137, worker=0, kind="signal")
+    assert ending(records, 137) == Verdict(exit_code=137, worker=0, kind="signal")
 
 
 def test_a_lost_worker_is_to_blame_though_its_end_is_unknown() -> None:
@@ -287,7 +287,7 @@ def test_a_worker_on_a_node_that_does_not_answer_is_to_blame_with_any_exit_code(
 
 def test_a_worker_that_left_too_early_is_to_blame_if_another_lost_it() -> None:
     records = {0: record("a", 200, ended_s=103.0), 1: record("b", 0, ended_s=102.0)}
-    assert ending(records, 200) == Ending(
+    assert ending(records, 200) == Verdict(
         exit_code=1, worker=1, kind="ended early", detail="worker 0 still needed it"
     )
 
@@ -295,16 +295,16 @@ def test_a_worker_that_left_too_early_is_to_blame_if_another_lost_it() -> None:
 @pytest.mark.parametrize(("code", "expected"), [(0, 0), (138, 138), (143, 143)])
 def test_workers_that_saved_and_stopped_are_not_to_blame(code: int, expected: int) -> None:
     records = {worker: record("a", code, ended_s=103.0) for worker in range(2)}
-    assert ending(records, 0) == Ending(exit_code=expected)
+    assert ending(records, 0) == Verdict(exit_code=expected)
 
 
 def test_without_records_the_exit_code_is_that_of_srun() -> None:
-    assert ending({}, 1) == Ending(exit_code=1)
+    assert ending({}, 1) == Verdict(exit_code=1)
 
 
 def test_workers_that_mpirun_stopped_after_a_lost_node_are_not_to_blame() -> None:
     records = {worker: record("a", -signal.SIGTERM, ended_s=103.0) for worker in range(2)}
-    assert ending(records, 205) == Ending(exit_code=200)
+    assert ending(records, 205) == Verdict(exit_code=200)
 
 
 def test_a_job_is_hopeless_when_a_worker_is_lost_and_all_others_have_left() -> None:

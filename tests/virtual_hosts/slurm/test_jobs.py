@@ -100,8 +100,8 @@ def test_usr1_saves_and_requeues_the_job_if_requested(
     is_back = wait_until(lambda: slurm.job(job_id)["Restarts"] == "1", _LIMIT_S)
     assert is_back, (slurm.job(job_id), _log(tmp_path))
     log = _log(tmp_path)
-    assert "asked to stop, have saved and left" in log
-    assert "goes back into the queue" in log
+    assert "asked to stop; they saved and exited" in log
+    assert "requeueing the job" in log
     steps = [int(path.suffixes[-2][6:]) for path in (tmp_path / "model").glob("*.index")]
     assert max(steps) >= 5
 

@@ -93,10 +93,10 @@ def environment(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, s
     variables: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
-        for made, mend in _MADE_HERE.items():
+        for made, fix in _MADE_HERE.items():
             if name == made or (made.endswith("_") and name.startswith(made)):
                 raise UsageError(
-                    f"--env sets {name}, which is not for users to set: {mend}. Remove it."
+                    f"--env sets {name}, which is not for users to set: {fix}. Remove it."
                 )
         if not equals and name not in environ:
             raise UsageError(

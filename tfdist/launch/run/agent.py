@@ -31,16 +31,6 @@ import psutil
 
 from tfdist.cluster.instance_variables import OF_ONE_RUN
 from tfdist.cluster.ranks import OF_OTHER_LAUNCHERS
-from tfdist.launch.channel import (
-    ADDRESSES_VARIABLE,
-    BEAT_S,
-    CHUNK_BYTES,
-    LINE_LIMIT_BYTES,
-    SILENCE_S,
-    TOKEN_VARIABLE,
-    Channel,
-)
-from tfdist.launch.handshake import introduce
 from tfdist.launch.machine.cores_and_gpus import (
     Share,
     bound_cores,
@@ -49,8 +39,18 @@ from tfdist.launch.machine.cores_and_gpus import (
 )
 from tfdist.launch.machine.descendants import descendants, end_all, send
 from tfdist.launch.machine.processes import adopt_orphans, die_with_parent, stop_signals
-from tfdist.launch.observed_time import ObservedClock
 from tfdist.launch.run.guardian import guarded
+from tfdist.launch.workers.channel import (
+    ADDRESSES_VARIABLE,
+    BEAT_S,
+    CHUNK_BYTES,
+    LINE_LIMIT_BYTES,
+    SILENCE_S,
+    TOKEN_VARIABLE,
+    Channel,
+)
+from tfdist.launch.workers.handshake import introduce
+from tfdist.launch.workers.observed_time import ObservedClock
 from tfdist.process import endings
 from tfdist.process.exit_codes import CANNOT_RUN, NOT_FOUND
 from tfdist.process.progress_file import Progress, ProgressFile, progress_environment
@@ -215,9 +215,9 @@ class Agent:
 
     def _say_state(self, *, is_stopped: bool) -> None:
         progress = self._progress.read()
-        told = asdict(progress) if progress is not None else None
+        reported = asdict(progress) if progress is not None else None
         quiet_s = self._quiet_s(progress)
-        self._channel.say("state", is_stopped=is_stopped, progress=told, quiet_s=quiet_s)
+        self._channel.say("state", is_stopped=is_stopped, progress=reported, quiet_s=quiet_s)
 
     def _is_stopped(self) -> bool:
         """Returns whether a process of the worker was stopped (SIGSTOP, Ctrl-Z)."""

@@ -18,23 +18,24 @@ from typing import Any
 import psutil
 
 from tfdist.cluster.tasks import printable
-from tfdist.launch.channel import (
+from tfdist.launch.errors import StartError
+from tfdist.launch.machine.descendants import end_all, wait_for_guardians
+from tfdist.launch.machine.mpi import remove_session_folder
+from tfdist.launch.machine.processes import stop_signals
+from tfdist.launch.run.listener import Listener
+from tfdist.launch.run.starters import Starter
+from tfdist.launch.screen.failure_box import log_tail
+from tfdist.launch.screen.terminal import Stream
+from tfdist.launch.workers.channel import (
     ADDRESSES_VARIABLE,
     BEAT_S,
     SILENCE_S,
     TOKEN_VARIABLE,
     Channel,
 )
-from tfdist.launch.errors import StartError
-from tfdist.launch.machine.descendants import end_all, wait_for_guardians
-from tfdist.launch.machine.mpi import remove_session_folder
-from tfdist.launch.machine.processes import stop_signals
-from tfdist.launch.observed_time import ObservedClock
-from tfdist.launch.plan import Plan, WorkerPlan
-from tfdist.launch.run.listener import Listener
-from tfdist.launch.run.starters import Starter
-from tfdist.launch.screen.terminal import Stream
-from tfdist.launch.worker_state import WorkerState
+from tfdist.launch.workers.observed_time import ObservedClock
+from tfdist.launch.workers.plan import Plan, WorkerPlan
+from tfdist.launch.workers.worker_state import WorkerState
 from tfdist.process.exit_codes import LOST_WORKER
 from tfdist.process.progress_file import Progress
 
@@ -48,6 +49,7 @@ _SLEEPING_STARTER_END_S = 0.2
 # The guardians of killed agents need some milliseconds.
 _GUARDIANS_END_S = 3.0
 
+_STARTER_LINES = 15
 _LONGEST_HOST = 64  # Linux's limit
 
 
@@ -96,6 +98,7 @@ class Attempt:
         self._grace_s = grace_s
         self._start_timeout_s = start_timeout_s
         self._starter_log = folder / "start.log"
+        self._starter_log_begin = 0
         self._cwd = cwd
         self._clock = clock
         self._on_output = on_output
@@ -144,6 +147,7 @@ class Attempt:
             TOKEN_VARIABLE: self._token,
         }
         with self._starter_log.open("ab") as log:
+            self._starter_log_begin = log.tell()  # An earlier start wrote what is before.
             for starter in self._starters:
                 self._processes.append(
                     await asyncio.create_subprocess_exec(
@@ -229,11 +233,10 @@ class Attempt:
         if self._listener is not None:
             await self._listener.close()
 
-    def starter_output(self) -> str:
-        """Returns the output of the starters themselves; "" if there is none."""
-        with contextlib.suppress(FileNotFoundError):
-            return self._starter_log.read_text(errors="replace")
-        return ""
+    def starter_output(self) -> tuple[str, ...]:
+        """Returns the last lines that mpirun, ssh, and the hosts that they reached have printed."""
+        lines = log_tail(self._starter_log, self._starter_log_begin)
+        return tuple(printable(line) for line in lines[-_STARTER_LINES:])
 
     def _starters_end_s(self) -> float:
         """Returns the time that the starters get to end by themselves."""
@@ -256,6 +259,7 @@ class Attempt:
             await asyncio.sleep(SILENCE_S / 8)
 
     async def _wait_for_agents(self) -> None:
+        newline = "\n"
         give_up_s = self._clock.now_s() + self._start_timeout_s
         while missing := [worker for worker in self.workers if worker.channel is None]:
             names = ", ".join(f"{w.plan.name} ({w.plan.host})" for w in missing)
@@ -267,13 +271,13 @@ class Attempt:
                 ):
                     raise StartError(
                         f"{starter.name} ended with exit code {process.returncode} before {names} "
-                        f"had started.\n{_tail(self.starter_output())}"
+                        f"had started.\n{newline.join(self.starter_output())}"
                     )
             if self._clock.now_s() > give_up_s:
                 raise StartError(
                     f"{names} did not start within {self._start_timeout_s:g} s. Check that "
                     "the hosts can be reached and run the same Python at the same path.\n"
-                    f"{_tail(self.starter_output())}"
+                    f"{newline.join(self.starter_output())}"
                 )
             await self.wait_for_change()
 
@@ -341,8 +345,3 @@ def start_message(worker: WorkerPlan, plan: Plan, *, cwd: str, grace_s: float) -
         "grace_s": grace_s,
         "ignores_hang_up": signal.SIGHUP not in stop_signals(),
     }
-
-
-def _tail(text: str) -> str:
-    """Returns the last lines of what mpirun, ssh, and the hosts that they reached have printed."""
-    return "\n".join(printable(line) for line in text.strip().splitlines()[-15:])

@@ -13,7 +13,6 @@ from datetime import datetime
 from pathlib import Path
 
 from tfdist.cluster.tasks import shown
-from tfdist.launch.channel import LINE_LIMIT_BYTES
 from tfdist.launch.errors import UsageError
 from tfdist.launch.machine.limits import (
     check_command,
@@ -27,7 +26,6 @@ from tfdist.launch.machine.ports import ReservedPorts
 from tfdist.launch.machine.processes import adopt_orphans, python_command
 from tfdist.launch.machine.remote_hosts import find_unknown_host
 from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.plan import Plan, num_local_ports, plan_here
 from tfdist.launch.run.attempt import start_message
 from tfdist.launch.run.description import description, notices
 from tfdist.launch.run.run_logs import (
@@ -39,6 +37,8 @@ from tfdist.launch.run.run_logs import (
 from tfdist.launch.run.starters import AGENT, starters_of
 from tfdist.launch.run.supervision import Supervision
 from tfdist.launch.screen.terminal import Terminal
+from tfdist.launch.workers.channel import LINE_LIMIT_BYTES
+from tfdist.launch.workers.plan import Plan, num_local_ports, plan_here
 
 
 def main(options: RunOptions) -> int:

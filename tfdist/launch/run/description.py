@@ -10,10 +10,10 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tfdist.cluster.tasks import printable
-from tfdist.launch.failures import joined_names, numbers_text
+from tfdist.launch.failures.failure import joined_names, numbers_text
 from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.plan import Plan, WorkerPlan
 from tfdist.launch.run.starters import starters_of
+from tfdist.launch.workers.plan import Plan, WorkerPlan
 
 _TITLE = "tfdist topology"
 _HOST_WIDTHS = (253, 24, 12)  # limits to try for the length of a host name; 253 is DNS's limit

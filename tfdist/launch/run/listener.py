@@ -13,8 +13,8 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tfdist.launch.channel import LINE_LIMIT_BYTES, Channel
-from tfdist.launch.handshake import admit
+from tfdist.launch.workers.channel import LINE_LIMIT_BYTES, Channel
+from tfdist.launch.workers.handshake import admit
 
 MOST_STRANGERS = 16  # connections without a proof, in addition to those of the agents to come
 _HANDSHAKE_LIMIT_S = 10.0

@@ -13,7 +13,8 @@ from typing import TextIO
 
 from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
-from tfdist.launch.plan import Plan
+from tfdist.launch.screen.failure_box import LONGEST_TAIL, last_lines
+from tfdist.launch.workers.plan import Plan
 
 _FOLDER = "tfdist-logs"
 # The names of the folders that `make_log_dir` makes by default, and of the files in them.
@@ -128,7 +129,7 @@ class RunLogs:
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
         self._say = say
         self._files: dict[int, TextIO] = {}
-        self._first_bytes: dict[int, int] = {}
+        self._recent: dict[int, str] = {}
         for worker in plan.workers:
             self._open(worker.index, worker.log_path)
 
@@ -136,14 +137,16 @@ class RunLogs:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Appends, because an earlier start of the same run may have written to it.
-            file = self._files[worker] = path.open("a", encoding="utf-8")
-            self._first_bytes[worker] = file.seek(0, os.SEEK_END)
+            self._files[worker] = path.open("a", encoding="utf-8")
         except OSError as error:
             self._say(f"the log {path} cannot be written: {error.strerror}")
 
-    def first_byte(self, worker: int) -> int:
-        """Returns the place in a worker's log from which on it has the output of this start."""
-        return self._first_bytes.get(worker, 0)
+    def tail(self, worker: int) -> tuple[str, ...]:
+        """Returns the last lines that a worker printed in this start, up to 65,536 characters.
+
+        They do not come from the log, which earlier starts wrote to and a full disk may lack.
+        """
+        return last_lines(self._recent.get(worker, ""))
 
     def restore(self) -> None:
         """Makes the logs that were removed again, with their folder; they have what comes then."""
@@ -154,13 +157,14 @@ class RunLogs:
         }
         if removed:
             names = ", ".join(str(path) for path in removed.values())
-            self._say(f"logs were removed while they were written, and are made again: {names}")
+            self._say(f"logs were removed during the run and are created again: {names}")
         for worker, path in removed.items():
             self._files.pop(worker).close()
             self._open(worker, path)
 
     def write(self, worker: int, text: str) -> None:
         """Appends a worker's output to its log and flushes it."""
+        self._recent[worker] = (self._recent.get(worker, "") + text)[-LONGEST_TAIL:]
         file = self._files.get(worker)
         if file is None:
             return

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tfdist.launch.channel import ADDRESSES_VARIABLE, TOKEN_VARIABLE
 from tfdist.launch.machine.mpi import find_mpirun, mpirun_environment, mpirun_options
 from tfdist.launch.machine.processes import python_command
 from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.plan import Plan, WorkerPlan
+from tfdist.launch.workers.channel import ADDRESSES_VARIABLE, TOKEN_VARIABLE
+from tfdist.launch.workers.plan import Plan, WorkerPlan
 
 AGENT = "tfdist.launch.run.agent"
 # The variables for finding programs on another machine, and for connecting to the launcher. The

@@ -55,18 +55,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from tfdist.launch.errors import StartError
-from tfdist.launch.failures import Failure
+from tfdist.launch.failures.failure import Failure
+from tfdist.launch.failures.first_failure import Verdict
 from tfdist.launch.machine.ports import ReservedPorts, own_addresses
 from tfdist.launch.machine.processes import stop_signals
-from tfdist.launch.observed_time import ObservedClock
 from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.plan import Plan, num_local_ports, plan_here
 from tfdist.launch.run.attempt import Attempt
 from tfdist.launch.run.description import description, notices
 from tfdist.launch.run.run_logs import RunLogs
 from tfdist.launch.run.starters import starters_of
 from tfdist.launch.run.verdict import (
-    Verdict,
     is_new_port_needed,
     judge,
     why_no_restart,
@@ -77,12 +75,13 @@ from tfdist.launch.screen.failure_box import (
     exception_line,
     failure_box,
     how_text,
-    log_tail,
 )
 from tfdist.launch.screen.output import Screen, worker_tags
 from tfdist.launch.screen.progress_line import ProgressLine
 from tfdist.launch.screen.terminal import Stream, Terminal, TerminalClosedError
-from tfdist.launch.worker_state import WorkerState, sightings
+from tfdist.launch.workers.observed_time import ObservedClock
+from tfdist.launch.workers.plan import Plan, num_local_ports, plan_here
+from tfdist.launch.workers.worker_state import worker_snapshots
 
 _LOOPBACK = "127.0.0.1"
 # Not "", which would listen on one port for IPv4 and on another one for IPv6, in random order.
@@ -128,7 +127,7 @@ class Supervision:
         self._kill_at_s = float("inf")
         self._is_saving = False
         self._attempt: Attempt | None = None
-        self._has_told_of_strangers = False
+        self._has_reported_strangers = False
 
     async def run(self) -> int:
         """Runs the workers, with restarts as far as they are allowed; returns the exit code."""
@@ -229,8 +228,10 @@ class Supervision:
             verdict = await self._watch(attempt, line, screen, logs)
             with self._shown():
                 screen.update(float("inf"))  # before what is said about a failure
-            verdict = with_cause(verdict, attempt.workers, lambda worker: _tail(worker, logs))
-            failure = self._failure(verdict, logs) if verdict.blamed is not None else None
+            verdict = with_cause(
+                verdict, attempt.workers, lambda worker: logs.tail(worker.plan.index)
+            )
+            failure = self._failure(verdict, attempt, logs) if verdict.worker is not None else None
             return await self._stop_all(attempt, verdict, failure)
         finally:
             await attempt.close()
@@ -254,7 +255,7 @@ class Supervision:
             now_s = self._clock.now_s()
             with self._shown():
                 screen.update(now_s)
-                line.update(now_s, sightings(attempt.workers, now_s))
+                line.update(now_s, worker_snapshots(attempt.workers, now_s))
             verdict = judge(
                 attempt.workers,
                 now_s,
@@ -275,7 +276,7 @@ class Supervision:
         stopped = [
             worker
             for worker in attempt.workers
-            if worker is not verdict.blamed and (is_asked or worker.code is None)
+            if worker.plan.index != verdict.worker and (is_asked or worker.code is None)
         ]
         if any(worker.code is None or not worker.is_over for worker in attempt.workers):
             if self._kill_at_s == float("inf"):
@@ -295,13 +296,15 @@ class Supervision:
             exit_codes=tuple(worker.code for worker in attempt.workers),
         )
 
-    def _failure(self, verdict: Verdict, logs: RunLogs) -> Failure:
-        worker = verdict.blamed
-        assert worker is not None
+    def _failure(self, verdict: Verdict, attempt: Attempt, logs: RunLogs) -> Failure:
+        worker = next(one for one in attempt.workers if one.plan.index == verdict.worker)
         times = (worker.ended_s, worker.lost_s, self._clock.now_s())
         failed_s = next(one for one in times if one is not None)
         ago = timedelta(seconds=self._clock.now_s() - failed_s)
-        tail = _tail(worker, logs)
+        tail = logs.tail(worker.plan.index)
+        exception = exception_line(tail) or ""
+        # A worker that MPI ended says nothing: mpirun's output has the reason.
+        has_reason = bool(exception) or not self._options.uses_mpirun
         return Failure(
             name=worker.plan.name,
             index=worker.plan.index,
@@ -315,14 +318,15 @@ class Supervision:
             log_tail=tail,
             log_path=worker.plan.log_path,
             detail=verdict.detail,
-            exception=exception_line(tail) or "",
+            exception=exception,
             has_trained=worker.has_trained,
+            mpirun_lines=() if has_reason else attempt.starter_output(),
         )
 
     def _ended_as_asked(self, end: _End) -> int:
         if self._asked is None:
             if end.verdict.exit_code != 0:
-                self._say(end.verdict.detail or "the workers were asked to stop, and have left")
+                self._say(end.verdict.detail or "the workers were asked to stop, and exited")
             return end.verdict.exit_code
         name = signal.Signals(self._asked).name
         killed = f"; {', '.join(end.killed)} had to be killed" if end.killed else ""
@@ -378,15 +382,15 @@ class Supervision:
 
     def _ask_to_save(self) -> None:
         """Asks the workers to save a checkpoint and stop, without a time limit."""
-        self._say("SIGUSR1: the workers save, and stop")
+        self._say("SIGUSR1: the workers save and stop")
         self._is_saving = True
         if self._attempt is not None:
             self._attempt.signal(signal.SIGUSR1)
 
     def _note_stranger(self, sender: str) -> None:
         """Tells the user once that another process connects to the launcher's port."""
-        if not self._has_told_of_strangers:
-            self._has_told_of_strangers = True
+        if not self._has_reported_strangers:
+            self._has_reported_strangers = True
             self._say(f"ignored a connection from {sender} that is not an agent of this run")
 
     def _say(self, text: str) -> None:
@@ -412,8 +416,3 @@ class Supervision:
                 self._ask_to_stop(signal.SIGPIPE, f" ({error})")
             elif self._asked is None and signal.SIGHUP in stop_signals():
                 self._ask_to_stop(signal.SIGHUP)
-
-
-def _tail(worker: WorkerState, logs: RunLogs) -> list[str]:
-    """Returns the last lines that a worker printed."""
-    return list(log_tail(worker.plan.log_path, logs.first_byte(worker.plan.index)))

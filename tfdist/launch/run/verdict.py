@@ -1,19 +1,28 @@
 """The verdict on a run: it continues, is complete, was stopped, or failed because of a worker.
 
-The first failure in time is taken as the cause of the others, with two exceptions. A worker that
-ended because it lost another one is the cause only if no other worker can be. A silent worker may
-have failed long before the silence is noticed, so its failure counts from its last message.
+`tfdist.launch.failures.first_failure` decides which failure is the cause. Here the launcher's
+records of its workers become the plain ends on which it decides, and the time to wait for news is
+chosen. A silent worker may have failed long before the silence is noticed, so its failure counts
+from its last message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from tfdist.launch.channel import SILENCE_S
-from tfdist.launch.failures import Failure, FailureKind, why_permanent
+from tfdist.launch.failures.failure import Failure, why_permanent
+from tfdist.launch.failures.first_failure import (
+    Verdict,
+    WorkerEnd,
+    first_failure,
+    has_lost_another,
+    lost_without_a_cause,
+    verdict_on,
+)
 from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.worker_state import WorkerState
+from tfdist.launch.workers.channel import SILENCE_S
+from tfdist.launch.workers.worker_state import WorkerState
 from tfdist.process.exit_codes import (
     BAD_CONFIGURATION,
     CANNOT_RUN,
@@ -23,32 +32,12 @@ from tfdist.process.exit_codes import (
     PORT_TAKEN,
     STOP_CODES,
     TOOK_TOO_LONG,
-    shell_code,
 )
 
 # A worker notices the loss of another one earlier than the launcher does. The launcher waits this
 # long for the cause.
 _PATIENCE_S = SILENCE_S + 5.0
 _NEWS_S = 0.8  # the wait for news of an earlier failure
-# Errors of Horovod and of MultiWorkerMirroredStrategy that follow the end of another worker.
-_LOST_SIGNS = ("Horovod has been shut down", "Collective ops is aborted by")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """The end of a run.
-
-    Attributes:
-      exit_code: The launcher's exit code.
-      blamed: The worker that failed first; None if none has failed.
-      kind: The kind of its failure.
-      detail: Further details of the failure as text; without `blamed`, why the run has ended.
-    """
-
-    exit_code: int
-    blamed: WorkerState | None = None
-    kind: FailureKind = "exited"
-    detail: str = ""
 
 
 def judge(
@@ -89,58 +78,62 @@ def with_cause(
       workers: All workers that have started.
       last_lines: Returns the last lines that a worker printed.
     """
-    if verdict.blamed is None or verdict.kind != "exited" or not _lost(last_lines(verdict.blamed)):
+    if verdict.worker is None or verdict.kind != "exited":
         return verdict
-    failed = [
-        worker
+    ends = [
+        replace(end, error="\n".join(last_lines(worker)))
         for worker in workers
-        if worker.code not in (None, 0, LOST_WORKER, *STOP_CODES) and not _lost(last_lines(worker))
+        if (end := _end(worker)) is not None
     ]
-    if not failed:
+    blamed = next(end for end in ends if end.worker == verdict.worker)
+    cause = first_failure(ends)
+    if cause is None or not has_lost_another(blamed):
         return verdict
-    first = min(failed, key=lambda worker: worker.ended_s or 0.0)
-    assert first.code is not None
-    kind: FailureKind = "exited" if first.code > 0 else "signal"
-    return Verdict(exit_code=shell_code(first.code), blamed=first, kind=kind)
+    return verdict_on(cause)
 
 
-def _lost(lines: Sequence[str]) -> bool:
-    return any(sign in line for line in lines for sign in _LOST_SIGNS)
+def _end(worker: WorkerState) -> WorkerEnd | None:
+    if worker.code is None or worker.ended_s is None:
+        return None
+    return WorkerEnd(
+        worker=worker.plan.index,
+        name=worker.plan.name,
+        time_s=worker.ended_s,
+        exit_code=worker.code,
+    )
+
+
+def _silence(worker: WorkerState, now_s: float) -> WorkerEnd | None:
+    """Returns the end of a worker whose exit code will not be known, or None if there is none."""
+    if worker.lost_s is not None:
+        time_s, detail = worker.lost_s, "its agent exited"
+    elif worker.orphaned_s is not None:
+        time_s, detail = worker.orphaned_s, "mpirun exited first"
+    elif worker.heard_s is not None and now_s - worker.heard_s > SILENCE_S:
+        # The failure counts from its last message, not from the moment it was noticed.
+        time_s, detail = worker.heard_s, f"no message from it for {now_s - worker.heard_s:.0f} s"
+    else:
+        return None
+    return WorkerEnd(worker=worker.plan.index, time_s=time_s, kind="silent", detail=detail)
 
 
 def _failed_by_itself(workers: Sequence[WorkerState], now_s: float) -> Verdict | None:
-    found: list[tuple[float, WorkerState, Verdict]] = []
-    for worker in workers:
-        if worker.ended_s is not None and worker.code is not None:
-            if worker.code not in (0, LOST_WORKER, *STOP_CODES):
-                kind: FailureKind = "exited" if worker.code > 0 else "signal"
-                verdict = Verdict(exit_code=shell_code(worker.code), blamed=worker, kind=kind)
-                found.append((worker.ended_s, worker, verdict))
-        elif worker.lost_s is not None and worker.absence_s:
-            detail = (
-                f"the launcher was suspended for {worker.absence_s:.0f} s, and its machine did not "
-                "answer: the agents took it for lost, and have stopped the workers"
-            )
-            found.append((worker.lost_s, worker, Verdict(exit_code=TOOK_TOO_LONG, detail=detail)))
-        elif worker.lost_s is not None:
-            detail = "the process that kept it is gone"
-            verdict = Verdict(exit_code=TOOK_TOO_LONG, blamed=worker, kind="silent", detail=detail)
-            found.append((worker.lost_s, worker, verdict))
-        elif worker.orphaned_s is not None:
-            detail = "what had started it, mpirun, has ended before it"
-            verdict = Verdict(exit_code=TOOK_TOO_LONG, blamed=worker, kind="silent", detail=detail)
-            found.append((worker.orphaned_s, worker, verdict))
-        elif worker.heard_s is not None and now_s - worker.heard_s > SILENCE_S:
-            detail = f"nothing was heard of it for {now_s - worker.heard_s:.0f} s"
-            verdict = Verdict(exit_code=TOOK_TOO_LONG, blamed=worker, kind="silent", detail=detail)
-            # The failure counts from its last message, not from the moment it was noticed.
-            found.append((worker.heard_s, worker, verdict))
-    if not found:
+    ends = [_end(worker) or _silence(worker, now_s) for worker in workers]
+    cause = first_failure(end for end in ends if end is not None)
+    if cause is None:
         return None
-    failed_s, _, verdict = min(found, key=lambda one: one[0])
     # A message about an earlier failure may still arrive.
     is_open = any(worker.code is None and not worker.is_over for worker in workers)
-    return None if is_open and now_s - failed_s < _NEWS_S else verdict
+    if is_open and now_s - cause.time_s < _NEWS_S:
+        return None
+    absence_s = next(one.absence_s for one in workers if one.plan.index == cause.worker)
+    if cause.exit_code is None and absence_s:
+        detail = (
+            f"the launcher was suspended for {absence_s:.0f} s and its machine did not answer: "
+            "presumed dead by the agents, which then stopped the workers"
+        )
+        return Verdict(exit_code=TOOK_TOO_LONG, detail=detail)
+    return verdict_on(cause)
 
 
 def _stalled(
@@ -163,8 +156,8 @@ def _stalled(
     suspects = [worker for worker in quiet if worker.is_stopped]
     if not suspects:
         running = [worker for worker in workers if worker.code is None and worker.plan.replicas]
-        is_told = any(worker.progress is not None for worker in running)
-        if not is_told or any(worker not in quiet for worker in running):
+        is_reported = any(worker.progress is not None for worker in running)
+        if not is_reported or any(worker not in quiet for worker in running):
             return None
         suspects = [worker for worker in running if _keeps_waiting(worker)] or running
     blamed = max(suspects, key=lambda worker: quiet_s[worker.plan.index])
@@ -172,7 +165,7 @@ def _stalled(
     detail += (
         "process state: stopped (SIGSTOP)" if blamed.is_stopped else f"last seen {_doing(blamed)}"
     )
-    return Verdict(exit_code=TOOK_TOO_LONG, blamed=blamed, kind="stalled", detail=detail)
+    return Verdict(exit_code=TOOK_TOO_LONG, worker=blamed.plan.index, kind="stalled", detail=detail)
 
 
 def _quiet_s(worker: WorkerState, now_s: float) -> float:
@@ -196,7 +189,7 @@ def _phase(worker: WorkerState) -> str:
 def _doing(worker: WorkerState) -> str:
     progress = worker.progress
     if progress is None:
-        return "starting: it has not told how far it is"
+        return "starting: no progress yet"
     if progress.phase != "training":
         return progress.phase
     if progress.waits_for_input:
@@ -210,8 +203,7 @@ def _lost_another(workers: Sequence[WorkerState], now_s: float) -> Verdict | Non
     """Returns a verdict if a worker has lost another one and no other failure is known.
 
     Waits up to `_PATIENCE_S` seconds for another failure while workers are still running, and for
-    one that saves as long as that takes. A worker that ended with 0 is not to blame if another one
-    ended with 0 later: that one did not need it.
+    one that saves as long as that takes.
     """
     lost = [worker for worker in workers if worker.code == LOST_WORKER]
     if not lost:
@@ -223,21 +215,8 @@ def _lost_another(workers: Sequence[WorkerState], now_s: float) -> Verdict | Non
         return None
     if any(_phase(worker) == "saving" for worker in running):
         return None
-    lost_s = first.ended_s
-    is_done = any(worker.code == 0 and (worker.ended_s or 0.0) > lost_s for worker in workers)
-    left = [
-        worker
-        for worker in workers
-        if worker.code in (STOP_CODES if is_done else (0, *STOP_CODES))
-        and (worker.ended_s or 0.0) <= lost_s
-    ]
-    if left:
-        early = min(left, key=lambda worker: worker.ended_s or 0.0)
-        detail = f"{first.plan.name} still needed it"
-        if early.code:
-            return Verdict(exit_code=early.code, blamed=early, detail=detail)
-        return Verdict(exit_code=1, blamed=early, kind="ended early", detail=detail)
-    return Verdict(exit_code=LOST_WORKER, blamed=first)
+    ends = [_end(worker) for worker in workers]
+    return lost_without_a_cause([end for end in ends if end is not None])
 
 
 def _ended(workers: Sequence[WorkerState], now_s: float, grace_s: float) -> Verdict | None:
@@ -254,8 +233,8 @@ def _ended(workers: Sequence[WorkerState], now_s: float, grace_s: float) -> Verd
         return None
     if any(_phase(worker) in ("stopping", "saving") for worker in workers if worker.code is None):
         return None  # It takes longer than the grace period, but it will leave as well.
-    detail = "another process asked it to stop, and the others did not leave with it"
-    return Verdict(exit_code=first.code or 0, blamed=first, detail=detail)
+    detail = "another process asked it to stop, and the other workers did not stop with it"
+    return Verdict(exit_code=first.code or 0, worker=first.plan.index, detail=detail)
 
 
 def why_no_restart(
@@ -270,9 +249,9 @@ def why_no_restart(
       earlier: The failure of the start before; None at the first.
     """
     if failure.kind == "exited" and failure.code in (BAD_CONFIGURATION, CANNOT_RUN, NOT_FOUND):
-        return "the configuration is bad, and would be so again"
+        return "the configuration is invalid, so a restart would fail again"
     if failure.kind == "exited" and failure.code == NO_SPACE:
-        return "there is no room for a checkpoint, and would be none again"
+        return "there is no room for a checkpoint, so a restart would fail again"
     permanent = why_permanent(failure, earlier)
     if permanent:
         return permanent

@@ -13,8 +13,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tfdist.launch.failure_advice import advice
-from tfdist.launch.failures import (
+from tfdist.launch.failures.advice import advice
+from tfdist.launch.failures.failure import (
     Failure,
     exit_code_text,
     joined_names,
@@ -32,7 +32,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'  File ".*", line \d+')
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?::|$)")
 
-_MOST_BYTES = 65_536
+LONGEST_TAIL = 65_536  # characters of the end of a worker's output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,11 @@ def failure_box(
         rows["log"] = log
     first = " first" if aftermath.num_workers > 1 else ""
     panel = Panel(
-        Group(_facts(rows), *_shown(tail[-_TAIL_LINES:], exception)),
+        Group(
+            _facts(rows),
+            *_shown("its", tail[-_TAIL_LINES:], exception),
+            *_shown("mpirun's", plain_lines(failure.mpirun_lines), None),
+        ),
         title=Text(f"{failure.name} failed{first}", _ALERT),
         border_style="red",
         width=width,
@@ -106,10 +110,10 @@ def _facts(rows: Mapping[str, str]) -> Table:
     return facts
 
 
-def _shown(tail: Sequence[str], exception: str | None) -> list[Text]:
+def _shown(whose: str, tail: Sequence[str], exception: str | None) -> list[Text]:
     if not tail:
         return []
-    heading = f"its last {len(tail)} lines" if len(tail) > 1 else "its last line"
+    heading = f"{whose} last {len(tail)} lines" if len(tail) > 1 else f"{whose} last line"
     return [
         Text(),
         Text(heading, _BOLD),
@@ -185,14 +189,25 @@ def log_tail(path: Path, first_byte: int = 0) -> tuple[str, ...]:
     try:
         with path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
-            begin = max(first_byte, size - _MOST_BYTES)
+            begin = max(first_byte, size - LONGEST_TAIL)
             log.seek(begin)
             text = log.read().decode(errors="replace")
     except OSError:
         return ()
+    return last_lines(text, is_cut=begin > first_byte)
+
+
+def last_lines(text: str, *, is_cut: bool | None = None) -> tuple[str, ...]:
+    """Returns the lines of the end of a worker's output.
+
+    Args:
+      text: The end of the output.
+      is_cut: Whether the text may begin inside a line, which is then left out unless it is the
+        only one; by default, whether the text is `LONGEST_TAIL` characters long.
+    """
+    is_cut = len(text) >= LONGEST_TAIL if is_cut is None else is_cut
     lines = text.split("\n")
-    # The first line may be cut, so it is left out unless it is the only one.
-    return plain_lines(lines[1:] if begin > first_byte and len(lines) > 1 else lines)
+    return plain_lines(lines[1:] if is_cut and len(lines) > 1 else lines)
 
 
 def plain_lines(lines: Iterable[str]) -> tuple[str, ...]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from tfdist.launch.failures import numbers_text, worker_tag
-from tfdist.launch.plan import Plan
+from tfdist.launch.failures.failure import numbers_text, worker_tag
+from tfdist.launch.failures.startup_lines import is_startup_line
 from tfdist.launch.screen.ansi import last_state, strip_escapes
 from tfdist.launch.screen.equal_lines import EqualLines, Line
 from tfdist.launch.screen.terminal import Stream, Terminal
-from tfdist.launch.tensorflow_lines import is_startup_line
+from tfdist.launch.workers.plan import Plan
 
 _STREAMS: tuple[Stream, ...] = ("out", "err")
 _LONGEST_LINE = 1_000

@@ -9,17 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich.text import Text
 
-from tfdist.launch.failures import joined_names, worker_tag
+from tfdist.launch.failures.failure import joined_names, worker_tag
 from tfdist.launch.options.values import ProgressMode
 from tfdist.launch.screen.terminal import Terminal
 from tfdist.launch.screen.worker_status import (
-    Pace,
-    Standing,
+    RecentProgress,
+    WorkerStatus,
     run_step,
     training_progress,
-    worker_standings,
+    worker_statuses,
 )
-from tfdist.launch.worker_state import Sighting
+from tfdist.launch.workers.worker_state import WorkerSnapshot
 
 _MOST_CELLS = 8
 _PLAIN_INTERVAL_S = 10.0
@@ -58,11 +58,11 @@ class ProgressLine:
         wants_bar = mode == "bar" or (mode == "auto" and not environ.get("CI"))
         self._is_live = terminal.is_live and wants_bar
         self._is_terminal = terminal.is_terminal("err")
-        self._pace = Pace()
-        self._workers: Mapping[int, Sighting] = {}
+        self._recent = RecentProgress()
+        self._workers: Mapping[int, WorkerSnapshot] = {}
         self._said: tuple[float, object] = (-math.inf, None)
 
-    def update(self, now_s: float, workers: Mapping[int, Sighting]) -> None:
+    def update(self, now_s: float, workers: Mapping[int, WorkerSnapshot]) -> None:
         """Shows the state of the workers, given by index. Two calls a second are enough.
 
         Raises:
@@ -70,7 +70,7 @@ class ProgressLine:
         """
         if self._is_silent:
             return
-        self._pace = self._pace.after(now_s, workers)
+        self._recent = self._recent.after(now_s, workers)
         self._workers = dict(workers)
         if self._is_live:
             width = self._terminal.width - 1  # in the last column the cursor would wrap
@@ -89,9 +89,9 @@ class ProgressLine:
     def _say(self, now_s: float) -> None:
         if all(worker.progress is None for worker in self._workers.values()):
             return
-        standings = worker_standings(now_s, self._pace, self._workers)
+        statuses = worker_statuses(now_s, self._recent, self._workers)
         # The seconds for which a worker is late are left out: they change without any news.
-        news = [(standing.word, standing.step) for standing in standings]
+        news = [(status.word, status.step) for status in statuses]
         if news != self._said[1]:
             self._said = (now_s, news)
             width = self._terminal.width if self._is_terminal else _PLAIN_WIDTH
@@ -101,14 +101,14 @@ class ProgressLine:
     def _text(self, now_s: float, width: int, *, has_bar: bool = False) -> Text:
         elapsed_s = now_s - self._started_s
         return progress_text(
-            now_s, self._pace, self._workers, width, elapsed_s=elapsed_s, has_bar=has_bar
+            now_s, self._recent, self._workers, width, elapsed_s=elapsed_s, has_bar=has_bar
         )
 
 
 def progress_text(
     now_s: float,
-    pace: Pace,
-    workers: Mapping[int, Sighting],
+    recent: RecentProgress,
+    workers: Mapping[int, WorkerSnapshot],
     width: int,
     *,
     elapsed_s: float = math.nan,
@@ -117,8 +117,8 @@ def progress_text(
     """Returns the line. If it is too wide, less important fields are left out.
 
     Args:
-      now_s: The time, on the clock of `pace`.
-      pace: The recent history of the run.
+      now_s: The time, on the clock of `recent`.
+      recent: The recent history of the run.
       workers: The snapshot of each worker, by index.
       width: The largest number of columns.
       elapsed_s: Seconds since the start of the run; NaN if they are not shown.
@@ -129,11 +129,13 @@ def progress_text(
     total = max((progress.total_steps for progress in progresses), default=-1)
     epoch = max(((p.epoch, p.total_epochs) for p in progresses), default=(-1, -1))
     loss = next((p.loss for p in progresses if not math.isnan(p.loss)), math.nan)
-    standings = worker_standings(now_s, pace, workers)
+    statuses = worker_statuses(now_s, recent, workers)
     is_measured = step >= 0 and total > 0
     # Else there is no ETA.
-    is_well = not any(one.is_trouble or one.word in _LEAVING for one in standings)
-    remaining_s = (total - step) / pace.steps_per_s() if is_measured and step < total else math.nan
+    is_well = not any(one.is_trouble or one.word in _LEAVING for one in statuses)
+    remaining_s = (
+        (total - step) / recent.steps_per_s() if is_measured and step < total else math.nan
+    )
     no_step = "no step yet" if progresses else ""
     short_step = Text(f"step {step}", _BOLD) if step >= 0 else Text(no_step)
     fields: dict[str, str | Text] = {
@@ -142,15 +144,15 @@ def progress_text(
         "bar": "",
         "percent": f"{100 * min(step, total) // total} %" if is_measured else "",
         "loss": "" if math.isnan(loss) else f"loss {_loss_text(loss)}",
-        "speed": _speed_text(pace),
+        "speed": _speed_text(recent),
         "elapsed": f"{_time_text(elapsed_s)} elapsed" if math.isfinite(elapsed_s) else "",
         "eta": f"ETA {_time_text(remaining_s)}" if is_well and math.isfinite(remaining_s) else "",
-        "workers": _cells(standings) if len(workers) <= _MOST_CELLS else _counts(standings),
+        "workers": _cells(statuses) if len(workers) <= _MOST_CELLS else _counts(statuses),
     }
     choices: tuple[dict[str, str | Text], ...] = (
         {},
-        {"workers": _counts(standings)},
-        {"workers": _troubles(standings)},
+        {"workers": _counts(statuses)},
+        {"workers": _troubles(statuses)},
         {"elapsed": ""},
         {"epoch": ""},
         {"speed": ""},
@@ -174,30 +176,30 @@ def _joined(separator: Text, texts: Iterable[str | Text]) -> Text:
     return separator.join(Text.assemble(text) for text in texts if text)
 
 
-def _cells(standings: Sequence[Standing]) -> Text:
+def _cells(statuses: Sequence[WorkerStatus]) -> Text:
     cells = []
-    for standing in standings:
-        step = f" {standing.step}" if standing.step >= 0 and not standing.late_s else ""
-        cell = f"[{worker_tag(standing.name)} {standing}{step}]"
-        cells.append(Text(cell, _ALERT if standing.is_trouble else ""))
+    for status in statuses:
+        step = f" {status.step}" if status.step >= 0 and not status.late_s else ""
+        cell = f"[{worker_tag(status.name)} {status}{step}]"
+        cells.append(Text(cell, _ALERT if status.is_trouble else ""))
     return _joined(Text(" "), cells)
 
 
-def _counts(standings: Sequence[Standing]) -> Text:
-    counts = Counter(standing.word for standing in standings if not standing.is_trouble)
+def _counts(statuses: Sequence[WorkerStatus]) -> Text:
+    counts = Counter(status.word for status in statuses if not status.is_trouble)
     texts = [f"{count} {word}" for word, count in counts.most_common()]
-    return _joined(Text(", "), [*texts, _troubles(standings)])
+    return _joined(Text(", "), [*texts, _troubles(statuses)])
 
 
-def _troubles(standings: Sequence[Standing]) -> Text:
-    groups: dict[str, list[Standing]] = {}
-    for standing in standings:
-        if standing.is_trouble:
-            groups.setdefault(standing.word, []).append(standing)
+def _troubles(statuses: Sequence[WorkerStatus]) -> Text:
+    groups: dict[str, list[WorkerStatus]] = {}
+    for status in statuses:
+        if status.is_trouble:
+            groups.setdefault(status.word, []).append(status)
     texts = []
     for group in groups.values():
-        longest = max(group, key=lambda standing: standing.late_s)
-        texts.append(f"{joined_names(standing.name for standing in group)} {longest}")
+        longest = max(group, key=lambda status: status.late_s)
+        texts.append(f"{joined_names(status.name for status in group)} {longest}")
     return _joined(Text(", "), [Text(text, _ALERT) for text in texts])
 
 
@@ -210,10 +212,10 @@ def _loss_text(loss: float) -> str:
     return f"{loss:#.4g}".removesuffix(".")
 
 
-def _speed_text(pace: Pace) -> str:
+def _speed_text(recent: RecentProgress) -> str:
     for rate, unit in (
-        (pace.examples_per_s(), "samples/s"),
-        (pace.steps_per_s(), "steps/s"),
+        (recent.examples_per_s(), "samples/s"),
+        (recent.steps_per_s(), "steps/s"),
     ):
         if rate > 0:
             return f"{rate:.0f} {unit}" if rate >= 100 else f"{rate:.3g} {unit}"

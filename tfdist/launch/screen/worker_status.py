@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tfdist.launch.worker_state import Sighting
+from tfdist.launch.workers.worker_state import WorkerSnapshot
 from tfdist.process.progress_file import Progress
 
 _WINDOW_S = 30.0
-_FEWEST_MOMENTS = 5  # kept even if older than the window, because steps may take longer than it
+_FEWEST_SAMPLES = 5  # kept even if older than the window, because steps may take longer than it
 _LATE_S = 10.0
 _LATE_STEPS = 3
 # Workers report at different times, twice a second: a lead that is younger is none.
@@ -18,7 +18,7 @@ _REPORTS_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class WorkerStatus:
     """The status of one worker.
 
     Attributes:
@@ -39,20 +39,20 @@ class Standing:
         return f"{self.word} for {self.late_s} s" if self.late_s else self.word
 
 
-def worker_standings(
-    now_s: float, pace: Pace, workers: Mapping[int, Sighting]
-) -> tuple[Standing, ...]:
+def worker_statuses(
+    now_s: float, recent: RecentProgress, workers: Mapping[int, WorkerSnapshot]
+) -> tuple[WorkerStatus, ...]:
     """Returns the status of each worker.
 
     If several workers make no step, those that hold up the run are marked as late, and the others
     as "waiting".
     """
-    late = pace.late(now_s, workers)
+    late = recent.late(now_s, workers)
     is_held_up = any(w.condition in ("stopped", "silent") for w in workers.values()) or any(
         _holds_up(_progress(workers[index])) for index in late
     )
-    reached = pace.step_before(now_s - _REPORTS_S)
-    standings = []
+    reached = recent.step_before(now_s - _REPORTS_S)
+    statuses = []
     for index, worker in workers.items():
         progress = _progress(worker)
         # A program that reports nothing may be any program.
@@ -67,8 +67,8 @@ def worker_standings(
             late_s, is_trouble = int(late[index]), True
         elif word == "training" and not worker.is_evaluator and 0 <= progress.step < reached - 1:
             word, is_trouble = "behind", True
-        standings.append(
-            Standing(
+        statuses.append(
+            WorkerStatus(
                 name=worker.name,
                 word=word,
                 late_s=late_s,
@@ -76,7 +76,7 @@ def worker_standings(
                 is_trouble=is_trouble,
             )
         )
-    return tuple(standings)
+    return tuple(statuses)
 
 
 def _holds_up(progress: Progress) -> bool:
@@ -84,16 +84,16 @@ def _holds_up(progress: Progress) -> bool:
     return not progress.in_step or progress.waits_for_input
 
 
-def _progress(worker: Sighting) -> Progress:
+def _progress(worker: WorkerSnapshot) -> Progress:
     return worker.progress or Progress()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
+class StepSample:
     """A point of the run: a step, and the time at which it was first seen.
 
     Attributes:
-      seen_s: The time, on the clock of `Pace.after`.
+      seen_s: The time, on the clock of `RecentProgress.after`.
       trained_s: The seconds of training before it.
       step: The step.
       examples: The examples of all workers.
@@ -106,15 +106,15 @@ class Moment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class RecentProgress:
     """The recent history of a run.
 
     Speeds are those of the training alone: the clock `trained_s` stands still while a worker
     starts, saves or evaluates, and the first step, which compiles, is left out.
 
     Attributes:
-      moments: The last steps of the run, oldest first, from its second step on.
-      standing: Each worker's phase and step by index, and the time since which both have been the
+      samples: The last steps of the run, oldest first, from its second step on.
+      status: Each worker's phase and step by index, and the time since which both have been the
         same.
       seen_s: The time of the last snapshot.
       trained_s: The seconds for which all workers have been training.
@@ -122,56 +122,56 @@ class Pace:
       first_step: The first step that was seen; -1 before that.
     """
 
-    moments: tuple[Moment, ...] = ()
-    standing: Mapping[int, tuple[str, int, float]] = field(default_factory=dict)
+    samples: tuple[StepSample, ...] = ()
+    status: Mapping[int, tuple[str, int, float]] = field(default_factory=dict)
     seen_s: float = math.inf
     trained_s: float = 0.0
     is_training: bool = False
     first_step: int = -1
 
-    def after(self, now_s: float, workers: Mapping[int, Sighting]) -> Pace:
+    def after(self, now_s: float, workers: Mapping[int, WorkerSnapshot]) -> RecentProgress:
         """Returns the history with a snapshot of the workers, by index, at this time added."""
-        standing = {}
+        status = {}
         for index, worker in workers.items():
             if worker.progress is not None:
                 phase, step = worker.progress.phase, worker.progress.step
-                before = self.standing.get(index, ("", -1, now_s))
-                standing[index] = before if before[:2] == (phase, step) else (phase, step, now_s)
+                before = self.status.get(index, ("", -1, now_s))
+                status[index] = before if before[:2] == (phase, step) else (phase, step, now_s)
         progresses = training_progress(workers)
         is_training = all(progress.phase == "training" for progress in progresses)
-        moment = Moment(
+        sample = StepSample(
             seen_s=now_s,
             trained_s=self.trained_s,
             step=run_step(workers),
             examples=sum(progress.examples for progress in progresses),
         )
         if is_training or self.is_training:
-            moment = replace(moment, trained_s=self.trained_s + max(0.0, now_s - self.seen_s))
-        first_step, moments = self._moments_with(moment)
-        return Pace(
-            moments=moments,
-            standing=standing,
+            sample = replace(sample, trained_s=self.trained_s + max(0.0, now_s - self.seen_s))
+        first_step, samples = self._samples_with(sample)
+        return RecentProgress(
+            samples=samples,
+            status=status,
             seen_s=now_s,
-            trained_s=moment.trained_s,
+            trained_s=sample.trained_s,
             is_training=is_training,
             first_step=first_step,
         )
 
     def steps_per_s(self) -> float:
         """Returns the number of steps per second; NaN before it is known."""
-        moments = self.moments
-        return self._per_s(moments[-1].step - moments[0].step if moments else 0)
+        samples = self.samples
+        return self._per_s(samples[-1].step - samples[0].step if samples else 0)
 
     def examples_per_s(self) -> float:
         """Returns the examples per second of all workers together; NaN before it is known."""
-        moments = self.moments
-        return self._per_s(moments[-1].examples - moments[0].examples if moments else 0.0)
+        samples = self.samples
+        return self._per_s(samples[-1].examples - samples[0].examples if samples else 0.0)
 
     def step_before(self, time_s: float) -> int:
         """Returns the step that the run had reached at this time; -1 if not known."""
-        return max((one.step for one in self.moments if one.seen_s <= time_s), default=-1)
+        return max((one.step for one in self.samples if one.seen_s <= time_s), default=-1)
 
-    def late(self, now_s: float, workers: Mapping[int, Sighting]) -> dict[int, float]:
+    def late(self, now_s: float, workers: Mapping[int, WorkerSnapshot]) -> dict[int, float]:
         """Returns the workers that train but make no step, each with its seconds without one.
 
         A worker is late after `_LATE_S` seconds or `_LATE_STEPS` usual steps, the longer of both.
@@ -179,48 +179,48 @@ class Pace:
         limit_s = max(_LATE_S, _LATE_STEPS * self._usual_s())
         return {
             index: now_s - since_s
-            for index, (phase, _, since_s) in self.standing.items()
+            for index, (phase, _, since_s) in self.status.items()
             if phase == "training"
             and workers[index].condition == "running"
             and not workers[index].is_evaluator
             and now_s - since_s >= limit_s
         }
 
-    def _moments_with(self, moment: Moment) -> tuple[int, tuple[Moment, ...]]:
-        """Returns the first step and the moments after a snapshot."""
-        is_restarted = 0 <= moment.step < self.first_step or (
-            len(self.moments) > 0
-            and moment.step >= 0
-            and (moment.step < self.moments[-1].step or moment.examples < self.moments[-1].examples)
+    def _samples_with(self, sample: StepSample) -> tuple[int, tuple[StepSample, ...]]:
+        """Returns the first step and the samples after a snapshot."""
+        is_restarted = 0 <= sample.step < self.first_step or (
+            len(self.samples) > 0
+            and sample.step >= 0
+            and (sample.step < self.samples[-1].step or sample.examples < self.samples[-1].examples)
         )
         if self.first_step < 0 or is_restarted:
-            return moment.step, ()
-        if moment.step <= (self.moments[-1].step if self.moments else self.first_step):
-            return self.first_step, self.moments
-        if self.moments and moment.trained_s <= self.moments[-1].trained_s:
-            return self.first_step, self.moments
-        kept = [*self.moments, moment]
-        while len(kept) > _FEWEST_MOMENTS and kept[0].trained_s < moment.trained_s - _WINDOW_S:
+            return sample.step, ()
+        if sample.step <= (self.samples[-1].step if self.samples else self.first_step):
+            return self.first_step, self.samples
+        if self.samples and sample.trained_s <= self.samples[-1].trained_s:
+            return self.first_step, self.samples
+        kept = [*self.samples, sample]
+        while len(kept) > _FEWEST_SAMPLES and kept[0].trained_s < sample.trained_s - _WINDOW_S:
             kept.pop(0)
         return self.first_step, tuple(kept)
 
     def _per_s(self, number: float) -> float:
-        if len(self.moments) < 2:
+        if len(self.samples) < 2:
             return math.nan
-        first_s, last_s = self.moments[0].trained_s, self.moments[-1].trained_s
+        first_s, last_s = self.samples[0].trained_s, self.samples[-1].trained_s
         # The time since the last step counts only once the next step is overdue. The speed then
         # falls with every second.
         is_overdue = self.trained_s - last_s > _LATE_STEPS * self._usual_s()
         return number / ((self.trained_s if is_overdue else last_s) - first_s)
 
     def _usual_s(self) -> float:
-        """Returns the mean time between two moments in seconds; 0 before it is known."""
-        if len(self.moments) < 2:
+        """Returns the mean time between two samples in seconds; 0 before it is known."""
+        if len(self.samples) < 2:
             return 0.0
-        return (self.moments[-1].trained_s - self.moments[0].trained_s) / (len(self.moments) - 1)
+        return (self.samples[-1].trained_s - self.samples[0].trained_s) / (len(self.samples) - 1)
 
 
-def training_progress(workers: Mapping[int, Sighting]) -> list[Progress]:
+def training_progress(workers: Mapping[int, WorkerSnapshot]) -> list[Progress]:
     """Returns the progress of the training workers that have reported any, in order."""
     return [
         worker.progress
@@ -229,6 +229,6 @@ def training_progress(workers: Mapping[int, Sighting]) -> list[Progress]:
     ]
 
 
-def run_step(workers: Mapping[int, Sighting]) -> int:
+def run_step(workers: Mapping[int, WorkerSnapshot]) -> int:
     """Returns the step of the run; -1 if not known."""
     return max((progress.step for progress in training_progress(workers)), default=-1)

@@ -5,36 +5,26 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from tfdist.launch.failures import Failure, FailureKind
+from tfdist.launch.failures.failure import Failure
+from tfdist.launch.failures.first_failure import (
+    Verdict,
+    WorkerEnd,
+    first_failure,
+    has_failed,
+    lost_without_a_cause,
+    verdict_on,
+)
 from tfdist.launch.screen.failure_box import exception_line, log_tail
 from tfdist.launch.slurm.worker import JobFiles, Record
-from tfdist.process.exit_codes import LOST_WORKER, STOP_CODES, TOOK_TOO_LONG, shell_code
+from tfdist.process.exit_codes import LOST_WORKER, STOP_CODES
 
 _LOST_A_DAEMON = 205  # The exit code of mpirun if it can no longer reach a node.
 # Time without a new record after which a lost worker is given up. The workers that lost it have
 # all exited by then.
 _SILENCE_S = 5.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ending:
-    """The result of one start of the workers.
-
-    Attributes:
-      exit_code: The exit code of the job.
-      worker: The worker that failed first, or None if none failed.
-      kind: The kind of its failure.
-      detail: Further information about the failure.
-    """
-
-    exit_code: int
-    worker: int | None = None
-    kind: FailureKind = "exited"
-    detail: str = ""
 
 
 def is_hopeless(records: Mapping[int, Record], now_s: float, grace_s: float) -> bool:
@@ -47,7 +37,7 @@ def is_hopeless(records: Mapping[int, Record], now_s: float, grace_s: float) -> 
       now_s: The current time, in seconds since 1970.
       grace_s: Time in seconds that the other workers have to end after one has failed.
     """
-    failed = {worker: record for worker, record in records.items() if _has_failed(record)}
+    failed = {worker: record for worker, record in records.items() if has_failed(record.code)}
     if not failed:
         return False
     if now_s - min(_end_s(record) for record in failed.values()) > grace_s:
@@ -66,10 +56,8 @@ def is_node_lost(records: Mapping[int, Record], step_code: int) -> bool:
 
 def ending(
     records: Mapping[int, Record], step_code: int, unreachable: Collection[int] = ()
-) -> Ending:
-    """Returns the result of the workers from their records.
-
-    The first worker that failed is the cause, unless it exited because it had lost another worker.
+) -> Verdict:
+    """Returns the verdict on one start of the workers, from their records.
 
     Args:
       records: The records of the workers that have started.
@@ -77,43 +65,41 @@ def ending(
       unreachable: The workers on nodes that do not answer. These workers may report that they have
         lost the others.
     """
-    in_order = sorted(records.items(), key=lambda item: _end_s(item[1]))
-    failed = [(worker, record) for worker, record in in_order if _has_failed(record)]
-    # When one worker has failed, Slurm and mpirun stop the others.
-    first_s = _end_s(failed[0][1]) if failed else 0.0
-    by_itself = [
-        (worker, record)
-        for worker, record in failed
-        if not _is_follower(record, first_s) and worker not in unreachable
-    ]
-    silent = [worker for worker, record in in_order if record.ended_s is None]
-    if by_itself and step_code != _LOST_A_DAEMON:
-        worker, record = by_itself[0]
-        kind: FailureKind = "exited" if (record.code or 0) > 0 else "signal"
-        return Ending(exit_code=shell_code(record.code or 0), worker=worker, kind=kind)
-    if unreachable and failed:
-        detail = "its node does not answer"
-        return Ending(
-            exit_code=TOOK_TOO_LONG, worker=min(unreachable), kind="silent", detail=detail
+    ends = [
+        WorkerEnd(
+            worker=worker,
+            time_s=_end_s(record),
+            # A worker on a node that does not answer may report that it has lost the others.
+            exit_code=LOST_WORKER if worker in unreachable and record.code else record.code,
         )
+        for worker, record in records.items()
+        if record.ended_s is not None
+    ]
+    failed = [end for end in ends if has_failed(end.exit_code)]
+    cause = first_failure(failed, others_are_ended=True)
+    if cause is not None and step_code != _LOST_A_DAEMON:
+        return verdict_on(cause)
+    silent = [end for end in records if records[end].ended_s is None]
+    if unreachable and failed:
+        return _silent(min(unreachable), "its node does not answer")
     if silent and step_code != 0:
-        detail = "nothing more was heard of it"
-        return Ending(exit_code=TOOK_TOO_LONG, worker=silent[0], kind="silent", detail=detail)
+        first = min(silent, key=lambda worker: records[worker].started_s)
+        return _silent(first, "no further message from it")
     if step_code == _LOST_A_DAEMON:
-        return Ending(exit_code=LOST_WORKER)
+        return Verdict(exit_code=LOST_WORKER)
     if failed:
-        worker, record = failed[0]
-        early = [one for one, other in in_order if other.code == 0 and _end_s(other) <= first_s]
-        if early:
-            detail = f"worker {worker} still needed it"
-            return Ending(exit_code=1, worker=early[0], kind="ended early", detail=detail)
-        return Ending(exit_code=shell_code(record.code or 0), worker=worker)
-    asked = [record for _, record in in_order if record.code in STOP_CODES]
-    return Ending(exit_code=shell_code(asked[0].code or 0) if asked else step_code)
+        return lost_without_a_cause(ends)
+    stopped = [end for end in ends if end.exit_code in STOP_CODES]
+    first_stopped = min(stopped, key=lambda end: end.time_s, default=None)
+    return Verdict(exit_code=step_code if first_stopped is None else first_stopped.exit_code or 0)
+
+
+def _silent(worker: int, detail: str) -> Verdict:
+    return verdict_on(WorkerEnd(worker=worker, time_s=0.0, kind="silent", detail=detail))
 
 
 def failure_of(
-    end: Ending,
+    end: Verdict,
     records: Mapping[int, Record],
     files: JobFiles,
     first_bytes: Mapping[int, int] | None = None,
@@ -151,7 +137,7 @@ def failure_of(
     )
 
 
-def stopped_after(end: Ending, records: Mapping[int, Record]) -> dict[str, bool]:
+def stopped_after(end: Verdict, records: Mapping[int, Record]) -> dict[str, bool]:
     """Returns the workers that still ran after the first failure; True if they had to be killed."""
     if end.worker is None or end.kind == "silent":
         return {}
@@ -161,15 +147,6 @@ def stopped_after(end: Ending, records: Mapping[int, Record]) -> dict[str, bool]
         for worker, record in records.items()
         if worker != end.worker and (record.ended_s is None or record.ended_s > first_s)
     }
-
-
-def _has_failed(record: Record) -> bool:
-    return record.code not in (None, 0, *STOP_CODES)
-
-
-def _is_follower(record: Record, first_s: float) -> bool:
-    is_later = _end_s(record) > first_s and record.code in (-signal.SIGTERM, -signal.SIGKILL)
-    return record.code == LOST_WORKER or is_later
 
 
 def _end_s(record: Record) -> float:

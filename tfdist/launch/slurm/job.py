@@ -21,10 +21,10 @@ from rich.console import Console
 
 from tfdist.cluster.instance_variables import OF_ONE_RUN, RESTART_COUNT, SHAPE
 from tfdist.cluster.rendezvous.sockets import connect
-from tfdist.launch.failures import Failure, why_permanent
+from tfdist.launch.failures.failure import Failure, why_permanent
+from tfdist.launch.failures.first_failure import Verdict
 from tfdist.launch.screen.failure_box import Aftermath, failure_box
 from tfdist.launch.slurm.ending import (
-    Ending,
     ending,
     failure_of,
     is_hopeless,
@@ -72,13 +72,13 @@ def main(argv: Sequence[str]) -> int:
             break
         if end.exit_code == PORT_TAKEN and other_ports < _MOST_OTHER_PORTS:
             other_ports += 1
-            _say("the workers start again, on other ports: these follow from the step's number")
+            _say("restarting the workers on other ports, which follow from the step's number")
         elif permanent and restarts < options.max_restarts:
             _say(f"not started again: {permanent}")
             break
         elif end.exit_code not in _NEVER_AGAIN and restarts < options.max_restarts:
             restarts += 1
-            _say(f"all workers start again, restart {restarts} of {options.max_restarts}")
+            _say(f"restarting all workers, restart {restarts} of {options.max_restarts}")
         else:
             break
     if options.requeue and (end.exit_code in STOP_CODES or job.has_lost_a_node):
@@ -108,7 +108,7 @@ class _Job:
         self._num_workers = num_workers
         self._grace_s = grace_s
 
-    def run(self, restarts: int) -> Ending:
+    def run(self, restarts: int) -> Verdict:
         """Starts the workers, waits until they have ended, and returns the result.
 
         Args:
@@ -134,7 +134,7 @@ class _Job:
             )
         except OSError as error:
             _say(f"cannot start {self._command[0]}: {error.strerror or error}")
-            return Ending(exit_code=NOT_FOUND)
+            return Verdict(exit_code=NOT_FOUND)
 
         def pass_on(number: int, _: object) -> None:
             self.is_asked_to_stop = True
@@ -156,18 +156,18 @@ class _Job:
                 self.has_lost_a_node = True
                 process.kill()
 
-    def _ending(self, code: int) -> Ending:
+    def _ending(self, code: int) -> Verdict:
         """Waits until all workers have written their final records, and returns the result."""
         give_up_s = time.monotonic() + _RECORDS_LIMIT_S
         while True:
             self.records = self._files.read(self._num_workers)
-            have_all_told = all(record.ended_s is not None for record in self.records.values())
-            if have_all_told or self.has_lost_a_node or time.monotonic() > give_up_s:
+            have_all_ended = all(record.ended_s is not None for record in self.records.values())
+            if have_all_ended or self.has_lost_a_node or time.monotonic() > give_up_s:
                 break
             time.sleep(_LOOK_EVERY_S)
         unreachable = _unreachable(self.records) if is_node_lost(self.records, code) else ()
         end = ending(self.records, code, unreachable)
-        self.has_lost_a_node |= end.kind == "silent" or end == Ending(exit_code=LOST_WORKER)
+        self.has_lost_a_node |= end.kind == "silent" or end == Verdict(exit_code=LOST_WORKER)
         return end
 
 
@@ -183,7 +183,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _tell(
-    end: Ending, failure: Failure | None, job: _Job, restarts: int, options: argparse.Namespace
+    end: Verdict, failure: Failure | None, job: _Job, restarts: int, options: argparse.Namespace
 ) -> None:
     """Prints the failure of the worker that failed first, or another reason of the end."""
     if failure is not None:
@@ -198,9 +198,9 @@ def _tell(
         console = Console(width=_BOX_WIDTH, color_system=None)
         console.print(failure_box(failure, aftermath, width=_BOX_WIDTH), crop=False)
     elif end.exit_code == LOST_WORKER:
-        _say("a node of the job does not answer any more; mpirun names it above")
+        _say("a node of the job no longer answers; mpirun names it above")
     elif end.exit_code in STOP_CODES:
-        _say("the workers were asked to stop, have saved and left")
+        _say("the workers were asked to stop; they saved and exited")
     elif end.exit_code != 0:
         _say(f"{options.command[0]} ended with exit code {end.exit_code}; no worker has failed")
 
@@ -236,11 +236,11 @@ def _without_other_run(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _requeue(job_id: str) -> None:
-    _say("the job goes back into the queue, to go on from its last checkpoint")
+    _say("requeueing the job, to continue from its last checkpoint")
     try:
         subprocess.run(["scontrol", "requeue", job_id], check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        _say(f"it could not be put back: {error}")
+        _say(f"the job could not be requeued: {error}")
 
 
 def _say(text: str) -> None:

@@ -15,8 +15,8 @@ from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.machine.cores_and_gpus import Machine, Share, share_environment
 from tfdist.launch.machine.mpi import mpirun_environment, mpirun_options
-from tfdist.launch.plan import default_variables
 from tfdist.launch.slurm.slurm_options import SlurmOptions
+from tfdist.launch.workers.plan import default_variables
 from tfdist.process.exit_codes import INTERRUPTED
 
 # Short, because the workers have had time to save before: see --save-before-end.

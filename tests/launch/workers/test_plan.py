@@ -13,7 +13,7 @@ from tfdist.launch.errors import UsageError
 from tfdist.launch.machine.cores_and_gpus import Machine
 from tfdist.launch.options.hosts import Host
 from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.plan import Plan, make_plan, num_local_ports
+from tfdist.launch.workers.plan import Plan, make_plan, num_local_ports
 
 MACHINE = Machine(cores=(0, 1, 2, 3), numa_nodes=((0, 1, 2, 3),))
 PORTS = (20001, 20002, 20003, 20004)

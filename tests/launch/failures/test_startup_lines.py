@@ -1,6 +1,6 @@
 """TensorFlow's start-up lines, as opposed to the lines that users should see."""
 
-from tfdist.launch.tensorflow_lines import is_startup_line
+from tfdist.launch.failures.startup_lines import is_startup_line
 
 ABSL = "0000 00:00:1795387111.731098    7492 "
 OLD = "2026-11-22 22:38:31.731098: "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import signal
 
-from tfdist.launch.failures import Failure, signal_of_code
-from tfdist.launch.tensorflow_lines import is_startup_line
+from tfdist.launch.failures.failure import Failure, signal_of_code
+from tfdist.launch.failures.startup_lines import is_startup_line
 from tfdist.process.exit_codes import (
     BAD_CONFIGURATION,
     CANNOT_RUN,
@@ -49,6 +49,11 @@ _SIGNS = (
         r"\(PerReplica:\{|values\.PerReplica'>\) to a Tensor",
         "Keras 3 does not train under TensorFlow's own strategies for several workers. Change one "
         "line: strategy = tfdist.strategies.strategy_for_run()",
+    ),
+    (
+        r"/dev/shm|vader_segment|ORTE_ERROR_LOG: Out of resource",
+        "Shared memory ran out: enlarge /dev/shm (`df -h /dev/shm` shows its size; in a container "
+        "--shm-size, in a pod a larger emptyDir of medium Memory).",
     ),
     (r"No space left on device|Disk quota exceeded", _SPACE),
     (
@@ -104,7 +109,8 @@ def _stall_advice(failure: Failure) -> str:
 
 
 def _sign_advice(failure: Failure) -> str:
-    text = "\n".join(line for line in failure.log_tail if not is_startup_line(line))
+    lines = [line for line in failure.log_tail if not is_startup_line(line)]
+    text = "\n".join([*lines, *failure.mpirun_lines])
     return next((hint for pattern, hint in _SIGNS if re.search(pattern, text)), "")
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from tfdist.launch.channel import Channel
-from tfdist.launch.plan import WorkerPlan
+from tfdist.launch.workers.channel import Channel
+from tfdist.launch.workers.plan import WorkerPlan
 from tfdist.process.progress_file import Progress
 
 Condition = Literal["running", "stopped", "silent", "ended"]
@@ -38,8 +38,8 @@ class WorkerState:
       was_killed: True if it had to be killed.
       is_lost: True if its agent's connection closed before the agent reported "gone".
       lost_s: The time at which it was lost.
-      absence_s: The seconds for which the launcher itself was suspended shortly before that, so
-        that the agent took it for lost; 0.0 if it was not.
+      absence_s: The seconds for which the launcher itself was suspended shortly before that,
+        so that the agent presumed it dead; 0.0 if it was not.
       orphaned_s: The time at which the process that started its agent, mpirun for example, ended
         although the worker was not over.
     """
@@ -81,7 +81,7 @@ class WorkerState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sighting:
+class WorkerSnapshot:
     """A snapshot of one worker.
 
     Attributes:
@@ -98,10 +98,10 @@ class Sighting:
     is_evaluator: bool = False
 
 
-def sightings(workers: Iterable[WorkerState], now_s: float) -> dict[int, Sighting]:
+def worker_snapshots(workers: Iterable[WorkerState], now_s: float) -> dict[int, WorkerSnapshot]:
     """Returns a snapshot of each worker by index; `now_s` is the launcher's time."""
     return {
-        worker.plan.index: Sighting(
+        worker.plan.index: WorkerSnapshot(
             name=worker.plan.name,
             progress=worker.progress,
             condition=_condition(worker, now_s),

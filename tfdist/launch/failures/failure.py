@@ -36,7 +36,7 @@ _SIGNAL_MEANINGS = {
     "SIGXFSZ": "the limit of the size of a file was reached: ulimit -f",
 }
 _CODE_MEANINGS = {
-    0: "as if all were well",
+    0: "success",
     BAD_CONFIGURATION: "bad configuration",
     NO_SPACE: "no room for a checkpoint",
     CANNOT_RUN: "the command was found, but cannot be run",
@@ -74,6 +74,7 @@ class Failure:
         (SIGSTOP)", "does not answer since 12:04:31".
       exception: The line that names the Python exception that ended it; "" without one.
       has_trained: Whether the run has completed a step; None if not known.
+      mpirun_lines: The last lines that mpirun printed, if the worker did not say why it failed.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Failure:
     detail: str = ""
     exception: str = ""
     has_trained: bool | None = None
+    mpirun_lines: Sequence[str] = ()
 
 
 def why_permanent(failure: Failure, earlier: Failure | None) -> str:
@@ -102,13 +104,13 @@ def why_permanent(failure: Failure, earlier: Failure | None) -> str:
     if failure.kind != "exited" or failure.code in (LOST_WORKER, PORT_TAKEN):
         return ""
     if failure.exception and failure.has_trained is False:
-        return "the program ended with an exception before the first step, and would again"
+        return "an exception before the first step, which a restart would repeat"
     if earlier is None or (failure.step is None and not failure.exception):
         return ""
     if _facts(failure) != _facts(earlier):
         return ""
     where = "" if failure.step is None else f" at step {failure.step}"
-    return f"it failed twice in the same way{where}, and would again"
+    return f"it failed twice in the same way{where}, so a restart would fail again"
 
 
 def _facts(failure: Failure) -> tuple[object, ...]:

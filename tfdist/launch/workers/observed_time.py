@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tfdist.launch.channel import SILENCE_S
+from tfdist.launch.workers.channel import SILENCE_S
 
 # A running process reads its clock twice a second. A longer pause counts as this long.
 _LONGEST_S = SILENCE_S / 10

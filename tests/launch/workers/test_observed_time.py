@@ -1,7 +1,7 @@
 """A clock that does not count the time for which its process was suspended."""
 
-from tfdist.launch.channel import SILENCE_S
-from tfdist.launch.observed_time import ObservedClock
+from tfdist.launch.workers.channel import SILENCE_S
+from tfdist.launch.workers.observed_time import ObservedClock
 
 
 class Machine:
