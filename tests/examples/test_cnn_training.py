@@ -253,20 +253,6 @@ def test_each_small_preset_trains(fake_cluster: Any, tmp_path: Path) -> None:
         assert all(0 < row["loss"] < 10 for row in rows)
 
 
-def test_two_instances_of_two_replicas_learn_generated_data(
-    fake_cluster: Any, tmp_path: Path
-) -> None:
-    options = ["--dataset", "cifar-10", "--generated-data", "--batch-size", "8", "--replicas", "2"]
-    options += ["--gradient-accumulation-count", "2", "--iterations", "24", "--log-freq", "8"]
-    options += ["--abs-learning-rate", "0.1", "--log-all-instances", "--no-validation"]
-    fake_cluster.run(
-        run_all, TRAIN, [[*options, "--log-dir", str(tmp_path)]], num_workers=2, timeout_s=120
-    )
-    rows = read_rows(tmp_path)
-    assert rows[-1]["accuracy"] > 95
-    assert rows == read_rows(tmp_path, "training_1")
-
-
 @pytest.fixture
 def launch(fake_cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs `tfdist run` to its end; it forks workers that have TensorFlow imported already."""
