@@ -23,33 +23,20 @@ from forking_launcher import FORKING_LAUNCHER
 
 from tfdist.testing import WorkerFailedError
 
-FEATURES = ["--label-smoothing", "0.1", "--eight-bit-io", "--warmup-epochs", "0.01"]
+FEATURES = "--optimiser LARS --label-smoothing 0.1 --eight-bit-io --warmup-epochs 0.01"
 # Micro-batch, and options: all together have 24 images in a step.
-LAYOUTS: dict[str, tuple[int, list[str]]] = {
-    "whole": (24, []),
-    "replicas": (12, ["--replicas", "2"]),
-    "accumulation": (8, ["--gradient-accumulation-count", "3"]),
-    "features": (
-        12,
-        ["--replicas", "2", "--optimiser", "LARS", "--loss-scaling", "128", *FEATURES],
-    ),
-    "features of one": (24, ["--optimiser", "LARS", *FEATURES]),
-    "recomputation": (24, ["--enable-recomputation"]),
-    "pipeline": (8, ["--gradient-accumulation-count", "3", "--pipeline", "--shards", "2"]),
+LAYOUTS = {
+    "whole": (24, ""),
+    "replicas": (12, "--replicas 2"),
+    "accumulation": (8, "--gradient-accumulation-count 3"),
+    "features": (12, f"--replicas 2 --loss-scaling 128 {FEATURES}"),
+    "features of one": (24, FEATURES),
+    "recomputation": (24, "--enable-recomputation"),
+    "pipeline": (8, "--gradient-accumulation-count 3 --pipeline --shards 2"),
     "pipelines": (
         4,
-        [
-            "--gradient-accumulation-count",
-            "3",
-            "--pipeline",
-            "--shards",
-            "2",
-            "--replicas",
-            "2",
-            "--pipeline-schedule",
-            "grouped",
-            "--enable-recomputation",
-        ],
+        "--gradient-accumulation-count 3 --pipeline --shards 2 --replicas 2 "
+        "--pipeline-schedule grouped --enable-recomputation",
     ),
 }
 
@@ -67,7 +54,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, fake_cluster_server: Any) ->
 
     folder, cluster = tmp_path_factory.mktemp("alone"), FakeCluster(fake_cluster_server)
     trainings = [
-        [*SMALL, *NORMS["group"], "--batch-size", str(batch), *options, "--no-validation",
+        [*SMALL, *NORMS["group"], "--batch-size", str(batch), *options.split(), "--no-validation",
          "--log-dir", str(folder / layout)]
         for layout, (batch, options) in LAYOUTS.items()
     ]  # fmt: skip
