@@ -116,23 +116,22 @@ class Settings:
 
 
 # Options of the original that concern the memory and the compiler of an IPU. They take any value.
-WITHOUT_EFFECT = dict.fromkeys(
-    (
-        "async-dataloader",
-        "custom-ops",
-        "dataloader-workers",
-        "embedding-serialization-factor",
-        "enable-half-first-order-momentum",
-        "enable-half-partials",
-        "executable-cache-dir",
-        "matmul-proportion",
-        "optimizer-state-offchip",
-        "replicated-tensor-sharding",
-        "synthetic-data",
-        "wandb-param-steps",
-    ),
-    "it is for IPUs",
-) | {"packed-data": "each row has one pair of segments"}
+_IPUS = "it is for IPUs"
+WITHOUT_EFFECT = {
+    "async-dataloader": _IPUS,
+    "custom-ops": _IPUS,
+    "dataloader-workers": _IPUS,
+    "embedding-serialization-factor": _IPUS,
+    "enable-half-first-order-momentum": _IPUS,
+    "enable-half-partials": _IPUS,
+    "executable-cache-dir": _IPUS,
+    "matmul-proportion": _IPUS,
+    "optimizer-state-offchip": _IPUS,
+    "replicated-tensor-sharding": _IPUS,
+    "synthetic-data": _IPUS,
+    "wandb-param-steps": _IPUS,
+    "packed-data": "each row has one pair of segments",
+}
 
 
 def parse(argv: Sequence[str]) -> tuple[Settings, list[str]]:

@@ -112,8 +112,24 @@ def _make(
     start_s = time.monotonic()
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+    training, held_out = split(documents_of(sources))
+    if vocab_file is None:
+        texts = [sentence for document in training for sentence in document]
+        vocabulary = wordpieces.train_vocabulary(texts, vocab_size)
+    else:
+        vocabulary = wordpieces.read_vocabulary(vocab_file)
+    read_once = dataclasses.replace(recipe, dupe_factor=1)
+    files = _files_of(partial)
+    partial.mkdir()
     try:
-        _write(_files_of(partial), sources, recipe, vocab_size, seed, vocab_file)
+        wordpieces.write_vocabulary(files.vocabulary, vocabulary)
+        for path, documents, used in (
+            (files.training, training, recipe),
+            (files.held_out, held_out, read_once),
+        ):
+            encoded = [wordpieces.encode(vocabulary, document) for document in documents]
+            made = make_samples(encoded, vocabulary, used, seed)
+            records.write_file(path, map(records.encode, made))
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -122,32 +138,6 @@ def _make(
         file=sys.stderr,
         flush=True,
     )
-
-
-def _write(
-    files: Prepared,
-    sources: Mapping[str, bytes],
-    recipe: Recipe,
-    vocab_size: int,
-    seed: int,
-    vocab_file: Path | None,
-) -> None:
-    training, held_out = split(documents_of(sources))
-    if vocab_file is None:
-        texts = [sentence for document in training for sentence in document]
-        vocabulary = wordpieces.train_vocabulary(texts, vocab_size)
-    else:
-        vocabulary = wordpieces.read_vocabulary(vocab_file)
-    files.vocabulary.parent.mkdir()
-    wordpieces.write_vocabulary(files.vocabulary, vocabulary)
-    read_once = dataclasses.replace(recipe, dupe_factor=1)
-    for path, documents, used in (
-        (files.training, training, recipe),
-        (files.held_out, held_out, read_once),
-    ):
-        encoded = [wordpieces.encode(vocabulary, document) for document in documents]
-        made = make_samples(encoded, vocabulary, used, seed)
-        records.write_file(path, map(records.encode, made))
 
 
 @contextlib.contextmanager

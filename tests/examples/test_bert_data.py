@@ -151,13 +151,6 @@ def test_all_pieces_of_a_word_are_predicted_together() -> None:
     assert predicted
 
 
-def test_a_seed_decides_the_samples() -> None:
-    recipe = samples.Recipe(sequence_length=16, mask_tokens=3, dupe_factor=1)
-    documents = [words_of(0), words_of(1)]
-    assert make(recipe, documents, 1) == make(recipe, documents, 1)
-    assert make(recipe, documents, 1) != make(recipe, documents, 2)
-
-
 # Records
 
 
@@ -499,14 +492,6 @@ def test_files_that_are_no_records_are_refused(tmp_path: Path) -> None:
     assert "is cut off in record 3" in with_files(str(path))
     path.write_bytes(b"some text that is no record")
     assert "has no TFRecord at byte 0" in with_files(str(path))
-
-
-def test_too_few_samples_for_a_step_are_refused(tmp_path: Path) -> None:
-    [path] = small_records(tmp_path, 10)
-    opened = data.open_dataset("pretraining", SHAPE, seed=1, input_files=[str(path)])
-    message = refused(lambda: opened.input_fn(Layout(micro_batch=4, workers=3)))
-    assert "has 10 samples, a step takes 12" in message
-    opened.input_fn(Layout(micro_batch=5, workers=2))
 
 
 def test_options_that_do_not_fit_the_dataset_are_refused(

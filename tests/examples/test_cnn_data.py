@@ -129,38 +129,6 @@ def test_validation_reads_each_image_once_and_keeps_the_last_small_batch() -> No
             assert abs(np.mean(batches[0][0])) < 0.1 and abs(np.std(batches[0][0]) - 1) < 0.1
 
 
-def test_an_estimator_that_trains_again_goes_on_with_the_next_step(
-    few_photos: Images, tmp_path: Path
-) -> None:
-    import tensorflow as tf
-
-    import tfdist.estimator as tfe
-
-    seen: list[int] = []
-
-    def note(labels: np.ndarray) -> np.float32:
-        seen.extend(labels)
-        return np.float32(1)
-
-    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
-        weight = tf.compat.v1.get_variable("weight", [])
-        one = tf.ensure_shape(tf.numpy_function(note, [labels], tf.float32), [])
-        loss = weight * one + 0 * tf.reduce_mean(features)
-
-        def update(gradient: Any) -> Any:
-            return weight.assign_sub(gradient)
-
-        gradients = tf.gradients(loss, [weight])
-        return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, gradients))
-
-    config = tfe.RunConfig(device=tfe.DeviceConfig(gradient_accumulation=2))
-    input_fn = few_photos.input_fn(Layout(micro_batch=MICRO_BATCH, accumulation=2))
-    for max_steps in (3, 5):
-        tfe.Estimator(model_fn, str(tmp_path), config).train(input_fn, max_steps=max_steps)
-    expected = _steps(few_photos, (1, 1, 2), 5)
-    assert seen == list(np.concatenate([labels for _, labels in expected]))
-
-
 # The data sets of packages, and generated data.
 
 
@@ -438,16 +406,6 @@ def test_a_wrong_choice_is_refused_with_what_is_allowed(
             "imagenet",
             lambda folder: (folder / "train-00001-of-00003").touch(),
             r"has files train-\*-of-00002 and -of-00003; only one number of files is allowed",
-        ),
-        (
-            "imagenet",
-            lambda folder: _change(folder / "train-00000-of-00002", lambda data: data[:-1]),
-            r"train-00000-of-00002 is cut off in record 2, at byte \d+. Copy or make it again",
-        ),
-        (
-            "imagenet",
-            lambda folder: (folder / "train-00000-of-00002").write_bytes(b""),
-            r"train-00000-of-00002 is empty: it has no records. Make it again",
         ),
         (
             "imagenet",
