@@ -93,7 +93,9 @@ def test_accumulation_updates_once_with_the_sum_unless_a_mean_is_asked(
 
 def test_accumulation_refuses_what_the_original_refused() -> None:
     accumulate = optimizers.GradientAccumulationOptimizerV2
-    with pytest.raises(ValueError, match=r"num_mini_batches must be a positive number. It is 0"):
+    with pytest.raises(
+        ValueError, match=r"num_mini_batches must be an integer of at least 1, got 0"
+    ):
         accumulate(training.SGD(1.0), 0)
     with pytest.raises(ValueError, match=r"num_mini_batches must be an integer .* got 1.5"):
         accumulate(training.SGD(1.0), 1.5)

@@ -47,7 +47,6 @@ class AutomaticLossScalingOptimizer(training.LossScaleOptimizer):
         largest = check_number("max_loss_scaling_factor", max_loss_scaling_factor, above=1)
         increase = check_number("increase_factor", increase_factor, above=0)
         check_number("decrease_factor", decrease_factor, above=0, below=increase)
-        check_number("ratio_threshold", ratio_threshold, above=0, below=1)
         # The first scale is below the largest one, and so is the next.
         limit = largest / max(increase, 1.0)
         first = check_number(

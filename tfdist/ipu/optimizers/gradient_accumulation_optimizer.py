@@ -74,11 +74,6 @@ class GradientAccumulationOptimizerV2(training.GradientAccumulationOptimizer):
             tf.compat.v1.logging.warning(
                 "%s: no effect without an IPU: %s.", type(self).__name__, given
             )
-        if isinstance(num_mini_batches, int) and num_mini_batches < 1:
-            raise ValueError(
-                f"num_mini_batches must be a positive number. It is {num_mini_batches}: 1 updates "
-                "after each mini-batch."
-            )
         method = GradientAccumulationReductionMethod.parse(reduction_method)
         is_sum = method is GradientAccumulationReductionMethod.SUM
         super().__init__(opt, num_mini_batches, "sum" if is_sum else "mean")

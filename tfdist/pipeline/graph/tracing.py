@@ -130,17 +130,10 @@ def _record(
     record: BlockRecord,
     make_plan: Callable[[Any, Any, Sequence[tf.Variable]], _Plan],
 ) -> tuple[Any, _Plan]:
-    """Traces a model with a record of its blocks.
+    """Traces a model, which fills in the record of its blocks; returns the function and its plan.
 
-    Args:
-      call: The model.
-      specs: As for `trace`.
-      record: Filled in.
-      make_plan: Called in the trace's graph with the arguments, the model's return value, and the
-        trained variables.
-
-    Returns:
-      The traced function, and its plan.
+    `make_plan` gets the arguments, the model's return value and the trained variables, in the
+    graph of the trace.
     """
     plans: list[_Plan] = []  # TensorFlow traces twice if the model creates variables.
 

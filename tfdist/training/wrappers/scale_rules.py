@@ -250,6 +250,7 @@ class HistogramLossScale:
         checked_count("update_steps", self.update_steps)
         check_number("increase_factor", self.increase_factor, above=0)
         check_number("decrease_factor", self.decrease_factor, above=0, below=self.increase_factor)
+        check_number("ratio_threshold", self.ratio_threshold, above=0, below=1)
         for name in ("min_scale", "max_scale", "initial_scale"):
             _check_scale(name, getattr(self, name))
         if not self.min_scale <= self.initial_scale < self.max_scale:
