@@ -73,6 +73,7 @@ from tfdist.estimator.hooks import (  # noqa: E402
     SummarySaverHook,
 )
 from tfdist.estimator.keras.conversion import model_to_estimator  # noqa: E402
+from tfdist.estimator.loop.model_check import ModelMismatchError  # noqa: E402
 from tfdist.estimator.missing import find_missing  # noqa: E402
 from tfdist.estimator.pipelined import (  # noqa: E402
     OptimizerFunctionOutput,
@@ -82,7 +83,6 @@ from tfdist.estimator.run_config import DeviceConfig, RunConfig  # noqa: E402
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys  # noqa: E402
 from tfdist.estimator.train_and_evaluate import train_and_evaluate  # noqa: E402
 from tfdist.estimator.train_spec import EvalSpec, TrainSpec  # noqa: E402
-from tfdist.estimator.training.model_check import ModelMismatchError  # noqa: E402
 
 __all__ = [
     "BaselineClassifier",

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster.arguments import check_flag
 from tfdist.cluster.tasks import checked_count
 from tfdist.estimator.graph.global_step import crosses
-from tfdist.estimator.training.step_profile.records import ops_of
+from tfdist.estimator.loop.step_profile.records import ops_of
 from tfdist.monitoring.scalars import MeasuringHook
 from tfdist.pipeline.timeline.step_times import length, union
 

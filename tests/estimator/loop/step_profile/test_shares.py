@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.estimator.training.step_profile.files import text_of, trace_of, write_profile
-from tfdist.estimator.training.step_profile.records import Kind, Op, Span
-from tfdist.estimator.training.step_profile.shares import (
+from tfdist.estimator.loop.step_profile.files import text_of, trace_of, write_profile
+from tfdist.estimator.loop.step_profile.records import Kind, Op, Span
+from tfdist.estimator.loop.step_profile.shares import (
     SHARES,
     Profile,
     Step,

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import mean
 
-from tfdist.estimator.training.step_profile.records import Op, Span
+from tfdist.estimator.loop.step_profile.records import Op, Span
 from tfdist.pipeline.timeline.step_times import length, union
 
 SHARES = ("backward", "forward", "update", "waiting", "reductions", "input", "other", "hooks")

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tfdist.estimator.training.step_profile.records import Op
-from tfdist.estimator.training.step_profile.shares import SHARES, Profile, advice
+from tfdist.estimator.loop.step_profile.records import Op
+from tfdist.estimator.loop.step_profile.shares import SHARES, Profile, advice
 
 # The lanes of a worker, top to bottom.
 LANES = ("device", "host", "reductions")

@@ -15,9 +15,9 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
-from tfdist.estimator.training.step_profile.files import write_profile
-from tfdist.estimator.training.step_profile.records import Op, ops_of
-from tfdist.estimator.training.step_profile.shares import Step, Worker, advice, joined
+from tfdist.estimator.loop.step_profile.files import write_profile
+from tfdist.estimator.loop.step_profile.records import Op, ops_of
+from tfdist.estimator.loop.step_profile.shares import Step, Worker, advice, joined
 from tfdist.pipeline.timeline.image import check_can_draw
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.placement import HOST

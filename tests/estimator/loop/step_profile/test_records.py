@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.training.step_profile.records import Op, ops_of
+from tfdist.estimator.loop.step_profile.records import Op, ops_of
 
 HOST, DEVICE = (f"/job:worker/replica:0/task:1/device:CPU:{i}" for i in (0, 1))
 ELSEWHERE = "/job:worker/replica:0/task:0/device:CPU:0"
