@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from tfdist.launch.failure_advice import advice
-from tfdist.launch.failures import Failure, FailureKind
+from tfdist.launch.failures.advice import advice
+from tfdist.launch.failures.failure import Failure, FailureKind
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "troubleshooting.md"
 START, END = "<!-- advice -->\n", "<!-- end of advice -->"

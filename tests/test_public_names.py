@@ -134,7 +134,7 @@ INTERNAL = (
     "tfdist.estimator.evaluation",
     "tfdist.estimator.graph",
     "tfdist.estimator.keras",
-    "tfdist.estimator.training",
+    "tfdist.estimator.loop",
     "tfdist.profile",
     "tfdist.launch",
     "tfdist.launch.machine",

@@ -70,6 +70,7 @@ from tfdist.estimator.hooks import (
 )
 from tfdist.estimator.keras import version as _keras_version
 from tfdist.estimator.keras.conversion import model_to_estimator
+from tfdist.estimator.loop.model_check import ModelMismatchError
 from tfdist.estimator.missing import find_missing
 from tfdist.estimator.pipelined import (
     OptimizerFunctionOutput,
@@ -79,7 +80,6 @@ from tfdist.estimator.run_config import DeviceConfig, RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.estimator.train_and_evaluate import train_and_evaluate
 from tfdist.estimator.train_spec import EvalSpec, TrainSpec
-from tfdist.estimator.training.model_check import ModelMismatchError
 
 _keras_version.choose()  # No import above has used `tf.keras` yet.
 

@@ -33,6 +33,9 @@ from tfdist.estimator.evaluation.evaluate import Evaluation, build_evaluation, r
 from tfdist.estimator.evaluation.saved_model import ReceiverFn
 from tfdist.estimator.graph.global_step import create_global_step
 from tfdist.estimator.graph.replicas import BatchSizes, num_workers
+from tfdist.estimator.loop.loop import train
+from tfdist.estimator.loop.parameter_servers import end_if_server, notify_servers
+from tfdist.estimator.loop.train_call import FoundCheckpoint, TrainCall, saves_checkpoints
 from tfdist.estimator.pipelined import PipelineEstimatorSpec
 from tfdist.estimator.private_keras import name_layers_from_the_start
 from tfdist.estimator.run_config import (
@@ -43,9 +46,6 @@ from tfdist.estimator.run_config import (
 )
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
 from tfdist.estimator.task_role import refuse_parameter_servers
-from tfdist.estimator.training.loop import train
-from tfdist.estimator.training.parameter_servers import end_if_server, notify_servers
-from tfdist.estimator.training.train_call import FoundCheckpoint, TrainCall, saves_checkpoints
 from tfdist.training.precision import find_precision
 from tfdist.training.stochastic_rounding import stochastic_rounding
 

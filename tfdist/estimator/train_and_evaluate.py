@@ -16,10 +16,10 @@ from tfdist.estimator.checkpoints.training_end import TrainingEnd, remove_end, w
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluation.exporters import BestExporter
 from tfdist.estimator.evaluator import EvaluateAfterSave, Evaluator, evaluate_continuously
+from tfdist.estimator.loop.parameter_servers import end_if_server
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.task_role import refuse_parameter_servers
 from tfdist.estimator.train_spec import EvalSpec, TrainSpec
-from tfdist.estimator.training.parameter_servers import end_if_server
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.lost_workers import lost_workers_named
 from tfdist.strategies.stop_signals import listening

@@ -1,6 +1,6 @@
 """Session hooks that report on a training: CSV, memory, progress, Prometheus, profiles, W&B."""
 
-from tfdist.estimator.training.step_profile_hook import StepProfileHook
+from tfdist.estimator.loop.step_profile_hook import StepProfileHook
 from tfdist.monitoring.csv_metrics import CsvMetricsHook
 from tfdist.monitoring.memory import MemoryHook
 from tfdist.monitoring.progress_bar import ProgressBarHook

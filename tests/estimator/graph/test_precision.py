@@ -415,7 +415,7 @@ def test_a_half_loss_and_an_emulated_half_are_said_once(
     lines: list[str] = []
     for level in ("info", "warning"):
         monkeypatch.setattr(v1.logging, level, lambda text, *args: lines.append(text % args))
-    module = "tfdist.estimator.training.model_check"
+    module = "tfdist.estimator.loop.model_check"
     monkeypatch.setattr(f"{module}.processor_features", lambda: {"avx2"})
     device = tfe.DeviceConfig(precision="mixed_bfloat16")
     tfe.Estimator(model_fn, tmp_path, tfe.RunConfig(device=device)).train(_input_fn)

@@ -75,8 +75,8 @@ def test_the_line_contains_all_known_values() -> None:
 
 def test_the_epoch_of_fit_is_shown() -> None:
     progress = Progress(phase="training", step=7, total_steps=20, epoch=2, total_epochs=5, loss=0.5)
-    workers = {0: Sighting(name="worker 0", progress=progress)}
-    line = text(Pace(), 0.0, workers)
+    workers = {0: WorkerSnapshot(name="worker 0", progress=progress)}
+    line = text(RecentProgress(), 0.0, workers)
     assert line.startswith("step 7/20  epoch 2/5  35 %  loss 0.5")
 
 

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist.estimator as tfe
-from tfdist.estimator.training import progress_report
+from tfdist.estimator.loop import progress_report
 from tfdist.process import progress_file
 from tfdist.process.progress_file import Progress, ProgressFile, progress_environment
 from tfdist.strategies import LocalStrategy

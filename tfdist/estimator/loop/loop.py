@@ -53,18 +53,18 @@ from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.graph.replicas import each_replica, in_first_replica, training_strategy
 from tfdist.estimator.graph.step import StepBuilder, Training, build_training
 from tfdist.estimator.inputs.batches import Batch, Input, call_input_fn, make_input
-from tfdist.estimator.pipelined import in_steps
-from tfdist.estimator.spec import EstimatorSpec, ModeKeys
-from tfdist.estimator.training.model_check import (
+from tfdist.estimator.loop.model_check import (
     check_half_weights,
     log_half_precision,
     warn_if_nothing_is_learnt,
 )
-from tfdist.estimator.training.other_workers import OtherWorkers
-from tfdist.estimator.training.peers import Peers
-from tfdist.estimator.training.progress_report import NoReport, make_report
-from tfdist.estimator.training.session_hooks import add_metrics_to_report, all_hooks
-from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCall
+from tfdist.estimator.loop.other_workers import OtherWorkers
+from tfdist.estimator.loop.peers import Peers
+from tfdist.estimator.loop.progress_report import NoReport, make_report
+from tfdist.estimator.loop.session_hooks import add_metrics_to_report, all_hooks
+from tfdist.estimator.loop.train_call import FoundCheckpoint, Hooks, TrainCall
+from tfdist.estimator.pipelined import in_steps
+from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.process import endings
 from tfdist.strategies import stop_signals
 from tfdist.strategies.placement import Placement, place

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.training.variable_inputs import find_variable_inputs
+from tfdist.estimator.loop.variable_inputs import find_variable_inputs
 
 
 def build(order: str, rows: int | None = None, is_chief: bool = False) -> dict[str, list[str]]:

@@ -20,24 +20,24 @@ from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import StepLimit, last_step_of
 from tfdist.estimator.graph.step import Training
 from tfdist.estimator.inputs.batches import Input
-from tfdist.estimator.training.agreement import (
+from tfdist.estimator.loop.agreement import (
     Agreement,
     LeaveTogether,
     SaveTogether,
     StartTogether,
     StopWish,
 )
-from tfdist.estimator.training.model_check import (
+from tfdist.estimator.loop.model_check import (
     check_limits,
     check_models,
     describe_model,
 )
-from tfdist.estimator.training.nan_loss import NanTogether
-from tfdist.estimator.training.peers import Peers
-from tfdist.estimator.training.reduction_check import check_gradients_are_reduced
-from tfdist.estimator.training.step_profile_hook import StepProfileHook
-from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCall
-from tfdist.estimator.training.variable_inputs import find_variable_inputs
+from tfdist.estimator.loop.nan_loss import NanTogether
+from tfdist.estimator.loop.peers import Peers
+from tfdist.estimator.loop.reduction_check import check_gradients_are_reduced
+from tfdist.estimator.loop.step_profile_hook import StepProfileHook
+from tfdist.estimator.loop.train_call import FoundCheckpoint, Hooks, TrainCall
+from tfdist.estimator.loop.variable_inputs import find_variable_inputs
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.lost_workers import lost_workers_named
 from tfdist.strategies.multi_worker import MultiWorkerStrategy

@@ -18,7 +18,7 @@ from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import StepLimit
 from tfdist.estimator.graph.step import Training, describe_host_call
 from tfdist.estimator.inputs.batches import Input
-from tfdist.estimator.training.train_call import FoundCheckpoint, Hooks, TrainCall
+from tfdist.estimator.loop.train_call import FoundCheckpoint, Hooks, TrainCall
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.stop_signals import StopSignals
 

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.training.model_check import ModelMismatchError, changes_of
+from tfdist.estimator.loop.model_check import ModelMismatchError, changes_of
 from tfdist.strategies.reductions.reducer import GATHERED_ROWS
 
 

@@ -128,7 +128,7 @@ def test_lines_about_skipped_steps_come_every_ten_seconds_with_their_number(
     tmp_path: Path, logged: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = iter([100.0, 103.0, 109.9, 110.1, 111.0, 112.0])
-    monkeypatch.setattr("tfdist.estimator.training.skipped_steps.monotonic", lambda: next(times))
+    monkeypatch.setattr("tfdist.estimator.loop.skipped_steps.monotonic", lambda: next(times))
     _train(tmp_path, [BAD] * 6, lambda: LossScaleOptimizer(SGD(1.0), FixedLossScale(8)))
     text = "step {} skipped: the gradient of layer/kernel is not finite; loss scale 8"
     assert _skipped(logged) == [

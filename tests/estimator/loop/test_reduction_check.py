@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as v1
 import tf_keras
 
 import tfdist.estimator as tfe
-from tfdist.estimator.training import reduction_check
+from tfdist.estimator.loop import reduction_check
 from tfdist.strategies import LocalStrategy
 from tfdist.strategies.reductions.grpc_collectives import GrpcCollectives
 

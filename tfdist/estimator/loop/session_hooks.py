@@ -14,12 +14,12 @@ from tfdist.cluster.environment import read_profile
 from tfdist.estimator.checkpoints.writer import CheckpointWriter, write_whole_checkpoints
 from tfdist.estimator.graph.global_step import StepLimit, limit_in_place_of
 from tfdist.estimator.inputs.batches import Input
+from tfdist.estimator.loop.peers import Peers
+from tfdist.estimator.loop.progress_report import SavingNotes
+from tfdist.estimator.loop.skipped_steps import hooks_with_loss_scales
+from tfdist.estimator.loop.step_profile_hook import StepProfileHook
+from tfdist.estimator.loop.train_call import Hooks, TrainCall
 from tfdist.estimator.spec import EstimatorSpec
-from tfdist.estimator.training.peers import Peers
-from tfdist.estimator.training.progress_report import SavingNotes
-from tfdist.estimator.training.skipped_steps import hooks_with_loss_scales
-from tfdist.estimator.training.step_profile_hook import StepProfileHook
-from tfdist.estimator.training.train_call import Hooks, TrainCall
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import listeners_of, set_steps_per_call
 from tfdist.strategies.stop_signals import StopSignals
