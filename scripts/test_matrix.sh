@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs the conformance suites with other versions of Python and TensorFlow, each pair in a fresh environment.
+# Runs the conformance suites with other versions of Python, TensorFlow and Keras 3, each choice in a fresh environment.
 #
-#   scripts/test_matrix.sh [PYTHON:TENSORFLOW ...] [-- argument of pytest ...]
+#   scripts/test_matrix.sh [PYTHON:TENSORFLOW[:KERAS] ...] [-- argument of pytest ...]
 #
 #   scripts/test_matrix.sh                      the pairs below
 #   scripts/test_matrix.sh 3.11:2.16 -- -x      one pair, to its first failure
+#   scripts/test_matrix.sh 3.11:2.16:3.10       one pair with this Keras 3 instead of the newest
 #
 # A Python is looked for on PATH, in pyenv's folder and with uv; one that is not there is named, and the others go on.
 # The last lines are the results. Exit code 0 if all that ran passed, 1 if not, 3 if nothing ran.
@@ -16,12 +17,12 @@ root="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
 readonly root
 # The tests without Horovod; the last three compare all engines.
 readonly over_grpc="not horovod and not over_every_engine and not train_with_a_head and not train_a_canned"
-pairs=(3.11:2.16 3.12:2.18 3.11:2.20 3.10:2.21 3.12:2.21 3.13:2.21)
+pairs=(3.11:2.16:3.10 3.12:2.18:3.10 3.11:2.20:3.11 3.10:2.21 3.12:2.21 3.13:2.21)
 
 chosen=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
-    if ! [[ $1 =~ ^3\.[0-9]+:2\.[0-9]+$ ]]; then
-        echo "test_matrix.sh: got $1, allowed is PYTHON:TENSORFLOW. Write for example 3.11:2.16." >&2
+    if ! [[ $1 =~ ^3\.[0-9]+:2\.[0-9]+(:3\.[0-9]+)?$ ]]; then
+        echo "test_matrix.sh: got $1, allowed is PYTHON:TENSORFLOW[:KERAS]. Write for example 3.11:2.16." >&2
         exit 2
     fi
     chosen+=("$1")
@@ -53,9 +54,10 @@ done
 
 # Makes an environment for one pair and runs the suites in it; the last line of its output is the result.
 run_pair() {
-    local python tensorflow="${1#*:}" environment="$folder/environment" result=0
-    if ! python="$(find_python "${1%:*}")"; then
-        echo "Python ${1%:*} is not here"
+    local python version tensorflow keras environment="$folder/environment" result=0
+    IFS=: read -r version tensorflow keras <<<"$1"
+    if ! python="$(find_python "$version")"; then
+        echo "Python $version is not here"
         return 3
     fi
     rm -rf -- "$environment"
@@ -68,10 +70,10 @@ run_pair() {
         extras="[horovod]" selection=()
     fi
     "$environment/bin/pip" --quiet --disable-pip-version-check install "tensorflow==$tensorflow.*" "tf-keras==$tensorflow.*" \
-        "$protobuf" pytest pytest-timeout pytest-xdist "$folder/source$extras" >&2 ||
-        { echo "TensorFlow $tensorflow cannot be installed with Python ${1%:*}"; return 1; }
+        "keras${keras:+==$keras.*}" "$protobuf" pytest pytest-timeout pytest-xdist "$folder/source$extras" >&2 ||
+        { echo "TensorFlow $tensorflow cannot be installed with Python $version"; return 1; }
     if [ -n "$extras" ]; then
-        "$environment/bin/tfdist" horovod install >&2 || { echo "Python ${1%:*}, TensorFlow $tensorflow: no Horovod"; return 1; }
+        "$environment/bin/tfdist" horovod install >&2 || { echo "Python $version, TensorFlow $tensorflow: no Horovod"; return 1; }
     fi
     (cd -- "$folder/source" &&
         env PYTHONPATH= "$environment/bin/python" -m pytest -p no:cacheprovider -n 1 "${selection[@]}" tests/conformance "${@:2}") \
@@ -80,14 +82,14 @@ run_pair() {
     "$environment/bin/python" -c "
 import platform
 from importlib.metadata import version
-print(f'Python {platform.python_version()}, TensorFlow {version(\"tensorflow\")}:', end=' ')"
+print(f'Python {platform.python_version()}, TensorFlow {version(\"tensorflow\")}, Keras {version(\"keras\")}:', end=' ')"
     tail -n 1 -- "$folder/output" | tr -d =
     return $result
 }
 
 results=() code=3
 for pair in "${pairs[@]}"; do
-    printf '\n== Python %s, TensorFlow %s\n' "${pair%:*}" "${pair#*:}" >&2
+    printf '\n== Python %s, TensorFlow %s\n' "${pair%%:*}" "${pair#*:}" >&2
     status=0
     line="$(run_pair "$pair" "$@")" || status=$?
     results+=("$line")

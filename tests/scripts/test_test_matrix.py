@@ -26,7 +26,9 @@ def matrix(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.mark.parametrize("argument", ["2.16", "3.11", "3.11:2.16.2", "python3.11:2.16"])
+@pytest.mark.parametrize(
+    "argument", ["2.16", "3.11", "3.11:2.16.2", "python3.11:2.16", "3.11:2.16:2.8"]
+)
 def test_anything_but_a_pair_is_refused(tmp_path: Path, argument: str) -> None:
     done = matrix(tmp_path, argument)
     assert (done.returncode, done.stdout) == (2, "")
@@ -37,7 +39,7 @@ def test_each_pair_has_a_line_with_its_result_and_nothing_is_left(tmp_path: Path
     python = tmp_path / "python3.9"
     python.write_text(FAKE_PYTHON)
     python.chmod(0o755)
-    done = matrix(tmp_path, "3.99:2.16", "3.9:2.1", "--", "-x")
+    done = matrix(tmp_path, "3.99:2.16", "3.9:2.1:3.8", "--", "-x")
     assert done.stdout.split("\n")[1:-1] == [
         "Python 3.99 is not here",
         "Python 3.9.0, TensorFlow 2.1.0:  5 passed in 1.00s ",

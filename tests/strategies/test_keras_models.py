@@ -1,5 +1,7 @@
 """Keras models that cannot train on several replicas are refused in one line."""
 
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -8,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.strategies import LocalStrategy
+from tfdist.strategies.eager import keras_models
 from tfdist.strategies.eager.keras_models import KerasModelError
 
 X = np.ones([4, 2], np.float32)
@@ -58,6 +61,30 @@ def test_one_batch_is_refused_where_all_replicas_would_get_its_rows() -> None:
     with pytest.raises(KerasModelError, match="Call fit"):
         _model(2).train_on_batch(X, X[:, :1])
     assert _model(1).train_on_batch(X, X[:, :1]) > 0
+
+
+def test_a_keras_3_before_3_10_is_refused_with_a_strategy_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Variables of metrics have a synchronization from Keras 3.10 on."""
+    optimizers = keras.optimizers
+    changed = [(keras.Model, "compile"), (keras.Model, "predict")]
+    changed += [(optimizers.Optimizer, "apply"), (optimizers.LossScaleOptimizer, "apply")]
+    changed += [(optimizers.Optimizer, "_all_reduce_sum_gradients")]
+    for kind, name in changed:  # As they were when the test ends.
+        monkeypatch.setattr(kind, name, getattr(kind, name))
+    monkeypatch.setattr(keras_models, "_adapted", {"tf_keras"})
+    old = SimpleNamespace(
+        Model=keras.Model, Variable=object, optimizers=optimizers, __version__="3.9.2"
+    )
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "keras", old)
+        keras_models.adapt_keras()
+    with pytest.raises(KerasModelError, match=r"this is Keras 3\.9\.2, .*keras>=3\.10"):
+        _model(1)
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    assert model.predict(X, verbose=0).shape == (4, 1)
 
 
 def _mean(y: Any, p: Any) -> Any:

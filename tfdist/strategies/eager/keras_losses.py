@@ -45,7 +45,7 @@ def adapt_losses(library: ModuleType, *, is_keras_3: bool) -> None:
     if is_keras_3:
         _scale_single_numbers(library.losses.Loss, module)
     unscale = getattr(module, "unscale_loss_for_distribution", None)
-    if unscale is None:  # tf_keras, and the first versions of Keras 3
+    if unscale is None:  # tf_keras
         return
 
     @functools.wraps(unscale)

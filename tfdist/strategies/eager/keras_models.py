@@ -75,20 +75,44 @@ def adapt_keras() -> None:
         if library is None or name in _adapted or not hasattr(library, "Model"):
             continue
         _adapted.add(name)
+        is_keras_3 = not hasattr(library, "__internal__")
+        if is_keras_3:
+            _adapt_optimizers(library.optimizers)
+            # Before Keras 3.10 metrics count the rows of one replica, and before 3.8 losses too.
+            if not hasattr(library.Variable, "synchronization"):
+                _refuse_models(library)
+                continue
         _adapt_model(library.Model)
         _adapt_callbacks(library)
         adapt_number_of_steps(name)
-        is_keras_3 = not hasattr(library, "__internal__")
         adapt_losses(library, is_keras_3=is_keras_3)
         adapt_saving(importlib.import_module(f"{name}.src.saving.saving_lib"), is_keras_3)
-        if is_keras_3:
-            _adapt_optimizers(library.optimizers)
-        else:
+        if not is_keras_3:
             _allow_loss_scales(f"{name}.src.mixed_precision.loss_scale_optimizer")
             optimizer = library.optimizers.Optimizer
             optimizer.apply_gradients = _with_equal_updates(optimizer.apply_gradients)
             optimizer.aggregate_gradients = _aggregating(optimizer.aggregate_gradients)
             _vary_seeds(importlib.import_module(f"{name}.src.backend").RandomGenerator)
+
+
+def _refuse_models(library: ModuleType) -> None:
+    """Makes models of a Keras 3 that is too old refuse a strategy of tfdist; optimizers work."""
+
+    def refusing(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if strategy_of(self) is None:
+                return method(self, *args, **kwargs)
+            raise KerasModelError(
+                f"this is Keras {library.__version__}, and models on several workers need 3.10 or "
+                f"newer, which works with TensorFlow {tf.__version__} too: "
+                'pip install "keras>=3.10"'
+            )
+
+        return call
+
+    for name in ("compile", "predict"):
+        setattr(library.Model, name, refusing(getattr(library.Model, name)))
 
 
 def strategy_of(model: Any) -> Any:
