@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -135,15 +136,26 @@ class ProgressFile:
         return Progress(**{**named, "phase": PHASES[named["phase"]]})
 
     def _open(self) -> mmap.mmap:
-        opened = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            os.ftruncate(opened, mmap.PAGESIZE)
-            mapped = mmap.mmap(opened, mmap.PAGESIZE)
-        finally:
-            os.close(opened)
+            mapped = self._map_file()
+        except OSError as error:  # A full disk is no reason to stop the training.
+            sys.stderr.write(
+                f"tfdist: the progress of this process is not shown, because {self._path} cannot "
+                f"be written: {error.strerror}\n"
+            )
+            mapped = mmap.mmap(-1, mmap.PAGESIZE)
         unknown = {**vars(Progress()), "phase": PHASES.index(Progress.phase)}
         mapped[: _LAYOUT.size] = _LAYOUT.pack(_VERSION, *unknown.values())
         return mapped
+
+    def _map_file(self) -> mmap.mmap:
+        opened = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            # A write to a page without a block on the disk would end the process with SIGBUS.
+            os.posix_fallocate(opened, 0, mmap.PAGESIZE)
+            return mmap.mmap(opened, mmap.PAGESIZE)
+        finally:
+            os.close(opened)
 
 
 @cache
