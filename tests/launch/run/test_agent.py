@@ -17,6 +17,7 @@ from tfdist.launch.machine.processes import python_command
 from tfdist.launch.run.agent import worker_environment
 from tfdist.launch.workers.channel import (
     ADDRESSES_VARIABLE,
+    AS_BYTES,
     CHUNK_BYTES,
     LINE_LIMIT_BYTES,
     TOKEN_VARIABLE,
@@ -63,10 +64,16 @@ def test_only_ranks_get_mpiruns_variables() -> None:
 
 
 def test_a_chunk_of_output_always_fits_into_a_line() -> None:
-    for character in ("\x00", "\ufffd", "\N{GRINNING FACE}"):
+    for character in ("\x00", "\udcff", "\N{GRINNING FACE}"):
         text = character * (CHUNK_BYTES // (1 if character != "\N{GRINNING FACE}" else 4))
         said = json.dumps({"kind": "output", "stream": "out", "text": text})
         assert len(said) < LINE_LIMIT_BYTES
+
+
+def test_output_that_is_not_utf_8_passes_through_a_message_unchanged() -> None:
+    output = bytes(range(256)) + "ä".encode()
+    text = json.loads(json.dumps(output.decode(errors=AS_BYTES)))
+    assert text.encode(errors=AS_BYTES) == output
 
 
 class Launcher:

@@ -42,6 +42,7 @@ from tfdist.launch.machine.processes import adopt_orphans, die_with_parent, stop
 from tfdist.launch.run.guardian import guarded
 from tfdist.launch.workers.channel import (
     ADDRESSES_VARIABLE,
+    AS_BYTES,
     BEAT_S,
     CHUNK_BYTES,
     LINE_LIMIT_BYTES,
@@ -184,7 +185,7 @@ class Agent:
         await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(source), pipe
         )
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder = codecs.getincrementaldecoder("utf-8")(AS_BYTES)
         while chunk := await source.read(CHUNK_BYTES):
             self._channel.say("output", stream=stream, text=decoder.decode(chunk))
             await self._channel.flush()  # back-pressure: a slow launcher slows the worker down

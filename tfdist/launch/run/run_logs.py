@@ -14,6 +14,7 @@ from typing import TextIO
 from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.screen.failure_box import LONGEST_TAIL, last_lines
+from tfdist.launch.workers.channel import AS_BYTES
 from tfdist.launch.workers.plan import Plan
 
 _FOLDER = "tfdist-logs"
@@ -117,6 +118,11 @@ def _delete(run: Path) -> bool:
     return False
 
 
+def as_text(output: str) -> str:
+    """Returns a worker's output for people: U+FFFD in place of bytes that are not UTF-8."""
+    return output.encode(errors=AS_BYTES).decode(errors="replace")
+
+
 class RunLogs:
     """The open log files of a run.
 
@@ -137,7 +143,7 @@ class RunLogs:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Appends, because an earlier start of the same run may have written to it.
-            self._files[worker] = path.open("a", encoding="utf-8")
+            self._files[worker] = path.open("a", encoding="utf-8", errors=AS_BYTES)
         except OSError as error:
             self._say(f"the log {path} cannot be written: {error.strerror}")
 
@@ -146,7 +152,7 @@ class RunLogs:
 
         They do not come from the log, which earlier starts wrote to and a full disk may lack.
         """
-        return last_lines(self._recent.get(worker, ""))
+        return last_lines(as_text(self._recent.get(worker, "")))
 
     def restore(self) -> None:
         """Makes the logs that were removed again, with their folder; they have what comes then."""

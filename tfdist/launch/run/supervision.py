@@ -62,7 +62,7 @@ from tfdist.launch.machine.processes import stop_signals
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.run.attempt import Attempt
 from tfdist.launch.run.description import description, notices
-from tfdist.launch.run.run_logs import RunLogs
+from tfdist.launch.run.run_logs import RunLogs, as_text
 from tfdist.launch.run.starters import starters_of
 from tfdist.launch.run.verdict import (
     is_new_port_needed,
@@ -205,7 +205,7 @@ class Supervision:
         def on_output(worker: int, stream: Stream, text: str) -> None:
             logs.write(worker, text)
             with self._shown():
-                screen.write(worker, stream, text, self._clock.now_s())
+                screen.write(worker, stream, as_text(text), self._clock.now_s())
 
         is_local = options.is_on_this_machine
         attempt = Attempt(

@@ -29,6 +29,8 @@ SILENCE_S = 20.0
 # A line holds at most one chunk of output. JSON escapes make it at most six times as long.
 LINE_LIMIT_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 16
+# The error handler of UTF-8 for a worker's output: bytes that are not UTF-8 arrive unchanged.
+AS_BYTES = "surrogateescape"
 # `TCP_ESTABLISHED` in <netinet/tcp.h>. Each new try waits twice as long: 3 take about 3 s.
 _ESTABLISHED, _MOST_UNANSWERED = 1, 2
 
