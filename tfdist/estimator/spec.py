@@ -138,32 +138,32 @@ def _check_function_and_tensors(value: object, name: str, containers: tuple[Any,
     if value is None:
         return
     tensors = "list or dict of tensors" if dict in containers else "list of tensors"
-    mend = f"Write {name}=(function, {tensors})."
+    fix = f"Write {name}=(function, {tensors})."
     if not isinstance(value, tuple):
         kind = "a function" if callable(value) else f"a {type(value).__name__}"
-        raise TypeError(f"{name} must be a tuple (function, {tensors}), got {kind}. {mend}")
+        raise TypeError(f"{name} must be a tuple (function, {tensors}), got {kind}. {fix}")
     if len(value) != 2:
-        raise ValueError(f"{name} must have two elements, got {len(value)}. {mend}")
+        raise ValueError(f"{name} must have two elements, got {len(value)}. {fix}")
     function: Any = value[0]
     arguments: Any = value[1]
     if not callable(function):
         raise TypeError(
-            f"first element of {name} must be callable, got a {type(function).__name__}. {mend}"
+            f"first element of {name} must be callable, got a {type(function).__name__}. {fix}"
         )
     if not isinstance(arguments, containers):
         kind = "list or dict" if dict in containers else "list"
         raise TypeError(
-            f"second element of {name} must be a {kind}, got a {type(arguments).__name__}. {mend}"
+            f"second element of {name} must be a {kind}, got a {type(arguments).__name__}. {fix}"
         )
     if not arguments and name != "host_call":  # The function of a host_call may need none.
-        raise ValueError(f"second element of {name} has no tensors. {mend}")
+        raise ValueError(f"second element of {name} has no tensors. {fix}")
     named = arguments.items() if isinstance(arguments, dict) else enumerate(arguments)
     for key, argument in named:
         if not isinstance(argument, (tf.Tensor, tf.IndexedSlices, tf.SparseTensor, tf.Variable)):
             hint = (
                 "The loss does not depend on that variable: leave it out of var_list."
                 if argument is None
-                else mend
+                else fix
             )
             raise TypeError(f"`{name}` argument {key!r} must be a tensor, got {argument!r}. {hint}")
         _check_graph(argument, f"`{name}` argument {key!r}")

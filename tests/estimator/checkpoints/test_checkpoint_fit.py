@@ -13,7 +13,7 @@ import tfdist.estimator as tfe
 from tfdist.estimator.checkpoints.fit import (
     CheckedScaffold,
     CheckpointMismatchError,
-    Value,
+    CheckpointValue,
     difference,
     mismatch,
 )
@@ -288,22 +288,22 @@ def test_a_warm_start_from_another_shape_or_dtype_is_refused(
 
 # The comparison.
 
-FLOATS = Value(dtype=tf.float32, shape=tf.TensorShape([2, None]))
+FLOATS = CheckpointValue(dtype=tf.float32, shape=tf.TensorShape([2, None]))
 
 
 @pytest.mark.parametrize(
     ("saved_value", "expected"),
     [
-        (Value(dtype=tf.float32, shape=tf.TensorShape([2, 7])), None),
+        (CheckpointValue(dtype=tf.float32, shape=tf.TensorShape([2, 7])), None),
         (
-            Value(dtype=tf.float32, shape=tf.TensorShape([3, 7])),
+            CheckpointValue(dtype=tf.float32, shape=tf.TensorShape([3, 7])),
             "x is float32 [3, 7] in the checkpoint and float32 [2, None] in the model "
             "(variables that differ: 1 of 1)",
         ),
     ],
 )
 def test_a_size_that_the_model_leaves_open_may_be_any(
-    saved_value: Value, expected: str | None
+    saved_value: CheckpointValue, expected: str | None
 ) -> None:
     assert difference({"x": FLOATS}, {"x": saved_value, "y": FLOATS}) == expected
 

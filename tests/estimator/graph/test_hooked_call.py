@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.graph.hooked_call import ask_hooks, tell_hooks
+from tfdist.estimator.graph.hooked_call import after_run, before_run
 
 FULL = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
 
@@ -37,10 +37,12 @@ class Ask(v1.train.SessionRunHook):  # type: ignore[misc]
 
 def _ours(session: v1.Session, hooks: list[Any], fetches: Any) -> Any:
     context = v1.train.SessionRunContext(v1.train.SessionRunArgs(fetches), session)
-    asked = ask_hooks(hooks, context)
+    requested = before_run(hooks, context)
     metadata = v1.RunMetadata()
-    outputs = session.run({"own": fetches, **asked.fetches}, asked.feeds, asked.options, metadata)
-    tell_hooks(hooks, context, outputs, asked.options, metadata)
+    outputs = session.run(
+        {"own": fetches, **requested.fetches}, requested.feeds, requested.options, metadata
+    )
+    after_run(hooks, context, outputs, requested.options, metadata)
     return outputs["own"], context.stop_requested
 
 

@@ -27,7 +27,7 @@ class CheckpointMismatchError(OneLineError, ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Value:
+class CheckpointValue:
     """One value of a model or a checkpoint.
 
     Attributes:
@@ -51,7 +51,7 @@ class Value:
             0 if self.dtype == tf.string else self.dtype.size
         )
 
-    def accepts(self, saved: Value) -> bool:
+    def accepts(self, saved: CheckpointValue) -> bool:
         if self.is_reshaped and self.shape.is_fully_defined():
             has_shape = self.shape.num_elements() == saved.shape.num_elements()
         else:
@@ -59,7 +59,9 @@ class Value:
         return has_shape and self.dtype == saved.dtype
 
 
-def difference(wanted: Mapping[str, Value], saved: Mapping[str, Value]) -> str | None:
+def difference(
+    wanted: Mapping[str, CheckpointValue], saved: Mapping[str, CheckpointValue]
+) -> str | None:
     """Describes the first value that a model restores and a checkpoint lacks; None without one."""
     differing = [
         name
@@ -94,7 +96,7 @@ def mismatch(saver: v1.train.Saver, checkpoint: str) -> str | None:
     )
 
 
-def values_of(saver: v1.train.Saver, graph: tf.Graph) -> dict[str, Value]:
+def values_of(saver: v1.train.Saver, graph: tf.Graph) -> dict[str, CheckpointValue]:
     """Returns the values that a built saver of a graph saves and restores, by name."""
     if saver.saver_def is None:  # It saves nothing.
         return {}
@@ -128,7 +130,7 @@ def check_initial_values(checkpoint: str) -> None:
         )
 
 
-def _difference(wanted: Mapping[str, Value], checkpoint: str) -> str | None:
+def _difference(wanted: Mapping[str, CheckpointValue], checkpoint: str) -> str | None:
     try:
         reader = tf.train.load_checkpoint(checkpoint)
         dtypes = reader.get_variable_to_dtype_map()
@@ -136,7 +138,7 @@ def _difference(wanted: Mapping[str, Value], checkpoint: str) -> str | None:
     except tf.errors.OpError:
         return None
     saved = {
-        name: Value(dtype=tf.as_dtype(dtypes[name]), shape=tf.TensorShape(shape))
+        name: CheckpointValue(dtype=tf.as_dtype(dtypes[name]), shape=tf.TensorShape(shape))
         for name, shape in shapes.items()
     }
     if _OBJECT_GRAPH in saved and not v1.get_default_graph().finalized:
@@ -146,18 +148,18 @@ def _difference(wanted: Mapping[str, Value], checkpoint: str) -> str | None:
     return difference(wanted, saved)
 
 
-def _restored_by(restores: Iterable[tf.Operation]) -> dict[str, Value]:
+def _restored_by(restores: Iterable[tf.Operation]) -> dict[str, CheckpointValue]:
     return {name: value for op in restores for name, value in _restored(op)}
 
 
-def _restored(op: tf.Operation) -> Iterator[tuple[str, Value]]:
+def _restored(op: tf.Operation) -> Iterator[tuple[str, CheckpointValue]]:
     """Yields the name and value of each tensor that an op of type RestoreV2 reads."""
     names, slices = (tf.get_static_value(tensor) for tensor in op.inputs[1:])
     for output, name, whole in zip(op.outputs, names, slices, strict=True):
         shape, is_reshaped = _assigned_shape(output)
         if whole:  # A partition such as "20 30 0,10:0,30": the whole shape, then this slice.
             shape = tf.TensorShape([int(size) for size in whole.decode().split()[:-1]])
-        value = Value(dtype=output.dtype, shape=shape, is_reshaped=is_reshaped)
+        value = CheckpointValue(dtype=output.dtype, shape=shape, is_reshaped=is_reshaped)
         yield name.decode(), value
 
 

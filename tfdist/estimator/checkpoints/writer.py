@@ -189,9 +189,9 @@ def refuse_full_disk(
         return
     needs = f"needs {num_bytes:,} bytes" if num_bytes else "needs more"
     free = shutil.disk_usage(_existing(folder)).free
-    mend = "Raise the limit (ulimit -f)" if number == errno.EFBIG else "Make room there"
+    fix = "Raise the limit (ulimit -f)" if number == errno.EFBIG else "Make room there"
     raise CheckpointSpaceError(
-        f"{os.strerror(number)}: {what} {needs} in {folder}, where {free:,} are free. {mend}, or "
+        f"{os.strerror(number)}: {what} {needs} in {folder}, where {free:,} are free. {fix}, or "
         "use another model_dir. Older checkpoints are as they were."
     ) from error
 

@@ -22,7 +22,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.graph.global_step import handle_of
-from tfdist.estimator.inputs.passed_on import leaves
+from tfdist.estimator.inputs.queued_input import leaves
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.graph_walks import descendants
 from tfdist.strategies.placement import HOST

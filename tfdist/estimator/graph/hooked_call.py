@@ -3,9 +3,9 @@
 The training loop makes its call with these two functions. So the loop's own work, which must be
 done right before or right after the call, is written between them:
 
-    asked = ask_hooks(hooks, context)           before_run of each hook, in order
-    outputs = session.run(own fetches + asked)  one call
-    tell_hooks(hooks, context, outputs, ...)    after_run of each hook, in order
+    requested = before_run(hooks, context)          before_run of each hook, in order
+    outputs = session.run(own fetches + requested)  one call
+    after_run(hooks, context, outputs, ...)         after_run of each hook, in order
 """
 
 from __future__ import annotations
@@ -33,37 +33,39 @@ class HookRequests:
     options: v1.RunOptions = field(default_factory=v1.RunOptions)
 
 
-def ask_hooks(hooks: Sequence[v1.train.SessionRunHook], context: SessionRunContext) -> HookRequests:
+def before_run(
+    hooks: Sequence[v1.train.SessionRunHook], context: SessionRunContext
+) -> HookRequests:
     """Calls `before_run` of each hook and collects the requests.
 
     Raises:
       RuntimeError: If two hooks feed the same tensor.
     """
-    asked = HookRequests()
+    requested = HookRequests()
     for hook in hooks:
         request = hook.before_run(context)
         if request is None:
             continue
         if request.fetches is not None:
-            asked.fetches[hook] = request.fetches
+            requested.fetches[hook] = request.fetches
         if request.feed_dict:
-            conflicts = list(asked.feeds.keys() & request.feed_dict.keys())
+            conflicts = list(requested.feeds.keys() & request.feed_dict.keys())
             if conflicts:
                 raise RuntimeError(f"Same tensor is fed by two hooks. Conflict(s): {conflicts}")
-            asked.feeds.update(request.feed_dict)
+            requested.feeds.update(request.feed_dict)
         if request.options:
-            _merge_options(asked.options, request.options)
-    return asked
+            _merge_options(requested.options, request.options)
+    return requested
 
 
-def tell_hooks(
+def after_run(
     hooks: Sequence[v1.train.SessionRunHook],
     context: SessionRunContext,
     outputs: Mapping[Any, Any],
     options: v1.RunOptions,
     run_metadata: v1.RunMetadata,
 ) -> None:
-    """Calls `after_run` of each hook with the values that it has asked for."""
+    """Calls `after_run` of each hook with the values that it has requested."""
     for hook in hooks:
         values = SessionRunValues(
             results=outputs.get(hook), options=options, run_metadata=run_metadata

@@ -34,11 +34,11 @@ def training_strategy(config: RunConfig) -> WorkerStrategy | None:
         return _local_strategy(config.device.num_replicas, config)
     if not is_own(given):
         return _from_stock(given, config)
-    asked, has = config.device.num_replicas, len(given.extended.worker_devices)
-    if asked not in (1, has):
+    requested, has = config.device.num_replicas, len(given.extended.worker_devices)
+    if requested not in (1, has):
         raise ValueError(
-            f"DeviceConfig has num_replicas={asked}, but {type(given).__name__} has {has}. Give "
-            f"the number to the strategy: {type(given).__name__}(num_replicas={asked})."
+            f"DeviceConfig has num_replicas={requested}, but {type(given).__name__} has {has}. "
+            f"Give the number to the strategy: {type(given).__name__}(num_replicas={requested})."
         )
     return given
 

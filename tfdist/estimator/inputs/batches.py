@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.arguments import InputFn, argument_names, call_with, needed_arguments
-from tfdist.estimator.inputs.passed_on import PassedOn, leaves
+from tfdist.estimator.inputs.queued_input import QueuedInput, leaves
 
 # features, labels, has_more (see `Input`)
 Batch = tuple[Any, Any, "tf.Tensor | None"]
@@ -114,19 +114,19 @@ def split(element: object) -> tuple[Any, Any]:
 def _from_tensors(batch: tuple[Any, Any], is_endless: bool, look_ahead: int | None) -> Input:
     features, labels = batch
     structure = {"features": features} if labels is None else dict(features=features, labels=labels)
-    passed_on = PassedOn(structure, look_ahead)
+    queued_input = QueuedInput(structure, look_ahead)
 
     def next_batch() -> tuple[Any, Any, tf.Tensor | None]:
-        parts, has_more = passed_on.next_batch()
+        parts, has_more = queued_input.next_batch()
         known = None if look_ahead is None else has_more
         return parts["features"], parts.get("labels"), known
 
     return Input(
         next_batch=next_batch,
-        hooks=[passed_on.hook],
+        hooks=[queued_input.hook],
         starts_last=True,
         is_endless=is_endless,
-        is_enough=passed_on.is_enough,
+        is_enough=queued_input.is_enough,
     )
 
 

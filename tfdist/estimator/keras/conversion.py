@@ -196,18 +196,18 @@ def _legacy_optimizer(model: Any) -> Any:
         )
     if not isinstance(optimizer, tf_keras.optimizers.Optimizer):
         return optimizer
-    mend = (
+    fix = (
         "Please set your optimizer as an instance of `tf.keras.optimizers.legacy.Optimizer`, e.g., "
         "`tf.keras.optimizers.legacy.Adam`."
     )
     if not tf.executing_eagerly():
-        raise ValueError(f"{mend} Received optimizer type: {type(optimizer)}.")
+        raise ValueError(f"{fix} Received optimizer type: {type(optimizer)}.")
     try:
         legacy = private_keras.to_legacy(optimizer)
     except (AttributeError, TypeError, ValueError):
         raise ValueError(
             f"{type(optimizer).__name__} has no counterpart among tf_keras.optimizers.legacy, "
-            f"which graphs need. {mend}"
+            f"which graphs need. {fix}"
         ) from None
     v1.logging.warning(
         "The model's optimizer %s works with eager execution only: the Estimator uses %s with the "

@@ -150,7 +150,7 @@ def _numbered(word: str, values: Mapping[str, Any]) -> list[str]:
     return [f"{word}_{i + 1}" for i in range(len(values))]
 
 
-def _ordered(values: Any, names: Sequence[str], given: str, asked: str) -> list[Any] | None:
+def _ordered(values: Any, names: Sequence[str], given: str, kind: str) -> list[Any] | None:
     """Returns a list of tensors, from a dict in the order of these names, without other entries."""
     if values is None:
         return None
@@ -161,7 +161,7 @@ def _ordered(values: Any, names: Sequence[str], given: str, asked: str) -> list[
     missed = set(names) - set(values)
     if missed:
         raise KeyError(
-            f"The dictionary passed into {given} does not cover requested {asked} keys defined in "
+            f"The dictionary passed into {given} does not cover requested {kind} keys defined in "
             f"the keras model. Expected keys: {set(names)}, {given} keys: {set(values)}, "
             f"Missed keys: {missed}"
         )

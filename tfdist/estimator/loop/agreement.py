@@ -9,8 +9,8 @@ few numbers over the workers, in one small reduction together with the loss:
 Training metrics follow, each times the weight.
 
 All workers get the same sums in the same step. So they make the same decision: to stop, to save, or
-to continue. A wish is part of the next step's sums. So if one worker has a wish after a step, all
-workers follow it after the next step.
+to continue. A request is part of the next step's sums. So if one worker has a request after a step,
+all workers follow it after the next step.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _NUM_SUMS = 5 + NUM_WISHES
 
 
 @dataclass(kw_only=True)
-class Wishes:
-    """The wishes of this worker for the end of the coming step.
+class StopAndSaveRequests:
+    """The requests of this worker for the end of the coming step.
 
     Attributes:
       stop: Whether one of its hooks asks to stop the training.
@@ -106,7 +106,7 @@ class Agreement:
       own_loss: float32 scalar, this worker's loss.
       metrics: The training metrics, means like `loss`.
       sums: The tensor to fetch in each session call. A collective: every worker must fetch it.
-      wishes: This worker's wishes for the coming step.
+      requests: This worker's requests for the coming step.
       agreed: The decisions after the last step.
     """
 
@@ -120,18 +120,18 @@ class Agreement:
     ) -> None:
         self._num_workers = int(strategy.extended.collectives.num_workers)
         self._worker_index = int(strategy.extended.collectives.worker_index)
-        self.wishes = Wishes()
+        self.requests = StopAndSaveRequests()
         self.agreed = Agreed()
         with tf.device(HOST):
-            self._wishes = v1.placeholder_with_default(
-                tf.zeros([2 + NUM_WISHES]), [2 + NUM_WISHES], name="wishes"
+            self._requests = v1.placeholder_with_default(
+                tf.zeros([2 + NUM_WISHES]), [2 + NUM_WISHES], name="requests"
             )  # [stop, save, SIGTERM, SIGUSR1, index]
             more = tf.constant(1.0) if has_more is None else has_more
             self.own_loss = tf.cast(loss, tf.float32)
             counts = tf.constant(1.0) if weight is None else weight  # []
             values = tf.stack([self.own_loss, *metrics.values()])  # [1 + metrics]
             shares = values if weight is None else values * weight  # [1 + metrics]
-            own = tf.concat([shares[:1], [counts, more], self._wishes, shares[1:]], axis=0)
+            own = tf.concat([shares[:1], [counts, more], self._requests, shares[1:]], axis=0)
             self.sums = strategy.extended.reduce_to(
                 tf.distribute.ReduceOp.SUM, own, destinations=HOST
             )  # [3 + 2 + NUM_WISHES + metrics]
@@ -147,15 +147,15 @@ class Agreement:
             }
 
     def feeds(self, signal: int | None) -> dict[tf.Tensor, list[float]]:
-        """Returns the wishes of this worker as feeds of the coming call.
+        """Returns the requests of this worker as feeds of the coming call.
 
         Args:
           signal: The stop signal that this process got; None without one.
         """
-        wishes = [float(self.wishes.stop), float(self.wishes.save)]
-        wishes += wishes_of(signal, self._worker_index)
+        requests = [float(self.requests.stop), float(self.requests.save)]
+        requests += wishes_of(signal, self._worker_index)
         # A call without feeds is prepared once for all steps.
-        return {self._wishes: wishes} if any(wishes) else {}
+        return {self._requests: requests} if any(requests) else {}
 
     def receive(self, sums: Any) -> None:
         """Takes the sums of the call that has just ended."""
@@ -214,12 +214,12 @@ class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
             )
 
 
-class StopWish(v1.train.SessionRunHook):  # type: ignore[misc]
+class DeferredStop(v1.train.SessionRunHook):  # type: ignore[misc]
     """Passes a hook's request to stop on to all workers, which stop one step later."""
 
-    def __init__(self, hook: v1.train.SessionRunHook, wishes: Wishes) -> None:
+    def __init__(self, hook: v1.train.SessionRunHook, requests: StopAndSaveRequests) -> None:
         self._hook = hook
-        self._wishes = wishes
+        self._requests = requests
 
     def begin(self) -> None:
         self._hook.begin()
@@ -230,13 +230,13 @@ class StopWish(v1.train.SessionRunHook):  # type: ignore[misc]
     def before_run(self, run_context: SessionRunContext) -> Any:
         own = SessionRunContext(run_context.original_args, run_context.session)
         request = self._hook.before_run(own)
-        self._wishes.stop |= own.stop_requested
+        self._requests.stop |= own.stop_requested
         return request
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         own = SessionRunContext(run_context.original_args, run_context.session)
         self._hook.after_run(own, run_values)
-        self._wishes.stop |= own.stop_requested
+        self._requests.stop |= own.stop_requested
 
     def end(self, session: v1.Session) -> None:
         self._hook.end(session)
@@ -248,7 +248,7 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
     It has the position of tf.estimator's saver among the hooks.
 
     Args:
-      agreement: Carries worker 0's wish to save.
+      agreement: Carries worker 0's request to save.
       weight_check: Compares the weights; a collective.
       synchronize: The op that combines the sync-on-read variables, a collective; None without any.
       saver: On worker 0 a `CheckpointSaverHook` that would save after every step; else None.
@@ -288,7 +288,7 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
     def before_run(self, run_context: SessionRunContext) -> None:
         if self._timer is not None:
             coming = self._counter.step + self._steps_per_call
-            self._agreement.wishes.save = self._timer.should_trigger_for_step(coming)
+            self._agreement.requests.save = self._timer.should_trigger_for_step(coming)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         self._counter.count(run_context.session)
@@ -317,7 +317,7 @@ class LeaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
     """Waits at the end for every worker, and for worker 0's last checkpoint.
 
     To the others, a worker that left early would look like a failure. A signal that came too late
-    for another step is passed on here. This must be the last hook.
+    for another step is passed on here. It is the last hook.
 
     Args:
       strategy: A tfdist strategy.

@@ -18,11 +18,11 @@ One step is one session call (of several weight updates with `iterations_per_loo
     Python                       host                            device            other workers
 
     hooks' before_run
-    wishes: stop? save? ------>  batch  --------------------->   forward
+    requests: stop? save? ---->  batch  --------------------->   forward
                                                                  backward
                                  reductions  <----------------   gradients  <--->  reductions
                                  weights, slots, global step
-                                 sums of losses and wishes  <------------------->  sums
+                                 sums of losses and requests  <----------------->  sums
     loss, step, sums  <--------  end of the call
     progress report
     hooks' after_run
@@ -30,8 +30,8 @@ One step is one session call (of several weight updates with `iterations_per_loo
     hooks, last step
 
 A worker that left the loop alone would leave the others waiting in a reduction. So with other
-workers each reason to stop is the same on all of them (the last step, the sums), or becomes a wish
-that is summed in the next step (a hook's request, a signal).
+workers each reason to stop is the same on all of them (the last step, the sums), or becomes a
+request that is summed in the next step (of a hook, or a signal).
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
 from tfdist.estimator.checkpoints.writer import refuse_full_disk
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import is_last_call, last_step_of
-from tfdist.estimator.graph.hooked_call import ask_hooks, tell_hooks
+from tfdist.estimator.graph.hooked_call import after_run, before_run
 from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.graph.replicas import each_replica, in_first_replica, training_strategy
-from tfdist.estimator.graph.step import StepBuilder, Training, build_training
+from tfdist.estimator.graph.step import StepBuilder, build_training
 from tfdist.estimator.inputs.batches import Batch, Input, call_input_fn, make_input
 from tfdist.estimator.loop.model_check import (
     check_half_weights,
@@ -62,7 +62,7 @@ from tfdist.estimator.loop.other_workers import OtherWorkers
 from tfdist.estimator.loop.peers import Peers
 from tfdist.estimator.loop.progress_report import NoReport, make_report
 from tfdist.estimator.loop.session_hooks import add_metrics_to_report, all_hooks
-from tfdist.estimator.loop.train_call import FoundCheckpoint, Hooks, TrainCall
+from tfdist.estimator.loop.train_call import FoundCheckpoint, Hooks, Model, TrainCall
 from tfdist.estimator.pipelined import in_steps
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.process import endings
@@ -111,17 +111,7 @@ def train(call: TrainCall) -> None:
             spec = model.training.spec
             sessions.add_saver(spec.scaffold, call.config)
             scaffold = peers.make_scaffold(spec.scaffold)
-            hooks, limits = all_hooks(
-                call,
-                spec,
-                peers,
-                signals,
-                scaffold,
-                model.inputs,
-                model.training.train_op,
-                model.loss,
-                model.global_step,
-            )
+            hooks, limits = all_hooks(call, model, peers, signals, scaffold)
             with peers.watched():
                 session = peers.open_session(hooks, scaffold, found, limits)
                 first_step = int(session.raw_session().run(model.global_step))
@@ -207,46 +197,31 @@ class TrainingLoop:
         """
         own = [self.model.training.train_op, self.model.loss]
         context = v1.train.SessionRunContext(v1.train.SessionRunArgs(own), session)
-        asked = ask_hooks(self.hooks, context)
+        requested = before_run(self.hooks, context)
         fetches = [*own, self.model.global_step, *self.peers.fetches, *self.report.fetches()]
-        feeds = {**asked.feeds, **self.peers.feeds()}
+        feeds = {**requested.feeds, **self.peers.feeds()}
         metadata = v1.RunMetadata()
 
         self.signals.calls.begin()
         self.report.call_begins()
         for op in self.model.training.earlier:
-            session.run(op, asked.feeds or None)
-        outputs = session.run({"loop": fetches, **asked.fetches}, feeds, asked.options, metadata)
+            session.run(op, requested.feeds or None)
+        outputs = session.run(
+            {"loop": fetches, **requested.fetches}, feeds, requested.options, metadata
+        )
         self.signals.calls.end()
 
         _, loss, step, *others = outputs["loop"]
         num_of_peers = len(self.peers.fetches)
         self.report.call_ends(session, loss, others[num_of_peers:])
         self.peers.receive(others[:num_of_peers])
-        tell_hooks(self.hooks, context, outputs, asked.options, metadata)
+        after_run(self.hooks, context, outputs, requested.options, metadata)
 
         is_last = self.last_step is not None and is_last_call(
             session, self.model.global_step, int(step), self.call.iterations, self.last_step
         )
         is_agreed = self.peers.agreed_to_stop()
         return loss, is_agreed or is_last or context.stop_requested
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """The graph of a training.
-
-    Attributes:
-      inputs: The input.
-      training: The ops of one session call.
-      loss: float32 scalar: the loss to report, the same on all workers.
-      global_step: int64 scalar, on the host.
-    """
-
-    inputs: Input
-    training: Training
-    loss: tf.Tensor
-    global_step: tf.Variable
 
 
 def _build(

@@ -22,10 +22,10 @@ from tfdist.estimator.graph.step import Training
 from tfdist.estimator.inputs.batches import Input
 from tfdist.estimator.loop.agreement import (
     Agreement,
+    DeferredStop,
     LeaveTogether,
     SaveTogether,
     StartTogether,
-    StopWish,
 )
 from tfdist.estimator.loop.model_check import (
     check_limits,
@@ -152,7 +152,7 @@ class OtherWorkers(Peers):
             # TensorFlow's StopAtStepHook stops every worker after the same step by itself.
             hook
             if isinstance(hook, v1.train.StopAtStepHook)
-            else StopWish(hook, self._agreement.wishes)
+            else DeferredStop(hook, self._agreement.requests)
             for hook in hooks
             if self.is_chief or not isinstance(hook, v1.train.CheckpointSaverHook)
         ]

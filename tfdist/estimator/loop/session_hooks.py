@@ -13,12 +13,11 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster.environment import read_profile
 from tfdist.estimator.checkpoints.writer import CheckpointWriter, write_whole_checkpoints
 from tfdist.estimator.graph.global_step import StepLimit, limit_in_place_of
-from tfdist.estimator.inputs.batches import Input
 from tfdist.estimator.loop.peers import Peers
 from tfdist.estimator.loop.progress_report import SavingNotes
 from tfdist.estimator.loop.skipped_steps import hooks_with_loss_scales
 from tfdist.estimator.loop.step_profile_hook import StepProfileHook
-from tfdist.estimator.loop.train_call import Hooks, TrainCall
+from tfdist.estimator.loop.train_call import Hooks, Model, TrainCall
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import listeners_of, set_steps_per_call
@@ -27,49 +26,65 @@ from tfdist.strategies.stop_signals import StopSignals
 
 def all_hooks(
     call: TrainCall,
-    spec: EstimatorSpec,
+    model: Model,
     peers: Peers,
     signals: StopSignals,
     scaffold: v1.train.Scaffold,
-    inputs: Input,
-    train_op: tf.Operation,
-    loss: tf.Tensor,
-    global_step: tf.Variable,
 ) -> tuple[Hooks, list[StepLimit]]:
     """Returns the user's hooks and TensorFlow's, and the limits of the training.
 
-    The loop itself needs no hooks: its work in a step is written in the loop.
+    The loop itself needs no hooks: its work in a step is written in the loop. The hooks are built
+    in the order in which they run, because some of them add ops to the graph.
     """
-    config, iterations = call.config, call.iterations
+    spec = model.training.spec
     limits: list[StepLimit] = [(call.steps, call.max_steps)]
 
     def of_user(given: Iterable[v1.train.SessionRunHook]) -> Hooks:
         kept = []
         for hook in given:
-            limit = limit_in_place_of(hook, iterations)
+            limit = limit_in_place_of(hook, call.iterations)
             if limit is not None:
                 limits.append(limit)
                 continue
-            if iterations > 1:
-                set_steps_per_call(hook, iterations)
+            if call.iterations > 1:
+                set_steps_per_call(hook, call.iterations)
             kept.append(hook)
         return peers.hooks_of_user(kept)
 
-    _add_loss_summary(loss)
+    _add_loss_summary(model.loss)
     savers = Savers(call=call, scaffold=scaffold, signals=signals)
+    starts_last = model.inputs.starts_last
+    hooks = [
+        *peers.hooks_of_user(profile_of_run()),  # First: it measures the time of all others.
+        *peers.hooks_that_save(lambda: savers.usual(spec, peers.is_chief), savers.own),
+        *(of_user(spec.training_chief_hooks) if peers.is_chief else []),
+        *_counters_and_summaries(call, scaffold, is_chief=peers.is_chief),
+        *([] if starts_last else peers.hooks_of_input(model.inputs)),
+        *of_user(call.hooks),
+        *hooks_with_loss_scales(
+            peers.hooks_against_nan(model.loss), model.training.train_op, logs=peers.is_chief
+        ),
+        *_loss_lines(call, model),
+        *of_user(spec.training_hooks),
+        *(peers.hooks_of_input(model.inputs) if starts_last else []),
+        *peers.last_hooks(),  # They complete the graph, and wait for the other workers at the end.
+    ]
+    return hooks, limits
+
+
+def _counters_and_summaries(
+    call: TrainCall, scaffold: v1.train.Scaffold, *, is_chief: bool
+) -> Hooks:
     hooks: Hooks = []
-    hooks += peers.hooks_of_user(profile_of_run())  # First: it measures the time of all others.
-    hooks += peers.hooks_that_save(lambda: savers.usual(spec, peers.is_chief), savers.own)
-    if peers.is_chief:
-        hooks += of_user(spec.training_chief_hooks)
+    config = call.config
     if config.log_step_count_steps is not None:
         counter = v1.train.StepCounterHook(
             every_n_steps=config.log_step_count_steps,
-            output_dir=call.model_dir if peers.is_chief else None,
+            output_dir=call.model_dir if is_chief else None,
         )
-        set_steps_per_call(counter, iterations)
+        set_steps_per_call(counter, call.iterations)
         hooks.append(counter)
-    if config.save_summary_steps and peers.is_chief:
+    if config.save_summary_steps and is_chief:
         hooks.append(
             v1.train.SummarySaverHook(
                 scaffold=scaffold,
@@ -77,25 +92,23 @@ def all_hooks(
                 output_dir=call.model_dir,
             )
         )
-    of_input = peers.hooks_of_input(inputs)
-    hooks += [] if inputs.starts_last else of_input
-    hooks += of_user(call.hooks)
-    hooks += hooks_with_loss_scales(peers.hooks_against_nan(loss), train_op, logs=peers.is_chief)
-    if config.log_step_count_steps is not None:
-        every = max(1, config.log_step_count_steps // iterations)
-        hooks.append(
-            v1.train.LoggingTensorHook({"loss": loss, "step": global_step}, every_n_iter=every)
-        )
-    hooks += of_user(spec.training_hooks)
-    hooks += of_input if inputs.starts_last else []
-    return [*hooks, *peers.last_hooks()], limits
+    return hooks
+
+
+def _loss_lines(call: TrainCall, model: Model) -> Hooks:
+    """Returns the hook that logs the loss and the step, as often as the config asks."""
+    every = call.config.log_step_count_steps
+    if every is None:
+        return []
+    shown = {"loss": model.loss, "step": model.global_step}
+    return [v1.train.LoggingTensorHook(shown, every_n_iter=max(1, every // call.iterations))]
 
 
 @cache
 def profile_of_run() -> Hooks:
     """Returns the hook that `tfdist run --profile` asks for, one for all trainings of a process."""
-    asked = read_profile()
-    return [StepProfileHook(*asked)] if asked is not None else []
+    requested = read_profile()
+    return [StepProfileHook(*requested)] if requested is not None else []
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,8 +109,8 @@ class SkippedSteps(v1.train.SessionRunHook):  # type: ignore[misc]
             hook.after_create_session(session, coord)
 
     def before_run(self, run_context: SessionRunContext) -> v1.train.SessionRunArgs:
-        asked = [hook.before_run(run_context) for hook in self._others]
-        fetches = [None if one is None else one.fetches for one in asked]
+        requested = [hook.before_run(run_context) for hook in self._others]
+        fetches = [None if one is None else one.fetches for one in requested]
         wanted = {i: one for i, one in enumerate(fetches) if one is not None}
         own = {"counts": self._after_call, "num_unfinished": self._num_unfinished}
         return v1.train.SessionRunArgs({**own, "others": wanted})

@@ -1,4 +1,4 @@
-"""The arguments of one training, and the checkpoint that it resumes from."""
+"""The arguments of one training, the checkpoint that it resumes from, and its graph."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.arguments import InputFn
 from tfdist.estimator.graph.accumulation import Accumulation
+from tfdist.estimator.graph.step import Training
+from tfdist.estimator.inputs.batches import Input
 from tfdist.estimator.pipelined import PipelineEstimatorSpec
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec
@@ -34,6 +36,23 @@ class FoundCheckpoint:
     path: str | None
     step: int
     problem: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """The graph of a training.
+
+    Attributes:
+      inputs: The input.
+      training: The ops of one session call.
+      loss: float32 scalar: the loss to report, the same on all workers.
+      global_step: int64 scalar, on the host.
+    """
+
+    inputs: Input
+    training: Training
+    loss: tf.Tensor
+    global_step: tf.Variable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from tfdist.estimator.pipelined.template import Template, call_stages, make_temp
 from tfdist.estimator.run_config import RunConfig, is_own
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.pipeline.graph.cutting import StageFunctions, make_stages
-from tfdist.pipeline.graph.execution import Replica, Walked, Weights, walk
+from tfdist.pipeline.graph.execution import Replica, ReplicaResult, Weights, walk
 from tfdist.pipeline.graph.gradients import add_gradients
 from tfdist.pipeline.schedule import training_ticks
 from tfdist.strategies.placement import HOST, place
@@ -179,7 +179,7 @@ def _training(
         template.traced, add_gradients(template.traced), recomputation=spec.recomputation
     )
     names = [t.name for t in template.traced.arguments]
-    walked = walk(
+    results = walk(
         stages,
         training_ticks(spec.pipeline_schedule, len(stages), count),
         [
@@ -197,12 +197,12 @@ def _training(
         outputs=template.traced.outputs,
         one_at_a_time=spec.pipeline_schedule == "sequential",
     )
-    if not walked[0].gradients:
+    if not results[0].gradients:
         raise ValueError(
             "no variable of the pipeline gets a gradient. Let the loss depend on a trainable "
             "variable that a stage makes."
         )
-    return [_training_spec(spec, template, one) for one in walked]
+    return [_training_spec(spec, template, one) for one in results]
 
 
 def _micro_batches(arguments: Sequence[Any], count: int) -> list[tuple[tf.Tensor, ...]]:
@@ -213,12 +213,12 @@ def _micro_batches(arguments: Sequence[Any], count: int) -> list[tuple[tf.Tensor
 
 
 def _training_spec(
-    spec: PipelineEstimatorSpec, template: Template, walked: Walked
+    spec: PipelineEstimatorSpec, template: Template, result: ReplicaResult
 ) -> EstimatorSpec:
     """Returns the EstimatorSpec of a replica, whose values are means over its micro-batches."""
     is_weighted = template.traced.weight is not None
-    count, replicas = len(walked.outputs), tf.distribute.get_strategy().num_replicas_in_sync
-    values = list(zip(*walked.outputs, strict=True))  # One scalar for each micro-batch.
+    count, replicas = len(result.outputs), tf.distribute.get_strategy().num_replicas_in_sync
+    values = list(zip(*result.outputs, strict=True))  # One scalar for each micro-batch.
     with tf.device(HOST):
         weights = _checked_weights(values.pop(1)) if is_weighted else None  # [micro-batches]
         total = None if weights is None else tf.reduce_sum(weights)  # []
@@ -229,8 +229,8 @@ def _training_spec(
             scale = tf.math.divide_no_nan(share, tf.cast(total, tf.float64))
         else:
             scale = 1.0 / replicas / (count if spec.reduction_method == "mean" else 1)
-    variables = [template.traced.trained[name] for name in walked.gradients]
-    gradients = [_scaled_in_place(gradient, scale) for gradient in walked.gradients.values()]
+    variables = [template.traced.trained[name] for name in result.gradients]
+    gradients = [_scaled_in_place(gradient, scale) for gradient in result.gradients.values()]
 
     def apply(*on_host: Any) -> Any:
         return template.optimizer.apply_gradients(zip(on_host, variables, strict=True))

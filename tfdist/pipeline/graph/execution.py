@@ -60,7 +60,7 @@ class Replica:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Walked:
+class ReplicaResult:
     """The results of one replica.
 
     Attributes:
@@ -89,7 +89,7 @@ def walk(
     outputs: Sequence[tf.Tensor],
     one_at_a_time: bool,
     with_marks: bool = False,
-) -> list[Walked]:
+) -> list[ReplicaResult]:
     """Adds the calls of one step to the current graph.
 
     A variable that the forward pass changes, such as the moving mean of a batch normalisation, is
@@ -118,7 +118,7 @@ def walk(
             for walker in walkers:
                 walker.add(box)
     return [
-        Walked(
+        ReplicaResult(
             outputs=[[known[t.name] for t in outputs] for known in walker.known],
             gradients=walker.gradients(),
             marks=tf.stack(walker.marks) if with_marks else None,  # [boxes, 2]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.pipeline.graph.execution import Replica, Values, Walked, Weights, walk
+from tfdist.pipeline.graph.execution import Replica, ReplicaResult, Values, Weights, walk
 from tfdist.pipeline.graph.gradients import added
 from tfdist.pipeline.graph.tracing import TracedModel
 from tfdist.pipeline.schedule import Box, inference_ticks, training_ticks
@@ -164,7 +164,7 @@ class Program:
             marks = [one.marks for one in walked if one.marks is not None]
             return self._picked(walked), tf.stack(marks) if marks else None
 
-    def _gradients(self, walked: Sequence[Walked]) -> list[tuple[Any, tf.Variable]]:
+    def _gradients(self, walked: Sequence[ReplicaResult]) -> list[tuple[Any, tf.Variable]]:
         """Combines the gradients of all micro-batches and replicas, on the variables' devices.
 
         Returns:
@@ -181,7 +181,7 @@ class Program:
                     result.append((tf.cast(total, variable.dtype), variable))
         return result
 
-    def _picked(self, walked: Sequence[Walked]) -> list[tf.Tensor]:
+    def _picked(self, walked: Sequence[ReplicaResult]) -> list[tf.Tensor]:
         """Stacks the outputs of the micro-batches of one iteration that may be selected.
 
         The replicas alternate: the first micro-batch of each replica, then the second ones.

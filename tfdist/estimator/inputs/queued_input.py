@@ -30,7 +30,7 @@ _ADVICE = (
 )
 
 
-class PassedOn:
+class QueuedInput:
     """Tensors that a thread evaluates, and a queue passes on.
 
     Attributes:
@@ -48,7 +48,7 @@ class PassedOn:
         _refuse_placeholders(flat)
         self._parts, self._flat = parts, flat
         capacity = (look_ahead or 1) + 1
-        with tf.device("/device:CPU:0"), v1.name_scope("passed_on"):
+        with tf.device("/device:CPU:0"), v1.name_scope("queued_input"):
             self._batches = tf.queue.FIFOQueue(capacity, [tensor.dtype for tensor in flat])
             self._news = tf.queue.FIFOQueue(-1, [tf.float32, tf.string])  # has_more, problem
             self.hook = _Evaluate(self._batches, self._news, flat, look_ahead)
