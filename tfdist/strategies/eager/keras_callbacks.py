@@ -49,8 +49,9 @@ def own_callbacks(base: Any, strategy: Any, given: Sequence[Any]) -> tuple[Any, 
         def on_train_begin(self, logs: Any = None) -> None:
             model = self.model
             optimizer: Any = getattr(model, "optimizer", None)
-            if model.built and not getattr(optimizer, "built", True):
-                optimizer.build(model.trainable_variables)  # A backup is read on worker 0 alone.
+            if model.built and hasattr(optimizer, "build") and not _is_built(optimizer):
+                with strategy.scope():  # Before a backup is read, which worker 0 alone does.
+                    optimizer.build(model.trainable_variables)
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             note_updates()
@@ -128,6 +129,11 @@ def share_numbers(numbers: Sequence[int], reducer: Any) -> list[int]:
     """Returns worker 0's integers. A collective."""
     shared = reducer.broadcast(tf.constant([int(n) for n in numbers], tf.int64), "numbers")
     return [int(number) for number in shared.numpy()]
+
+
+def _is_built(optimizer: Any) -> bool:
+    """Returns whether an optimizer has its slots; of tf_keras only a private name says so."""
+    return bool(getattr(optimizer, "built", getattr(optimizer, "_built", False)))
 
 
 def _variables_of(optimizer: Any) -> Sequence[Any]:
