@@ -92,10 +92,7 @@ def _trained(
       outside_replicas: Whether replicas only take gradients, and the optimizer gets their sums.
     """
     with strategy.scope():
-        words = library.Input([2], dtype="int32")
-        rows = library.layers.Flatten()(library.layers.Embedding(WORDS, 3)(words))
-        model = library.Model(words, library.layers.Dense(3)(rows))
-        optimizer = make(library)
+        model, optimizer = _word_model(library), make(library)
     loss_of = library.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
 
     def step(words: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -128,9 +125,7 @@ def _trained(
             optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return loss
 
-    words, _, labels = features(4)
-    dataset = tf.data.Dataset.from_tensor_slices((words, labels)).batch(ROWS, drop_remainder=True)
-    losses = [train(*batch) for batch in strategy.experimental_distribute_dataset(dataset)]
+    losses = [train(*batch) for batch in strategy.experimental_distribute_dataset(_word_batches())]
     slots = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
     slots = [v for v in slots if tf.as_dtype(v.dtype).is_floating]
     return {
@@ -139,6 +134,18 @@ def _trained(
         "slots": flat([np.asarray(v) for v in slots]),
         "iterations": int(optimizer.iterations),
     }
+
+
+def _word_model(library: Any) -> Any:
+    words = library.Input([2], dtype="int32")
+    rows = library.layers.Flatten()(library.layers.Embedding(WORDS, 3)(words))
+    return library.Model(words, library.layers.Dense(3)(rows))
+
+
+def _word_batches() -> tf.data.Dataset:
+    words, _, labels = features(4)
+    dataset = tf.data.Dataset.from_tensor_slices((words, labels))
+    return dataset.batch(ROWS, drop_remainder=True)
 
 
 def _schedule(library: Any) -> Any:
