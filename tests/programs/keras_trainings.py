@@ -126,6 +126,10 @@ def _trained(
         return loss
 
     losses = [train(*batch) for batch in strategy.experimental_distribute_dataset(_word_batches())]
+    return _results(model, optimizer, losses)
+
+
+def _results(model: Any, optimizer: Any, losses: Sequence[tf.Tensor]) -> dict[str, Any]:
     slots = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
     slots = [v for v in slots if tf.as_dtype(v.dtype).is_floating]
     return {
