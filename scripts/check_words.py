@@ -1,4 +1,4 @@
-"""Check of the language in docstrings, comments, messages and documents.
+"""Check of the language in docstrings, comments, messages, identifiers and documents.
 
     check_words.py              checks the repository
     check_words.py PATH ...     checks these files and folders
@@ -59,6 +59,17 @@ _WORDS = {
     r"in times (of )?the": "relative to the",
 }
 
+# What must not be a word of an identifier, such as `is_told` or `ToldWorkers` -> what to write
+# instead. Names of tests are sentences, and may have them.
+_IDENTIFIER_WORDS = {
+    r"mends?": "fix",
+    r"told": "reported, launched, given",
+    r"asked": "requested",
+    r"wish(es)?": "requests",
+    r"sightings?": "snapshot",
+    r"standings?": "status",
+}
+
 
 def _joined(rules: Iterable[str]) -> str:
     """Returns one pattern for all rules, in which a space may also be a line break."""
@@ -70,6 +81,8 @@ _WORD = re.compile(rf"\b({_joined(_WORDS)})\b", re.IGNORECASE)
 # A capital, code in backticks, or a number or bracket that a capital cannot replace.
 _GOOD_START = re.compile(r"[A-Z`(\d*]")
 _CODE = re.compile(r"^( *)(```|~~~).*?^\1\2|`[^`\n]+`|\]\([^)\s]+\)|<!--.*?-->", re.M | re.S)
+_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # Of snake_case and of CamelCase.
+_IDENTIFIER_WORD = re.compile(_joined(_IDENTIFIER_WORDS), re.IGNORECASE)
 _TEXT_FILES = {".cfg", ".md", ".sh", ".toml", ".yaml", ".yml"}
 
 
@@ -82,7 +95,7 @@ class Finding(NamedTuple):
 
 
 def check_python(source: str) -> list[Finding]:
-    """Checks the docstrings, comments and messages of a Python file."""
+    """Checks the docstrings, comments, messages and identifiers of a Python file."""
     tree = ast.parse(source)
     found: list[Finding] = []
     docstrings: set[ast.expr] = set()
@@ -94,8 +107,10 @@ def check_python(source: str) -> list[Finding]:
                 assert isinstance(statement, ast.Expr)
                 docstrings.add(statement.value)
                 found += _check_opening(text, statement.lineno)
+    if _IDENTIFIER_WORD.search(source):
+        found += _check_identifiers(source)
     if not _WORD.search(source):  # As in most files: there is nothing more to look for.
-        return sorted(found)
+        return sorted(set(found))
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             is_message = " " in node.value  # Without a space it is a name or a value.
@@ -130,6 +145,15 @@ def _check_comments(source: str) -> Iterator[Finding]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield from _check_words(token.string, token.start[0])
+
+
+def _check_identifiers(source: str) -> Iterator[Finding]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.NAME and not token.string.startswith("test_"):
+            for part in _PART.findall(token.string):
+                if _IDENTIFIER_WORD.fullmatch(part):
+                    suggestion = _suggestion(_IDENTIFIER_WORDS, part)
+                    yield Finding(token.start[0], f"identifier {token.string}", suggestion)
 
 
 def _blank(match: re.Match[str]) -> str:

@@ -72,7 +72,9 @@ class Layout:
         )
 
 
-def find_layout(instance: Instance, *, micro_batch: int, accumulation: int, asked: int) -> Layout:
+def find_layout(
+    instance: Instance, *, micro_batch: int, accumulation: int, requested: int
+) -> Layout:
     """Returns the layout of the run that this process is part of.
 
     Args:
@@ -86,7 +88,7 @@ def find_layout(instance: Instance, *, micro_batch: int, accumulation: int, aske
     return Layout(
         micro_batch=micro_batch,
         accumulation=accumulation,
-        replicas=asked if launched is None else launched.num_local_replicas,
+        replicas=requested if launched is None else launched.num_local_replicas,
         workers=instance.num_instances,
         worker=instance.index,
     )

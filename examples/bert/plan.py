@@ -60,18 +60,18 @@ def make_plan(settings: Settings) -> Plan:
       UsageError: If the launcher gives each replica another number of devices.
     """
     instance, launched = find_instance(), find_launched_replicas()
-    asked = settings.replication_factor
+    requested = settings.replication_factor
     layout = find_layout(
         instance,
         micro_batch=settings.micro_batch_size,
         accumulation=settings.gradient_accumulation,
-        asked=asked,
+        requested=requested,
     )
     plan = Plan(
         settings=settings,
         layout=layout,
         workers_of_machine=instance.num_local_instances,
-        is_overridden=asked not in (layout.replicas, instance.num_total_replicas),
+        is_overridden=requested not in (layout.replicas, instance.num_total_replicas),
     )
     needed = len(plan.layers_per_device)
     if launched is not None and launched.devices_per_replica not in (1, needed):

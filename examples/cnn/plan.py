@@ -80,7 +80,7 @@ def make_plan(settings: Settings, facts: Facts, instance: Instance) -> Plan:
         instance,
         micro_batch=settings.batch_size,
         accumulation=settings.gradient_accumulation_count,
-        asked=settings.replicas,
+        requested=settings.replicas,
     )
     if settings.evaluator and layout.replicas != settings.replicas:
         raise UsageError(

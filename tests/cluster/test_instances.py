@@ -211,16 +211,16 @@ def test_a_single_process_of_a_launcher_needs_no_engine(variables: dict[str, str
 
 
 def test_the_launcher_adds_replicas_to_what_the_engine_says() -> None:
-    told = launched(index=3, num_instances=4, local_index=1, num_total_replicas=8)
-    assert find_instance({**told, **MPI}).num_local_replicas == 2
-    told = launched(index=1, num_instances=3, local_index=1, num_total_replicas=6)
-    assert find_instance({**told, "TF_CONFIG": WORKERS}).replica_index_offset == 2
+    reported = launched(index=3, num_instances=4, local_index=1, num_total_replicas=8)
+    assert find_instance({**reported, **MPI}).num_local_replicas == 2
+    reported = launched(index=1, num_instances=3, local_index=1, num_total_replicas=6)
+    assert find_instance({**reported, "TF_CONFIG": WORKERS}).replica_index_offset == 2
     # mpirun has started an evaluator, too: it says nothing about the training processes.
-    assert find_instance({**told, **MPI, "TF_CONFIG": WORKERS}).num_instances == 3
+    assert find_instance({**reported, **MPI, "TF_CONFIG": WORKERS}).num_instances == 3
 
 
 @pytest.mark.parametrize(
-    ("told", "engine", "message"),
+    ("reported", "engine", "message"),
     [
         (
             launched(),
@@ -258,10 +258,10 @@ def test_the_launcher_adds_replicas_to_what_the_engine_says() -> None:
     ],
 )
 def test_launcher_and_engine_must_agree(
-    told: dict[str, str], engine: dict[str, str], message: str
+    reported: dict[str, str], engine: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ClusterError) as caught:
-        find_instance({**told, **engine})
+        find_instance({**reported, **engine})
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 

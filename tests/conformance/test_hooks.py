@@ -40,11 +40,11 @@ def test_early_stopping_on_one_worker_stops_all_after_the_same_step(run: Run, en
         with tf.Graph().as_default(), v1.summary.FileWriter(estimator.eval_dir()) as writer:
             part = v1.Summary.Value(tag="accuracy", simple_value=value)
             writer.add_summary(v1.Summary(value=[part]), 100)
-        asked: list[bool] = []
+        requested: list[bool] = []
 
         def should_stop() -> bool:
-            asked.append(index == decides)
-            return asked[-1] and len(asked) == 3
+            requested.append(index == decides)
+            return requested[-1] and len(requested) == 3
 
         often: dict[str, Any] = {"run_every_secs": None, "run_every_steps": 2}
         return [

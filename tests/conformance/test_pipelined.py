@@ -38,32 +38,32 @@ def _run_all(engine: str, folder: str, trainings: list[dict[str, Any]]) -> list[
 
 
 @pytest.fixture(scope="module")
-def told_before() -> dict[str, list[dict[str, Any]]]:
+def reported_before() -> dict[str, list[dict[str, Any]]]:
     """The results of `alone` and `all_workers` so far, by engine: for each worker by training."""
     return {}
 
 
 @pytest.fixture
-def alone(told_before: Any, fake_cluster: Any, tmp_path: Path) -> dict[str, Any]:
-    if "none" not in told_before:
+def alone(reported_before: Any, fake_cluster: Any, tmp_path: Path) -> dict[str, Any]:
+    if "none" not in reported_before:
         trainings = [of_one for _, of_one in TRAININGS.values()]
         folder = str(tmp_path / "alone")
-        [told] = fake_cluster.run(_run_all, "none", folder, trainings, engine="none")
-        told_before["none"] = dict(zip(TRAININGS, told, strict=True))
-    return told_before["none"]
+        [reported] = fake_cluster.run(_run_all, "none", folder, trainings, engine="none")
+        reported_before["none"] = dict(zip(TRAININGS, reported, strict=True))
+    return reported_before["none"]
 
 
 @pytest.fixture(params=ENGINES)
 def all_workers(
-    request: Any, told_before: Any, fake_cluster: Any, tmp_path: Path
+    request: Any, reported_before: Any, fake_cluster: Any, tmp_path: Path
 ) -> list[dict[str, Any]]:
     engine, folder = request.param, str(tmp_path / "workers")
-    if engine not in told_before:
+    if engine not in reported_before:
         trainings = [of_two for of_two, _ in TRAININGS.values()]
         arguments = (_run_all, engine, folder, trainings)
-        told = fake_cluster.run(*arguments, engine=engine, num_workers=2)
-        told_before[engine] = [dict(zip(TRAININGS, one, strict=True)) for one in told]
-    return told_before[engine]
+        reported = fake_cluster.run(*arguments, engine=engine, num_workers=2)
+        reported_before[engine] = [dict(zip(TRAININGS, one, strict=True)) for one in reported]
+    return reported_before[engine]
 
 
 @pytest.fixture
@@ -109,13 +109,13 @@ def test_each_gradient_is_reduced_once_a_step_and_on_the_host(
     else:
         expected = [gradients, loss_and_agreement]
     for worker in all_workers:
-        for told in worker.values():
+        for reported in worker.values():
             for gradient in (
                 "bias (float32 (9,))",
                 "table (float32 (9, 4))",
                 "hidden (float32 (4, 4))",
             ):
-                assert told["reduced"].count(gradient) == 1, told["reduced"]
+                assert reported["reduced"].count(gradient) == 1, reported["reduced"]
     for worker in workers:
         reductions = [
             (name.split("/")[0], place)

@@ -163,7 +163,7 @@ def _step(estimator: tfe.Estimator) -> int:
 def test_the_function_is_asked_at_the_first_step_and_then_at_the_interval(
     estimator: tfe.Estimator, numbers: Make
 ) -> None:
-    asked: list[int] = []
+    requested: list[int] = []
 
     class Count(v1.train.SessionRunHook):  # type: ignore[misc]
         calls = 0
@@ -174,12 +174,12 @@ def test_the_function_is_asked_at_the_first_step_and_then_at_the_interval(
     count = Count()
 
     def should_stop() -> bool:
-        asked.append(count.calls)
+        requested.append(count.calls)
         return False
 
     hook = make_early_stopping_hook(estimator, should_stop, run_every_secs=None, run_every_steps=3)
     estimator.train(numbers(), hooks=[count, hook], steps=8)
-    assert asked == [1, 4, 7]
+    assert requested == [1, 4, 7]
 
 
 def test_training_with_evaluation_ends_early(

@@ -65,9 +65,11 @@ def _is_superset(ours: str, theirs: str) -> bool:
     """Says whether every call by their signature is one by ours; ours may have more arguments."""
     if theirs == "*args, **kwargs":
         return True
-    mine, asked = _parts(ours), _parts(theirs)
-    more = mine[len(asked) :]
-    return mine[: len(asked)] == asked and all("=" in part or part[0] == "*" for part in more)
+    mine, requested = _parts(ours), _parts(theirs)
+    more = mine[len(requested) :]
+    return mine[: len(requested)] == requested and all(
+        "=" in part or part[0] == "*" for part in more
+    )
 
 
 @pytest.mark.parametrize(

@@ -272,12 +272,12 @@ def _weighted_values(logits: Any, labels: Any) -> tuple[Any, Any, dict[str, Any]
 
 
 def _weighted_pipeline(
-    optimizer: str = "momentum", is_told: bool = True, **options: Any
+    optimizer: str = "momentum", is_reported: bool = True, **options: Any
 ) -> Callable[..., PipelineEstimatorSpec]:
     def optimizer_function(logits: Any, labels: Any) -> OptimizerFunctionOutput:
         loss, total, metrics = _weighted_values(logits, labels)
-        told = {"loss_weight": total} if is_told else {}
-        return OptimizerFunctionOutput(OPTIMIZERS[optimizer](), loss, metrics=metrics, **told)
+        reported = {"loss_weight": total} if is_reported else {}
+        return OptimizerFunctionOutput(OPTIMIZERS[optimizer](), loss, metrics=metrics, **reported)
 
     return make_pipelined(optimizer_function=optimizer_function, **options)
 
@@ -381,8 +381,10 @@ def test_a_step_without_any_weight_moves_nothing(tmp_path: Path, weights: Any) -
 
 def test_without_the_loss_weight_the_numbers_differ(tmp_path: Path, weights: Any) -> None:
     trained = []
-    for is_told in (True, False):
-        estimator = make_estimator(_weighted_pipeline(is_told=is_told), tmp_path / str(is_told))
+    for is_reported in (True, False):
+        estimator = make_estimator(
+            _weighted_pipeline(is_reported=is_reported), tmp_path / str(is_reported)
+        )
         estimator.train(batches(MICRO, WEIGHTED), steps=1)
         trained.append(weights(estimator)["third_one"])
     assert np.abs(trained[0] - trained[1]).max() > 1e-3

@@ -233,8 +233,8 @@ def test_neither_a_plan_nor_a_refusal_imports_tensorflow(name: str) -> None:
 def test_the_launchers_replicas_and_workers_are_in_the_plan(
     monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
-    told = {"index": 0, "num_instances": 2, "local_index": 0, "num_total_replicas": 8}
-    for variable, value in instance_environment(**told, devices_per_replica=1).items():
+    reported = {"index": 0, "num_instances": 2, "local_index": 0, "num_total_replicas": 8}
+    for variable, value in instance_environment(**reported, devices_per_replica=1).items():
         monkeypatch.setenv(variable, value)
     ended = run_application(*given.split(), "--dry-run")
     assert " x 4 replica(s) x 2 worker(s)" in ended.out
@@ -429,8 +429,8 @@ def test_the_evaluator_and_the_workers_have_the_same_plan(monkeypatch: pytest.Mo
 def test_with_an_evaluator_the_launchers_replicas_must_be_given_as_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = {"index": 0, "num_instances": 2, "local_index": 0, "num_total_replicas": 8}
-    launched = instance_environment(**told, devices_per_replica=1, has_evaluator=True)
+    reported = {"index": 0, "num_instances": 2, "local_index": 0, "num_total_replicas": 8}
+    launched = instance_environment(**reported, devices_per_replica=1, has_evaluator=True)
     for name, value in launched.items():
         monkeypatch.setenv(name, value)
     ended = run_application("cnn", "--dry-run", "--evaluator")

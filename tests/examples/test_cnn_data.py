@@ -445,7 +445,9 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 ) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda asked: None if asked == package else find(asked)
+        importlib.util,
+        "find_spec",
+        lambda requested: None if requested == package else find(requested),
     )
     with pytest.raises(DataError) as refused:
         open_dataset(name, seed=0)

@@ -105,7 +105,7 @@ def test_the_worker_that_failed_is_named_and_all_end_soon(
 
 @needs_horovod
 @pytest.mark.parametrize(
-    ("fault", "moment", "exit_code", "told"),
+    ("fault", "moment", "exit_code", "reported"),
     [
         ("exception", "model", 1, "RuntimeError: the data are broken"),
         ("exception", "middle", 1, "its training has failed: RuntimeError: the data are broken"),
@@ -116,7 +116,7 @@ def test_under_mpirun_the_rank_that_failed_is_named_and_all_end_soon(
     fault: str,
     moment: str,
     exit_code: int,
-    told: str,
+    reported: str,
     run_to_fault: Callable[..., Any],
     fault_table: list[tuple[str, ...]],
     within: Callable[[float], float],
@@ -124,7 +124,7 @@ def test_under_mpirun_the_rank_that_failed_is_named_and_all_end_soon(
     case = ("mpirun", 2, fault, moment, 1)
     seen = run_to_fault(engine="mpirun", num_workers=2, fault=fault, moment=moment, worker=1)
     assert (seen.rank, seen.exit_code) == ("1", exit_code), seen.output
-    assert told in seen.output
+    assert reported in seen.output
     assert (seen.last_step is None) == (moment == "model")
     assert seen.ended_s < within(RANK_LIMIT_S), seen.output
     note(fault_table, case, seen)

@@ -444,10 +444,10 @@ def test_nan_on_one_worker_ends_all_and_the_others_name_it(
     fake_cluster: Any, train_briefly: Any, engine: str
 ) -> None:
     ends = fake_cluster.run(train_briefly, engine, loss=build_loss("NaN"), engine=engine)
-    told = "NaN loss during training"
+    reported = "NaN loss during training"
     assert [end["error"] for end in ends] == [
-        f"NanLossElsewhereError: {told}: the loss of worker 1 became NaN.",
-        f"NanLossDuringTrainingError: {told}.",
+        f"NanLossElsewhereError: {reported}: the loss of worker 1 became NaN.",
+        f"NanLossDuringTrainingError: {reported}.",
     ]
 
 

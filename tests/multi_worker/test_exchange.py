@@ -46,7 +46,7 @@ def _reduce_twice(num_runs: int = 2, piece_size_bytes: int | None = None) -> dic
             got += collectives.sum([tf.constant(floats[2]), tf.constant(floats[3])], "two")
             if way == "direct":
                 strategy.exchange_directly()
-            asked = [tf.identity(x) for x in got]
+            requested = [tf.identity(x) for x in got]
             leave = collectives.sum([tf.constant(1.0)], "leave")
             config = strategy.update_config_proto(
                 v1.ConfigProto(), sees_all_workers=way == "direct"
@@ -55,8 +55,8 @@ def _reduce_twice(num_runs: int = 2, piece_size_bytes: int | None = None) -> dic
                 session.run(step.initializer)
                 options = v1.RunOptions(output_partition_graphs=True)
                 metadata = v1.RunMetadata()
-                results[way] = [session.run(asked, options=options, run_metadata=metadata)]
-                results[way] += [session.run(asked) for _ in range(num_runs - 1)]
+                results[way] = [session.run(requested, options=options, run_metadata=metadata)]
+                results[way] += [session.run(requested) for _ in range(num_runs - 1)]
                 results[f"{way} ops"] = [n.op for g in metadata.partition_graphs for n in g.node]
                 assert session.run(leave) == [count]
     return results

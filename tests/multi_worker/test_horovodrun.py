@@ -101,18 +101,18 @@ def test_its_processes_train_together_and_end_with_equal_weights(folder: Path) -
 
 
 @pytest.fixture(scope="module")
-def told(folder: Path) -> list[dict[str, Any]]:
+def reported(folder: Path) -> list[dict[str, Any]]:
     """The facts that each of the two has found."""
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
 
 
-def test_over_grpc_its_processes_are_refused(told: list[dict[str, Any]]) -> None:
-    for one in told:
+def test_over_grpc_its_processes_are_refused(reported: list[dict[str, Any]]) -> None:
+    for one in reported:
         assert "was started by horovodrun with 2 processes" in one["refused"]
 
 
-def test_its_processes_are_the_workers_of_one_run(told: list[dict[str, Any]]) -> None:
-    said = [{name: value for name, value in one.items() if name != "refused"} for one in told]
+def test_its_processes_are_the_workers_of_one_run(reported: list[dict[str, Any]]) -> None:
+    said = [{name: value for name, value in one.items() if name != "refused"} for one in reported]
     assert [one.pop("is_chief") for one in said] == [True, False]
     expected = {
         "strategy": "HorovodStrategy",

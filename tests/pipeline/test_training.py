@@ -143,11 +143,11 @@ def test_without_an_optimizer_it_is_gradient_descent_with_a_rate_of_a_hundredth(
 
 @pytest.mark.parametrize("kind", ["model", "module", "function"])
 def test_a_model_that_takes_training_is_told(quiet: Quiet, kind: str) -> None:
-    told: list[Any] = []
+    reported: list[Any] = []
     weight = tf.Variable(1.0)
 
     def forward(x: tf.Tensor, training: Any = None) -> tf.Tensor:
-        told.append(training)
+        reported.append(training)
         with Block("B1"):
             x = x * weight
         with Block("B2"):
@@ -163,7 +163,7 @@ def test_a_model_that_takes_training_is_told(quiet: Quiet, kind: str) -> None:
 
     model = {"model": Model, "module": Module, "function": lambda: forward}[kind]()
     training_model(model, quiet(TWO, gradient_accumulation=3))(np.ones([3, 1], "float32"))
-    assert set(told) == {True}
+    assert set(reported) == {True}
 
 
 def test_autograph_turns_python_conditions_into_those_of_the_graph(quiet: Quiet) -> None:

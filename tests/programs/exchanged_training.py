@@ -35,7 +35,7 @@ def train(
       op of the last call. first_steps: The global step at the start of each training. values: All
       variables at the end. isolated: Whether the sessions share no state, if they were configured.
     """
-    told: dict[str, Any] = {"lines": collect_log(), "ops": [], "first_steps": []}
+    reported: dict[str, Any] = {"lines": collect_log(), "ops": [], "first_steps": []}
     strategy = MultiWorkerStrategy()
     index = strategy.extended.collectives.worker_index
 
@@ -49,12 +49,12 @@ def train(
         device=tfe.DeviceConfig(iterations_per_loop=iterations),
     )
     if session_config is not None:
-        told["isolated"] = session_config.isolate_session_state
+        reported["isolated"] = session_config.isolate_session_state
     estimator = tfe.Estimator(_make_model_fn(index, apply, report), model_dir, config)
     for time in range(times):
-        estimator.train(input_fn, hooks=[_Watch(told)], max_steps=steps * (time + 1))
-    told["said"] = [line for line in told["lines"] if line.startswith("Reductions: ")]
-    return told
+        estimator.train(input_fn, hooks=[_Watch(reported)], max_steps=steps * (time + 1))
+    reported["said"] = [line for line in reported["lines"] if line.startswith("Reductions: ")]
+    return reported
 
 
 def _make_model_fn(index: int, apply: Any, report: Any) -> Callable[..., tfe.EstimatorSpec]:
@@ -85,14 +85,14 @@ def _make_model_fn(index: int, apply: Any, report: Any) -> Callable[..., tfe.Est
 class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
     """Records ops, first steps and final values in `told`."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.told = told
+    def __init__(self, reported: dict[str, Any]) -> None:
+        self.reported = reported
 
     def begin(self) -> None:
         self.variables = v1.global_variables()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        self.told["first_steps"].append(int(session.run(v1.train.get_global_step())))
+        self.reported["first_steps"].append(int(session.run(v1.train.get_global_step())))
 
     def before_run(self, run_context: Any) -> Any:
         options = v1.RunOptions(output_partition_graphs=True)
@@ -100,9 +100,9 @@ class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         graphs = run_values.run_metadata.partition_graphs
-        self.told["ops"] = [(n.name, n.op, n.device) for g in graphs for n in g.node]
+        self.reported["ops"] = [(n.name, n.op, n.device) for g in graphs for n in g.node]
         functions = [f for g in graphs for f in g.library.function]
-        self.told["ops"] += [(n.name, n.op, n.device) for f in functions for n in f.node_def]
+        self.reported["ops"] += [(n.name, n.op, n.device) for f in functions for n in f.node_def]
 
     def end(self, session: Any) -> None:
-        self.told["values"] = session.run(self.variables)
+        self.reported["values"] = session.run(self.variables)

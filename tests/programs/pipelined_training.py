@@ -60,20 +60,20 @@ def _run(engine: str, model_dir: str, options: Options) -> dict[str, Any]:
     watch = _Watch()
     params = {"stages": [_look_up, _hide_and_name_words], "options": options}
     tfe.Estimator(_model_fn, model_dir, config, params).train(input_fn, hooks=[watch])
-    told = {"values": watch.values, "ops": watch.ops, "calls": watch.calls, "refused": ""}
-    told["reported"] = watch.reported
-    told["threads"] = tf.config.threading.get_intra_op_parallelism_threads()
+    reported = {"values": watch.values, "ops": watch.ops, "calls": watch.calls, "refused": ""}
+    reported["reported"] = watch.reported
+    reported["threads"] = tf.config.threading.get_intra_op_parallelism_threads()
     if strategy is None:
-        return told
-    told["reduced"] = list(strategy.extended.reducer.built.described)
+        return reported
+    reported["reduced"] = list(strategy.extended.reducer.built.described)
     if engine == "grpc" and options.num_replicas == 1:
         params["stages"] = [_look_up, _hide, _name_words, *[lambda *args: args] * 2]
         more = tfe.Estimator(_model_fn, f"{model_dir}_more", config, params)
         try:
             more.train(input_fn, steps=1)
         except ValueError as error:
-            told["refused"] = str(error)
-    return told
+            reported["refused"] = str(error)
+    return reported
 
 
 def _make_input_fn(options: Options) -> Callable[..., tf.data.Dataset]:

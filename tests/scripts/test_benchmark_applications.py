@@ -36,16 +36,16 @@ FURTHER = {OURS["Horovod"]: turns(210, 210, 210), TORCH_DDP: turns(160, 160, 160
 def test_both_models_are_measured_in_two_races_and_compared_within_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[int] = []
+    requested: list[int] = []
 
     def take_rounds(race: Race, options: Options) -> Found:
-        asked.append(options.rounds)
+        requested.append(options.rounds)
         of_race = FIRST if race.needed == IDEAL else FURTHER
         return Found(turns=dict(of_race), missing=["PyTorch: not installed."])
 
     monkeypatch.setattr(rounds, "take_rounds", take_rounds)
     part = applications.measure(Options(rounds=20, models=(), cores=(0, 1), say=lambda line: None))
-    assert asked == [applications.MAX_ROUNDS] * 4  # Two races of two models.
+    assert requested == [applications.MAX_ROUNDS] * 4  # Two races of two models.
     assert list(part.groups) == ["ResNet-20", "BERT mini"]
     assert part.missing == ("PyTorch: not installed.",)
     # Of 0.952, 0.952 and 0.909: the times of the same round.

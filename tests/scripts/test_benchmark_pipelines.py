@@ -72,11 +72,11 @@ def test_both_libraries_cut_the_same_network_into_equal_stages(name: str) -> Non
 def test_turns_have_as_many_micro_batches_and_what_is_missing_is_said_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[tuple[str, int]] = []
+    requested: list[tuple[str, int]] = []
     turn = Turn(seconds=0.1, peak_bytes=0)
 
     def take_rounds(race: Race, options: Options) -> Any:
-        asked.append((race.label, race.steps))
+        requested.append((race.label, race.steps))
         reason = race.why_missing(ONE_F_ONE_B)
         return type("Rounds", (), {"turns": {PLAIN: [turn], OURS: [turn]}, "missing": [reason]})
 
@@ -88,8 +88,8 @@ def test_turns_have_as_many_micro_batches_and_what_is_missing_is_said_once(
     monkeypatch.setattr(pipelines, "running", fail)
     options = Options(rounds=1, models=(), cores=(0, 1), say=lambda line: None)
     measured = pipelines.measure(options)
-    steps = [steps for label, steps in asked if label.startswith("MLP")]
-    assert steps == [8, 4, 2] and len(asked) == 6
+    steps = [steps for label, steps in requested if label.startswith("MLP")]
+    assert steps == [8, 4, 2] and len(requested) == 6
     failed = [f"{title}, memory: exit code 1." for title in pipeline_work.TITLES.values()]
     (torch,) = set(measured.missing) - set(failed)
     assert 'pip install ".[benchmark]"' in torch and len(measured.missing) == 3

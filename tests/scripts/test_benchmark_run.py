@@ -75,7 +75,7 @@ class Measures:
     """Stands for the modules of the parts: `slow-link` fails, the others can be measured."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked: list[Options] = []
+        self.requested: list[Options] = []
         for name in ("own_cost", "step_times", "fit_times", "slow_link"):
             module = type(sys)(name)
             measure = self.fail if name == "slow_link" else self.measure
@@ -83,8 +83,8 @@ class Measures:
             monkeypatch.setitem(sys.modules, name, module)
 
     def measure(self, options: Options) -> Part:
-        self.asked.append(options)
-        title = f"Measured {len(self.asked)}"
+        self.requested.append(options)
+        title = f"Measured {len(self.requested)}"
         groups = {"CNN": {"ideal": ROW, "tfdist, gRPC": ROW}}
         missing = ("A peer: not here. Fetch it.",)
         return Part(title=title, about="Made up.", groups=groups, ratios={}, missing=missing)
@@ -109,7 +109,7 @@ def test_a_part_that_fails_is_told_of_and_the_others_go_on(
     out, err = capsys.readouterr()
     assert err == "slow-link failed: RuntimeError: no root. Run it as root.\n"
     assert "## Measured 1" in out and "Left out: A peer: not here. Fetch it." in out
-    (options,) = measures.asked
+    (options,) = measures.requested
     assert options.rounds == 3 and options.models == ("mlp",) and options.cores == (3, 4)
     assert "## Measured 1" in (tmp_path / run.RECORD_PAGE).read_text()
 
@@ -153,7 +153,7 @@ def test_the_pages_are_made_again_without_measuring(measures: Measures, tmp_path
         page.unlink()
     assert run.main(["--from-json", f"--output={tmp_path}"]) == 0
     assert [page.read_text() for page in pages] == texts
-    assert len(measures.asked) == 1
+    assert len(measures.requested) == 1
 
 
 def test_the_pages_of_the_docs_are_those_of_their_record(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_quick_measures_the_picture_alone_and_leaves_the_record(
 ) -> None:
     monkeypatch.setattr(run, "QUICK", tmp_path / "quick")
     assert run.main(["--quick"]) == 0
-    (options,) = measures.asked
+    (options,) = measures.requested
     assert options.is_quick and options.rounds == run.QUICK_ROUNDS
     assert options.models == run.MODELS
     names = {path.name for path in (tmp_path / "quick").rglob("*.*")}

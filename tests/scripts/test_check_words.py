@@ -13,6 +13,8 @@ import pytest
         ('"""A file.\n\nMend it, whose\neach line ends."""', 3, "'Mend'", "fix"),
         ('"""A file of lines, whose\neach has an end."""', 1, "'whose each'", "a new sentence"),
         ("x = 1\n# Nobody reads it.", 2, "'Nobody'", "name the subject"),
+        ("x = 1\ny.is_told = x", 2, "identifier is_told", "reported"),
+        ("class ToldWorkers: ...", 1, "identifier ToldWorkers", "launched"),
         ('print(\n    f"{1} lasts for ever"\n)', 2, "'for ever'", "forever"),
     ],
 )
@@ -31,6 +33,7 @@ def test_a_docstring_a_comment_and_a_message_are_checked(
         '"""`popdist`: names of the original."""',
         'def whoever(nobody: str = "nobody") -> str:\n    return nobody\n',
         '"""Amended, recommended, and shallow."""',
+        "def test_it_is_told(amended: int) -> None: ...",
     ],
 )
 def test_names_and_plain_language_pass(source: str) -> None:

@@ -147,7 +147,7 @@ def measure(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Part]:
     """Measures some contenders in two rounds."""
 
     def measure(*contenders: Contender) -> Part:
-        monkeypatch.setattr(step_times, "make_contenders", lambda *asked: contenders)
+        monkeypatch.setattr(step_times, "make_contenders", lambda *requested: contenders)
         monkeypatch.setattr(step_times, "why_missing", lambda name: None)
         return step_times.measure(options("cnn"))
 

@@ -59,20 +59,20 @@ def overridden(number: int) -> str:
 # The number.
 
 
-@pytest.mark.parametrize(("asked", "number"), [(None, 1), (1, 1), (3, 3)])
+@pytest.mark.parametrize(("requested", "number"), [(None, 1), (1, 1), (3, 3)])
 def test_without_a_launcher_the_program_decides(
-    asked: int | None, number: int, capsys: pytest.CaptureFixture[str]
+    requested: int | None, number: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert count_replicas(asked) == ReplicaCount(number=number)
+    assert count_replicas(requested) == ReplicaCount(number=number)
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("asked", [None, 2])
+@pytest.mark.parametrize("requested", [None, 2])
 def test_a_program_that_agrees_with_the_launcher_hears_nothing(
-    launched: Any, asked: int | None, capsys: pytest.CaptureFixture[str]
+    launched: Any, requested: int | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     launched(devices_per_replica=3)
-    assert count_replicas(asked) == ReplicaCount(number=2, devices_each=3)
+    assert count_replicas(requested) == ReplicaCount(number=2, devices_each=3)
     assert capsys.readouterr().err == ""
 
 
@@ -96,11 +96,13 @@ def test_the_number_is_that_of_each_instance_and_the_first_one_says_it(
     assert capsys.readouterr().err == overridden(3)
 
 
-@pytest.mark.parametrize("asked", [0, -1, 1.5, True, "2"])
-def test_a_number_that_is_none_is_refused_with_a_launcher_too(launched: Any, asked: Any) -> None:
+@pytest.mark.parametrize("requested", [0, -1, 1.5, True, "2"])
+def test_a_number_that_is_none_is_refused_with_a_launcher_too(
+    launched: Any, requested: Any
+) -> None:
     launched()
     with pytest.raises(ValueError, match="num_replicas must be an integer of at least 1, got "):
-        count_replicas(asked)
+        count_replicas(requested)
 
 
 def test_instances_with_different_numbers_cannot_train_together(

@@ -26,7 +26,7 @@ def _expected(counts: Any) -> Any:
     return weight
 
 
-def _train(folder: Path, optimizer: Any, counts: Any, *, is_told: bool, **layout: int) -> Any:
+def _train(folder: Path, optimizer: Any, counts: Any, *, is_reported: bool, **layout: int) -> Any:
     def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
         x, count = features
         weight = v1.get_variable("w", [3, 1], tf.float64, initializer=v1.ones_initializer())
@@ -37,8 +37,8 @@ def _train(folder: Path, optimizer: Any, counts: Any, *, is_told: bool, **layout
         def update(*on_host: Any) -> Any:
             return optimizer.apply_gradients(zip(on_host, variables, strict=True))
 
-        told = {"loss_weight": total} if is_told else {}
-        return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, gradients), **told)
+        reported = {"loss_weight": total} if is_reported else {}
+        return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, gradients), **reported)
 
     shares = layout.get("num_replicas", 1) * layout.get("gradient_accumulation", 1)
     estimator = tfe.Estimator(model_fn, folder, tfe.RunConfig(device=tfe.DeviceConfig(**layout)))
@@ -65,7 +65,7 @@ def test_layouts_give_numpys_weights(
     tmp_path: Path, make: Callable[[], Any], layout: dict[str, int], is_weighted: bool
 ) -> None:
     counts = RANDOM.integers(1, 9, (48, 1)).astype(float) if is_weighted else np.ones((48, 1))
-    got = _train(tmp_path, make(), counts, is_told=is_weighted, **layout)
+    got = _train(tmp_path, make(), counts, is_reported=is_weighted, **layout)
     assert got.dtype == np.float64
     np.testing.assert_allclose(got, _expected(counts), rtol=0, atol=1e-14)
 

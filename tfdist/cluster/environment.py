@@ -74,10 +74,10 @@ def find_engine(environ: Mapping[str, str] = os.environ) -> str | None:
     rank = find_mpi_rank(environ)
     if rank is not None and rank.size > 1:
         return "horovod"
-    told = read_instance(environ)
-    if told is not None and told.num_instances > 1:
+    launched = read_instance(environ)
+    if launched is not None and launched.num_instances > 1:
         raise ClusterError(
-            f"{NUM_INSTANCES} is {told.num_instances}, but the others cannot be reached: "
+            f"{NUM_INSTANCES} is {launched.num_instances}, but the others cannot be reached: "
             "there is no TF_CONFIG, and no mpirun, horovodrun or srun started this process. Start "
             "the program with tfdist run, or unset all TFDIST variables."
         )
@@ -132,21 +132,21 @@ def find_instance(environ: Mapping[str, str] = os.environ) -> Instance:
     Raises:
       ClusterError: If what is set is malformed or contradicts itself.
     """
-    told = read_instance(environ)
+    launched = read_instance(environ)
     place, trains = _place_by_engine(environ)
     if not trains:
-        if told is not None:
+        if launched is not None:
             raise ClusterError(
-                f"{NUM_INSTANCES} is {told.num_instances}, but this process's task in TF_CONFIG "
-                "does not train, so it is no instance. Unset the TFDIST variables for it."
+                f"{NUM_INSTANCES} is {launched.num_instances}, but this process's task in "
+                "TF_CONFIG does not train, so it is no instance. Unset the TFDIST variables for it."
             )
         return Instance()
-    if told is None:
+    if launched is None:
         return _with_shape(place or Instance(), environ)
     if place is None:
-        return told
-    _check_agreement(told, place)
-    return replace(told, num_local_instances=place.num_local_instances)
+        return launched
+    _check_agreement(launched, place)
+    return replace(launched, num_local_instances=place.num_local_instances)
 
 
 def find_launched_replicas(environ: Mapping[str, str] = os.environ) -> Instance | None:
@@ -318,14 +318,19 @@ def _with_shape(place: Instance, environ: Mapping[str, str]) -> Instance:
     )
 
 
-def _check_agreement(told: Instance, place: Instance) -> None:
+def _check_agreement(launched: Instance, place: Instance) -> None:
     checked = [
-        (NUM_INSTANCES, told.num_instances, place.num_instances, "instances"),
-        (INSTANCE_INDEX, told.index, place.index, "as this one's index"),
+        (NUM_INSTANCES, launched.num_instances, place.num_instances, "instances"),
+        (INSTANCE_INDEX, launched.index, place.index, "as this one's index"),
     ]
     # TF_CONFIG and Slurm may have several names for one machine.
     if place.source in (MPIRUN, HOROVODRUN):
-        index = (LOCAL_INSTANCE_INDEX, told.local_index, place.local_index, "as its local index")
+        index = (
+            LOCAL_INSTANCE_INDEX,
+            launched.local_index,
+            place.local_index,
+            "as its local index",
+        )
         checked.append(index)
     for name, ours, theirs, what in checked:
         if ours != theirs:

@@ -59,17 +59,17 @@ class IPURunConfig(estimator.DeviceConfig):
                 "stages say how many devices a replica has, other models are on one, and the first "
                 "replica begins with the first one. Set them to 1 and 0."
             )
-        asked = 1 if num_replicas is None else num_replicas
-        if asked > 1 and ipu_options is None:
+        requested = 1 if num_replicas is None else num_replicas
+        if requested > 1 and ipu_options is None:
             raise ValueError(
-                f"IPURunConfig requires more than one device (num_replicas={asked}), but "
+                f"IPURunConfig requires more than one device (num_replicas={requested}), but "
                 "ipu_options is None. Make them with create_ipu_config and auto_select_ipus."
             )
         # popdist.tensorflow.set_ipu_config selects the launcher's number.
-        allowed = (asked, count_replicas(None).number)
+        allowed = (requested, count_replicas(None).number)
         if ipu_options is not None and ipu_options.auto_select_ipus not in allowed:
             raise ValueError(
-                f"IPURunConfig configured with {asked} devices ({asked} num_replicas "
+                f"IPURunConfig configured with {requested} devices ({requested} num_replicas "
                 f"times {num_shards} num_shards), but IpuOptions configured with "
                 f"{ipu_options.auto_select_ipus} devices. Make them equal."
             )

@@ -54,7 +54,7 @@ class PrometheusHook(ScalarsHook):
             "PrometheusHook", "prometheus_client", "prometheus_client>=0.20"
         )
         worker = own_worker_index()
-        self._asked_port = port + worker if port else 0
+        self._requested_port = port + worker if port else 0
         self._address = address
         self.port: int | None = None
         self._server: Any = None
@@ -75,7 +75,7 @@ class PrometheusHook(ScalarsHook):
     def start(self, step: int) -> None:
         self._stop()  # The server of a training that failed.
         self._server, self._thread = self._client.start_http_server(
-            self._asked_port, addr=self._address, registry=self._registry
+            self._requested_port, addr=self._address, registry=self._registry
         )
         self.port = self._server.server_port
         v1.logging.info("Metrics for Prometheus: http://%s:%d/metrics", self._address, self.port)

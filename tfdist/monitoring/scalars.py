@@ -47,7 +47,7 @@ class ScalarsHook(v1.train.SessionRunHook):  # type: ignore[misc]
         self._chosen = named
         self._every_n_steps = checked_count("every_n_steps", every_n_steps)
         self._counter = StepCounter()
-        self._is_asked = False
+        self._is_due = False
 
     def as_callback(self) -> FitCallback:
         """Returns a callback of Keras' `fit`, for Keras 3 and tf_keras.
@@ -86,14 +86,14 @@ class ScalarsHook(v1.train.SessionRunHook):  # type: ignore[misc]
         self.start(self._counter.step)
 
     def before_run(self, run_context: Any) -> v1.train.SessionRunArgs | None:
-        self._is_asked = self._counter.may_cross(self._every_n_steps)
-        return v1.train.SessionRunArgs(self._tensors) if self._is_asked else None
+        self._is_due = self._counter.may_cross(self._every_n_steps)
+        return v1.train.SessionRunArgs(self._tensors) if self._is_due else None
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         before = self._counter.step
         self._counter.count(run_context.session)
         after = self._counter.step
-        if self._is_asked and crosses(before, after, self._every_n_steps):
+        if self._is_due and crosses(before, after, self._every_n_steps):
             self.report(after, {name: float(x) for name, x in run_values.results.items()})
 
 

@@ -146,7 +146,7 @@ class BlockRecord:
     refusal: Exception | None = None
     _marks: list[tuple[int, str | None]] = field(default_factory=list)
     _open: list[str] = field(default_factory=list)
-    _standing: str | None = None
+    _current: str | None = None
     _unnamed: int = 0
 
     def restart(self, graph: tf.Graph) -> None:
@@ -165,7 +165,7 @@ class BlockRecord:
     @property
     def current(self) -> FoundBlock | None:
         """The block in which the forward pass is now; None outside all blocks."""
-        name = self._open[0] if self._open else self._standing
+        name = self._open[0] if self._open else self._current
         return next((block for block in self.found if block.name == name), None)
 
     def open_block(self, name: str | None, device: int | None) -> None:
@@ -186,7 +186,7 @@ class BlockRecord:
         with self.noting_refusals():
             if not self._is_in_scratch_graph():
                 self._check_graph(name)
-            self._standing = self._note(name, device)
+            self._current = self._note(name, device)
         self._mark()
 
     def blocks_of(self, operations: list[tf.Operation]) -> dict[str, str | None]:
@@ -218,7 +218,7 @@ class BlockRecord:
         return name
 
     def _mark(self) -> None:
-        name = self._open[0] if self._open else self._standing
+        name = self._open[0] if self._open else self._current
         self._marks.append((len(self.graph.get_operations()), name))
 
     def _is_in_scratch_graph(self) -> bool:

@@ -122,12 +122,12 @@ class CompiledCalls:
         count = self.settings.micro_batches_per_call
         if samples == 0 or samples % count:
             s = self.settings
-            mend = listed(nearest_multiples(samples, count), "or")
+            fix = listed(nearest_multiples(samples, count), "or")
             raise ValueError(
                 f"a call got {samples} samples, which do not split into {count} micro-batches "
                 f"(device_iterations {s.device_iterations} x gradient_accumulation "
                 f"{s.gradient_accumulation} x replication_factor {s.replication_factor}). "
-                f"Give it {mend} samples."
+                f"Give it {fix} samples."
             )
         return samples // count
 

@@ -104,11 +104,11 @@ class Settings:
         """
         count = self.micro_batches_per_replica
         if self.every is not None and count % self.every:
-            mend = listed(nearest_multiples(count, self.every), "or")
+            fix = listed(nearest_multiples(count, self.every), "or")
             raise ValueError(
                 f'output_mode("every_n", every={self.every}) does not divide the {count} '
                 f"micro-batches of a call (device_iterations {self.device_iterations} x "
-                f"gradient_accumulation {self.gradient_accumulation}). Make them {mend}, or "
+                f"gradient_accumulation {self.gradient_accumulation}). Make them {fix}, or "
                 "write another every."
             )
 

@@ -145,9 +145,9 @@ def _device_of(stage: Stage, number: int, device_named_by: dict[str, int | None]
     named = {name: device_named_by[name] for name in stage.block_names}
     devices = sorted({device for device in named.values() if device is not None})
     if len(devices) > 1:
-        wishes = listed(f"{quoted(k)} on {v}" for k, v in named.items() if v is not None)
+        devices_named = listed(f"{quoted(k)} on {v}" for k, v in named.items() if v is not None)
         raise ValueError(
-            f"the blocks of {stage} name different devices: {wishes}. "
+            f"the blocks of {stage} name different devices: {devices_named}. "
             f"Write {stage}.device({devices[0]}), or make two stages."
         )
     return devices[0] if devices else number

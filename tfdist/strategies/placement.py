@@ -342,34 +342,37 @@ class ReplicaCount:
         return self.number * self.devices_each
 
 
-def count_replicas(asked: int | None) -> ReplicaCount:
+def count_replicas(requested: int | None) -> ReplicaCount:
     """Returns the number of replicas of this worker.
 
     If the launcher and the program disagree, the launcher wins, and the first instance reports it
     in one line.
 
     Args:
-      asked: The number that the program asks for in each worker; None takes the launcher's, or 1.
+      requested: The number that the program asks for in each worker; None takes the
+        launcher's, or 1.
 
     Raises:
-      ValueError: If `asked` is not an integer of at least 1.
+      ValueError: If `requested` is not an integer of at least 1.
       ClusterError: If the launcher's variables contradict each other, or the instances have
         different numbers of replicas.
     """
-    if asked is not None:
-        check_num_replicas(asked)
-    told = find_launched_replicas()
-    if told is None:
-        return ReplicaCount(number=asked or 1)
-    if not told.is_uniform:
+    if requested is not None:
+        check_num_replicas(requested)
+    launched = find_launched_replicas()
+    if launched is None:
+        return ReplicaCount(number=requested or 1)
+    if not launched.is_uniform:
         raise ClusterError(
-            f"this instance has {told.num_local_replicas} of {told.num_total_replicas} replicas "
-            "and others have more or fewer: the mean over workers would weigh them wrongly. Give "
-            "every instance as many."
+            f"this instance has {launched.num_local_replicas} of {launched.num_total_replicas} "
+            "replicas and others have more or fewer: the mean over workers would weigh them "
+            "wrongly. Give every instance as many."
         )
-    if asked not in (None, told.num_local_replicas) and told.index == 0:
-        _report_overridden(told.num_local_replicas)
-    return ReplicaCount(number=told.num_local_replicas, devices_each=told.devices_per_replica)
+    if requested not in (None, launched.num_local_replicas) and launched.index == 0:
+        _report_overridden(launched.num_local_replicas)
+    return ReplicaCount(
+        number=launched.num_local_replicas, devices_each=launched.devices_per_replica
+    )
 
 
 @cache  # A program may give the number in several places.

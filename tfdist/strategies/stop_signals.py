@@ -47,13 +47,13 @@ class StopOrder:
     receiver: int = 0
 
 
-NUM_WISHES = 3
+NUM_REQUESTS = 3
 
 
-def wishes_of(number: int | None, worker_index: int) -> list[float]:
+def requests_of(number: int | None, worker_index: int) -> list[float]:
     """Returns a worker's part in the sums of a step: [SIGTERM, SIGUSR1, index of the receiver]."""
     if number is None:
-        return [0.0] * NUM_WISHES
+        return [0.0] * NUM_REQUESTS
     return [float(number == one) for one in STOP_SIGNALS] + [float(worker_index)]
 
 
@@ -118,7 +118,7 @@ class StopSignals:
     def noted(self) -> Iterator[None]:
         """Notes stop signals in the `with` block; an earlier signal ends the process."""
         with self._noting(True):
-            self.leave_if_asked()
+            self.leave_if_requested()
             yield
 
     @contextmanager
@@ -127,7 +127,7 @@ class StopSignals:
         with self._noting(False):
             yield
 
-    def leave_if_asked(self) -> None:
+    def leave_if_requested(self) -> None:
         """Ends the process if it has a stop signal to follow: one it got, or the agreed one."""
         if self.is_stopping:
             self._leave("Stopped by {name}.")
@@ -135,7 +135,7 @@ class StopSignals:
     def leave_unless_noted(self) -> None:
         """Ends the process if it has a signal to follow, unless it has a training to finish."""
         if not self._notes_only:
-            self.leave_if_asked()
+            self.leave_if_requested()
 
     def leave_after_training(
         self, *, step: int, num_workers: int, worker_index: int, saves: bool

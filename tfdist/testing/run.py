@@ -247,11 +247,11 @@ def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
     give_up_s = time.monotonic() + limit_s
     pause_s = 0.002
     while True:
-        asked_s = time.monotonic()
+        requested_s = time.monotonic()
         if condition():
             return True
         now_s = time.monotonic()
         if now_s >= give_up_s:
             return False
-        time.sleep(max(pause_s, min(3 * (now_s - asked_s), _LONGEST_PAUSE_S)))
+        time.sleep(max(pause_s, min(3 * (now_s - requested_s), _LONGEST_PAUSE_S)))
         pause_s = min(0.02, pause_s * 1.5)

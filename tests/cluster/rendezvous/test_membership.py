@@ -86,15 +86,15 @@ def test_all_workers_learn_of_a_training_that_has_failed(make_memberships: Make)
 def test_a_worker_is_asked_who_has_gone_and_waits_for_the_news(make_memberships: Make) -> None:
     chief, one, other = make_memberships(3)
     assert one.find_loss(0.0) is None
-    asked = threading.Timer(0.2, other.set_failure, ("ValueError: no",))
-    asked.start()
+    requested = threading.Timer(0.2, other.set_failure, ("ValueError: no",))
+    requested.start()
     loss = one.find_loss(LIMIT_S)
     assert loss is not None and loss.index == 2
     assert "its training has failed: ValueError: no." in loss.line
     other.close()  # The failure says more than the end of the process.
     until(lambda: bool(chief.states()[2].lost))
     assert chief.find_loss(0.0) == loss
-    asked.join()
+    requested.join()
 
 
 def test_no_worker_leaves_a_training_before_all_others(make_memberships: Make) -> None:

@@ -97,8 +97,8 @@ def test_an_empty_model_dir_is_a_warning_and_gives_the_same_numbers_in_each_proc
             loss = estimator.evaluate(numbers(batches=2))["loss"]
             rows = list(estimator.predict(numbers(batches=1)))
         results.append([loss, *np.ravel(rows)])
-        told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-        assert sum(f"in model_dir: {tmp_path / worker}," in line for line in told) == 2
+        reported = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+        assert sum(f"in model_dir: {tmp_path / worker}," in line for line in reported) == 2
     assert results[0] == results[1]
 
 

@@ -81,7 +81,7 @@ def _train_weighted(
     *,
     optimizer: str = "adam",
     rows: int = 8,
-    is_told: bool = True,
+    is_reported: bool = True,
     **settings: Any,
 ) -> dict[str, Any]:
     """Trains a mean over counts, which is NaN where a micro-batch has none."""
@@ -98,8 +98,8 @@ def _train_weighted(
         def update(on_host: Any) -> Any:
             return chosen.apply_gradients([(on_host, weight)])
 
-        told = {"loss_weight": total} if is_told else {}
-        return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, gradient), **told)
+        reported = {"loss_weight": total} if is_reported else {}
+        return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, gradient), **reported)
 
     config = tfe.RunConfig(device=tfe.DeviceConfig(**settings))
     estimator = tfe.Estimator(model_fn, folder, config)
@@ -108,11 +108,11 @@ def _train_weighted(
 
 
 def test_without_their_weights_micro_batches_give_other_numbers(tmp_path: Path) -> None:
-    expected = _train_weighted(tmp_path / "whole", X, COUNTS, is_told=False)["weight"]
+    expected = _train_weighted(tmp_path / "whole", X, COUNTS, is_reported=False)["weight"]
     settings = {"rows": 2, "gradient_accumulation": 4}
-    told = _train_weighted(tmp_path / "told", X, COUNTS, **settings)["weight"]
-    plain = _train_weighted(tmp_path / "plain", X, COUNTS, is_told=False, **settings)["weight"]
-    np.testing.assert_allclose(told, expected, atol=1e-6)
+    reported = _train_weighted(tmp_path / "told", X, COUNTS, **settings)["weight"]
+    plain = _train_weighted(tmp_path / "plain", X, COUNTS, is_reported=False, **settings)["weight"]
+    np.testing.assert_allclose(reported, expected, atol=1e-6)
     assert np.abs(plain - expected).max() > 1e-3
 
 
@@ -300,7 +300,7 @@ def test_a_model_that_updates_by_itself_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         ({}, {}),
         ({}, {"loss_weight": 2.0}),
@@ -310,7 +310,7 @@ def test_a_model_that_updates_by_itself_is_refused(
     ],
 )
 def test_an_accumulating_optimizer_in_host_call_is_refused_with_what_to_write(
-    numbers: Make, tmp_path: Path, settings: dict[str, Any], told: dict[str, Any]
+    numbers: Make, tmp_path: Path, settings: dict[str, Any], reported: dict[str, Any]
 ) -> None:
     """It counted micro-batches as steps, and all alike in spite of a loss weight."""
 
@@ -323,7 +323,7 @@ def test_an_accumulating_optimizer_in_host_call_is_refused_with_what_to_write(
         def update(on_host: Any) -> Any:
             return optimizer.apply_gradients([(on_host, weight)])
 
-        return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, [gradient]), **told)
+        return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, [gradient]), **reported)
 
     config = tfe.RunConfig(device=tfe.DeviceConfig(**settings))
     with pytest.raises(ValueError, match=r"Set DeviceConfig\(gradient_accumulation=n\), and call"):
@@ -361,8 +361,8 @@ def test_a_bad_loss_weight_is_refused(
     dense: Make, numbers: Make, tmp_path: Path, weight: Any, way: str, message: str
 ) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
-        told = tf.constant(weight) if isinstance(weight, np.ndarray) else weight
-        return dense(way=way, loss_weight=told)(features, labels, mode)
+        reported = tf.constant(weight) if isinstance(weight, np.ndarray) else weight
+        return dense(way=way, loss_weight=reported)(features, labels, mode)
 
     with pytest.raises((ValueError, TypeError), match=message):
         tfe.Estimator(model_fn, tmp_path).train(numbers(), steps=1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tfdist.estimator.loop.agreement import Agreed, read_sums
-from tfdist.strategies.stop_signals import StopOrder, wishes_of
+from tfdist.strategies.stop_signals import StopOrder, requests_of
 
 
 def _sums(*workers: Sequence[float]) -> np.ndarray:
@@ -18,7 +18,7 @@ def _sums(*workers: Sequence[float]) -> np.ndarray:
 def _worker(
     has_more: float = 1, stop: float = 0, save: float = 0, number: int | None = None, index: int = 0
 ) -> list[float]:
-    return [0.5, 1.0, has_more, stop, save, *wishes_of(number, index), 7.0]
+    return [0.5, 1.0, has_more, stop, save, *requests_of(number, index), 7.0]
 
 
 TERM, USR1 = signal.SIGTERM, signal.SIGUSR1

@@ -29,7 +29,7 @@ def test_the_launcher_asks_by_two_variables() -> None:
     assert read_profile({}) is None
     assert read_profile({"TFDIST_PROFILE_STEPS": "1:2"}) is None
     assert read_profile({"TFDIST_PROFILE": "/here"}) == ("/here", 10, 12)
-    asked = {"TFDIST_PROFILE": "/here", "TFDIST_PROFILE_STEPS": "3:3"}
-    assert read_profile(asked) == ("/here", 3, 3)
+    requested = {"TFDIST_PROFILE": "/here", "TFDIST_PROFILE_STEPS": "3:3"}
+    assert read_profile(requested) == ("/here", 3, 3)
     with pytest.raises(ClusterError, match='TFDIST_PROFILE_STEPS: got "4:3", allowed are'):
-        read_profile({**asked, "TFDIST_PROFILE_STEPS": "4:3"})
+        read_profile({**requested, "TFDIST_PROFILE_STEPS": "4:3"})

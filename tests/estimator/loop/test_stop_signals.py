@@ -11,7 +11,7 @@ import pytest
 
 import tfdist.estimator as tfe
 from tfdist.strategies import stop_signals
-from tfdist.strategies.stop_signals import StopOrder, describe, order_in, overdue, wishes_of
+from tfdist.strategies.stop_signals import StopOrder, describe, order_in, overdue, requests_of
 
 Make = Callable[..., Any]
 TERM, USR1 = signal.SIGTERM, signal.SIGUSR1
@@ -212,7 +212,7 @@ def test_training_outside_the_main_thread_leaves_signals_alone(make: Make, numbe
     ],
 )
 def test_workers_agree_on_a_signal(own: list[Any], expected: StopOrder | None) -> None:
-    sums = [sum(column) for column in zip(*map(wishes_of, own, range(2)), strict=True)]
+    sums = [sum(column) for column in zip(*map(requests_of, own, range(2)), strict=True)]
     assert order_in(sums) == expected
 
 

@@ -68,8 +68,8 @@ def test_the_evaluator_is_an_additional_pod(
     *others, evaluator = pod_commands(make(*words, "--evaluator"))
     # The workers are told, so that they do not evaluate themselves.
     assert "TFDIST_HAS_EVALUATOR" in str(others)
-    told = r"('-x', 'TFDIST_HAS_EVALUATOR'|'TFDIST_HAS_EVALUATOR': '1'), "
-    assert re.sub(told, "", str(others)) == without
+    reported = r"('-x', 'TFDIST_HAS_EVALUATOR'|'TFDIST_HAS_EVALUATOR': '1'), "
+    assert re.sub(reported, "", str(others)) == without
     cluster, task = parse_tf_config(evaluator.environment["TF_CONFIG"])
     assert task == Task(type="evaluator", index=0)
     assert cluster.num_workers == 2

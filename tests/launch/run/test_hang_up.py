@@ -14,7 +14,7 @@ Launch = Callable[..., Any]
 needs_horovod = pytest.mark.skipif(horovod_problem() is not None, reason=str(horovod_problem()))
 # The launcher leads the session of a terminal that is its standard input, as a shell's job does.
 IN_TERMINAL = ("setsid", "--ctty")
-UNTIL_ASKED = """
+UNTIL_REQUESTED = """
     on(signal.SIGTERM, lambda: sys.exit(143))
     (here / f"ignores-{index}-{signal.getsignal(signal.SIGHUP) == signal.SIG_IGN}").touch()
     ready()
@@ -53,7 +53,7 @@ def test_a_run_under_nohup_goes_on_without_its_terminal(
     launch: Launch, terminal: PseudoTerminal, engine: str
 ) -> None:
     run = launch(
-        UNTIL_ASKED, "--engine", engine, before=(*IN_TERMINAL, "nohup"), stdin=terminal.slave
+        UNTIL_REQUESTED, "--engine", engine, before=(*IN_TERMINAL, "nohup"), stdin=terminal.slave
     )
     terminal.give_away()
     run.wait_until_ready(0, 1)
@@ -69,7 +69,7 @@ def test_a_run_under_nohup_goes_on_without_its_terminal(
 
 
 def test_a_run_ends_with_its_terminal(launch: Launch, terminal: PseudoTerminal) -> None:
-    run = launch(UNTIL_ASKED, before=IN_TERMINAL, stdin=terminal.slave)
+    run = launch(UNTIL_REQUESTED, before=IN_TERMINAL, stdin=terminal.slave)
     terminal.give_away()
     run.wait_until_ready(0, 1)
     terminal.hang_up()

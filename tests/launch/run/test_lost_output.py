@@ -47,10 +47,10 @@ def test_a_closed_stdout_is_reported(launch: Launch) -> None:
     assert run.process.stdout.readline().endswith("again\n")
     run.process.stdout.close()
     assert run.process.wait(60) == 141
-    told = run.process.stderr.read()
+    reported = run.process.stderr.read()
     why = "SIGPIPE (stdout was closed by the process that read it)"
-    assert f"{why}: the workers save and leave" in told
-    assert f"stopped by {why}" in told
+    assert f"{why}: the workers save and leave" in reported
+    assert f"stopped by {why}" in reported
 
 
 def test_a_run_that_writes_to_a_closed_terminal_ends_as_one_that_was_hung_up(

@@ -155,9 +155,9 @@ def test_ctrl_c_twice_is_a_hard_stop(launch: Launch) -> None:
     run.signal(signal.SIGINT)
     run.wait_for("asked-0", "asked-1")
 
-    asked_s = (run.folder / "asked-0").stat().st_mtime
+    requested_s = (run.folder / "asked-0").stat().st_mtime
     # The user presses the keys again after seeing that once was not enough.
-    assert wait_until(lambda: time.time() > asked_s + 0.5, 30.0)
+    assert wait_until(lambda: time.time() > requested_s + 0.5, 30.0)
     run.signal(signal.SIGINT)
     assert run.wait(30) == 130
     assert "had to be killed" in run.err

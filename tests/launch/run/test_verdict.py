@@ -141,8 +141,8 @@ def test_a_run_whose_workers_all_end_with_0_succeeds_however_long_the_last_one_t
 def test_a_worker_that_alone_was_asked_to_stop_is_blamed_before_those_that_it_left(
     make_worker: MakeWorker,
 ) -> None:
-    asked, survivor = make_worker(code=143, ended_s=900.0), make_worker(code=200, ended_s=905.0)
-    assert blamed(asked, survivor) == ("worker 0", "exited", 143)
+    requested, survivor = make_worker(code=143, ended_s=900.0), make_worker(code=200, ended_s=905.0)
+    assert blamed(requested, survivor) == ("worker 0", "exited", 143)
 
 
 def test_a_worker_that_succeeded_after_the_survivor_is_not_blamed(make_worker: MakeWorker) -> None:
@@ -187,20 +187,20 @@ def test_workers_that_were_asked_to_stop_have_not_failed(
 def test_a_worker_that_stopped_alone_is_blamed_only_after_the_grace_period(
     make_worker: MakeWorker,
 ) -> None:
-    asked, goes_on = make_worker(code=143, ended_s=NOW_S - 5.0), make_worker()
-    assert judge([asked, goes_on], NOW_S, grace_s=6.0) is None
-    assert blamed(asked, goes_on, grace_s=4.0) == ("worker 0", "exited", 143)
-    assert "did not stop with it" in verdict_of(asked, goes_on, grace_s=4.0).detail
+    requested, goes_on = make_worker(code=143, ended_s=NOW_S - 5.0), make_worker()
+    assert judge([requested, goes_on], NOW_S, grace_s=6.0) is None
+    assert blamed(requested, goes_on, grace_s=4.0) == ("worker 0", "exited", 143)
+    assert "did not stop with it" in verdict_of(requested, goes_on, grace_s=4.0).detail
 
 
 @pytest.mark.parametrize("phase", ["stopping", "saving"])
 def test_workers_that_save_longer_than_the_grace_period_stop_together(
     make_worker: MakeWorker, phase: str
 ) -> None:
-    asked, saves = make_worker(code=143, ended_s=NOW_S - 60.0), make_worker(phase=phase)
-    assert judge([asked, saves], NOW_S, grace_s=5.0) is None
+    requested, saves = make_worker(code=143, ended_s=NOW_S - 60.0), make_worker(phase=phase)
+    assert judge([requested, saves], NOW_S, grace_s=5.0) is None
     saves.code, saves.ended_s = 143, NOW_S
-    assert judge([asked, saves], NOW_S, grace_s=5.0) == Verdict(exit_code=143)
+    assert judge([requested, saves], NOW_S, grace_s=5.0) == Verdict(exit_code=143)
 
 
 def test_without_a_timeout_no_worker_stalls(make_worker: MakeWorker) -> None:

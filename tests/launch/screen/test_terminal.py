@@ -199,7 +199,7 @@ def test_a_closed_stdout_is_reported_once_and_stderr_goes_on(
     with os.fdopen(writer, "w") as out:
         terminal = make_terminal(out, err)
 
-        def is_told() -> bool:
+        def is_reported() -> bool:
             try:
                 terminal.write("out", "line\n")
             except TerminalClosedError as error:
@@ -207,7 +207,7 @@ def test_a_closed_stdout_is_reported_once_and_stderr_goes_on(
                 return True
             return False
 
-        assert wait_until(is_told, LIMIT_S)
+        assert wait_until(is_reported, LIMIT_S)
         terminal.write("out", "this is dropped\n")
         terminal.write("err", "the end\n")
         terminal.close(LIMIT_S)

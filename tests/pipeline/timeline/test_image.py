@@ -66,9 +66,9 @@ def test_without_matplotlib_one_line_names_the_fix_and_the_other_files_are_there
     simulate: Simulate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError) as told:
+    with pytest.raises(ImportError) as reported:
         check_can_draw()
-    assert str(told.value) == (
+    assert str(reported.value) == (
         "The picture needs matplotlib, which is not installed. Run: pip install 'tfdist[pipeline]'"
     )
     with pytest.raises(ImportError, match="needs matplotlib"):

@@ -60,8 +60,8 @@ class Gathering:
         self._error = ""
         self._is_absence = False
         self._error_at = 0.0
-        self._told_missing = ""
-        self._has_told_of_strangers = False
+        self._reported_missing = ""
+        self._has_reported_strangers = False
 
     def run(self) -> dict[int, socket.socket]:
         """Returns the connections to all other workers, once they have joined and got "go".
@@ -160,8 +160,8 @@ class Gathering:
             self._fail(missing_error(missing, self._patience.limit_s))
         elif missing and self._patience.report_is_due():
             self._say(waiting_line(missing, self._patience.waited_s, self._patience.limit_s))
-        elif missing != self._told_missing:
-            self._told_missing = missing
+        elif missing != self._reported_missing:
+            self._reported_missing = missing
             self._tell_all(self._waiting_reply())
 
     def _fail(self, error: str) -> None:
@@ -196,8 +196,8 @@ class Gathering:
             self._drop(guest)
 
     def _ignore(self, guest: _Guest) -> None:
-        if not self._has_told_of_strangers:
-            self._has_told_of_strangers = True
+        if not self._has_reported_strangers:
+            self._has_reported_strangers = True
             self._say(
                 f"Ignored a connection from {guest.sender_ip} that is not a worker of this run."
             )

@@ -99,7 +99,7 @@ class Membership:
         self._links: dict[int, _Link] = {}
         self._listeners: list[Listener] = []
         self._changed = threading.Condition()
-        self._told_farewells = 0
+        self._reported_farewells = 0
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_write.setblocking(False)
@@ -219,19 +219,19 @@ class Membership:
 
     def _take(self, sender: int, states: Mapping[int, PeerState]) -> None:
         # The chief speaks for all, the others for themselves.
-        told = {
+        reported = {
             index: state
             for index, state in states.items()
             if index in self._states and (self.own != 0 or index == sender)
         }
         now = time.monotonic()
         with self._changed:
-            for index, state in told.items():
+            for index, state in reported.items():
                 self._heard_s[index] = now
                 if not self._states[index].lost:
                     self._states[index] = replace(state, lost="")
             self._changed.notify_all()
-        for index, state in told.items():
+        for index, state in reported.items():
             if state.lost and self.own != 0:
                 self._lose(index, state.lost)
             elif state.failure:
@@ -279,7 +279,7 @@ class Membership:
             if self.own != 0 or (link.has_spoken and self._silent_s(index) < _MOST_SILENT_S):
                 link.send(line)
         with self._changed:
-            self._told_farewells = min([self._farewells, *self._farewells_of_present(states)])
+            self._reported_farewells = min([self._farewells, *self._farewells_of_present(states)])
             self._changed.notify_all()
 
     def _own_state(self) -> PeerState:
@@ -322,7 +322,7 @@ class Membership:
             if state.farewells < self._farewells and not (state.lost or state.is_silent)
         ]
         # The chief's last words must have been sent.
-        return late or ([self.own] if self._told_farewells < self._farewells else [])
+        return late or ([self.own] if self._reported_farewells < self._farewells else [])
 
     @staticmethod
     def _farewells_of_present(states: Mapping[int, PeerState]) -> Iterable[int]:

@@ -27,16 +27,16 @@ from tfdist.estimator.graph.global_step import StepCounter
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.stop_signals import (
-    NUM_WISHES,
+    NUM_REQUESTS,
     StopOrder,
     StopSignals,
     order_in,
-    wishes_of,
+    requests_of,
 )
 from tfdist.strategies.values.weight_check import WeightCheck
 
 # The sums of every step; those of the training metrics come after them.
-_NUM_SUMS = 5 + NUM_WISHES
+_NUM_SUMS = 5 + NUM_REQUESTS
 
 
 @dataclass(kw_only=True)
@@ -85,7 +85,7 @@ def read_sums(sums: Sequence[float], num_workers: int) -> Agreed:
         num_ended=num_workers - round(float(sums[2])),
         stop=float(sums[3]) > 0,
         save=float(sums[4]) > 0,
-        order=order_in(sums[_NUM_SUMS - NUM_WISHES : _NUM_SUMS]),
+        order=order_in(sums[_NUM_SUMS - NUM_REQUESTS : _NUM_SUMS]),
     )
 
 
@@ -124,7 +124,7 @@ class Agreement:
         self.agreed = Agreed()
         with tf.device(HOST):
             self._requests = v1.placeholder_with_default(
-                tf.zeros([2 + NUM_WISHES]), [2 + NUM_WISHES], name="requests"
+                tf.zeros([2 + NUM_REQUESTS]), [2 + NUM_REQUESTS], name="requests"
             )  # [stop, save, SIGTERM, SIGUSR1, index]
             more = tf.constant(1.0) if has_more is None else has_more
             self.own_loss = tf.cast(loss, tf.float32)
@@ -153,7 +153,7 @@ class Agreement:
           signal: The stop signal that this process got; None without one.
         """
         requests = [float(self.requests.stop), float(self.requests.save)]
-        requests += wishes_of(signal, self._worker_index)
+        requests += requests_of(signal, self._worker_index)
         # A call without feeds is prepared once for all steps.
         return {self._requests: requests} if any(requests) else {}
 
@@ -343,14 +343,14 @@ class LeaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         self._complete_graph()
         # Added later, as a collective of the engine: a direct exchange needs a worker that remains.
         with tf.device(HOST):
-            self._own = v1.placeholder(tf.float32, [NUM_WISHES])
+            self._own = v1.placeholder(tf.float32, [NUM_REQUESTS])
             self._all = self._strategy.extended.reduce_to(
                 tf.distribute.ReduceOp.SUM, tf.identity(self._own), destinations=HOST
             )  # [NUM_WISHES]
 
     def end(self, session: v1.Session) -> None:
         index = self._strategy.extended.collectives.worker_index
-        own = wishes_of(self._signals.own, int(index))
+        own = requests_of(self._signals.own, int(index))
         with in_phase("waiting"):
             sums = session.run(self._all, {self._own: own})
         self._all_are_there()

@@ -216,7 +216,7 @@ class OtherWorkers(Peers):
             with lost_workers_named(self._strategy, membership), self._watch:
                 yield
         except WorkerLostError:
-            self._signals.leave_if_asked()  # The lost worker was asked to stop as well.
+            self._signals.leave_if_requested()  # The lost worker was asked to stop as well.
             raise
         except Exception as error:
             membership.set_failure(f"{type(error).__name__}: {error}")

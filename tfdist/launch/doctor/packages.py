@@ -105,9 +105,9 @@ def judge_versions(
         yield broken(text, pip_install("protobuf<7"))
     unmet = [one for one in wanted if not _is_met(one, versions[one.name])]
     for one in unmet:
-        version, asked = versions[one.name], f"{one.name}{one.specifier}"
+        version, requested = versions[one.name], f"{one.name}{one.specifier}"
         what = f"{one.name} {version} is installed" if version else f"{one.name} is not installed"
-        yield broken(f"{what}, TensorFlow asks for {asked}", pip_install(asked))
+        yield broken(f"{what}, TensorFlow asks for {requested}", pip_install(requested))
     if wanted and not unmet:
         shown = "".join(f"{name} {versions[name]}, " for name in _OFTEN_WRONG)
         yield good(f"the {len(wanted)} packages that TensorFlow asks for fit: {shown}...")

@@ -121,9 +121,9 @@ class Supervision:
         self._num_startup_lines = 0  # of TensorFlow, which were not shown
         # The signal that asked the launcher to stop, its time, and the time at which the workers
         # that are left will be killed.
-        self._asked: int | None = None
-        self._asked_s = 0.0
-        self._why_asked = ""
+        self._stop_signal: int | None = None
+        self._stop_s = 0.0
+        self._why_stopped = ""
         self._kill_at_s = float("inf")
         self._is_saving = False
         self._attempt: Attempt | None = None
@@ -154,10 +154,10 @@ class Supervision:
                     end = await self._run_once(plan)
                 except StartError as error:
                     self._say(f"the workers could not be started: {error}")
-                    return _CANNOT_START if self._asked is None else 128 + self._asked
+                    return _CANNOT_START if self._stop_signal is None else 128 + self._stop_signal
             if end.failure is None:
-                return self._ended_as_asked(end)
-            if self._asked is not None or self._is_saving:  # the user asked to stop
+                return self._ended_by_signal(end)
+            if self._stop_signal is not None or self._is_saving:  # the user asked to stop
                 self._show_box(end)
                 return end.verdict.exit_code
             if is_new_port_needed(end.failure, self._options) and self._new_ports < _MOST_NEW_PORTS:
@@ -246,7 +246,7 @@ class Supervision:
         self, attempt: Attempt, line: ProgressLine, screen: Screen, logs: RunLogs
     ) -> Verdict:
         options = self._options
-        if self._asked is not None:  # while the agents were starting
+        if self._stop_signal is not None:  # while the agents were starting
             attempt.ask_to_stop(self._kill_at_s - self._clock.now_s())
         if self._is_saving:
             attempt.signal(signal.SIGUSR1)
@@ -262,21 +262,21 @@ class Supervision:
                 stall_timeout_s=options.stall_timeout_s,
                 grace_s=options.grace_s,
             )
-            if self._asked is not None:
+            if self._stop_signal is not None:
                 if all(worker.is_over for worker in attempt.workers):
-                    return Verdict(exit_code=128 + self._asked)
+                    return Verdict(exit_code=128 + self._stop_signal)
                 if now_s > self._kill_at_s + 1.0:
-                    return Verdict(exit_code=128 + self._asked)
+                    return Verdict(exit_code=128 + self._stop_signal)
             elif verdict is not None:
                 return verdict
             await attempt.wait_for_change()
 
     async def _stop_all(self, attempt: Attempt, verdict: Verdict, failure: Failure | None) -> _End:
-        is_asked = self._asked is not None  # then some workers have ended already
+        is_stopping = self._stop_signal is not None  # then some workers have ended already
         stopped = [
             worker
             for worker in attempt.workers
-            if worker.plan.index != verdict.worker and (is_asked or worker.code is None)
+            if worker.plan.index != verdict.worker and (is_stopping or worker.code is None)
         ]
         if any(worker.code is None or not worker.is_over for worker in attempt.workers):
             if self._kill_at_s == float("inf"):
@@ -286,7 +286,7 @@ class Supervision:
                 names = ", ".join(worker.plan.name for worker in stopped)
                 self._say(f"{failure.name} has failed; stopping {names}")
             await attempt.wait_until_gone(lambda: self._kill_at_s)
-        if self._asked is None:
+        if self._stop_signal is None:
             self._kill_at_s = float("inf")
         return _End(
             verdict=verdict,
@@ -323,15 +323,15 @@ class Supervision:
             mpirun_lines=() if has_reason else attempt.starter_output(),
         )
 
-    def _ended_as_asked(self, end: _End) -> int:
-        if self._asked is None:
+    def _ended_by_signal(self, end: _End) -> int:
+        if self._stop_signal is None:
             if end.verdict.exit_code != 0:
                 self._say(end.verdict.detail or "the workers were asked to stop, and exited")
             return end.verdict.exit_code
-        name = signal.Signals(self._asked).name
+        name = signal.Signals(self._stop_signal).name
         killed = f"; {', '.join(end.killed)} had to be killed" if end.killed else ""
-        self._say(f"stopped by {name}{self._why_asked}{killed}")
-        return 128 + self._asked
+        self._say(f"stopped by {name}{self._why_stopped}{killed}")
+        return 128 + self._stop_signal
 
     def _show_box(self, end: _End) -> None:
         assert end.failure is not None
@@ -364,15 +364,15 @@ class Supervision:
           why: Its cause in parentheses, if that is known.
         """
         now_s = self._clock.now_s()
-        if self._asked is None:
-            self._asked, self._asked_s, self._why_asked = number, now_s, why
+        if self._stop_signal is None:
+            self._stop_signal, self._stop_s, self._why_stopped = number, now_s, why
             self._kill_at_s = min(self._kill_at_s, now_s + self._options.grace_s)
             again = " Ctrl-C again kills them." if number == signal.SIGINT else ""
             self._say(
                 f"{signal.Signals(number).name}{why}: the workers save and leave, within "
                 f"{self._options.grace_s:g} s.{again}"
             )
-        elif now_s - self._asked_s < _SAME_SIGNAL_S:
+        elif now_s - self._stop_s < _SAME_SIGNAL_S:
             return
         else:
             self._kill_at_s = min(self._kill_at_s, now_s)
@@ -412,7 +412,7 @@ class Supervision:
         except TerminalClosedError as error:
             if error.cause == "disk":
                 self._say(f"{error}. The run goes on; the workers' logs are in {self._log_dir}")
-            elif self._asked is None and error.cause == "reader":
+            elif self._stop_signal is None and error.cause == "reader":
                 self._ask_to_stop(signal.SIGPIPE, f" ({error})")
-            elif self._asked is None and signal.SIGHUP in stop_signals():
+            elif self._stop_signal is None and signal.SIGHUP in stop_signals():
                 self._ask_to_stop(signal.SIGHUP)

@@ -221,14 +221,14 @@ def _lost_another(workers: Sequence[WorkerState], now_s: float) -> Verdict | Non
 
 def _ended(workers: Sequence[WorkerState], now_s: float, grace_s: float) -> Verdict | None:
     codes = [worker.code for worker in workers]
-    asked = [worker for worker in workers if worker.code in STOP_CODES]
+    requested = [worker for worker in workers if worker.code in STOP_CODES]
     if None not in codes:
-        return Verdict(exit_code=asked[0].code or 0 if asked else 0)
-    if not asked:
+        return Verdict(exit_code=requested[0].code or 0 if requested else 0)
+    if not requested:
         return None
     # A signal from outside stopped this worker. The others should stop with it; those without
     # support for that never do.
-    first = min(asked, key=lambda worker: worker.ended_s or 0.0)
+    first = min(requested, key=lambda worker: worker.ended_s or 0.0)
     if first.ended_s is None or now_s - first.ended_s < grace_s:
         return None
     if any(_phase(worker) in ("stopping", "saving") for worker in workers if worker.code is None):

@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
         permanent = "" if failure is None else why_permanent(failure, earlier)
         _tell(end, failure, job, restarts, options)
         files.remove(options.num_workers)
-        if job.is_asked_to_stop or job.has_lost_a_node:
+        if job.must_stop or job.has_lost_a_node:
             break
         if end.exit_code == PORT_TAKEN and other_ports < _MOST_OTHER_PORTS:
             other_ports += 1
@@ -101,7 +101,7 @@ class _Job:
     ) -> None:
         self.records: dict[int, Record] = {}
         self.first_bytes: dict[int, int] = {}
-        self.is_asked_to_stop = False
+        self.must_stop = False
         self.has_lost_a_node = False
         self._command = command
         self._files = files
@@ -137,7 +137,7 @@ class _Job:
             return Verdict(exit_code=NOT_FOUND)
 
         def pass_on(number: int, _: object) -> None:
-            self.is_asked_to_stop = True
+            self.must_stop = True
             process.send_signal(number)
 
         for number in _PASSED_ON:

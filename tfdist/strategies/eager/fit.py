@@ -22,12 +22,12 @@ from tfdist.strategies.eager.fit_profile import profile_of_run
 from tfdist.strategies.eager.keras_step import examples_taken
 from tfdist.strategies.eager.run import needs_all_workers, training
 from tfdist.strategies.stop_signals import (
-    NUM_WISHES,
+    NUM_REQUESTS,
     StopSignals,
     describe,
     listening,
     order_in,
-    wishes_of,
+    requests_of,
 )
 
 
@@ -84,9 +84,9 @@ class FitRun:
         if self._profile is not None:
             self._profile.end()
 
-    def own_wishes(self) -> list[float]:
+    def own_requests(self) -> list[float]:
         """Returns what this worker says in the message of a step, before its loss."""
-        return wishes_of(self._signals.own, self._index)
+        return requests_of(self._signals.own, self._index)
 
     def end_step(self, num_steps: int, loss: float, sums: Sequence[float]) -> None:
         """Notes the end of a call, and leaves the training if a worker got a stop signal.
@@ -102,8 +102,8 @@ class FitRun:
             self._file.step_ends(step=self._step, loss=loss, examples=examples_taken())
         if math.isnan(loss) and not self._has_named_nan and self._is_first:
             self._has_named_nan = True
-            print_to_stderr(_nan_line(self._step, sums[NUM_WISHES:]))
-        order = order_in(sums[:NUM_WISHES])
+            print_to_stderr(_nan_line(self._step, sums[NUM_REQUESTS:]))
+        order = order_in(sums[:NUM_REQUESTS])
         if order is None:
             return
         set_phase("stopping")

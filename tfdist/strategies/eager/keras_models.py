@@ -46,7 +46,7 @@ from tfdist.strategies.eager.keras_step import building_model, keras_step
 from tfdist.strategies.eager.replica_variable import SEED_STEP, tf_variable
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.eager.step_results import CombinedLogs, all_rows
-from tfdist.strategies.stop_signals import NUM_WISHES
+from tfdist.strategies.stop_signals import NUM_REQUESTS
 from tfdist.strategies.values.replica_context import (
     are_updates_equal,
     equal_updates,
@@ -217,7 +217,7 @@ def _check_input(model: Any, x: Any) -> None:
 def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
     """Returns a train function whose logs are those of all replicas, a step of `fit`."""
     is_alone = strategy.num_replicas_in_sync == 1
-    logs_of_all = None if is_alone else CombinedLogs(model, strategy, NUM_WISHES)
+    logs_of_all = None if is_alone else CombinedLogs(model, strategy, NUM_REQUESTS)
 
     def train(iterator: Any) -> Any:
         run = current_fit()
@@ -229,13 +229,13 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
                 )
             with needs_all_workers(), keras_step(is_training=True, combine=logs_of_all):
                 return function(iterator)
-        wishes = run.own_wishes()
+        requests = run.own_requests()
         if logs_of_all is not None:
-            logs_of_all.wish(wishes)
+            logs_of_all.set_requests(requests)
         with run.step(), keras_step(is_training=True, combine=logs_of_all):
             logs = function(iterator)
             loss = _loss_in(logs)
-        sums = [*wishes, math.isnan(loss)] if logs_of_all is None else logs_of_all.sums()
+        sums = [*requests, math.isnan(loss)] if logs_of_all is None else logs_of_all.sums()
         run.end_step(_steps_per_call(model), loss, sums)
         return logs
 

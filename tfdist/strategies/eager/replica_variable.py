@@ -270,17 +270,17 @@ def _combine(
 
 @contextmanager
 def reads_combined(
-    variables: Sequence[Any], wishes: tf.Tensor, reducer: Reducer
+    variables: Sequence[Any], requests: tf.Tensor, reducer: Reducer
 ) -> Iterator[tf.Tensor]:
     """Makes reads in the `with` block use combinations that are made at once, in few messages.
 
     A collective. Variables of other kinds are read as usual. Yields the sum over the workers of
-    `wishes`, which shares the message.
+    `requests`, which shares the message.
     """
     global _prepared
     own = [v for v in variables if isinstance(v, ReplicaVariable)]
     before = _prepared
-    values, (sums,) = _combine(own, [wishes], reducer)
+    values, (sums,) = _combine(own, [requests], reducer)
     _prepared = {v.number: value for v, value in zip(own, values, strict=True)}
     try:
         yield sums

@@ -22,34 +22,34 @@ class CombinedLogs:
     Logs that are the results of the model's metrics become those of all rows. Other logs, which a
     model's own `train_step` has returned, are averaged over the replicas.
 
-    Each worker adds numbers to the message, its wishes, such as "it got a stop signal".
+    Each worker adds numbers to the message, its requests, such as "it got a stop signal".
 
     Args:
       model: The model.
       strategy: Its strategy.
-      num_wishes: The number of wishes.
+      num_requests: The number of requests.
     """
 
-    def __init__(self, model: Any, strategy: Any, num_wishes: int = 0) -> None:
+    def __init__(self, model: Any, strategy: Any, num_requests: int = 0) -> None:
         self._model = model
         self._strategy = strategy
-        self._own = [0.0] * num_wishes
+        self._own = [0.0] * num_requests
         workers = strategy.extended.collectives.num_workers
         with tf.init_scope(), tf.device(HOST):
             # No variables of the strategy: they are not saved, and each worker has its own.
-            self._wishes = ResourceVariable(tf.zeros([num_wishes]), trainable=False)
-            self._sums = ResourceVariable(tf.zeros([num_wishes + workers]), trainable=False)
+            self._requests = ResourceVariable(tf.zeros([num_requests]), trainable=False)
+            self._sums = ResourceVariable(tf.zeros([num_requests + workers]), trainable=False)
 
-    def wish(self, wishes: Sequence[float]) -> None:
-        """Sets this worker's wishes for the steps that follow."""
-        if list(wishes) != self._own:
-            self._own = list(wishes)
-            self._wishes.assign(self._own)
+    def set_requests(self, requests: Sequence[float]) -> None:
+        """Sets this worker's requests for the steps that follow."""
+        if list(requests) != self._own:
+            self._own = list(requests)
+            self._requests.assign(self._own)
 
     def sums(self) -> list[float]:
         """Returns the sums over the workers in the last step.
 
-        Those of the wishes, then one number for each worker: 1 where its own loss was NaN.
+        Those of the requests, then one number for each worker: 1 where its own loss was NaN.
         """
         return list(self._sums.numpy().tolist())
 
@@ -61,26 +61,26 @@ class CombinedLogs:
         """
         model, reducer = self._model, self._strategy.extended.reducer
         results = self._strategy.experimental_local_results
-        wishes = self._with_nan([results(v)[0] for v in _losses_in(logs)])
+        requests = self._with_nan([results(v)[0] for v in _losses_in(logs)])
         names = set(logs) if isinstance(logs, dict) else None
         if names is not None and names == set(model.get_metrics_result()):
             variables = [tf_variable(v) for metric in model.metrics for v in metric.variables]
-            with reads_combined(variables, wishes, reducer) as sums:
+            with reads_combined(variables, requests, reducer) as sums:
                 logs = model.get_metrics_result()
         else:
             parts = [[tf.convert_to_tensor(v) for v in results(x)] for x in tf.nest.flatten(logs)]
             means = reducer.reduce(parts, mean=True, name="logs") if parts else []
-            (sums,) = reducer.reduce([[wishes]], mean=False, name="wishes")
+            (sums,) = reducer.reduce([[requests]], mean=False, name="requests")
             logs = tf.nest.pack_sequence_as(logs, means)
         self._sums.assign(sums, read_value=False)
         return logs
 
     def _with_nan(self, losses: Sequence[Any]) -> tf.Tensor:
-        """Returns [wishes and workers]: 1 at this worker's place if its own loss is NaN."""
+        """Returns [requests and workers]: 1 at this worker's place if its own loss is NaN."""
         collectives = self._strategy.extended.collectives
         flags = [tf.cast(tf.math.is_nan(loss), tf.float32) for loss in losses]
         place = tf.one_hot(collectives.worker_index, collectives.num_workers)  # [workers]
-        return tf.concat([self._wishes, tf.add_n([tf.zeros([]), *flags]) * place], axis=0)
+        return tf.concat([self._requests, tf.add_n([tf.zeros([]), *flags]) * place], axis=0)
 
 
 def _losses_in(logs: Any) -> list[Any]:

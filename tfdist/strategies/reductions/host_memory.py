@@ -36,8 +36,8 @@ def keep_memory(environ: Mapping[str, str], *, large_blocks: bool = False) -> bo
       environ: The environment.
       large_blocks: Whether blocks above 32 MB are kept as well.
     """
-    is_told = any(name in environ for name in _VARIABLES)
-    if is_told or "glibc.malloc" in environ.get("GLIBC_TUNABLES", ""):
+    is_reported = any(name in environ for name in _VARIABLES)
+    if is_reported or "glibc.malloc" in environ.get("GLIBC_TUNABLES", ""):
         return False
     return _keep(limits_arenas="MALLOC_ARENA_MAX" not in environ, large_blocks=large_blocks)
 
