@@ -99,6 +99,9 @@ PUBLIC = {
     "tfdist.launch.kubernetes": """
         main
     """,
+    "tfdist.launch.logs": """
+        main
+    """,
     "tfdist.launch.slurm": """
         main
     """,
@@ -137,10 +140,12 @@ INTERNAL = (
     "tfdist.estimator.loop",
     "tfdist.profile",
     "tfdist.launch",
+    "tfdist.launch.failures",
     "tfdist.launch.machine",
     "tfdist.launch.options",
     "tfdist.launch.run",
     "tfdist.launch.screen",
+    "tfdist.launch.workers",
     "tfdist.pipeline.graph",
     "tfdist.pipeline.timeline",
     "tfdist.process",

@@ -274,7 +274,13 @@ class RunConfig(RunSettings, TaskRole):
         """Stores the role of this process, and the jobs visible to its sessions by default."""
         replaces_servers = self.parameter_servers == REPLACE
         role = find_role(self.train_distribute, tf_config, replaces_servers=replaces_servers)
-        vars(self).update(vars(role))
+        # A subclass may have an attribute or a property of its own in place of one of these.
+        kept = {
+            name: value
+            for name, value in vars(role).items()
+            if getattr(type(self), name, None) is getattr(RunConfig, name, None)
+        }
+        vars(self).update(kept)
         filters = device_filters(role)
         has_none = self.session_config is None and self.train_distribute is None
         if has_none and role.cluster_spec and filters:  # A strategy sets its own filters.

@@ -100,7 +100,7 @@ def test_logs_that_were_removed_are_made_again_and_a_restart_finds_their_folder(
     (run.folder / "go").touch()
     assert run.wait() == 0, run.err
     assert run.log("worker-0") == "after\nbefore\n"
-    assert run.err.count("logs were removed while they were written") == 1
+    assert run.err.count("logs were removed during the run") == 1
     assert "signal SIGKILL" in run.err
 
 

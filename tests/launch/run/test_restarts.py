@@ -143,7 +143,7 @@ def test_an_exception_that_comes_twice_ends_the_run(launch: Launch) -> None:
     )
     assert run.wait() == 1
     assert run.log("worker-0").count("start\n") == 2
-    assert "not started again: it failed twice in the same way at step 12, and would" in run.err
+    assert "not started again: it failed twice in the same way at step 12, so" in run.err
 
 
 def test_an_exception_before_the_first_step_ends_the_run(launch: Launch) -> None:

@@ -96,7 +96,7 @@ def test_usr1_reaches_the_workers(launch: Launch) -> None:
     run.wait_until_ready(0, 1)
     run.signal(signal.SIGUSR1)
     assert run.wait() == 138
-    assert "SIGUSR1: the workers save, and stop" in run.err
+    assert "SIGUSR1: the workers save and stop" in run.err
     assert "failed first" not in run.err
 
 

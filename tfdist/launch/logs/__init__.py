@@ -3,3 +3,7 @@
 from tfdist.launch.logs.command import main
 
 __all__ = ["main"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]
