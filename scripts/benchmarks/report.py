@@ -70,9 +70,9 @@ KEY_FIGURES = (
         ratio="CNN, Horovod, Keras 3: fit over ideal",
         meaning="CNN, `fit` of Keras 3, Horovod: step over ideal",
         target=1.5,
-        why="In the same run the Estimator's step took 1.85 times the ideal, and a loop's 1.88. fit "
-        "sends one message more in each step, with the logs of all workers and the signals to stop, "
-        "which Horovod's own fit does not.",
+        why="In the same run the Estimator's step took 1.85 times the ideal, and a loop's 1.88. "
+        "fit sends one message more in each step, with the logs of all workers and the signals to "
+        "stop, which Horovod's own fit does not.",
     ),
     KeyFigure(
         part="fit",
