@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":  # Keras does without these, and starts faster.
-    sys.modules.update(dict.fromkeys(("h5py", "pandas", "PIL", "scipy")))
+    sys.modules.update(dict.fromkeys(("pandas", "PIL", "scipy")))
 
 import keras
 import numpy as np
