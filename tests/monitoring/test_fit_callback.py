@@ -46,8 +46,8 @@ def test_several_steps_in_a_call_report_once(tmp_path: Path) -> None:
     assert [line.split(",")[0] for line in (tmp_path / "log.csv").open()] == ["step", "5"]
 
 
-def test_a_log_that_fit_does_not_have_is_named() -> None:
-    hook = CsvMetricsHook("never-written.csv", ["acc"], every_n_steps=1)
+def test_a_log_that_fit_does_not_have_is_named(tmp_path: Path) -> None:
+    hook = CsvMetricsHook(tmp_path / "log.csv", ["acc"], every_n_steps=1)
     with pytest.raises(ValueError, match=r"no log called 'acc'. Its logs: loss, mae"):
         fit("keras", [hook.as_callback()])
 
