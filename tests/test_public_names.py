@@ -145,6 +145,7 @@ INTERNAL = (
     "tfdist.launch.options",
     "tfdist.launch.run",
     "tfdist.launch.screen",
+    "tfdist.launch.standby",
     "tfdist.launch.workers",
     "tfdist.pipeline.graph",
     "tfdist.pipeline.timeline",

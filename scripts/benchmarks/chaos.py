@@ -79,7 +79,8 @@ def workers_of(launcher: psutil.Process) -> list[psutil.Process]:
     found = []
     for process in launcher.children(recursive=True):
         try:
-            if str(TRAINING) in process.cmdline()[:2]:
+            is_standby = process.name() == "tfdist-standby"
+            if str(TRAINING) in process.cmdline()[:2] and not is_standby:
                 found.append(process)
         except psutil.NoSuchProcess:
             continue

@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tfdist.process.imports import write_imports
+
 _VARIABLE = "TFDIST_PROGRESS_FILE"
 _VERSION = 3  # of the layout
 
@@ -198,6 +200,8 @@ def set_phase(phase: str) -> str:
     file = find_progress_file()
     if file is not None:
         file.write(phase=phase)
+    if phase == "training":
+        write_imports()
     return before
 
 

@@ -97,6 +97,8 @@ class Launcher:
                 "cwd": os.getcwd(),
                 "cores": None,
                 "share": None,
+                "rank_environment": None,
+                "keeps_standby": False,
                 "is_rank": False,
                 "grace_s": 30.0,
                 "ignores_hang_up": False,

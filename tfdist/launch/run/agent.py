@@ -1,10 +1,11 @@
 """The agent: a process on the worker's machine, between the launcher and one worker.
 
 The agent starts the worker with the command and environment that the launcher sends. It forwards
-the worker's output and progress to the launcher, and the launcher's signals to the worker. It ends
-once no process of the worker is left and the launcher has sent "bye". If the launcher closes the
-connection, or its machine does not answer for `SILENCE_S` seconds, the agent stops the worker: with
-TERM, then KILL.
+the worker's output and progress to the launcher, and the launcher's signals to the worker. Once no
+process of the worker is left, it starts the next one if the launcher sends "start" again, and ends
+after "bye". For the next one it may keep a standby (`tfdist.launch.standby`), which ends with it
+in any case: the kernel kills it when the agent ends. If the launcher closes the connection, or its
+machine does not answer for `SILENCE_S` seconds, the agent stops the worker: with TERM, then KILL.
 
 The drawing in `supervision.py` shows launcher, agents and workers together.
 """
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -40,6 +41,7 @@ from tfdist.launch.machine.cores_and_gpus import (
 from tfdist.launch.machine.descendants import descendants, end_all, send
 from tfdist.launch.machine.processes import adopt_orphans, die_with_parent, stop_signals
 from tfdist.launch.run.guardian import guarded
+from tfdist.launch.standby.standby import ForkedWorker, Standby, can_stand_by
 from tfdist.launch.workers.channel import (
     ADDRESSES_VARIABLE,
     AS_BYTES,
@@ -54,6 +56,7 @@ from tfdist.launch.workers.handshake import introduce
 from tfdist.launch.workers.observed_time import ObservedClock
 from tfdist.process import endings
 from tfdist.process.exit_codes import CANNOT_RUN, NOT_FOUND
+from tfdist.process.imports import IMPORTS_VARIABLE
 from tfdist.process.progress_file import Progress, ProgressFile, progress_environment
 
 _CONNECT_LIMIT_S = 10.0  # for each of the launcher's addresses
@@ -69,6 +72,7 @@ _MPI = ("OMPI_", "PRTE_", "ORTE_", *OF_OTHER_LAUNCHERS)
 # Inspecting all processes takes some milliseconds, so it is done only after this long without
 # progress, and no more often than that.
 _QUIET_S = 2.0
+_PHASES_OF_STEPS = ("training", "stopping")
 
 
 class Agent:
@@ -79,6 +83,7 @@ class Agent:
       start: The launcher's message "start".
       progress_path: The file to which the worker's training writes its progress.
       clock: The clock of all limits.
+      standby: The standby of this agent; it is used and kept if the message asks for that.
     """
 
     def __init__(
@@ -87,26 +92,44 @@ class Agent:
         start: Mapping[str, Any],
         progress_path: Path,
         clock: ObservedClock,
+        standby: Standby,
     ) -> None:
         self._channel = channel
         self._start = start
+        progress_path.unlink(missing_ok=True)  # of the worker before
         self._progress = ProgressFile(progress_path)
+        inherited = os.environ if start["rank_environment"] is None else start["rank_environment"]
         self._environment = {
-            **worker_environment(os.environ, start["environment"], is_rank=start["is_rank"]),
+            **worker_environment(inherited, start["environment"], is_rank=start["is_rank"]),
             **progress_environment(progress_path),
         }
+        self._cores = start["cores"]
+        if start["share"] is not None:
+            share, machine = Share(**start["share"]), look_at_machine()
+            self._cores = bound_cores(share, machine)
+            own = share_environment(share, machine, os.environ)
+            self._environment = {**own, **self._environment}
+        self._keeps_standby = start["keeps_standby"] and can_stand_by(
+            start["command"], sys.executable
+        )
+        self._standby = standby
+        if self._keeps_standby:
+            self._environment[IMPORTS_VARIABLE] = os.fspath(standby.imports_path)
         self._grace_s = float(start["grace_s"])
         self._clock = clock
         self._kill_at_s = float("inf")  # on the observed clock, as all times here
+        self._kill_in_step_at_s = float("inf")
         self._changed: tuple[float, float] = (-1.0, 0.0)
         self._is_stopping = asyncio.Event()
-        self._worker: subprocess.Popen[bytes] | None = None
+        self._worker: subprocess.Popen[bytes] | ForkedWorker | None = None
 
-    async def keep(self) -> None:
-        """Starts the worker and returns once no process of it is left and "bye" has arrived.
+    async def keep(self) -> Mapping[str, Any] | None:
+        """Starts the worker, and sees to it until no process of it is left.
+
+        Returns the launcher's next message "start"; None after "bye", or if the launcher is gone.
 
         A worker that cannot be started is reported as ended, with exit code 127 if its program is
-        not found, else 126. Also returns once the launcher is gone and the worker has ended.
+        not found, else 126.
         """
         loop = asyncio.get_running_loop()
         if self._start["ignores_hang_up"]:  # mpirun has set it back for its ranks
@@ -116,7 +139,7 @@ class Agent:
         loop.add_signal_handler(signal.SIGUSR1, self._pass_on, signal.SIGUSR1)
         obeying = asyncio.create_task(self._obey())
         try:
-            self._worker = self._start_worker()
+            self._worker = await self._start_worker()
         except OSError as error:
             program, missing = self._start["command"][0], error.filename
             where = "" if missing in (None, program) else f": {missing}"  # the working directory
@@ -128,9 +151,9 @@ class Agent:
         else:
             self._channel.say("started", pid=self._worker.pid)
             self._channel.say("gone", was_killed=await self._see_it_end(self._worker))
-        await obeying
+        return await obeying
 
-    async def _see_it_end(self, worker: subprocess.Popen[bytes]) -> bool:
+    async def _see_it_end(self, worker: subprocess.Popen[bytes] | ForkedWorker) -> bool:
         """Waits until no process of the worker is left; returns whether it had to be killed."""
         reporting = asyncio.create_task(self._report())
         killing = asyncio.create_task(self._kill_in_time(worker.pid))
@@ -147,22 +170,27 @@ class Agent:
         self._channel.say("ended", code=code, ago_s=self._clock.now_s() - ended_s)
         killing.cancel()
         if self._kill_at_s == float("inf"):
-            send(signal.SIGTERM, descendants())
+            send(signal.SIGTERM, self._descendants())
             self._kill_at_s = self._clock.now_s() + _LEFTOVERS_GRACE_S
         else:  # its process group got TERM already, and may need the rest of the grace period
-            send(signal.SIGTERM, [one for one in descendants() if _group(one) != worker.pid])
-        await end_all(self._is_kill_time)
+            send(signal.SIGTERM, [one for one in self._descendants() if _group(one) != worker.pid])
+        await end_all(self._is_kill_time, spared=self._spared())
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(pumps, _DRAIN_LIMIT_S)
         reporting.cancel()
         return was_killed
 
-    def _start_worker(self) -> subprocess.Popen[bytes]:
-        agent, cores, environment = os.getpid(), self._start["cores"], self._environment
-        if self._start["share"] is not None:
-            share, machine = Share(**self._start["share"]), look_at_machine()
-            cores = bound_cores(share, machine)
-            environment = {**share_environment(share, machine, os.environ), **environment}
+    async def _start_worker(self) -> subprocess.Popen[bytes] | ForkedWorker:
+        command, cwd = self._start["command"], self._start["cwd"]
+        forked = await self._standby.fork(command, cwd, self._environment, self._cores)
+        if forked is not None:
+            for stream in ("out", "err"):  # a new process would have printed it as well
+                if text := self._standby.output(stream):
+                    self._channel.say("output", stream=stream, text=text)
+            return forked
+        if self._standby.problem:
+            self._channel.say("standby", problem=self._standby.problem)
+        agent, cores = os.getpid(), self._cores
 
         def take_place() -> None:
             die_with_parent(agent)
@@ -170,15 +198,24 @@ class Agent:
                 os.sched_setaffinity(0, cores)
 
         return subprocess.Popen(
-            self._start["command"],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            cwd=self._start["cwd"],
-            env=environment,
+            cwd=cwd,
+            env=self._environment,
             start_new_session=True,
             preexec_fn=take_place,
         )
+
+    def _spared(self) -> list[psutil.Process]:
+        """Returns the standby, which is no process of the worker."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [] if self._standby.pid is None else [psutil.Process(self._standby.pid)]
+        return []
+
+    def _descendants(self, awaited: Collection[int] = ()) -> list[psutil.Process]:
+        return descendants(awaited, self._spared())
 
     async def _pump(self, pipe: IO[bytes], stream: str) -> None:
         source = asyncio.StreamReader()
@@ -202,6 +239,10 @@ class Agent:
                 looked_at_s, is_stopped = self._clock.now_s(), self._is_stopped()
             # `is_stopped` was determined before this report of a quiet worker.
             self._say_state(is_stopped=is_stopped)
+            if self._keeps_standby:
+                self._standby.begin(
+                    self._start["command"], self._start["cwd"], self._environment, self._cores
+                )
             await asyncio.sleep(BEAT_S)
 
     def _quiet_s(self, progress: Progress | None) -> float | None:
@@ -222,27 +263,35 @@ class Agent:
 
     def _is_stopped(self) -> bool:
         """Returns whether a process of the worker was stopped (SIGSTOP, Ctrl-Z)."""
-        for process in descendants(awaited=[self._worker.pid] if self._worker else ()):
+        for process in self._descendants([self._worker.pid] if self._worker else ()):
             with contextlib.suppress(psutil.NoSuchProcess):
                 if process.status() == psutil.STATUS_STOPPED:
                     return True
         return False
 
-    async def _obey(self) -> None:
-        """Follows the launcher's messages until "bye"; stops the worker if the launcher is gone."""
+    async def _obey(self) -> Mapping[str, Any] | None:
+        """Follows the launcher's messages until "bye" (returns None), or the next "start".
+
+        Stops the worker if the launcher is gone.
+        """
         while True:
             message = await _hear(self._channel, self._clock)
             if message is None:
                 self._channel.close()
                 self._stop(self._grace_s)
-                return
+                return None
             if message["kind"] == "bye":
                 self._stop(0.0)  # kills the processes that are left, if any
-                return
+                return None
+            if message["kind"] == "start":  # "gone" was sent before
+                return message
             if message["kind"] == "signal":
                 self._pass_on(message["number"])
             elif message["kind"] == "stop":
                 self._stop(float(message["grace_s"]))
+                self._kill_in_step_at_s = self._clock.now_s() + float(
+                    message.get("in_step_grace_s", "inf")
+                )
 
     def _stop(self, grace_s: float) -> None:
         if self._kill_at_s == float("inf"):
@@ -253,10 +302,16 @@ class Agent:
 
     async def _kill_in_time(self, worker: int) -> None:
         await self._is_stopping.wait()
-        await end_all(self._is_kill_time, awaited=[worker])
+        await end_all(self._is_kill_time, awaited=[worker], spared=self._spared())
 
     def _is_kill_time(self) -> bool:
-        return self._clock.now_s() >= self._kill_at_s
+        now_s = self._clock.now_s()
+        return now_s >= self._kill_at_s or (now_s >= self._kill_in_step_at_s and self._is_in_step())
+
+    def _is_in_step(self) -> bool:
+        """Returns whether the worker waits in a step for another one, which it has lost."""
+        progress = self._progress.read()
+        return progress is not None and progress.in_step and progress.phase in _PHASES_OF_STEPS
 
     def _pass_on(self, number: int) -> None:
         """Sends a signal to the worker's process group, unless the worker has ended."""
@@ -290,7 +345,7 @@ def worker_environment(
     return {**kept, **additions}
 
 
-async def _connect(addresses: str, token: str) -> Channel:
+async def connect(addresses: str, token: str) -> Channel:
     """Connects to the first of the launcher's addresses ("host:port,host:port") that answers.
 
     Raises:
@@ -345,20 +400,22 @@ async def _hear(channel: Channel, clock: ObservedClock) -> Mapping[str, Any] | N
 
 
 async def _run(index: int) -> None:
-    channel = await _connect(os.environ[ADDRESSES_VARIABLE], os.environ[TOKEN_VARIABLE])
+    channel = await connect(os.environ[ADDRESSES_VARIABLE], os.environ[TOKEN_VARIABLE])
     channel.say("hello", index=index, host=socket.gethostname(), pid=os.getpid())
     clock = ObservedClock()
-    while True:
+    message = await _hear(channel, clock)
+    while message is not None and message["kind"] not in ("start", "bye"):
         message = await _hear(channel, clock)
-        if message is None or message["kind"] == "bye":
-            return
-        if message["kind"] == "start":
-            break
-    folder = Path(tempfile.mkdtemp(prefix="tfdist-"))
+    if message is None or message["kind"] == "bye":
+        return
+    folder, agent = Path(tempfile.mkdtemp(prefix="tfdist-")), os.getpid()
+    standby = Standby(folder, lambda: die_with_parent(agent))
     with guarded(folder):
         try:
-            await Agent(channel, message, folder / "progress", clock).keep()
+            while message is not None:
+                message = await Agent(channel, message, folder / "progress", clock, standby).keep()
         finally:
+            standby.end()
             with contextlib.suppress(asyncio.TimeoutError):  # a stopped launcher reads nothing
                 await asyncio.wait_for(channel.flush(), _DRAIN_LIMIT_S)
             channel.close()

@@ -1,6 +1,13 @@
-"""One start of all workers of a run: their agents, the agents' messages, and the end of all.
+"""The starts of all workers of a run: their agents, the agents' messages, and the end of all.
 
 The drawing in `supervision.py` shows the order of events.
+
+Agents that the launcher starts directly may stay for the next start. mpirun ends with each start.
+Over Horovod it starts agents, which end with it, or, if agents are to stay, a `rank_relay` for each
+rank:
+
+    launcher ──> agent ──> worker, with the variables of its rank
+        └─────> mpirun ──> relay, which sends them to the launcher
 """
 
 from __future__ import annotations
@@ -10,7 +17,7 @@ import contextlib
 import os
 import secrets
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -46,6 +53,7 @@ _STARTER_END_S = 2.0
 # Once a rank has ended without MPI's end it sleeps instead, for twice as long as ranks may take to
 # save, even if all have ended.
 _SLEEPING_STARTER_END_S = 0.2
+_SHORTLY_S = 0.05
 # The guardians of killed agents need some milliseconds.
 _GUARDIANS_END_S = 3.0
 
@@ -56,9 +64,9 @@ _LONGEST_HOST = 64  # Linux's limit
 class Attempt:
     """All workers, from the start of the first agent to the end of the last process.
 
+    `start` and `close` are called once for each start.
+
     Args:
-      plan: The workers of the run.
-      starters: The commands that start their agents.
       listen_on: The address to listen on: loopback, or "0.0.0.0" for all.
       own_hosts: Names and addresses by which agents reach this machine, best first.
       grace_s: Seconds between TERM and KILL.
@@ -66,7 +74,8 @@ class Attempt:
       folder: The folder of "start.log", which receives the output of the starters themselves.
       cwd: The working directory of the workers.
       clock: The clock of all limits.
-      on_output: Called with the worker's index, "out" or "err", and the text as it was printed.
+      keeps_standby: Whether each agent keeps a standby for the next start.
+      on_notice: Called with each line that the user should read.
       on_stranger: Called with the IP address of each connection that is not an agent's.
 
     Attributes:
@@ -76,8 +85,6 @@ class Attempt:
 
     def __init__(
         self,
-        plan: Plan,
-        starters: Sequence[Starter],
         *,
         listen_on: str,
         own_hosts: Sequence[str],
@@ -86,13 +93,13 @@ class Attempt:
         folder: Path,
         cwd: str,
         clock: ObservedClock,
-        on_output: Callable[[int, Stream, str], None],
+        keeps_standby: bool,
+        on_notice: Callable[[str], None],
         on_stranger: Callable[[str], None],
     ) -> None:
-        self.workers = [WorkerState(plan=worker) for worker in plan.workers]
+        self.workers: list[WorkerState] = []
         self.changed = asyncio.Event()
-        self._plan = plan
-        self._starters = starters
+        self._engine = ""
         self._listen_on = listen_on
         self._own_hosts = own_hosts
         self._grace_s = grace_s
@@ -101,46 +108,83 @@ class Attempt:
         self._starter_log_begin = 0
         self._cwd = cwd
         self._clock = clock
-        self._on_output = on_output
+        self._keeps_standby = keeps_standby
+        self._on_output: Callable[[int, Stream, str], None] = lambda worker, stream, text: None
+        self._on_notice = on_notice
         self._on_stranger = on_stranger
         self._token = secrets.token_hex(16)
         self._listener: Listener | None = None
         self._beating: asyncio.Task[None] | None = None
-        self._processes: list[asyncio.subprocess.Process] = []
+        self._started: list[tuple[Starter, asyncio.subprocess.Process]] = []
+        self._relays: list[Channel] = []
         self._is_given_up = False
         self._sent: set[int] = set()
         # Children that this process had before; `close` leaves them alone.
         self._spared = psutil.Process().children(recursive=True)
 
-    async def start(self) -> None:
-        """Starts all agents, waits until each has connected, then starts all workers.
+    async def start(
+        self,
+        plan: Plan,
+        starters: Sequence[Starter],
+        relays: Starter | None,
+        on_output: Callable[[int, Stream, str], None],
+    ) -> None:
+        """Starts all agents that are not there, waits for them, then starts all workers.
+
+        Args:
+          plan: The workers.
+          starters: The commands that start their agents.
+          relays: The command that starts the relays of their ranks; None if there are none.
+          on_output: Called with a worker's index, "out" or "err", and the text as it was printed.
 
         Raises:
           StartError: If an agent does not connect, a starter cannot be started, or the workers are
             stopped before all agents have connected.
         """
+        kept = {worker.plan.index: worker for worker in self.workers} if self._listener else {}
+        self.workers = [WorkerState(plan=worker) for worker in plan.workers]
+        self._engine, self._on_output = plan.engine, on_output
+        self._sent.clear()
+        for worker in self.workers:
+            if worker.plan.index in kept:
+                earlier = kept[worker.plan.index]
+                worker.channel, worker.host = earlier.channel, earlier.host
         try:
-            await self._start_agents()
+            if not kept:
+                self._listen_for_agents(len(self.workers) * 2)
+                await self._start_all(starters)
+            if relays is not None:
+                await self._start_all([relays])
         except OSError as error:
             raise StartError(str(error)) from None
-        self._beating = asyncio.create_task(self._beat())
-        await self._wait_for_agents()
+        await self._wait_for_agents(has_relays=relays is not None)
         now_s = self._clock.now_s()
         for worker in self.workers:
             assert worker.channel is not None
             worker.started_s = worker.heard_s = now_s
-            message = start_message(worker.plan, self._plan, cwd=self._cwd, grace_s=self._grace_s)
+            message = start_message(
+                worker.plan,
+                plan,
+                cwd=self._cwd,
+                grace_s=self._grace_s,
+                keeps_standby=self._keeps_standby,
+                rank_environment=worker.rank_environment,
+            )
             worker.channel.say("start", **message)
 
-    async def _start_agents(self) -> None:
+    def _listen_for_agents(self, most: int) -> None:
         self._listener = Listener(
             self._listen_on,
             token=self._token,
-            num_agents=len(self.workers),
+            num_agents=most,
             on_agent=self._listen,
             on_stranger=self._on_stranger,
         )
         self._listener.start()
+        self._beating = asyncio.create_task(self._beat())
+
+    async def _start_all(self, starters: Sequence[Starter]) -> None:
+        assert self._listener is not None
         port = self._listener.port
         way_back = {
             ADDRESSES_VARIABLE: ",".join(f"{host}:{port}" for host in self._own_hosts),
@@ -148,17 +192,16 @@ class Attempt:
         }
         with self._starter_log.open("ab") as log:
             self._starter_log_begin = log.tell()  # An earlier start wrote what is before.
-            for starter in self._starters:
-                self._processes.append(
-                    await asyncio.create_subprocess_exec(
-                        *starter.command,
-                        stdin=asyncio.subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        env={**os.environ, **starter.environment, **way_back},
-                        start_new_session=True,  # Ctrl-C reaches the launcher only
-                    )
+            for starter in starters:
+                process = await asyncio.create_subprocess_exec(
+                    *starter.command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, **starter.environment, **way_back},
+                    start_new_session=True,  # Ctrl-C reaches the launcher only
                 )
+                self._started.append((starter, process))
 
     def signal(self, number: int) -> None:
         """Sends a signal that asks to stop to every running worker."""
@@ -166,11 +209,17 @@ class Attempt:
         for worker in self._reachable():
             worker.channel.say("signal", number=number)
 
-    def ask_to_stop(self, grace_s: float) -> None:
-        """Asks the agents to stop every worker: TERM, and KILL after `grace_s` seconds."""
+    def ask_to_stop(self, grace_s: float, in_step_grace_s: float = float("inf")) -> None:
+        """Asks the agents to stop every worker: TERM, and KILL after `grace_s` seconds.
+
+        Args:
+          grace_s: Seconds between TERM and KILL.
+          in_step_grace_s: The same for a worker inside of a step, which cannot end if another
+            worker is lost.
+        """
         self._is_given_up = True
         for worker in self._reachable():
-            worker.channel.say("stop", grace_s=grace_s)
+            worker.channel.say("stop", grace_s=grace_s, in_step_grace_s=in_step_grace_s)
 
     async def wait_until_gone(self, kill_at_s: Callable[[], float]) -> None:
         """Waits until every agent has reported that no process of its worker is left.
@@ -188,43 +237,63 @@ class Attempt:
             await self.wait_for_change()
 
     async def wait_for_change(self) -> None:
-        """Waits until `changed` is set, for at most `BEAT_S` seconds.
+        """Waits until `changed` is set: at most `BEAT_S` seconds, or less if a worker has ended.
 
         Then records which workers are orphaned: those with a starter that has ended.
         """
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.changed.wait(), BEAT_S)
+            has_ended = any(worker.code is not None for worker in self.workers)
+            await asyncio.wait_for(self.changed.wait(), _SHORTLY_S if has_ended else BEAT_S)
         self.changed.clear()
-        for process, starter in zip(self._processes, self._starters, strict=False):
+        for starter, process in self._started:
             if process.returncode is not None:
                 for index in starter.workers:
                     worker = self.workers[index]
                     if worker.orphaned_s is None and not worker.is_over:
                         worker.orphaned_s = self._clock.now_s()
 
-    async def close(self) -> None:
+    async def close(self, *, keeps_agents: bool = False) -> None:
         """Ends all agents, starters and workers that still run, in any state.
 
         Sends "bye" to each agent, gives mpirun a moment if all workers are over, then kills every
         process that is left below this one.
+
+        Args:
+          keeps_agents: Leaves the agents for the next start, if each has reported the end of its
+            worker.
         """
-        for worker in self.workers:
-            if worker.channel is not None:
-                worker.channel.say("bye")
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(worker.channel.flush(), BEAT_S)
+        keeps_agents = keeps_agents and all(
+            worker.is_gone and not worker.is_lost for worker in self.workers
+        )
+        agents = [] if keeps_agents else [w.channel for w in self.workers if w.channel is not None]
+        for channel in (*agents, *self._relays):
+            channel.say("bye")
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(channel.flush(), BEAT_S)
+        self._relays.clear()
+        self._is_given_up = False
+        staying = [one for one in self._started if keeps_agents and not one[0].is_mpirun]
+        ending = [process for one, process in self._started if (one, process) not in staying]
         give_up_s = self._clock.now_s() + self._starters_end_s()
-        while any(one.returncode is None for one in self._processes):
+        while any(process.returncode is None for process in ending):
             if self._clock.now_s() > give_up_s:
                 break
             await asyncio.sleep(0.02)
-        awaited = {one.pid for one in self._processes if one.returncode is None}
-        await end_all(lambda: True, spared=self._spared, awaited=awaited)
-        await wait_for_guardians(_GUARDIANS_END_S)
-        for process in self._processes:
+        awaited = {process.pid for process in ending if process.returncode is None}
+        kept = _with_descendants(process.pid for _, process in staying)
+        await end_all(
+            lambda: True,
+            spared=[*self._spared, *kept],
+            awaited={*awaited, *(process.pid for _, process in staying)},
+        )
+        for process in ending:
             await process.wait()
         for pid in awaited:
             remove_session_folder(pid)
+        self._started = staying
+        if keeps_agents:
+            return
+        await wait_for_guardians(_GUARDIANS_END_S)
         if self._beating is not None:
             self._beating.cancel()
         for worker in self.workers:
@@ -232,6 +301,7 @@ class Attempt:
                 worker.channel.close()
         if self._listener is not None:
             await self._listener.close()
+        self._listener = None
 
     def starter_output(self) -> tuple[str, ...]:
         """Returns the last lines that mpirun, ssh, and the hosts that they reached have printed."""
@@ -242,7 +312,7 @@ class Attempt:
         """Returns the time that the starters get to end by themselves."""
         if not all(worker.is_over for worker in self.workers):
             return 0.0
-        if self._plan.engine == "horovod" and any(
+        if self._engine == "horovod" and any(
             worker.code is None or worker.code < 0 or worker.code == LOST_WORKER
             for worker in self.workers
         ):
@@ -258,16 +328,20 @@ class Attempt:
                 worker.channel.say("alive")
             await asyncio.sleep(SILENCE_S / 8)
 
-    async def _wait_for_agents(self) -> None:
+    async def _wait_for_agents(self, *, has_relays: bool) -> None:
+        def is_missing(worker: WorkerState) -> bool:
+            needs_rank = has_relays and worker.plan.replicas and worker.rank_environment is None
+            return worker.channel is None or bool(needs_rank)
+
         newline = "\n"
         give_up_s = self._clock.now_s() + self._start_timeout_s
-        while missing := [worker for worker in self.workers if worker.channel is None]:
+        while missing := [worker for worker in self.workers if is_missing(worker)]:
             names = ", ".join(f"{w.plan.name} ({w.plan.host})" for w in missing)
             if self._is_given_up:
                 raise StartError(f"they were stopped before {names} had started")
-            for starter, process in zip(self._starters, self._processes, strict=True):
+            for starter, process in self._started:
                 if process.returncode is not None and any(
-                    self.workers[index].channel is None for index in starter.workers
+                    is_missing(self.workers[index]) for index in starter.workers
                 ):
                     raise StartError(
                         f"{starter.name} ended with exit code {process.returncode} before {names} "
@@ -286,21 +360,37 @@ class Attempt:
         hello = None
         with contextlib.suppress(TimeoutError):
             hello = await channel.hear(SILENCE_S)
+        if hello is not None and hello["kind"] == "rank":
+            await self._keep_relay(channel, hello)
+            return
         worker = self._greeted(hello)
         if hello is None or worker is None:
             return
+        index = self.workers.index(worker)
         worker.channel, worker.heard_s = channel, self._clock.now_s()
         worker.host = printable(str(hello.get("host", worker.plan.host)), most=_LONGEST_HOST)
         self.changed.set()
         while message := await channel.hear():
+            worker = self.workers[index]  # of this start
             worker.heard_s = self._clock.now_s()
             self._note(worker, message)
             if message["kind"] != "state":
                 self.changed.set()
+        worker = self.workers[index]
         if not worker.is_gone:
             worker.is_lost, worker.lost_s = True, self._clock.now_s()
             worker.absence_s = self._clock.absence_before_s(worker.lost_s)
         self.changed.set()
+
+    async def _keep_relay(self, channel: Channel, hello: Mapping[str, Any]) -> None:
+        """Notes the variables of a rank, and keeps the connection until the relay closes it."""
+        for worker in self.workers:
+            if worker.plan.index == hello.get("index") and worker.plan.replicas:
+                worker.rank_environment = hello["environment"]
+        self._relays.append(channel)
+        self.changed.set()
+        while await channel.hear():
+            pass
 
     def _greeted(self, hello: Mapping[str, Any] | None) -> WorkerState | None:
         """Returns the worker of the agent that sent `hello`; None if it is not expected."""
@@ -318,6 +408,9 @@ class Attempt:
             progress = message["progress"]
             worker.progress = Progress(**progress) if progress is not None else None
             worker.quiet_s, worker.is_stopped = message["quiet_s"], message["is_stopped"]
+        elif kind == "standby":
+            problem = printable(str(message["problem"]))
+            self._on_notice(f"{worker.plan.name} starts without its standby: {problem}")
         elif kind == "started":
             worker.pid = message["pid"]
         elif kind == "ended":
@@ -333,7 +426,25 @@ class Attempt:
         return worker.heard_s is not None and self._clock.now_s() - worker.heard_s > SILENCE_S
 
 
-def start_message(worker: WorkerPlan, plan: Plan, *, cwd: str, grace_s: float) -> dict[str, Any]:
+def _with_descendants(pids: Iterable[int]) -> list[psutil.Process]:
+    """Returns these processes and all below them."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            found += [process, *process.children(recursive=True)]
+    return found
+
+
+def start_message(
+    worker: WorkerPlan,
+    plan: Plan,
+    *,
+    cwd: str,
+    grace_s: float,
+    keeps_standby: bool = False,
+    rank_environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """Returns the facts of a worker's message "start"."""
     return {
         "command": worker.command,
@@ -341,6 +452,8 @@ def start_message(worker: WorkerPlan, plan: Plan, *, cwd: str, grace_s: float) -
         "cwd": cwd,
         "cores": worker.cores,
         "share": asdict(worker.share) if worker.share is not None else None,
+        "rank_environment": rank_environment,
+        "keeps_standby": keeps_standby,
         "is_rank": plan.engine == "horovod" and len(worker.replicas) > 0,
         "grace_s": grace_s,
         "ignores_hang_up": signal.SIGHUP not in stop_signals(),

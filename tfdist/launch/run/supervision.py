@@ -63,7 +63,7 @@ from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.run.attempt import Attempt
 from tfdist.launch.run.description import description, notices
 from tfdist.launch.run.run_logs import RunLogs, as_text
-from tfdist.launch.run.starters import starters_of
+from tfdist.launch.run.starters import relay_starter, starters_of
 from tfdist.launch.run.verdict import (
     is_new_port_needed,
     judge,
@@ -89,6 +89,9 @@ _EVERYWHERE = "0.0.0.0"
 # The number of starts with other ports, after another process took a port, before the run fails.
 _MOST_NEW_PORTS = 3
 _CANNOT_START = 1
+# A worker inside of a step that another one has left is killed after this time, if all start again:
+# it cannot end the step, and has nothing to save.
+_IN_STEP_GRACE_S = 0.2
 # A parent process often forwards a signal that the whole process group has received already. A
 # second signal within this time counts as the same one.
 _SAME_SIGNAL_S = 0.3
@@ -126,12 +129,27 @@ class Supervision:
         self._why_stopped = ""
         self._kill_at_s = float("inf")
         self._is_saving = False
-        self._attempt: Attempt | None = None
+        is_local = options.is_on_this_machine
+        self._attempt = Attempt(
+            listen_on=_LOOPBACK if is_local else _EVERYWHERE,
+            own_hosts=[_LOOPBACK] if is_local else own_addresses(options.host_subnet),
+            grace_s=options.grace_s,
+            start_timeout_s=options.start_timeout_s,
+            folder=log_dir,
+            cwd=self._cwd,
+            clock=self._clock,
+            keeps_standby=options.keeps_agents,
+            on_notice=self._say,
+            on_stranger=self._note_stranger,
+        )
         self._has_reported_strangers = False
 
     async def run(self) -> int:
         """Runs the workers, with restarts as far as they are allowed; returns the exit code."""
-        code = await self._run_until_over()
+        try:
+            code = await self._run_until_over()
+        finally:
+            await self._attempt.close()
         if self._num_startup_lines:
             self._say(
                 f"TensorFlow printed {self._num_startup_lines} start-up lines; they are in the "
@@ -157,7 +175,7 @@ class Supervision:
                     return _CANNOT_START if self._stop_signal is None else 128 + self._stop_signal
             if end.failure is None:
                 return self._ended_by_signal(end)
-            if self._stop_signal is not None or self._is_saving:  # the user asked to stop
+            if self._is_stop_requested:
                 self._show_box(end)
                 return end.verdict.exit_code
             if is_new_port_needed(end.failure, self._options) and self._new_ports < _MOST_NEW_PORTS:
@@ -167,9 +185,7 @@ class Supervision:
                     f"workers start again with other ports ({self._new_ports} of {_MOST_NEW_PORTS})"
                 )
                 continue
-            reason = why_no_restart(
-                end.failure, self._restarts, self._options.max_restarts, self._earlier
-            )
+            reason = self._why_over(end.failure)
             self._earlier = end.failure
             if reason is not None:
                 self._show_box(end)
@@ -178,6 +194,16 @@ class Supervision:
                 return end.verdict.exit_code
             self._restarts += 1
             self._show_restart(end)
+
+    @property
+    def _is_stop_requested(self) -> bool:
+        return self._stop_signal is not None or self._is_saving
+
+    def _why_over(self, failure: Failure) -> str | None:
+        """Returns why the workers do not start again after this failure; None if they do."""
+        if self._is_stop_requested:
+            return "the user asked to stop"
+        return why_no_restart(failure, self._restarts, self._options.max_restarts, self._earlier)
 
     def _introduce(self, plan: Plan) -> None:
         width = self._terminal.width
@@ -207,24 +233,16 @@ class Supervision:
             with self._shown():
                 screen.write(worker, stream, as_text(text), self._clock.now_s())
 
-        is_local = options.is_on_this_machine
-        attempt = Attempt(
-            plan,
-            starters_of(plan, options, os.environ),
-            listen_on=_LOOPBACK if is_local else _EVERYWHERE,
-            own_hosts=[_LOOPBACK] if is_local else own_addresses(options.host_subnet),
-            grace_s=options.grace_s,
-            start_timeout_s=options.start_timeout_s,
-            folder=self._log_dir,
-            cwd=self._cwd,
-            clock=self._clock,
-            on_output=on_output,
-            on_stranger=self._note_stranger,
-        )
-        self._attempt = attempt
+        attempt = self._attempt
+        end = None
         line = ProgressLine(self._terminal, mode=options.progress, started_s=self._started_s)
         try:
-            await attempt.start()
+            await attempt.start(
+                plan,
+                starters_of(plan, options, os.environ),
+                relay_starter(plan, options, os.environ),
+                on_output,
+            )
             verdict = await self._watch(attempt, line, screen, logs)
             with self._shown():
                 screen.update(float("inf"))  # before what is said about a failure
@@ -232,9 +250,11 @@ class Supervision:
                 verdict, attempt.workers, lambda worker: logs.tail(worker.plan.index)
             )
             failure = self._failure(verdict, attempt, logs) if verdict.worker is not None else None
-            return await self._stop_all(attempt, verdict, failure)
+            end = await self._stop_all(attempt, verdict, failure)
+            return end
         finally:
-            await attempt.close()
+            is_over = end is None or end.failure is None or self._stop_signal is not None
+            await attempt.close(keeps_agents=options.keeps_agents and not is_over)
             with self._shown():
                 for worker in plan.workers:
                     screen.flush(worker.index)
@@ -281,7 +301,9 @@ class Supervision:
         if any(worker.code is None or not worker.is_over for worker in attempt.workers):
             if self._kill_at_s == float("inf"):
                 self._kill_at_s = self._clock.now_s() + self._options.grace_s
-            attempt.ask_to_stop(max(0.0, self._kill_at_s - self._clock.now_s()))
+            grace_s = max(0.0, self._kill_at_s - self._clock.now_s())
+            starts_again = failure is not None and self._why_over(failure) is None
+            attempt.ask_to_stop(grace_s, _IN_STEP_GRACE_S if starts_again else float("inf"))
             if stopped and failure is not None:
                 names = ", ".join(worker.plan.name for worker in stopped)
                 self._say(f"{failure.name} has failed; stopping {names}")
@@ -376,16 +398,14 @@ class Supervision:
             return
         else:
             self._kill_at_s = min(self._kill_at_s, now_s)
-        if self._attempt is not None:
-            self._attempt.ask_to_stop(max(0.0, self._kill_at_s - now_s))
-            self._attempt.changed.set()
+        self._attempt.ask_to_stop(max(0.0, self._kill_at_s - now_s))
+        self._attempt.changed.set()
 
     def _ask_to_save(self) -> None:
         """Asks the workers to save a checkpoint and stop, without a time limit."""
         self._say("SIGUSR1: the workers save and stop")
         self._is_saving = True
-        if self._attempt is not None:
-            self._attempt.signal(signal.SIGUSR1)
+        self._attempt.signal(signal.SIGUSR1)
 
     def _note_stranger(self, sender: str) -> None:
         """Tells the user once that another process connects to the launcher's port."""

@@ -8,6 +8,7 @@ from its last message.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -38,6 +39,9 @@ from tfdist.process.exit_codes import (
 # long for the cause.
 _PATIENCE_S = SILENCE_S + 5.0
 _NEWS_S = 0.8  # the wait for news of an earlier failure
+# The same after a SIGKILL, which is no consequence of another worker's failure: long enough for
+# what another agent has sent already.
+_NEWS_OF_A_KILL_S = 0.1
 
 
 def judge(
@@ -124,7 +128,8 @@ def _failed_by_itself(workers: Sequence[WorkerState], now_s: float) -> Verdict |
         return None
     # A message about an earlier failure may still arrive.
     is_open = any(worker.code is None and not worker.is_over for worker in workers)
-    if is_open and now_s - cause.time_s < _NEWS_S:
+    is_kill = cause.exit_code == -signal.SIGKILL
+    if is_open and now_s - cause.time_s < (_NEWS_OF_A_KILL_S if is_kill else _NEWS_S):
         return None
     absence_s = next(one.absence_s for one in workers if one.plan.index == cause.worker)
     if cause.exit_code is None and absence_s:

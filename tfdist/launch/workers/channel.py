@@ -2,8 +2,11 @@
 
     agent to launcher                              launcher to agent
     hello    index, host, pid                      start   command, environment, cwd, cores, ...
+    rank     index, environment: from a relay              again after "gone", if there are restarts
+    standby  problem: why it was of no use
     started  pid                                   signal  number
     output   stream, text                          stop    grace_s: TERM, then KILL
+                                                           of a worker in a step: in_step_grace_s
     state    process, progress                     alive   nothing: "I am here"
     ended    code (below 0 the signal), ago_s      bye     end now
     gone     was_killed: no process is left

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,6 +42,7 @@ class WorkerState:
         so that the agent presumed it dead; 0.0 if it was not.
       orphaned_s: The time at which the process that started its agent, mpirun for example, ended
         although the worker was not over.
+      rank_environment: The environment of its rank, from a relay; None before, and without one.
     """
 
     plan: WorkerPlan
@@ -61,6 +62,7 @@ class WorkerState:
     lost_s: float | None = None
     absence_s: float = 0.0
     orphaned_s: float | None = None
+    rank_environment: Mapping[str, str] | None = None
 
     @property
     def is_over(self) -> bool:

@@ -1,0 +1,120 @@
+"""Standbys: a worker that one has forked is like a new process, and none is left behind."""
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.launch.standby.standby import can_stand_by
+
+pytestmark = pytest.mark.processes
+
+Launch = Callable[..., Any]
+
+# Says what a program can know of its process. Then waits for its standby, and fails.
+PROGRAM = """
+import atexit, json, logging, os, signal, sys, time, wave
+import psutil
+import beside
+from tfdist.process.progress_file import set_phase
+
+STARTS = {"TFDIST_RESTART_COUNT", "TF_CONFIG", "TFDIST_IMPORTS_FILE"}
+atexit.register(print, "exit of start", os.environ["TFDIST_RESTART_COUNT"])
+own = psutil.Process()
+facts = {
+    "argv": sys.argv, "orig_argv": sys.orig_argv, "name": __name__, "file": __file__,
+    "main": sys.modules["__main__"].__dict__ is globals(), "spec": __spec__, "path": sys.path,
+    "cwd": os.getcwd(), "environment": {k: v for k, v in os.environ.items() if k not in STARTS},
+    "TERM": str(signal.getsignal(signal.SIGTERM)), "PIPE": str(signal.getsignal(signal.SIGPIPE)),
+    "stdin": os.readlink("/proc/self/fd/0"), "isatty": sys.stdout.isatty(),
+    "stdout": sys.stdout.line_buffering, "comm": own.name(), "command": own.cmdline(),
+    "leads": os.getpgid(0) == os.getpid() == os.getsid(0), "cores": sorted(own.cpu_affinity()),
+    "files": len(os.listdir("/proc/self/fd")), "beside": beside.NAME, "threads": own.num_threads(),
+}
+parent = own.parent().name()
+print(json.dumps({"parent": parent, "facts": facts}), flush=True)
+os.environ["TEST_SET_LATER"] = "1"
+set_phase("training")
+print("from the program", file=sys.stderr, flush=True)
+agent = own.parent() if parent != "tfdist-standby" else own.parent().parent()
+limit = time.monotonic() + 60
+while not any(p.name() == "tfdist-standby" for p in agent.children()):
+    assert time.monotonic() < limit
+    time.sleep(0.01)
+"""
+
+
+def start(launch: Launch, folder: Path, end: str, *options: str, **more: Any) -> Any:
+    (folder / "run-0").mkdir()
+    (folder / "run-0" / "train.py").write_text(PROGRAM + end)
+    (folder / "run-0" / "beside.py").write_text("NAME = __name__")
+    command = (sys.executable, "train.py", "--steps", "3")
+    options = ("--max-restarts", "5", "--env", "A_VARIABLE=1", *options)
+    return launch(command, *options, num_instances=1, **more)
+
+
+def said(run: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run.log("worker-0").splitlines() if line.startswith("{")]
+
+
+def test_a_forked_worker_is_like_a_new_process(launch: Launch, tmp_path: Path) -> None:
+    run = start(launch, tmp_path, "sys.exit([3, 4, 0][int(os.environ['TFDIST_RESTART_COUNT'])])")
+    assert run.wait() == 0
+    first, second, third = said(run)
+    assert first["parent"] != "tfdist-standby"
+    assert second["parent"] == third["parent"] == "tfdist-standby"
+    assert second["facts"] == first["facts"]
+    assert third["facts"] == first["facts"]
+    assert "failed (exit code 3)" in run.err and "failed (exit code 4)" in run.err
+    log = run.log("worker-0")
+    assert [log.count(f"exit of start {count}") for count in range(3)] == [1, 1, 1]
+    assert log.count("from the program") == 3
+    assert run.is_nothing_left()
+
+
+def test_a_worker_starts_afresh_where_its_standby_is_gone(launch: Launch, tmp_path: Path) -> None:
+    kill = "os.kill([p for p in agent.children() if p.name() == 'tfdist-standby'][0].pid, 9)"
+    end = f"if os.environ['TFDIST_RESTART_COUNT'] < '2':\n    {kill}\n    sys.exit(3)"
+    run = start(launch, tmp_path, end)
+    assert run.wait() == 0
+    assert [one["parent"] == "tfdist-standby" for one in said(run)] == [False, False, False]
+    assert "worker 0 starts without its standby: it has ended" in run.err
+    assert run.is_nothing_left()
+
+
+@pytest.mark.parametrize("victim", ["launcher", "agent", "standby"])
+def test_no_standby_is_left_when_what_it_serves_is_killed(
+    launch: Launch, tmp_path: Path, victim: str
+) -> None:
+    end = "if os.environ['TFDIST_RESTART_COUNT'] == '0':\n    sys.exit(3)\n"
+    end += "open('ready-0', 'w').close()\ntime.sleep(600)"
+    run = start(launch, tmp_path, end, "--max-restarts", "1")
+    run.wait_until_ready(0)
+    (standby,) = [one for one in run.living() if one.name() == "tfdist-standby"]
+    victims = {"launcher": run.process, "agent": standby.parent(), "standby": standby}
+    victims[victim].kill()
+    assert run.wait() == {"launcher": -signal.SIGKILL, "agent": 124, "standby": 137}[victim]
+    assert run.is_nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (("/venv/bin/python", "train.py"), True),
+        (("/venv/bin/python3.11", "-m", "package.train", "-S"), True),
+        (("/venv/bin/python", "-S", "train.py"), False),
+        (("/venv/bin/python", "-c", "print()"), False),
+        (("/venv/bin/python",), False),
+        (("/other/bin/python", "train.py"), False),
+        (("/venv/bin/train.sh", "train.py"), False),
+        (("./train",), False),
+    ],
+)
+def test_only_programs_of_this_python_have_a_standby(
+    command: tuple[str, ...], expected: bool
+) -> None:
+    assert can_stand_by(command, "/venv/bin/python") == expected

@@ -1,0 +1,240 @@
+"""The agent's side of a standby: its start, the workers that it forks, and its end.
+
+The drawing in `interpreter.py` shows the messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from tfdist.cluster.instance_variables import OF_ONE_RUN
+from tfdist.launch.standby import interpreter
+
+# The longest time that a start waits for a standby that still imports: a new process would not
+# be faster.
+_READY_LIMIT_S = 15.0
+# Time for a fork; the standby does nothing else.
+_FORK_LIMIT_S = 5.0
+# Variables that differ between the starts of one worker, and that no import reads.
+_OF_ONE_START = (*OF_ONE_RUN, "OMPI_", "PRTE_", "ORTE_")
+
+
+class ForkedWorker:
+    """A worker that a standby has forked; like `subprocess.Popen`, as far as agents use that.
+
+    Attributes:
+      pid: Its process ID.
+      stdout: The end of a pipe from which its standard output is read.
+      stderr: The same of its standard error.
+      returncode: Its exit code, or minus the number of the signal that ended it; None before.
+    """
+
+    def __init__(
+        self, pid: int, stdout: IO[bytes], stderr: IO[bytes], read: Callable[[], Mapping[str, int]]
+    ) -> None:
+        self.pid = pid
+        self.stdout = stdout
+        self.stderr = stderr
+        self.returncode: int | None = None
+        self._read = read
+
+    def wait(self) -> int:
+        """Waits for its end, and returns `returncode`."""
+        # Without an answer the standby has ended, and the kernel has killed the worker with it.
+        self.returncode = self._read().get("code", -signal.SIGKILL)
+        return self.returncode
+
+
+class Standby:
+    """The standby of one agent, or its absence.
+
+    Args:
+      folder: The agent's folder, for its files.
+      die_with_agent: Called in the new process before the interpreter starts.
+
+    Attributes:
+      imports_path: The file into which the first worker writes its imports.
+      problem: The reason why the last `fork` had no use of the standby; "" without one.
+    """
+
+    def __init__(self, folder: Path, die_with_agent: Callable[[], None]) -> None:
+        self._folder = folder
+        self._die_with_agent = die_with_agent
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        self._lines: IO[str] | None = None
+        self._for: tuple[Any, ...] = ()
+        self._is_ready = False
+        self.problem = ""
+        self.imports_path = folder / "imports"
+
+    @property
+    def pid(self) -> int | None:
+        """Its process ID; None if there is none."""
+        return None if self._process is None else self._process.pid
+
+    def begin(
+        self,
+        command: Sequence[str],
+        cwd: str,
+        environment: Mapping[str, str],
+        cores: Sequence[int] | None,
+    ) -> None:
+        """Starts the standby of a worker with these facts, once that has written its imports."""
+        if self._process is not None or not self.imports_path.exists():
+            return
+        changes = json.loads(self.imports_path.read_text())["environment"]
+        code = self._folder / "standby" / "sitecustomize.py"
+        code.parent.mkdir(exist_ok=True)
+        shutil.copy(interpreter.__file__, code)
+        own, its = socket.socketpair()
+        path = environment.get("PYTHONPATH")
+        before = self._folder / "environment"
+        before.write_text(json.dumps(dict(environment)))
+        settings = {
+            "connection": its.fileno(),
+            "imports": str(self.imports_path),
+            "environment": str(before),
+        }
+        variables = {
+            **{name: value for name, value in environment.items() if name not in changes},
+            **{name: value for name, value in changes.items() if value is not None},
+            "PYTHONPATH": f"{code.parent}{os.pathsep}{path}" if path else str(code.parent),
+            interpreter.VARIABLE: json.dumps(settings),
+        }
+
+        def take_place() -> None:
+            self._die_with_agent()
+            if cores is not None:
+                os.sched_setaffinity(0, cores)
+
+        with (
+            its,
+            self._output("out").open("wb") as out,
+            self._output("err").open("wb") as err,
+        ):
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=cwd,
+                env=variables,
+                pass_fds=[its.fileno()],
+                start_new_session=True,
+                preexec_fn=take_place,
+            )
+        self._connection, self._lines = own, own.makefile("r")
+        self._for = _facts(command, cwd, environment)
+
+    async def fork(
+        self,
+        command: Sequence[str],
+        cwd: str,
+        environment: Mapping[str, str],
+        cores: Sequence[int] | None,
+    ) -> ForkedWorker | None:
+        """Returns a new worker; None if a new process has to be started, and no standby is left.
+
+        `problem` then has the reason, if there was a standby.
+        """
+        worker = None
+        self.problem = ""
+        if self._process is not None and self._for == _facts(command, cwd, environment):
+            ask = asyncio.get_running_loop().run_in_executor
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                worker = await ask(None, self._fork, environment, cores)
+            if worker is None:
+                lines = self.output("err").splitlines()
+                self.problem = lines[-1] if lines else "it has ended"
+        if worker is None:
+            self.end()
+        return worker
+
+    def output(self, stream: str) -> str:
+        """Returns what the imports have printed to "out" or "err"."""
+        with contextlib.suppress(OSError):
+            return self._output(stream).read_text(errors="replace")
+        return ""
+
+    def end(self) -> None:
+        """Kills the standby, and with it a worker of it that still runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        if self._connection is not None and self._lines is not None:
+            self._lines.close()
+            self._connection.close()
+        self._process = self._connection = self._lines = None
+        self._is_ready = False
+        self.imports_path.unlink(missing_ok=True)
+
+    def _fork(
+        self, environment: Mapping[str, str], cores: Sequence[int] | None
+    ) -> ForkedWorker | None:
+        assert self._connection is not None
+        if not self._is_ready:
+            self._connection.settimeout(_READY_LIMIT_S)
+            self._is_ready = bool(self._read().get("ready"))
+            if not self._is_ready:
+                return None
+        request = json.dumps({"environment": dict(environment), "cores": cores}) + "\n"
+        pipes = [os.pipe(), os.pipe()]
+        out, err = (os.fdopen(reader, "rb", buffering=0) for reader, _ in pipes)
+        try:
+            self._connection.settimeout(_FORK_LIMIT_S)
+            data = request.encode()
+            sent = socket.send_fds(self._connection, [data], [writer for _, writer in pipes])
+            self._connection.sendall(data[sent:])
+            pid = self._read()["pid"]
+        except (OSError, ValueError, KeyError):
+            out.close()
+            err.close()
+            raise
+        finally:
+            for _, writer in pipes:
+                os.close(writer)
+        self._connection.settimeout(None)
+        return ForkedWorker(pid, out, err, self._read)
+
+    def _read(self) -> Mapping[str, int]:
+        """Returns the standby's next message; an empty one if it has ended."""
+        assert self._lines is not None
+        with contextlib.suppress(OSError):
+            line = self._lines.readline()
+            return json.loads(line) if line else {}
+        return {}
+
+    def _output(self, stream: str) -> Path:
+        return self._folder / f"standby-{stream}"
+
+
+def can_stand_by(command: Sequence[str], python: str) -> bool:
+    """Returns whether a standby can fork workers with this command.
+
+    It must be a script or a module that `python` itself runs, without options: another program, or
+    an isolated Python (-I, -S, -E), would not wait for the agent.
+    """
+    if len(command) < 2:
+        return False
+    program = command[0] if os.sep in command[0] else shutil.which(command[0]) or ""
+    is_python = re.fullmatch(r"python[0-9.]*", os.path.basename(program)) is not None
+    is_same = os.path.dirname(program) == os.path.dirname(python)
+    return is_python and is_same and (command[1] == "-m" or not command[1].startswith("-"))
+
+
+def _facts(command: Sequence[str], cwd: str, environment: Mapping[str, str]) -> tuple[Any, ...]:
+    """Returns what must be equal for a worker that goes on from another one's imports."""
+    shared = {k: v for k, v in environment.items() if not k.startswith(_OF_ONE_START)}
+    return tuple(command), cwd, shared
