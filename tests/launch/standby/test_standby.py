@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tfdist.launch.machine.mpi import horovod_problem
 from tfdist.launch.standby.standby import can_stand_by
 
 pytestmark = pytest.mark.processes
@@ -48,13 +49,13 @@ while not any(p.name() == "tfdist-standby" for p in agent.children()):
 """
 
 
-def start(launch: Launch, folder: Path, end: str, *options: str, **more: Any) -> Any:
+def start(launch: Launch, folder: Path, end: str, *options: str, num_instances: int = 1) -> Any:
     (folder / "run-0").mkdir()
     (folder / "run-0" / "train.py").write_text(PROGRAM + end)
     (folder / "run-0" / "beside.py").write_text("NAME = __name__")
     command = (sys.executable, "train.py", "--steps", "3")
     options = ("--max-restarts", "5", "--env", "A_VARIABLE=1", *options)
-    return launch(command, *options, num_instances=1, **more)
+    return launch(command, *options, num_instances=num_instances)
 
 
 def said(run: Any) -> list[dict[str, Any]]:
@@ -118,3 +119,21 @@ def test_only_programs_of_this_python_have_a_standby(
     command: tuple[str, ...], expected: bool
 ) -> None:
     assert can_stand_by(command, "/venv/bin/python") == expected
+
+
+@pytest.mark.skipif(horovod_problem() is not None, reason=str(horovod_problem()))
+def test_horovods_ranks_are_forked_with_the_variables_of_a_new_mpirun(
+    launch: Launch, tmp_path: Path
+) -> None:
+    end = "print('URI', os.environ['OMPI_MCA_orte_hnp_uri'], os.environ['OMPI_COMM_WORLD_RANK'])\n"
+    end += "sys.exit(3 if os.environ['TFDIST_RESTART_COUNT'] == '0' else 0)"
+    run = start(launch, tmp_path, end, "--engine", "horovod", num_instances=2)
+    assert run.wait() == 0, run.err
+    uris = []
+    for rank in ("0", "1"):
+        text = run.log(f"worker-{rank}")
+        uris += [line.split()[1:] for line in text.splitlines() if line.startswith("URI")]
+        assert uris[-1][1] == uris[-2][1] == rank
+        assert '"parent": "tfdist-standby"' in text
+    assert uris[0][0] != uris[1][0]
+    assert run.is_nothing_left()

@@ -179,7 +179,7 @@ class RunOptions(PoprunOptions, WorkerOptions, SizeOptions):
     standby: bool = option(
         BOOLEAN,
         "with --max-restarts, keep a process for each worker of this machine that has imported "
-        "what the program imports: a restart then takes 3 s instead of 10",
+        "what the program imports: a restart then saves the seconds that imports take",
         default=True,
     )
     dry_run: bool = flag(
