@@ -107,15 +107,18 @@ def test_what_is_written_reads_back_equal() -> None:
 
 
 REFUSALS: list[tuple[str, list[str]]] = [
-    ("{'cluster': {}}", ["not JSON", "line 1, column 2", "cluster", "double quotes"]),
+    ("{'cluster': {}}", ["not JSON", "line 1, column 2", "cluster", "JSON takes double quotes"]),
     ('{"cluster": {"worker": ["a:1",]}}', ["not JSON", "column", "TF_CONFIG='{"]),
     ("[" * 100_000, ["TF_CONFIG", "nested"]),
     ("[1]", ["JSON object", "[1]"]),
     ("null", ["JSON object", "null"]),
     ("{}", ['no "cluster"', '"task"']),
     ('{"environment": "cloud"}', ['no "cluster"']),
-    (json.dumps({"task": WORKER_0}), ['no "cluster"', '"worker"']),
-    (json.dumps({"cluster": TWO_WORKERS}), ['no "task"', '"index"']),
+    (json.dumps({"task": WORKER_0}), ['no "cluster"', '{"cluster": {"worker"']),
+    (
+        json.dumps({"cluster": TWO_WORKERS}),
+        ['no "task"', '"task": {"type": "worker", "index": 0}'],
+    ),
     ('{"cluster": {"worker": ["a:1"], "worker": ["b:1"]}, "task": {}}', ['"worker" twice']),
     (tf_config(["a:1"]), ["cluster must be an object", '["a:1"]']),
     (tf_config({}), ["no chief and no worker"]),
@@ -129,7 +132,10 @@ REFUSALS: list[tuple[str, list[str]]] = [
     (tf_config({"worker": {"0": 3737}}), ["cluster.worker must be a list"]),
     (tf_config({"workers": ["a:1"]}), ["unknown job", '"workers"', 'Did you mean "worker"?']),
     (tf_config({"worker": ["a:1"], "xyz": ["b:1"]}), ['"xyz"', "chief, master, worker, ps and"]),
-    (tf_config({"worker": ["localhost"]}), ["cluster.worker", '"localhost"', "no port"]),
+    (
+        tf_config({"worker": ["localhost"]}),
+        ["cluster.worker", '"localhost": it has no port', 'Write "host:port"'],
+    ),
     (tf_config({"worker": ["[::1]"]}), ["no port"]),
     (tf_config({"worker": ["localhost:"]}), ["not a port", "1 to 65535"]),
     (tf_config({"worker": ["localhost:0"]}), ['"0" is not a port', "1 to 65535"]),
@@ -144,8 +150,14 @@ REFUSALS: list[tuple[str, list[str]]] = [
     (tf_config({"worker": ["grpc://a:3737"]}), ["protocol", "host:port"]),
     (tf_config({"worker": ["a:1", "a:1"]}), ["a:1 twice", "worker 0 and worker 1"]),
     (tf_config({"worker": ["a:1"], "ps": ["A:1"]}), ["twice", "worker 0 and ps 0"]),
-    (tf_config({"worker": ["localhost:1", "127.0.0.1:1"]}), ["127.0.0.1:1 twice"]),
-    (tf_config({"chief": ["a:1", "b:1"]}), ["2 chiefs (a:1 and b:1)", "one is allowed"]),
+    (
+        tf_config({"worker": ["localhost:1", "127.0.0.1:1"]}),
+        ["127.0.0.1:1 twice, as worker 0 and worker 1", "Give each task its own address"],
+    ),
+    (
+        tf_config({"chief": ["a:1", "b:1"]}),
+        ["2 chiefs (a:1 and b:1)", "one is allowed", "Keep one"],
+    ),
     (tf_config({"chief": ["a:1"], "master": ["b:1"]}), ["2 chiefs"]),
     (tf_config({"worker": ["localhost:1", "gpu2:1"]}), ["mixes localhost:1", "with gpu2:1"]),
     (tf_config({"chief": ["10.0.0.1:1"], "worker": ["127.0.0.1:1"]}), ["mixes 127.0.0.1:1"]),
