@@ -427,8 +427,7 @@ def batches(*numbers: int) -> Callable[[int], Any]:
     return input_fn
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("number", "per_loop"), [(0, 1), (2, 3)])
+@pytest.mark.parametrize(("engine", "number", "per_loop"), [("grpc", 0, 1), ("horovod", 2, 3)])
 def test_a_worker_without_enough_input_is_named_by_every_worker(
     fake_cluster: Any, train_briefly: Any, engine: str, number: int, per_loop: int
 ) -> None:
@@ -490,8 +489,7 @@ def test_workers_with_inputs_of_different_length_stop_after_the_same_step(
     assert [end["step"] for end in ends] == [last_step] * 3
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("stopping_worker", [0, 1])
+@pytest.mark.parametrize(("engine", "stopping_worker"), [("grpc", 0), ("horovod", 1)])
 def test_a_hook_that_stops_one_worker_stops_all_at_the_same_step(
     fake_cluster: Any, train_briefly: Any, engine: str, stopping_worker: int
 ) -> None:
