@@ -27,7 +27,13 @@ from tfdist.strategies.eager.datasets import (
     distribute_own,
 )
 from tfdist.strategies.eager.keras_models import adapt_keras
-from tfdist.strategies.eager.keras_step import combined, count_rows, is_building_model
+from tfdist.strategies.eager.keras_step import (
+    begin_step,
+    combined,
+    count_rows,
+    is_building_model,
+    take_message,
+)
 from tfdist.strategies.eager.replica_variable import note_updates
 from tfdist.strategies.eager.variables import EagerVariables
 from tfdist.strategies.graph.variables import GraphVariables
@@ -132,6 +138,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         if not is_tensorflow_2() or self._is_running:  # Optimizers call this inside of a step.
             return self._results_of_replicas(fn, args, kwargs)
         note_updates()
+        begin_step()
         count_rows(self._batches_in(args), self.reducer)
         self._is_running = True
         try:
@@ -208,9 +215,21 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         return self.reducer.reduce_gradients(values, names, mean=is_mean)
 
     def sums_of_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Adds gradients over all replicas; rows of slices stay apart, those of each replica."""
+        """Adds gradients over all replicas; rows of slices stay apart, those of each replica.
+
+        The message of a step of Keras' `fit` travels with them.
+        """
         values, names = [_parts_of(g) for g in gradients], [_name_of(v) for v in variables]
-        return self.reducer.reduce_gradients(values, names, mean=False, adds_equal_rows=False)
+        step = take_message()
+        if step is None:
+            return self.reducer.reduce_gradients(values, names, mean=False, adds_equal_rows=False)
+        # First, so that it shares the bucket that is sent last.
+        values, names = [[step.message()], *values], ["message_of_the_step", *names]
+        sums, *reduced = self.reducer.reduce_gradients(
+            values, names, mean=False, adds_equal_rows=False
+        )
+        step.receive(sums)
+        return reduced
 
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: int, options: Any = None

@@ -38,6 +38,9 @@ from tensorflow.python.eager import record
 # The name of a resource without a name: each execution makes a new one, freed after its last use.
 from tensorflow.python.eager.context import anonymous_name
 
+# The graphs of loops' bodies and of branches.
+from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
+
 # The error of a tensor that cannot be copied out of a function, since it depends on its input.
 from tensorflow.python.ops.op_selector import UnliftableError
 
@@ -61,6 +64,7 @@ __all__ = [
     "is_closed",
     "is_dense_column",
     "is_in_loop_or_branch",
+    "is_inside_control_flow",
     "is_loss_scaled_by_optimizer",
     "is_recorded_by_tape",
     "is_v2_column",
@@ -135,6 +139,19 @@ def is_in_loop_or_branch(op: tf.Operation) -> bool:
     There is no public way to ask. Loops and branches in functions have separate graphs.
     """
     return op._get_control_flow_context() is not None
+
+
+def is_inside_control_flow(outside: tf.Graph | None) -> bool:
+    """Returns whether the current graph is part of a loop or branch of the graph `outside`.
+
+    So is a function that is called there.
+    """
+    graph = v1.get_default_graph()
+    while graph is not None and graph is not outside:
+        if isinstance(graph, ControlFlowFuncGraph):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
 
 
 def is_building_old_loop(graph: tf.Graph) -> bool:

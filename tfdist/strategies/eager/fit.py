@@ -1,17 +1,21 @@
 """FitRun: one call of a model's `fit`, with the other workers and with the launcher.
 
-Each step of `fit` is a call of its train function. In the message that combines the logs, each
-worker also says whether it got a stop signal and whether its loss is NaN:
+Each step of `fit` is a call of its train function. With its last gradients each worker also says
+whether it got a stop signal, and whether it needs the logs of the next step:
 
     worker 0                 worker 1
-    train function           train function          gradients are reduced in it
-    logs, no signal  ------  logs, SIGTERM           one message
+    train function           train function
+    gradients, logs  ------  gradients, SIGTERM      one message
     saves its backup, and leaves after this step, as all do
+
+Logs are combined over all replicas in the first and the last step of an epoch, in each step if a
+callback of a worker reads them, and else as often as the progress bar or the launcher shows them.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -30,6 +34,11 @@ from tfdist.strategies.stop_signals import (
     requests_of,
 )
 
+# What a worker says in each step: its stop signal, and whether it needs the next step's logs.
+NUM_OF_STEP = NUM_REQUESTS + 1
+# Keras' bar is drawn every 50 ms at most, and the launcher's line every second.
+_BAR_INTERVAL_S, _LAUNCHER_INTERVAL_S = 0.1, 0.5
+
 
 class FitRun:
     """One call of `fit`.
@@ -38,6 +47,11 @@ class FitRun:
       model: The model.
       strategy: Its strategy.
       signals: The stop signals of this process.
+
+    Attributes:
+      combines: Whether the coming step combines its logs; equal on all workers.
+      logs: The last logs that were combined.
+      save_backup: Saves what BackupAndRestore would; returns whether there is one.
     """
 
     def __init__(self, model: Any, strategy: Any, signals: StopSignals) -> None:
@@ -50,15 +64,28 @@ class FitRun:
         self._step = 0
         self._has_named_nan = False
         self._profile = profile_of_run(self._index)
+        self._steps_left: int | None = None  # In the epoch.
+        self._steps_in_epoch: int | None = None
+        self._log_interval_s = math.inf if self._file is None else _LAUNCHER_INTERVAL_S
+        self._logs_at_s = -math.inf
+        self.combines = True
+        self.logs: Any = None
         self.save_backup: Callable[[], bool] = lambda: False
 
-    def begin(self, num_steps: int | None, num_epochs: int) -> None:
+    def show_logs(self, *, each_step: bool) -> None:
+        """Notes that logs are read during an epoch: by a callback in each step, or by a bar."""
+        self._log_interval_s = 0.0 if each_step else min(self._log_interval_s, _BAR_INTERVAL_S)
+
+    def begin(self, steps: int | None, first_epoch: int, num_epochs: int) -> None:
         """Notes the first step; called when the callbacks have restored a backup.
 
         Args:
-          num_steps: The steps of this call of `fit`; None if they are not known.
+          steps: The steps of an epoch; None if they are not known.
+          first_epoch: The epoch, from 0, at which it begins.
           num_epochs: The epoch at which it ends.
         """
+        self._steps_in_epoch = steps
+        num_steps = None if steps is None else steps * max(0, num_epochs - first_epoch)
         iterations = getattr(getattr(self._model, "optimizer", None), "iterations", None)
         self._step = 0 if iterations is None else int(iterations)
         if self._file is not None:
@@ -76,6 +103,7 @@ class FitRun:
 
     def begin_epoch(self, epoch: int) -> None:
         """Notes an epoch, counted from 0."""
+        self._steps_left = self._steps_in_epoch
         if self._file is not None:
             self._file.write(epoch=epoch + 1)
 
@@ -84,9 +112,21 @@ class FitRun:
         if self._profile is not None:
             self._profile.end()
 
-    def own_requests(self) -> list[float]:
-        """Returns what this worker says in the message of a step, before its loss."""
-        return requests_of(self._signals.own, self._index)
+    def own_requests(self, num_steps: int) -> list[float]:
+        """Returns what this worker says in the message of a step.
+
+        Args:
+          num_steps: The steps that the coming call makes.
+        """
+        is_due = time.monotonic() - self._logs_at_s >= self._log_interval_s
+        is_last_next = self._steps_left is not None and self._steps_left <= 2 * num_steps
+        return [*requests_of(self._signals.own, self._index), float(is_due or is_last_next)]
+
+    def note_logs(self, logs: Any) -> Any:
+        """Notes the logs of a step that has combined them; returns the last that were combined."""
+        if self.combines:
+            self.logs, self._logs_at_s = logs, time.monotonic()
+        return self.logs
 
     def end_step(self, num_steps: int, loss: float, sums: Sequence[float]) -> None:
         """Notes the end of a call, and leaves the training if a worker got a stop signal.
@@ -94,15 +134,19 @@ class FitRun:
         Args:
           num_steps: The steps that the call has made.
           loss: The loss over all replicas.
-          sums: The sums over the workers: NUM_WISHES numbers, then for each worker whether its loss
-            is NaN.
+          sums: The sums over the workers: NUM_OF_STEP numbers, then for each worker whether its
+            loss is NaN.
         """
         self._step += num_steps
+        if self._steps_left is not None:
+            self._steps_left -= num_steps
+        flags = sums[NUM_OF_STEP:]
+        self.combines = sums[NUM_REQUESTS] > 0
         if self._file is not None:
             self._file.step_ends(step=self._step, loss=loss, examples=examples_taken())
-        if math.isnan(loss) and not self._has_named_nan and self._is_first:
+        if (math.isnan(loss) or any(flags)) and not self._has_named_nan and self._is_first:
             self._has_named_nan = True
-            print_to_stderr(_nan_line(self._step, sums[NUM_REQUESTS:]))
+            print_to_stderr(_nan_line(self._step, flags))
         order = order_in(sums[:NUM_REQUESTS])
         if order is None:
             return

@@ -83,8 +83,7 @@ def own_callbacks(base: Any, strategy: Any, given: Sequence[Any]) -> tuple[Any, 
             if run is not None:
                 steps, epochs = self.params.get("steps"), self.params.get("epochs") or 1
                 first = getattr(self.model, "_initial_epoch", None) or 0
-                total = None if steps is None else steps * max(0, epochs - first)
-                run.begin(total, num_epochs=epochs)
+                run.begin(steps, first_epoch=first, num_epochs=epochs)
                 run.save_backup = save_backup
 
     def save_backup() -> bool:
@@ -97,6 +96,21 @@ def own_callbacks(base: Any, strategy: Any, given: Sequence[Any]) -> tuple[Any, 
         return bool(backups)
 
     return BeforeOthers(), AfterOthers()
+
+
+def reads_batch_logs(library: ModuleType, callback: Any) -> bool:
+    """Returns whether a callback of `fit` reads the logs of each step."""
+    callbacks = library.callbacks
+    if isinstance(callback, callbacks.BackupAndRestore):
+        return False
+    if isinstance(callback, callbacks.ModelCheckpoint) and callback.save_freq == "epoch":
+        return False
+    if isinstance(callback, callbacks.TensorBoard) and callback.update_freq == "epoch":
+        return False
+    return any(
+        getattr(getattr(callback, name), "__func__", None) is not getattr(callbacks.Callback, name)
+        for name in ("on_train_batch_end", "on_batch_end")
+    )
 
 
 def _save_backup(backup: Any) -> None:

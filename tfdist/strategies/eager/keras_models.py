@@ -32,9 +32,10 @@ import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.eager.datasets import renewed
-from tfdist.strategies.eager.fit import current_fit, fit_run
+from tfdist.strategies.eager.fit import NUM_OF_STEP, current_fit, fit_run
 from tfdist.strategies.eager.keras_callbacks import (
     own_callbacks,
+    reads_batch_logs,
     send_files_elsewhere,
     share_numbers,
     support_backups,
@@ -46,7 +47,6 @@ from tfdist.strategies.eager.keras_step import building_model, keras_step
 from tfdist.strategies.eager.replica_variable import SEED_STEP, tf_variable
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.eager.step_results import CombinedLogs, all_rows
-from tfdist.strategies.stop_signals import NUM_REQUESTS
 from tfdist.strategies.values.replica_context import (
     are_updates_equal,
     equal_updates,
@@ -217,7 +217,7 @@ def _check_input(model: Any, x: Any) -> None:
 def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
     """Returns a train function whose logs are those of all replicas, a step of `fit`."""
     is_alone = strategy.num_replicas_in_sync == 1
-    logs_of_all = None if is_alone else CombinedLogs(model, strategy, NUM_REQUESTS)
+    logs_of_all = None if is_alone else CombinedLogs(model, strategy, NUM_OF_STEP)
 
     def train(iterator: Any) -> Any:
         run = current_fit()
@@ -227,16 +227,24 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
                     "train_on_batch would give all replicas of a worker the same rows. Call fit, "
                     "or make the strategy with one replica."
                 )
+            if logs_of_all is not None:
+                logs_of_all.set_combines(True)
             with needs_all_workers(), keras_step(is_training=True, combine=logs_of_all):
                 return function(iterator)
-        requests = run.own_requests()
+        num_steps = _steps_per_call(model)
+        requests = run.own_requests(num_steps)
         if logs_of_all is not None:
+            run.combines |= logs_of_all.combines_always
             logs_of_all.set_requests(requests)
+            logs_of_all.set_combines(run.combines)
         with run.step(), keras_step(is_training=True, combine=logs_of_all):
-            logs = function(iterator)
+            logs = run.note_logs(function(iterator))
             loss = _loss_in(logs)
-        sums = [*requests, math.isnan(loss)] if logs_of_all is None else logs_of_all.sums()
-        run.end_step(_steps_per_call(model), loss, sums)
+        if logs_of_all is None:
+            sums = [*requests[:-1], 1.0, math.isnan(loss)]
+        else:
+            sums = logs_of_all.sums()
+        run.end_step(num_steps, loss, sums)
         return logs
 
     return train
@@ -299,6 +307,13 @@ def _adapt_callbacks(library: ModuleType) -> None:
         if not strategy.extended.should_checkpoint:
             add_progbar = False
             send_files_elsewhere(library, given)
+        run = current_fit()
+        if run is not None:
+            for callback in given:
+                if reads_batch_logs(library, callback):
+                    run.show_logs(each_step=True)
+            if add_progbar and params.get("verbose") in (1, "auto"):
+                run.show_logs(each_step=False)
         first, last = own_callbacks(library.callbacks.Callback, strategy, given)
         original(self, [first, *given, last], add_history, add_progbar, model, **params)
 

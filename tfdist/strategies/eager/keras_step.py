@@ -14,14 +14,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST
-from tfdist.strategies.private_tensorflow import ResourceVariable
+from tfdist.strategies.private_tensorflow import ResourceVariable, is_inside_control_flow
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.values.replica_context import replica_in_worker
+
+# Combines what the replicas' steps of this worker have returned; a collective.
+Combine = Callable[[Any], Any]
+
+
+class StepMessage(Protocol):
+    """A message for the other workers that can travel with a step's gradients."""
+
+    def message(self) -> tf.Tensor:
+        """Returns this worker's numbers."""
+
+    def receive(self, sums: tf.Tensor) -> None:
+        """Takes the sums of the numbers over the workers."""
 
 
 @dataclass
@@ -33,12 +47,16 @@ class KerasStep:
       has_loss: Whether it has a loss: it trains or evaluates.
       rows: int32 scalars, the rows of each replica of this worker; None where all have as many.
       combine: Combines what the replicas' steps have returned; None leaves it as it is.
+      message: The object with the message that waits for the first gradients of the step.
+      graph: The graph that the step is part of.
       shares: float32 scalars, each replica's share of the rows of all; None where all have as many.
     """
 
     is_training: bool
     has_loss: bool
-    combine: Callable[[Any], Any] | None = None
+    combine: Combine | None = None
+    message: StepMessage | None = None
+    graph: tf.Graph | None = None
     rows: Sequence[tf.Tensor] | None = None
     shares: Sequence[tf.Tensor] | None = None
 
@@ -54,7 +72,7 @@ def current_step() -> KerasStep | None:
 
 @contextmanager
 def keras_step(
-    *, is_training: bool = False, has_loss: bool = True, combine: Callable[[Any], Any] | None = None
+    *, is_training: bool = False, has_loss: bool = True, combine: Combine | None = None
 ) -> Iterator[None]:
     """Marks what the `with` block traces or executes as a step of a Keras model.
 
@@ -112,6 +130,33 @@ def count_rows(batches: Sequence[Any], reducer: Reducer) -> None:
             own = [tf.cast(number, tf.float32) for number in rows]
             total = reducer.reduce([own], mean=False, name="rows")[0]  # []
             _current.shares = [tf.math.divide_no_nan(number, total) for number in own]
+
+
+def begin_step() -> None:
+    """Notes the begin of a step's replicas: its message may travel with their gradients."""
+    if _current is not None:
+        _current.graph = v1.get_default_graph()
+        combine: Any = _current.combine
+        has_message = _current.is_training and hasattr(combine, "message")
+        _current.message = combine if has_message else None
+
+
+def take_message() -> StepMessage | None:
+    """Returns the object with the message that gradients take along; None if there is none.
+
+    Gradients in a loop or a branch of the step take none along: they may not be reduced at all.
+    """
+    if _current is None or _current.message is None:
+        return None
+    if not tf.executing_eagerly() and is_inside_control_flow(_current.graph):
+        return None
+    taken, _current.message = _current.message, None
+    return taken
+
+
+def has_taken_message() -> bool:
+    """Returns whether the gradients of the current step have taken its message along."""
+    return _current is not None and _current.is_training and _current.message is None
 
 
 def combined(results: Any) -> Any:
