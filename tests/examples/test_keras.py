@@ -39,23 +39,13 @@ def alone() -> dict[str, Any]:
 
 @pytest.mark.processes
 def test_the_notebook_trains_on_two_workers_as_its_committed_output_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_notebook: Callable[[Any], None],
 ) -> None:
     import nbformat
-    from nbclient import NotebookClient
 
     notebook = nbformat.read(EXAMPLES / "two_workers.ipynb", as_version=4)
     committed, _ = _values(notebook)
-    # The kernel is this Python's, and leaves no files in the home folder.
-    for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
-        monkeypatch.setenv(name, str(tmp_path / "jupyter"))
-    NotebookClient(
-        notebook,
-        kernel_name="python3",
-        timeout=200,
-        startup_timeout=120,
-        resources={"metadata": {"path": str(tmp_path)}},
-    ).execute()
+    run_notebook(notebook)
     metrics, are_weights_equal = _values(notebook)
     assert metrics[0] == metrics[1] == pytest.approx(committed[0], abs=0.01)
     assert are_weights_equal
