@@ -11,7 +11,7 @@ import tfdist
 # CHANGELOG.md as well.
 PUBLIC = {
     "tfdist": """
-        __version__ cluster estimator ipu monitoring pipeline strategies testing training
+        __version__ cluster estimator ipu launch monitoring pipeline strategies testing training
     """,
     "tfdist.cluster": """
         Cluster ClusterError MpiRank PeerWatch RendezvousError Task WorkerLostError
@@ -141,6 +141,7 @@ INTERNAL = (
     "tfdist.profile",
     "tfdist.launch",
     "tfdist.launch.failures",
+    "tfdist.launch.functions",
     "tfdist.launch.machine",
     "tfdist.launch.options",
     "tfdist.launch.run",

@@ -3,16 +3,20 @@
 Importing this package does not import TensorFlow. Its packages are attributes that are imported
 when they are used: `import tfdist`, then `tfdist.estimator.Estimator`. It sets the environment
 variables without which the Open MPI of this Python environment does not start, so that `hvd.init()`
-works.
+works. `launch` is a function as well as a package: `tfdist.launch(train, num_instances=2)`.
 """
 
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfdist.process import open_mpi
+
+if TYPE_CHECKING:
+    launch: Callable[..., list[Any]]  # The package of this name can be called.
 
 os.environ.update(open_mpi.missing_variables(os.environ, Path(sys.prefix)))
 
@@ -23,6 +27,7 @@ __all__ = [
     "cluster",
     "estimator",
     "ipu",
+    "launch",
     "monitoring",
     "pipeline",
     "strategies",

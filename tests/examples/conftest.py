@@ -42,3 +42,24 @@ def run_program(fake_cluster: Any) -> Callable[..., list[Ran]]:
         ]
 
     return run_program
+
+
+@pytest.fixture
+def run_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Runs all cells of a notebook, whose outputs are then those of this run."""
+
+    def run(notebook: Any) -> None:
+        from nbclient import NotebookClient
+
+        # The kernel is this Python's, and leaves no files in the home folder.
+        for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
+            monkeypatch.setenv(name, str(tmp_path / "jupyter"))
+        NotebookClient(
+            notebook,
+            kernel_name="python3",
+            timeout=200,
+            startup_timeout=120,
+            resources={"metadata": {"path": str(tmp_path)}},
+        ).execute()
+
+    return run

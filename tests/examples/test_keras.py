@@ -1,5 +1,6 @@
 """The examples in `keras/`, alone and on two workers."""
 
+import ast
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -34,3 +35,31 @@ def test_two_workers_reach_what_one_process_reaches(
 def alone() -> dict[str, Any]:
     """The metrics that each program printed in one process."""
     return {}
+
+
+@pytest.mark.processes
+def test_the_notebook_trains_on_two_workers_as_its_committed_output_says(
+    run_notebook: Callable[[Any], None],
+) -> None:
+    import nbformat
+
+    notebook = nbformat.read(EXAMPLES / "two_workers.ipynb", as_version=4)
+    committed, _ = _values(notebook)
+    run_notebook(notebook)
+    metrics, are_weights_equal = _values(notebook)
+    assert metrics[0] == metrics[1] == pytest.approx(committed[0], abs=0.01)
+    assert are_weights_equal
+    last = "".join(output["text"] for output in notebook.cells[-1]["outputs"])
+    assert "worker 1 failed first" in last
+    assert last.endswith("\nValueError('the digits of worker 1 are missing')\n")
+
+
+def _values(notebook: Any) -> list[Any]:
+    """Returns the values of the cells that end with one."""
+    data = [
+        output["data"]["text/plain"]
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if output["output_type"] == "execute_result"
+    ]
+    return [ast.literal_eval(text) for text in data]

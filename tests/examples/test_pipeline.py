@@ -113,23 +113,13 @@ def test_bad_options_are_refused_in_a_line_before_tensorflow_is_imported(
 
 
 def test_the_notebook_runs_from_top_to_bottom(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run_notebook: Callable[[Any], None], tmp_path: Path
 ) -> None:
     import nbformat
-    from nbclient import NotebookClient
 
     notebook = nbformat.read(EXAMPLES / "pipeline.ipynb", as_version=4)
     committed = _accuracy(_printed(notebook))
-    # The kernel is this Python's, and leaves no files in the home folder.
-    for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
-        monkeypatch.setenv(name, str(tmp_path / "jupyter"))
-    NotebookClient(
-        notebook,
-        kernel_name="python3",
-        timeout=200,
-        startup_timeout=120,
-        resources={"metadata": {"path": str(tmp_path)}},
-    ).execute()
+    run_notebook(notebook)
     accuracy = _accuracy(_printed(notebook))
     assert accuracy >= 90
     assert abs(accuracy - committed) <= 1  # What readers see is what comes out.

@@ -43,6 +43,7 @@ def test_help_names_the_commands(words: list[str], capsys: pytest.CaptureFixture
         "env",
         "logs",
         "status",
+        "completion",
         "--version",
     ):
         assert name in text

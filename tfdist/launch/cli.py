@@ -24,6 +24,7 @@ _SUMMARIES = {
     "env": "print versions and settings, for the report of a bug",
     "logs": "show the logs of a run's workers, also while it runs",
     "status": "list the runs that were started in this folder",
+    "completion": "print a script that completes these commands in a shell",
 }
 
 _HELP = f"""\
@@ -79,6 +80,11 @@ def _run(name: str, words: Sequence[str]) -> int:
         return code
     if name == "env":  # The doctor's report, without workers that it would start.
         name, words = "doctor", ["--no-self-test", *words]
+    if name == "completion":
+        from tfdist.launch.completion import completion
+
+        print(completion(words, _SUMMARIES))
+        return 0
     home = "logs.status" if name == "status" else name
     code = importlib.import_module(f"tfdist.launch.{home}").main(words)
     return code

@@ -8,9 +8,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tfdist.launch.functions.calls import WorkerFailedError, WorkerTracebackError
     from tfdist.launch.machine.ports import ReservedPorts
     from tfdist.testing.engines import EngineMissingError, engine_problem
-    from tfdist.testing.failures import WorkerFailedError, WorkerTimeoutError, WorkerTracebackError
+    from tfdist.testing.failures import WorkerTimeoutError
     from tfdist.testing.fake_cluster import FakeCluster
     from tfdist.testing.scripts import CompletedWorker, ScriptRun, ScriptWorker
 
@@ -34,9 +35,9 @@ _HOMES = {
     "ReservedPorts": "tfdist.launch.machine.ports",
     "ScriptRun": "tfdist.testing.scripts",
     "ScriptWorker": "tfdist.testing.scripts",
-    "WorkerFailedError": "tfdist.testing.failures",
+    "WorkerFailedError": "tfdist.launch.functions.calls",
     "WorkerTimeoutError": "tfdist.testing.failures",
-    "WorkerTracebackError": "tfdist.testing.failures",
+    "WorkerTracebackError": "tfdist.launch.functions.calls",
     "engine_problem": "tfdist.testing.engines",
 }
 

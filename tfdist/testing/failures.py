@@ -5,37 +5,9 @@ from dataclasses import dataclass
 
 from tfdist.launch.failures.failure import names_text, signal_name
 from tfdist.launch.failures.first_failure import WorkerEnd, first_failure
+from tfdist.launch.functions.calls import WorkerFailedError
 
 _TAIL_LINES = 30
-
-
-class WorkerFailedError(RuntimeError):
-    """A worker raised an exception or its process ended; the others were stopped.
-
-    Its `__cause__` is the worker's exception, or a `WorkerTracebackError` with its text.
-
-    Attributes:
-      worker: The index of the worker that failed first; at a time limit, of the first late one.
-      exit_code: Its exit status if it ended without an exception: a code, or minus the number of
-        the signal that ended it. None otherwise.
-      output: The output of each worker, in worker order.
-    """
-
-    def __init__(
-        self, message: str, *, worker: int, exit_code: int | None, output: Sequence[str]
-    ) -> None:
-        """Makes the error from a message for the user and attributes for the test."""
-        super().__init__(message)
-        self.worker = worker
-        self.exit_code = exit_code
-        self.output = tuple(output)
-
-    @property
-    def signal_name(self) -> str | None:
-        """The signal that ended the worker, like "SIGKILL", or None."""
-        if self.exit_code is None or self.exit_code >= 0:
-            return None
-        return signal_name(-self.exit_code)
 
 
 class WorkerTimeoutError(WorkerFailedError):
@@ -49,10 +21,6 @@ class WorkerTimeoutError(WorkerFailedError):
         """Makes the error about these workers."""
         super().__init__(message, worker=late_workers[0], exit_code=None, output=output)
         self.late_workers = tuple(late_workers)
-
-
-class WorkerTracebackError(Exception):
-    """The text of a worker's exception that cannot be unpickled in the test's process."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tfdist.testing.calls import pickle_call, wait_for_results
+from tfdist.launch.functions.calls import pickle_call
+from tfdist.testing.calls import wait_for_results
 from tfdist.testing.run import Run, start_run
 from tfdist.testing.scripts import CompletedWorker, ScriptRun
 from tfdist.testing.server_process import ServerProcess

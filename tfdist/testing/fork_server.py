@@ -50,13 +50,13 @@ def main(socket_path: str) -> None:
     take_place(job)
     if job.command and not job.forked:
         become_command(job)
-    from tfdist.testing.worker_process import make_call, run_as_program
+    from tfdist.testing.worker_process import make_runs_call, run_as_program
 
     if job.forked:
         atexit.unregister(_end_at_once)  # Its exit code is the script's.
         run_as_program(job)
     else:
-        make_call(job)
+        make_runs_call(job)
 
 
 def _end_at_once() -> None:

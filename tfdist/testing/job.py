@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tfdist.launch.functions.calls import write_whole
+
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
@@ -104,13 +106,6 @@ class Job:
         except FileNotFoundError:
             return None
         return Event(**json.loads(text))
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file so that a reader sees all of it or no file."""
-    draft = path.with_name(f"{path.name}.draft-{os.getpid()}")
-    draft.write_bytes(content)
-    draft.replace(path)
 
 
 def read_text(path: Path) -> str:

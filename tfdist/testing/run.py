@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tfdist.launch.functions.calls import WorkerFailedError
 from tfdist.launch.machine.mpi import find_mpirun, mpirun_command, mpirun_environment
 from tfdist.launch.machine.ports import ReservedPorts
 from tfdist.launch.machine.processes import python_command
 from tfdist.testing.engines import check_request, tf_configs, worker_environment
 from tfdist.testing.failures import (
-    WorkerFailedError,
     WorkerFailure,
     WorkerTimeoutError,
     failure_text,

@@ -4,7 +4,8 @@ import os
 import re
 from dataclasses import dataclass
 
-from tfdist.testing.failures import WorkerFailedError, WorkerFailure, cause_of, tail_text
+from tfdist.launch.functions.calls import WorkerFailedError
+from tfdist.testing.failures import WorkerFailure, cause_of, tail_text
 from tfdist.testing.job import Event, read_text
 from tfdist.testing.run import Run, stop_after_failure, stop_after_time, wait_until
 

@@ -4,47 +4,23 @@ import contextlib
 import faulthandler
 import importlib
 import os
-import pickle
 import random
 import runpy
 import signal
 import sys
 import tempfile
 import time
-import traceback
-from dataclasses import dataclass
 from typing import Any
 
-from tfdist.testing.job import Job, write_whole
+from tfdist.launch.functions.calls import Outcome, make_call
+from tfdist.testing.job import Job
 
 # The worker writes its Python stacks at this signal. It is a real-time signal: the code under test
 # may use the others.
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """The outcome of a call in one worker."""
-
-    time_s: float
-    payload: bytes | None  # the value or the exception, pickled; None if that is impossible
-    error: str | None = None  # the exception in one line, None if the call returned
-    traceback: str = ""
-
-    @classmethod
-    def read(cls, job: Job) -> "Outcome | None":
-        """Returns the outcome that the worker wrote, or None before that."""
-        try:
-            return cls(**pickle.loads(job.result_path.read_bytes()))
-        except FileNotFoundError:
-            return None
-
-    def write(self, job: Job) -> None:
-        """Writes the outcome for the test."""
-        write_whole(job.result_path, pickle.dumps(vars(self)))
-
-
-def make_call(job: Job) -> None:
+def make_runs_call(job: Job) -> None:
     """Makes the call of a run as one of its workers.
 
     A worker whose call returned stays until every worker's has: a peer may still be in the middle
@@ -54,13 +30,13 @@ def make_call(job: Job) -> None:
     stacks = open(job.stacks_path, "w")  # noqa: SIM115 (open as long as the process lives)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
     _start_afresh(job)
-    outcome = _outcome_of_call(job)
+    outcome = _outcome_of(job.call_path.read_bytes())
     if outcome.error is not None:
-        outcome.write(job)
+        outcome.write(job.result_path)
         _flush()
         os._exit(1)
     _flush()
-    outcome.write(job)
+    outcome.write(job.result_path)
     while not job.all_finished_path.exists():
         time.sleep(0.005)
 
@@ -91,38 +67,11 @@ def _start_afresh(job: Job) -> None:
         numpy.random.seed()
 
 
-def _outcome_of_call(job: Job) -> Outcome:
-    import cloudpickle
-
+def _outcome_of(call: bytes) -> Outcome:
     try:
-        function, args, kwargs = cloudpickle.loads(job.call_path.read_bytes())
-        value = function(*args, **kwargs)
+        return Outcome.of_value(make_call(call))
     except BaseException as error:
-        return _failure(error)
-    try:
-        return Outcome(time_s=time.monotonic(), payload=cloudpickle.dumps(value))
-    except Exception as error:
-        kind = type(value).__name__
-        return _failure(
-            TypeError(
-                f"the result, of type {kind}, cannot be sent to the test: {error}. "
-                "Return plain values: numbers, strings, lists, NumPy arrays."
-            )
-        )
-
-
-def _failure(error: BaseException) -> Outcome:
-    import cloudpickle
-
-    time_s = time.monotonic()
-    # The first frame is the one above.
-    trace = error.__traceback__.tb_next if error.__traceback__ else None
-    text = "".join(traceback.format_exception(type(error), error, trace))
-    summary = traceback.format_exception_only(type(error), error)[-1].strip()
-    payload: bytes | None = None
-    with contextlib.suppress(Exception):
-        payload = cloudpickle.dumps(error)
-    return Outcome(time_s=time_s, payload=payload, error=summary, traceback=text)
+        return Outcome.of_error(error)
 
 
 def _flush() -> None:

@@ -16,6 +16,9 @@ def test_lines_that_tensorflow_prints_in_every_run_are_startup_lines() -> None:
         "cuInit: UNKNOWN ERROR (303)",
         f"W{ABSL}local_rendezvous.cc:412] Local rendezvous is aborting with status: ABORTED: "
         "Cleanup 138062810671441917 [type.googleapis.com/tensorflow.DerivedStatus='']",
+        f"W{ABSL}dataset.cc:997] Input of GeneratorDatasetOp::Dataset will not be optimized "
+        "because the dataset does not implement the AsGraphDefInternal() method needed",
+        "\t [[{{node MultiDeviceIteratorGetNextFromShard}}]]",
         f"{OLD}I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.",
         f"{OLD}E external/local_xla/xla/stream_executor/cuda/cuda_fft.cc:467] Unable to register "
         "cuFFT factory: Attempting to register factory for plugin cuFFT when one has already been",

@@ -21,6 +21,7 @@ _HARMLESS = re.compile(
     r"failed call to cuInit: .*(?:UNKNOWN ERROR \(303\)|CUDA_ERROR_NO_DEVICE)"
     r"|Unable to register cu\w+ factory: Attempting to register factory"
     r"|computation placer already registered"
+    r"|Input of GeneratorDatasetOp::Dataset will not be optimized because"
     r"|GPU trace was not collected"  # of a traced step
     r"|TF-TRT Warning: Could not find TensorRT"
     # An iterator or a call was closed while it fetched a value that is no longer needed.
@@ -29,6 +30,7 @@ _HARMLESS = re.compile(
 _HEADLESS = (
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
     "To enable the following instructions: ",  # the second line of cpu_feature_guard.cc
+    "\t [[{{node MultiDeviceIteratorGetNextFromShard}}]]",  # ... of a local rendezvous' line
 )
 
 

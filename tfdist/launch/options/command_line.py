@@ -162,28 +162,38 @@ class CommandLine:
             epilog=self.examples,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        self.declare(parser)
+        return parser.format_help()
+
+    def declare(self, parser: Any) -> list[Any]:
+        """Adds the options to an `argparse` parser that does not parse, and returns its actions."""
+        actions = []
         if self.takes_command:
             help_text = "what every worker runs; its own options follow it"
-            parser.add_argument(COMMAND, nargs="*", metavar="COMMAND", help=help_text)
+            actions.append(
+                parser.add_argument(COMMAND, nargs="*", metavar="COMMAND", help=help_text)
+            )
         groups: dict[str, Any] = {}
         for option in self.declared:
             title = option.group.title
             if option.help is not None:
                 if title not in groups:
                     groups[title] = parser.add_argument_group(title, option.group.description)
-                _add_to_help(groups[title], option)
-        return parser.format_help()
+                actions.append(_add_to_help(groups[title], option))
+        return actions
 
 
-def _add_to_help(group: Any, option: Option) -> None:
+def _add_to_help(group: Any, option: Option) -> Any:
     default = f" (default: {option.shown_default})" if option.shown_default else ""
     text = f"{option.help}{'; repeatable' if option.is_list else ''}{default}".replace("%", "%%")
     if option.value is None:
-        group.add_argument(*option.names, action="count", help=option.help)
-    elif option.bare is None:
-        group.add_argument(*option.names, metavar=option.value.metavar, help=text)
-    else:
-        group.add_argument(*option.names, nargs="?", metavar=f"={option.value.metavar}", help=text)
+        return group.add_argument(*option.names, action="count", help=option.help)
+    metavar, choices = option.value.metavar, option.value.choices or None
+    if option.bare is None:
+        return group.add_argument(*option.names, metavar=metavar, choices=choices, help=text)
+    return group.add_argument(
+        *option.names, nargs="?", metavar=f"={metavar}", choices=choices, help=text
+    )
 
 
 def _read(option: Option, text: str) -> Any:

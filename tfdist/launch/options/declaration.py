@@ -33,11 +33,13 @@ class Value:
       read: Returns the value that a text stands for, or raises ValueError: "got ..., allowed ...".
       metavar: The value's name in --help.
       none_word: The word that stands for None, if there is one.
+      choices: The allowed words, if there are no others worth a proposal.
     """
 
     read: Callable[[str], Any]
     metavar: str
     none_word: str | None = None
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +107,7 @@ def _read_boolean(text: str) -> bool:
     return _BOOLEANS[text.lower()]
 
 
-BOOLEAN = Value(_read_boolean, "BOOL")
+BOOLEAN = Value(_read_boolean, "BOOL", choices=("yes", "no"))
 
 
 def option(

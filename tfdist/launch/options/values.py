@@ -75,7 +75,7 @@ def one_of(*allowed: str) -> Value:
             raise ValueError(f"got {shown(text)}, allowed are {listed(allowed)}.{fix}")
         return text
 
-    return Value(read, f"{{{','.join(allowed)}}}")
+    return Value(read, f"{{{','.join(allowed)}}}", choices=allowed)
 
 
 def seconds(*, is_zero_allowed: bool = False, none_word: str | None = None) -> Value:

@@ -1,0 +1,87 @@
+"""The command `tfdist completion`: a script by which a shell completes the command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfdist.cluster.tasks import listed, shown
+from tfdist.launch.doctor.command import DOCTOR
+from tfdist.launch.errors import UsageError
+from tfdist.launch.horovod.command import HOROVOD
+from tfdist.launch.kubernetes.job_options import KUBERNETES
+from tfdist.launch.logs.command import LOGS
+from tfdist.launch.logs.status import STATUS
+from tfdist.launch.options.command_line import COMMAND, CommandLine
+from tfdist.launch.options.run_options import RUN
+from tfdist.launch.slurm.slurm_options import SLURM
+
+SHELLS = ("bash", "zsh", "tcsh")
+_HELP = """\
+usage: tfdist completion {bash,zsh,tcsh}
+
+Prints a script by which the shell completes commands, options and their values. Put into
+the shell's start file:
+
+  bash, in ~/.bashrc:   eval "$(tfdist completion bash)"
+  zsh, in ~/.zshrc:     eval "$(tfdist completion zsh)"
+  tcsh, in ~/.tcshrc:   tfdist completion tcsh > ~/.tfdist.tcsh; source ~/.tfdist.tcsh"""
+_LINES = {
+    "run": RUN,
+    "slurm": SLURM,
+    "kubernetes": KUBERNETES,
+    "doctor": DOCTOR,
+    "env": DOCTOR,
+    "logs": LOGS,
+    "status": STATUS,
+}
+
+
+def completion(words: Sequence[str], summaries: Mapping[str, str]) -> str:
+    """Returns what `tfdist completion` prints.
+
+    Args:
+      words: The words after the command: a shell.
+      summaries: The commands, and what each does.
+
+    Raises:
+      UsageError: If the words are not one shell.
+    """
+    if list(words) in (["-h"], ["--help"]):
+        return _HELP
+    if len(words) != 1 or words[0] not in SHELLS:
+        found = shown(" ".join(words)) if words else "nothing"
+        raise UsageError(
+            f"got {found}, allowed is one shell: {listed(SHELLS)}. "
+            'For bash: eval "$(tfdist completion bash)"'
+        )
+    import shtab
+
+    return shtab.complete(_parser(summaries), shell=words[0])
+
+
+def _parser(summaries: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tfdist")
+    parser.add_argument("--version", action="store_true", help="show the version")
+    commands = parser.add_subparsers()
+    for name, summary in summaries.items():
+        command = commands.add_parser(name, help=summary)
+        if name == "horovod":
+            install = command.add_subparsers().add_parser("install", help="build and install it")
+            _declare(HOROVOD, install)
+        elif name == "completion":
+            command.add_argument("shell", choices=SHELLS)
+        else:
+            _declare(_LINES[name], command)
+    return parser
+
+
+def _declare(line: CommandLine, parser: argparse.ArgumentParser) -> None:
+    import shtab
+
+    kinds: dict[str, Any] = {"FILE": shtab.FILE, "FOLDER": shtab.DIRECTORY}
+    for action in line.declare(parser):
+        kind = shtab.FILE if action.dest == COMMAND else kinds.get(str(action.metavar).lstrip("="))
+        if kind is not None:
+            action.complete = kind
