@@ -58,7 +58,7 @@ def completion(words: Sequence[str], summaries: Mapping[str, str]) -> str:
         )
     import shtab
 
-    return shtab.complete(_parser(summaries), shell=words[0])
+    return shtab.complete(_parser(summaries), words[0])
 
 
 def _parser(summaries: Mapping[str, str]) -> argparse.ArgumentParser:
