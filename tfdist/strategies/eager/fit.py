@@ -37,7 +37,7 @@ from tfdist.strategies.stop_signals import (
 # What a worker says in each step: its stop signal, and whether it needs the next step's logs.
 NUM_OF_STEP = NUM_REQUESTS + 1
 # Keras' bar is drawn every 50 ms at most, and the launcher's line every second.
-_BAR_INTERVAL_S, _LAUNCHER_INTERVAL_S = 0.1, 0.5
+BAR_INTERVAL_S, _LAUNCHER_INTERVAL_S = 0.1, 0.5
 
 
 class FitRun:
@@ -66,25 +66,27 @@ class FitRun:
         self._profile = profile_of_run(self._index)
         self._steps_left: int | None = None  # In the epoch.
         self._steps_in_epoch: int | None = None
-        self._log_interval_s = math.inf if self._file is None else _LAUNCHER_INTERVAL_S
-        self._logs_at_s = -math.inf
+        self._log_interval_s = 0.0  # Until `begin` says how often logs are read.
+        self._logs_at_s = time.monotonic()  # The first step combines its logs.
         self.combines = True
         self.logs: Any = None
         self.save_backup: Callable[[], bool] = lambda: False
 
-    def show_logs(self, *, each_step: bool) -> None:
-        """Notes that logs are read during an epoch: by a callback in each step, or by a bar."""
-        self._log_interval_s = 0.0 if each_step else min(self._log_interval_s, _BAR_INTERVAL_S)
-
-    def begin(self, steps: int | None, first_epoch: int, num_epochs: int) -> None:
+    def begin(
+        self, steps: int | None, first_epoch: int, num_epochs: int, log_interval_s: float
+    ) -> None:
         """Notes the first step; called when the callbacks have restored a backup.
 
         Args:
           steps: The steps of an epoch; None if they are not known.
           first_epoch: The epoch, from 0, at which it begins.
           num_epochs: The epoch at which it ends.
+          log_interval_s: How often this worker's callbacks read the logs of a step, in seconds; 0
+            for each step.
         """
         self._steps_in_epoch = steps
+        of_launcher = math.inf if self._file is None else _LAUNCHER_INTERVAL_S
+        self._log_interval_s = min(log_interval_s, of_launcher)
         num_steps = None if steps is None else steps * max(0, num_epochs - first_epoch)
         iterations = getattr(getattr(self._model, "optimizer", None), "iterations", None)
         self._step = 0 if iterations is None else int(iterations)
@@ -118,7 +120,9 @@ class FitRun:
         Args:
           num_steps: The steps that the coming call makes.
         """
-        is_due = time.monotonic() - self._logs_at_s >= self._log_interval_s
+        is_late = time.monotonic() - self._logs_at_s >= self._log_interval_s
+        # A request that is answered in the coming step is not made again.
+        is_due = self._log_interval_s == 0 or (is_late and not self.combines)
         is_last_next = self._steps_left is not None and self._steps_left <= 2 * num_steps
         return [*requests_of(self._signals.own, self._index), float(is_due or is_last_next)]
 
@@ -135,18 +139,19 @@ class FitRun:
           num_steps: The steps that the call has made.
           loss: The loss over all replicas.
           sums: The sums over the workers: NUM_OF_STEP numbers, then for each worker whether its
-            loss is NaN.
+            loss is NaN: in this step if it has combined its logs, else in the step before.
         """
         self._step += num_steps
         if self._steps_left is not None:
             self._steps_left -= num_steps
         flags = sums[NUM_OF_STEP:]
+        flagged_step = self._step if self.combines else self._step - 1
         self.combines = sums[NUM_REQUESTS] > 0
         if self._file is not None:
             self._file.step_ends(step=self._step, loss=loss, examples=examples_taken())
         if (math.isnan(loss) or any(flags)) and not self._has_named_nan and self._is_first:
             self._has_named_nan = True
-            print_to_stderr(_nan_line(self._step, flags))
+            print_to_stderr(_nan_line(flagged_step, flags))
         order = order_in(sums[:NUM_REQUESTS])
         if order is None:
             return

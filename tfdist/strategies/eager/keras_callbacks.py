@@ -9,6 +9,7 @@ writes to a folder that is thrown away.
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import shutil
 import tempfile
@@ -20,7 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.strategies.eager.fit import current_fit
+from tfdist.strategies.eager.fit import BAR_INTERVAL_S, current_fit
 from tfdist.strategies.eager.replica_variable import note_updates, synchronize, tf_variable
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.values.weight_check import check_eager_weights
@@ -32,18 +33,24 @@ _WRITES = {
     "ModelCheckpoint": "filepath",
     "TensorBoard": "log_dir",
 }
+# Keras' callbacks whose own method for batches reads no logs: always, or if a setting is "epoch".
+_READS_NO_BATCH = {
+    "BackupAndRestore": None,
+    "ModelCheckpoint": "save_freq",
+    "TensorBoard": "update_freq",
+}
 
 
-def own_callbacks(base: Any, strategy: Any, given: Sequence[Any]) -> tuple[Any, Any]:
+def own_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[Any, Any]:
     """Returns the first and the last callback of a list.
 
     Args:
-      base: The library's Callback.
+      callbacks: The library's module of callbacks.
       strategy: The strategy of the model.
       given: The callbacks between them.
     """
 
-    class BeforeOthers(base):  # type: ignore[misc]
+    class BeforeOthers(callbacks.Callback):  # type: ignore[misc]
         """Makes statistics equal on all replicas, before anything evaluates or saves them."""
 
         def on_train_begin(self, logs: Any = None) -> None:
@@ -73,7 +80,7 @@ def own_callbacks(base: Any, strategy: Any, given: Sequence[Any]) -> tuple[Any, 
 
         on_test_begin = on_predict_begin = on_train_end
 
-    class AfterOthers(base):  # type: ignore[misc]
+    class AfterOthers(callbacks.Callback):  # type: ignore[misc]
         """Shares what worker 0 has restored, then lets the run know what it has to do."""
 
         def on_train_begin(self, logs: Any = None) -> None:
@@ -83,8 +90,15 @@ def own_callbacks(base: Any, strategy: Any, given: Sequence[Any]) -> tuple[Any, 
             if run is not None:
                 steps, epochs = self.params.get("steps"), self.params.get("epochs") or 1
                 first = getattr(self.model, "_initial_epoch", None) or 0
-                run.begin(steps, first_epoch=first, num_epochs=epochs)
+                run.begin(steps, first, epochs, self.log_interval_s())
                 run.save_backup = save_backup
+
+        def log_interval_s(self) -> float:
+            """Returns how often logs are read during an epoch: 0 for each step, or never."""
+            if any(reads_batch_logs(callbacks, callback) for callback in given):
+                return 0.0
+            has_bar = self.params.get("verbose") in (1, "auto")
+            return BAR_INTERVAL_S if has_bar and strategy.extended.should_checkpoint else math.inf
 
     def save_backup() -> bool:
         """Saves what BackupAndRestore would; returns whether the list has one."""
@@ -98,19 +112,25 @@ def own_callbacks(base: Any, strategy: Any, given: Sequence[Any]) -> tuple[Any, 
     return BeforeOthers(), AfterOthers()
 
 
-def reads_batch_logs(library: ModuleType, callback: Any) -> bool:
-    """Returns whether a callback of `fit` reads the logs of each step."""
-    callbacks = library.callbacks
-    if isinstance(callback, callbacks.BackupAndRestore):
-        return False
-    if isinstance(callback, callbacks.ModelCheckpoint) and callback.save_freq == "epoch":
-        return False
-    if isinstance(callback, callbacks.TensorBoard) and callback.update_freq == "epoch":
-        return False
-    return any(
-        getattr(getattr(callback, name), "__func__", None) is not getattr(callbacks.Callback, name)
-        for name in ("on_train_batch_end", "on_batch_end")
-    )
+def reads_batch_logs(callbacks: Any, callback: Any) -> bool:
+    """Returns whether a callback of `fit` may read the logs of each step.
+
+    Args:
+      callbacks: The library's module of callbacks.
+      callback: The callback; its class may be derived from one of them.
+    """
+    known = [callbacks.Callback]
+    for name, setting in _READS_NO_BATCH.items():
+        kind = getattr(callbacks, name)
+        if isinstance(callback, kind) and (
+            setting is None or getattr(callback, setting, None) == "epoch"
+        ):
+            known.append(kind)
+    for name in ("on_train_batch_end", "on_batch_end"):
+        method = getattr(getattr(callback, name), "__func__", None)
+        if all(method is not getattr(kind, name) for kind in known):
+            return True
+    return False
 
 
 def _save_backup(backup: Any) -> None:

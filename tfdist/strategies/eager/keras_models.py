@@ -35,7 +35,6 @@ from tfdist.strategies.eager.datasets import renewed
 from tfdist.strategies.eager.fit import NUM_OF_STEP, current_fit, fit_run
 from tfdist.strategies.eager.keras_callbacks import (
     own_callbacks,
-    reads_batch_logs,
     send_files_elsewhere,
     share_numbers,
     support_backups,
@@ -307,14 +306,7 @@ def _adapt_callbacks(library: ModuleType) -> None:
         if not strategy.extended.should_checkpoint:
             add_progbar = False
             send_files_elsewhere(library, given)
-        run = current_fit()
-        if run is not None:
-            for callback in given:
-                if reads_batch_logs(library, callback):
-                    run.show_logs(each_step=True)
-            if add_progbar and params.get("verbose") in (1, "auto"):
-                run.show_logs(each_step=False)
-        first, last = own_callbacks(library.callbacks.Callback, strategy, given)
+        first, last = own_callbacks(library.callbacks, strategy, given)
         original(self, [first, *given, last], add_history, add_progbar, model, **params)
 
     kind.__init__ = init

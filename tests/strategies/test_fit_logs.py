@@ -1,0 +1,145 @@
+"""The logs of `fit` that are combined over all replicas: in which steps, and of which rows."""
+
+import importlib
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfdist.strategies import LocalStrategy
+from tfdist.strategies.eager.fit import FitRun
+
+LIBRARIES = ["keras", "tf_keras"]
+STEPS = 8
+X = np.linspace(-1, 1, 8 * STEPS, dtype=np.float32).reshape(-1, 2)
+Y = np.abs(X[:, :1])
+
+Seen = list[dict[str, float]]
+
+
+def _fit(
+    library: str, callbacks: list[Any], *, num_replicas: int = 2, y: Any = Y, **options: Any
+) -> Any:
+    keras = importlib.import_module(library)
+    keras.utils.set_random_seed(1)
+    with LocalStrategy(num_replicas).scope():
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+    given: Any = callbacks
+    if options.pop("as_list", False):
+        kinds = keras.callbacks
+        given = kinds.CallbackList(
+            callbacks, add_history=True, model=model, verbose=0, epochs=1, steps=STEPS
+        )
+    settings = {"batch_size": 4, "shuffle": False, "verbose": 0, **options}
+    return model.fit(X, y, callbacks=given, **settings)
+
+
+def _recording(base: Any, seen: Seen, *arguments: Any) -> Any:
+    class Recording(base):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seen.append({name: float(value) for name, value in logs.items()})
+
+        def _implements_train_batch_hooks(self) -> bool:
+            return True  # tf_keras asks; a backup says no.
+
+    return Recording(*arguments)
+
+
+def _lambda(keras: Any, seen: Seen) -> Any:
+    def note(batch: int, logs: Any) -> None:
+        seen.append({name: float(value) for name, value in logs.items()})
+
+    return keras.callbacks.LambdaCallback(on_train_batch_end=note)
+
+
+READERS: dict[str, Callable[[Any, Seen, str], Any]] = {
+    "a class": lambda keras, seen, path: _recording(keras.callbacks.Callback, seen),
+    "a function": lambda keras, seen, path: _lambda(keras, seen),
+    "a class of Keras' backup": lambda keras, seen, path: _recording(
+        keras.callbacks.BackupAndRestore, seen, path
+    ),
+}
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_callback_gets_the_logs_of_all_rows_in_each_step(
+    library: str, reader: str, as_list: bool, tmp_path: Any
+) -> None:
+    keras = importlib.import_module(library)
+    found: list[Seen] = []
+    for num_replicas in (1, 2):
+        seen: Seen = []
+        callback = READERS[reader](keras, seen, str(tmp_path / f"of_{num_replicas}"))
+        _fit(library, [callback], num_replicas=num_replicas, as_list=as_list)
+        found.append(seen)
+    alone, both = ([list(logs.values()) for logs in seen] for seen in found)
+    assert len(alone) == STEPS
+    assert len({tuple(logs) for logs in alone}) == STEPS
+    np.testing.assert_allclose(both, alone, atol=1e-6)
+
+
+@pytest.fixture
+def combined(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each step of the trainings that follow, whether it has combined its logs."""
+    steps: list[bool] = []
+    note = FitRun.note_logs
+
+    def note_logs(self: FitRun, logs: Any) -> Any:
+        steps.append(self.combines)
+        return note(self, logs)
+
+    monkeypatch.setattr(FitRun, "note_logs", note_logs)
+    return steps
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_logs_that_nobody_reads_are_combined_at_the_ends_of_an_epoch(
+    library: str, combined: list[bool], tmp_path: Any
+) -> None:
+    callbacks = importlib.import_module(library).callbacks
+    quiet = [
+        callbacks.ModelCheckpoint(str(tmp_path / "model.weights.h5"), save_weights_only=True),
+        callbacks.BackupAndRestore(str(tmp_path / "backup")),
+        callbacks.EarlyStopping(monitor="loss", patience=3),
+    ]
+    history = _fit(library, quiet, epochs=2).history
+    assert combined == 2 * [True, *[False] * (STEPS - 2), True]
+    alone = _fit(library, [], epochs=2, num_replicas=1).history
+    for name, values in alone.items():
+        np.testing.assert_allclose(history[name], values, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_loss_of_nan_is_said_after_its_step(
+    library: str, combined: list[bool], capfd: pytest.CaptureFixture[str]
+) -> None:
+    y = Y.copy()
+    y[4 * 3] = np.nan  # Of the fourth step, which does not combine its logs.
+    _fit(library, [], y=y)
+    assert not combined[3]
+    said = capfd.readouterr().err
+    assert said.count("is NaN") == 1
+    assert "After step 4 the loss of worker 0 is NaN" in said
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_stop_signal_ends_fit_after_a_step_that_combines_no_logs(
+    library: str, combined: list[bool], capfd: pytest.CaptureFixture[str]
+) -> None:
+    keras = importlib.import_module(library)
+
+    class Signal(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if batch == 3:
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+    with pytest.raises(SystemExit):
+        _fit(library, [Signal()])
+    assert combined == [True, False, False, False]
+    assert "Stopped by SIGUSR1 after step 4;" in capfd.readouterr().err
