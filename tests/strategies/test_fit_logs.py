@@ -21,11 +21,17 @@ Seen = list[dict[str, float]]
 
 
 def _fit(
-    library: str, callbacks: list[Any], *, num_replicas: int = 2, y: Any = Y, **options: Any
+    library: str,
+    callbacks: list[Any],
+    *,
+    num_replicas: int = 2,
+    y: Any = Y,
+    strategy: Any = None,
+    **options: Any,
 ) -> Any:
     keras = importlib.import_module(library)
     keras.utils.set_random_seed(1)
-    with LocalStrategy(num_replicas).scope():
+    with (strategy or LocalStrategy(num_replicas)).scope():
         model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
     given: Any = callbacks
@@ -82,6 +88,24 @@ def test_a_callback_gets_the_logs_of_all_rows_in_each_step(
     assert len(alone) == STEPS
     assert len({tuple(logs) for logs in alone}) == STEPS
     np.testing.assert_allclose(both, alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_model_that_a_callback_trains_has_its_own_logs(library: str) -> None:
+    keras = importlib.import_module(library)
+    base, inner, alone = keras.callbacks.Callback, [], []
+
+    class Trains(base):  # type: ignore[misc]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if batch == 3:
+                strategy = self.model.distribute_strategy
+                _fit(library, [_recording(base, inner)], y=3 * Y, strategy=strategy)
+
+    _fit(library, [_recording(base, alone)], y=3 * Y)
+    history = _fit(library, [Trains()], epochs=2).history
+    assert inner == [*alone, *alone]
+    for name, values in _fit(library, [], epochs=2).history.items():
+        np.testing.assert_allclose(history[name], values, atol=1e-6, err_msg=name)
 
 
 @pytest.fixture

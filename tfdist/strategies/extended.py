@@ -220,16 +220,13 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         The message of a step of Keras' `fit` travels with them.
         """
         values, names = [_parts_of(g) for g in gradients], [_name_of(v) for v in variables]
-        step = take_message()
-        if step is None:
-            return self.reducer.reduce_gradients(values, names, mean=False, adds_equal_rows=False)
-        # First, so that it shares the bucket that is sent last.
-        values, names = [[step.message()], *values], ["message_of_the_step", *names]
-        sums, *reduced = self.reducer.reduce_gradients(
-            values, names, mean=False, adds_equal_rows=False
-        )
-        step.receive(sums)
-        return reduced
+        sender = take_message()
+        if sender is not None:  # First, so that it shares the bucket that is sent last.
+            values, names = [[sender.message()], *values], ["message_of_the_step", *names]
+        sums = self.reducer.reduce_gradients(values, names, mean=False, adds_equal_rows=False)
+        if sender is not None:
+            sender.receive(sums.pop(0))
+        return sums
 
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: int, options: Any = None

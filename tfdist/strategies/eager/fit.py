@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from tfdist.process.endings import print_to_stderr
@@ -173,19 +173,23 @@ def current_fit() -> FitRun | None:
 
 @contextmanager
 def fit_run(model: Any, strategy: Any) -> Iterator[None]:
-    """Makes a FitRun the current one in the `with` block."""
+    """Makes a FitRun the current one in the `with` block.
+
+    A model that a callback of another trains has a FitRun of its own, in the other's training.
+    """
     global _current
-    if _current is not None:  # A model that is trained by a callback of another.
-        yield
-        return
+    outer = _current
     with listening() as signals:
-        _current = FitRun(model, strategy, signals)
+        run = _current = FitRun(model, strategy, signals)
         try:
-            with signals.noted(), training(signals.calls):
+            with ExitStack() as stack:
+                if outer is None:
+                    stack.enter_context(signals.noted())
+                    stack.enter_context(training(signals.calls))
                 yield
-                _current.end()
+                run.end()
         finally:
-            _current = None
+            _current = outer
 
 
 def _nan_line(step: int, flags: Sequence[float]) -> str:
