@@ -29,7 +29,7 @@ def test_a_session_that_does_not_close_is_left_with_a_line(
     monkeypatch.setattr(sessions, "_CLOSE_LIMIT_S", 0.1)
     stuck = _StuckSession()
     sessions.limit_close(stuck)
-    with caplog.at_level(logging.INFO, logger="tensorflow"):
+    with caplog.at_level(logging.DEBUG, logger="tensorflow"):
         stuck.close()
     assert not stuck.is_closed.is_set()
     assert "The session was not closed within 0 s" in caplog.text

@@ -180,6 +180,19 @@ def test_a_resumed_training_that_keeps_all_checkpoints_names_its_newest(
     assert estimator.latest_checkpoint() == str(tmp_path / "model.ckpt-4")
 
 
+def test_a_saver_does_not_warn_of_what_it_calls_itself(
+    dense: Make, numbers: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tensorflow.python.util import deprecation
+
+    deprecation._PRINTED_WARNING.clear()  # Each warning is printed once in a process.
+    config = _config(save_checkpoints_steps=1, keep_checkpoint_max=1)
+    for max_steps in (2, 4):
+        tfe.Estimator(dense(), tmp_path, config).train(numbers(), max_steps=max_steps)
+    assert "saver.py" not in caplog.text
+    assert deprecation._PRINTED_WARNING
+
+
 def test_checkpoints_can_be_switched_off(
     dense: Make, numbers: Make, saved_steps: Make, tmp_path: Path
 ) -> None:

@@ -19,6 +19,14 @@ def test_lines_that_tensorflow_prints_in_every_run_are_startup_lines() -> None:
         f"W{ABSL}dataset.cc:997] Input of GeneratorDatasetOp::Dataset will not be optimized "
         "because the dataset does not implement the AsGraphDefInternal() method needed",
         "\t [[{{node MultiDeviceIteratorGetNextFromShard}}]]",
+        f"E{ABSL}master_session.cc:1972] Cleanup partition error: UNAVAILABLE: failed to connect "
+        "to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:22181: Connection refused",
+        f"W{ABSL}master_session.cc:2166] UNAVAILABLE: failed to connect to all addresses; last",
+        "Additional GRPC error information from remote target /job:worker/replica:0/task:1 while "
+        "calling /tensorflow.WorkerService/CleanupGraph:",
+        ":UNKNOWN:Error received from peer  {grpc_status:14, grpc_message:",
+        f"W{ABSL}queue_base.cc:286] tfdist_687086158_from_0_to_1: Skipping cancelled dequeue "
+        "attempt with queue not closed",
         f"{OLD}I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.",
         f"{OLD}E external/local_xla/xla/stream_executor/cuda/cuda_fft.cc:467] Unable to register "
         "cuFFT factory: Attempting to register factory for plugin cuFFT when one has already been",
@@ -34,6 +42,8 @@ def test_all_other_warnings_and_errors_are_for_users() -> None:
         f"E{ABSL}cuda_platform.cc:52] failed call to cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
         f"W{ABSL}local_rendezvous.cc:412] Local rendezvous is aborting with status: "
         "INVALID_ARGUMENT: logits and labels must have the same shape",
+        f"W{ABSL}local_rendezvous.cc:412] Local rendezvous is aborting with status: UNAVAILABLE: "
+        "failed to connect to all addresses",
         f"F{ABSL}cuda_platform.cc:52] failed call to cuInit: UNKNOWN ERROR (303)",
         "INFO:tensorflow:loss = 0.3, step = 100 (1.234 sec)",
         "I0000 is the name of a sample",

@@ -20,6 +20,19 @@ def test_a_line_is_shown_once_all_workers_have_printed_it() -> None:
     assert shown(lines.add(line(1, "a"))) == [("a", {0, 1, 2})]
 
 
+def test_lines_that_differ_only_in_a_steps_duration_are_shown_once() -> None:
+    lines = EqualLines([0, 1])
+    for worker, rate, seconds in ((0, "102.524", "0.195"), (1, "117.2", "0.171")):
+        both = lines.add(line(worker, f"INFO:tensorflow:global_step/sec: {rate}"))
+        both += lines.add(line(worker, f"INFO:tensorflow:loss = 0.75, step = 20 ({seconds} sec)"))
+    assert shown(both) == [
+        ("INFO:tensorflow:global_step/sec: 102.524", {0, 1}),
+        ("INFO:tensorflow:loss = 0.75, step = 20 (0.195 sec)", {0, 1}),
+    ]
+    lines.add(line(0, "INFO:tensorflow:loss = 0.75, step = 40 (0.195 sec)"))
+    assert lines.add(line(1, "INFO:tensorflow:loss = 0.76, step = 40 (0.195 sec)")) == []
+
+
 def test_a_line_that_not_all_print_waits_for_a_second_and_names_those_that_did() -> None:
     lines = EqualLines([0, 1, 2])
     lines.add(line(0, "a", 5.0))

@@ -19,7 +19,6 @@ from tfdist.launch.failures.failure import (
 )
 from tfdist.launch.screen.failure_box import (
     Aftermath,
-    exception_line,
     failure_box,
     how_text,
     log_tail,
@@ -73,6 +72,12 @@ THREE = Aftermath(num_workers=3, stopped=("worker 0", "worker 2"), restarts=1, m
 
 BOX = """\
 ╭──────────────────────────── worker 1 failed first ────────────────────────────╮
+│ its error, without frames of packages                                         │
+│ Traceback (most recent call last):                                            │
+│   File "train.py", line 17, in <module>                                       │
+│     raise ValueError(text)                                                    │
+│ ValueError: 17 is too many                                                    │
+│                                                                               │
 │ where     node2, process 4711                                                 │
 │ when      2026-11-03 12:04:31, 12.3 s after the start                         │
 │ how       exit code 3                                                         │
@@ -81,14 +86,6 @@ BOX = """\
 │ others    workers 0 and 2 were then stopped (TERM); none had to be killed     │
 │ restarts  1 of 3 were used                                                    │
 │ log       logs/worker-1.txt                                                   │
-│                                                                               │
-│ its last 6 lines                                                              │
-│ step 412: loss = 0.3                                                          │
-│ Traceback (most recent call last):                                            │
-│   File "train.py", line 17, in <module>                                       │
-│     raise ValueError(text)                                                    │
-│           ^^^^^^^^^^^^^^^^                                                    │
-│ ValueError: 17 is too many                                                    │
 ╰───────────────────────────────────────────────────────────────────────────────╯"""
 
 
@@ -127,7 +124,7 @@ def test_without_unicode_the_box_is_ascii() -> None:
 def test_the_exception_is_red_and_without_colours_there_are_no_escape_sequences() -> None:
     failure = failed(log_tail=TRACEBACK)
     shown = drawn(failure, THREE, width=80, color_system="standard")
-    assert shown.count("\x1b[1;31mValueError: 17 is too many") == 2
+    assert shown.count("\x1b[1;31mValueError: 17 is too many") == 1
     assert "\x1b" not in drawn(failure, THREE, width=80)
 
 
@@ -146,14 +143,28 @@ def test_a_path_that_does_not_fit_stays_whole_below_the_box() -> None:
     assert lines[-2].startswith("╰")
 
 
-def test_only_the_last_20_lines_are_shown_without_control_characters_and_bar_states() -> None:
-    tail = [f"line {number}" for number in range(50)]
+def test_the_last_lines_fill_at_most_10_rows_without_control_characters_and_bar_states() -> None:
+    tail = [f"line {number}" for number in range(50)] + ["x" * 100]
     tail += ["\r 1%|\r 50%|\r\x1b[32m100%|\x1b[0m\x1b[2J", "[markup] stays", "", ""]
+    tail += [
+        "W0000 00:00:1795387111.731098    7492 a.cc:1] TF-TRT Warning: Could not find TensorRT"
+    ]
     shown = drawn(failed(log_tail=tail), THREE, width=80)
-    assert "its last 20 lines" in shown
-    assert "line 32 " in shown and "line 31 " not in shown
+    assert "its last 9 lines" in shown  # One of them fills two rows.
+    assert "line 44 " in shown and "line 43 " not in shown
     assert "│ 100%| " in shown and "50%" not in shown
     assert "│ [markup] stays " in shown
+    assert "TensorRT" not in shown
+
+
+def test_a_box_of_a_long_error_fits_into_26_rows_and_ends_with_the_facts() -> None:
+    frames = [f'  File "/x/site-packages/tensorflow/{n}.py", line {n}, in run' for n in range(30)]
+    message = [f"detail {number} of what went wrong" for number in range(30)]
+    tail = (*TRACEBACK[:-1], *frames, "tensorflow.python.errors_impl.AbortedError: no", *message)
+    lines = drawn(failed(log_tail=tail), THREE, width=80).splitlines()
+    assert len(lines) <= 26
+    assert "log       logs/worker-1.txt" in lines[-2]
+    assert any("error     AbortedError: no " in line for line in lines)
 
 
 def test_the_box_of_one_worker_names_no_first_worker_and_no_others() -> None:
@@ -258,15 +269,6 @@ def test_the_messages_of_tensorflow_without_a_gpu_give_no_advice() -> None:
     assert "Check the GPUs and their drivers" in advice(failed(code=1, log_tail=(broken,)))
     error = "InternalError: CUDNN_STATUS_NOT_INITIALIZED"
     assert "Check the GPUs" in advice(failed(code=1, log_tail=(no_driver, error)))
-
-
-def test_the_exception_is_the_last_tracebacks_last_line() -> None:
-    during = ("", "During handling of the above exception, another exception occurred:", "")
-    second = (*TRACEBACK[:-1], "pkg.errors.OwnError")
-    assert exception_line((*TRACEBACK, *during, *second, "later: noise")) == "pkg.errors.OwnError"
-    assert exception_line(TRACEBACK[1:]) == "ValueError: 17 is too many"  # its head is cut off
-    assert exception_line(("Error: no traceback",)) is None
-    assert exception_line(()) is None
 
 
 def test_an_exception_in_the_log_of_a_stalled_worker_is_not_its_error() -> None:

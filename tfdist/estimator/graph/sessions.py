@@ -8,6 +8,8 @@ training step are prepared once.
 from __future__ import annotations
 
 import atexit
+import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -25,6 +27,9 @@ from tfdist.strategies.private_tensorflow import call_prepared, is_closed
 # Hooks ask for other fetches every few steps. The limit is for calls that always have new ones.
 _MOST_PREPARED = 64
 _CLOSE_LIMIT_S = 5.0
+_DEPRECATED_IN_SAVERS = re.compile(
+    r"saver\.py:\d+: (?:get_checkpoint_mtimes|remove_checkpoint) \(from"
+)
 # At the end of the program; TensorFlow's own wait for an input's autotuning is 60 s at most.
 _LAST_CLOSE_LIMIT_S = 75.0
 
@@ -44,7 +49,9 @@ def add_saver(scaffold: v1.train.Scaffold, config: RunConfig) -> None:
     """Adds tf.estimator's saver to the graph if the scaffold has none.
 
     It is sharded, writes relative paths, and keeps the number of checkpoints set in the config.
+    The warnings of TensorFlow's savers that they call deprecated functions are not shown.
     """
+    tf.get_logger().addFilter(_is_for_users)  # Twice is once.
     if scaffold.saver is None and not v1.get_collection(v1.GraphKeys.SAVERS):
         saver = v1.train.Saver(
             sharded=True,
@@ -54,6 +61,10 @@ def add_saver(scaffold: v1.train.Scaffold, config: RunConfig) -> None:
             save_relative_paths=True,
         )
         v1.add_to_collection(v1.GraphKeys.SAVERS, saver)
+
+
+def _is_for_users(record: logging.LogRecord) -> bool:
+    return not _DEPRECATED_IN_SAVERS.search(record.getMessage())
 
 
 def restored_by_worker_0(
@@ -128,7 +139,7 @@ def limit_close(session: v1.Session) -> None:
         closing.start()
         closing.join(_CLOSE_LIMIT_S)
         if closing.is_alive():
-            v1.logging.info(
+            v1.logging.debug(
                 "The session was not closed within %.0f s: TensorFlow goes on closing it beside "
                 "what follows.",
                 _CLOSE_LIMIT_S,

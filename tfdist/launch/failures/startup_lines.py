@@ -1,7 +1,8 @@
 """Start-up lines of TensorFlow's C++ code, which say nothing about the run.
 
-Several of them look like failures, but are printed on every machine without a GPU, or by every
-input that ends. All other warnings and errors are no start-up lines: users should see them.
+Several of them look like failures, but are printed on every machine without a GPU, by every input
+that ends, or by the peers of a worker that has ended. All other warnings and errors are no start-up
+lines: users should see them.
 """
 
 from __future__ import annotations
@@ -24,12 +25,18 @@ _HARMLESS = re.compile(
     r"|Input of GeneratorDatasetOp::Dataset will not be optimized because"
     r"|GPU trace was not collected"  # of a traced step
     r"|TF-TRT Warning: Could not find TensorRT"
+    # The peers of a worker that has ended tell it what to forget. Its end is reported elsewhere.
+    r"|Cleanup partition error: UNAVAILABLE|^UNAVAILABLE: failed to connect to all addresses"
+    r"|tfdist_\w+: Skipping cancelled dequeue attempt with queue not closed"
     # An iterator or a call was closed while it fetched a value that is no longer needed.
     r"|Local rendezvous is aborting with status: (?:ABORTED: Cleanup|OUT_OF_RANGE|CANCELLED)"
 )
 _HEADLESS = (
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
     "To enable the following instructions: ",  # the second line of cpu_feature_guard.cc
+    # Further lines of "Cleanup partition error"
+    "Additional GRPC error information from remote target ",
+    ":UNKNOWN:Error received from peer ",
     "\t [[{{node MultiDeviceIteratorGetNextFromShard}}]]",  # ... of a local rendezvous' line
 )
 

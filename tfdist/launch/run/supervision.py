@@ -70,9 +70,9 @@ from tfdist.launch.run.verdict import (
     why_no_restart,
     with_cause,
 )
+from tfdist.launch.screen.error_excerpt import exception_line
 from tfdist.launch.screen.failure_box import (
     Aftermath,
-    exception_line,
     failure_box,
     how_text,
 )

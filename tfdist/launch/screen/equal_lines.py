@@ -6,16 +6,21 @@
     as the lines of         0-1  0-1       0  1
 
 A line waits until all workers have printed it, but no longer than a second. The lines of one worker
-stay in their order: with a line, all that wait before it are shown.
+stay in their order: with a line, all that wait before it are shown. Lines that differ only in the
+duration of a step count as equal, and the first worker's is shown.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from tfdist.launch.screen.terminal import Stream
 
+# Of LoggingTensorHook and StepCounterHook: the duration of a step.
+_DURATION = re.compile(r"\(\d+\.\d+ sec\)$|(?<=global_step/sec: )[\d.]+$")
 _LONGEST_WAIT_S = 1.0
 _MOST_WAITING = 10_000  # lines
 
@@ -35,6 +40,11 @@ class Line:
     stream: Stream
     text: str
     since_s: float
+
+    @cached_property
+    def key(self) -> tuple[Stream, str]:
+        """The stream, and the text without the duration of a step."""
+        return self.stream, _DURATION.sub("", self.text)
 
 
 class EqualLines:
@@ -59,7 +69,7 @@ class EqualLines:
         place = max(0, self._next[worker] - self._num_released)
         while place < len(self._waiting):
             found = self._waiting[place]
-            if (found.stream, found.text) == (line.stream, line.text):
+            if found.key == line.key:
                 found.workers.add(worker)
                 break
             place += 1

@@ -1,13 +1,13 @@
-"""The box at the end of a failed run: the worker, time, cause, last output, and advice."""
+"""The box at the end of a failed run: last output, worker, time, cause, and advice."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -21,16 +21,15 @@ from tfdist.launch.failures.failure import (
     signal_text,
     why_permanent,
 )
+from tfdist.launch.failures.startup_lines import is_startup_line
 from tfdist.launch.screen.ansi import last_state, strip_escapes
+from tfdist.launch.screen.error_excerpt import error_excerpt, error_text
 
-_TAIL_LINES = 20
+_TAIL_ROWS = 10  # of a terminal, so that most boxes fit into 26
 _WIDEST = 100
 _NARROWEST = 30
 _LONGEST_LINE = 240  # characters of a line of output, which fill about three terminal lines
 _BOLD, _ALERT = "bold", "bold red"
-_TRACEBACK = "Traceback (most recent call last):"
-_FRAME = re.compile(r'  File ".*", line \d+')
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?::|$)")
 
 LONGEST_TAIL = 65_536  # characters of the end of a worker's output
 
@@ -69,12 +68,12 @@ def failure_box(
     """
     width = max(_NARROWEST, min(width, _WIDEST))
     tail = plain_lines(failure.log_tail)
-    exception = exception_line(tail) if failure.kind in ("exited", "signal") else None
+    error = error_text(tail) if failure.kind in ("exited", "signal") else ""
     rows = {
         "where": f"{failure.host}, {f'process {failure.pid}' if failure.pid else 'not started'}",
         "when": f"{failure.at:%Y-%m-%d %H:%M:%S}, {failure.after_s:.1f} s after the start",
         "how": how_text(failure),
-        "error": exception or "",
+        "error": error,
         "step": "" if failure.step is None else str(failure.step),
         "others": others_text(aftermath),
         "restarts": _restarts_text(aftermath),
@@ -85,12 +84,14 @@ def failure_box(
     is_log_inside = len(log) <= width - len("| restarts   |")
     if is_log_inside:
         rows["log"] = log
+    printed = plain_lines(line for line in tail if not is_startup_line(line))
+    room = width - len("|  |")
     first = " first" if aftermath.num_workers > 1 else ""
     panel = Panel(
         Group(
+            *_shown("its", error_excerpt(tail) if error else printed, room, is_all=not error),
+            *_shown("mpirun's", plain_lines(failure.mpirun_lines), room),
             _facts(rows),
-            *_shown("its", tail[-_TAIL_LINES:], exception),
-            *_shown("mpirun's", plain_lines(failure.mpirun_lines), None),
         ),
         title=Text(f"{failure.name} failed{first}", _ALERT),
         border_style="red",
@@ -110,18 +111,21 @@ def _facts(rows: Mapping[str, str]) -> Table:
     return facts
 
 
-def _shown(whose: str, tail: Sequence[str], exception: str | None) -> list[Text]:
-    if not tail:
+def _shown(whose: str, lines: Sequence[str], width: int, *, is_all: bool = True) -> list[Text]:
+    """Returns the last lines that fill at most `_TAIL_ROWS` rows of this width, and a heading."""
+    shown: list[str] = []
+    num_rows = 0
+    for line in reversed(lines):
+        line = line[:_LONGEST_LINE]
+        num_rows += max(1, -(-cell_len(line) // width))
+        if num_rows > _TAIL_ROWS and shown:
+            break
+        shown.insert(0, line)
+    if not shown:
         return []
-    heading = f"{whose} last {len(tail)} lines" if len(tail) > 1 else f"{whose} last line"
-    return [
-        Text(),
-        Text(heading, _BOLD),
-        *(
-            Text(line[:_LONGEST_LINE], _ALERT if line == exception else "", overflow="fold")
-            for line in tail
-        ),
-    ]
+    number = f" {len(shown)} lines" if len(shown) > 1 else " line"
+    heading = f"{whose} last{number}" if is_all else f"{whose} error, without frames of packages"
+    return [Text(heading, _BOLD), *(Text(line, overflow="fold") for line in shown), Text()]
 
 
 def how_text(failure: Failure) -> str:
@@ -150,21 +154,6 @@ def others_text(aftermath: Aftermath) -> str:
     if len(killed) == len(stopped):
         return f"{text}; all of them had to be killed"
     return f"{text}; {joined_names(killed) if killed else 'none'} had to be killed"
-
-
-def exception_line(lines: Sequence[str]) -> str | None:
-    """Returns the line of the last Python traceback that names the exception; None without one."""
-    found = None
-    is_inside = False
-    for line in lines:
-        if line.endswith(_TRACEBACK):
-            is_inside = True
-        elif line.startswith("  "):
-            is_inside = is_inside or bool(_FRAME.match(line))
-        elif is_inside and line:
-            is_inside = False
-            found = line if _EXCEPTION.match(line) else found
-    return found
 
 
 def _restarts_text(aftermath: Aftermath) -> str:

@@ -17,7 +17,8 @@ from tfdist.launch.failures.first_failure import (
     lost_without_a_cause,
     verdict_on,
 )
-from tfdist.launch.screen.failure_box import exception_line, log_tail
+from tfdist.launch.screen.error_excerpt import exception_line
+from tfdist.launch.screen.failure_box import log_tail
 from tfdist.launch.slurm.worker import JobFiles, Record
 from tfdist.process.exit_codes import LOST_WORKER, STOP_CODES
 
