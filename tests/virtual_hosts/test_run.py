@@ -1,6 +1,7 @@
 """`tfdist run --host`: one command on the first host starts workers on all of them."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ _LIMIT_S = 120.0
 _CUT_LIMIT_S = 30.0  # 6 s on two idle cores; TCP alone takes minutes.
 _NO_HOROVOD = horovod_problem()
 needs_horovod = pytest.mark.skipif(_NO_HOROVOD is not None, reason=str(_NO_HOROVOD))
-pytestmark = pytest.mark.skipif(find_mpirun() is None, reason="workers elsewhere need mpirun")
+needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
 ENGINES = ["grpc", pytest.param("horovod", marks=needs_horovod)]
 
 _TALK = """
@@ -43,6 +44,7 @@ def mpirun_settings(fake_agent: str) -> Iterator[dict[str, str]]:
         }
 
 
+@needs_mpirun
 @pytest.mark.parametrize("engine", ENGINES)
 def test_workers_on_two_hosts_train_as_one_process(
     hosts: Any,
@@ -61,6 +63,7 @@ def test_workers_on_two_hosts_train_as_one_process(
         assert f"worker {worker} of 2 on tfd{worker + 1} is done" in done.stdout
 
 
+@needs_mpirun
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_worker_on_another_host_that_fails_is_named(
     hosts: Any, mpirun_settings: dict[str, str], tmp_path: Path, engine: str
@@ -73,6 +76,7 @@ def test_a_worker_on_another_host_that_fails_is_named(
     assert "tfd3, process" in done.stderr
 
 
+@needs_mpirun
 def test_a_worker_on_a_host_that_is_cut_off_is_named_in_time(
     network: Any,
     hosts: Any,
@@ -103,10 +107,70 @@ def test_a_worker_on_a_host_that_is_cut_off_is_named_in_time(
     assert "tfd3" in said()
 
 
-def _command(hosts: str, engine: str, program: Sequence[str]) -> list[str]:
+@pytest.fixture
+def without_mpirun(tmp_path: Path) -> dict[str, str]:
+    """The environment of a launcher that finds no mpirun."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(
+        "import tfdist.launch.machine.mpi as mpi; mpi.find_mpirun = lambda: None\n"
+    )
+    return {"PYTHONPATH": f"{folder}:{os.environ['PYTHONPATH']}"}
+
+
+def test_without_mpirun_ssh_starts_workers_that_train_as_one_process(
+    hosts: Any,
+    ssh_agent: str,
+    without_mpirun: dict[str, str],
+    train_linear: str,
+    check_weights: Any,
+    tmp_path: Path,
+) -> None:
+    program = [train_linear, "--strategy=grpc", f"--out={tmp_path}"]
+    shell = f"--mpi-global-args=--mca plm_rsh_agent '{ssh_agent}'"
+    command = _command("tfd1,tfd2,tfd3", "grpc", program, shell)
+    done = hosts[0].run(command, cwd=tmp_path, env=without_mpirun, timeout_s=_LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    check_weights(tmp_path, 3)
+    for worker in (0, 1, 2):
+        assert f"worker {worker} of 3 on tfd{worker + 1} is done" in done.stdout
+
+
+def test_without_mpirun_a_failure_a_host_that_refuses_and_ctrl_c_end_all_workers(
+    hosts: Any, fake_agent: str, without_mpirun: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "talk.py").write_text(_TALK)
+    environ = {**without_mpirun, "OMPI_MCA_plm_rsh_agent": fake_agent}
+    command = _command("tfd1,tfd2,tfd3", "grpc", ["talk.py", "tfd3"])
+    done = hosts[0].run(command, cwd=tmp_path, env=environ, timeout_s=_LIMIT_S)
+    assert done.returncode == 7, done.stderr
+    assert "worker 2 failed first" in done.stderr
+    assert "tfd3, process" in done.stderr
+
+    refusing = tmp_path / "refusing"
+    refusing.write_text("#!/bin/sh\necho Permission denied >&2; exit 255\n")
+    refusing.chmod(0o755)
+    environ["OMPI_MCA_plm_rsh_agent"] = str(refusing)
+    done = hosts[0].run(command, cwd=tmp_path, env=environ, timeout_s=_LIMIT_S)
+    assert done.returncode == 1, done.stderr
+    assert "refusing to tfd2 ended with exit code 255 before" in done.stderr
+    assert "Permission denied" in done.stderr
+
+    environ["OMPI_MCA_plm_rsh_agent"] = fake_agent
+    command = _command("tfd1,tfd2", "grpc", ["talk.py", "none"])
+    with (tmp_path / "out").open("w") as out:
+        launcher = hosts[0].popen(command, cwd=tmp_path, env=environ, stdout=out, stderr=out)
+    said = (tmp_path / "out").read_text
+    assert wait_until(lambda: said().count("] worker") == 2, _LIMIT_S), said()
+    launcher.send_signal(signal.SIGINT)
+    assert launcher.wait(_CUT_LIMIT_S) == 130, said()
+    assert "talk.py" not in str(hosts[1].processes())
+
+
+def _command(hosts: str, engine: str, program: Sequence[str], *more: str) -> list[str]:
     size = f"--num-instances={len(hosts.split(','))}"
     network = "--host-subnet=10.77.0.0/24"
     return [
         *("python", "-m", "tfdist", "run", f"--engine={engine}", size, f"--host={hosts}", network),
-        *("--progress=none", "--grace=5", "--", *program),
+        *("--progress=none", "--grace=5", *more, "--", *program),
     ]

@@ -1,5 +1,6 @@
 """The commands that start agents, directly or by one mpirun, and without secrets."""
 
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -132,3 +133,20 @@ def test_only_names_of_variables_are_in_mpiruns_command(started: Started) -> Non
 def test_a_variable_that_is_not_set_is_not_exported(started: Started) -> None:
     (starter,) = started(2, engine="horovod")
     assert "LD_LIBRARY_PATH" not in starter.command
+
+
+def test_without_mpirun_ssh_starts_the_agents_of_other_machines_and_sends_their_variables(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starters, "find_mpirun", lambda: None)
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    hosts = (Host(name="here"), Host(name="gpu2"))
+    here, there = started(2, hosts=hosts)
+    assert (here.name, here.sent) == ("the agent of worker 0", ())
+    assert (there.name, there.workers) == ("ssh to gpu2", (1,))
+    assert there.command[:4] == ("ssh", "-o", "BatchMode=yes", "gpu2")
+    assert shlex.split(there.command[4])[-2:] == ["1", "--environment-on-stdin"]
+    assert there.sent == ("PATH", "TFDIST_AGENT_LAUNCHERS", "TFDIST_AGENT_TOKEN")
+    other = ("--mca", "plm_rsh_agent", "ssh -F 'my config'")
+    _, there = started(2, hosts=hosts, mpi_global_args=other)
+    assert there.command[:4] == ("ssh", "-F", "my config", "gpu2")

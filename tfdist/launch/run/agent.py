@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -48,6 +49,7 @@ from tfdist.launch.workers.channel import (
     BEAT_S,
     CHUNK_BYTES,
     LINE_LIMIT_BYTES,
+    READS_ENVIRONMENT,
     SILENCE_S,
     TOKEN_VARIABLE,
     Channel,
@@ -422,11 +424,14 @@ async def _run(index: int) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def main(index: str = "") -> None:
+def main(index: str = "", environment: str = "") -> None:
     """Runs the agent of the worker with this index, by default this process's MPI rank.
 
+    With `READS_ENVIRONMENT` as the second word it takes further variables from standard input.
     Exits with code 1 if the launcher cannot be reached.
     """
+    if environment == READS_ENVIRONMENT:
+        os.environ.update(json.loads(sys.stdin.readline()))
     endings.install()
     adopt_orphans()
     number = int(index or os.environ["OMPI_COMM_WORLD_RANK"])

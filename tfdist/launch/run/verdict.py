@@ -112,7 +112,7 @@ def _silence(worker: WorkerState, now_s: float) -> WorkerEnd | None:
     if worker.lost_s is not None:
         time_s, detail = worker.lost_s, "its agent exited"
     elif worker.orphaned_s is not None:
-        time_s, detail = worker.orphaned_s, "mpirun exited first"
+        time_s, detail = worker.orphaned_s, "mpirun or ssh exited first"
     elif worker.heard_s is not None and now_s - worker.heard_s > SILENCE_S:
         # The failure counts from its last message, not from the moment it was noticed.
         time_s, detail = worker.heard_s, f"no message from it for {now_s - worker.heard_s:.0f} s"

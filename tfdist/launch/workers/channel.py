@@ -39,6 +39,8 @@ _ESTABLISHED, _MOST_UNANSWERED = 1, 2
 
 ADDRESSES_VARIABLE = "TFDIST_AGENT_LAUNCHERS"
 TOKEN_VARIABLE = "TFDIST_AGENT_TOKEN"
+# An agent's argument: its variables stand in the first line of its standard input, as JSON.
+READS_ENVIRONMENT = "--environment-on-stdin"
 
 
 class Channel:
