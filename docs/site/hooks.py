@@ -1,4 +1,4 @@
-"""Hooks of the documentation site: pages of the top folder, and links to files outside of it."""
+"""Hooks of the documentation site: pages of the top folder, outside links, the search offline."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
+_FETCHED = "https://unpkg.com/iframe-worker/shim"
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 
 
@@ -28,3 +29,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return match[1] if match[2].startswith("../") else match[0]
 
     return _LINK.sub(without_outside, markdown)
+
+
+def on_post_build(config: Any) -> None:
+    """Replaces the script that Material for MkDocs fetches for the search from a folder by ours."""
+    site = Path(config.site_dir)
+    for page in site.rglob("*.html"):
+        up = "../" * (len(page.relative_to(site).parts) - 1)
+        text = page.read_text(encoding="utf-8")
+        page.write_text(text.replace(_FETCHED, f"{up}site/file_worker.js"), encoding="utf-8")

@@ -162,7 +162,15 @@ def stop_if_no_decrease_hook(
 ) -> v1.train.SessionRunHook:
     """Makes a hook that stops once a metric has not fallen for a number of steps.
 
-    The arguments are those of `stop_if_no_increase_hook`.
+    Args:
+      estimator: As in `stop_if_no_increase_hook`.
+      metric_name: As in `stop_if_no_increase_hook`.
+      max_steps_without_decrease: Stops if an evaluation is this many steps or more after
+        the best one before it.
+      eval_dir: As in `stop_if_no_increase_hook`.
+      min_steps: As in `stop_if_no_increase_hook`.
+      run_every_secs: As in `stop_if_no_increase_hook`.
+      run_every_steps: As in `stop_if_no_increase_hook`.
     """
     has_stalled = _stalling(metric_name, max_steps_without_decrease, operator.lt, "decrease")
     return _stop_if(estimator, has_stalled, eval_dir, min_steps, run_every_secs, run_every_steps)

@@ -161,11 +161,19 @@ class Estimator:
         return listing.variable_names(self.model_dir)
 
     def get_variable_value(self, name: str) -> Any:
-        """Returns a variable's value in the newest checkpoint as a numpy array."""
+        """Returns a variable's value in the newest checkpoint as a numpy array.
+
+        Args:
+          name: The variable's name, such as "dense/kernel".
+        """
         return listing.variable_value(self.model_dir, name)
 
     def eval_dir(self, name: str | None = None) -> str:
-        """Returns the folder of evaluation's event files."""
+        """Returns the folder of evaluation's event files.
+
+        Args:
+          name: The name of the evaluation, if it has one: see `evaluate`.
+        """
         return os.path.join(self.model_dir, "eval" if not name else f"eval_{name}")
 
     # Training, evaluation, prediction and export.

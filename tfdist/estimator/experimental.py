@@ -38,6 +38,13 @@ def call_logit_fn(
 ) -> Any:
     """Calls a logit_fn with `features` and the other arguments that its signature names.
 
+    Args:
+      logit_fn: A function of `features`, and of any of `mode`, `params` and `config`.
+      features: The features of a batch.
+      mode: One of `ModeKeys`.
+      params: The model's parameters.
+      config: The Estimator's `RunConfig`.
+
     Returns:
       The result of the logit_fn: a tensor, or a dict of string to tensor.
 

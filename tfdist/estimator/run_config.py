@@ -292,6 +292,9 @@ class RunConfig(RunSettings, TaskRole):
         """Returns a copy with some settings replaced; takes the constructor's names only.
 
         Setting one of save_checkpoints_steps and save_checkpoints_secs to a value clears the other.
+
+        Args:
+          **kwargs: The settings to replace, by the names of the constructor.
         """
         for name in kwargs:
             if name not in _SETTINGS:

@@ -34,6 +34,10 @@ def recomputation_checkpoint(tensor: tf.Tensor, name: str | None = None) -> tf.T
 def pipeline(*args: Any, **options: Any) -> NoReturn:
     """Raises an error that says what to write: a pipeline is an Estimator's.
 
+    Args:
+      *args: Arguments of the original.
+      **options: Options of the original.
+
     Raises:
       NotImplementedError: Always.
     """

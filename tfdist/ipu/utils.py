@@ -25,7 +25,11 @@ __all__ = [
 
 
 def create_ipu_config(**options: Any) -> IPUConfig:
-    """Returns device options; the options given have no effect, which is logged once."""
+    """Returns device options; the options given have no effect, which is logged once.
+
+    Args:
+      **options: Options of the original.
+    """
     if options:
         tf.compat.v1.logging.warning(
             "create_ipu_config: no effect without an IPU: %s.", ", ".join(sorted(options))
@@ -35,6 +39,10 @@ def create_ipu_config(**options: Any) -> IPUConfig:
 
 def auto_select_ipus(opts: IPUConfig, num_ipus: int) -> IPUConfig:
     """Selects a number of devices: one for each replica.
+
+    Args:
+      opts: The options, which are left as they are.
+      num_ipus: The number of devices.
 
     Raises:
       ValueError: If it is not an integer of at least 1.
@@ -57,7 +65,16 @@ def set_floating_point_behaviour_options(
     esr: bool = True,
     nanoo: bool = True,
 ) -> IPUConfig:
-    """Sets `floating_point_behaviour`: `esr` is stochastic rounding; the others have no effect."""
+    """Sets `floating_point_behaviour`: `esr` is stochastic rounding; the others have no effect.
+
+    Args:
+      opts: The options, which are left as they are.
+      inv: Has no effect.
+      div0: Has no effect.
+      oflo: Has no effect.
+      esr: Whether weights are rounded stochastically.
+      nanoo: Has no effect.
+    """
     opts = copy.deepcopy(opts)
     for name, value in dict(inv=inv, div0=div0, oflo=oflo, esr=esr, nanoo=nanoo).items():
         setattr(opts.floating_point_behaviour, name, value)
@@ -65,7 +82,12 @@ def set_floating_point_behaviour_options(
 
 
 def set_recomputation_options(opts: IPUConfig, allow_recompute: bool = True) -> IPUConfig:
-    """Sets `allow_recompute`: whether the stages of pipelines are recomputed."""
+    """Sets `allow_recompute`: whether the stages of pipelines are recomputed.
+
+    Args:
+      opts: The options, which are left as they are.
+      allow_recompute: Whether they are.
+    """
     opts = copy.deepcopy(opts)
     opts.allow_recompute = allow_recompute
     return opts
@@ -80,6 +102,12 @@ def set_norm_options(
 
     Statistics are always stable: `use_stable_statistics` has no effect, and if it is True, that is
     logged when the options are configured.
+
+    Args:
+      opts: The options, which are left as they are.
+      use_stable_statistics: Has no effect.
+      experimental_distributed_batch_norm_replica_group_size: The number of replicas in a
+        group.
     """
     opts = copy.deepcopy(opts)
     if use_stable_statistics:
@@ -93,6 +121,10 @@ def set_norm_options(
 def select_ipus(opts: IPUConfig, indices: Sequence[int]) -> IPUConfig:
     """Selects as many devices as there are indices; which ones has no effect, which is logged.
 
+    Args:
+      opts: The options, which are left as they are.
+      indices: One index for each device.
+
     Raises:
       ValueError: If there is no index.
     """
@@ -102,12 +134,20 @@ def select_ipus(opts: IPUConfig, indices: Sequence[int]) -> IPUConfig:
 
 
 def reset_ipu_seed(seed: int) -> None:
-    """Sets the seed from which this program's random operations are made, as TensorFlow's does."""
+    """Sets the seed from which this program's random operations are made, as TensorFlow's does.
+
+    Args:
+      seed: An integer.
+    """
     tf.random.set_seed(seed)
 
 
 def move_variable_initialization_to_cpu(graph: Any = None) -> None:
-    """Does nothing: initial values are always made on the host."""
+    """Does nothing: initial values are always made on the host.
+
+    Args:
+      graph: Has no effect.
+    """
 
 
 def _without_effect(name: str) -> Callable[..., IPUConfig]:
@@ -160,5 +200,9 @@ def __getattr__(name: str) -> Any:
 
 
 def configure_ipu_system(opts: IPUConfig) -> None:
-    """Makes the options those of this process; each session creates its devices."""
+    """Makes the options those of this process; each session creates its devices.
+
+    Args:
+      opts: The options.
+    """
     opts.configure_ipu_system()

@@ -102,7 +102,11 @@ def begin_block(layer: LayerT, name: str, device: int | None = None) -> LayerT:
 
 
 def remove_blocks(model: Any) -> None:
-    """Reverts every `begin_block` of a layer or of a model's layers."""
+    """Reverts every `begin_block` of a layer or of a model's layers.
+
+    Args:
+      model: The Keras model or layer.
+    """
     layers = [model, *nested_layers(model)]
     for layer, method in itertools.product(layers, _WRAPPED):
         own = vars(layer).get(method)

@@ -102,15 +102,27 @@ class Options:
         return self._settings
 
     def device_iterations(self, number: int) -> Options:
-        """Sets the number of weight updates in one call; in inference, of micro-batches."""
+        """Sets the number of weight updates in one call; in inference, of micro-batches.
+
+        Args:
+          number: At least 1.
+        """
         return self._set(device_iterations=number)
 
     def gradient_accumulation(self, number: int) -> Options:
-        """Sets the number of micro-batches in one weight update; must be 1 in inference."""
+        """Sets the number of micro-batches in one weight update; must be 1 in inference.
+
+        Args:
+          number: At least 1.
+        """
         return self._set(gradient_accumulation=number)
 
     def accumulation_reduction(self, reduction: Reduction) -> Options:
-        """Sets whether gradients are averaged ("mean") or added ("sum")."""
+        """Sets whether gradients are averaged ("mean") or added ("sum").
+
+        Args:
+          reduction: "mean" or "sum".
+        """
         return self._set(accumulation_reduction=reduction)
 
     def output_mode(self, mode: OutputMode | None, *, every: int | None = None) -> Options:
@@ -124,31 +136,59 @@ class Options:
         return self._set(output_mode=mode, every=every)
 
     def replication_factor(self, number: int) -> Options:
-        """Sets the number of copies of the model in this process, each on separate devices."""
+        """Sets the number of copies of the model in this process, each on separate devices.
+
+        Args:
+          number: At least 1.
+        """
         return self._set(replication_factor=number)
 
     def optimizer_state(self, place: OptimizerState) -> Options:
-        """Sets where the optimizer's slots are: "device" or "host"."""
+        """Sets where the optimizer's slots are: "device" or "host".
+
+        Args:
+          place: "device" or "host".
+        """
         return self._set(optimizer_state=place)
 
     def recomputation(self, enabled: bool) -> Options:
-        """Sets whether activations are dropped and computed again for the backward pass."""
+        """Sets whether activations are dropped and computed again for the backward pass.
+
+        Args:
+          enabled: True or False.
+        """
         return self._set(recomputation=enabled)
 
     def random_seed(self, seed: int | None) -> Options:
-        """Sets the seed of the model's random numbers; None leaves it to TensorFlow."""
+        """Sets the seed of the model's random numbers; None leaves it to TensorFlow.
+
+        Args:
+          seed: An integer, or None.
+        """
         return self._set(random_seed=seed)
 
     def enable_profiling(self, directory: str | os.PathLike[str]) -> Options:
-        """Sets the folder into which calls write profiles."""
+        """Sets the folder into which calls write profiles.
+
+        Args:
+          directory: The folder.
+        """
         return self._set(profile_dir=directory)
 
     def show_progress_bar(self, shown: bool) -> Options:
-        """Sets whether the first call shows the progress of building the graph."""
+        """Sets whether the first call shows the progress of building the graph.
+
+        Args:
+          shown: True or False.
+        """
         return self._set(show_progress_bar=shown)
 
     def execution_strategy(self, strategy: ExecutionStrategy) -> Options:
-        """Sets the stages and their schedule."""
+        """Sets the stages and their schedule.
+
+        Args:
+          strategy: A `PipelinedExecution` or a `ShardedExecution`.
+        """
         return self._set(execution_strategy=strategy)
 
     def clone(self) -> Options:

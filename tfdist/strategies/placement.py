@@ -65,7 +65,12 @@ class Placement:
         return tuple(f"/device:{kind}:{first + i * step}" for i in range(self.num_replicas))
 
     def device_of_stage(self, index: int, replica: int = 0) -> str:
-        """Returns the device with this index in a replica's pipeline; its first has index 0."""
+        """Returns the device with this index in a replica's pipeline; its first has index 0.
+
+        Args:
+          index: The index of the device in the replica, from 0.
+          replica: The index of the replica in this process, from 0.
+        """
         kind, first = _split(self.devices[replica])
         return f"/device:{kind}:{first + index}"
 
@@ -152,6 +157,9 @@ class Placement:
         Several CPU devices divide the threads that compute inside operations, unless the config
         sets them. Each stage or replica runs in a thread of its own: if its operations used all
         cores as well, threads would take the cores from each other.
+
+        Args:
+          config: The session's config.
         """
         configured = v1.ConfigProto()
         if config is not None:

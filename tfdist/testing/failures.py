@@ -13,6 +13,9 @@ _TAIL_LINES = 30
 class WorkerTimeoutError(WorkerFailedError):
     """Not all workers finished within the time limit; all were stopped.
 
+    Args:
+      message: The late workers, and where they were.
+
     Attributes:
       late_workers: The indices of the workers that had not finished.
     """

@@ -12,15 +12,27 @@ from tfdist.testing.run import Run, stop_after_failure, stop_after_time, wait_un
 
 @dataclass(frozen=True, kw_only=True)
 class CompletedWorker:
-    """The end of a script in one worker."""
+    """The end of a script in one worker.
 
-    returncode: int  # minus the number of the signal that ended it
+    Attributes:
+      returncode: The exit status, or minus the number of the signal that ended it.
+      stdout: What it wrote to standard output.
+      stderr: What it wrote to standard error.
+    """
+
+    returncode: int
     stdout: str
     stderr: str
 
 
 class ScriptWorker:
-    """One worker process that runs the script."""
+    """One worker process that runs the script.
+
+    Args:
+      run: The run that it belongs to.
+      index: Its index.
+      start: The start of its process.
+    """
 
     def __init__(self, run: Run, index: int, start: Event) -> None:
         """Watches a worker that has started."""
@@ -37,6 +49,9 @@ class ScriptWorker:
     def wait(self, timeout_s: float) -> int:
         """Waits for the worker's end and returns its exit status.
 
+        Args:
+          timeout_s: The limit in seconds.
+
         Raises:
           TimeoutError: If it still runs after the limit. It is not stopped.
         """
@@ -47,7 +62,11 @@ class ScriptWorker:
         return returncode
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal to the worker, unless it has ended."""
+        """Sends a signal to the worker, unless it has ended.
+
+        Args:
+          number: The signal's number.
+        """
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -110,6 +129,9 @@ class ScriptWorker:
 
 class ScriptRun:
     """Running workers of a script; leaving the `with` block stops those that still run.
+
+    Args:
+      run: The run; `FakeCluster.start_script` makes it.
 
     Attributes:
       workers: The workers, in worker order.

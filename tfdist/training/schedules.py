@@ -61,8 +61,14 @@ def polynomial_decay(
 ) -> Schedule:
     """Returns a schedule end_rate + (rate - end_rate) (1 - t / T)^power, T = steps - first_step.
 
-    t is the number of steps after `first_step`, at most T. The arguments are those of
-    `linear_decay`.
+    t is the number of steps after `first_step`, at most T.
+
+    Args:
+      rate: As in `linear_decay`.
+      steps: As in `linear_decay`.
+      end_rate: As in `linear_decay`.
+      power: The exponent; 1 is a linear decay.
+      first_step: As in `linear_decay`.
     """
     check_number("power", power, above=0)
     rate, end_rate = check_number("rate", rate), check_number("end_rate", end_rate)

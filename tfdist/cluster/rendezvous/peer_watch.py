@@ -63,7 +63,11 @@ class PeerWatch:
         self._threads: list[threading.Thread] = []
 
     def start(self, interrupt: Callable[[], None] | None = None) -> None:
-        """Begins to watch; workers that are lost already count as well."""
+        """Begins to watch; workers that are lost already count as well.
+
+        Args:
+          interrupt: Called once from another thread when a watched worker is lost.
+        """
         self.interrupt = interrupt
         if self.membership is not None:
             self.membership.add_listener(self._note)

@@ -99,7 +99,14 @@ class _SavedModelExporter(Exporter):
 
 
 class FinalExporter(_SavedModelExporter):
-    """Exports once, at the end of training; never exports without max_steps."""
+    """Exports once, at the end of training; never exports without max_steps.
+
+    Args:
+      name: See `Exporter`.
+      serving_input_receiver_fn: As in `Estimator.export_saved_model`.
+      assets_extra: As in `Estimator.export_saved_model`.
+      as_text: As in `Estimator.export_saved_model`.
+    """
 
     def _is_wanted(
         self, estimator: Any, export_path: str, eval_result: Result, is_the_final_export: bool

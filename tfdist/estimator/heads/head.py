@@ -70,11 +70,21 @@ class Head(ABC):
 
     @abstractmethod
     def predictions(self, logits: Any, keys: Sequence[str] | None = None) -> dict[Any, Any]:
-        """Returns the predictions named in `keys`, by name; None selects all."""
+        """Returns the predictions named in `keys`, by name; None selects all.
+
+        Args:
+          logits: The logits, as `create_estimator_spec` takes them.
+          keys: The names of the predictions, or None.
+        """
 
     @abstractmethod
     def metrics(self, regularization_losses: Sequence[tf.Tensor] | None = None) -> Metrics:
-        """Returns new metric objects by name, without a value yet."""
+        """Returns new metric objects by name, without a value yet.
+
+        Args:
+          regularization_losses: Scalars whose sum has a metric as well; None leaves
+            that out.
+        """
 
     @abstractmethod
     def update_metrics(
@@ -86,7 +96,16 @@ class Head(ABC):
         mode: str | None = None,
         regularization_losses: Sequence[tf.Tensor] | None = None,
     ) -> Metrics:
-        """Updates the metric objects with a batch and returns them."""
+        """Updates the metric objects with a batch and returns them.
+
+        Args:
+          eval_metrics: The result of `metrics`.
+          features: The features of the batch.
+          logits: Its logits.
+          labels: Its labels.
+          mode: One of `ModeKeys`.
+          regularization_losses: As in `metrics`.
+        """
 
     def create_estimator_spec(
         self,

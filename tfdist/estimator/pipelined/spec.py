@@ -107,6 +107,10 @@ class PipelineEstimatorSpec:
       reduction_method: Whether the gradients of a step's micro-batches are averaged ("mean") or
         added up ("sum").
       training_chief_hooks: As in `EstimatorSpec`, as are the other hooks and the scaffold.
+      training_hooks: As in `EstimatorSpec`.
+      evaluation_hooks: As in `EstimatorSpec`.
+      prediction_hooks: As in `EstimatorSpec`.
+      scaffold: As in `EstimatorSpec`.
 
     Raises:
       TypeError: If an argument has a wrong type.

@@ -46,7 +46,11 @@ class DNNEstimator(CannedV1Estimator):
 
 
 class DNNClassifier(CannedV1Estimator):
-    """`tfdist.estimator.DNNClassifier` with v1 optimizers and a summed loss."""
+    """`tfdist.estimator.DNNClassifier` with v1 optimizers and a summed loss.
+
+    Args:
+      input_layer_partitioner: As in `DNNEstimator`.
+    """
 
     def __init__(
         self,
@@ -72,7 +76,11 @@ class DNNClassifier(CannedV1Estimator):
 
 
 class DNNRegressor(CannedV1Estimator):
-    """`tfdist.estimator.DNNRegressor` with v1 optimizers and a summed loss."""
+    """`tfdist.estimator.DNNRegressor` with v1 optimizers and a summed loss.
+
+    Args:
+      input_layer_partitioner: As in `DNNEstimator`.
+    """
 
     def __init__(
         self,

@@ -50,7 +50,11 @@ class DNNLinearCombinedEstimator(CannedV1Estimator):
 
 
 class DNNLinearCombinedClassifier(CannedV1Estimator):
-    """`tfdist.estimator.DNNLinearCombinedClassifier` with v1 optimizers and a summed loss."""
+    """`tfdist.estimator.DNNLinearCombinedClassifier` with v1 optimizers and a summed loss.
+
+    Args:
+      input_layer_partitioner: As in `DNNLinearCombinedEstimator`.
+    """
 
     def __init__(
         self,
@@ -80,7 +84,11 @@ class DNNLinearCombinedClassifier(CannedV1Estimator):
 
 
 class DNNLinearCombinedRegressor(CannedV1Estimator):
-    """`tfdist.estimator.DNNLinearCombinedRegressor` with v1 optimizers and a summed loss."""
+    """`tfdist.estimator.DNNLinearCombinedRegressor` with v1 optimizers and a summed loss.
+
+    Args:
+      input_layer_partitioner: As in `DNNLinearCombinedEstimator`.
+    """
 
     def __init__(
         self,

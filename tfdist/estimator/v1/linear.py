@@ -38,7 +38,11 @@ class LinearEstimator(CannedV1Estimator):
 
 
 class LinearClassifier(CannedV1Estimator):
-    """`tfdist.estimator.LinearClassifier` with v1 optimizers and a summed loss."""
+    """`tfdist.estimator.LinearClassifier` with v1 optimizers and a summed loss.
+
+    Args:
+      partitioner: As in `LinearEstimator`.
+    """
 
     def __init__(
         self,
@@ -60,7 +64,11 @@ class LinearClassifier(CannedV1Estimator):
 
 
 class LinearRegressor(CannedV1Estimator):
-    """`tfdist.estimator.LinearRegressor` with v1 optimizers and a summed loss."""
+    """`tfdist.estimator.LinearRegressor` with v1 optimizers and a summed loss.
+
+    Args:
+      partitioner: As in `LinearEstimator`.
+    """
 
     def __init__(
         self,

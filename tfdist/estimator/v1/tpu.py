@@ -97,7 +97,11 @@ class RunConfig(BaseRunConfig):
         return None
 
     def replace(self, **kwargs: Any) -> RunConfig:
-        """Returns a copy with some settings replaced, tpu_config among them."""
+        """Returns a copy with some settings replaced, tpu_config among them.
+
+        Args:
+          **kwargs: The settings to replace, by the names of the constructor.
+        """
         tpu_config = kwargs.pop("tpu_config", self._tpu_config)
         new: Any = super().replace(**kwargs)
         vars(new)["_tpu_config"] = tpu_config
@@ -156,6 +160,12 @@ class TPUEstimator(Estimator):
       train_batch_size: Examples of a step. `params["batch_size"]` is the share of a replica.
       eval_batch_size: The same for evaluating.
       predict_batch_size: The same for predicting.
+      batch_axis: Has no effect.
+      eval_on_tpu: Has no effect.
+      export_to_tpu: Has no effect.
+      export_to_cpu: Has no effect.
+      embedding_config_spec: Has no effect.
+      export_saved_model_api_version: Has no effect.
 
     Raises:
       ValueError: If `use_tpu` is True, or another argument is not usable.

@@ -24,6 +24,9 @@ class GradientAccumulationReductionMethod(Enum):
     def parse(cls, value: Any) -> GradientAccumulationReductionMethod:
         """Returns a member from itself or its name in any case.
 
+        Args:
+          value: A member, or its name.
+
         Raises:
           ValueError: If it is neither.
         """

@@ -30,6 +30,9 @@ class WorkerFailedError(RuntimeError):
 
     Its `__cause__` is the worker's exception, or a `WorkerTracebackError` with its text.
 
+    Args:
+      message: The worker, its error, and its output.
+
     Attributes:
       worker: The index of the worker that failed first; at a time limit, of the first late one.
         None if only the failure box of `tfdist.launch` names it.
