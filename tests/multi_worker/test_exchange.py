@@ -34,7 +34,8 @@ def _reduce_twice(num_runs: int = 2, piece_size_bytes: int | None = None) -> dic
     for way in ("ring", "direct"):
         with tf.Graph().as_default():
             if way == "direct":
-                strategy.note_collectives()
+                exchange = strategy.direct_exchange()
+                exchange.begin()
             step = tf.Variable(0.0, name="step")
             with tf.control_dependencies([step.assign_add(1.0)]):
                 now = step.read_value()
@@ -45,12 +46,12 @@ def _reduce_twice(num_runs: int = 2, piece_size_bytes: int | None = None) -> dic
             got += [collectives.broadcast(tf.constant(floats[-1]) * now, "first")]
             got += collectives.sum([tf.constant(floats[2]), tf.constant(floats[3])], "two")
             if way == "direct":
-                strategy.exchange_directly()
+                exchange.complete()
             requested = [tf.identity(x) for x in got]
             leave = collectives.sum([tf.constant(1.0)], "leave")
-            config = strategy.update_config_proto(
-                v1.ConfigProto(), sees_all_workers=way == "direct"
-            )
+            config = strategy.update_config_proto(v1.ConfigProto())
+            if way == "direct":
+                config = exchange.configure(config)
             with v1.Session(strategy.master, config=config) as session:
                 session.run(step.initializer)
                 options = v1.RunOptions(output_partition_graphs=True)
@@ -113,7 +114,8 @@ def _gather_with_sums() -> dict[str, Any]:
         np.float32(random.randn()),
     ]
     with tf.Graph().as_default():
-        strategy.note_collectives()
+        exchange = strategy.direct_exchange()
+        exchange.begin()
         given = [tf.Variable(x).read_value() for x in own]
         got = [
             collectives.sum([given[0]], "gradients")[0],
@@ -122,9 +124,9 @@ def _gather_with_sums() -> dict[str, Any]:
             collectives.gather(given[3], "indices_2"),
             collectives.sum([given[4]], "loss")[0],
         ]
-        strategy.exchange_directly(got)
+        exchange.complete(got)
         leave = collectives.sum([tf.constant(1.0)], "leave")
-        config = strategy.update_config_proto(v1.ConfigProto(), sees_all_workers=True)
+        config = exchange.configure(strategy.update_config_proto(v1.ConfigProto()))
         with v1.Session(strategy.master, config=config) as session:
             session.run(v1.global_variables_initializer())
             options = v1.RunOptions(output_partition_graphs=True)

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import Cluster, PeerWatch, Task
 from tfdist.strategies.extended import WorkerExtended
+from tfdist.strategies.graph_exchange import GraphExchange
 from tfdist.strategies.placement import ReplicaCount, own_gpu, place
 from tfdist.strategies.reductions.engine import Collectives
 
@@ -17,8 +18,9 @@ from tfdist.strategies.reductions.engine import Collectives
 class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
     """A strategy whose sessions run in this process, without other workers to watch.
 
-    `LocalStrategy` is like this. `HorovodStrategy` overrides `watch_peers`; `MultiWorkerStrategy`,
-    whose workers talk through TensorFlow's servers, `master` and `update_config_proto` as well.
+    `LocalStrategy` is like this. `HorovodStrategy` overrides `watch_peers`. The workers of
+    `MultiWorkerStrategy` talk through TensorFlow's servers: it overrides `master`,
+    `update_config_proto` and `direct_exchange` as well.
 
     Args:
       collectives: The engine between this worker and the others.
@@ -88,6 +90,17 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
     def update_config_proto(self, config_proto: v1.ConfigProto) -> v1.ConfigProto:
         """Returns a copy of a session's config in which this worker's devices exist."""
         return self.extended.placement.configure(config_proto)
+
+    def direct_exchange(
+        self, session_config: v1.ConfigProto | None = None, *, steps_per_call: int = 1
+    ) -> GraphExchange | None:
+        """Returns the direct exchange of the graph that is built next; None where none is made.
+
+        Args:
+          session_config: The config of the graph's session; None is TensorFlow's default.
+          steps_per_call: The steps in one session call.
+        """
+        return None
 
     def describe_reductions(self) -> str:
         """Describes, for the log, how gradients are reduced."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -25,6 +24,7 @@ from tfdist.cluster.tf_config import TfConfig
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.eager.run import watch_until_the_end
+from tfdist.strategies.graph_exchange import GraphExchange, may_exchange_directly
 from tfdist.strategies.grpc_servers import (
     SERVERS,
     RunningServer,
@@ -33,7 +33,7 @@ from tfdist.strategies.grpc_servers import (
     full_name,
     start_server,
 )
-from tfdist.strategies.placement import HOST, DeviceError, count_replicas
+from tfdist.strategies.placement import DeviceError, count_replicas
 from tfdist.strategies.private_runtime import (
     configure_collectives,
     has_started_server,
@@ -42,10 +42,6 @@ from tfdist.strategies.reductions.compression import Compression, find_half
 from tfdist.strategies.reductions.engine import Collectives, NoCollectives, executing_instances
 from tfdist.strategies.reductions.grpc_collectives import GrpcCollectives
 from tfdist.strategies.reductions.host_memory import keep_memory
-
-# In a direct exchange every worker asks every other one in each step. With more workers than this
-# the ring has fewer messages.
-_MOST_TO_EXCHANGE_DIRECTLY = 8
 
 
 class StrategyTooLateError(OneLineError, RuntimeError):
@@ -239,28 +235,20 @@ class MultiWorkerStrategy(BaseStrategy):
             _ = self.master
         return PeerWatch(find_membership(self.cluster, self.task), executing_instances())
 
-    def note_collectives(self) -> None:
-        """Notes the collectives of the graph that is built next, for `exchange_directly`."""
-        if self._may_exchange_directly():
-            self.extended.collectives.note_collectives()
-
-    def exchange_directly(self, needed: Sequence[tf.Tensor | tf.Operation] = ()) -> None:
-        """Replaces the noted collectives by a direct exchange, if there are few workers.
-
-        For a graph whose session has a config that `sees_all_workers`, and whose workers leave
-        together (see `reductions.direct_exchange`). Every worker must call it.
-
-        Args:
-          needed: Tensors and operations that every step runs, on every worker: the small sums, and
-            indices of sparse gradients, that these depend on share a message.
-        """
-        if self._may_exchange_directly():
-            assert self.cluster is not None
-            hosts = [f"{full_name(task)}{HOST}" for task in self.cluster.workers]
-            last = self.cluster.workers[-1]
-            self.extended.collectives.exchange_directly(
-                hosts, needed, on_one_machine=self.cluster.local_index(last) == len(hosts) - 1
-            )
+    def direct_exchange(
+        self, session_config: v1.ConfigProto | None = None, *, steps_per_call: int = 1
+    ) -> GraphExchange | None:
+        collectives = self.extended.collectives
+        may = may_exchange_directly(
+            collectives.num_workers,
+            session_config,
+            steps_per_call=steps_per_call,
+            are_all_there=executing_instances() is None,  # The other instances may have ended.
+        )
+        if not may:
+            return None
+        assert self.cluster is not None
+        return GraphExchange(self.cluster, collectives)
 
     def describe_reductions(self) -> str:
         """Describes how gradients are reduced in the graph whose collectives are being noted."""
@@ -270,31 +258,15 @@ class MultiWorkerStrategy(BaseStrategy):
         memory = "freed memory kept" if keep_memory(os.environ) else "freed memory given back"
         return f"gRPC, {way} {collectives.num_workers} workers, {messages}; {memory}"
 
-    def _may_exchange_directly(self) -> bool:
-        if executing_instances() is not None:
-            return False  # The other instances may have ended.
-        return 1 < self.extended.collectives.num_workers <= _MOST_TO_EXCHANGE_DIRECTLY
-
-    def update_config_proto(
-        self, config_proto: v1.ConfigProto, *, sees_all_workers: bool = False
-    ) -> v1.ConfigProto:
-        """Returns a copy of a session's config with what this strategy needs.
-
-        Args:
-          config_proto: The config.
-          sees_all_workers: Whether the session has the devices of the other workers as well.
-        """
+    def update_config_proto(self, config_proto: v1.ConfigProto) -> v1.ConfigProto:
+        """Returns a copy of a session's config with what this strategy needs."""
         config = self.extended.placement.configure(config_proto)
         if self.extended.collectives.num_workers > 1:
             assert self.cluster is not None and self.task is not None
             leader = self.cluster.workers[0]
             config.experimental.collective_group_leader = full_name(leader)
             # Opening a session waits for every worker that it sees. Collectives do not need that.
-            sees_all = sees_all_workers and self._may_exchange_directly()
-            del config.device_filters[:]
-            config.device_filters.extend(
-                device_filter(task) for task in (self.cluster.workers if sees_all else [self.task])
-            )
+            config.device_filters[:] = [device_filter(self.task)]
         return config
 
 

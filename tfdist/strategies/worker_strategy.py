@@ -49,5 +49,10 @@ class WorkerStrategy(Protocol):
     def update_config_proto(self, config_proto: v1.ConfigProto) -> v1.ConfigProto:
         """Returns a copy of a session's config with what this strategy needs."""
 
+    def direct_exchange(
+        self, session_config: v1.ConfigProto | None = None, *, steps_per_call: int = 1
+    ) -> Any:
+        """Returns the `GraphExchange` of the graph that is built next; None where none is made."""
+
     def describe_reductions(self) -> str:
         """Describes, for the log, how gradients are reduced."""

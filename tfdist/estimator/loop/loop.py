@@ -59,7 +59,7 @@ from tfdist.estimator.loop.model_check import (
     warn_if_nothing_is_learnt,
 )
 from tfdist.estimator.loop.other_workers import OtherWorkers
-from tfdist.estimator.loop.peers import Peers
+from tfdist.estimator.loop.peers import Alone, Peers
 from tfdist.estimator.loop.progress_report import NoReport, make_report
 from tfdist.estimator.loop.session_hooks import add_metrics_to_report, all_hooks
 from tfdist.estimator.loop.train_call import FoundCheckpoint, Hooks, Model, TrainCall
@@ -81,9 +81,11 @@ def train(call: TrainCall) -> None:
     strategy = training_strategy(call.config)
     with stop_signals.listening() as signals:
         placement = _placement(call, strategy)
-        peers = Peers(call, placement, signals)
-        if strategy is not None and strategy.num_replicas_in_sync > 1:
-            peers = OtherWorkers(call, placement, signals, strategy)
+        peers: Peers = (
+            OtherWorkers(call, placement, signals, strategy)
+            if strategy is not None and strategy.num_replicas_in_sync > 1
+            else Alone(call, placement, signals)
+        )
         found = peers.found_checkpoint()
         if found.problem is not None:
             raise CheckpointDamagedError(found.problem)
@@ -110,10 +112,10 @@ def train(call: TrainCall) -> None:
                 warn_if_nothing_is_learnt(model.training.train_op)
             spec = model.training.spec
             sessions.add_saver(spec.scaffold, call.config)
-            scaffold = peers.make_scaffold(spec.scaffold)
+            scaffold = peers.make_scaffold(spec.scaffold, found)
             hooks, limits = all_hooks(call, model, peers, signals, scaffold)
             with peers.watched():
-                session = peers.open_session(hooks, scaffold, found, limits)
+                session = peers.open_session(model, hooks, scaffold, found, limits)
                 first_step = int(session.raw_session().run(model.global_step))
                 loop = TrainingLoop(
                     call=call,
@@ -195,11 +197,12 @@ class TrainingLoop:
         Returns:
           The loss, and whether the training ends here.
         """
-        own = [self.model.training.train_op, self.model.loss]
+        decision = self.model.decision
+        own = [self.model.training.train_op, decision.loss]
         context = v1.train.SessionRunContext(v1.train.SessionRunArgs(own), session)
         requested = before_run(self.hooks, context)
-        fetches = [*own, self.model.global_step, *self.peers.fetches, *self.report.fetches()]
-        feeds = {**requested.feeds, **self.peers.feeds()}
+        fetches = [*own, self.model.global_step, *decision.fetches, *self.report.fetches()]
+        feeds = {**requested.feeds, **decision.feeds()}
         metadata = v1.RunMetadata()
 
         self.signals.calls.begin()
@@ -212,15 +215,15 @@ class TrainingLoop:
         self.signals.calls.end()
 
         _, loss, step, *others = outputs["loop"]
-        num_of_peers = len(self.peers.fetches)
-        self.report.call_ends(session, loss, others[num_of_peers:])
-        self.peers.receive(others[:num_of_peers])
+        num_of_decision = len(decision.fetches)
+        self.report.call_ends(session, loss, others[num_of_decision:])
+        decision.receive(others[:num_of_decision])
         after_run(self.hooks, context, outputs, requested.options, metadata)
 
         is_last = self.last_step is not None and is_last_call(
             session, self.model.global_step, int(step), self.call.iterations, self.last_step
         )
-        is_agreed = self.peers.agreed_to_stop()
+        is_agreed = decision.ends_training()
         return loss, is_agreed or is_last or context.stop_requested
 
 
@@ -271,9 +274,9 @@ def _build(
         call.warm_start()
     if not any(x is training.loss for x in graph.get_collection(v1.GraphKeys.LOSSES)):
         graph.add_to_collection(v1.GraphKeys.LOSSES, training.loss)
-    loss, metrics = peers.agree(training)  # [], and [] each
-    add_metrics_to_report(metrics)
-    return Model(inputs=inputs, training=training, loss=loss, global_step=global_step)
+    decision = peers.agree(training)
+    add_metrics_to_report(decision.metrics)
+    return Model(inputs=inputs, training=training, decision=decision, global_step=global_step)
 
 
 def _make_input(

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.cluster import WorkerLostError
-from tfdist.cluster.environment import WEIGHT_CHECK, read_num_threads, read_weight_check
-from tfdist.estimator.checkpoints import fit
-from tfdist.estimator.checkpoints.fit import CheckedScaffold, CheckpointMismatchError
+from tfdist.cluster.environment import WEIGHT_CHECK, read_weight_check
+from tfdist.estimator.checkpoints.fit import CheckedScaffold
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import StepLimit, last_step_of
-from tfdist.estimator.graph.step import Training
+from tfdist.estimator.graph.step import Training, describe_host_call
 from tfdist.estimator.inputs.batches import Input
 from tfdist.estimator.loop.agreement import (
     Agreement,
@@ -27,114 +23,95 @@ from tfdist.estimator.loop.agreement import (
     SaveTogether,
     StartTogether,
 )
-from tfdist.estimator.loop.model_check import (
-    check_limits,
-    check_models,
-    describe_model,
-)
+from tfdist.estimator.loop.checkpoint_sharing import SharedCheckpoint
+from tfdist.estimator.loop.model_check import check_models, describe_model
 from tfdist.estimator.loop.nan_loss import NanTogether
-from tfdist.estimator.loop.peers import Peers
 from tfdist.estimator.loop.reduction_check import check_gradients_are_reduced
 from tfdist.estimator.loop.step_profile_hook import StepProfileHook
-from tfdist.estimator.loop.train_call import FoundCheckpoint, Hooks, TrainCall
+from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, Hooks, Model, TrainCall
+from tfdist.estimator.loop.training_watch import TrainingWatch
 from tfdist.estimator.loop.variable_inputs import find_variable_inputs
-from tfdist.process.progress_file import in_phase
-from tfdist.strategies.lost_workers import lost_workers_named
-from tfdist.strategies.multi_worker import MultiWorkerStrategy
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.private_tensorflow import stop_limit_of
 from tfdist.strategies.stop_signals import StopSignals
 from tfdist.strategies.values.gather_text import TextExchange
 from tfdist.strategies.values.weight_check import WeightCheck
+from tfdist.strategies.worker_strategy import WorkerStrategy
 from tfdist.training.wrappers.loss_scale import loss_scales_in
 
 
-class OtherWorkers(Peers):
-    """Other workers or replicas, which train in step with this one; every worker makes one."""
+class OtherWorkers:
+    """Other workers or replicas, which train in step with this one; every worker makes one.
+
+    `Peers` describes the methods.
+    """
 
     def __init__(
-        self, call: TrainCall, placement: Placement, signals: StopSignals, strategy: Any
+        self, call: TrainCall, placement: Placement, signals: StopSignals, strategy: WorkerStrategy
     ) -> None:
-        super().__init__(call, placement, signals)
+        self._call = call
+        self._placement = placement
+        self._signals = signals
         self._strategy = strategy
-        self.num_workers = strategy.extended.collectives.num_workers
-        self.worker_index = strategy.extended.collectives.worker_index
-        self.is_chief = strategy.extended.should_checkpoint
-        given = call.config.session_config
-        self._exchanges_directly = (
-            isinstance(strategy, MultiWorkerStrategy)
-            and call.iterations == 1
-            # Such sessions have their own queues on each worker.
-            and not (given is not None and given.isolate_session_state)
+        self.num_workers = int(strategy.extended.collectives.num_workers)
+        self.worker_index = int(strategy.extended.collectives.worker_index)
+        self.is_chief = bool(strategy.extended.should_checkpoint)
+        self._exchange = strategy.direct_exchange(
+            call.config.session_config, steps_per_call=call.iterations
         )
         strategy.extended.reducer.start_counting()
         # Made before the graph, so that their keys are equal even where the graphs differ.
-        self._share_checkpoint = TextExchange(strategy)
+        self._checkpoint = SharedCheckpoint(strategy)
         self._compare_models = TextExchange(strategy)
-        self._share_mismatch = TextExchange(strategy)
-        self._watch = strategy.watch_peers()
-        self._is_over = False
-
-    # While the graph is built.
+        self._watch = TrainingWatch(strategy, signals)
 
     def found_checkpoint(self) -> FoundCheckpoint:
-        """Returns worker 0's checkpoint: the others may have another model_dir, or none.
+        """Returns worker 0's checkpoint.
 
         Raises:
           LimitMismatchError: If the workers were given different steps or max_steps.
         """
-        call = self._call
-        own = {
-            "found": asdict(call.found),
-            "limit": (call.steps, call.max_steps),
-            "threads": _num_threads(call.config.session_config),
-        }
-        with lost_workers_named(self._strategy, self._watch.membership):
-            shared = [json.loads(text) for text in self._share_checkpoint(json.dumps(own))]
-        check_limits([one["limit"] for one in shared])
-        self._strategy.extended.reducer.adds_equal_rows = max(one["threads"] for one in shared) > 1
-        self._found = FoundCheckpoint(**shared[0]["found"])
-        return self._found
+        with self._watch.naming_lost():
+            start = self._checkpoint.share(self._call)
+        self._strategy.extended.reducer.adds_equal_rows = start.most_threads > 1
+        return start.found
 
     def input_rules(self) -> dict[str, Any]:
         return {"look_ahead": self._num_batches}
 
     def begin_model(self) -> None:
-        if self._exchanges_directly:
-            self._strategy.note_collectives()
+        if self._exchange is not None:
+            self._exchange.begin()
 
-    def agree(self, training: Training) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
+    def agree(self, training: Training) -> Decision:
         check_gradients_are_reduced(
             training.train_op,
             training.spec.loss,
             self._strategy.extended.reducer.built.num_values,
             self._strategy.num_replicas_in_sync,
         )
-        self._num_gradient_buckets = self._strategy.extended.reducer.built.num_buckets
-        self._agreement = Agreement(
+        agreement = Agreement(
             self._strategy, training.loss, training.has_more, training.weight, training.metrics
         )
-        self.fetches = [self._agreement.sums]
-        self._run_in_each_step = [training.train_op, self._agreement.sums]
-        features, labels, _ = training.batch
-        self._combined_with = find_variable_inputs(
-            training.spec.loss, v1.trainable_variables(), features, labels
-        )
-        return self._agreement.loss, self._agreement.metrics
+        return SharedDecision(self._call, self._strategy, self._signals, agreement)
 
     def log_places(self, training: Training) -> None:
-        super().log_places(training)
+        if training.spec.host_call is not None:
+            num_buckets = self._strategy.extended.reducer.built.num_buckets
+            v1.logging.info(
+                describe_host_call(training.spec, self._placement, self.num_workers, num_buckets)
+            )
         if self.num_workers > 1:
             v1.logging.info("Reductions: %s", self._strategy.describe_reductions())
 
-    def make_scaffold(self, scaffold: v1.train.Scaffold) -> v1.train.Scaffold:
+    def make_scaffold(
+        self, scaffold: v1.train.Scaffold, found: FoundCheckpoint
+    ) -> v1.train.Scaffold:
         # Always: worker 0 alone may have an init_fn, and all workers must make the same messages.
         broadcast = self._strategy.extended.graph_variables.broadcast()
-        restores = self.is_chief and self._found.path is not None
+        restores = self.is_chief and found.path is not None
         checkpoint_dir = self._call.model_dir if restores else None
         return sessions.restored_by_worker_0(scaffold, broadcast, checkpoint_dir)
-
-    # The hooks.
 
     def hooks_of_input(self, inputs: Input) -> Hooks:
         assert inputs.is_enough is not None
@@ -142,11 +119,112 @@ class OtherWorkers(Peers):
         start = StartTogether(self._strategy, inputs.is_enough, self._num_batches, what)
         return [*inputs.hooks, start]
 
+    def last_hooks(self, model: Model) -> Hooks:
+        def complete_graph() -> None:
+            if self._exchange is not None:
+                self._exchange.complete([model.training.train_op, *model.decision.fetches])
+
+        return [
+            LeaveTogether(
+                self._strategy,
+                self._signals,
+                complete_graph=complete_graph,
+                all_are_there=self._watch.end,
+            )
+        ]
+
+    def watched(self) -> AbstractContextManager[None]:
+        return self._watch.watched()
+
+    def open_session(
+        self,
+        model: Model,
+        hooks: Sequence[v1.train.SessionRunHook],
+        scaffold: v1.train.Scaffold,
+        found: FoundCheckpoint,
+        limits: Sequence[StepLimit],
+    ) -> v1.train.SingularMonitoredSession:
+        limits_of_hooks = [
+            stop_limit_of(hook) for hook in hooks if isinstance(hook, v1.train.StopAtStepHook)
+        ]
+        last_step = last_step_of([*limits, *limits_of_hooks], found.step)
+        check_models(self._compare_models(self._describe(model, last_step)))
+        self._watch.start()
+        config = self._strategy.update_config_proto(
+            sessions.with_defaults(self._call.config.session_config)
+        )
+        session = sessions.training_session(
+            hooks,
+            CheckedScaffold(
+                scaffold,
+                lambda saver: self._checkpoint.check_fit(saver, found, is_chief=self.is_chief),
+            ),
+            master=self._strategy.master,
+            config=config if self._exchange is None else self._exchange.configure(config),
+        )
+        self._watch.interrupt(session.raw_session())
+        return session
+
+    def _describe(self, model: Model, last_step: int | None) -> str:
+        """Describes this worker's model and settings, which must be equal on all workers."""
+        call = self._call
+        training = model.training
+        features, labels, _ = training.batch
+        variables = v1.trainable_variables()
+        scales = loss_scales_in(v1.get_default_graph())
+        return describe_model(
+            v1.global_variables(),
+            self._strategy.extended.reducer.built.described,
+            find_variable_inputs(training.spec.loss, variables, features, labels),
+            {
+                "iterations_per_loop": call.iterations,
+                "the number of replicas": self._placement.num_replicas,
+                "precision": call.precision.name,
+                "stochastic_rounding": call.config.device.stochastic_rounding,
+                "gradient_accumulation": call.accumulation.count,
+                "accumulation_reduction": call.accumulation.reduction,
+                "the step to stop at (steps, max_steps, StopAtStepHook)": last_step,
+                "the loss scale": "; ".join(scale.settings for scale in scales) or "none",
+                "the names of the training metrics": ", ".join(training.metrics) or "none",
+                WEIGHT_CHECK: read_weight_check(os.environ),
+            },
+        )
+
+    @property
+    def _num_batches(self) -> int:
+        """Batches that this worker takes in a session call, or in the calls of a step."""
+        micro_batches = self._call.iterations * self._call.accumulation.count
+        return micro_batches * self._placement.num_replicas
+
+
+class SharedDecision:
+    """The decision after each session call, from the sums over all workers.
+
+    `Decision` describes the methods.
+    """
+
+    def __init__(
+        self,
+        call: TrainCall,
+        strategy: WorkerStrategy,
+        signals: StopSignals,
+        agreement: Agreement,
+    ) -> None:
+        self._call = call
+        self._strategy = strategy
+        self._signals = signals
+        self._agreement = agreement
+        self._has_others = strategy.extended.collectives.num_workers > 1
+        self._is_chief = bool(strategy.extended.should_checkpoint)
+        self.loss = agreement.loss
+        self.metrics: Mapping[str, tf.Tensor] = agreement.metrics
+        self.fetches: Sequence[tf.Tensor] = [agreement.sums]
+
     def hooks_of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
         """Defers the hooks' requests to stop; only worker 0 gets hooks that save checkpoints."""
         hooks = list(hooks)
         for hook in hooks:
-            if isinstance(hook, StepProfileHook) and self.num_workers > 1:
+            if isinstance(hook, StepProfileHook) and self._has_others:
                 hook.strategy = self._strategy
         return [
             # TensorFlow's StopAtStepHook stops every worker after the same step by itself.
@@ -154,18 +232,18 @@ class OtherWorkers(Peers):
             if isinstance(hook, v1.train.StopAtStepHook)
             else DeferredStop(hook, self._agreement.requests)
             for hook in hooks
-            if self.is_chief or not isinstance(hook, v1.train.CheckpointSaverHook)
+            if self._is_chief or not isinstance(hook, v1.train.CheckpointSaverHook)
         ]
 
     def hooks_that_save(
         self, make_hooks: Callable[[], Hooks], make_saver: Callable[..., Any]
     ) -> Hooks:
         synchronize = self._strategy.extended.graph_variables.synchronize()
-        hooks = make_hooks() if self.is_chief else []
-        if synchronize is None and self.num_workers == 1:
+        hooks = make_hooks() if self._is_chief else []
+        if synchronize is None and not self._has_others:
             return self.hooks_of_user(hooks)  # A listener may ask to stop.
         saver = timer = None
-        saves = self.is_chief and self._call.saves_checkpoints
+        saves = self._is_chief and self._call.saves_checkpoints
         if saves and (hooks or synchronize is not None):  # Without hooks: the user has a saver.
             hooks, saver = [], make_saver(save_steps=1)
             timer = v1.train.SecondOrStepTimer(
@@ -178,97 +256,10 @@ class OtherWorkers(Peers):
         )
         return self.hooks_of_user([*hooks, together])
 
-    def hooks_against_nan(self, loss: tf.Tensor) -> Hooks:
-        if self.num_workers == 1:
-            return [v1.train.NanTensorHook(loss)]
-        return [NanTogether(self._strategy, loss, self._agreement.own_loss)]
-
-    def last_hooks(self) -> Hooks:
-        return [
-            LeaveTogether(
-                self._strategy,
-                self._signals,
-                complete_graph=self._complete_graph,
-                all_are_there=self._end_watch,
-            )
-        ]
-
-    def _end_watch(self) -> None:
-        self._is_over = True
-        self._watch.stop()
-
-    def _complete_graph(self) -> None:
-        """Replaces all collectives of a session call with a direct exchange, or none of them."""
-        if self._exchanges_directly:
-            self._strategy.exchange_directly(self._run_in_each_step)
-
-    # While the session runs.
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        membership = self._watch.membership
-        if membership is None:  # All replicas are in this process.
-            yield
-            return
-        membership.calls = self._signals.calls
-        membership.set_failure("")
-        try:
-            with lost_workers_named(self._strategy, membership), self._watch:
-                yield
-        except WorkerLostError:
-            self._signals.leave_if_requested()  # The lost worker was asked to stop as well.
-            raise
-        except Exception as error:
-            membership.set_failure(f"{type(error).__name__}: {error}")
-            raise
-        finally:
-            membership.calls = None
-            if self._is_over:
-                with in_phase("waiting"):
-                    self._watch.leave()
-
-    def open_session(
-        self,
-        hooks: Sequence[v1.train.SessionRunHook],
-        scaffold: v1.train.Scaffold,
-        found: FoundCheckpoint,
-        limits: Sequence[StepLimit],
-    ) -> v1.train.SingularMonitoredSession:
-        limits_of_hooks = [
-            stop_limit_of(hook) for hook in hooks if isinstance(hook, v1.train.StopAtStepHook)
-        ]
-        model = describe_model(
-            v1.global_variables(),
-            self._strategy.extended.reducer.built.described,
-            self._combined_with,
-            {
-                "iterations_per_loop": self._call.iterations,
-                "the number of replicas": self._placement.num_replicas,
-                "precision": self._call.precision.name,
-                "stochastic_rounding": self._call.config.device.stochastic_rounding,
-                "gradient_accumulation": self._call.accumulation.count,
-                "accumulation_reduction": self._call.accumulation.reduction,
-                "the step to stop at (steps, max_steps, StopAtStepHook)": last_step_of(
-                    [*limits, *limits_of_hooks], found.step
-                ),
-                "the loss scale": "; ".join(
-                    scale.settings for scale in loss_scales_in(v1.get_default_graph())
-                )
-                or "none",
-                "the names of the training metrics": ", ".join(self._agreement.metrics) or "none",
-                WEIGHT_CHECK: read_weight_check(os.environ),
-            },
-        )
-        check_models(self._compare_models(model))
-        self._watch.start()
-        session = sessions.training_session(
-            hooks,
-            CheckedScaffold(scaffold, lambda saver: self._check_fit(saver, found)),
-            master=self._strategy.master,
-            config=self._session_config(),
-        )
-        self._watch.interrupt = session.raw_session().close
-        return session
+    def hooks_against_nan(self) -> Hooks:
+        if self._has_others:
+            return [NanTogether(self._strategy, self.loss, self._agreement.own_loss)]
+        return [v1.train.NanTensorHook(self.loss)]
 
     def feeds(self) -> dict[tf.Tensor, Any]:
         return self._agreement.feeds(self._signals.own)
@@ -276,35 +267,7 @@ class OtherWorkers(Peers):
     def receive(self, values: Sequence[Any]) -> None:
         self._agreement.receive(values[0])
 
-    def agreed_to_stop(self) -> bool:
+    def ends_training(self) -> bool:
         self._agreement.log_why_all_stop()
         self._signals.order = self._agreement.agreed.order
         return self._agreement.agreed.ends_training
-
-    @property
-    def _num_batches(self) -> int:
-        """Batches that this worker takes in a session call, or in the calls of a step."""
-        micro_batches = self._call.iterations * self._call.accumulation.count
-        return micro_batches * self._placement.num_replicas
-
-    def _session_config(self) -> v1.ConfigProto:
-        config = sessions.with_defaults(self._call.config.session_config)
-        if self._exchanges_directly:
-            return self._strategy.update_config_proto(config, sees_all_workers=True)
-        return self._strategy.update_config_proto(config)
-
-    def _check_fit(self, saver: v1.train.Saver, found: FoundCheckpoint) -> None:
-        """Checks the checkpoint on worker 0, which restores it; every worker gets the error."""
-        if found.path is None:
-            return
-        own = fit.mismatch(saver, found.path) if self.is_chief else None
-        mismatch = json.loads(self._share_mismatch(json.dumps(own))[0])
-        if mismatch is not None:
-            raise CheckpointMismatchError(mismatch)
-
-
-def _num_threads(config: v1.ConfigProto | None) -> int:
-    """Returns how many threads may compute inside an operation of this process, at most."""
-    of_session = 0 if config is None else config.intra_op_parallelism_threads
-    of_process = tf.config.threading.get_intra_op_parallelism_threads()
-    return max(of_session, of_process, read_num_threads())

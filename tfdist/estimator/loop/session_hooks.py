@@ -37,6 +37,7 @@ def all_hooks(
     in the order in which they run, because some of them add ops to the graph.
     """
     spec = model.training.spec
+    decision = model.decision
     limits: list[StepLimit] = [(call.steps, call.max_steps)]
 
     def of_user(given: Iterable[v1.train.SessionRunHook]) -> Hooks:
@@ -49,25 +50,27 @@ def all_hooks(
             if call.iterations > 1:
                 set_steps_per_call(hook, call.iterations)
             kept.append(hook)
-        return peers.hooks_of_user(kept)
+        return decision.hooks_of_user(kept)
 
-    _add_loss_summary(model.loss)
+    _add_loss_summary(decision.loss)
     savers = Savers(call=call, scaffold=scaffold, signals=signals)
     starts_last = model.inputs.starts_last
     hooks = [
-        *peers.hooks_of_user(profile_of_run()),  # First: it measures the time of all others.
-        *peers.hooks_that_save(lambda: savers.usual(spec, peers.is_chief), savers.own),
+        *decision.hooks_of_user(profile_of_run()),  # First: it measures the time of all others.
+        *decision.hooks_that_save(lambda: savers.usual(spec, peers.is_chief), savers.own),
         *(of_user(spec.training_chief_hooks) if peers.is_chief else []),
         *_counters_and_summaries(call, scaffold, is_chief=peers.is_chief),
         *([] if starts_last else peers.hooks_of_input(model.inputs)),
         *of_user(call.hooks),
         *hooks_with_loss_scales(
-            peers.hooks_against_nan(model.loss), model.training.train_op, logs=peers.is_chief
+            decision.hooks_against_nan(), model.training.train_op, logs=peers.is_chief
         ),
         *_loss_lines(call, model),
         *of_user(spec.training_hooks),
         *(peers.hooks_of_input(model.inputs) if starts_last else []),
-        *peers.last_hooks(),  # They complete the graph, and wait for the other workers at the end.
+        *peers.last_hooks(
+            model
+        ),  # They complete the graph, and wait for the other workers at the end.
     ]
     return hooks, limits
 
@@ -100,7 +103,7 @@ def _loss_lines(call: TrainCall, model: Model) -> Hooks:
     every = call.config.log_step_count_steps
     if every is None:
         return []
-    shown = {"loss": model.loss, "step": model.global_step}
+    shown = {"loss": model.decision.loss, "step": model.global_step}
     return [v1.train.LoggingTensorHook(shown, every_n_iter=max(1, every // call.iterations))]
 
 

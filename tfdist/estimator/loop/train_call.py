@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -38,6 +38,45 @@ class FoundCheckpoint:
     problem: str | None = None
 
 
+class Decision(Protocol):
+    """The decision after each session call: to stop, to save, or to go on. The same on all workers.
+
+    Attributes:
+      loss: Scalar: the loss to report, the same on all workers.
+      metrics: The training metrics to report, a scalar each, the same on all workers.
+      fetches: The tensors that each session call fetches; `receive` gets their values.
+    """
+
+    loss: tf.Tensor
+    metrics: Mapping[str, tf.Tensor]
+    fetches: Sequence[tf.Tensor]
+
+    def hooks_of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
+        """Returns the user's hooks as they run on this worker."""
+
+    def hooks_that_save(
+        self, make_hooks: Callable[[], Hooks], make_saver: Callable[..., Any]
+    ) -> Hooks:
+        """Returns the hooks that save checkpoints.
+
+        Args:
+          make_hooks: Makes tf.estimator's saver, unless the user has one.
+          make_saver: Makes a `CheckpointSaverHook` with the user's listeners, given its timing.
+        """
+
+    def hooks_against_nan(self) -> Hooks:
+        """Returns the hooks that end the training if `loss` is NaN."""
+
+    def feeds(self) -> dict[tf.Tensor, Any]:
+        """Returns this worker's feeds for the coming session call: its message to the others."""
+
+    def receive(self, values: Sequence[Any]) -> None:
+        """Takes the values of `fetches`, right after the call."""
+
+    def ends_training(self) -> bool:
+        """Returns whether the training ends after the call."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """The graph of a training.
@@ -45,13 +84,13 @@ class Model:
     Attributes:
       inputs: The input.
       training: The ops of one session call.
-      loss: float32 scalar: the loss to report, the same on all workers.
+      decision: The decision after each session call.
       global_step: int64 scalar, on the host.
     """
 
     inputs: Input
     training: Training
-    loss: tf.Tensor
+    decision: Decision
     global_step: tf.Variable
 
 

@@ -8,9 +8,10 @@ a session that sees all of them; the ring stays everywhere else.
 Order of events
 ---------------
 
-1. *Note.* Before the graph is built, `GrpcCollectives.note_collectives()` is called. From then on
-   every collective is built as a ring collective with an identity behind it, and noted as a
-   `Collective`. model_fn, optimizer and hooks use the identity and know of nothing else:
+1. *Note.* `graph_exchange.may_exchange_directly` decides, before the graph is built. If it allows
+   it, `GrpcCollectives.note_collectives()` is called. From then on every collective is built as a
+   ring collective with an identity behind it, and noted as a `Collective`. model_fn, optimizer and
+   hooks use the identity and know of nothing else:
 
        gradient --> CollectiveReduce --> Identity --> mean, update rule
        (tensor)                          (result)

@@ -1,0 +1,88 @@
+"""SharedCheckpoint: all workers resume from worker 0's checkpoint."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.cluster.environment import read_num_threads
+from tfdist.estimator.checkpoints.fit import CheckpointMismatchError, mismatch
+from tfdist.estimator.loop.model_check import check_limits
+from tfdist.estimator.loop.train_call import FoundCheckpoint, TrainCall
+from tfdist.strategies.values.gather_text import TextExchange
+from tfdist.strategies.worker_strategy import WorkerStrategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """The facts that all workers share before they build their graphs.
+
+    Attributes:
+      found: Worker 0's checkpoint: the others may have another model_dir, or none.
+      most_threads: The most threads that an operation may use on one of the workers.
+    """
+
+    found: FoundCheckpoint
+    most_threads: int
+
+
+class SharedCheckpoint:
+    """The messages about worker 0's checkpoint. Every worker makes one before its graph."""
+
+    def __init__(self, strategy: WorkerStrategy) -> None:
+        self._share_start = TextExchange(strategy)
+        self._share_mismatch = TextExchange(strategy)
+
+    def share(self, call: TrainCall) -> Start:
+        """Sends this worker's start to the others, and returns what all of them use.
+
+        A collective; to be called once.
+
+        Raises:
+          LimitMismatchError: If the workers were given different steps or max_steps.
+        """
+        own = {
+            "found": asdict(call.found),
+            "limit": (call.steps, call.max_steps),
+            "threads": _num_threads(call.config.session_config),
+        }
+        return read_starts(self._share_start(json.dumps(own)))
+
+    def check_fit(self, saver: v1.train.Saver, found: FoundCheckpoint, *, is_chief: bool) -> None:
+        """Checks the checkpoint on worker 0, which restores it.
+
+        A collective; to be called once.
+
+        Raises:
+          CheckpointMismatchError: On every worker, if the graph has other variables.
+        """
+        if found.path is None:
+            return
+        own = mismatch(saver, found.path) if is_chief else None
+        of_chief = json.loads(self._share_mismatch(json.dumps(own))[0])
+        if of_chief is not None:
+            raise CheckpointMismatchError(of_chief)
+
+
+def read_starts(texts: list[str]) -> Start:
+    """Returns the start that all workers share, from their texts in worker order.
+
+    Raises:
+      LimitMismatchError: If the workers were given different steps or max_steps.
+    """
+    shared = [json.loads(text) for text in texts]
+    check_limits([one["limit"] for one in shared])
+    return Start(
+        found=FoundCheckpoint(**shared[0]["found"]),
+        most_threads=max(one["threads"] for one in shared),
+    )
+
+
+def _num_threads(config: v1.ConfigProto | None) -> int:
+    """Returns how many threads may compute inside an operation of this process, at most."""
+    of_session = 0 if config is None else config.intra_op_parallelism_threads
+    of_process = tf.config.threading.get_intra_op_parallelism_threads()
+    return max(of_session, of_process, read_num_threads())
