@@ -5,7 +5,7 @@ TensorFlow's objects (ruff's rules TID251 and SLF001 check this). A name is here
 TensorFlow 2.16 to 2.21 has no public equivalent; a new TensorFlow is checked against this file.
 Subclasses override private methods where TensorFlow's base class calls them: `extended.py` those of
 `StrategyExtended`, `sync_on_read.py` and `eager/` those of a variable. Keras' private names are in
-`tfdist.estimator.private_keras` and `eager.keras_models`.
+`tfdist.estimator.private_keras` and the modules `eager.keras_*`.
 """
 
 from __future__ import annotations

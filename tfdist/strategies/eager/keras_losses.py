@@ -13,13 +13,13 @@ Private names: the modules of `scale_loss_for_distribution`, and Keras 3's `Comp
 
 from __future__ import annotations
 
-import functools
 import importlib
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist.strategies.eager.keras_extension import extends
 from tfdist.strategies.eager.keras_step import own_share
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
@@ -32,35 +32,29 @@ def adapt_losses(library: ModuleType, *, is_keras_3: bool) -> None:
     """Makes the losses of a library count by the share of a replica."""
     name = "losses.loss" if is_keras_3 else "utils.losses_utils"
     module: Any = importlib.import_module(f"{library.__name__}.src.{name}")
-    scale = module.scale_loss_for_distribution
 
-    @functools.wraps(scale)
-    def scaled(value: Any) -> Any:
+    @extends(module, "scale_loss_for_distribution")
+    def scaled(scale: Any, value: Any) -> Any:
         if _scalings:
             _scalings[-1] += 1
         share = own_share()
         return scale(value) if share is None else value * tf.cast(share, value.dtype)
 
-    module.scale_loss_for_distribution = scaled
-    if is_keras_3:
-        _scale_single_numbers(library.losses.Loss, module)
-    unscale = getattr(module, "unscale_loss_for_distribution", None)
-    if unscale is None:  # tf_keras
+    if not is_keras_3:
         return
+    _scale_single_numbers(library.losses.Loss, module)
 
-    @functools.wraps(unscale)
-    def unscaled(value: Any) -> Any:
+    @extends(module, "unscale_loss_for_distribution")
+    def unscaled(unscale: Any, value: Any) -> Any:
         share = own_share()
         if share is None or _is_loss_of_outputs:
             return unscale(value)
         return tf.math.divide_no_nan(value, tf.cast(share, value.dtype))
 
-    module.unscale_loss_for_distribution = unscaled
     kind = importlib.import_module(f"{library.__name__}.src.trainers.compile_utils").CompileLoss
-    call = kind.call
 
-    @functools.wraps(call)
-    def call_marked(*args: Any, **kwargs: Any) -> Any:
+    @extends(kind, "call")
+    def call_marked(call: Any, *args: Any, **kwargs: Any) -> Any:
         global _is_loss_of_outputs
         _is_loss_of_outputs = True
         try:
@@ -68,15 +62,12 @@ def adapt_losses(library: ModuleType, *, is_keras_3: bool) -> None:
         finally:
             _is_loss_of_outputs = False
 
-    kind.call = call_marked
-
 
 def _scale_single_numbers(kind: Any, module: Any) -> None:
     """Makes Keras 3 scale a mean loss whose function returns one number."""
-    call = kind.__call__
 
-    @functools.wraps(call)
-    def call_scaled(self: Any, *args: Any, **kwargs: Any) -> Any:
+    @extends(kind, "__call__")
+    def call_scaled(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         _scalings.append(0)
         try:
             loss = call(self, *args, **kwargs)
@@ -87,5 +78,3 @@ def _scale_single_numbers(kind: Any, module: Any) -> None:
         if _scalings:
             _scalings[-1] += times
         return loss
-
-    kind.__call__ = call_scaled

@@ -9,13 +9,13 @@ methods `_configure_dataset_and_inferred_steps` and `_infer_steps`.
 
 from __future__ import annotations
 
-import functools
 import importlib
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.strategies.eager.datasets import steps_of_all
+from tfdist.strategies.eager.keras_extension import extends
 
 
 def adapt_number_of_steps(library: str) -> None:
@@ -35,11 +35,8 @@ def _has_own_data(strategy: Any) -> bool:
 
 
 def _adapt_keras_3(module: Any) -> None:
-    kind = module.TFEpochIterator
-    init, reset = kind.__init__, kind.reset
-
-    @functools.wraps(init)
-    def init_counted(self: Any, *args: Any, **kwargs: Any) -> None:
+    @extends(module.TFEpochIterator, "__init__")
+    def init_counted(init: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
         strategy = self._distribute_strategy
         self.is_of_own_data = _has_own_data(strategy) and not self.steps_per_epoch
@@ -51,33 +48,31 @@ def _adapt_keras_3(module: Any) -> None:
             )
             self._num_batches = self.num_steps
 
-    @functools.wraps(reset)
-    def reset_counted(self: Any) -> None:
+    @extends(module.TFEpochIterator, "reset")
+    def reset_counted(reset: Any, self: Any) -> None:
         reset(self)
         if getattr(self, "is_of_own_data", False):
             self._num_batches = self.num_steps
 
-    kind.__init__, kind.reset = init_counted, reset_counted
-
 
 def _adapt_tf_keras(module: Any) -> None:
-    kind = module.DataHandler
-    configure, infer = kind._configure_dataset_and_inferred_steps, kind._infer_steps  # noqa: SLF001
-
-    @functools.wraps(configure)
+    @extends(module.DataHandler, "_configure_dataset_and_inferred_steps")
     def configure_counted(
-        self: Any, strategy: Any, x: Any, steps: Any, class_weight: Any, distribute: bool
+        configure: Any,
+        self: Any,
+        strategy: Any,
+        x: Any,
+        steps: Any,
+        class_weight: Any,
+        distribute: bool,
     ) -> None:
         self.is_of_own_data = distribute and _has_own_data(strategy)
         configure(self, strategy, x, steps, class_weight, distribute)
 
-    @functools.wraps(infer)
-    def infer_counted(self: Any, steps: int | None, dataset: Any) -> int | None:
+    @extends(module.DataHandler, "_infer_steps")
+    def infer_counted(infer: Any, self: Any, steps: int | None, dataset: Any) -> int | None:
         number: int | None = infer(self, steps, dataset)
         if not self.is_of_own_data or steps is not None:
             return number
         at_a_time = int(self._steps_per_execution.numpy())
         return steps_of_all(tf.distribute.get_strategy(), number, at_a_time)
-
-    kind._configure_dataset_and_inferred_steps = configure_counted  # noqa: SLF001
-    kind._infer_steps = infer_counted  # noqa: SLF001

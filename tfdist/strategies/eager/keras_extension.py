@@ -1,0 +1,27 @@
+"""Extensions of the classes and modules of a Keras library."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+
+def extends(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns a decorator that puts a function in place of a method, or of a module's function.
+
+    Args:
+      owner: The class or module.
+      name: The name in it. The new function gets the one before as its first argument.
+    """
+    original = getattr(owner, name)
+
+    def put(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def extended(*args: Any, **kwargs: Any) -> Any:
+            return function(original, *args, **kwargs)
+
+        setattr(owner, name, extended)
+        return function
+
+    return put
