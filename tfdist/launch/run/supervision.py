@@ -64,6 +64,7 @@ from tfdist.launch.run.attempt import Attempt
 from tfdist.launch.run.description import description, notices
 from tfdist.launch.run.run_logs import RunLogs, as_text
 from tfdist.launch.run.starters import relay_starter, starters_of
+from tfdist.launch.run.stop_request import StopRequest
 from tfdist.launch.run.verdict import (
     is_new_port_needed,
     judge,
@@ -92,9 +93,6 @@ _CANNOT_START = 1
 # A worker inside of a step that another one has left is killed after this time, if all start again:
 # it cannot end the step, and has nothing to save.
 _IN_STEP_GRACE_S = 0.2
-# A parent process often forwards a signal that the whole process group has received already. A
-# second signal within this time counts as the same one.
-_SAME_SIGNAL_S = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,13 +120,7 @@ class Supervision:
         self._new_ports = 0
         self._earlier: Failure | None = None  # of the start before
         self._num_startup_lines = 0  # of TensorFlow, which were not shown
-        # The signal that asked the launcher to stop, its time, and the time at which the workers
-        # that are left will be killed.
-        self._stop_signal: int | None = None
-        self._stop_s = 0.0
-        self._why_stopped = ""
-        self._kill_at_s = float("inf")
-        self._is_saving = False
+        self._stop = StopRequest()
         is_local = options.is_on_this_machine
         self._attempt = Attempt(
             listen_on=_LOOPBACK if is_local else _EVERYWHERE,
@@ -172,10 +164,10 @@ class Supervision:
                     end = await self._run_once(plan)
                 except StartError as error:
                     self._say(f"the workers could not be started: {error}")
-                    return _CANNOT_START if self._stop_signal is None else 128 + self._stop_signal
+                    return _CANNOT_START if self._stop.number is None else self._stop.exit_code
             if end.failure is None:
                 return self._ended_by_signal(end)
-            if self._is_stop_requested:
+            if self._stop.is_made:
                 self._show_box(end)
                 return end.verdict.exit_code
             if is_new_port_needed(end.failure, self._options) and self._new_ports < _MOST_NEW_PORTS:
@@ -195,13 +187,9 @@ class Supervision:
             self._restarts += 1
             self._show_restart(end)
 
-    @property
-    def _is_stop_requested(self) -> bool:
-        return self._stop_signal is not None or self._is_saving
-
     def _why_over(self, failure: Failure) -> str | None:
         """Returns why the workers do not start again after this failure; None if they do."""
-        if self._is_stop_requested:
+        if self._stop.is_made:
             return "the user asked to stop"
         return why_no_restart(failure, self._restarts, self._options.max_restarts, self._earlier)
 
@@ -253,7 +241,7 @@ class Supervision:
             end = await self._stop_all(attempt, verdict, failure)
             return end
         finally:
-            is_over = end is None or end.failure is None or self._stop_signal is not None
+            is_over = end is None or end.failure is None or self._stop.number is not None
             await attempt.close(keeps_agents=options.keeps_agents and not is_over)
             with self._shown():
                 for worker in plan.workers:
@@ -266,9 +254,9 @@ class Supervision:
         self, attempt: Attempt, line: ProgressLine, screen: Screen, logs: RunLogs
     ) -> Verdict:
         options = self._options
-        if self._stop_signal is not None:  # while the agents were starting
-            attempt.ask_to_stop(self._kill_at_s - self._clock.now_s())
-        if self._is_saving:
+        if self._stop.number is not None:  # while the agents were starting
+            attempt.ask_to_stop(self._stop.kill_at_s - self._clock.now_s())
+        if self._stop.saves:
             attempt.signal(signal.SIGUSR1)
         while True:
             logs.restore()
@@ -282,34 +270,30 @@ class Supervision:
                 stall_timeout_s=options.stall_timeout_s,
                 grace_s=options.grace_s,
             )
-            if self._stop_signal is not None:
-                if all(worker.is_over for worker in attempt.workers):
-                    return Verdict(exit_code=128 + self._stop_signal)
-                if now_s > self._kill_at_s + 1.0:
-                    return Verdict(exit_code=128 + self._stop_signal)
+            if self._stop.number is not None:
+                are_over = all(worker.is_over for worker in attempt.workers)
+                if are_over or now_s > self._stop.kill_at_s + 1.0:
+                    return Verdict(exit_code=self._stop.exit_code)
             elif verdict is not None:
                 return verdict
             await attempt.wait_for_change()
 
     async def _stop_all(self, attempt: Attempt, verdict: Verdict, failure: Failure | None) -> _End:
-        is_stopping = self._stop_signal is not None  # then some workers have ended already
+        is_stopping = self._stop.number is not None  # then some workers have ended already
         stopped = [
             worker
             for worker in attempt.workers
             if worker.plan.index != verdict.worker and (is_stopping or worker.code is None)
         ]
         if any(worker.code is None or not worker.is_over for worker in attempt.workers):
-            if self._kill_at_s == float("inf"):
-                self._kill_at_s = self._clock.now_s() + self._options.grace_s
-            grace_s = max(0.0, self._kill_at_s - self._clock.now_s())
+            grace_s = self._stop.begin_grace(self._clock.now_s(), self._options.grace_s)
             starts_again = failure is not None and self._why_over(failure) is None
             attempt.ask_to_stop(grace_s, _IN_STEP_GRACE_S if starts_again else float("inf"))
             if stopped and failure is not None:
                 names = ", ".join(worker.plan.name for worker in stopped)
                 self._say(f"{failure.name} has failed; stopping {names}")
-            await attempt.wait_until_gone(lambda: self._kill_at_s)
-        if self._stop_signal is None:
-            self._kill_at_s = float("inf")
+            await attempt.wait_until_gone(lambda: self._stop.kill_at_s)
+        self._stop.end_grace()
         return _End(
             verdict=verdict,
             failure=failure,
@@ -346,14 +330,14 @@ class Supervision:
         )
 
     def _ended_by_signal(self, end: _End) -> int:
-        if self._stop_signal is None:
+        if self._stop.number is None:
             if end.verdict.exit_code != 0:
                 self._say(end.verdict.detail or "the workers were asked to stop, and exited")
             return end.verdict.exit_code
-        name = signal.Signals(self._stop_signal).name
+        name = signal.Signals(self._stop.number).name
         killed = f"; {', '.join(end.killed)} had to be killed" if end.killed else ""
-        self._say(f"stopped by {name}{self._why_stopped}{killed}")
-        return 128 + self._stop_signal
+        self._say(f"stopped by {name}{self._stop.why}{killed}")
+        return self._stop.exit_code
 
     def _show_box(self, end: _End) -> None:
         assert end.failure is not None
@@ -386,25 +370,22 @@ class Supervision:
           why: Its cause in parentheses, if that is known.
         """
         now_s = self._clock.now_s()
-        if self._stop_signal is None:
-            self._stop_signal, self._stop_s, self._why_stopped = number, now_s, why
-            self._kill_at_s = min(self._kill_at_s, now_s + self._options.grace_s)
+        is_first = self._stop.number is None
+        if not self._stop.ask(number, now_s, self._options.grace_s, why):
+            return
+        if is_first:
             again = " Ctrl-C again kills them." if number == signal.SIGINT else ""
             self._say(
                 f"{signal.Signals(number).name}{why}: the workers save and leave, within "
                 f"{self._options.grace_s:g} s.{again}"
             )
-        elif now_s - self._stop_s < _SAME_SIGNAL_S:
-            return
-        else:
-            self._kill_at_s = min(self._kill_at_s, now_s)
-        self._attempt.ask_to_stop(max(0.0, self._kill_at_s - now_s))
+        self._attempt.ask_to_stop(max(0.0, self._stop.kill_at_s - now_s))
         self._attempt.changed.set()
 
     def _ask_to_save(self) -> None:
         """Asks the workers to save a checkpoint and stop, without a time limit."""
         self._say("SIGUSR1: the workers save and stop")
-        self._is_saving = True
+        self._stop.saves = True
         self._attempt.signal(signal.SIGUSR1)
 
     def _note_stranger(self, sender: str) -> None:
@@ -432,7 +413,7 @@ class Supervision:
         except TerminalClosedError as error:
             if error.cause == "disk":
                 self._say(f"{error}. The run goes on; the workers' logs are in {self._log_dir}")
-            elif self._stop_signal is None and error.cause == "reader":
+            elif self._stop.number is None and error.cause == "reader":
                 self._ask_to_stop(signal.SIGPIPE, f" ({error})")
-            elif self._stop_signal is None and signal.SIGHUP in stop_signals():
+            elif self._stop.number is None and signal.SIGHUP in stop_signals():
                 self._ask_to_stop(signal.SIGHUP)
