@@ -21,7 +21,7 @@ from tfdist.launch.slurm.ending import (
 from tfdist.launch.slurm.script import batch_script
 from tfdist.launch.slurm.slurm_checks import slurm_options
 from tfdist.launch.slurm.slurm_options import SLURM, SlurmOptions, time_limit_s
-from tfdist.launch.slurm.worker import JobFiles, Record
+from tfdist.launch.slurm.worker import JobFiles, WorkerRecord
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +34,8 @@ def options(*words: str) -> SlurmOptions:
     return slurm_options(SLURM.parse([*words, "--", "python", "train.py"]))
 
 
-def record(host: str, code: int | None = None, *, ended_s: float | None = None) -> Record:
-    return Record(host=host, pid=1, started_s=100.0, ended_s=ended_s, code=code)
+def record(host: str, code: int | None = None, *, ended_s: float | None = None) -> WorkerRecord:
+    return WorkerRecord(host=host, pid=1, started_s=100.0, ended_s=ended_s, code=code)
 
 
 @pytest.mark.processes

@@ -19,7 +19,7 @@ from tfdist.launch.failures.first_failure import (
 )
 from tfdist.launch.screen.error_excerpt import exception_line
 from tfdist.launch.screen.failure_box import log_tail
-from tfdist.launch.slurm.worker import JobFiles, Record
+from tfdist.launch.slurm.worker import JobFiles, WorkerRecord
 from tfdist.process.exit_codes import LOST_WORKER, STOP_CODES
 
 _LOST_A_DAEMON = 205  # The exit code of mpirun if it can no longer reach a node.
@@ -28,7 +28,7 @@ _LOST_A_DAEMON = 205  # The exit code of mpirun if it can no longer reach a node
 _SILENCE_S = 5.0
 
 
-def is_hopeless(records: Mapping[int, Record], now_s: float, grace_s: float) -> bool:
+def is_hopeless(records: Mapping[int, WorkerRecord], now_s: float, grace_s: float) -> bool:
     """Returns True if workers have failed and the others will not end by themselves.
 
     This is the case if a node does not answer.
@@ -47,7 +47,7 @@ def is_hopeless(records: Mapping[int, Record], now_s: float, grace_s: float) -> 
     return is_lost and now_s - max(_end_s(record) for record in records.values()) > _SILENCE_S
 
 
-def is_node_lost(records: Mapping[int, Record], step_code: int) -> bool:
+def is_node_lost(records: Mapping[int, WorkerRecord], step_code: int) -> bool:
     """Returns True if mpirun or a worker reports that a node does not answer.
 
     In this case the caller checks which node it is.
@@ -56,7 +56,7 @@ def is_node_lost(records: Mapping[int, Record], step_code: int) -> bool:
 
 
 def ending(
-    records: Mapping[int, Record], step_code: int, unreachable: Collection[int] = ()
+    records: Mapping[int, WorkerRecord], step_code: int, unreachable: Collection[int] = ()
 ) -> Verdict:
     """Returns the verdict on one start of the workers, from their records.
 
@@ -101,7 +101,7 @@ def _silent(worker: int, detail: str) -> Verdict:
 
 def failure_of(
     end: Verdict,
-    records: Mapping[int, Record],
+    records: Mapping[int, WorkerRecord],
     files: JobFiles,
     first_bytes: Mapping[int, int] | None = None,
 ) -> Failure | None:
@@ -138,7 +138,7 @@ def failure_of(
     )
 
 
-def stopped_after(end: Verdict, records: Mapping[int, Record]) -> dict[str, bool]:
+def stopped_after(end: Verdict, records: Mapping[int, WorkerRecord]) -> dict[str, bool]:
     """Returns the workers that still ran after the first failure; True if they had to be killed."""
     if end.worker is None or end.kind == "silent":
         return {}
@@ -150,5 +150,5 @@ def stopped_after(end: Verdict, records: Mapping[int, Record]) -> dict[str, bool
     }
 
 
-def _end_s(record: Record) -> float:
+def _end_s(record: WorkerRecord) -> float:
     return record.ended_s if record.ended_s is not None else record.started_s

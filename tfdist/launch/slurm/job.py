@@ -31,7 +31,7 @@ from tfdist.launch.slurm.ending import (
     is_node_lost,
     stopped_after,
 )
-from tfdist.launch.slurm.worker import JobFiles, Record
+from tfdist.launch.slurm.worker import JobFiles, WorkerRecord
 from tfdist.process.exit_codes import (
     CANNOT_RUN,
     LOST_WORKER,
@@ -99,7 +99,7 @@ class _Job:
     def __init__(
         self, command: Sequence[str], files: JobFiles, num_workers: int, grace_s: float
     ) -> None:
-        self.records: dict[int, Record] = {}
+        self.records: dict[int, WorkerRecord] = {}
         self.first_bytes: dict[int, int] = {}
         self.must_stop = False
         self.has_lost_a_node = False
@@ -205,7 +205,7 @@ def _tell(
         _say(f"{options.command[0]} ended with exit code {end.exit_code}; no worker has failed")
 
 
-def _unreachable(records: Mapping[int, Record]) -> list[int]:
+def _unreachable(records: Mapping[int, WorkerRecord]) -> list[int]:
     """Returns the workers on nodes that do not answer."""
     hosts = sorted({record.host for record in records.values()})
     with ThreadPoolExecutor(max_workers=len(hosts) or 1) as pool:

@@ -36,7 +36,7 @@ _NOT_OURS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class WorkerRecord:
     """The record of one worker of the job.
 
     Attributes:
@@ -69,18 +69,18 @@ class JobFiles:
         """Returns the path of the log with the worker's output."""
         return Path(f"{self.prefix}-{worker}.log")
 
-    def write(self, worker: int, record: Record) -> None:
+    def write(self, worker: int, record: WorkerRecord) -> None:
         """Writes a worker's record atomically: a reader sees a complete record or none."""
         draft = Path(f"{self._record_path(worker)}.draft")
         draft.write_text(json.dumps(asdict(record)))
         draft.replace(self._record_path(worker))
 
-    def read(self, num_workers: int) -> dict[int, Record]:
+    def read(self, num_workers: int) -> dict[int, WorkerRecord]:
         """Returns the existing records by worker number."""
         found = {}
         for worker in range(num_workers):
             with contextlib.suppress(FileNotFoundError):
-                found[worker] = Record(**json.loads(self._record_path(worker).read_text()))
+                found[worker] = WorkerRecord(**json.loads(self._record_path(worker).read_text()))
         return found
 
     def remove(self, num_workers: int) -> None:
@@ -105,7 +105,7 @@ def main(command: Sequence[str]) -> int:
     """Runs a worker's command until it ends, and returns the exit code for this process."""
     rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("SLURM_PROCID", ""))
     files, worker, parent = find_job_files(), int(rank), os.getpid()
-    record = Record(host=socket.gethostname(), pid=None, started_s=time.time())
+    record = WorkerRecord(host=socket.gethostname(), pid=None, started_s=time.time())
     files.write(worker, record)
     # Signals are blocked, so that this process runs until the command has ended.
     signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_OURS)
