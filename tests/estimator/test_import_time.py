@@ -1,5 +1,6 @@
 """Modules that `import tfdist.estimator` leaves for later, because most programs never need it."""
 
+import os
 import subprocess
 import sys
 
@@ -31,6 +32,19 @@ def test_importing_the_estimator_does_not_import_what_only_pipelines_need() -> N
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_importing_hooks_leaves_the_choice_of_keras_to_the_program() -> None:
+    code = (
+        "import os, sys, tfdist.monitoring\n"
+        "print('tfdist.estimator' in sys.modules, 'TF_USE_LEGACY_KERAS' in os.environ)\n"
+        "print(tfdist.monitoring.StepProfileHook.__name__, os.environ['TF_USE_LEGACY_KERAS'])"
+    )
+    environ = {name: x for name, x in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["False False", "StepProfileHook 1"]
 
 
 def test_names_that_are_imported_when_they_are_used_are_listed() -> None:

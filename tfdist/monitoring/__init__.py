@@ -1,12 +1,20 @@
-"""Session hooks that report on a training: CSV, memory, progress, Prometheus, profiles, W&B."""
+"""Session hooks that report on a training: CSV, memory, progress, Prometheus, profiles, W&B.
 
-from tfdist.estimator.loop.step_profile_hook import StepProfileHook
+Importing this package leaves the choice of `tf.keras` to the program. StepProfileHook, which is for
+sessions alone, is imported when it is used: with it comes the Estimator, which chooses Keras 2.
+"""
+
+from typing import TYPE_CHECKING, Any
+
 from tfdist.monitoring.csv_metrics import CsvMetricsHook
 from tfdist.monitoring.memory import MemoryHook
 from tfdist.monitoring.progress_bar import ProgressBarHook
 from tfdist.monitoring.prometheus import PrometheusHook
 from tfdist.monitoring.throughput import ThroughputHook
 from tfdist.monitoring.wandb import WandbHook
+
+if TYPE_CHECKING:
+    from tfdist.estimator.loop.step_profile_hook import StepProfileHook
 
 __all__ = [
     "CsvMetricsHook",
@@ -17,6 +25,14 @@ __all__ = [
     "ThroughputHook",
     "WandbHook",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "StepProfileHook":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tfdist.estimator.loop.step_profile_hook import StepProfileHook
+
+    return StepProfileHook
 
 
 def __dir__() -> list[str]:

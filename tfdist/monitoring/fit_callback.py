@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tfdist.estimator.graph.global_step import crosses
+from tfdist.strategies.graph.step_counter import crosses
 
 
 class FitCallback:

@@ -10,10 +10,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
-from tfdist.estimator.graph.global_step import crosses
 from tfdist.monitoring.fit_callback import FitCallback
 from tfdist.monitoring.scalars import MeasuringHook
 from tfdist.process.endings import print_to_stderr
+from tfdist.strategies.graph.step_counter import crosses
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.environment import find_instance
 from tfdist.cluster.tasks import checked_count
-from tfdist.estimator.graph.global_step import StepCounter, crosses
 from tfdist.monitoring.fit_callback import FitCallback
+from tfdist.strategies.graph.step_counter import StepCounter, crosses
 
 Chosen = Mapping[str, Any] | Sequence[str]
 

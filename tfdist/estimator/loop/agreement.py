@@ -23,8 +23,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
-from tfdist.estimator.graph.global_step import StepCounter
 from tfdist.process.progress_file import in_phase
+from tfdist.strategies.graph.step_counter import StepCounter
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.stop_signals import (
     NUM_REQUESTS,

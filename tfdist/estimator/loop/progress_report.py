@@ -12,10 +12,10 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.graph.global_step import StepCounter
 from tfdist.estimator.inputs.batches import Batch
 from tfdist.estimator.inputs.queued_input import leaves
 from tfdist.process.progress_file import ProgressFile, find_progress_file, in_phase, set_phase
+from tfdist.strategies.graph.step_counter import StepCounter
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import listeners_of
 from tfdist.strategies.stop_signals import StopSignals
