@@ -8,6 +8,7 @@ and for all workers.
 from __future__ import annotations
 
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -86,6 +87,31 @@ def reduce(strategy: Any) -> dict[str, Any]:
         found[f"own_{name}_vector"] = strategy.reduce(SUM, vector, axis=None)
     found["own_count"] = count
     return found
+
+
+@case
+def reduce_in_a_loop(strategy: Any) -> dict[str, Any]:
+    """Nothing in an iteration waits for its sum, and the last worker is late each time."""
+    collectives = strategy.extended.collectives
+    is_late = collectives.worker_index == collectives.num_workers - 1 > 0
+
+    def arrive_late(value: Any) -> Any:
+        time.sleep(0.1)
+        return value
+
+    @tf.function
+    def train() -> tuple[tf.Tensor, tf.Tensor]:
+        total, last = tf.zeros([]), tf.zeros([])
+        for step in tf.range(4):
+            value = tf.cast(step, tf.float32)
+            if is_late:
+                value = tf.ensure_shape(tf.numpy_function(arrive_late, [value], tf.float32), [])
+            last = strategy.reduce("MEAN", value, axis=None)
+            total += last
+        return total, last
+
+    total, last = train()
+    return {"total": total, "last": last}
 
 
 @case

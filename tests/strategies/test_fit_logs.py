@@ -152,6 +152,24 @@ def test_a_loss_of_nan_is_said_after_its_step(
     assert "After step 4 the loss of worker 0 is NaN" in said
 
 
+@pytest.mark.parametrize("num_replicas", [1, 2])
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_logs_without_a_loss_are_no_loss_of_nan(
+    library: str, num_replicas: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keras = importlib.import_module(library)
+
+    class OwnLogs(keras.Sequential):  # type: ignore[misc, name-defined]
+        def train_step(self, data: Any) -> Any:
+            return {"error": super().train_step(data)["loss"]}
+
+    with LocalStrategy(num_replicas).scope():
+        model = OwnLogs([keras.Input([2]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(X, Y, batch_size=4, verbose=0)
+    assert "is NaN" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_stop_signal_ends_fit_after_a_step_that_combines_no_logs(
     library: str, combined: list[bool], capfd: pytest.CaptureFixture[str]

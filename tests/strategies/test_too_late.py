@@ -33,11 +33,25 @@ def after_an_operation() -> str:
     return _error_of_scope(MultiWorkerStrategy())
 
 
+def in_a_function() -> str:
+    import tensorflow as tf
+
+    from tfdist.strategies import MultiWorkerStrategy
+    from tfdist.strategies.extended import NotJoinedError
+
+    strategy = MultiWorkerStrategy()
+    reduce = tf.function(lambda: strategy.reduce("SUM", tf.ones([]), axis=None))
+    with pytest.raises(NotJoinedError) as caught:
+        reduce()
+    return str(caught.value).rpartition("NotJoinedError: ")[2]
+
+
 @pytest.mark.parametrize(
     ("program", "line"),
     [
         (after_a_session, "This process has trained in graphs over gRPC, as an Estimator does"),
         (after_an_operation, "TensorFlow has executed an operation before this strategy was made"),
+        (in_a_function, "this program uses the strategy for the first time in a tf.function"),
     ],
 )
 def test_a_scope_that_comes_too_late_is_refused(fake_cluster: Any, program: Any, line: str) -> None:

@@ -21,6 +21,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.process import endings
+from tfdist.process.endings import OneLineError
 from tfdist.strategies.eager.datasets import (
     distribute,
     distribute_from_function,
@@ -54,6 +55,10 @@ from tfdist.strategies.reductions.message_names import is_tensorflow_2
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.slices import Value
 from tfdist.strategies.values.replica_context import are_updates_equal
+
+
+class NotJoinedError(OneLineError, RuntimeError):
+    """A program of TensorFlow 2 sends a message before the workers have met."""
 
 
 class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
@@ -100,13 +105,22 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         return self.reducer.collectives
 
     def enter_tensorflow_2(self) -> None:
-        """Joins the other workers and adapts Keras, in TensorFlow 2; called again, it is cheap."""
+        """Joins the other workers and adapts Keras, in TensorFlow 2; called again, it is cheap.
+
+        Raises:
+          NotJoinedError: If this is a function, and the workers have not met before.
+        """
         if tf.executing_eagerly():
             if not self._is_entered and self.collectives.num_workers > 1:
                 keep_memory(os.environ, large_blocks=True)
             self._is_entered = True
             self._container_strategy().join_workers()
             adapt_keras()
+        elif is_tensorflow_2() and not self._is_entered and self.collectives.num_workers > 1:
+            raise NotJoinedError(
+                "this program uses the strategy for the first time in a tf.function, where the "
+                "workers cannot meet. Enter strategy.scope() before it."
+            )
 
     # Variables.
 
@@ -190,6 +204,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     # Reductions.
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
+        self.enter_tensorflow_2()
         if isinstance(value, (tuple, list, dict)):
             # TensorFlow reduces one value. Keras 3 gives a whole batch, to build the model with it.
             if is_building_model():
@@ -231,6 +246,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: int, options: Any = None
     ) -> tf.Tensor:
+        self.enter_tensorflow_2()
         return self.reducer.gather([tf.convert_to_tensor(v) for v in _values_of(value)], axis)
 
     def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:

@@ -132,12 +132,12 @@ class FitRun:
             self.logs, self._logs_at_s = logs, time.monotonic()
         return self.logs
 
-    def end_step(self, num_steps: int, loss: float, sums: Sequence[float]) -> None:
+    def end_step(self, num_steps: int, loss: float | None, sums: Sequence[float]) -> None:
         """Notes the end of a call, and leaves the training if a worker got a stop signal.
 
         Args:
           num_steps: The steps that the call has made.
-          loss: The loss over all replicas.
+          loss: The loss over all replicas; None if the logs have none.
           sums: The sums over the workers: NUM_OF_STEP numbers, then for each worker whether its
             loss is NaN: in this step if it has combined its logs, else in the step before.
         """
@@ -148,8 +148,10 @@ class FitRun:
         flagged_step = self._step if self.combines else self._step - 1
         self.combines = sums[NUM_REQUESTS] > 0
         if self._file is not None:
-            self._file.step_ends(step=self._step, loss=loss, examples=examples_taken())
-        if (math.isnan(loss) or any(flags)) and not self._has_named_nan and self._is_first:
+            shown = math.nan if loss is None else loss
+            self._file.step_ends(step=self._step, loss=shown, examples=examples_taken())
+        is_nan = any(flags) or (loss is not None and math.isnan(loss))
+        if is_nan and not self._has_named_nan and self._is_first:
             self._has_named_nan = True
             print_to_stderr(_nan_line(flagged_step, flags))
         order = order_in(sums[:NUM_REQUESTS])

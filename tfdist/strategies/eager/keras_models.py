@@ -215,7 +215,7 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
             logs = run.note_logs(function(iterator))
             loss = _loss_in(logs)
         if logs_of_all is None:
-            sums = [*requests[:-1], 1.0, math.isnan(loss)]
+            sums = [*requests[:-1], 1.0, loss is not None and math.isnan(loss)]
         else:
             sums = logs_of_all.sums()
         run.end_step(num_steps, loss, sums)
@@ -224,9 +224,9 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
     return train
 
 
-def _loss_in(logs: Any) -> float:
+def _loss_in(logs: Any) -> float | None:
     loss = logs.get("loss") if isinstance(logs, dict) else None
-    return float("nan") if loss is None else float(loss)
+    return None if loss is None else float(loss)
 
 
 def _steps_per_call(model: Any) -> int:

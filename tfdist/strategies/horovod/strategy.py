@@ -6,7 +6,7 @@ import importlib
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,6 +31,7 @@ from tfdist.strategies.horovod.settings import (
     missing_settings,
 )
 from tfdist.strategies.placement import count_replicas
+from tfdist.strategies.private_tensorflow import run_independently
 from tfdist.strategies.reductions.compression import Compression, find_half, from_copied, to_copied
 from tfdist.strategies.reductions.engine import Collectives, NoCollectives, executing_instances
 from tfdist.strategies.reductions.message_names import message_name
@@ -80,30 +81,33 @@ class HorovodCollectives:
             "process_set": self._process_set,
         }
         if len(tensors) == 1:
-            return [self._hvd.allreduce(_unknown_in_advance(tensors[0]), **options)]
+            return _awaited([self._hvd.allreduce(_unknown_in_advance(tensors[0]), **options)])
         # One op reduces the group, so one input that is unknown in advance is enough.
         smallest = min(range(len(tensors)), key=lambda index: _count_elements(tensors[index]))
         group = list(tensors)
         group[smallest] = _unknown_in_advance(group[smallest])
-        return list(self._hvd.grouped_allreduce(group, **options))
+        return _awaited(self._hvd.grouped_allreduce(group, **options))
 
     def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
         options = {"name": message_name(name), "process_set": self._process_set}
         copied = to_copied(_unknown_in_advance(tensor))
-        return from_copied(self._hvd.allgather(copied, **options), tensor.dtype)
+        (gathered,) = _awaited([self._hvd.allgather(copied, **options)])
+        return from_copied(gathered, tensor.dtype)
 
     def all_to_all(self, shares: tf.Tensor, name: str) -> tf.Tensor:
         options = {"name": message_name(name), "process_set": self._process_set}
         copied = to_copied(_unknown_in_advance(shares))
-        return from_copied(self._hvd.alltoall(copied, **options), shares.dtype)
+        (received,) = _awaited([self._hvd.alltoall(copied, **options)])
+        return from_copied(received, shares.dtype)
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        return self._hvd.broadcast(
+        sent = self._hvd.broadcast(
             _unknown_in_advance(tensor),
             root_rank=self._ranks[0],
             name=message_name(name),
             process_set=self._process_set,
         )
+        return _awaited([sent])[0]
 
 
 # Elements of a tensor to which an addition costs nothing.
@@ -132,6 +136,20 @@ def _unknown_in_advance(tensor: tf.Tensor) -> tf.Tensor:
         shape=tf.constant([], tf.int32), minval=0, maxval=1, seed=1, seed2=1
     )
     return tensor + tf.cast(zero, tensor.dtype)
+
+
+def _awaited(results: Iterable[tf.Tensor]) -> list[tf.Tensor]:
+    """Makes a tf.function, or an iteration of a loop in it, end after Horovod's ops have run.
+
+    TensorFlow awaits the ops that have a state, and Horovod's have none. So a worker could begin
+    the next iteration of a loop, and send the message of the same name while the last one is still
+    on its way.
+    """
+    results = list(results)
+    if not tf.executing_eagerly():
+        for op in {result.op for result in results}:
+            run_independently(op)
+    return results
 
 
 class HorovodStrategy(BaseStrategy):
