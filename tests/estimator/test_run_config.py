@@ -1,6 +1,8 @@
 """RunConfig: settings, their rules, and who this task is."""
 
 import copy
+import functools
+import inspect
 import json
 import socket
 from pathlib import Path
@@ -607,6 +609,47 @@ def test_a_subclass_with_a_constructor_and_properties_of_its_own_can_be_replaced
     changed.items.append(2)
     assert (config.items, changed.items, changed.is_chief) == ([1], [1, 2], False)
     assert (changed.model_dir, changed.save_checkpoints_steps) == ("a", 3)
+
+
+@pytest.mark.parametrize("name", [*inspect.signature(RunConfig).parameters, "cluster_spec"])
+def test_a_subclass_may_replace_any_setting_by_a_property_or_a_value(name: str) -> None:
+    own = getattr(RunConfig(), name)
+    for replacement in (property(lambda config: own), functools.cached_property(lambda _: own)):
+        replaced = type("Mine", (RunConfig,), {name: replacement})()
+        assert getattr(replaced, name) is own
+        assert getattr(replaced.replace(tf_random_seed=1), name) is own
+    assert getattr(type("Mine", (RunConfig,), {name: own})(), name) is own
+
+
+def test_a_subclasss_property_reads_the_setting_that_it_replaces() -> None:
+    class Mixin:
+        keep_checkpoint_max = 2
+
+    class Mine(Mixin, RunConfig):
+        @property
+        def save_checkpoints_steps(self) -> int:
+            return 7
+
+        @property
+        def save_summary_steps(self) -> int:
+            return 2 * (super().save_summary_steps or 0)
+
+        @property
+        def task_id(self) -> int:
+            return super().task_id + 4
+
+    config = Mine(save_summary_steps=5)
+    assert (config.save_checkpoints_steps, config.save_checkpoints_secs) == (7, None)
+    assert (config.keep_checkpoint_max, config.save_summary_steps, config.task_id) == (2, 10, 4)
+    assert config.replace(save_summary_steps=6).save_summary_steps == 12
+    with pytest.raises(AttributeError, match="cannot assign"):
+        config.save_summary_steps = 1  # type: ignore[misc]
+
+
+def test_a_subclasss_property_is_checked_as_a_setting_is() -> None:
+    wrong = type("Mine", (RunConfig,), {"save_summary_steps": property(lambda config: -1)})
+    with pytest.raises(ValueError, match="save_summary_steps should be >= 0"):
+        wrong()
 
 
 def test_the_task_types_are_there_by_name() -> None:

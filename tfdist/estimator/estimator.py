@@ -121,7 +121,9 @@ class Estimator:
             v1.logging.warning("Estimator's model_fn (%s) includes params argument, but params are "
                                "not passed to Estimator.", model_fn)  # fmt: skip
         # tf.estimator's line has the names with an underscore.
-        settings = {f"_{name.lstrip('_')}": value for name, value in vars(self._config).items()}
+        settings = {
+            f"_{name.lstrip('_')}": getattr(self._config, name) for name in vars(self._config)
+        }
         v1.logging.info("Using config: %s", settings)
         if num_workers(self._config.eval_distribute) > 1:
             v1.logging.info("eval_distribute has several workers, but an evaluation runs in the "

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, Literal, TypeGuard
 
 import tensorflow as tf
@@ -205,8 +207,17 @@ class RunConfig(RunSettings, TaskRole):
       ClusterError: If TF_CONFIG describes no usable cluster.
     """
 
+    def __init_subclass__(cls) -> None:
+        """Takes a subclass's own value or property in place of a setting."""
+        super().__init_subclass__()
+        for name in _SETTINGS + _ROLE:
+            own = inspect.getattr_static(cls, name)
+            if not isinstance(own, _Stored):
+                setattr(cls, name, _Stored(name, own))
+
     def __post_init__(self) -> None:
         endings.install()
+        vars(self).update(vars(TaskRole()))
         super().__post_init__()
         train, evaluate = rules.decide_strategies(
             self.train_distribute,
@@ -274,13 +285,7 @@ class RunConfig(RunSettings, TaskRole):
         """Stores the role of this process, and the jobs visible to its sessions by default."""
         replaces_servers = self.parameter_servers == REPLACE
         role = find_role(self.train_distribute, tf_config, replaces_servers=replaces_servers)
-        # A subclass may have an attribute or a property of its own in place of one of these.
-        kept = {
-            name: value
-            for name, value in vars(role).items()
-            if getattr(type(self), name, None) is getattr(RunConfig, name, None)
-        }
-        vars(self).update(kept)
+        vars(self).update(vars(role))
         filters = device_filters(role)
         has_none = self.session_config is None and self.train_distribute is None
         if has_none and role.cluster_spec and filters:  # A strategy sets its own filters.
@@ -343,7 +348,34 @@ class RunConfig(RunSettings, TaskRole):
         return f"{type(self).__name__}({shown}, task={self.task_type}:{self.task_id})"
 
 
+class _Stored:
+    """An attribute of RunConfig, which stores its value under its name, as a property.
+
+    So a subclass may replace it by a value, or by a property that reads `super()`'s.
+    """
+
+    def __init__(self, name: str, replacement: Any = _UNSET) -> None:
+        self._name = name
+        self._replacement = replacement
+
+    def __get__(self, config: RunConfig | None, owner: type[RunConfig]) -> Any:
+        if config is None:
+            return self
+        if self._replacement is _UNSET:
+            return vars(config)[self._name]
+        if isinstance(self._replacement, cached_property):
+            return self._replacement.func(config)
+        read = getattr(self._replacement, "__get__", None)
+        return read(config, owner) if read else self._replacement
+
+    def __set__(self, config: RunConfig, value: Any) -> None:
+        vars(config)[self._name] = value
+
+
 _SETTINGS = [one.name for one in fields(RunSettings) if one.init]
+_ROLE = [one.name for one in fields(TaskRole)]
+for _name in _SETTINGS + _ROLE:
+    setattr(RunConfig, _name, _Stored(_name))
 
 # Values that copies of a RunConfig share.
 _SHARED = frozenset({"device_fn", "train_distribute", "eval_distribute", "experimental_distribute"})
