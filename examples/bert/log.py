@@ -57,6 +57,15 @@ def describe_step(step: int, num_steps: int, rate: float, values: dict[str, floa
     return " - ".join([f"Step: {step} / {num_steps - 1}", f"LR: {rate:.2e}", *shown])
 
 
+def what_fits(described: str, width: int) -> str:
+    """Returns the parts of a step's description that fit: the loss, then the accuracies."""
+    parts = described.split(" - ")
+    for label in ("LR", "Step", "nsp_loss", "mlm_loss", "nsp_acc", "mlm_acc"):
+        if len(" - ".join(parts)) > width:  # The bar counts the steps, too.
+            parts = [part for part in parts if not part.startswith(label)]
+    return " - ".join(parts)
+
+
 class StepLog(v1.train.SessionRunHook):
     """Shows the compilation and each step, and keeps the figures for the end.
 
@@ -123,6 +132,7 @@ class StepLog(v1.train.SessionRunHook):
             desc="Training",
             file=sys.stderr,
             mininterval=0,
+            dynamic_ncols=True,
             disable=not self._has_bar,
         )
         self._is_over = threading.Event()
@@ -159,13 +169,25 @@ class StepLog(v1.train.SessionRunHook):
         settings = self._plan.settings
         self.last, self._sums = self._sums, dict.fromkeys(self._sums, 0.0)
         described = describe_step(step, settings.training_steps, rate, self.last)
-        throughput = f"throughput: {self._plan.samples_per_step / step_s:.1f} samples/sec"
+        rate_of_samples = f"{self._plan.samples_per_step / step_s:.1f} samples/sec"
         if self._has_bar:
-            self._bar.set_description_str(described + ": ", refresh=False)
-            self._bar.set_postfix_str(throughput, refresh=False)
+            for throughput in (f"throughput: {rate_of_samples}", rate_of_samples):
+                self._bar.set_postfix_str(throughput, refresh=False)
+                fitting = what_fits(described, self._width_of_description())
+                if fitting == described:
+                    break
+            self._bar.set_description_str(fitting + ": ", refresh=False)
             self._bar.update(step + 1 - self._bar.n)
         else:
-            self._log(f"{described}: {throughput}")
+            self._log(f"{described}: throughput: {rate_of_samples}")
+
+    def _width_of_description(self) -> int:
+        """Returns the columns beside percentage, speed and time left, with a bar of 1 column."""
+        shown = self._bar.format_dict
+        if not shown["ncols"]:
+            return sys.maxsize  # No screen.
+        others = tqdm.format_meter(**{**shown, "prefix": ": ", "ncols": None, "ascii": True})
+        return int(shown["ncols"]) - len(others) + 9
 
     def _watch(self, session: Any, counted: int) -> None:
         """Shows how many micro-batches of a long step are done, once a second, in a thread."""

@@ -104,6 +104,25 @@ def test_every_layout_logs_the_losses_of_one_device(
             assert re.fullmatch(pattern.replace("N", NUMBER), line)
 
 
+@pytest.mark.parametrize(
+    ("width", "fitting"),
+    [
+        (
+            999,
+            "Step: 3 / 9 - LR: 1.00e-02 - total loss: 0.500 - nsp_loss: 0.500 - mlm_acc: 7.000 %",
+        ),
+        (64, "total loss: 0.500 - nsp_loss: 0.500 - mlm_acc: 7.000 %"),
+        (40, "total loss: 0.500 - mlm_acc: 7.000 %"),
+        (-5, "total loss: 0.500"),
+    ],
+)
+def test_on_a_narrow_screen_the_line_of_a_step_keeps_the_loss(width: int, fitting: str) -> None:
+    with modules_of("bert"):
+        log = load("log")
+    values = {"loss": 0.5, "nsp_loss": 0.5, "mlm_acc": 7.0}
+    assert log.what_fits(log.describe_step(3, 10, 0.01, values), width) == fitting
+
+
 def _log(lines: Sequence[str]) -> list[str]:
     """Returns the program's log without its times, which differ from run to run."""
     return [re.sub(r"(in|time:|throughput:) \d\S*", r"\1 N", line) for line in lines]
