@@ -57,7 +57,7 @@ def test_a_run_that_is_too_large_is_refused_at_once(
     limits = Limits(open_files=1024, processes=30_000, memory_bytes=16 << 30)
     monkeypatch.setattr("tfdist.launch.run.command.find_limits", lambda: limits)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
-    monkeypatch.setattr("tfdist.launch.run.command.find_mpirun", lambda: "mpirun")
+    monkeypatch.setattr("tfdist.launch.run.starters.find_mpirun", lambda: "mpirun")
     monkeypatch.setattr("tfdist.launch.run.command.horovod_problem", lambda: None)
     started_s = time.process_time()
     assert main(words if "--" in words else [*words, "--", "cat"]) == 2
@@ -128,7 +128,6 @@ def test_a_thousand_workers_over_hosts_are_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tfdist.launch.run.command.find_mpirun", lambda: "mpirun")
     monkeypatch.setattr("tfdist.launch.run.starters.find_mpirun", lambda: "mpirun")
     started_s = time.process_time()
     words = ["run", "--dry-run", "--num-instances=1000", "--host=n[0-999]", "--", "cat"]

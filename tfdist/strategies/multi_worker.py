@@ -259,7 +259,6 @@ class MultiWorkerStrategy(BaseStrategy):
         return f"gRPC, {way} {collectives.num_workers} workers, {messages}; {memory}"
 
     def update_config_proto(self, config_proto: v1.ConfigProto) -> v1.ConfigProto:
-        """Returns a copy of a session's config with what this strategy needs."""
         config = self.extended.placement.configure(config_proto)
         if self.extended.collectives.num_workers > 1:
             assert self.cluster is not None and self.task is not None

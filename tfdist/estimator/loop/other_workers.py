@@ -90,6 +90,8 @@ class OtherWorkers:
             self._strategy.extended.reducer.built.num_values,
             self._strategy.num_replicas_in_sync,
         )
+        # Counted before the agreement, which has a bucket of its own.
+        self._num_gradient_buckets = self._strategy.extended.reducer.built.num_buckets
         agreement = Agreement(
             self._strategy, training.loss, training.has_more, training.weight, training.metrics
         )
@@ -97,9 +99,10 @@ class OtherWorkers:
 
     def log_places(self, training: Training) -> None:
         if training.spec.host_call is not None:
-            num_buckets = self._strategy.extended.reducer.built.num_buckets
             v1.logging.info(
-                describe_host_call(training.spec, self._placement, self.num_workers, num_buckets)
+                describe_host_call(
+                    training.spec, self._placement, self.num_workers, self._num_gradient_buckets
+                )
             )
         if self.num_workers > 1:
             v1.logging.info("Reductions: %s", self._strategy.describe_reductions())
