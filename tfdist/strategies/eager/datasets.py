@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import tensorflow as tf
@@ -40,7 +41,7 @@ def distribute(
       devices: (host, devices): the device that runs the input pipeline, and that of each replica.
       options: As in `Strategy.experimental_distribute_dataset`.
     """
-    dataset = renewed(dataset)
+    dataset = tuned_for_cores(renewed(dataset))
     number = dataset.cardinality()
     workers, per_worker = input_context.num_input_pipelines, len(devices[1])
     if workers > 1 and per_worker > 1:
@@ -147,6 +148,22 @@ def renewed(dataset: Any) -> Any:
         ) from error
 
 
+def tuned_for_cores(dataset: Any) -> Any:
+    """Returns a dataset without tf.data's autotuning, if this process has a single core.
+
+    There is nothing to divide among cores then. And with TensorFlow 2.21 the end of each epoch
+    would wait for about as long as the epoch took: on a single core the thread that tunes does not
+    see that its iterator is being deleted, and sleeps until its next turn. What the user set stays.
+    """
+    if len(os.sched_getaffinity(0)) > 1 or not isinstance(dataset, tf.data.Dataset):
+        return dataset
+    if dataset.options().autotune.enabled is not None:
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
 def distribute_from_function(
     strategy: tf.distribute.Strategy,
     dataset_fn: Any,
@@ -163,7 +180,7 @@ def distribute_from_function(
         input_workers(devices, options),
         strategy,
         input_contexts=[input_context],
-        dataset_fn=lambda context: renewed(dataset_fn(context)),
+        dataset_fn=lambda context: tuned_for_cores(renewed(dataset_fn(context))),
         options=options,
     )
     if input_context.num_input_pipelines > 1:
