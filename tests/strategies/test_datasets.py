@@ -2,7 +2,9 @@
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context
 
+from tfdist.strategies import strategy_for_run
 from tfdist.strategies.eager.datasets import tuned_for_cores
 
 
@@ -27,3 +29,17 @@ def test_on_a_single_core_tf_data_tunes_only_what_the_user_wants(
     tuned = tuned_for_cores(dataset)
     assert tuned.options().autotune.enabled is expected
     assert [row.tolist() for row in tuned.as_numpy_iterator()] == [[0, 1], [2, 3]]
+
+
+def test_an_epoch_traces_no_functions_for_its_iterator() -> None:
+    strategy = strategy_for_run()
+    with strategy.scope():
+        dataset = strategy.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(2))
+
+    def epoch() -> list[int]:
+        return [int(tf.reduce_sum(rows)) for rows in dataset]
+
+    assert epoch() == [1, 5, 9, 13]
+    before = len(context.context().list_function_names())
+    assert epoch() == [1, 5, 9, 13]
+    assert len(context.context().list_function_names()) == before

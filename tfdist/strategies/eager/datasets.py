@@ -17,6 +17,11 @@ from tfdist.strategies.private_runtime import (
     share_of_worker,
 )
 
+_PLAIN_ITERATOR = tf.distribute.InputOptions(
+    experimental_fetch_to_device=False,
+    experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+)
+
 
 class DatasetTooEarlyError(OneLineError, RuntimeError):
     """A dataset was made before the workers met, and cannot be used any more."""
@@ -41,7 +46,8 @@ def distribute(
       devices: (host, devices): the device that runs the input pipeline, and that of each replica.
       options: As in `Strategy.experimental_distribute_dataset`.
     """
-    dataset = tuned_for_cores(renewed(dataset))
+    options = options_for(devices, options)
+    dataset = _prepared(dataset, options)
     number = dataset.cardinality()
     workers, per_worker = input_context.num_input_pipelines, len(devices[1])
     if workers > 1 and per_worker > 1:
@@ -164,6 +170,29 @@ def tuned_for_cores(dataset: Any) -> Any:
     return dataset.with_options(options)
 
 
+def options_for(
+    devices: tuple[str, tuple[str, ...]], options: tf.distribute.InputOptions | None
+) -> tf.distribute.InputOptions | None:
+    """Returns options with which a single replica on a CPU reads from a plain iterator.
+
+    TensorFlow's iterator for several devices traces functions in each epoch, which then stay in
+    memory. The user's own options are returned as they are.
+    """
+    is_on_cpu = all(tf.DeviceSpec.from_string(name).device_type == "CPU" for name in devices[1])
+    if options is not None or len(devices[1]) > 1 or not is_on_cpu:
+        return options
+    return _PLAIN_ITERATOR
+
+
+def _prepared(dataset: Any, options: tf.distribute.InputOptions | None) -> Any:
+    """Returns a dataset as this process should read it.
+
+    It reads one batch ahead, as TensorFlow's iterator for several devices does.
+    """
+    dataset = tuned_for_cores(renewed(dataset))
+    return dataset.prefetch(1) if options is _PLAIN_ITERATOR else dataset
+
+
 def distribute_from_function(
     strategy: tf.distribute.Strategy,
     dataset_fn: Any,
@@ -176,11 +205,12 @@ def distribute_from_function(
     Where another worker has more batches, those of this one have no row in the end: all workers end
     after the same step.
     """
+    options = options_for(devices, options)
     made = input_lib.DistributedDatasetsFromFunction(
         input_workers(devices, options),
         strategy,
         input_contexts=[input_context],
-        dataset_fn=lambda context: tuned_for_cores(renewed(dataset_fn(context))),
+        dataset_fn=lambda context: _prepared(dataset_fn(context), options),
         options=options,
     )
     if input_context.num_input_pipelines > 1:
