@@ -16,8 +16,10 @@ Nothing here imports TensorFlow, whose import takes seconds: what is wrong is sa
 import argparse
 import difflib
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import Field, field, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,6 +45,25 @@ class UsageError(ValueError):
 
 class DataError(UsageError):
     """Data that are missing or cannot be used; the message is one line with the fix."""
+
+
+@contextmanager
+def refusals(*kinds: type[Exception]) -> Iterator[None]:
+    """Ends the program with exit code 2 and one or two lines where it cannot go on.
+
+    Args:
+      *kinds: The errors beside `UsageError` whose text says all.
+    """
+    try:
+        yield
+    except (UsageError, *kinds) as error:
+        refuse(error)
+    except Exception as error:
+        # TensorFlow makes an error of its own of one that an input function has raised.
+        found = re.search(rf"\b{DataError.__name__}: (.+)", str(error))
+        if found is None or not type(error).__module__.startswith("tensorflow."):
+            raise
+        refuse(found[1])
 
 
 def refuse(error: Exception | str) -> NoReturn:

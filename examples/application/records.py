@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,18 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf.message import DecodeError
 from options import DataError
+
+Features = dict[str, list[int] | list[float] | list[bytes]]
+Check = Callable[[Features], None]
 
 _HEADER = struct.Struct("<QI")  # length, checksum of the length
 _CHECKSUM = struct.Struct("<I")
+
+
+class Unfit(ValueError):
+    """A record that the model cannot take; the message goes on after the record's name."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,20 +61,51 @@ class RecordFiles:
         """
         return [self._read_one(int(number)) for number in numbers]
 
+    def examples(self, numbers: Iterable[int], check: Check) -> list[Features]:
+        """Returns the features of the records with these numbers.
+
+        Args:
+          numbers: The numbers.
+          check: Called with the features of each record; raises `Unfit` for those that do not fit.
+
+        Raises:
+          DataError: If a record is damaged or no Example, or `check` refuses it.
+        """
+        return [self._example(int(number), check) for number in numbers]
+
+    def _example(self, number: int, check: Check) -> Features:
+        try:
+            features = decode(self._read_one(number))
+            check(features)
+        except DecodeError:
+            raise DataError(f"{self._name_of(number)} is no tf.train.Example.") from None
+        except Unfit as error:
+            raise DataError(f"{self._name_of(number)} {error}") from None
+        return features
+
     def _read_one(self, number: int) -> bytes:
-        file = int(np.searchsorted(self._ends, number, side="right"))
-        of_file = number - int(self._ends[file]) + len(self.offsets[file])
-        with self.paths[file].open("rb") as opened:
-            opened.seek(int(self.offsets[file][of_file]))
+        path, _, offset = self._place_of(number)
+        with path.open("rb") as opened:
+            opened.seek(offset)
             length, _ = _HEADER.unpack(opened.read(_HEADER.size))
             message = opened.read(length)
             checksum = opened.read(_CHECKSUM.size)
         if checksum != _checksum(message):
             raise DataError(
-                f"record {of_file} of {self.paths[file]} is damaged: its checksum does not match. "
-                "Copy or make the file again."
+                f"{self._name_of(number)} is damaged: its checksum does not match. Copy or make "
+                "the file again."
             )
         return message
+
+    def _place_of(self, number: int) -> tuple[Path, int, int]:
+        """Returns the file of a record, its number in the file, and the byte where it begins."""
+        file = int(np.searchsorted(self._ends, number, side="right"))
+        of_file = number - int(self._ends[file]) + len(self.offsets[file])
+        return self.paths[file], of_file, int(self.offsets[file][of_file])
+
+    def _name_of(self, number: int) -> str:
+        path, of_file, _ = self._place_of(number)
+        return f"record {of_file} of {path}"
 
     @functools.cached_property
     def _ends(self) -> np.ndarray:
@@ -161,17 +200,18 @@ def encode(features: Mapping[str, Sequence[int] | Sequence[float]]) -> bytes:
     return example.SerializeToString(deterministic=True)
 
 
-def decode(message: bytes) -> dict[str, list[int] | list[float]]:
-    """Returns the features of an Example; those of type bytes_list are left out.
+def decode(message: bytes) -> Features:
+    """Returns the features of an Example.
 
     Raises:
       google.protobuf.message.DecodeError: If it is no Example.
     """
     example = _example_class().FromString(message)
-    return {
-        name: list(feature.float_list.value or feature.int64_list.value)
-        for name, feature in example.features.feature.items()
-    }
+    return {name: _values(feature) for name, feature in example.features.feature.items()}
+
+
+def _values(feature: Any) -> list[Any]:
+    return list(feature.int64_list.value or feature.float_list.value or feature.bytes_list.value)
 
 
 @functools.cache

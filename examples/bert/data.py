@@ -16,7 +16,6 @@ import numpy as np
 import records
 import sample_text
 import wordpieces
-from google.protobuf.message import DecodeError
 from layout import Layout, Order
 from options import DataError
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
 Name = Literal["generated", "sample", "pretraining"]
 NAMES: tuple[Name, ...] = ("generated", "sample", "pretraining")
+
+_WEIGHTS, _LABELS = "masked_lm_weights", "next_sentence_labels"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +56,58 @@ class SampleShape:
         return {
             **dict.fromkeys(in_sequence, self.sequence_length),
             **dict.fromkeys(in_masks, self.mask_tokens),
-            "next_sentence_labels": 1,
+            _LABELS: 1,
         }
+
+    def check(self, sample: records.Features) -> None:
+        """Checks a record.
+
+        Raises:
+          records.Unfit: If it lacks a feature, or has other sizes or numbers than the model.
+        """
+        missing = [name for name in self.sizes() if not _has(sample, name)]
+        if missing:
+            raise records.Unfit(
+                f"has no {', '.join(missing)}. Make records with create_pretraining_data.py."
+            )
+        for name, size in self.sizes().items():
+            if len(sample[name]) != size:
+                raise records.Unfit(_other_size(name, len(sample[name]), size))
+        ends = {
+            **dict.fromkeys(("input_ids", "masked_lm_ids"), self.vocab_size),
+            **dict.fromkeys(("input_mask", "segment_ids", _LABELS), 2),
+            "masked_lm_positions": self.sequence_length,
+        }
+        for name, end in ends.items():
+            lowest, highest = min(sample[name]), max(sample[name])
+            if lowest < 0 or highest >= end:
+                fix = (
+                    "Give the --vocab-size that the records were made with."
+                    if name.endswith("_ids") and name != "segment_ids"
+                    else "Make the file again."
+                )
+                outside = lowest if lowest < 0 else highest
+                raise records.Unfit(f"has {outside} in {name}, not 0 to {end - 1}. {fix}")
+
+
+def _has(sample: records.Features, name: str) -> bool:
+    return bool(sample.get(name)) and isinstance(
+        sample[name][0], float if name == _WEIGHTS else int
+    )
+
+
+def _other_size(name: str, found: int, size: int) -> str:
+    if name == _LABELS:
+        return f"has {found} {name}, not 1. Make records with create_pretraining_data.py."
+    what, of_model, of_records = (
+        ("masked tokens", "--mask-tokens", "--max-predictions-per-seq")
+        if name.startswith("masked_lm")
+        else ("tokens", "--sequence-length", "--max-seq-length")
+    )
+    return (
+        f"has {found} {what} ({name}), the model {size}. Give {of_model} {found}, or make "
+        f"records with {of_records} {size}."
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -130,10 +181,10 @@ class Dataset:
         import tensorflow as tf
 
         sample = {
-            name: np.array(values, np.float32 if name == "masked_lm_weights" else np.int32)
+            name: np.array(values, np.float32 if name == _WEIGHTS else np.int32)
             for name, values in generated_sample(self.shape, self.seed).items()
         }
-        sample["next_sentence_labels"] = sample["next_sentence_labels"][0]
+        sample[_LABELS] = sample[_LABELS][0]
         return tf.data.Dataset.from_tensors(sample).repeat().batch(micro_batch_size, True)
 
     def _read(
@@ -143,27 +194,25 @@ class Dataset:
         import tensorflow as tf
 
         assert self.files is not None
-        files = self.files
-        features = {
-            name: tf.io.FixedLenFeature(
-                [] if name == "next_sentence_labels" else [size],
-                tf.float32 if name == "masked_lm_weights" else tf.int64,
-            )
-            for name, size in self.shape.sizes().items()
-        }
+        files, shape = self.files, self.shape
+        types = [tf.float32 if name == _WEIGHTS else tf.int32 for name in shape.sizes()]
 
-        def messages(index: np.ndarray) -> np.ndarray:
-            return np.array(files.read(take(int(index))), object)
+        def read(index: np.ndarray) -> list[np.ndarray]:
+            samples = files.examples(take(int(index)), shape.check)
+            return [
+                np.array([sample[name] for sample in samples], of_type.as_numpy_dtype)
+                for name, of_type in zip(shape.sizes(), types, strict=True)
+            ]
 
         @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
         def micro_batch(index: tf.Tensor) -> dict[str, tf.Tensor]:
-            serialized = tf.numpy_function(messages, [index], tf.string)  # [batch]
-            serialized.set_shape([size])
-            parsed = tf.io.parse_example(serialized, features)
-            return {
-                name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value
-                for name, value in parsed.items()
+            values = tf.numpy_function(read, [index], types)  # [batch, values] each
+            sizes = shape.sizes()
+            batch = {
+                name: tf.ensure_shape(value, [size, sizes[name]])
+                for name, value in zip(sizes, values, strict=True)
             }
+            return batch | {_LABELS: batch[_LABELS][:, 0]}
 
         batches = tf.data.Dataset.range(count).map(micro_batch).prefetch(2)
         # There is nothing to tune, and a session waits for the thread that tunes, up to 60 s.
@@ -221,7 +270,7 @@ def open_dataset(
     files = None
     if name == "pretraining":
         files = records.open_files(_find_files(input_files))
-        _check_records(files, shape)
+        files.examples(files.first_numbers(), shape.check)
     elif name == "sample":
         prepared = sample_text.prepare(
             sequence_length=shape.sequence_length,
@@ -259,47 +308,4 @@ def _check_vocabulary(path: Path, shape: SampleShape) -> None:
         raise DataError(
             f"the vocabulary {path} has {size:,} pieces, the model {shape.vocab_size:,}. Give "
             f"--vocab-size {size}, or the vocabulary that the model was made for."
-        )
-
-
-def _check_records(files: records.RecordFiles, shape: SampleShape) -> None:
-    """Checks the first record of each file."""
-    for path, first in zip(files.paths, files.first_numbers(), strict=True):
-        [message] = files.read([first])
-        try:
-            sample = records.decode(message)
-        except DecodeError:
-            raise DataError(f"{path}: its first record is no tf.train.Example.") from None
-        missing = [feature for feature in shape.sizes() if not sample.get(feature)]
-        if missing:
-            raise DataError(
-                f"{path}: its records have no {', '.join(missing)}. Make them with "
-                "create_pretraining_data.py."
-            )
-        _check_sizes(path, sample, shape)
-
-
-def _check_sizes(
-    path: Path, sample: dict[str, list[int] | list[float]], shape: SampleShape
-) -> None:
-    for feature, size in shape.sizes().items():
-        found = len(sample[feature])
-        if found == size:
-            continue
-        if feature == "next_sentence_labels":
-            raise DataError(f"{path}: its records have {found} {feature}, not 1.")
-        what, of_model, of_records = (
-            ("masked tokens", "--mask-tokens", "--max-predictions-per-seq")
-            if feature.startswith("masked_lm")
-            else ("tokens", "--sequence-length", "--max-seq-length")
-        )
-        raise DataError(
-            f"{path}: its records have {found} {what} ({feature}), the model {size}. Give "
-            f"{of_model} {found}, or make records with {of_records} {size}."
-        )
-    largest = max(*sample["input_ids"], *sample["masked_lm_ids"])
-    if largest >= shape.vocab_size:
-        raise DataError(
-            f"{path}: its first record has the piece {largest}, the model's vocabulary ends at "
-            f"{shape.vocab_size - 1}. Give the --vocab-size that the records were made with."
         )

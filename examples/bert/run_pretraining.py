@@ -43,7 +43,7 @@ from arguments import Settings, check_found_checkpoints, parse
 from data import Dataset, SampleShape, open_dataset
 from layout import saving_on_interrupt
 from masked_text import MaskedTexts, read_masked_texts
-from options import UsageError, refuse
+from options import refusals
 from plan import Plan, check_memory, describe, make_plan
 
 from tfdist.cluster import ClusterError
@@ -52,7 +52,7 @@ from tfdist.cluster.instances import restart_count
 
 def main() -> None:
     start = time.perf_counter()
-    try:
+    with refusals(ClusterError):
         settings, notes = read_settings()
         plan = make_plan(settings)
         if settings.dry_run:
@@ -65,8 +65,6 @@ def main() -> None:
             overridden = "The number of replicas is overridden by tfdist run."
             say(plan, f"{overridden} The new value is {plan.layout.replicas}.")
         figures = train(plan, *load_data(plan), start)
-    except (UsageError, ClusterError) as error:
-        refuse(error)
     if plan.layout.worker == 0:
         print(json.dumps(figures), flush=True)
 

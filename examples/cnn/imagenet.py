@@ -1,4 +1,4 @@
-"""ImageNet's TFRecord files: which there are, and the decoding of the JPEGs."""
+"""ImageNet's TFRecord files: which there are, what is in a record, and how a JPEG is decoded."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SIZE = 224  # Height and width of the images that the model gets.
 NUM_CLASSES = 1000
+JPEG, LABEL = "image/encoded", "image/class/label"  # The features of a record.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,21 +35,19 @@ class Photographs:
         """Fetches images by their numbers, as `Pixels.fetch` does."""
         import tensorflow as tf
 
-        def read(numbers: np.ndarray) -> np.ndarray:
-            return np.array(self.files.read(numbers), object)
+        def read(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            examples = self.files.examples(numbers, check)
+            labels = [one[LABEL][0] - 1 for one in examples]  # 0 is for the background.
+            return np.array([one[JPEG][0] for one in examples], object), np.array(labels, np.int32)
 
-        messages = tf.numpy_function(read, [numbers], tf.string)  # [batch]
+        jpegs, labels = tf.numpy_function(read, [numbers], [tf.string, tf.int32])  # [batch]
 
-        def decode(one: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-            record, drawn = one
-            return decode_record(record, drawn if augment else None, can_flip=can_flip)
+        def decode(one: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+            jpeg, drawn = one
+            return decode_jpeg(jpeg, drawn if augment else None, can_flip=can_flip)
 
-        types = (
-            tf.TensorSpec([SIZE, SIZE, 3], tf.uint8),
-            tf.TensorSpec([], tf.int32),
-        )
-        images, labels = tf.map_fn(decode, (messages, draws), fn_output_signature=types)
-        return images, labels
+        spec = tf.TensorSpec([SIZE, SIZE, 3], tf.uint8)
+        return tf.map_fn(decode, (jpegs, draws), fn_output_signature=spec), labels
 
 
 def read_imagenet(folder: Path) -> tuple[Photographs, Photographs]:
@@ -72,57 +71,50 @@ def _index(folder: Path, part: str, published: int) -> Photographs:
     check_files(folder, [f"{part}-{i:05d}-of-{count:05d}" for i in range(count)])
     files = tuple(folder / f"{part}-{i:05d}-of-{count:05d}" for i in range(count))
     opened = records.open_files(files)
-    _check_features(opened)
+    opened.examples(opened.first_numbers(), check)
     return Photographs(files=opened)
 
 
-def _check_features(files: records.RecordFiles) -> None:
-    """Checks the first record of each file."""
-    for path, number in zip(files.paths, files.first_numbers(), strict=True):
-        [message] = files.read([number])
-        for feature in ("image/encoded", "image/class/label"):
-            if feature.encode() not in message:
-                raise DataError(
-                    f"the first record of {path} has no feature {feature}. The features must be "
-                    "image/encoded (a JPEG) and image/class/label (1 to 1000): make the files "
-                    "again."
-                )
+def check(example: records.Features) -> None:
+    """Checks the features of a record.
+
+    Raises:
+      records.Unfit: If it has no JPEG, or no label from 1 to 1000.
+    """
+    for name, kind in ((JPEG, bytes), (LABEL, int)):
+        if not isinstance([*example.get(name, []), None][0], kind):
+            raise records.Unfit(
+                f"has no feature {name}. The features must be {JPEG} (a JPEG) and {LABEL} (1 to "
+                f"{NUM_CLASSES}): make the files again."
+            )
+    start, label = example[JPEG][0][:3], example[LABEL][0]
+    if start != b"\xff\xd8\xff":
+        is_png = start == b"\x89PN"
+        raise records.Unfit(f"has an image that is {'a PNG, ' * is_png}no JPEG. Convert it.")
+    if not 1 <= label <= NUM_CLASSES:
+        raise records.Unfit(f"has the label {label}; 1 to {NUM_CLASSES} are allowed.")
 
 
-def decode_record(
-    record: tf.Tensor, draws: tf.Tensor | None, *, can_flip: bool
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Decodes a part of a record's JPEG, and resizes it.
+def decode_jpeg(jpeg: tf.Tensor, draws: tf.Tensor | None, *, can_flip: bool) -> tf.Tensor:
+    """Decodes a part of a JPEG, and resizes it.
 
     Args:
-      record: A serialised tf.train.Example, a scalar.
+      jpeg: Its bytes, a scalar.
       draws: float32 [NUM_DRAWS], for a random part of the image; None is the part in its middle.
       can_flip: Whether to mirror every second image, by the draws.
 
     Returns:
-      The image, uint8 [SIZE, SIZE, 3], and its label, int32 from 0 to 999.
+      The image, uint8 [SIZE, SIZE, 3].
     """
     import tensorflow as tf
 
-    features = {
-        "image/encoded": tf.io.FixedLenFeature([], tf.string),
-        "image/class/label": tf.io.FixedLenFeature([], tf.int64),
-    }
-    parsed = tf.io.parse_single_example(record, features)
-    jpeg = parsed["image/encoded"]
     height, width, _ = tf.unstack(tf.io.extract_jpeg_shape(jpeg))
     window = _middle(height, width) if draws is None else _random_part(height, width, draws)
     part = tf.image.decode_and_crop_jpeg(jpeg, window, channels=3)
     image = tf.image.resize(part, [SIZE, SIZE])  # float32 [SIZE, SIZE, 3]
     if draws is not None and can_flip:
         image = tf.where(draws[4] < 0.5, tf.reverse(image, [1]), image)
-    label = tf.cast(parsed["image/class/label"], tf.int32) - 1  # 0 is for the background.
-    in_range = tf.debugging.Assert(
-        (label >= 0) & (label < NUM_CLASSES),
-        [f"image/class/label must be from 1 to {NUM_CLASSES}, got", label + 1],
-    )
-    with tf.control_dependencies([in_range]):
-        return tf.cast(tf.round(image), tf.uint8), tf.identity(label)
+    return tf.cast(tf.round(image), tf.uint8)
 
 
 def _middle(height: tf.Tensor, width: tf.Tensor) -> tf.Tensor:

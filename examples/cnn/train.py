@@ -44,7 +44,7 @@ sys.path.append(str(Path(__file__).parents[1] / "application"))
 from arguments import Settings, parse
 from datasets import Dataset
 from layout import saving_on_interrupt
-from options import UsageError, check_folder, refuse
+from options import UsageError, check_folder, refusals
 from plan import Plan, describe, find_data, make_plan
 from validation import Validator, validator_alone
 
@@ -56,7 +56,7 @@ _OF_THE_MODEL = ("model_size", "dataset", "norm", "groups", "precision", "optimi
 
 
 def main() -> None:
-    try:
+    with refusals():
         settings, notes = parse(sys.argv[1:])
         instance = find_place(settings)
         if instance.index == 0 and notes:
@@ -75,8 +75,6 @@ def main() -> None:
             return
         with saving_on_interrupt(folder):
             train(settings, plan, dataset, folder)
-    except UsageError as error:
-        refuse(error)
 
 
 def find_place(settings: Settings) -> Instance:

@@ -24,7 +24,7 @@ sys.path.append(str(Path(__file__).parents[1] / "application"))
 import options
 from arguments import Settings
 from datasets import Dataset, Facts
-from options import UsageError, option, refuse
+from options import UsageError, option, refusals
 from plan import Plan, find_data, make_plan
 
 from tfdist.cluster.instances import Instance
@@ -47,7 +47,7 @@ class What:
 
 
 def main() -> None:
-    try:
+    with refusals():
         what, _, _ = options.parse(What, sys.argv[1:])
         path = Path(what.restore_path)
         folder = path if path.is_dir() else path.parent
@@ -63,8 +63,6 @@ def main() -> None:
         assert dataset is not None
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Only errors of TensorFlow's C++ code.
         validator_alone(settings, global_batch, facts, dataset, folder).validate_all(path)
-    except UsageError as error:
-        refuse(error)
 
 
 def read_settings(file: Path) -> tuple[Settings, int]:

@@ -10,6 +10,7 @@ from typing import Any
 import create_pretraining_data
 import data
 import numpy as np
+import options
 import pytest
 import records
 import sample_text
@@ -226,14 +227,43 @@ def test_training_begins_at_any_step(tmp_path: Path) -> None:
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-def test_a_damaged_record_is_named(tmp_path: Path) -> None:
-    [path] = small_records(tmp_path, 3)
-    files = records.open_files([path])
-    content = bytearray(path.read_bytes())
-    content[files.offsets[0][1] + 40] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=r"record 1 of .*0.tfrecord is damaged"):
-        files.read([0, 1])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"input_ids": [105] * 16}, "has 105 in input_ids, not 0 to 104. Give the --vocab-size"),
+        ({"masked_lm_ids": [1, -1, 2]}, "has -1 in masked_lm_ids, not 0 to 104. Give the --vocab"),
+        ({"masked_lm_positions": [1, 2, 16]}, "has 16 in masked_lm_positions, not 0 to 15. Make"),
+        ({"next_sentence_labels": [2]}, "has 2 in next_sentence_labels, not 0 to 1. Make the file"),
+        ({"segment_ids": [0] * 15}, "has 15 tokens (segment_ids), the model 16. Give --sequence-"),
+        ({"input_mask": [1.0] * 16}, "has no input_mask. Make records with create_pretraining"),
+        (None, "is damaged: its checksum does not match. Copy or make the file again."),
+    ],
+)
+def test_a_record_that_cannot_be_used_is_named_while_it_is_read(
+    tmp_path: Path, capsys: Any, change: dict[str, Any] | None, message: str
+) -> None:
+    paths = small_records(tmp_path, 6, files=2)
+    good = records.open_files(paths).read([3, 4, 5])
+    if change is not None:
+        good[1] = records.encode(records.decode(good[1]) | change)
+        records.write_file(paths[1], good)
+    opened = data.open_dataset("pretraining", SHAPE, seed=1, input_files=[*map(str, paths)])
+    if change is None:
+        assert opened.files is not None
+        content = bytearray(paths[1].read_bytes())
+        content[opened.files.offsets[1][1] + 40] ^= 1
+        paths[1].write_bytes(content)
+    with pytest.raises(SystemExit, match="2"), options.refusals():
+        list(opened.evaluation_input_fn(2)())
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"error: record 1 of {paths[1]} {message}" in line
+
+
+def test_other_errors_of_an_input_stay_as_they_are() -> None:
+    import tensorflow as tf
+
+    with pytest.raises(tf.errors.OutOfRangeError), options.refusals():
+        raise tf.errors.OutOfRangeError(None, None, "End of sequence")
 
 
 # Generated
@@ -454,15 +484,15 @@ def test_records_that_do_not_fit_the_model_are_refused(tmp_path: Path) -> None:
             lambda: data.open_dataset("pretraining", shape, seed=1, input_files=[str(path)])
         )
 
-    assert "have 16 tokens (input_ids), the model 32. Give --sequence-length 16" in with_sizes(
+    assert "has 16 tokens (input_ids), the model 32. Give --sequence-length 16" in with_sizes(
         sequence_length=32
     )
-    assert "have 3 masked tokens (masked_lm_positions), the model 5. Give --mask-tokens 3" in (
+    assert "has 3 masked tokens (masked_lm_positions), the model 5. Give --mask-tokens 3" in (
         with_sizes(mask_tokens=5)
     )
-    assert "the model's vocabulary ends at 6" in with_sizes(vocab_size=7)
+    assert "in input_ids, not 0 to 6. Give the --vocab-size" in with_sizes(vocab_size=7)
     records.write_file(path, [records.encode({"input_ids": [1] * 16})])
-    assert "its records have no input_mask, segment_ids" in with_sizes()
+    assert "has no input_mask, segment_ids" in with_sizes()
     records.write_file(path, [b"\xff no message"])
     assert "no tf.train.Example" in with_sizes()
     assert "--mask-tokens 20 does not fit --sequence-length 16" in refused(

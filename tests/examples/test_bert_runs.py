@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from application_runs import load, modules_of
-from bert_program import LENGTH, ONE_DEVICE, TINY, BertRun, run_bert
+from bert_program import LENGTH, ONE_DEVICE, TINY, BertRun, run_bert, write_records
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
 
@@ -139,3 +139,19 @@ def test_a_resume_without_a_checkpoint_says_that_it_begins(tmp_path: Path) -> No
     options = ["--checkpoint-output-dir", str(tmp_path), "--resume-training-from-checkpoint"]
     run = run_bert(*TINY, *ONE_DEVICE, *options, "--training-steps", "0")
     assert f"There is no checkpoint in {tmp_path}: the training begins with step 0." in run.lines
+
+
+def test_a_damaged_record_ends_a_training_with_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "damaged.tfrecord"
+    write_records(file, 16)
+    content = bytearray(file.read_bytes())
+    content[-20] ^= 1
+    file.write_bytes(content)
+    data = ["--dataset", "pretraining", "--input-files", str(file)]
+    run = run_bert(*TINY, *ONE_DEVICE, *data)
+    assert run.code == 2
+    assert run.lines[-1].endswith(
+        f"error: record 15 of {file} is damaged: its checksum does not match. Copy or make the "
+        "file again."
+    )
+    assert not any("Traceback" in line for line in run.lines)

@@ -10,6 +10,7 @@ from typing import Any
 import image_files
 import imagenet
 import numpy as np
+import options
 import pytest
 import records
 from datasets import DATASETS, Images, open_dataset
@@ -323,14 +324,30 @@ def test_random_parts_lie_inside_the_image_and_have_8_to_100_percent_of_it() -> 
     assert 0.72 < ratios.min() < 0.8 and 1.25 < ratios.max() < 1.36
 
 
-def test_a_label_out_of_range_ends_the_reading(tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    record = _example(_jpeg("china.jpg", (0, 0, 50, 50)), 1001)
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match=r"must be from 1 to 1000, got'?\n?.*1001"
-    ):
-        imagenet.decode_record(tf.constant(record), None, can_flip=False)
+@pytest.mark.parametrize(
+    ("image", "label", "message"),
+    [
+        (b"", 0, "has the label 0; 1 to 1000 are allowed."),
+        (b"", 1001, "has the label 1001; 1 to 1000 are allowed."),
+        (b"\x89PNG\r\n\x1a\n", 1, "has an image that is a PNG, no JPEG. Convert it."),
+        (b"BM6", 1, "has an image that is no JPEG. Convert it."),
+        (None, 1, "is damaged: its checksum does not match. Copy or make the file again."),
+    ],
+)
+def test_an_image_that_cannot_be_used_is_named_while_it_is_read(
+    tmp_path: Path, capsys: Any, image: bytes | None, label: int, message: str
+) -> None:
+    jpeg = _jpeg("china.jpg", (0, 0, 50, 50))
+    paths = [tmp_path / f"{part}-00000-of-00001" for part in ("train", "validation")]
+    for path in paths:
+        records.write_file(path, [_example(jpeg, 1), _example(image or jpeg, label)])
+    if image is None:
+        _change(paths[1], lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    images = open_dataset("imagenet", seed=0, data_dir=tmp_path).validation
+    with pytest.raises(SystemExit, match="2"), options.refusals():
+        list(images.evaluation_input_fn(batch=2)())
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"error: record 1 of {paths[1]} {message}")
 
 
 # What is refused.
@@ -410,9 +427,9 @@ def test_a_wrong_choice_is_refused_with_what_is_allowed(
         (
             "imagenet",
             lambda folder: records.write_file(
-                folder / "train-00000-of-00002", [b"... image/encoded ..."]
+                folder / "train-00000-of-00002", [records.encode({"image/encoded": [1]})]
             ),
-            r"the first record of .*train-00000-of-00002 has no feature image/class/label.",
+            r"record 0 of .*train-00000-of-00002 has no feature image/encoded.",
         ),
     ],
 )
