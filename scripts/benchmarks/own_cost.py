@@ -31,14 +31,19 @@ LOOPS = {
     "make_callable, same graph": "callable",
     "make_callable, without tfdist": "plain",
 }
-# Processes of contenders/first_step.py: the engine, how many start at once, and the bound. Two that
-# start at once wait for the same disk, memory and processor.
+# Processes of contenders/first_step.py: what they do, how many start at once, and the bound. Two
+# that start at once wait for the same disk, memory and processor.
 LEAST, LEAST_PAIR = "least program with TensorFlow", "least program with TensorFlow, two at once"
+LEAST_FIT, LEAST_FIT_PAIR = "least program with Keras 3", "least program with Keras 3, two at once"
 STARTS = {
     LEAST: ("plain", 1, LEAST),
-    "tfdist, one worker": ("none", 1, LEAST),
+    "tfdist, one worker": ("estimator", 1, LEAST),
     LEAST_PAIR: ("plain", 2, LEAST_PAIR),
-    "tfdist, 2 workers over gRPC": ("grpc", 2, LEAST_PAIR),
+    "tfdist, 2 workers over gRPC": ("estimator", 2, LEAST_PAIR),
+    LEAST_FIT: ("plain-fit", 1, LEAST_FIT),
+    "fit of Keras 3, one worker": ("fit", 1, LEAST_FIT),
+    LEAST_FIT_PAIR: ("plain-fit", 2, LEAST_FIT_PAIR),
+    "fit of Keras 3, 2 workers over gRPC": ("fit", 2, LEAST_FIT_PAIR),
 }
 
 ABOUT = (
@@ -47,7 +52,7 @@ ABOUT = (
     "the same model in a graph without tfdist; the bound is session.run. Start-up is from the "
     "start of a process to the end of its first step of the CNN, a fresh process each round; the "
     "bound is the least program that imports TensorFlow and Keras 2, builds the same CNN and does "
-    "a step."
+    "a step; that of fit is Keras 3's fit without a strategy."
 )
 
 
@@ -100,27 +105,28 @@ def measure_starts(options: Options) -> dict[str, list[float]]:
     """Returns seconds until the first step is done; the first round is left out."""
     times: dict[str, list[float]] = {name: [] for name in STARTS}
     for number in range(-1, min(options.rounds, MAX_START_ROUNDS)):
-        for name, (engine, num_processes, _) in STARTS.items():
-            seconds = first_step_s(works.CNN, engine, options.cores, num_processes)
+        for name, (way, num_processes, _) in STARTS.items():
+            seconds = first_step_s(works.CNN, way, options.cores, num_processes)
             if number >= 0:
                 times[name].append(seconds)
         options.say(f"own cost: start-up, round {number + 1}")
     return times
 
 
-def first_step_s(work: str, engine: str, cores: Sequence[int], num_workers: int = 1) -> float:
+def first_step_s(work: str, way: str, cores: Sequence[int], num_workers: int = 1) -> float:
     """Starts the workers at once; returns seconds until the last one has done its first step.
 
     Args:
       work: What is trained.
-      engine: "plain", "none" or "grpc"; see contenders/first_step.py.
+      way: What each does; see contenders/first_step.py.
       cores: One for each worker.
       num_workers: How many.
 
     Raises:
       ContenderError: If a worker fails, or takes too long.
     """
-    environs = tf_configs(num_workers) if engine == "grpc" else [{}] * num_workers
+    is_cluster = num_workers > 1 and not way.startswith("plain")
+    environs = tf_configs(num_workers) if is_cluster else [{}] * num_workers
     shared = {"TFDIST_BENCHMARK_CORES": ",".join(map(str, cores)), "TF_ENABLE_ONEDNN_OPTS": "1"}
     with tempfile.TemporaryDirectory(prefix="tfdist-benchmark-") as folder, ExitStack() as stack:
         outputs = [Path(folder, f"output-{index}") for index in range(num_workers)]
@@ -128,7 +134,7 @@ def first_step_s(work: str, engine: str, cores: Sequence[int], num_workers: int 
         processes = [
             stack.enter_context(
                 subprocess.Popen(
-                    program("first_step.py", work, engine, str(index)),
+                    program("first_step.py", work, way, str(index)),
                     env={**os.environ, **shared, **environ},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
@@ -143,7 +149,7 @@ def first_step_s(work: str, engine: str, cores: Sequence[int], num_workers: int 
             printed = [process.communicate(timeout=START_TIMEOUT_S)[0] for process in processes]
         except subprocess.TimeoutExpired:
             raise ContenderError(
-                f"first step, {engine}: not done in {START_TIMEOUT_S:.0f} s."
+                f"first step, {way}: not done in {START_TIMEOUT_S:.0f} s."
             ) from None
         finally:
             for process in processes:
@@ -152,6 +158,6 @@ def first_step_s(work: str, engine: str, cores: Sequence[int], num_workers: int 
             if process.returncode != 0:
                 lines = output.read_text(errors="replace").splitlines() or ["It printed nothing."]
                 raise ContenderError(
-                    f"first step, {engine}: exit code {process.returncode}. {lines[-1].strip()}"
+                    f"first step, {way}: exit code {process.returncode}. {lines[-1].strip()}"
                 )
         return max(json.loads(text.splitlines()[-1])["done_s"] for text in printed) - start_s
