@@ -118,7 +118,7 @@ def provide_old_tensorflow() -> None:
         return
     with_python = find_python(os.environ)
     say(
-        f"Installing TensorFlow {TENSORFLOW_VERSION} for {with_python} into {folder}, to compare "
+        f"set-up: installing TensorFlow {TENSORFLOW_VERSION} into {folder}, to compare "
         "tf.estimator with; the first time this downloads about 0.3 GB"
     )
     mark.unlink(missing_ok=True)

