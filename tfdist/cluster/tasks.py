@@ -228,9 +228,15 @@ def unknown_name(name: Any) -> str:
     return f"{shown(name)}: allowed are {listed(TASK_TYPES)}.{hint}"
 
 
-def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    """Returns ' Did you mean "x"?' for a name like an allowed one, in any case, else ""."""
-    by_lower = {one.lower(): one for one in allowed}
+def did_you_mean(name: str, allowed: Iterable[str], meant: Mapping[str, str] = {}) -> str:
+    """Returns ' Did you mean "x"?' for a name like an allowed one, in any case, else "".
+
+    Args:
+      name: The name.
+      allowed: The allowed names.
+      meant: The allowed name for each name that others use.
+    """
+    by_lower = {one.lower(): own for one, own in [*meant.items(), *((x, x) for x in allowed)]}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
     return f" Did you mean {json.dumps(by_lower[near[0]], ensure_ascii=False)}?" if near else ""
 

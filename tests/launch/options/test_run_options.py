@@ -235,7 +235,10 @@ def test_help_explains_every_option_with_its_default(capsys: pytest.CaptureFixtu
     assert max(len(line) for line in text.splitlines()) <= 100
 
 
-@pytest.mark.parametrize("name", ["-n", "-np", "--nproc_per_node", "--num-workers", "--nnodes"])
+@pytest.mark.parametrize(
+    "name",
+    ["-n", "-np", "--nproc_per_node", "--num-workers", "--num-worker", "--nnodes", "--nnode"],
+)
 def test_other_launchers_names_for_the_number_of_workers_are_refused_with_ours(
     name: str,
 ) -> None:

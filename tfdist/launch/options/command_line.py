@@ -68,11 +68,10 @@ class CommandLine:
         """
         if name in self.names:
             return self.names[name]
-        meant = _MEANT.get(name.partition("=")[0], "")
-        hint = f' Did you mean "{meant}"?' if meant in self.names else ""
+        meant = {other: own for other, own in _MEANT.items() if own in self.names}
+        hint = did_you_mean(name.partition("=")[0], [*self.names, "--help"], meant)
         raise UsageError(
-            f"unknown option {shown(name)}.{hint or did_you_mean(name, [*self.names, '--help'])} "
-            f'"{self.prog} --help" lists what is allowed.'
+            f'unknown option {shown(name)}.{hint} "{self.prog} --help" lists what is allowed.'
         )
 
     def parse(self, words: Sequence[str]) -> dict[str, Any]:
