@@ -54,7 +54,7 @@ install_packages() {
     # type checkers and editors follow; they do not follow setuptools' usual import hook.
     "${pip[@]}" pip setuptools wheel && "${pip[@]}" tensorflow &&
         say "installing tfdist and [$extras]; one or two minutes more" &&
-        "${pip[@]}" --no-build-isolation --config-settings editable_mode=compat --editable "$root[$extras]" ||
+        PYTHONWARNINGS="ignore:Compat editable installs" "${pip[@]}" --no-build-isolation --config-settings editable_mode=compat --editable "$root[$extras]" ||
         fail "pip could not install the packages, for the reason above. Fix it and run this again."
     mkdir -p "$state"
     echo "$key" >"$state/$kind"

@@ -192,6 +192,11 @@ def test_before_the_first_step_the_line_shows_the_workers_phase() -> None:
     )
 
 
+def test_a_program_that_goes_on_after_its_training_is_running() -> None:
+    trained = worker(0, 4, phase="starting", total=-1, loss=math.nan, examples=0.0)
+    assert text(RecentProgress(), 5.0, {0: trained}).endswith("[0 running 4]")
+
+
 def test_a_program_without_reports_gets_no_plain_lines() -> None:
     with drawn() as (line, err):
         line.update(0.0, {0: WorkerSnapshot(name="worker 0")})

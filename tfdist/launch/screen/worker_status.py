@@ -55,8 +55,9 @@ def worker_statuses(
     statuses = []
     for index, worker in workers.items():
         progress = _progress(worker)
-        # A program that reports nothing may be any program.
-        word = progress.phase if worker.progress is not None else "running"
+        # A program that reports nothing may be any program, and so may one that has trained.
+        has_trained = progress.phase == "starting" and progress.step >= 0
+        word = "running" if worker.progress is None or has_trained else progress.phase
         late_s, is_trouble = 0, False
         if worker.condition != "running":
             word, is_trouble = worker.condition, worker.condition != "ended"
