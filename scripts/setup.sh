@@ -50,11 +50,10 @@ install_packages() {
     [ "$kind" = run ] || extras="$extras,test"
     local pip=("$python" -m pip --disable-pip-version-check install --quiet --constraint "$root/scripts/constraints.txt")
     say "installing TensorFlow into .venv; the first time this downloads about 0.6 GB, and takes one or two minutes"
-    # Without isolation: pip would build the package with an unpinned setuptools. "compat" writes a path into .venv, which
-    # type checkers and editors follow; they do not follow setuptools' usual import hook.
-    "${pip[@]}" pip setuptools wheel && "${pip[@]}" tensorflow &&
+    # Without isolation, in which pip would build the package with an unpinned hatchling.
+    "${pip[@]}" pip hatchling && "${pip[@]}" tensorflow &&
         say "installing tfdist and [$extras]; one or two minutes more" &&
-        PYTHONWARNINGS="ignore:Compat editable installs" "${pip[@]}" --no-build-isolation --config-settings editable_mode=compat --editable "$root[$extras]" ||
+        "${pip[@]}" --no-build-isolation --editable "$root[$extras]" ||
         fail "pip could not install the packages, for the reason above. Fix it and run this again."
     mkdir -p "$state"
     echo "$key" >"$state/$kind"

@@ -72,10 +72,8 @@ def calls_of(project: Path) -> list[str]:
 
 def test_a_second_set_up_does_nothing(project_with_venv: Path) -> None:
     assert set_up(project_with_venv).returncode == 0
-    (install,) = [
-        call for call in calls_of(project_with_venv) if "[bert,cnn,examples,horovod]" in call
-    ]
-    assert "--config-settings editable_mode=compat" in install
+    calls = calls_of(project_with_venv)
+    assert len([call for call in calls if "[bert,cnn,examples,horovod]" in call]) == 1
     again = set_up(project_with_venv)
     assert (again.returncode, again.stderr) == (0, "")
     assert calls_of(project_with_venv) == []
