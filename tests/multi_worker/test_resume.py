@@ -30,7 +30,8 @@ def _train(
 
     def input_fn() -> tf.data.Dataset:
         values = np.random.RandomState(worker).randn(16, 4).astype(np.float32)
-        return tf.data.Dataset.from_tensors((values, values[:, :1])).repeat()
+        dataset = tf.data.Dataset.from_tensor_slices((values, values[:, :1]))
+        return dataset.shuffle(16, seed=worker).repeat().batch(8)
 
     def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
         normalize = tf.keras.layers.BatchNormalization()

@@ -33,6 +33,7 @@ from tfdist.estimator.evaluation.evaluate import Evaluation, build_evaluation, r
 from tfdist.estimator.evaluation.saved_model import ReceiverFn
 from tfdist.estimator.graph.global_step import create_global_step
 from tfdist.estimator.graph.replicas import BatchSizes, num_workers
+from tfdist.estimator.inputs.position import InputPosition, read_position
 from tfdist.estimator.loop.loop import train
 from tfdist.estimator.loop.parameter_servers import end_if_server, notify_servers
 from tfdist.estimator.loop.train_call import FoundCheckpoint, TrainCall, saves_checkpoints
@@ -552,7 +553,10 @@ class Estimator:
         except CheckpointDamagedError as error:  # All workers must end with it.
             return FoundCheckpoint(path=None, step=0, problem=str(error))
         step = listing.step_of(path) if path and needs_step else 0
-        return FoundCheckpoint(path=path, step=step)
+        position = None
+        if self._config.save_input:
+            position = (read_position(path) if path else None) or InputPosition.of_new_run()
+        return FoundCheckpoint(path=path, step=step, input=position)
 
     def _lock_of_chief(
         self, hooks: Sequence[v1.train.SessionRunHook]

@@ -154,6 +154,7 @@ class RunSettings:
     checkpoint_save_graph_def: bool = True
     device: Any = None
     parameter_servers: Literal["replace"] | None = None
+    save_input: bool = True
 
     service: Any = field(default=None, init=False)
     replaced_servers: tuple[str, ...] = field(default=(), init=False)
@@ -201,6 +202,12 @@ class RunConfig(RunSettings, TaskRole):
         workers hold the variables and train in step, and the ps tasks of TF_CONFIG end when the
         chief is done. None takes the environment variable TFDIST_PARAMETER_SERVERS; without it,
         such a program is refused.
+      save_input: Whether the position of the input is saved with each checkpoint. A training that
+        was interrupted then goes on with the batch that follows: those before are read again and
+        thrown away. Interrupted is a call of `train` that has not returned: its process was killed
+        or stopped by a signal, or it raised an error. After a call that has returned, the next one
+        begins its input at the start. Ops and datasets of the input without a seed get one of the
+        run. If False, each call begins its input at the start.
 
     Raises:
       ValueError: If an argument has a value that is not allowed.

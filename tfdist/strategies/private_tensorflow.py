@@ -11,7 +11,9 @@ Subclasses override private methods where TensorFlow's base class calls them: `e
 from __future__ import annotations
 
 import copy
+import itertools
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -37,6 +39,9 @@ from tensorflow.python.eager import record
 
 # The name of a resource without a name: each execution makes a new one, freed after its last use.
 from tensorflow.python.eager.context import anonymous_name
+
+# The function that gives each op and dataset its two seeds.
+from tensorflow.python.framework import random_seed
 
 # The graphs of loops' bodies and of branches.
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
@@ -72,6 +77,7 @@ __all__ = [
     "listeners_of",
     "loss_scaled_by_optimizer",
     "nested_layers",
+    "next_seeds",
     "note_checkpoint",
     "read_on_tape",
     "replace_input",
@@ -80,6 +86,7 @@ __all__ = [
     "run_in_replica_threads",
     "run_independently",
     "saver_of_checkpoint",
+    "seeds_of_run",
     "set_steps_per_call",
     "stop_limit_of",
 ]
@@ -366,3 +373,35 @@ def constructor_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
         "constraint", "distribute_strategy", "synchronization", "aggregation", "shape",
     )  # fmt: skip
     return {name: kwargs[name] for name in names if name in kwargs}
+
+
+def next_seeds() -> tuple[int, int] | None:
+    """Returns the two seeds of an op without one; None if TensorFlow draws them in the session."""
+    first, second = random_seed.get_seed(None)
+    return None if first is None else (first, second)
+
+
+@contextmanager
+def seeds_of_run(seed: int) -> Iterator[None]:
+    """Gives the ops and datasets that have no seed, of their own or their graph's, one of the run.
+
+    In the `with` block, in this thread. Without it TensorFlow draws other seeds in each session.
+    A graph's seed would change the numbers of those that have one of their own.
+
+    Args:
+      seed: The seed of the run, at least 1.
+    """
+    get_seed, thread = random_seed.get_seed, threading.current_thread()
+    numbers = itertools.count()
+
+    def get_seed_of_run(op_seed: Any) -> tuple[Any, Any]:
+        has_seed = op_seed is not None or v1.get_default_graph().seed is not None
+        if has_seed or tf.executing_eagerly() or threading.current_thread() is not thread:
+            return get_seed(op_seed)
+        return seed % (2**31 - 1), next(numbers)
+
+    random_seed.get_seed = get_seed_of_run
+    try:
+        yield
+    finally:
+        random_seed.get_seed = get_seed

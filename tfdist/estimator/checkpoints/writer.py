@@ -3,6 +3,7 @@
     model_dir/.saving/          1. TensorFlow writes the files here
       model.ckpt-20.data-...    2. the files are on the disk (fsync)
       model.ckpt-20.meta        3. they move to their final place, the index last
+      model.ckpt-20.input
       model.ckpt-20.index       4. the file `checkpoint` names them
     model_dir/checkpoint        5. the oldest checkpoint is deleted
 
@@ -15,6 +16,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -22,6 +24,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints.fit import values_of
+from tfdist.estimator.checkpoints.input_progress import InputProgress, remove_positions
 from tfdist.estimator.checkpoints.listing import is_remote
 from tfdist.process.endings import OneLineError
 from tfdist.process.exit_codes import NO_SPACE
@@ -47,10 +50,14 @@ class CheckpointWriter:
 
     Args:
       find_saver: Returns the saver, once the graph is complete.
+      progress: The input of the training, whose position is saved beside each checkpoint.
     """
 
-    def __init__(self, find_saver: Callable[[], v1.train.Saver]) -> None:
+    def __init__(
+        self, find_saver: Callable[[], v1.train.Saver], progress: InputProgress | None = None
+    ) -> None:
         self._find_saver = find_saver
+        self.progress = progress or InputProgress(None)
 
     @property
     def saver_def(self) -> Any:
@@ -72,30 +79,44 @@ class CheckpointWriter:
         """
         saver = self._find_saver()
         options["meta_graph_suffix"] = meta_graph_suffix
+        earlier = list(getattr(saver, "last_checkpoints", ()))
         if type(saver) is not v1.train.Saver or is_remote(save_path):
-            return saver.save(sess, save_path, global_step, latest_filename, **options)
+            path = saver.save(sess, save_path, global_step, latest_filename, **options)
+            if path is not None:
+                self.progress.write(path, path)
+                remove_positions(earlier)
+            return path
         folder, name = os.path.split(save_path)
         what = "checkpoint" if global_step is None else f"checkpoint of step {global_step}"
         num_bytes = sum(value.num_bytes for value in values_of(saver, sess.graph).values())
         with full_disk_named(folder, f"the {what}", num_bytes):
             with _unfinished(folder) as unfinished:
                 path = os.path.join(unfinished, name)
-                path = saver.save(sess, path, global_step, write_state=False, **options)
-                path = os.path.join(folder, os.path.basename(path))
+                written = saver.save(sess, path, global_step, write_state=False, **options)
+                path = os.path.join(folder, os.path.basename(written))
+                self.progress.write(path, written)
                 _move_all(unfinished, folder)
             note_checkpoint(saver, path)
             # A saver that keeps all notes none itself, and has those of an earlier training.
             others = [one for one in saver.last_checkpoints if one != path]
             write_state(folder, [*others, path], latest_filename)
         delete_oldest_checkpoint(saver, meta_graph_suffix)
+        remove_positions(earlier)
         return path
 
 
-def write_whole_checkpoints(hook: v1.train.CheckpointSaverHook) -> None:
-    """Makes a user's hook save with a `CheckpointWriter`."""
-    replace_saver(
-        hook, lambda old, find: old if isinstance(old, CheckpointWriter) else CheckpointWriter(find)
-    )
+def write_whole_checkpoints(
+    hook: v1.train.CheckpointSaverHook, progress: InputProgress | None = None
+) -> None:
+    """Makes a user's hook save with a `CheckpointWriter`; `progress` is as there."""
+
+    def make(old: Any, find: Callable[[], v1.train.Saver]) -> CheckpointWriter:
+        if not isinstance(old, CheckpointWriter):
+            return CheckpointWriter(find, progress)
+        old.progress = progress or old.progress  # An earlier training used the hook.
+        return old
+
+    replace_saver(hook, make)
 
 
 def write_state(folder: str, paths: Sequence[str], name: str | None = None) -> None:
@@ -134,8 +155,8 @@ def _unfinished(folder: str) -> Iterator[str]:
 def _move_all(source: str, folder: str) -> None:
     """Moves files to a folder once all of them are on the disk; an index is moved last."""
     names = sorted(os.listdir(source), key=lambda name: name.endswith(".index"))
-    for name in names:
-        _sync(os.path.join(source, name))
+    with ThreadPoolExecutor(len(names)) as threads:  # The disk takes them together.
+        list(threads.map(_sync, [os.path.join(source, name) for name in names]))
     for name in names:
         os.replace(os.path.join(source, name), os.path.join(folder, name))
     _sync(folder)

@@ -6,14 +6,16 @@ All ops and datasets of this module run on the host.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.arguments import InputFn, argument_names, call_with, needed_arguments
-from tfdist.estimator.inputs.queued_input import QueuedInput, leaves
+from tfdist.estimator.inputs.position import InputPosition, batches_before, batching_of
+from tfdist.estimator.inputs.queued_input import QueuedInput, leaves, placeholders_of
+from tfdist.estimator.inputs.read_again import ReadAgain, taken_in_calls, taken_in_loop
 
 # features, labels, has_more (see `Input`)
 Batch = tuple[Any, Any, "tf.Tensor | None"]
@@ -36,6 +38,7 @@ class Input:
       is_enough: With a look-ahead, a float32 scalar that is 1.0 if there is enough input for the
         first session call, otherwise None. It must be run once, after `hooks` have run and before
         the first batch.
+      is_resumed: Whether batches of an interrupted training are read again.
     """
 
     next_batch: Callable[[], tuple[Any, Any, tf.Tensor | None]]
@@ -43,6 +46,7 @@ class Input:
     starts_last: bool = False
     is_endless: bool = False
     is_enough: tf.Tensor | None = None
+    is_resumed: bool = False
 
 
 def call_input_fn(
@@ -70,7 +74,13 @@ def call_input_fn(
         return call_with(input_fn, offered)
 
 
-def make_input(result: Any, *, many_per_call: bool = False, look_ahead: int | None = None) -> Input:
+def make_input(
+    result: Any,
+    *,
+    many_per_call: bool = False,
+    look_ahead: int | None = None,
+    read_again: int = 0,
+) -> Input:
     """Prepares the result of an input_fn.
 
     Args:
@@ -80,12 +90,13 @@ def make_input(result: Any, *, many_per_call: bool = False, look_ahead: int | No
       look_ahead: The number of batches that one session call takes, if workers must agree on the
         end of the input. has_more then says whether that many batches are left. None makes no
         look-ahead.
+      read_again: The number of batches to read and throw away before the first one.
 
     Raises:
       ValueError: If `result` is of another type, or a tuple with more than two elements.
     """
     if isinstance(result, _Dataset):
-        return _from_dataset(result, look_ahead)
+        return _from_dataset(result, look_ahead, read_again)
     if result is None:
         raise ValueError(
             "input_fn returned None. It must return a tf.data.Dataset, or features and labels."
@@ -93,8 +104,53 @@ def make_input(result: Any, *, many_per_call: bool = False, look_ahead: int | No
     features, labels = split(result)
     is_endless = not (_has_queues() or _is_read_from_a_dataset(features))
     if many_per_call or look_ahead is not None:
-        return _from_tensors((features, labels), is_endless, look_ahead)
-    return Input(next_batch=lambda: (features, labels, None), is_endless=is_endless)
+        return _from_tensors((features, labels), is_endless, look_ahead, read_again)
+    hooks: list[v1.train.SessionRunHook] = []
+    if read_again:
+        tensors = [x for x in leaves(features) + leaves(labels) if tf.is_tensor(x)]
+        batch = tf.group(*tf.nest.flatten(tensors, expand_composites=True))
+        hooks = [ReadAgain(read_again, taken_in_calls(batch))]
+    return Input(
+        next_batch=lambda: (features, labels, None),
+        hooks=hooks,
+        starts_last=True,
+        is_endless=is_endless,
+    )
+
+
+def start_of(position: InputPosition, num_workers: int, result: object) -> InputPosition:
+    """Returns the position at which an input begins: the given one, or else its start.
+
+    Logs a line unless the input goes on after as many batches as were taken.
+
+    Args:
+      position: The position beside the checkpoint.
+      num_workers: The number of workers now.
+      result: The result of the input_fn.
+    """
+    if not position.batches:
+        return position
+    batching = batching_of(result)
+    batches = batches_before(position, num_workers, batching)
+    problem = None
+    if batches is None:
+        problem = (
+            f"the interrupted training had {position.num_workers} worker(s) and {num_workers} "
+            "have begun now, or the size of its batches has changed. An input goes on where only "
+            "batching and element-wise transformations follow Dataset.shard"
+        )
+    elif _is_fed(result):
+        problem = "hooks of the program feed it"
+    if batches is None or problem:
+        v1.logging.warning("The input begins at its start: %s.", problem)
+        return replace(position, batches=0, elements=0)
+    if batches != position.batches:
+        v1.logging.info(
+            "The input goes on after the %s elements that %d worker(s) had taken.",
+            f"{position.elements:,}",
+            position.num_workers,
+        )
+    return replace(position, batches=batches)
 
 
 def split(element: object) -> tuple[Any, Any]:
@@ -111,10 +167,12 @@ def split(element: object) -> tuple[Any, Any]:
     return element, None
 
 
-def _from_tensors(batch: tuple[Any, Any], is_endless: bool, look_ahead: int | None) -> Input:
+def _from_tensors(
+    batch: tuple[Any, Any], is_endless: bool, look_ahead: int | None, read_again: int
+) -> Input:
     features, labels = batch
     structure = {"features": features} if labels is None else dict(features=features, labels=labels)
-    queued_input = QueuedInput(structure, look_ahead)
+    queued_input = QueuedInput(structure, look_ahead, read_again)
 
     def next_batch() -> tuple[Any, Any, tf.Tensor | None]:
         parts, has_more = queued_input.next_batch()
@@ -127,20 +185,27 @@ def _from_tensors(batch: tuple[Any, Any], is_endless: bool, look_ahead: int | No
         starts_last=True,
         is_endless=is_endless,
         is_enough=queued_input.is_enough,
+        is_resumed=read_again > 0,
     )
 
 
-def _from_dataset(dataset: tf.data.Dataset, look_ahead: int | None) -> Input:
+def _from_dataset(dataset: tf.data.Dataset, look_ahead: int | None, read_again: int) -> Input:
     spec = dataset.element_spec
     split(spec)  # Refuses an invalid structure before any op is built.
+    hooks: list[v1.train.SessionRunHook] = []
     with tf.device("/device:CPU:0"):
         if look_ahead is not None:
             dataset = _with_look_ahead(dataset, look_ahead)
         iterator = v1.data.make_initializable_iterator(dataset)
-        is_enough, hooks = None, [_InitializeIterator(iterator)]
+        if read_again:  # With a look-ahead, the filler is the first of them, and one is left.
+            take = taken_in_loop(lambda: list(_tensors_of(iterator.get_next())))
+            hooks = [ReadAgain(read_again, take)]
+        if look_ahead is None or read_again:
+            hooks.insert(0, _InitializeIterator(iterator))
+        is_enough = None
         if look_ahead is not None:  # One call initializes the iterator and reads the filler.
-            with tf.control_dependencies([iterator.initializer]):
-                is_enough, hooks = iterator.get_next()[1], []  # float32 []
+            with tf.control_dependencies([] if read_again else [iterator.initializer]):
+                is_enough = iterator.get_next()[1]  # float32 []
 
     def next_batch() -> tuple[Any, Any, tf.Tensor | None]:
         with tf.device("/device:CPU:0"):
@@ -152,7 +217,7 @@ def _from_dataset(dataset: tf.data.Dataset, look_ahead: int | None) -> Input:
         features, labels = split(element)
         return features, labels, has_more
 
-    return Input(next_batch=next_batch, hooks=hooks, is_enough=is_enough)
+    return Input(next_batch=next_batch, hooks=hooks, is_enough=is_enough, is_resumed=read_again > 0)
 
 
 def _with_look_ahead(dataset: tf.data.Dataset, distance: int) -> tf.data.Dataset:
@@ -206,6 +271,14 @@ def _is_read_from_a_dataset(features: Any) -> bool:
     """Returns True if the features come from a dataset's iterator that the user made."""
     tensors = [x for x in leaves(features) if isinstance(x, tf.Tensor)]
     return any(tensor.op.type == "IteratorGetNext" for tensor in tensors)
+
+
+def _is_fed(result: object) -> bool:
+    """Returns whether an input_fn returned tensors that need a feed_dict of the program's hooks."""
+    if isinstance(result, _Dataset) or result is None:
+        return False
+    tensors = [x for part in split(result) for x in leaves(part) if isinstance(x, tf.Tensor)]
+    return bool(placeholders_of(tensors))
 
 
 def _has_queues() -> bool:

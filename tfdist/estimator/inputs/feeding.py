@@ -6,6 +6,7 @@ It is a queue and not a dataset because old programs start the queue's threads t
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+
+from tfdist.strategies.private_tensorflow import next_seeds
 
 Array = np.ndarray[Any, Any]
 
@@ -50,6 +53,35 @@ def row_numbers(
         done = end
 
 
+def mixed(
+    batches: Iterator[Array], batch_size: int, num_mixed: int, order: random.Random
+) -> Iterator[Array]:
+    """Yields the row numbers of batches in random order, [batch_size] at a time.
+
+    Args:
+      batches: The row numbers of each batch.
+      batch_size: Number of rows in a batch; only the last one may be smaller.
+      num_mixed: Each number is drawn among so many, as long as there are more.
+      order: Draws them.
+    """
+
+    def drawn() -> Iterator[int]:
+        pool: list[int] = []
+        for number in itertools.chain.from_iterable(batches):
+            if len(pool) < num_mixed:
+                pool.append(number)
+                continue
+            place = order.randrange(num_mixed)
+            yield pool[place]
+            pool[place] = number
+        order.shuffle(pool)
+        yield from pool
+
+    numbers = drawn()
+    while rows := list(itertools.islice(numbers, batch_size)):
+        yield np.array(rows)  # [batch_size]
+
+
 def next_batch(
     columns: Mapping[str, Array],
     *,
@@ -66,10 +98,10 @@ def next_batch(
       columns: Arrays [rows, ...] by name, all with the same first dimension.
       batch_size: Number of rows in a batch.
       num_epochs: Number of times that each thread returns each row. None means without end.
-      shuffle: Whether rows are returned in random order, starting at a random row.
-      capacity: Capacity of the queue in rows.
-      min_after_dequeue: With `shuffle`, the minimum number of rows that remain in the queue to be
-        mixed with new ones.
+      shuffle: Whether rows are returned in random order, starting at a random row. It follows from
+        the seed of the graph, if that has one.
+      capacity: Capacity of the queue in rows; with `shuffle`, so many rows are mixed as well.
+      min_after_dequeue: With `shuffle`, the number of rows from which the summary counts.
       num_threads: Number of reading threads. Each reads all the data.
 
     Returns:
@@ -81,14 +113,15 @@ def next_batch(
     types = [tf.as_dtype(array.dtype) for array in arrays]
     shapes = [array.shape[1:] for array in arrays]
     with v1.name_scope("enqueue_input"):
-        if shuffle:
-            queue = tf.queue.RandomShuffleQueue(capacity, min_after_dequeue, types, shapes)
-        else:
-            min_after_dequeue = 0
-            queue = tf.queue.FIFOQueue(capacity, types, shapes)
+        # The readers mix the rows, not the queue: what a RandomShuffleQueue returns depends on how
+        # full it is at the moment. The name is that of its summary in tf.estimator.
+        name = "random_shuffle_queue" if shuffle else "fifo_queue"
+        queue = tf.queue.FIFOQueue(capacity, types, shapes, name=name)
+        min_after_dequeue = min_after_dequeue if shuffle else 0
         enqueue_ops = []
         for _ in range(num_threads):
-            read = _reader(arrays, batch_size, num_epochs, starts_anywhere=shuffle)
+            order = _random_order() if shuffle else None
+            read = _reader(arrays, batch_size, num_epochs, order, num_mixed=capacity)
             rows = tf.numpy_function(read, [], types)  # [batch_size, ...] per column
             enqueue_ops.append(queue.enqueue_many(rows))
         v1.train.add_queue_runner(v1.train.QueueRunner(queue, enqueue_ops))
@@ -101,14 +134,23 @@ def next_batch(
 
 
 def _reader(
-    arrays: list[Array], batch_size: int, num_epochs: int | None, *, starts_anywhere: bool
+    arrays: list[Array],
+    batch_size: int,
+    num_epochs: int | None,
+    order: random.Random | None,
+    num_mixed: int,
 ) -> Callable[[], list[Array]]:
-    """Returns a function that returns the columns of the next rows, and starts over at the end."""
+    """Returns a function that returns the columns of the next rows, and starts over at the end.
+
+    With `order` it starts at a random row, and mixes `num_mixed` rows.
+    """
     num_rows = len(arrays[0])
 
     def fresh() -> Iterator[Array]:
-        first = random.randrange(num_rows) if starts_anywhere else 0
-        return row_numbers(num_rows, batch_size, num_epochs, first)
+        if order is None:
+            return row_numbers(num_rows, batch_size, num_epochs, 0)
+        numbers = row_numbers(num_rows, batch_size, num_epochs, order.randrange(num_rows))
+        return mixed(numbers, batch_size, num_mixed, order)
 
     coming = fresh()
 
@@ -124,6 +166,12 @@ def _reader(
         return [array[rows] for array in arrays]  # [rows, ...] per column
 
     return read
+
+
+def _random_order() -> random.Random:
+    """Returns a source of random numbers that follows from the graph's seed, if that has one."""
+    seeds = next_seeds()
+    return random.Random(None if seeds is None else str(seeds))
 
 
 def _as_fed(array: Array) -> Array:

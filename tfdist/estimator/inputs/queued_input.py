@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.inputs.read_again import ReadAgain, taken_in_calls
 from tfdist.strategies.graph_walks import ancestors
 from tfdist.strategies.private_tensorflow import is_closed
 
@@ -37,11 +38,16 @@ class QueuedInput:
       hook: Starts the thread in a new session; the tensors must be initialized before.
       is_enough: As in `Input`.
 
+    Args:
+      structure: The tensors.
+      look_ahead: As in `make_input`.
+      read_again: As in `make_input`.
+
     Raises:
       ValueError: If something in the structure is not a tensor, or cannot be evaluated in a thread.
     """
 
-    def __init__(self, structure: Any, look_ahead: int | None) -> None:
+    def __init__(self, structure: Any, look_ahead: int | None, read_again: int = 0) -> None:
         self._structure = structure
         parts = [_as_tensor(leaf) for leaf in leaves(structure)]
         flat = tf.nest.flatten(parts, expand_composites=True)
@@ -51,7 +57,8 @@ class QueuedInput:
         with tf.device("/device:CPU:0"), v1.name_scope("queued_input"):
             self._batches = tf.queue.FIFOQueue(capacity, [tensor.dtype for tensor in flat])
             self._news = tf.queue.FIFOQueue(-1, [tf.float32, tf.string])  # has_more, problem
-            self.hook = _Evaluate(self._batches, self._news, flat, look_ahead)
+            again = ReadAgain(read_again, taken_in_calls(tf.group(*flat))) if read_again else None
+            self.hook = _Evaluate(self._batches, self._news, flat, look_ahead, again)
             self.is_enough = None if look_ahead is None else self._next_news()
 
     def next_batch(self) -> tuple[Any, tf.Tensor]:
@@ -77,8 +84,16 @@ class QueuedInput:
 class _Evaluate(v1.train.SessionRunHook):  # type: ignore[misc]
     """Hook whose thread evaluates the tensors until they end or the session closes."""
 
-    def __init__(self, batches: Any, news: Any, flat: list[tf.Tensor], ahead: int | None) -> None:
+    def __init__(
+        self,
+        batches: Any,
+        news: Any,
+        flat: list[tf.Tensor],
+        ahead: int | None,
+        again: ReadAgain | None,
+    ) -> None:
         self._ahead = ahead
+        self._again = again
         self._put = batches.enqueue(flat)
         with tf.control_dependencies([self._put]):
             self._put_and_tell = news.enqueue([tf.constant(1.0), tf.constant("")])
@@ -100,6 +115,8 @@ class _Evaluate(v1.train.SessionRunHook):  # type: ignore[misc]
 
     def _evaluate_all(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
         try:
+            if self._again is not None:
+                self._again.read(session)
             for _ in range((self._ahead or 1) - 1):
                 session.run(self._put)
             while not coord.should_stop():
@@ -147,9 +164,14 @@ def _as_tensor(leaf: object) -> Any:
 
 def _refuse_placeholders(flat: list[tf.Tensor]) -> None:
     """Refuses tensors that need a feed_dict, which the thread that evaluates them has not."""
-    for op in ancestors((tensor.op for tensor in flat), control_inputs=False):
-        if op.type == "Placeholder":
-            raise ValueError(
-                f"the input depends on the placeholder {op.name!r}. Several workers or replicas, "
-                f"or a loop of steps, cannot feed it. {_ADVICE}"
-            )
+    for op in placeholders_of(flat):
+        raise ValueError(
+            f"the input depends on the placeholder {op.name!r}. Several workers or replicas, or a "
+            f"loop of steps, cannot feed it. {_ADVICE}"
+        )
+
+
+def placeholders_of(tensors: list[tf.Tensor]) -> list[tf.Operation]:
+    """Returns the placeholders that tensors depend on."""
+    ops = ancestors((tensor.op for tensor in tensors), control_inputs=False)
+    return [op for op in ops if op.type == "Placeholder"]

@@ -175,11 +175,14 @@ class Agreement:
 class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
     """Raises an error on all workers if the input of one is too short for a session call.
 
+    If it has been read again, it was long enough and has ended: the training ends without a step.
+
     Args:
       strategy: A tfdist strategy.
       is_enough: 1.0 if this worker's input is long enough; see `Input`.
       num_batches: The number of batches that training takes at once.
       what: What takes them, for the message: "a step" or "a session call".
+      is_resumed: Whether the batches of an interrupted training have been read again.
     """
 
     def __init__(
@@ -188,11 +191,13 @@ class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         is_enough: tf.Tensor,
         num_batches: int,
         what: str,
+        is_resumed: bool,
     ) -> None:
         self._strategy = strategy
         self._is_enough = is_enough
         self._num_batches = num_batches
         self._what = what
+        self._is_resumed = is_resumed
 
     def begin(self) -> None:
         collectives = self._strategy.extended.collectives
@@ -206,7 +211,10 @@ class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         with in_phase("waiting"):
             enough = session.run(self._enough)
         short = [str(worker) for worker, one in enumerate(enough) if one == 0]
-        if short:
+        if short and self._is_resumed:
+            v1.logging.info("The input had ended where the interrupted training was.")
+            coord.request_stop()
+        elif short:
             raise ValueError(
                 f"The input of worker {' and '.join(short)} is too short: {self._what} takes "
                 f"{self._num_batches} batch(es) from each of {len(enough)} workers. Give each "

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.environment import read_num_threads
 from tfdist.estimator.checkpoints.fit import CheckpointMismatchError, mismatch
+from tfdist.estimator.inputs.position import InputPosition
 from tfdist.estimator.loop.model_check import check_limits
 from tfdist.estimator.loop.train_call import FoundCheckpoint, TrainCall
 from tfdist.strategies.values.gather_text import TextExchange
@@ -75,8 +76,11 @@ def read_starts(texts: list[str]) -> Start:
     """
     shared = [json.loads(text) for text in texts]
     check_limits([one["limit"] for one in shared])
+    found = shared[0]["found"]
+    if found["input"] is not None:
+        found["input"] = InputPosition(**found["input"])
     return Start(
-        found=FoundCheckpoint(**shared[0]["found"]),
+        found=FoundCheckpoint(**found),
         most_threads=max(one["threads"] for one in shared),
     )
 

@@ -45,6 +45,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
+from tfdist.estimator.checkpoints.input_progress import InputProgress
 from tfdist.estimator.checkpoints.writer import refuse_full_disk
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import is_last_call, last_step_of
@@ -52,7 +53,8 @@ from tfdist.estimator.graph.hooked_call import after_run, before_run
 from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.graph.replicas import each_replica, in_first_replica, training_strategy
 from tfdist.estimator.graph.step import StepBuilder, build_training
-from tfdist.estimator.inputs.batches import Batch, Input, call_input_fn, make_input
+from tfdist.estimator.inputs.batches import Batch, Input, call_input_fn, make_input, start_of
+from tfdist.estimator.inputs.position import InputPosition, batching_of
 from tfdist.estimator.loop.model_check import (
     check_half_weights,
     log_half_precision,
@@ -68,7 +70,7 @@ from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.process import endings
 from tfdist.strategies import stop_signals
 from tfdist.strategies.placement import Placement, place
-from tfdist.strategies.private_tensorflow import loss_scaled_by_optimizer
+from tfdist.strategies.private_tensorflow import loss_scaled_by_optimizer, seeds_of_run
 from tfdist.strategies.stop_signals import StopSignals
 from tfdist.strategies.worker_strategy import WorkerStrategy
 from tfdist.training.stochastic_rounding import stochastic_rounding
@@ -177,6 +179,9 @@ class TrainingLoop:
                 pass
             step = int(raw_session.run(self.model.global_step))
             self.report.end(raw_session)
+            if not self.signals.is_stopping:
+                self.model.progress.begin_end()
+        self.model.progress.end()
         self.signals.leave_after_training(
             step=step,
             num_workers=self.peers.num_workers,
@@ -218,6 +223,7 @@ class TrainingLoop:
         num_of_decision = len(decision.fetches)
         self.report.call_ends(session, loss, others[num_of_decision:])
         decision.receive(others[:num_of_decision])
+        self.model.progress.call_ends()
         after_run(self.hooks, context, outputs, requested.options, metadata)
 
         is_last = self.last_step is not None and is_last_call(
@@ -238,7 +244,7 @@ def _build(
     """Calls the user's functions and builds the graph of a training."""
     graph = v1.get_default_graph()
     global_step = call.create_global_step(graph)
-    inputs = _make_input(call, strategy, placement, peers)
+    inputs, progress = _make_input(call, strategy, placement, peers, found.input)
     peers.begin_model()
     on_each = each_replica(strategy, placement)
 
@@ -276,23 +282,44 @@ def _build(
         graph.add_to_collection(v1.GraphKeys.LOSSES, training.loss)
     decision = peers.agree(training)
     add_metrics_to_report(decision.metrics)
-    return Model(inputs=inputs, training=training, decision=decision, global_step=global_step)
+    return Model(
+        inputs=inputs,
+        training=training,
+        decision=decision,
+        global_step=global_step,
+        progress=progress,
+    )
 
 
 def _make_input(
-    call: TrainCall, strategy: WorkerStrategy | None, placement: Placement, peers: Peers
-) -> Input:
-    result = call_input_fn(
-        call.input_fn,
-        mode=ModeKeys.TRAIN,
-        params=call.params,
-        config=call.config,
-        input_context=None if strategy is None else strategy.extended.input_context(),
-    )
+    call: TrainCall,
+    strategy: WorkerStrategy | None,
+    placement: Placement,
+    peers: Peers,
+    position: InputPosition | None,
+) -> tuple[Input, InputProgress]:
+    """Calls the input_fn. The input begins at the position; at its start if there is none."""
+    # Each worker has seeds of its own, as it would without any.
+    seeded = seeds_of_run(position.seed + peers.worker_index) if position else nullcontext()
+    with seeded:
+        result = call_input_fn(
+            call.input_fn,
+            mode=ModeKeys.TRAIN,
+            params=call.params,
+            config=call.config,
+            input_context=None if strategy is None else strategy.extended.input_context(),
+        )
     if call.pipeline is not None:
         count = call.pipeline.gradient_accumulation_count or 1
         result = in_steps(result, count, placement.num_replicas)
-    return make_input(result, **peers.input_rules())
+    start = start_of(position, peers.num_workers, result) if position else None
+    inputs = make_input(result, read_again=start.batches if start else 0, **peers.input_rules())
+    return inputs, InputProgress(
+        start,
+        batches_per_call=call.iterations * call.accumulation.count * placement.num_replicas,
+        num_workers=peers.num_workers,
+        batching=batching_of(result),
+    )
 
 
 def _check_pipeline(call: TrainCall) -> None:

@@ -119,7 +119,9 @@ class OtherWorkers:
     def hooks_of_input(self, inputs: Input) -> Hooks:
         assert inputs.is_enough is not None
         what = "a step" if self._call.iterations == 1 else "a session call"
-        start = StartTogether(self._strategy, inputs.is_enough, self._num_batches, what)
+        start = StartTogether(
+            self._strategy, inputs.is_enough, self._num_batches, what, inputs.is_resumed
+        )
         return [*inputs.hooks, start]
 
     def last_hooks(self, model: Model) -> Hooks:

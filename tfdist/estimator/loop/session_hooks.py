@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.environment import read_profile
+from tfdist.estimator.checkpoints.input_progress import InputProgress
 from tfdist.estimator.checkpoints.writer import CheckpointWriter, write_whole_checkpoints
 from tfdist.estimator.graph.global_step import StepLimit, limit_in_place_of
 from tfdist.estimator.loop.peers import Peers
@@ -53,7 +54,7 @@ def all_hooks(
         return decision.hooks_of_user(kept)
 
     _add_loss_summary(decision.loss)
-    savers = Savers(call=call, scaffold=scaffold, signals=signals)
+    savers = Savers(call=call, scaffold=scaffold, signals=signals, progress=model.progress)
     starts_last = model.inputs.starts_last
     hooks = [
         *decision.hooks_of_user(profile_of_run()),  # First: it measures the time of all others.
@@ -122,11 +123,13 @@ class Savers:
       call: The arguments of the training.
       scaffold: The scaffold of the session.
       signals: The stop signals of this process.
+      progress: The batches taken from the input.
     """
 
     call: TrainCall
     scaffold: v1.train.Scaffold
     signals: StopSignals
+    progress: InputProgress
 
     def usual(self, spec: EstimatorSpec, is_chief: bool) -> Hooks:
         """Returns tf.estimator's saver unless the user has one.
@@ -141,7 +144,7 @@ class Savers:
         if given:
             listeners_of(given[0]).extend(self.call.listeners)
             for hook in given:
-                write_whole_checkpoints(hook)
+                write_whole_checkpoints(hook, self.progress)
                 SavingNotes(self.signals).add_to(hook)
             return []
         if is_chief and self.call.saves_checkpoints:
@@ -163,7 +166,7 @@ class Savers:
         """Makes a saver with the user's listeners; `timing` is `save_secs` or `save_steps`."""
         saver = v1.train.CheckpointSaverHook(
             self.call.model_dir,
-            saver=CheckpointWriter(lambda: self.scaffold.saver),
+            saver=CheckpointWriter(lambda: self.scaffold.saver, self.progress),
             listeners=list(self.call.listeners),
             save_graph_def=self.call.config.checkpoint_save_graph_def,
             **timing,

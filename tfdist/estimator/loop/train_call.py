@@ -10,9 +10,11 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.arguments import InputFn
+from tfdist.estimator.checkpoints.input_progress import InputProgress
 from tfdist.estimator.graph.accumulation import Accumulation
 from tfdist.estimator.graph.step import Training
 from tfdist.estimator.inputs.batches import Input
+from tfdist.estimator.inputs.position import InputPosition
 from tfdist.estimator.pipelined import PipelineEstimatorSpec
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec
@@ -31,11 +33,13 @@ class FoundCheckpoint:
       path: Its path; None if there is no checkpoint.
       step: Its global step, if the training needs it.
       problem: The reason why training must not start; None if it may.
+      input: The position at which its input begins; None if positions are not saved.
     """
 
     path: str | None
     step: int
     problem: str | None = None
+    input: InputPosition | None = None
 
 
 class Decision(Protocol):
@@ -86,12 +90,14 @@ class Model:
       training: The ops of one session call.
       decision: The decision after each session call.
       global_step: int64 scalar, on the host.
+      progress: The batches taken from the input.
     """
 
     inputs: Input
     training: Training
     decision: Decision
     global_step: tf.Variable
+    progress: InputProgress
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,360 @@
+"""An interrupted training goes on with the batch that follows: it ends with the same weights.
+
+Each test's training updates its weight with every batch in an order that matters, so that equal
+weights mean equal batches. In this process an interruption is an error that a hook raises.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+from staged_model import MICRO, batches, make_pipelined
+
+import tfdist.estimator as tfe
+from tfdist.estimator.inputs import position
+
+STEPS, EVERY = 12, 4
+COLUMN = np.arange(40, dtype=np.float32)
+
+InputFn = Callable[[], Any]
+
+
+class Interruption(Exception):
+    """Ends a training in the middle of it, as a kill does."""
+
+
+class Interrupt(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+    """Raises an error after a number of session calls."""
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.calls -= 1
+        if self.calls == 0:
+            raise Interruption
+
+
+def weighted(features: tf.Tensor) -> tf.Tensor:
+    """Returns a sum in which the place of each value matters."""
+    places = tf.cast(tf.range(1, tf.size(features) + 1), tf.float32)
+    return tf.reduce_sum(tf.reshape(features, [-1]) * places)
+
+
+def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+    del labels
+    weight = v1.get_variable("weight", [], initializer=v1.zeros_initializer())
+    features = features["x"] if isinstance(features, dict) else features
+    gradient = weighted(features)
+
+    def host_call(gradient: tf.Tensor) -> tf.Operation:
+        optimizer = v1.train.MomentumOptimizer(0.001, 0.9)
+        return optimizer.apply_gradients([(gradient, weight)])
+
+    gradient = gradient + 0.01 * weight
+    return tfe.EstimatorSpec(mode, loss=gradient, host_call=(host_call, [gradient]))
+
+
+def dataset() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(COLUMN)
+
+
+def records() -> tf.data.Dataset:
+    files = tf.data.Dataset.list_files(f"{RECORDS}/*.tfrecord")  # In random order, without a seed.
+    values = files.interleave(tf.data.TFRecordDataset, cycle_length=2, num_parallel_calls=2)
+    return values.map(lambda value: tf.io.decode_raw(value, tf.float32)[0]).repeat().batch(3)
+
+
+def augmented() -> tf.data.Dataset:
+    shifted = dataset().map(lambda x: x + tf.random.uniform([], maxval=9.0))
+    return shifted.shuffle(10).batch(3).repeat().prefetch(2)
+
+
+def generated() -> tf.data.Dataset:
+    return tf.data.Dataset.from_generator(
+        lambda: iter(range(200)), output_signature=tf.TensorSpec([], tf.float32)
+    ).batch(3)
+
+
+def own_iterator() -> Any:
+    return v1.data.make_one_shot_iterator(dataset().repeat().batch(3)).get_next()
+
+
+def numpy_input(shuffle: bool) -> InputFn:
+    return tfe.inputs.numpy_input_fn(
+        {"x": COLUMN}, batch_size=3, num_epochs=None, shuffle=shuffle, queue_capacity=20
+    )
+
+
+INPUTS: dict[str, InputFn] = {
+    "slices": lambda: dataset().repeat().batch(3),
+    "shuffled_with_a_seed": lambda: dataset().shuffle(1000, seed=5).repeat().batch(3),
+    "shuffled_without_a_seed": lambda: dataset().shuffle(1000).repeat().batch(3),
+    "records": records,
+    "augmented": augmented,
+    "generated": generated,
+    "own_iterator": own_iterator,
+    "random_tensors": lambda: {"x": tf.random.uniform([3])},
+    "numpy_in_order": numpy_input(shuffle=False),
+    "numpy_shuffled": numpy_input(shuffle=True),
+}
+
+RECORDS = ""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _records(tmp_path_factory: pytest.TempPathFactory) -> None:
+    global RECORDS
+    RECORDS = str(tmp_path_factory.mktemp("records"))
+    for file in range(4):
+        with tf.io.TFRecordWriter(f"{RECORDS}/{file}.tfrecord") as writer:
+            for value in COLUMN[file::4]:
+                writer.write(value.tobytes())
+
+
+@pytest.fixture(autouse=True)
+def _seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives each run the same seed; a run that is resumed would draw another one."""
+    monkeypatch.setattr(position.secrets, "randbelow", lambda end: 41)
+
+
+class Run:
+    """A training in a folder, with any interruptions."""
+
+    def __init__(self, folder: Path, input_fn: InputFn, **settings: Any) -> None:
+        self.folder, self.input_fn = folder, input_fn
+        self.model_fn = settings.pop("model_fn", model_fn)
+        settings.setdefault("save_checkpoints_steps", EVERY)
+        self.config = tfe.RunConfig(model_dir=folder, **settings)
+
+    def train(self, *, interrupt_after: int | None = None, **limits: Any) -> "Run":
+        estimator = tfe.Estimator(self.model_fn, config=self.config)
+        hooks = [] if interrupt_after is None else [Interrupt(interrupt_after)]
+        limits = limits or {"max_steps": STEPS}
+        if interrupt_after is None:
+            estimator.train(self.input_fn, hooks, **limits)
+        else:
+            with pytest.raises(Interruption):
+                estimator.train(self.input_fn, hooks, **limits)
+        return self
+
+    @property
+    def weight(self) -> Any:
+        reader = tf.train.load_checkpoint(str(self.folder))
+        names = reader.get_variable_to_shape_map()
+        return {name: reader.get_tensor(name).tolist() for name in names}
+
+    @property
+    def positions(self) -> dict[str, Any]:
+        files = self.folder.glob("*.input")
+        return {file.stem: json.loads(file.read_text()) for file in files}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    numbers = iter(range(9))
+    yield lambda input_fn, **settings: Run(tmp_path / f"{next(numbers)}", input_fn, **settings)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_two_interruptions_change_no_bit(
+    run: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = run(INPUTS[name]).train()
+    interrupted = run(INPUTS[name]).train(interrupt_after=7)
+    monkeypatch.setattr(position.secrets, "randbelow", lambda end: 977)
+    interrupted.train(interrupt_after=5)  # From step 4, to step 9.
+    assert interrupted.positions["model.ckpt-8"]["batches"] == 8
+    interrupted.train()
+    assert interrupted.weight == undisturbed.weight
+
+
+def test_a_pipeline_goes_on_with_the_next_micro_batches(run: Any) -> None:
+    def input_fn() -> tf.data.Dataset:
+        return batches(MICRO)().shuffle(100).repeat()
+
+    settings = {"model_fn": make_pipelined(optimizer="momentum"), "save_checkpoints_steps": 2}
+    undisturbed = run(input_fn, **settings).train(max_steps=5)
+    interrupted = run(input_fn, **settings).train(interrupt_after=3)
+    assert interrupted.train(max_steps=5).weight == undisturbed.weight
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("shuffled_without_a_seed", {"iterations_per_loop": 2}),
+        ("shuffled_without_a_seed", {"gradient_accumulation": 3}),
+        ("shuffled_without_a_seed", {"num_replicas": 2}),
+        (
+            "numpy_shuffled",
+            {"num_replicas": 2, "gradient_accumulation": 2, "iterations_per_loop": 2},
+        ),
+    ],
+)
+def test_the_position_counts_the_batches_of_all_calls(
+    run: Any, name: str, device: dict[str, int]
+) -> None:
+    settings = {"device": tfe.DeviceConfig(**device)}
+    undisturbed = run(INPUTS[name], **settings).train()
+    interrupted = run(INPUTS[name], **settings)
+    calls = 6 // device.get("iterations_per_loop", 1)
+    interrupted.train(interrupt_after=calls)
+    per_step = device.get("gradient_accumulation", 1) * device.get("num_replicas", 1)
+    assert interrupted.positions["model.ckpt-4"]["batches"] == 4 * per_step
+    assert interrupted.train().weight == undisturbed.weight
+
+
+def test_the_position_of_another_step_gives_other_weights(run: Any) -> None:
+    undisturbed = run(INPUTS["slices"]).train()
+    interrupted = run(INPUTS["slices"]).train(interrupt_after=7)
+    file = interrupted.folder / "model.ckpt-4.input"
+    file.write_text(file.read_text().replace("4,", "5,").replace("12,", "15,"))
+    assert interrupted.train().weight != undisturbed.weight
+
+
+def test_a_training_of_the_input_to_its_end_reads_each_batch_once(run: Any) -> None:
+    def input_fn() -> tf.data.Dataset:
+        return dataset().shuffle(40).batch(4)
+
+    undisturbed = run(input_fn).train(steps=100)
+    interrupted = run(input_fn).train(interrupt_after=10)
+    assert interrupted.train(steps=100).weight == undisturbed.weight
+    steps = tf.train.load_variable(str(interrupted.folder), "global_step")
+    assert steps == 10
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_a_training_that_was_interrupted_at_its_inputs_end_makes_no_step(
+    run: Any, num_replicas: int
+) -> None:
+    device = tfe.DeviceConfig(num_replicas=num_replicas)
+    interrupted = run(lambda: dataset().batch(10 // num_replicas), device=device)
+    interrupted.train(interrupt_after=4)
+    at_the_end = interrupted.weight
+    assert interrupted.train(steps=100).weight == at_the_end
+    assert not interrupted.positions.get("model.ckpt-4")
+
+
+@pytest.mark.parametrize(
+    ("input_fn", "line", "steps_again"),
+    [
+        (INPUTS["slices"], "goes on after the 12 elements that 2 worker", 0),
+        (INPUTS["generated"], "goes on after the 12 elements that 2 worker", 0),
+        (own_iterator, "begins at its start: the interrupted training had 2 worker", 4),
+    ],
+)
+def test_with_other_workers_an_input_goes_on_where_they_had_taken_its_elements_in_turn(
+    run: Any, caplog: pytest.LogCaptureFixture, input_fn: InputFn, line: str, steps_again: int
+) -> None:
+    undisturbed = run(input_fn).train()
+    interrupted = run(input_fn).train(interrupt_after=7)
+    file = interrupted.folder / "model.ckpt-4.input"
+    file.write_text(json.dumps({"batches": 2, "num_workers": 2, "elements": 12, "seed": 41}))
+    caplog.set_level(logging.INFO)
+    interrupted.train(interrupt_after=6)
+    assert line in caplog.text
+    assert interrupted.positions["model.ckpt-8"]["batches"] == 8 - steps_again
+    assert interrupted.positions["model.ckpt-8"]["num_workers"] == 1
+    assert (interrupted.train().weight == undisturbed.weight) == (steps_again == 0)
+
+
+def test_a_training_that_has_ended_leaves_no_position(run: Any) -> None:
+    ended = run(INPUTS["slices"], keep_checkpoint_max=2).train()
+    assert list(ended.positions) == ["model.ckpt-8"]
+    assert not (ended.folder / "model.ckpt-4.input").exists()
+
+
+def test_the_next_training_begins_its_input_at_the_start(run: Any) -> None:
+    seen: list[float] = []
+
+    class Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+        def before_run(self, run_context: Any) -> Any:
+            return v1.train.SessionRunArgs("IteratorGetNext:0")
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            seen.append(float(run_values.results[0]))
+
+    estimator = tfe.Estimator(model_fn, config=run(INPUTS["slices"]).config)
+    for _ in range(2):
+        estimator.train(INPUTS["slices"], [Watch()], steps=3)
+    assert seen == [0.0, 3.0, 6.0] * 2
+
+
+def test_without_positions_an_input_begins_at_its_start(run: Any) -> None:
+    undisturbed = run(INPUTS["slices"]).train()
+    off = run(INPUTS["slices"], save_input=False).train(interrupt_after=7)
+    assert not off.positions
+    assert off.train().weight != undisturbed.weight
+    on = run(INPUTS["slices"]).train(interrupt_after=7)
+    off = Run(on.folder, INPUTS["slices"], save_input=False).train(interrupt_after=1)
+    assert list(on.positions) == ["model.ckpt-0"]  # The checkpoint of step 4 was written again.
+
+
+def test_a_log_says_how_many_batches_are_read_again(
+    run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    interrupted = run(INPUTS["slices"]).train(interrupt_after=7)
+    assert "again" not in caplog.text
+    caplog.set_level(logging.INFO)
+    interrupted.train()
+    assert "where the interrupted training was: 4 batch(es) are read again." in caplog.text
+    assert "Read 4 batch(es) again in 0." in caplog.text
+
+
+def test_an_input_that_is_too_short_is_refused(run: Any) -> None:
+    interrupted = run(INPUTS["slices"]).train(interrupt_after=7)
+    interrupted.input_fn = lambda: dataset().batch(3).take(2)
+    with pytest.raises(ValueError, match="fewer batches than the 4 that the interrupted training"):
+        interrupted.train()
+
+
+def test_an_input_that_hooks_feed_begins_where_they_begin(
+    run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Feed(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+        def before_run(self, run_context: Any) -> Any:
+            return v1.train.SessionRunArgs(None, {"fed:0": [1.0, 2.0, 3.0]})
+
+    fed = run(lambda: v1.placeholder(tf.float32, [3], "fed"))
+    estimator = tfe.Estimator(model_fn, config=fed.config)
+    with pytest.raises(Interruption):
+        estimator.train(fed.input_fn, [Feed(), Interrupt(7)], max_steps=STEPS)
+    estimator.train(fed.input_fn, [Feed()], max_steps=STEPS)
+    assert "The input begins at its start: hooks of the program feed it." in caplog.text
+
+
+def test_a_users_saver_and_its_own_class_save_positions(run: Any) -> None:
+    class OwnSaver(v1.train.Saver):  # type: ignore[misc,name-defined]
+        pass
+
+    def with_saver(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        spec = model_fn(features, labels, mode)
+        return spec._replace(
+            scaffold=v1.train.Scaffold(saver=OwnSaver(max_to_keep=1, defer_build=True))
+        )
+
+    undisturbed = run(INPUTS["slices"]).train()
+    interrupted = run(INPUTS["slices"], model_fn=with_saver).train(interrupt_after=9)
+    assert list(interrupted.positions) == ["model.ckpt-8"]
+    assert interrupted.train().weight == undisturbed.weight
+
+
+def test_seeds_of_the_input_stay_as_they_are(run: Any) -> None:
+    """A shuffle with a seed, in a graph without one, has the order that TensorFlow gives it."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        batch = v1.data.make_one_shot_iterator(INPUTS["shuffled_with_a_seed"]()).get_next()
+        expected = session.run(batch).tolist()
+    seen: list[Any] = []
+
+    def watched(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        features = tf.numpy_function(lambda x: seen.append(x.tolist()) or x, [features], tf.float32)
+        return model_fn(tf.ensure_shape(features, [3]), labels, mode)
+
+    run(INPUTS["shuffled_with_a_seed"], model_fn=watched).train(steps=1)
+    assert seen[0] == expected

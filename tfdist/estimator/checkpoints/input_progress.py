@@ -1,0 +1,92 @@
+"""The input of a running training: how far it is, written beside each checkpoint.
+
+    steps       call_ends: so many batches more
+    a save      write: the position, beside the checkpoint
+    the end     end: the newest position is removed
+
+So a position lies beside the newest checkpoint exactly while a training has not ended. A training
+that finds one resumes an interrupted one; without one it begins its input at the start.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from tfdist.estimator.checkpoints.listing import exists
+from tfdist.estimator.inputs.position import (
+    Batching,
+    InputPosition,
+    file_beside,
+    write_position,
+)
+
+
+class InputProgress:
+    """The batches that a training has taken from its input.
+
+    Args:
+      start: The position at which the training begins; None saves no positions.
+      batches_per_call: The batches that each worker takes in a session call, or in the calls of a
+        step.
+      num_workers: The number of workers.
+      batching: The batches of the input.
+    """
+
+    def __init__(
+        self,
+        start: InputPosition | None,
+        *,
+        batches_per_call: int = 1,
+        num_workers: int = 1,
+        batching: Batching | None = None,
+    ) -> None:
+        self._start = start
+        self._batches = 0 if start is None else start.batches
+        self._batches_per_call = batches_per_call
+        self._num_workers = num_workers
+        self._batching = batching or Batching()
+        self._has_ended = False
+        self._newest: dict[str, str] = {}
+
+    def call_ends(self) -> None:
+        """Counts the batches of a step; called once its session calls have succeeded."""
+        self._batches += self._batches_per_call
+
+    def write(self, checkpoint: str, written: str) -> None:
+        """Writes the position; without one, removes that of an earlier training.
+
+        Args:
+          checkpoint: The path of the checkpoint.
+          written: The path of the checkpoint at present, before it is moved.
+        """
+        position = self._position()
+        self._newest[os.path.dirname(checkpoint)] = checkpoint
+        write_position(file_beside(checkpoint if position is None else written), position)
+
+    def begin_end(self) -> None:
+        """Notes that the training has made its last step: the last checkpoint gets no position."""
+        self._has_ended = True
+
+    def end(self) -> None:
+        """Removes the newest positions, after the end of a training that was not interrupted."""
+        if self._has_ended:
+            for checkpoint in self._newest.values():
+                write_position(file_beside(checkpoint), None)
+
+    def _position(self) -> InputPosition | None:
+        if self._start is None or self._has_ended:
+            return None
+        return InputPosition(
+            batches=self._batches,
+            num_workers=self._num_workers,
+            elements=self._batching.elements(self._batches, self._num_workers),
+            seed=self._start.seed,
+        )
+
+
+def remove_positions(checkpoints: Iterable[str]) -> None:
+    """Removes the positions of those checkpoints that a saver has deleted."""
+    for checkpoint in checkpoints:
+        if not exists(checkpoint):
+            write_position(file_beside(checkpoint), None)
