@@ -172,7 +172,10 @@ def test_logs_without_a_loss_are_no_loss_of_nan(
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_stop_signal_ends_fit_after_a_step_that_combines_no_logs(
-    library: str, combined: list[bool], capfd: pytest.CaptureFixture[str]
+    library: str,
+    combined: list[bool],
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     keras = importlib.import_module(library)
 
@@ -181,7 +184,8 @@ def test_a_stop_signal_ends_fit_after_a_step_that_combines_no_logs(
             if batch == 3:
                 os.kill(os.getpid(), signal.SIGUSR1)
 
-    with pytest.raises(SystemExit):
+    with caplog.at_level("INFO", "tensorflow"), pytest.raises(SystemExit):
         _fit(library, [Signal()])
     assert combined == [True, False, False, False]
     assert "Stopped by SIGUSR1 after step 4;" in capfd.readouterr().err
+    assert "Stopped" not in caplog.text  # It is said once.

@@ -130,7 +130,8 @@ class StopSignals:
     def leave_if_requested(self) -> None:
         """Ends the process if it has a stop signal to follow: one it got, or the agreed one."""
         if self.is_stopping:
-            self._leave("Stopped by {name}.")
+            v1.logging.info(f"Stopped by {signal.Signals(self._number()).name}.")
+            self.leave()
 
     def leave_unless_noted(self) -> None:
         """Ends the process if it has a signal to follow, unless it has a training to finish."""
@@ -146,7 +147,8 @@ class StopSignals:
             order = StopOrder(number=self.own, receiver=worker_index)
         if order is not None:
             self.order = order
-            self._leave(describe(order, step=step, num_workers=num_workers, saves=saves))
+            v1.logging.info(describe(order, step=step, num_workers=num_workers, saves=saves))
+            self.leave()
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Handles a signal; Python calls it in the main thread."""
@@ -188,11 +190,14 @@ class StopSignals:
         finally:
             self._notes_only = before
 
-    def _leave(self, line: str) -> NoReturn:
+    def leave(self) -> NoReturn:
+        """Ends the process with the exit code of the stop signal that it follows."""
+        raise SystemExit(_exit_code(self._number()))
+
+    def _number(self) -> int:
         number = self.order.number if self.order is not None else self.own
         assert number is not None
-        v1.logging.info(line.format(name=signal.Signals(number).name))
-        raise SystemExit(_exit_code(number))
+        return number
 
 
 def overdue(

@@ -159,10 +159,13 @@ class FitRun:
             return
         set_phase("stopping")
         self._signals.order = order
-        end = {"step": self._step, "num_workers": self._num_workers, "saves": self.save_backup()}
+        saves = self.save_backup()
         if self._is_first:
-            print_to_stderr(describe(order, **end, what="backup"))
-        self._signals.leave_after_training(**end, worker_index=self._index)
+            workers = self._num_workers
+            print_to_stderr(
+                describe(order, step=self._step, num_workers=workers, saves=saves, what="backup")
+            )
+        self._signals.leave()
 
 
 _current: FitRun | None = None
