@@ -57,7 +57,14 @@ class ReadAgain(v1.train.SessionRunHook):  # type: ignore[misc]
             done, now_s = done + count, time.monotonic()
             count *= 2 if now_s - began_s < _CALL_S else 1
             if now_s - said_s > _LINE_EVERY_S:
-                v1.logging.info("Read %d of %d batches again.", done, self._num_batches)
+                left_s = (now_s - start_s) / done * (self._num_batches - done)
+                v1.logging.info(
+                    "Read %d of %d batches again; about %.0f s are left. RunConfig("
+                    "save_input=False) begins at the start instead.",
+                    done,
+                    self._num_batches,
+                    left_s,
+                )
                 said_s = now_s
         v1.logging.info("Read %d batch(es) again in %.1f s.", done, time.monotonic() - start_s)
 
