@@ -18,12 +18,22 @@ X, Y = RANDOM.normal(size=(48, 3)), RANDOM.normal(size=(48, 1))
 RATE = 0.1  # Not exact in float32, as 1 / 3 and 1 / 1000.
 
 
-def _expected(counts: Any) -> Any:
+def _expected(counts: Any, limit: float = np.inf) -> Any:
+    """Returns the weights after steps whose gradients are clipped to a norm."""
     weight = np.ones((3, 1))
     for first in range(0, 48, 12):
         x, y, count = (part[first : first + 12] for part in (X, Y, counts))
-        weight = weight - RATE * 2 * x.T @ (count * (x @ weight - y)) / count.sum()
+        gradient = 2 * x.T @ (count * (x @ weight - y)) / count.sum()
+        weight = weight - RATE * min(1.0, limit / np.linalg.norm(gradient)) * gradient
     return weight
+
+
+def _counts(is_weighted: bool) -> Any:
+    return RANDOM.integers(1, 9, (48, 1)).astype(float) if is_weighted else np.ones((48, 1))
+
+
+def _input_fn(counts: Any, batch: int) -> Callable[[], tf.data.Dataset]:
+    return lambda: tf.data.Dataset.from_tensor_slices(((X, counts), Y)).batch(batch, True)
 
 
 def _train(folder: Path, optimizer: Any, counts: Any, *, is_reported: bool, **layout: int) -> Any:
@@ -42,11 +52,7 @@ def _train(folder: Path, optimizer: Any, counts: Any, *, is_reported: bool, **la
 
     shares = layout.get("num_replicas", 1) * layout.get("gradient_accumulation", 1)
     estimator = tfe.Estimator(model_fn, folder, tfe.RunConfig(device=tfe.DeviceConfig(**layout)))
-
-    def input_fn() -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices(((X, counts), Y)).batch(12 // shares)
-
-    estimator.train(input_fn)
+    estimator.train(_input_fn(counts, 12 // shares))
     return estimator.get_variable_value("w")
 
 
@@ -64,9 +70,45 @@ def _train(folder: Path, optimizer: Any, counts: Any, *, is_reported: bool, **la
 def test_layouts_give_numpys_weights(
     tmp_path: Path, make: Callable[[], Any], layout: dict[str, int], is_weighted: bool
 ) -> None:
-    counts = RANDOM.integers(1, 9, (48, 1)).astype(float) if is_weighted else np.ones((48, 1))
+    counts = _counts(is_weighted)
     got = _train(tmp_path, make(), counts, is_reported=is_weighted, **layout)
     assert got.dtype == np.float64
+    np.testing.assert_allclose(got, _expected(counts), rtol=0, atol=1e-14)
+
+
+def test_a_norm_is_float64_where_it_clips(tmp_path: Path) -> None:
+    counts = _counts(is_weighted=False)
+    got = _train(tmp_path, ClippedOptimizer(SGD(RATE), 0.3), counts, is_reported=False)
+    np.testing.assert_allclose(got, _expected(counts, limit=0.3), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_a_pipeline_gives_numpys_weights(tmp_path: Path, is_weighted: bool) -> None:
+    def first(features: Any, labels: Any) -> Any:
+        x, count = features
+        weight = v1.get_variable("w", [3, 1], tf.float64, initializer=v1.ones_initializer())
+        return tf.matmul(x, weight), count, labels
+
+    def second(product: Any, count: Any, labels: Any) -> Any:
+        total = tf.reduce_sum(count)  # []
+        return tf.reduce_sum(count * tf.square(product - labels)) / total, total
+
+    def update(loss: Any, total: Any) -> tfe.OptimizerFunctionOutput:
+        return tfe.OptimizerFunctionOutput(
+            SGD(RATE), loss, loss_weight=total if is_weighted else None
+        )
+
+    def model_fn(mode: str) -> tfe.PipelineEstimatorSpec:
+        return tfe.PipelineEstimatorSpec(
+            mode=mode,
+            computational_stages=[first, second],
+            gradient_accumulation_count=3,
+            optimizer_function=update,
+        )
+
+    counts = _counts(is_weighted)
+    estimator = tfe.Estimator(model_fn, tmp_path).train(_input_fn(counts, 4))
+    got = estimator.get_variable_value("w")
     np.testing.assert_allclose(got, _expected(counts), rtol=0, atol=1e-14)
 
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.pipeline.graph.cutting import Piece
-from tfdist.pipeline.graph.execution import call_on_device
+from tfdist.pipeline.graph.execution import Calls
 
 ONE_THREAD = b"SINGLE_THREADED_EXECUTOR"
 X = tf.TensorSpec([2], tf.float32)
@@ -25,8 +25,9 @@ def calls_in_a_function(
     calls: list[tf.Operation] = []
 
     def run(x: tf.Tensor) -> tf.Tensor:
+        of_graph = Calls()
         for device in devices:
-            (y,) = call_on_device(piece, [x, *more], device)
+            (y,) = of_graph.add(piece, [x, *more], device)
             calls.append(y.op)
         return y
 
@@ -72,8 +73,19 @@ def test_a_stage_with_a_variable_has_one_thread_if_that_is_on_its_device(
     assert call.get_attr("executor_type") == executor
 
 
-def test_random_draws_do_not_make_devices_take_turns() -> None:
+def test_random_draws_do_not_make_calls_take_turns() -> None:
     piece = piece_of(lambda x: x + tf.random.uniform([2]), X)
-    (first, second), _ = calls_in_a_function(piece, ["/device:CPU:1", "/device:CPU:2"])
-    assert first.type == second.type == "StatefulPartitionedCall"
-    assert first not in second.control_inputs
+    devices = ["/device:CPU:1", "/device:CPU:2", "/device:CPU:1"]
+    calls, _ = calls_in_a_function(piece, devices)
+    assert {call.type for call in calls} == {"StatefulPartitionedCall"}
+    assert [call.control_inputs for call in calls] == [[], [], []]
+
+
+def test_a_later_call_takes_over_from_the_first_what_would_be_inferred_again() -> None:
+    piece = piece_of(lambda x: 3 * x, X)
+    (first, second), result = calls_in_a_function(piece, ["/device:CPU:1"] * 2)
+    assert second.get_attr("_disable_call_shape_inference")
+    assert second.get_attr("executor_type") == ONE_THREAD
+    assert second.get_attr("f").name == first.get_attr("f").name
+    assert second.outputs[0].shape == [2]
+    assert result == [3.0, 6.0]

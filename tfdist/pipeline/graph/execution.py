@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from tfdist.pipeline.graph.cutting import Piece, StageFunctions
 from tfdist.pipeline.graph.gradients import added
@@ -109,8 +110,9 @@ def walk(
     Returns:
       The results of each replica.
     """
+    calls = Calls()
     walkers = [
-        _Walker(stages, replica, weights, captured, one_at_a_time, with_marks)
+        _Walker(stages, replica, weights, captured, calls, one_at_a_time, with_marks)
         for replica in replicas
     ]
     for tick in ticks:
@@ -136,10 +138,12 @@ class _Walker:
         replica: Replica,
         weights: Weights,
         captured: Mapping[str, tf.Tensor],
+        calls: Calls,
         one_at_a_time: bool,
         with_marks: bool,
     ) -> None:
         self._stages = stages
+        self._calls = calls
         self._devices = replica.devices
         self._weights = weights
         self._captured = captured
@@ -224,7 +228,7 @@ class _Walker:
         with tf.control_dependencies(self._last.get(order, [])):
             begun = [self._mark(values)] if self._with_marks else []
             with tf.control_dependencies(begun):
-                results = call_on_device(piece, values, device)
+                results = self._calls.add(piece, values, device)
         if results:  # A stage may have no results.
             self._last[order] = [results[0].op]
         if self._with_marks:
@@ -254,6 +258,51 @@ def _first_values(results: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         numbers = [t for t in results if t.dtype.is_floating or t.dtype.is_integer]
         # [1], or [0] of an empty result.
         return [tf.identity(tf.reshape(t, [-1])[:1]) for t in numbers[:1]] or list(results)
+
+
+class Calls:
+    """The calls of the stages' functions in one graph.
+
+    A later call of a function on a device copies the first one's attributes, since its inputs have
+    the same shapes. For a call through the function TensorFlow would infer the shapes of all
+    operations in it again, which takes most of the time in which a graph of many micro-batches is
+    built.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[int, str], tuple[tf.Operation, Mapping[str, Any]]] = {}
+
+    def add(self, piece: Piece, values: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
+        """Calls a stage's function on a device, as `call_on_device` does."""
+        key = id(piece), device
+        if key in self._first:
+            return _call_again(*self._first[key], values, device)
+        results = call_on_device(piece, values, device)
+        if results and not any(t.dtype in (tf.resource, tf.variant) for t in results):
+            op = results[0].op
+            no_inference = v1.AttrValue(b=True)
+            attributes = {**op.node_def.attr, "_disable_call_shape_inference": no_inference}
+            self._first[key] = op, attributes
+        return results
+
+
+def _call_again(
+    first: tf.Operation, attributes: Mapping[str, Any], values: Sequence[tf.Tensor], device: str
+) -> list[tf.Tensor]:
+    """Adds a call with the attributes of the first one; returns its results."""
+    with tf.device(device):
+        op = v1.get_default_graph().create_op(
+            first.type,
+            values,
+            [result.dtype for result in first.outputs],
+            name=first.type,
+            attrs=attributes,
+        )
+    for result, known in zip(op.outputs, first.outputs, strict=True):
+        result.set_shape(known.shape)
+    if not _handles(values):
+        run_independently(op)
+    return list(op.outputs)
 
 
 def call_on_device(piece: Piece, values: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
