@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import os
 import select
 import signal
@@ -293,23 +295,62 @@ def watched_signals(
     if threading.current_thread() is not threading.main_thread() or not numbers:
         yield
         return
-    read_end, write_end = os.pipe()
+    read_end, write_end = _pipe()
     os.set_blocking(write_end, False)
     watcher = threading.Thread(
         target=_watch, args=(read_end, frozenset(numbers), watch), daemon=True
     )
     previous = {number: signal.signal(number, handle) for number in numbers}
     old_fd = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-    watcher.start()
-    try:
-        yield
-    finally:
+
+    def leave() -> None:
         signal.set_wakeup_fd(old_fd)
         for number, handler in previous.items():
             signal.signal(number, handler)
         os.close(write_end)  # Ends the watcher.
-        watcher.join()
-        os.close(read_end)
+
+    watcher.start()
+    _register_at_fork()
+    _leave_blocks.append(leave)
+    try:
+        yield
+    finally:
+        if leave in _leave_blocks:  # Not in a process that was forked in the block.
+            _leave_blocks.remove(leave)
+            leave()
+            watcher.join()
+            os.close(read_end)
+
+
+def _pipe() -> list[int]:
+    """Returns the ends of a pipe, none with the number of a standard stream that is closed.
+
+    What is printed into such a stream would be read as signals.
+    """
+    ends = os.pipe()
+    above = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3) for end in ends]
+    for end in ends:
+        os.close(end)
+    return above
+
+
+# What leaves each `watched_signals` block around the running code, the innermost one last.
+_leave_blocks: list[Callable[[], None]] = []
+
+
+@functools.cache
+def _register_at_fork() -> None:
+    """Makes each process that the program forks leave the blocks around it.
+
+    Otherwise it would ignore SIGTERM, hand its signals to this process through the pipe, and keep
+    the watcher from its end, since the pipe is open as long as anyone has it.
+    """
+
+    def leave_all() -> None:
+        while _leave_blocks:
+            _leave_blocks.pop()()
+
+    os.register_at_fork(after_in_child=leave_all)
 
 
 def _watch(read_end: int, numbers: frozenset[int], watch: Callable[[int, float], bool]) -> None:

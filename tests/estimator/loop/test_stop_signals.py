@@ -186,6 +186,54 @@ def test_a_handler_of_the_programs_own_is_left_alone(
     assert estimator.get_variable_value("global_step") == 4
 
 
+def _forked() -> int:
+    """Returns the process id of a child that waits for a signal, 20 s at most."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        os.write(write_end, b"!")
+        signal.pause()
+        os._exit(1)
+    os.read(read_end, 1)
+    os.close(read_end)
+    os.close(write_end)
+    return child
+
+
+@pytest.mark.processes
+def test_a_process_that_a_program_forks_has_the_signals_from_before() -> None:
+    """It would keep a training from its end, and a SIGTERM to it would be one to the training."""
+    seen: list[int] = []
+
+    def watch(number: int, since_s: float) -> bool:
+        seen.append(number)
+        return False
+
+    with stop_signals.watched_signals([TERM], lambda number, _: seen.append(number), watch):
+        first, second = _forked(), _forked()
+        os.kill(first, TERM)
+        assert os.WTERMSIG(os.waitpid(first, 0)[1]) == TERM
+    assert os.waitpid(second, os.WNOHANG) == (0, 0)
+    os.kill(second, signal.SIGKILL)
+    os.waitpid(second, 0)
+    assert seen == []
+
+
+def test_what_is_printed_into_a_closed_stream_is_no_signal() -> None:
+    kept = os.dup(2)
+    os.close(2)
+    try:
+        with (
+            stop_signals.watched_signals([TERM], lambda *_: None, lambda *_: False),
+            pytest.raises(OSError, match="Bad file descriptor"),
+        ):
+            os.fstat(2)
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
 def test_training_outside_the_main_thread_leaves_signals_alone(make: Make, numbers: Make) -> None:
     seen: list[Any] = []
 
