@@ -132,7 +132,7 @@ class JobOptions(SizeOptions, ManifestOptions):
         ASSIGNMENT, "a variable for the program", "-x", "--env", default=()
     )
     secret_env: tuple[SecretVariable, ...] = option(
-        SECRET_VARIABLE, "a variable whose value is a key of a Secret", default=()
+        SECRET_VARIABLE, "a variable that takes its value from a key of a Secret", default=()
     )
     volumes: tuple[ClaimMount, ...] = option(
         CLAIM_MOUNT,

@@ -172,8 +172,8 @@ examples:
   look at the script, and submit nothing:
     tfdist slurm --nodes 3 --dry-run train.py
 
-A BOOL is yes, no, 1, 0, true or false. The exit code is sbatch's; with --wait the job's, which is
-that of the worker that failed first; 2 says that the command line is wrong, and that nothing was
+A BOOL is yes, no, 1, 0, true or false. The exit code is sbatch's, or with --wait the job's: the
+code of the worker that failed first. 2 says that the command line is wrong, and that nothing was
 submitted."""
 
 SLURM = CommandLine(
