@@ -106,7 +106,7 @@ PUBLIC = {
         main
     """,
     "tfdist.monitoring": """
-        CsvMetricsHook MemoryHook ProgressBarHook PrometheusHook StepProfileHook
+        CsvMetricsHook MemoryHook ProgressBarHook PrometheusHook ScalarsHook StepProfileHook
         ThroughputHook WandbHook
     """,
     "tfdist.pipeline": """

@@ -10,6 +10,7 @@ from tfdist.monitoring.csv_metrics import CsvMetricsHook
 from tfdist.monitoring.memory import MemoryHook
 from tfdist.monitoring.progress_bar import ProgressBarHook
 from tfdist.monitoring.prometheus import PrometheusHook
+from tfdist.monitoring.scalars import ScalarsHook
 from tfdist.monitoring.throughput import ThroughputHook
 from tfdist.monitoring.wandb import WandbHook
 
@@ -21,6 +22,7 @@ __all__ = [
     "MemoryHook",
     "ProgressBarHook",
     "PrometheusHook",
+    "ScalarsHook",
     "StepProfileHook",
     "ThroughputHook",
     "WandbHook",

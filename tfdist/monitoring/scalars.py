@@ -22,7 +22,8 @@ Chosen = Mapping[str, Any] | Sequence[str]
 class ScalarsHook(v1.train.SessionRunHook):  # type: ignore[misc]
     """Calls `report` with the step and the scalars, after steps that are multiples of the interval.
 
-    With several steps in a session call, the call that reaches a multiple reports once. A resumed
+    Subclass it to report elsewhere: each worker that has the hook calls its own `report`. With
+    several steps in a session call, the call that reaches a multiple reports once. A resumed
     training therefore reports at the same steps as one that was not interrupted.
 
     Args:
@@ -73,7 +74,7 @@ class ScalarsHook(v1.train.SessionRunHook):  # type: ignore[misc]
         """Called after the session is created, with the global step from which it starts."""
 
     def report(self, step: int, scalars: dict[str, float]) -> None:
-        """Called after a session call, with its global step and its values."""
+        """Called after a session call, with its global step and its values, by name."""
         raise NotImplementedError
 
     def begin(self) -> None:
