@@ -71,10 +71,19 @@ class ScalarsHook(v1.train.SessionRunHook):  # type: ignore[misc]
         return FitCallback(self.start, report, lambda: self.end(None), self._every_n_steps)
 
     def start(self, step: int) -> None:
-        """Called after the session is created, with the global step from which it starts."""
+        """Called once the session is there; does nothing unless a subclass replaces it.
+
+        Args:
+          step: The global step from which the session starts.
+        """
 
     def report(self, step: int, scalars: dict[str, float]) -> None:
-        """Called after a session call, with its global step and its values, by name."""
+        """Called after a session call that is due; a subclass says what it does.
+
+        Args:
+          step: The global step after the call.
+          scalars: The value of each name, after the call's last step.
+        """
         raise NotImplementedError
 
     def begin(self) -> None:
