@@ -350,7 +350,7 @@ class Times:
         self.now, self.a_look = 1000.0, a_look
         self.slept: list[float] = []
 
-    def time(self) -> float:
+    def monotonic(self) -> float:
         self.now += self.a_look
         return self.now
 
@@ -468,7 +468,7 @@ def test_an_evaluator_that_starts_after_the_training_waits_for_another_and_then_
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr("socket.gethostname", lambda: "another machine")
         write_end(str(tmp_path))
-    times = SimpleNamespace(monotonic=clock.time)
+    times = SimpleNamespace(monotonic=clock.monotonic)
     monkeypatch.setattr("tfdist.estimator.checkpoints.training_end.time", times)
     spec = EvalSpec(_input_fn, start_delay_secs=0, throttle_secs=60)
     metrics, _ = train_and_evaluate(estimator, TRAIN, spec)

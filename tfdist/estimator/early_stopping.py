@@ -27,6 +27,7 @@ from tfdist.estimator.checkpoints import listing
 from tfdist.estimator.checkpoints.recovery import newest_whole
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluation.eval_events import read_eval_metrics
+from tfdist.estimator.graph.steady_timer import SteadyTimer
 
 __all__ = [
     "make_early_stopping_hook",
@@ -78,7 +79,7 @@ def make_early_stopping_hook(
         check_whole("run_every_steps", run_every_steps)
     if not callable(should_stop_fn):
         raise TypeError(f"`should_stop_fn` must be callable, got {should_stop_fn!r}.")
-    timer = v1.train.SecondOrStepTimer(every_secs=run_every_secs, every_steps=run_every_steps)
+    timer = SteadyTimer(every_secs=run_every_secs, every_steps=run_every_steps)
     is_alone = estimator.config.train_distribute is None
     return _StopOnRequest(should_stop_fn, timer, estimator.model_dir if is_alone else None)
 

@@ -15,6 +15,7 @@ from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
 from tfdist.estimator.checkpoints.recovery import newest_whole
 from tfdist.estimator.checkpoints.training_end import TrainingEnd
 from tfdist.estimator.estimator import Estimator
+from tfdist.estimator.graph.steady_timer import SteadyTimer
 from tfdist.estimator.train_spec import EvalSpec
 from tfdist.process.progress_file import find_progress_file
 from tfdist.strategies import stop_signals
@@ -54,7 +55,7 @@ class Evaluator:
         self._estimator = estimator
         self._max_steps = max_steps
         self._evaluated_path: str | None = None
-        self._warned_at = 0.0
+        self._warned_at = float("-inf")
 
     def evaluate(self) -> EvaluationResult | None:
         """Evaluates; returns None if there is no new checkpoint, with an occasional warning.
@@ -86,7 +87,7 @@ class Evaluator:
         _check_metrics(metrics)
         is_final = bool(self._max_steps) and metrics["global_step"] >= self._max_steps
         exports = self._export(path, metrics, is_final)
-        self._warned_at = 0.0
+        self._warned_at = float("-inf")
         self._evaluated_path = path
         self.last = EvaluationResult(metrics=metrics, exports=exports, is_final=is_final)
         return self.last
@@ -113,7 +114,7 @@ class Evaluator:
         ]
 
     def _warn(self, message: str) -> None:
-        now = time.time()
+        now = time.monotonic()
         if now - self._warned_at > _WARN_EVERY_S:
             v1.logging.warning(message)
             self._warned_at = now
@@ -130,7 +131,7 @@ class EvaluateAfterSave(v1.train.CheckpointSaverListener):  # type: ignore[misc]
         self._throttle_secs = evaluator.eval_spec.throttle_secs
 
     def begin(self) -> None:
-        self._timer = v1.train.SecondOrStepTimer(every_secs=self._throttle_secs)
+        self._timer = SteadyTimer(every_secs=self._throttle_secs)
         self._is_first = True
 
     def after_save(self, session: v1.Session, global_step_value: int) -> None:
@@ -180,7 +181,7 @@ def evaluate_continuously(
         _sleep(spec.start_delay_secs, training_end)
     has_warned = False
     while True:
-        started = time.time()
+        started = time.monotonic()
         has_ended = training_end.has_come()  # Before the look for the newest checkpoint.
         evaluation = evaluator.evaluate()
         if evaluation is not None and file is not None:
@@ -197,7 +198,7 @@ def evaluate_continuously(
             v1.logging.info("Exiting evaluation: the training has ended, and its last checkpoint "
                             "is evaluated.")  # fmt: skip
             return
-        left = spec.throttle_secs - (time.time() - started)
+        left = spec.throttle_secs - (time.monotonic() - started)
         if left > 0:
             v1.logging.info("Waiting %f secs before starting next eval run.", left)
             _sleep(left, training_end)

@@ -82,6 +82,7 @@ __all__ = [
     "read_on_tape",
     "replace_input",
     "replace_saver",
+    "replace_timer",
     "replica_in_sync_group",
     "run_in_replica_threads",
     "run_independently",
@@ -327,6 +328,11 @@ def replace_saver(
         in use, once the graph is complete, to the other saver.
     """
     hook._saver = make(hook._saver, copy.copy(hook)._get_saver)
+
+
+def replace_timer(hook: v1.train.CheckpointSaverHook, timer: v1.train.SecondOrStepTimer) -> None:
+    """Gives a hook another timer; a hook makes its own."""
+    hook._timer = timer
 
 
 def set_steps_per_call(hook: v1.train.SessionRunHook, steps_per_call: int) -> None:

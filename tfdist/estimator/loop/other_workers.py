@@ -14,6 +14,7 @@ from tfdist.cluster.environment import WEIGHT_CHECK, read_weight_check
 from tfdist.estimator.checkpoints.fit import CheckedScaffold
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import StepLimit, last_step_of
+from tfdist.estimator.graph.steady_timer import SteadyTimer
 from tfdist.estimator.graph.step import Training, describe_host_call
 from tfdist.estimator.inputs.batches import Input
 from tfdist.estimator.loop.agreement import (
@@ -251,7 +252,7 @@ class SharedDecision:
         saves = self._is_chief and self._call.saves_checkpoints
         if saves and (hooks or synchronize is not None):  # Without hooks: the user has a saver.
             hooks, saver = [], make_saver(save_steps=1)
-            timer = v1.train.SecondOrStepTimer(
+            timer = SteadyTimer(
                 every_secs=self._call.config.save_checkpoints_secs,
                 every_steps=self._call.config.save_checkpoints_steps,
             )

@@ -14,6 +14,7 @@ from tfdist.cluster.environment import read_profile
 from tfdist.estimator.checkpoints.input_progress import InputProgress
 from tfdist.estimator.checkpoints.writer import CheckpointWriter, write_whole_checkpoints
 from tfdist.estimator.graph.global_step import StepLimit, limit_in_place_of
+from tfdist.estimator.graph.steady_timer import SteadyTimer
 from tfdist.estimator.loop.peers import Peers
 from tfdist.estimator.loop.progress_report import SavingNotes
 from tfdist.estimator.loop.skipped_steps import hooks_with_loss_scales
@@ -21,7 +22,7 @@ from tfdist.estimator.loop.step_profile_hook import StepProfileHook
 from tfdist.estimator.loop.train_call import Hooks, Model, TrainCall
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST
-from tfdist.strategies.private_tensorflow import listeners_of, set_steps_per_call
+from tfdist.strategies.private_tensorflow import listeners_of, replace_timer, set_steps_per_call
 from tfdist.strategies.stop_signals import StopSignals
 
 
@@ -171,6 +172,7 @@ class Savers:
             save_graph_def=self.call.config.checkpoint_save_graph_def,
             **timing,
         )
+        replace_timer(saver, SteadyTimer(timing.get("save_secs"), timing.get("save_steps")))
         SavingNotes(self.signals).add_to(saver)
         set_steps_per_call(saver, self.call.iterations)
         return saver
