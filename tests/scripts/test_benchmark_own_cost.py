@@ -10,7 +10,9 @@ from results import Options
 from rounds import Found, Race
 from turn_taking import ContenderError, Turn
 
-STARTS = dict(zip(own_cost.STARTS, ([3.0, 3.2], [3.4, 3.9], [4.0, 4.4], [5.0, 5.2]), strict=True))
+STARTS = dict(
+    zip(own_cost.STARTS, ([3.0, 3.2], [3.4, 3.9], [4.0, 4.4], [5.0, 5.2]) * 2, strict=True)
+)
 
 
 def test_loops_are_over_session_run_and_start_up_beyond_the_least_program(
@@ -36,17 +38,19 @@ def test_loops_are_over_session_run_and_start_up_beyond_the_least_program(
 
 
 def test_start_up_is_the_difference_of_each_round_from_as_many_processes() -> None:
-    alone, pair = own_cost.seconds_beyond(STARTS).items()
+    alone, pair, fit, fits = own_cost.seconds_beyond(STARTS).items()
     assert alone[0].startswith("Start-up, tfdist, one worker: seconds beyond the least program")
     assert alone[1][1] == pytest.approx(0.55)  # 0.4 and 0.7
     assert pair[0].endswith("least program with TensorFlow, two at once")
     assert pair[1][1] == pytest.approx(0.9)  # 1.0 and 0.8
+    assert fit[0].endswith("seconds beyond the least program with Keras 3")
+    assert fits[0].endswith("seconds beyond the least program with Keras 3, two at once")
 
 
 @pytest.mark.processes
 def test_a_fresh_process_is_timed_until_its_first_step_is_done() -> None:
     before_s = time.monotonic()
-    seconds = own_cost.first_step_s("cnn", "none", [min(os.sched_getaffinity(0))])
+    seconds = own_cost.first_step_s("cnn", "fit", [min(os.sched_getaffinity(0))])
     assert 0 < seconds < time.monotonic() - before_s
 
 
@@ -54,5 +58,5 @@ def test_a_fresh_process_is_timed_until_its_first_step_is_done() -> None:
 def test_a_process_that_fails_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-c", "raise SystemExit('KeyError: no such model')"]
     monkeypatch.setattr(own_cost, "program", lambda *_: command)
-    with pytest.raises(ContenderError, match=r"grpc: exit code 1\. KeyError: no such model"):
-        own_cost.first_step_s("cnn", "grpc", [0, 0], num_workers=2)
+    with pytest.raises(ContenderError, match=r"estimator: exit code 1\. KeyError: no such model"):
+        own_cost.first_step_s("cnn", "estimator", [0, 0], num_workers=2)

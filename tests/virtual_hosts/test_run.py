@@ -107,6 +107,49 @@ def test_a_worker_on_a_host_that_is_cut_off_is_named_in_time(
     assert "tfd3" in said()
 
 
+@needs_mpirun
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_goes_on_without_a_lost_host_and_takes_it_in_when_it_is_back(
+    network: Any,
+    hosts: Any,
+    mpirun_settings: dict[str, str],
+    ssh_agent: str,
+    tmp_path: Path,
+    within: Callable[[float], float],
+    engine: str,
+) -> None:
+    (tmp_path / "talk.py").write_text(
+        "import os, time\n"
+        "number, start = os.environ['TFDIST_NUM_INSTANCES'], os.environ['TFDIST_RESTART_COUNT']\n"
+        "print(f'one of {number}, start {start}', flush=True)\n"
+        "while start != '2':\n    time.sleep(0.1)\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(_SHORT_SILENCE)
+    environ = {
+        **mpirun_settings,
+        "OMPI_MCA_plm_rsh_agent": ssh_agent,
+        "PYTHONPATH": f"{tmp_path}:{os.environ['PYTHONPATH']}",
+    }
+    elastic = ("--max-restarts=2", "--min-instances=2", "--rejoin-interval=1", "--output=all")
+    command = _command("tfd1,tfd2,tfd3", engine, ["talk.py"], *elastic)
+    with (tmp_path / "out").open("w") as out:
+        launcher = hosts[0].popen(command, cwd=tmp_path, env=environ, stdout=out, stderr=out)
+    try:
+        said = (tmp_path / "out").read_text
+        assert wait_until(lambda: said().count("one of 3, start 0") == 3, _LIMIT_S), said()
+        network.cut(hosts[2])
+        assert wait_until(lambda: said().count("one of 2, start 1") == 2, _LIMIT_S), said()
+        assert "tfd3 cannot be reached: going on with 2 of 3 instances" in said()
+        network.reconnect(hosts[2])
+        assert wait_until(lambda: said().count("one of 3, start 2") == 3, _LIMIT_S), said()
+        assert "tfd3 can be reached again: the workers save, and start again as 3" in said()
+        assert launcher.wait(within(_CUT_LIMIT_S)) == 0, said()
+    finally:
+        launcher.kill()
+        launcher.wait()
+    assert "tfdist: interrupted 2 times" in said()
+
+
 @pytest.fixture
 def without_mpirun(tmp_path: Path) -> dict[str, str]:
     """The environment of a launcher that finds no mpirun."""

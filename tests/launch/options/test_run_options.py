@@ -247,6 +247,17 @@ def test_other_launchers_names_for_the_number_of_workers_are_refused_with_ours(
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--min-instances 3 --num-instances 2 --max-restarts 1", "Use at most 2."),
+        ("--min-instances 1 --num-instances 2", "Add for example --max-restarts 3."),
+    ],
+)
+def test_a_smallest_size_without_effect_is_refused(words: str, expected: str) -> None:
+    assert refusal([*words.split(), "cat"]).endswith(expected)
+
+
 def test_the_number_of_instances_is_the_sum_of_the_slots_if_there_are_any(tmp_path: Path) -> None:
     assert parsed("--host", "a:2,b:3").num_instances == 5
     assert parsed("--host", "a:2,b:3").num_replicas == 5

@@ -183,6 +183,25 @@ def test_the_box_shows_the_error_of_the_last_start(launch: Launch) -> None:
     assert "of the first start" in run.log("worker-0")
 
 
+def test_a_worker_that_fails_again_is_left_out_if_the_run_may_be_smaller(launch: Launch) -> None:
+    run = launch(
+        """
+        num_instances = int(os.environ["TFDIST_NUM_INSTANCES"])
+        print("one of", num_instances, os.environ["TFDIST_RESTART_COUNT"], flush=True)
+        if index == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if num_instances == 3:
+            time.sleep(600)  # until we are stopped
+        """,
+        *("--max-restarts", "3", "--min-instances", "2"),
+        num_instances=3,
+    )
+    assert run.wait() == 0
+    assert "worker 2 has failed twice in a row: going on with 2 of 3 instances" in run.err
+    assert "tfdist: interrupted 2 times\n" in run.err
+    assert run.log("worker-1").splitlines() == ["one of 3 0", "one of 3 1", "one of 2 2"]
+
+
 def test_a_killed_worker_is_replaced_with_all_others(launch: Launch) -> None:
     run = launch(
         """

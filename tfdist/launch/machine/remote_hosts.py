@@ -1,12 +1,15 @@
-"""Names of a run's hosts that cannot be found from this machine."""
+"""Hosts of a run that cannot be found or reached from this machine."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 
 _SSH_LIMIT_S = 10.0
+_ANSWER_LIMIT_S = 10.0
 # With these, another program than ssh starts mpirun's daemons, and the names are for that program.
 _OTHER_SHELLS = ("plm_rsh_agent", "orte_rsh_agent")
 _SLURM_JOB = "SLURM_JOB_ID"
@@ -29,6 +32,33 @@ def find_unknown_host(
         if (reason := _lookup_problem(name)) and (reason := _ssh_problem(name, reason)):
             return name, reason
     return None
+
+
+async def lost_hosts(names: Iterable[str], shell: Sequence[str]) -> frozenset[str]:
+    """Returns the hosts on which no command can be run, which takes up to 10 s.
+
+    Args:
+      names: The hosts; this machine under any name is none of them.
+      shell: The command that runs a command on a host: ssh and its options.
+    """
+    others = [name for name in names if name not in ("localhost", socket.gethostname())]
+    answers = await asyncio.gather(*(_answers(name, shell) for name in others))
+    return frozenset(name for name, answer in zip(others, answers, strict=True) if not answer)
+
+
+async def _answers(name: str, shell: Sequence[str]) -> bool:
+    nothing = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(
+        *(*shell, name, "true"), stdin=nothing, stdout=nothing, stderr=nothing
+    )
+    try:
+        return await asyncio.wait_for(process.wait(), _ANSWER_LIMIT_S) == 0
+    except asyncio.TimeoutError:
+        return False
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 def _lookup_problem(name: str) -> str:

@@ -106,6 +106,10 @@ def _settle(options: RunOptions, given: Mapping[str, Any], environ: Mapping[str,
         check_export(str(options.export_config), options.overwrite_config)
     if "port" in given:
         rules.check_port(given["port"], options.num_instances)
+    if options.min_instances is not None:
+        rules.check_min_instances(
+            options.min_instances, options.num_instances, options.max_restarts
+        )
     if options.uses_mpirun:
         rules.check_root(options.allow_run_as_root)
     used = place_instances(options.hosts, options.num_instances)

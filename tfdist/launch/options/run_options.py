@@ -176,6 +176,18 @@ class RunOptions(PoprunOptions, WorkerOptions, SizeOptions):
         "how often all workers are started again, from the last checkpoint, after one died",
         default=0,
     )
+    min_instances: int | None = option(
+        whole_number(1),
+        "with --max-restarts, start again with fewer instances, but so many at least, where a host "
+        "does not answer or the same worker fails twice in a row",
+        shown_default="all of them",
+    )
+    rejoin_interval_s: float = option(
+        seconds(),
+        "with --min-instances, how often to look whether a host that was lost answers again: then "
+        "the workers save, and all start again",
+        default=60.0,
+    )
     standby: bool = option(
         BOOLEAN,
         "with --max-restarts, keep a process for each worker of this machine that has imported "

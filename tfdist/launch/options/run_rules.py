@@ -196,6 +196,20 @@ def check_port(port: int, num_instances: int) -> None:
         )
 
 
+def check_min_instances(min_instances: int, num_instances: int, max_restarts: int) -> None:
+    """Checks the smallest size of a run; raises `UsageError` if it has no effect."""
+    if min_instances > num_instances:
+        raise UsageError(
+            f"--min-instances is {min_instances}, and --num-instances is {num_instances}. "
+            f"Use at most {num_instances}."
+        )
+    if max_restarts == 0:
+        raise UsageError(
+            f"--min-instances is {min_instances}, but --max-restarts is 0, so the run never starts "
+            "again. Add for example --max-restarts 3."
+        )
+
+
 def check_root(allow_run_as_root: bool | None) -> None:
     """Checks that mpirun may run as this user; raises `UsageError` if not."""
     if allow_run_as_root is False and os.geteuid() == 0:

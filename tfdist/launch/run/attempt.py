@@ -281,6 +281,10 @@ class Attempt:
         self._is_given_up = False
         staying = [one for one in self._started if keeps_agents and not one[0].is_mpirun]
         ending = [process for one, process in self._started if (one, process) not in staying]
+        if not all(worker.is_over for worker in self.workers):
+            for process in ending:  # mpirun then ends its daemons on the hosts that answer.
+                with contextlib.suppress(ProcessLookupError):
+                    process.terminate()
         give_up_s = self._clock.now_s() + self._starters_end_s()
         while any(process.returncode is None for process in ending):
             if self._clock.now_s() > give_up_s:
@@ -318,7 +322,7 @@ class Attempt:
     def _starters_end_s(self) -> float:
         """Returns the time that the starters get to end by themselves."""
         if not all(worker.is_over for worker in self.workers):
-            return 0.0
+            return _STARTER_END_S if any(one.is_mpirun for one, _ in self._started) else 0.0
         if self._engine == "horovod" and any(
             worker.code is None or worker.code < 0 or worker.code == LOST_WORKER
             for worker in self.workers

@@ -36,6 +36,10 @@ If a worker fails:
        checkpoint if --max-restarts allows it. Otherwise the launcher prints the failure box and
        ends with the exit code of the worker that failed first, or 124 if that stalled or is silent.
 
+With --min-instances, step 5 leaves out hosts that do not answer (`membership.py`). The launcher
+looks for them every --rejoin-interval. When one answers, SIGUSR1 makes the workers save and leave,
+and all start again with it.
+
 If the launcher fails, each agent sees a closed connection, or 20 s in which its machine does not
 answer, and stops its worker with TERM, then KILL. While the launcher is suspended (Ctrl-Z), agents
 and workers go on, and none of its limits counts (`observed_time.py`). If an agent fails, the kernel
@@ -49,21 +53,25 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from tfdist.cluster.tasks import listed
 from tfdist.launch.errors import StartError
 from tfdist.launch.failures.failure import Failure
 from tfdist.launch.failures.first_failure import Verdict
 from tfdist.launch.machine.ports import ReservedPorts, own_addresses
 from tfdist.launch.machine.processes import stop_signals
+from tfdist.launch.machine.remote_hosts import lost_hosts
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.run.attempt import Attempt
 from tfdist.launch.run.description import description, notices
+from tfdist.launch.run.interruptions import Interruptions
+from tfdist.launch.run.membership import instances_by_host, resized, smaller_run
 from tfdist.launch.run.run_logs import RunLogs, as_text
-from tfdist.launch.run.starters import relay_starter, starters_of
+from tfdist.launch.run.starters import relay_starter, remote_shell, starters_of
 from tfdist.launch.run.stop_request import StopRequest
 from tfdist.launch.run.verdict import (
     is_new_port_needed,
@@ -83,6 +91,7 @@ from tfdist.launch.screen.terminal import Stream, Terminal, TerminalClosedError
 from tfdist.launch.workers.observed_time import ObservedClock
 from tfdist.launch.workers.plan import Plan, num_local_ports, plan_here
 from tfdist.launch.workers.worker_state import worker_snapshots
+from tfdist.process.exit_codes import STOP_CODES
 
 _LOOPBACK = "127.0.0.1"
 # Not "", which would listen on one port for IPv4 and on another one for IPv6, in random order.
@@ -110,13 +119,18 @@ class Supervision:
     """A run with all its restarts."""
 
     def __init__(self, options: RunOptions, log_dir: Path, terminal: Terminal) -> None:
-        self._options = options
+        self._full_size = options
+        self._options = options  # of the present start
+        self._lost_hosts: frozenset[str] = frozenset()
+        self._joining: RunOptions | None = None  # of the next start, with hosts that are back
+        self._interruptions = Interruptions()
         self._log_dir = log_dir
         self._terminal = terminal
         self._cwd = os.getcwd()  # It may be removed before a restart.
         self._clock = ObservedClock()
         self._started_s = self._clock.now_s()
         self._restarts = 0
+        self._joins = 0
         self._new_ports = 0
         self._earlier: Failure | None = None  # of the start before
         self._num_startup_lines = 0  # of TensorFlow, which were not shown
@@ -147,6 +161,8 @@ class Supervision:
                 f"TensorFlow printed {self._num_startup_lines} start-up lines; they are in the "
                 "logs, --verbose shows them"
             )
+        if self._interruptions.number:
+            self._say(str(self._interruptions))
         self._say(f"logs are in {self._log_dir}")
         return code
 
@@ -157,14 +173,21 @@ class Supervision:
         loop.add_signal_handler(signal.SIGUSR1, self._ask_to_save)
         while True:
             with ReservedPorts(num_local_ports(self._options)) as ports:
-                plan = plan_here(self._options, ports.ports, self._log_dir, self._restarts)
-                if self._restarts == 0 and self._new_ports == 0:
+                starts = self._restarts + self._joins
+                plan = plan_here(self._options, ports.ports, self._log_dir, starts)
+                if starts == 0 and self._new_ports == 0:
                     self._introduce(plan)
                 try:
                     end = await self._run_once(plan)
                 except StartError as error:
+                    if await self._leaves_out_lost_hosts(error):
+                        continue
                     self._say(f"the workers could not be started: {error}")
                     return _CANNOT_START if self._stop.number is None else self._stop.exit_code
+            if self._joining is not None and end.verdict.exit_code in STOP_CODES:
+                self._options, self._joining = self._joining, None
+                self._joins += 1
+                continue
             if end.failure is None:
                 return self._ended_by_signal(end)
             if self._stop.is_made:
@@ -178,13 +201,17 @@ class Supervision:
                 )
                 continue
             reason = self._why_over(end.failure)
-            self._earlier = end.failure
+            earlier, self._earlier = self._earlier, end.failure
+            if reason is None and self._options.min_instances is not None:
+                reason = await self._leave_out(end.failure, earlier)
             if reason is not None:
                 self._show_box(end)
                 if self._options.max_restarts > 0:
                     self._say(f"not started again: {reason}")
                 return end.verdict.exit_code
             self._restarts += 1
+            failed_s = self._started_s + end.failure.after_s
+            self._interruptions.begin(self._attempt.workers, failed_s)
             self._show_restart(end)
 
     def _why_over(self, failure: Failure) -> str | None:
@@ -192,6 +219,75 @@ class Supervision:
         if self._stop.is_made:
             return "the user asked to stop"
         return why_no_restart(failure, self._restarts, self._options.max_restarts, self._earlier)
+
+    async def _leave_out(self, failure: Failure, earlier: Failure | None) -> str | None:
+        """Leaves out lost hosts, or a worker that fails again; returns why the run is over, if so.
+
+        A worker that fails again stays where too few would be left.
+        """
+        lost: frozenset[str] = frozenset()
+        if failure.kind == "silent":
+            lost = await self._find_lost_hosts()
+        smaller = smaller_run(self._options, failure, earlier, lost)
+        if smaller is None and lost:
+            return (
+                f"{_not_answering(lost)}, and fewer than --min-instances "
+                f"{self._options.min_instances} would be left"
+            )
+        if smaller is not None and smaller.num_instances < self._options.num_instances:
+            why = _not_answering(lost) if lost else f"{failure.name} has failed twice in a row"
+            self._go_on_with(smaller, lost, why)
+            await self._attempt.close()  # Agents that stay are those of the larger run.
+            self._earlier = None
+        return None
+
+    async def _leaves_out_lost_hosts(self, error: StartError) -> bool:
+        """Leaves out the hosts that do not answer at a start; returns whether the run goes on."""
+        options = self._options
+        if options.min_instances is None or self._stop.is_made:
+            return False
+        lost = await self._find_lost_hosts()
+        left = {h: n for h, n in instances_by_host(options).items() if h not in lost}
+        smaller = resized(options, left) if lost else None
+        if smaller is None or self._restarts >= options.max_restarts:
+            return False
+        self._restarts += 1
+        self._say(f"restart {self._restarts} of {options.max_restarts}: {error}")
+        self._go_on_with(smaller, lost, _not_answering(lost))
+        return True
+
+    def _go_on_with(self, smaller: RunOptions, lost: frozenset[str], why: str) -> None:
+        whole = self._full_size.num_instances
+        self._options, self._lost_hosts = smaller, self._lost_hosts | lost
+        self._say(f"{why}: going on with {smaller.num_instances} of {whole} instances")
+
+    async def _find_lost_hosts(self) -> frozenset[str]:
+        if self._options.is_on_this_machine:
+            return frozenset()
+        shell = remote_shell(self._options.mpi_global_args, os.environ)
+        return await lost_hosts(instances_by_host(self._options), shell)
+
+    async def _take_in_hosts(self) -> None:
+        """Waits until a lost host answers, and then has the workers save and leave."""
+        shell = remote_shell(self._options.mpi_global_args, os.environ)
+        back: frozenset[str] = frozenset()
+        while not back:
+            await asyncio.sleep(self._options.rejoin_interval_s)
+            back = self._lost_hosts - await lost_hosts(self._lost_hosts, shell)
+        self._lost_hosts -= back
+        now = instances_by_host(self._options)
+        larger = {
+            host: number if host in back else now.get(host, 0)
+            for host, number in instances_by_host(self._full_size).items()
+        }
+        self._joining = resized(self._options, larger)
+        assert self._joining is not None  # It is larger than one that was allowed.
+        self._say(
+            f"{listed(sorted(back))} can be reached again: the workers save, and start again as "
+            f"{self._joining.num_instances} instances"
+        )
+        self._interruptions.begin(self._attempt.workers, self._clock.now_s())
+        self._attempt.signal(signal.SIGUSR1)
 
     def _introduce(self, plan: Plan) -> None:
         width = self._terminal.width
@@ -223,6 +319,7 @@ class Supervision:
 
         attempt = self._attempt
         end = None
+        joining = asyncio.create_task(self._take_in_hosts()) if self._lost_hosts else None
         line = ProgressLine(self._terminal, mode=options.progress, started_s=self._started_s)
         try:
             await attempt.start(
@@ -241,6 +338,8 @@ class Supervision:
             end = await self._stop_all(attempt, verdict, failure)
             return end
         finally:
+            if joining is not None:
+                joining.cancel()
             is_over = end is None or end.failure is None or self._stop.number is not None
             await attempt.close(keeps_agents=options.keeps_agents and not is_over)
             with self._shown():
@@ -264,6 +363,7 @@ class Supervision:
             with self._shown():
                 screen.update(now_s)
                 line.update(now_s, worker_snapshots(attempt.workers, now_s))
+            self._interruptions.note(attempt.workers, now_s)
             verdict = judge(
                 attempt.workers,
                 now_s,
@@ -417,3 +517,7 @@ class Supervision:
                 self._ask_to_stop(signal.SIGPIPE, f" ({error})")
             elif self._stop.number is None and signal.SIGHUP in stop_signals():
                 self._ask_to_stop(signal.SIGHUP)
+
+
+def _not_answering(hosts: Collection[str]) -> str:
+    return f"{listed(sorted(hosts))} cannot be reached"

@@ -1,0 +1,55 @@
+"""The interruptions of a run and their cost, for its last line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tfdist.launch.workers.worker_state import WorkerState
+
+
+@dataclass(kw_only=True)
+class Interruptions:
+    """The interruptions of a run so far: failures, and stops to take a host in again.
+
+    Attributes:
+      number: How many there were.
+      lost_s: Seconds from each interruption to the next step.
+      repeated_steps: Steps that were made again, as far as the programs report their steps.
+    """
+
+    number: int = 0
+    lost_s: float = 0.0
+    repeated_steps: int = 0
+    _since_s: float | None = None
+    _step: int = -1
+
+    def begin(self, workers: Sequence[WorkerState], now_s: float) -> None:
+        """Notes an interruption, with the workers as they were."""
+        self.number += 1
+        if self._since_s is None:  # Else there was no step since the one before.
+            self._since_s = now_s
+            self._step = max((worker.step or 0 for worker in workers), default=0)
+
+    def note(self, workers: Sequence[WorkerState], now_s: float) -> None:
+        """Notes the first step after an interruption."""
+        if self._since_s is None:
+            return
+        made = [
+            worker.progress.step
+            for worker in workers
+            if worker.progress is not None and not math.isnan(worker.progress.loss)
+        ]
+        if not made:
+            return
+        self.lost_s += now_s - self._since_s
+        self.repeated_steps += max(0, self._step - max(made) + 1)
+        self._since_s = None
+
+    def __str__(self) -> str:
+        times = "once" if self.number == 1 else f"{self.number} times"
+        if not self.lost_s:  # The program reports no steps.
+            return f"interrupted {times}"
+        steps = f"{self.repeated_steps:,} step{'s' * (self.repeated_steps != 1)}"
+        return f"interrupted {times}: {self.lost_s:.1f} s until the next step, {steps} made again"
