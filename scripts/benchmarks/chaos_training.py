@@ -3,8 +3,9 @@
 Each round is a call of `train`, then worker 0 evaluates while the others wait for it. Each worker
 shuffles its images, and the shuffle has no seed of its own.
 
-A step depends on the weights before it and on its place in the shuffled order, so a run that was
-interrupted ends with the weights of one that was not only if each start reads on at the right batch.
+A step depends on the weights before it and on its place in the shuffled order. So a run that was
+interrupted ends with the weights of one that was not only if each start reads on at the right
+batch.
 """
 
 import argparse
