@@ -268,7 +268,7 @@ examples:
     tfdist run --num-instances 2 --export-config run.yaml train.py
     tfdist run --import-config run.yaml --num-instances 4
 
-A BOOL is yes, no, 1, 0, true or false. The exit code is that of the worker that failed first;
+A BOOL is yes, no, 1, 0, true or false. The exit code is the code of the worker that failed first;
 2 says that the command line or a file it names is wrong, and that nothing was started."""
 
 RUN = CommandLine(
