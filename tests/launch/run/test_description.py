@@ -9,7 +9,8 @@ import pytest
 
 from tfdist.launch.cli import main
 from tfdist.launch.options.hosts import Host
-from tfdist.launch.run.description import command_lines, command_text
+from tfdist.launch.options.run_command_line import parse_run_options
+from tfdist.launch.run.description import command_lines, command_text, description
 from tfdist.launch.workers.plan import Plan, WorkerPlan
 
 ROOT = Path(__file__).parents[3]
@@ -43,6 +44,14 @@ def test_equal_variables_are_printed_once() -> None:
         "# worker 1 on localhost, log: logs/worker-1.txt",
         "INDEX=1 train",
     ]
+
+
+def test_the_sizes_with_which_a_run_may_go_on_are_shown() -> None:
+    size = ["--num-instances", "4", "--min-instances", "2", "--max-restarts", "1"]
+    *_, last = description(parse_run_options([*size, "cat"]), make_plan({}), verbosity=0)
+    assert last.startswith("smaller sizes: 3 to 2 instances")
+    *_, last = description(parse_run_options(["cat"]), make_plan({}), verbosity=0)
+    assert "smaller sizes" not in last
 
 
 def test_the_evaluator_comes_first_and_gets_nothing_that_is_exported() -> None:

@@ -38,9 +38,12 @@ def notices(options: RunOptions) -> Iterator[str]:
 def description(
     options: RunOptions, plan: Plan, *, verbosity: int, width: int = 100
 ) -> Iterator[str]:
-    """Yields the topology and, if asked for, the commands and environments."""
+    """Yields the topology, the smaller sizes and, if asked for, the commands and environments."""
     if options.print_topology:
         yield topology_text(plan, width)
+        if options.min_instances not in (None, options.num_instances):
+            sizes = f"{options.num_instances - 1} to {options.min_instances}"
+            yield f"smaller sizes: {sizes} instances, where a host or a worker is left out"
     if verbosity > 0:
         if options.uses_mpirun:
             yield "# the agents that start the workers are started by"
