@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.arguments import whole_steps
+from tfdist.estimator.checkpoints.background import WaitingListener
 from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
 from tfdist.estimator.checkpoints.recovery import newest_whole
 from tfdist.estimator.checkpoints.training_end import TrainingEnd
@@ -120,7 +121,7 @@ class Evaluator:
             self._warned_at = now
 
 
-class EvaluateAfterSave(v1.train.CheckpointSaverListener):  # type: ignore[misc]
+class EvaluateAfterSave(WaitingListener):
     """Evaluates saved checkpoints, except the one at the start, and not too often.
 
     A stop signal ends the evaluation: at that time all training is already saved.
@@ -153,6 +154,7 @@ class EvaluateAfterSave(v1.train.CheckpointSaverListener):  # type: ignore[misc]
         signals = stop_signals.current()
         if signals is not None and signals.is_stopping:
             return
+        self.wait_for_files()
         self._timer.update_last_triggered_step(global_step_value)
         with nullcontext() if signals is None else signals.at_once():
             evaluation = self._evaluator.evaluate()

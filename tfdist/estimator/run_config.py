@@ -153,6 +153,7 @@ class RunSettings:
     session_creation_timeout_secs: float = 7200
     checkpoint_save_graph_def: bool = True
     device: Any = None
+    save_checkpoints_async: bool = True
     parameter_servers: Literal["replace"] | None = None
     save_input: bool = True
 
@@ -198,6 +199,12 @@ class RunConfig(RunSettings, TaskRole):
       session_creation_timeout_secs: Limit for making a session, in seconds.
       checkpoint_save_graph_def: Whether the graph is written next to each checkpoint.
       device: A `DeviceConfig`; None is `DeviceConfig()`.
+      save_checkpoints_async: Whether a step waits only for a copy of the values in host memory,
+        while a thread writes the checkpoint beside the training. The next save, the end of the
+        training, an error and SIGTERM wait for it; a failed write ends the training before the next
+        step. False, a listener that has an `after_save` of its own, a subclass of
+        `CheckpointSaverHook`, too little memory and a remote folder (gs://...) make steps wait
+        until the files are there. Hooks that read files right after a save need False.
       parameter_servers: "replace" runs a program that was written for parameter servers: the
         workers hold the variables and train in step, and the ps tasks of TF_CONFIG end when the
         chief is done. None takes the environment variable TFDIST_PARAMETER_SERVERS; without it,

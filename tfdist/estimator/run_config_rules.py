@@ -168,6 +168,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "session_creation_timeout_secs": (lambda value: is_number(value) and value > 0, _NUMBER),
     "checkpoint_save_graph_def": (is_flag, "should be True or False"),
     "save_input": (is_flag, "should be True or False"),
+    "save_checkpoints_async": (is_flag, "should be True or False"),
     "session_config": (
         lambda value: isinstance(value, v1.ConfigProto),
         "must be instance of ConfigProto",

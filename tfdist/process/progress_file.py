@@ -21,7 +21,7 @@ from typing import Any
 from tfdist.process.imports import write_imports
 
 _VARIABLE = "TFDIST_PROGRESS_FILE"
-_VERSION = 3  # of the layout
+_VERSION = 4  # of the layout
 
 PHASES = ("starting", "waiting", "training", "saving", "evaluating", "stopping", "leaving")
 
@@ -43,6 +43,7 @@ class Progress:
         outside of one keeps the others waiting.
       waits_for_input: Whether the present call has taken seconds and still waits for this worker's
         own input, so that it keeps the others waiting.
+      is_writing: Whether a checkpoint is being written beside the training.
       loss: The loss of the last step; NaN before it is known.
       examples: How many examples this worker has taken in since it started.
       time_s: `time.monotonic()` of the last change; on one machine all processes have one clock.
@@ -58,6 +59,7 @@ class Progress:
     loss: float = float("nan")
     examples: float = 0.0
     time_s: float = 0.0
+    is_writing: bool = False
 
 
 # 8 bytes for each: a reader sees the value before or after a change, never half of it.
@@ -121,6 +123,11 @@ class ProgressFile:
         if self._map is not None:
             _NUMBER.pack_into(self._map, _PLACES["waits_for_input"], waits)
 
+    def note_writing(self, *, writes: bool) -> None:
+        """Changes `is_writing` and not `time_s`, from any thread."""
+        if self._map is not None:
+            _NUMBER.pack_into(self._map, _PLACES["is_writing"], writes)
+
     def read(self) -> Progress | None:
         """Returns the values written last; None if nothing is written yet."""
         try:
@@ -133,7 +140,7 @@ class ProgressFile:
         if version != _VERSION:  # 0: the file exists, but nothing is written yet
             return None
         named: dict[str, Any] = dict(zip(_KINDS, values, strict=True))
-        for name in ("in_step", "waits_for_input"):
+        for name in ("in_step", "waits_for_input", "is_writing"):
             named[name] = bool(named[name])
         return Progress(**{**named, "phase": PHASES[named["phase"]]})
 

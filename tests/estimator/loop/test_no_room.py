@@ -24,7 +24,9 @@ NUM_WEIGHTS = 100_000  # 400 kB
 SIZE = "400,008"  # with the global step
 
 
-def train(folder: Path, *hooks: Any, steps: int = 20, listener: Any = None) -> None:
+def train(
+    folder: Path, *, steps: int = 20, listener: Any = None, in_background: bool = True
+) -> None:
     def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
         weights = v1.get_variable("weights", [NUM_WEIGHTS], initializer=v1.zeros_initializer())
         loss = tf.reduce_mean(weights * features)
@@ -32,11 +34,12 @@ def train(folder: Path, *hooks: Any, steps: int = 20, listener: Any = None) -> N
         train_op = update.minimize(loss, v1.train.get_global_step())
         return tfe.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
-    config = tfe.RunConfig(save_checkpoints_steps=3, save_summary_steps=None)
+    config = tfe.RunConfig(
+        save_checkpoints_steps=3, save_summary_steps=None, save_checkpoints_async=in_background
+    )
     tfe.Estimator(model_fn, folder, config).train(
         lambda: tf.data.Dataset.from_tensors(1.0).repeat(),
         steps=steps,
-        hooks=hooks,
         saving_listeners=[listener] if listener is not None else None,
     )
 
@@ -53,26 +56,24 @@ def check_that_a_checkpoint_is_whole(folder: Path) -> None:
 
 @pytest.fixture
 def limited_files() -> Iterator[Any]:
-    """A hook that, after four steps, limits this process to files of 300 kB."""
+    """A listener that limits this process to files of 300 kB before the save of step 6."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    class Limit(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-        steps = 0
-
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            self.steps += 1
-            if self.steps == 4:
+    class Limit(v1.train.CheckpointSaverListener):  # type: ignore[misc,name-defined]
+        def before_save(self, session: Any, global_step_value: int) -> None:
+            if global_step_value == 6:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, limits[1]))
 
     yield Limit()
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
+@pytest.mark.parametrize("in_background", [True, False])
 def test_a_checkpoint_above_the_limit_of_a_file_is_an_error(
-    limited_files: Any, tmp_path: Path
+    limited_files: Any, tmp_path: Path, in_background: bool
 ) -> None:
     with pytest.raises(CheckpointSpaceError) as caught:
-        train(tmp_path, limited_files)
+        train(tmp_path, listener=limited_files, in_background=in_background)
     line = f"File too large: the checkpoint of step 6 needs {SIZE} bytes in {tmp_path}, where "
     assert str(caught.value).startswith(line)
     assert "Raise the limit (ulimit -f), or use another model_dir." in str(caught.value)
@@ -102,8 +103,9 @@ def checkpoints_in(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.is_file()}
 
 
+@pytest.mark.parametrize("in_background", [True, False])
 def test_a_full_disk_ends_training_in_one_line_and_leaves_the_last_checkpoint_alone(
-    small_disk: Path,
+    small_disk: Path, in_background: bool
 ) -> None:
     before: dict[str, bytes] = {}
 
@@ -113,7 +115,7 @@ def test_a_full_disk_ends_training_in_one_line_and_leaves_the_last_checkpoint_al
             before.update(checkpoints_in(small_disk))
 
     with pytest.raises(CheckpointSpaceError) as caught:
-        train(small_disk, listener=Watch())
+        train(small_disk, listener=Watch(), in_background=in_background)
     free = int(str(caught.value).split(" where ")[1].split(" are free")[0].replace(",", ""))
     assert str(caught.value) == (
         f"No space left on device: the checkpoint of step 12 needs {SIZE} bytes in {small_disk}, "

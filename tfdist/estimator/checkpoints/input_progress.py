@@ -1,7 +1,7 @@
 """The input of a running training: how far it is, written beside each checkpoint.
 
     steps       call_ends: so many batches more
-    a save      write: the position, beside the checkpoint
+    a save      position, write: it, beside the checkpoint; the write may come some steps later
     the end     end: the newest position is removed
 
 So a position lies beside the newest checkpoint exactly while a training has not ended. A training
@@ -53,14 +53,14 @@ class InputProgress:
         """Counts the batches of a step; called once its session calls have succeeded."""
         self._batches += self._batches_per_call
 
-    def write(self, checkpoint: str, written: str) -> None:
-        """Writes the position; without one, removes that of an earlier training.
+    def write(self, position: InputPosition | None, checkpoint: str, written: str) -> None:
+        """Writes a position; without one, removes that of an earlier training.
 
         Args:
+          position: The position at the time of the save.
           checkpoint: The path of the checkpoint.
           written: The path of the checkpoint at present, before it is moved.
         """
-        position = self._position()
         self._newest[os.path.dirname(checkpoint)] = checkpoint
         write_position(file_beside(checkpoint if position is None else written), position)
 
@@ -74,7 +74,8 @@ class InputProgress:
             for checkpoint in self._newest.values():
                 write_position(file_beside(checkpoint), None)
 
-    def _position(self) -> InputPosition | None:
+    def position(self) -> InputPosition | None:
+        """Returns the present position; None if the training saves none."""
         if self._start is None or self._has_ended:
             return None
         return InputPosition(

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.checkpoints.fit import values_of
+from tfdist.estimator.checkpoints.background import BackgroundSaves, SaverOps, save_values
 from tfdist.estimator.checkpoints.input_progress import InputProgress, remove_positions
 from tfdist.estimator.checkpoints.listing import is_remote
 from tfdist.process.endings import OneLineError
@@ -51,13 +51,21 @@ class CheckpointWriter:
     Args:
       find_saver: Returns the saver, once the graph is complete.
       progress: The input of the training, whose position is saved beside each checkpoint.
+
+    Attributes:
+      saves: Writes the files beside the training; None writes them in the foreground.
     """
 
     def __init__(
-        self, find_saver: Callable[[], v1.train.Saver], progress: InputProgress | None = None
+        self,
+        find_saver: Callable[[], v1.train.Saver],
+        progress: InputProgress | None = None,
+        saves: BackgroundSaves | None = None,
     ) -> None:
         self._find_saver = find_saver
         self.progress = progress or InputProgress(None)
+        self.saves = saves
+        self._ops: tuple[tf.Graph, SaverOps] | None = None
 
     @property
     def saver_def(self) -> Any:
@@ -70,50 +78,83 @@ class CheckpointWriter:
         global_step: Any = None,
         latest_filename: str | None = None,
         meta_graph_suffix: str = "meta",
+        write_meta_graph: bool = True,
         **options: Any,
     ) -> str | None:
-        """Saves as `Saver.save` does, and returns the checkpoint's path.
+        """Saves as `Saver.save` does; in the background, returns once the values are copied.
+
+        Returns:
+          The checkpoint's path; None if it is still being written.
 
         Raises:
           CheckpointSpaceError: If there is no disk space.
         """
         saver = self._find_saver()
-        options["meta_graph_suffix"] = meta_graph_suffix
+        graph, position = sess.graph, self.progress.position()
         earlier = list(getattr(saver, "last_checkpoints", ()))
-        if type(saver) is not v1.train.Saver or is_remote(save_path):
+        if type(saver) is not v1.train.Saver or saver.saver_def is None or is_remote(save_path):
+            options.update(meta_graph_suffix=meta_graph_suffix, write_meta_graph=write_meta_graph)
             path = saver.save(sess, save_path, global_step, latest_filename, **options)
             if path is not None:
-                self.progress.write(path, path)
+                self.progress.write(position, path, path)
                 remove_positions(earlier)
             return path
         folder, name = os.path.split(save_path)
         what = "checkpoint" if global_step is None else f"checkpoint of step {global_step}"
-        num_bytes = sum(value.num_bytes for value in values_of(saver, sess.graph).values())
-        with full_disk_named(folder, f"the {what}", num_bytes):
-            with _unfinished(folder) as unfinished:
-                path = os.path.join(unfinished, name)
-                written = saver.save(sess, path, global_step, write_state=False, **options)
-                path = os.path.join(folder, os.path.basename(written))
-                self.progress.write(path, written)
-                _move_all(unfinished, folder)
-            note_checkpoint(saver, path)
-            # A saver that keeps all notes none itself, and has those of an earlier training.
-            others = [one for one in saver.last_checkpoints if one != path]
-            write_state(folder, [*others, path], latest_filename)
-        delete_oldest_checkpoint(saver, meta_graph_suffix)
-        remove_positions(earlier)
-        return path
+        ops = self._ops_of(saver, graph)
+
+        def write(write_values: Callable[[str], str]) -> str:
+            with full_disk_named(folder, f"the {what}", sum(ops.num_bytes)):
+                with _unfinished(folder) as unfinished:
+                    path = write_values(os.path.join(unfinished, name))
+                    if write_meta_graph:
+                        with graph.as_default():
+                            saver.export_meta_graph(f"{path}.{meta_graph_suffix}", **options)
+                    written, path = path, os.path.join(folder, os.path.basename(path))
+                    self.progress.write(position, path, written)
+                    _move_all(unfinished, folder)
+                note_checkpoint(saver, path)
+                # A saver that keeps all notes none itself, and has those of an earlier training.
+                others = [one for one in saver.last_checkpoints if one != path]
+                write_state(folder, [*others, path], latest_filename)
+            delete_oldest_checkpoint(saver, meta_graph_suffix)
+            remove_positions(earlier)
+            return path
+
+        saves = self.saves
+        if saves is not None:
+            saves.wait()
+            if saves.can_take(ops):
+                values = sess.run(ops.values)
+                saves.start(
+                    what,
+                    lambda: write(lambda path: save_values(saver, ops, values, path, global_step)),
+                )
+                return None
+        return write(
+            lambda path: saver.save(
+                sess, path, global_step, write_state=False, write_meta_graph=False
+            )
+        )
+
+    def _ops_of(self, saver: v1.train.Saver, graph: tf.Graph) -> SaverOps:
+        if self._ops is None or self._ops[0] is not graph:
+            self._ops = graph, SaverOps(saver, graph)
+        return self._ops[1]
 
 
 def write_whole_checkpoints(
-    hook: v1.train.CheckpointSaverHook, progress: InputProgress | None = None
+    hook: v1.train.CheckpointSaverHook,
+    progress: InputProgress | None = None,
+    saves: BackgroundSaves | None = None,
 ) -> None:
-    """Makes a user's hook save with a `CheckpointWriter`; `progress` is as there."""
+    """Makes a user's hook save with a `CheckpointWriter`, whose arguments the others are."""
 
     def make(old: Any, find: Callable[[], v1.train.Saver]) -> CheckpointWriter:
         if not isinstance(old, CheckpointWriter):
-            return CheckpointWriter(find, progress)
-        old.progress = progress or old.progress  # An earlier training used the hook.
+            return CheckpointWriter(find, progress, saves)
+        # An earlier training used the hook.
+        old.progress, old.saves = progress or old.progress, saves
         return old
 
     replace_saver(hook, make)

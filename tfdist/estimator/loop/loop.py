@@ -44,6 +44,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.checkpoints.background import BackgroundSaves
 from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
 from tfdist.estimator.checkpoints.input_progress import InputProgress
 from tfdist.estimator.checkpoints.writer import refuse_full_disk
@@ -115,8 +116,9 @@ def train(call: TrainCall) -> None:
             spec = model.training.spec
             sessions.add_saver(spec.scaffold, call.config)
             scaffold = peers.make_scaffold(spec.scaffold, found)
-            hooks, limits = all_hooks(call, model, peers, signals, scaffold)
-            with peers.watched():
+            saves = BackgroundSaves(signals)
+            hooks, limits = all_hooks(call, model, peers, signals, saves, scaffold)
+            with peers.watched(), saves:
                 session = peers.open_session(model, hooks, scaffold, found, limits)
                 first_step = int(session.raw_session().run(model.global_step))
                 loop = TrainingLoop(

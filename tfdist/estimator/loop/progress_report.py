@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.checkpoints.background import WaitingListener
 from tfdist.estimator.inputs.batches import Batch
 from tfdist.estimator.inputs.queued_input import leaves
 from tfdist.process.progress_file import ProgressFile, find_progress_file, in_phase, set_phase
@@ -164,8 +165,11 @@ class ProgressReport(NoReport):
         return batches - steps_done * self._batches_per_step < self._batches_per_step
 
 
-class SavingNotes(v1.train.CheckpointSaverListener):  # type: ignore[misc]
-    """Notes the beginning and the end of each save; the first of a saver's listeners."""
+class SavingNotes(WaitingListener):
+    """Notes the beginning and the end of each save; the first of a saver's listeners.
+
+    The others find the last checkpoint written when the training ends.
+    """
 
     def __init__(self, signals: StopSignals) -> None:
         self._signals = signals
@@ -176,6 +180,7 @@ class SavingNotes(v1.train.CheckpointSaverListener):  # type: ignore[misc]
         listeners[:] = [self, *(one for one in listeners if not isinstance(one, SavingNotes))]
 
     def before_save(self, session: v1.Session, global_step_value: int) -> None:
+        self.wait_for_files()  # Those of the last save.
         self._signals.is_saving = True
         self._phase = set_phase("saving")
 
@@ -183,6 +188,9 @@ class SavingNotes(v1.train.CheckpointSaverListener):  # type: ignore[misc]
         set_phase(self._phase)
         self._signals.is_saving = False
         self._signals.leave_unless_noted()
+
+    def end(self, session: v1.Session, global_step_value: int) -> None:
+        self.wait_for_files()
 
 
 class InputCounter:

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.environment import read_profile
+from tfdist.estimator.checkpoints.background import BackgroundSaves, WaitingListener, reads_files
 from tfdist.estimator.checkpoints.input_progress import InputProgress
 from tfdist.estimator.checkpoints.writer import CheckpointWriter, write_whole_checkpoints
 from tfdist.estimator.graph.global_step import StepLimit, limit_in_place_of
@@ -31,6 +32,7 @@ def all_hooks(
     model: Model,
     peers: Peers,
     signals: StopSignals,
+    saves: BackgroundSaves,
     scaffold: v1.train.Scaffold,
 ) -> tuple[Hooks, list[StepLimit]]:
     """Returns the user's hooks and TensorFlow's, and the limits of the training.
@@ -55,7 +57,9 @@ def all_hooks(
         return decision.hooks_of_user(kept)
 
     _add_loss_summary(decision.loss)
-    savers = Savers(call=call, scaffold=scaffold, signals=signals, progress=model.progress)
+    savers = Savers(
+        call=call, scaffold=scaffold, signals=signals, saves=saves, progress=model.progress
+    )
     starts_last = model.inputs.starts_last
     hooks = [
         *decision.hooks_of_user(profile_of_run()),  # First: it measures the time of all others.
@@ -69,6 +73,7 @@ def all_hooks(
         ),
         *_loss_lines(call, model),
         *of_user(spec.training_hooks),
+        saves,
         *(peers.hooks_of_input(model.inputs) if starts_last else []),
         *peers.last_hooks(
             model
@@ -125,12 +130,14 @@ class Savers:
       scaffold: The scaffold of the session.
       signals: The stop signals of this process.
       progress: The batches taken from the input.
+      saves: The saves in the background.
     """
 
     call: TrainCall
     scaffold: v1.train.Scaffold
     signals: StopSignals
     progress: InputProgress
+    saves: BackgroundSaves
 
     def usual(self, spec: EstimatorSpec, is_chief: bool) -> Hooks:
         """Returns tf.estimator's saver unless the user has one.
@@ -145,8 +152,8 @@ class Savers:
         if given:
             listeners_of(given[0]).extend(self.call.listeners)
             for hook in given:
-                write_whole_checkpoints(hook, self.progress)
                 SavingNotes(self.signals).add_to(hook)
+                write_whole_checkpoints(hook, self.progress, self._background_of(hook))
             return []
         if is_chief and self.call.saves_checkpoints:
             config = self.call.config
@@ -165,17 +172,36 @@ class Savers:
 
     def own(self, **timing: Any) -> v1.train.CheckpointSaverHook:
         """Makes a saver with the user's listeners; `timing` is `save_secs` or `save_steps`."""
+        writer = CheckpointWriter(lambda: self.scaffold.saver, self.progress)
         saver = v1.train.CheckpointSaverHook(
             self.call.model_dir,
-            saver=CheckpointWriter(lambda: self.scaffold.saver, self.progress),
+            saver=writer,
             listeners=list(self.call.listeners),
             save_graph_def=self.call.config.checkpoint_save_graph_def,
             **timing,
         )
         replace_timer(saver, SteadyTimer(timing.get("save_secs"), timing.get("save_steps")))
         SavingNotes(self.signals).add_to(saver)
+        writer.saves = self._background_of(saver)
         set_steps_per_call(saver, self.call.iterations)
         return saver
+
+    def _background_of(self, saver: v1.train.CheckpointSaverHook) -> BackgroundSaves | None:
+        """Returns the saves in the background for a saver; None if its files are read at once."""
+        if not self.call.config.save_checkpoints_async:
+            return None
+        listeners = listeners_of(saver)
+        for listener in listeners:
+            if isinstance(listener, WaitingListener):
+                listener.wait_for_files = self.saves.wait
+        readers = [type(one).__name__ for one in listeners if reads_files(one)]
+        if type(saver) is not v1.train.CheckpointSaverHook:
+            readers.append(type(saver).__name__)
+        if readers:
+            v1.logging.info(
+                "Steps wait until a checkpoint is written, as %s may read its files.", readers[0]
+            )
+        return None if readers else self.saves
 
 
 def add_metrics_to_report(metrics: Mapping[str, tf.Tensor]) -> None:

@@ -9,19 +9,17 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
 from tfdist.launch.doctor.children import answer_within
 from tfdist.launch.doctor.packages import TensorFlowFacts
 from tfdist.launch.doctor.report import Finding, absent, broken, good, pip_install
 from tfdist.launch.machine.cores_and_gpus import num_nvidia_gpus
+from tfdist.process.memory import CONTROL_GROUP, read_text, total_and_free_bytes
 
 _GIB = 1 << 30
 # A worker that has imported TensorFlow and trains a small model takes 0.5 GiB.
 _LEAST_MEMORY_BYTES = _GIB
 _LEAST_DISK_BYTES, _LITTLE_DISK_BYTES = 100 << 20, _GIB
 _FOLDER_LIMIT_S = 10.0  # A network file system may never answer.
-_CONTROL_GROUP = Path("/sys/fs/cgroup")  # A container sees its own there, of version 1 or 2.
 
 
 def check_devices(facts: TensorFlowFacts) -> Iterator[Finding]:
@@ -29,17 +27,12 @@ def check_devices(facts: TensorFlowFacts) -> Iterator[Finding]:
     if not facts.problem:
         num_gpus = num_nvidia_gpus()
         yield judge_gpus(num_gpus, os.environ.get("CUDA_VISIBLE_DEVICES"), facts)
-    group = _CONTROL_GROUP
-    quota = _text(group / "cpu.max") or " ".join(
-        _text(group / f"cpu/cpu.cfs_{name}_us").strip() for name in ("quota", "period")
+    group = CONTROL_GROUP
+    quota = read_text(group / "cpu.max") or " ".join(
+        read_text(group / f"cpu/cpu.cfs_{name}_us").strip() for name in ("quota", "period")
     )
     yield judge_cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, parse_quota(quota))
-    memory = psutil.virtual_memory()
-    total, free = memory.total, memory.available
-    limit = _number(group / "memory.max", group / "memory/memory.limit_in_bytes")
-    used = _number(group / "memory.current", group / "memory/memory.usage_in_bytes")
-    if limit is not None and limit < total:
-        total, free = limit, min(free, limit - (used or 0))
+    total, free = total_and_free_bytes()
     yield judge_memory(free, total)
 
 
@@ -137,16 +130,3 @@ def judge_folder(
     if free_bytes < _LITTLE_DISK_BYTES:
         return absent(f"{text}: only {free}")
     return good(f"{text}: {free}{', will be made' if is_new else ''}")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
-
-
-def _number(*paths: Path) -> int | None:
-    """Returns the number in the first of the files that contains one."""
-    texts = (_text(path).strip() for path in paths)
-    return next((int(text) for text in texts if text.isdigit()), None)

@@ -311,9 +311,11 @@ class Agent:
         return now_s >= self._kill_at_s or (now_s >= self._kill_in_step_at_s and self._is_in_step())
 
     def _is_in_step(self) -> bool:
-        """Returns whether the worker waits in a step for another one, which it has lost."""
+        """Returns whether the worker waits in a step for another one, and has nothing to save."""
         progress = self._progress.read()
-        return progress is not None and progress.in_step and progress.phase in _PHASES_OF_STEPS
+        if progress is None or progress.is_writing:
+            return False
+        return progress.in_step and progress.phase in _PHASES_OF_STEPS
 
     def _pass_on(self, number: int) -> None:
         """Sends a signal to the worker's process group, unless the worker has ended."""

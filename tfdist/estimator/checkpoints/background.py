@@ -1,0 +1,280 @@
+"""Saves beside the training: a step waits for a copy of the values, and a thread writes the files.
+
+    training          step 100 | copy of the values | step 101   step 102   step 103 ...
+    thread "save"                                   | write, fsync, rename, prune |
+
+    the next save     waits until the last one is written
+    the next step     raises the error of a failed write, which ends the training
+    the end           waits until the files are there: the training's, an error's, SIGTERM's
+
+The copy is what the ops of the saver would have written: all inputs of its `SaveV2` ops, fetched in
+one session call. The same ops, in a small graph and session of their own, write it. So the names,
+the slices and the bytes of the files are those of a save in the foreground.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import cached_property
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.process.memory import total_and_free_bytes
+from tfdist.process.progress_file import find_progress_file, in_phase
+from tfdist.strategies.stop_signals import StopSignals
+
+# A longer wait for the thread is reported.
+_SILENT_S = 5.0
+# TensorFlow copies an array that begins elsewhere, and keeps Python waiting while it does.
+_ALIGNMENT = 64
+# The ops by which TensorFlow's savers write values in the format of TensorFlow 2.
+_OPS_OF_SAVERS = frozenset(
+    ("Const", "Identity", "MergeV2Checkpoints", "NoOp", "Pack", "PlaceholderWithDefault",
+     "RegexFullMatch", "SaveV2", "Select", "SelectV2", "ShardedFilename", "StaticRegexFullMatch",
+     "StringJoin")
+)  # fmt: skip
+_NUM_OTHER_INPUTS = 3  # of SaveV2, before the values: file, names, slices
+
+
+class BackgroundSaves(v1.train.SessionRunHook):  # type: ignore[misc]
+    """The thread that writes checkpoints, one at a time, and the errors of it.
+
+    A hook, so that a failed write ends the training before the next step; and a context, which
+    waits for the write at its end, also after an error.
+
+    Args:
+      signals: The stop signals of this process. They wait for a write as well.
+    """
+
+    def __init__(self, signals: StopSignals) -> None:
+        self._signals = signals
+        self._thread: threading.Thread | None = None
+        self._what = ""
+        self._error: BaseException | None = None
+        self._has_said_why_not = False
+
+    def start(self, what: str, write: Callable[[], Any]) -> None:
+        """Calls `write` in the thread. The write before it must have ended; see `wait`.
+
+        Args:
+          what: A name of the written data, for messages.
+          write: A function that writes it.
+        """
+
+        def run() -> None:
+            try:
+                write()
+            except BaseException as error:
+                self._error = error
+            finally:
+                _note_writing(False)
+
+        self._what = what
+        _note_writing(True)
+        self._thread = threading.Thread(target=run, name="save", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Returns when all files are written; raises the error of a failed write."""
+        if self._thread is not None:
+            was_saving, self._signals.is_saving = self._signals.is_saving, True
+            try:
+                with in_phase("saving"):
+                    self._thread.join(_SILENT_S)
+                    if self._thread.is_alive():
+                        v1.logging.info("Waiting until the %s is written.", self._what)
+                        self._thread.join()
+            finally:
+                self._signals.is_saving = was_saving
+            self._thread = None
+        self.raise_error()
+
+    def raise_error(self) -> None:
+        """Raises the error of a failed write, once."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def before_run(self, run_context: v1.train.SessionRunContext) -> None:
+        self.raise_error()
+
+    def can_take(self, ops: SaverOps) -> bool:
+        """Returns whether values can be copied and written beside the training; else says why.
+
+        One value is there twice while the thread prepares it.
+        """
+        needed = sum(ops.num_bytes) + max(ops.num_bytes, default=0)
+        _, free = total_and_free_bytes()
+        why_not = "" if ops.are_known else "its saver has ops of its own"
+        if needed > free:
+            why_not = (
+                f"a copy of its values needs {needed:,} bytes of memory, where {free:,} are free"
+            )
+        if why_not and not self._has_said_why_not:
+            v1.logging.warning("Steps wait until a checkpoint is written: %s.", why_not)
+            self._has_said_why_not = True
+        return not why_not
+
+    def __enter__(self) -> BackgroundSaves:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.wait()
+        except Exception as of_write:
+            if error is None:
+                raise
+            if of_write is not error:
+                v1.logging.error("The %s could not be written: %s", self._what, of_write)
+        self._signals.leave_unless_noted()
+
+
+class WaitingListener(v1.train.CheckpointSaverListener):  # type: ignore[misc]
+    """A listener that calls `wait_for_files` before it reads files in `after_save`.
+
+    For another one that has an `after_save`, a training writes its checkpoints in the foreground.
+
+    Attributes:
+      wait_for_files: Returns when the checkpoint is written. Set by a training with such saves.
+    """
+
+    wait_for_files: Callable[[], None] = staticmethod(lambda: None)
+
+
+def reads_files(listener: v1.train.CheckpointSaverListener) -> bool:
+    """Returns whether a listener may expect the files of a checkpoint in its `after_save`."""
+    has_own = type(listener).after_save is not v1.train.CheckpointSaverListener.after_save
+    return has_own and not isinstance(listener, WaitingListener)
+
+
+class SaverOps:
+    """The ops by which a built saver of a graph writes files, for a graph of their own.
+
+    Attributes:
+      values: The tensors of the saver's graph whose values are written.
+      num_bytes: The size of each; 0 if its shape is unknown.
+      are_known: Whether the ops write nothing but values that can be fetched.
+    """
+
+    def __init__(self, saver: v1.train.Saver, graph: tf.Graph) -> None:
+        self.values: list[tf.Tensor] = []
+        self._nodes: list[Any] = []
+        save = graph.as_graph_element(saver.saver_def.save_tensor_name).op
+        found, waiting, types = {save}, [save], set()
+        while waiting:
+            op = waiting.pop()
+            types.add(op.type)
+            if op.type not in _OPS_OF_SAVERS:
+                break
+            self._nodes.append(self._copied(op))
+            inputs = op.inputs[:_NUM_OTHER_INPUTS] if op.type == "SaveV2" else op.inputs
+            before = {*(tensor.op for tensor in inputs), *op.control_inputs}
+            waiting += before - found
+            found |= before
+        dtypes = [value.dtype.base_dtype for value in self.values]
+        is_whole = types <= _OPS_OF_SAVERS and "SaveV2" in types
+        self.are_known = is_whole and not {tf.resource, tf.variant} & set(dtypes)
+        self.num_bytes = [
+            (value.shape.num_elements() or 0) * (0 if dtype == tf.string else dtype.size)
+            for value, dtype in zip(self.values, dtypes, strict=True)
+        ]
+
+    @cached_property
+    def graph(self) -> tf.Graph:
+        """A graph with the ops, and a placeholder for each value."""
+        nodes = [*self._nodes, *map(_placeholder, range(len(self.values)), self.values)]
+        graph = tf.Graph()
+        with graph.as_default():
+            tf.import_graph_def(v1.GraphDef(node=nodes), name="")
+        return graph
+
+    def _copied(self, op: tf.Operation) -> Any:
+        """Returns an op's node, without a device, and with fed values in a `SaveV2`."""
+        node = op.node_def
+        node.device = ""
+        node.attr.pop("_class", None)
+        if op.type == "SaveV2":
+            for place, value in enumerate(op.inputs[_NUM_OTHER_INPUTS:], start=_NUM_OTHER_INPUTS):
+                node.input[place] = _fed(len(self.values))
+                self.values.append(value)
+        return node
+
+
+def save_values(
+    saver: v1.train.Saver, ops: SaverOps, values: list[Any], path: str, step: Any
+) -> str:
+    """Writes values as `saver.save` does, without a graph or a file `checkpoint`.
+
+    Python is not held up meanwhile.
+
+    Args:
+      saver: The saver.
+      ops: Its ops.
+      values: The values of `ops.values`; they are removed from the list.
+      path: The checkpoint's path without its step.
+      step: The step.
+
+    Returns:
+      The checkpoint's path.
+    """
+    fed: dict[str, Any] = {}
+    values.reverse()
+    while values:  # Each is freed as soon as it is copied again.
+        fed[f"{_fed(len(fed))}:0"] = _aligned(np.asarray(values.pop()))
+    with ops.graph.as_default(), _Session(ops.graph, fed) as session:
+        return str(saver.save(session, path, step, write_state=False, write_meta_graph=False))
+
+
+class _Session(v1.Session):  # type: ignore[misc]
+    """A session that feeds the same values in each call, for `Saver.save`.
+
+    Its ops run in the thread of the caller. The threads of a process's sessions are shared, and a
+    write would keep one of them from the training.
+    """
+
+    def __init__(self, graph: tf.Graph, values: dict[str, Any]) -> None:
+        super().__init__(graph=graph, config=v1.ConfigProto(device_count={"GPU": 0}))
+        self._fed_values = values
+
+    def run(self, fetches: Any, feed_dict: Any = None) -> Any:
+        options = v1.RunOptions(inter_op_thread_pool=-1)
+        return super().run(fetches, {**feed_dict, **self._fed_values}, options)
+
+
+def _fed(index: int) -> str:
+    return f"tfdist_saved_{index}"
+
+
+def _placeholder(index: int, value: tf.Tensor) -> Any:
+    node = v1.NodeDef(name=_fed(index), op="Placeholder")
+    node.attr["dtype"].type = value.dtype.base_dtype.as_datatype_enum
+    node.attr["shape"].shape.unknown_rank = True
+    return node
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """Returns an array, or a copy of it, that TensorFlow takes without another copy."""
+    if array.dtype.hasobject or array.ctypes.data % _ALIGNMENT == 0:
+        return array
+    room = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT
+    aligned = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    np.copyto(aligned, array)
+    return aligned
+
+
+def _note_writing(writes: bool) -> None:
+    """Tells the launcher that the thread writes: a worker that waits in a step may have work."""
+    file = find_progress_file()
+    if file is not None:
+        file.note_writing(writes=writes)
