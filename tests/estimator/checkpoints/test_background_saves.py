@@ -51,7 +51,7 @@ class Disk:
             real_sync(number)
 
         monkeypatch.setattr(os, "fsync", sync)
-        # Whoever waits says so at once, and the disk is free from then on.
+        # A wait is logged at once, and frees the disk.
         monkeypatch.setattr(background, "_SILENT_S", 0.0)
         real_info = v1.logging.info
 

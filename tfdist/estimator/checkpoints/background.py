@@ -136,7 +136,6 @@ class BackgroundSaves(v1.train.SessionRunHook):  # type: ignore[misc]
                 raise
             if of_write is not error:
                 v1.logging.error("The %s could not be written: %s", self._what, of_write)
-        self._signals.leave_unless_noted()
 
 
 class WaitingListener(v1.train.CheckpointSaverListener):  # type: ignore[misc]
