@@ -1,11 +1,13 @@
-"""The delay of a training by a save of 1 GiB: beside the training, in the foreground, and elsewhere.
+"""The delay of a training by a save of 1 GiB: beside the training, in the foreground, elsewhere.
 
     python scripts/benchmarks/saves.py                        tfdist, and a copy by NumPy
     SAVES_TORCH=... SAVES_ORBAX=... (Pythons with PyTorch, and with JAX and Orbax)
 
 Each training has 16 values of 64 MiB and saves once, in its middle. The delay of the step is what
 the longest step from the save on takes longer than the median one. The delay of the training is
-what all steps until the file is there take longer together: a write also takes processor time.
+what all steps until the file is there take longer together: a write also takes processor time. The
+copy is one of as many bytes by NumPy, in the same process after the training: how long new memory
+takes differs between processes and over time.
 """
 
 from __future__ import annotations
@@ -37,18 +39,18 @@ def delays(times_s: list[float], first: int, last: int) -> dict[str, float]:
     }
 
 
-def copies() -> list[float]:
-    """Returns the seconds of copies of all values in memory by NumPy, the first one left out."""
+def copy_s() -> float:
+    """Returns the median time of a copy of all values in memory by NumPy."""
     import numpy as np
 
     values = [np.full(NUM_ELEMENTS, i, np.float32) for i in range(NUM_VALUES)]
     times_s = []
-    for _ in range(ROUNDS + 1):
+    for _ in range(5):
         start_s = time.perf_counter()
         copied = [value.copy() for value in values]
         times_s.append(time.perf_counter() - start_s)
         del copied
-    return times_s[1:]
+    return statistics.median(times_s)
 
 
 def tfdist(folder: str, in_background: bool) -> dict[str, float]:
@@ -58,8 +60,9 @@ def tfdist(folder: str, in_background: bool) -> dict[str, float]:
 
     import tfdist.estimator as tfe
 
-    class Times(tfe.SessionRunHook):  # type: ignore[misc,name-defined]
+    class Times(tfe.SessionRunHook):  # type: ignore[misc]
         ends_s: list[float]
+        copy_s = 0.0
         written = 0
 
         def after_create_session(self, session: Any, coord: Any) -> None:
@@ -70,6 +73,9 @@ def tfdist(folder: str, in_background: bool) -> dict[str, float]:
             if not self.written and os.path.exists(name):
                 self.written = len(self.ends_s)
             self.ends_s.append(time.perf_counter())
+
+        def end(self, session: Any) -> None:  # After the last save.
+            self.copy_s = copy_s()
 
     def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
         values = [
@@ -90,7 +96,7 @@ def tfdist(folder: str, in_background: bool) -> dict[str, float]:
         lambda: tf.data.Dataset.from_tensors(1.0).repeat(), steps=STEPS, hooks=[times]
     )
     steps_s = [b - a for a, b in zip(times.ends_s, times.ends_s[1:], strict=False)]
-    return delays(steps_s, SAVE_AFTER, times.written)
+    return {**delays(steps_s, SAVE_AFTER, times.written), "copy": times.copy_s}
 
 
 def loop(step: Callable[[], Any], save: Callable[[], Callable[[], bool]]) -> dict[str, float]:
@@ -126,7 +132,7 @@ def torch(folder: str) -> dict[str, float]:
     def save() -> Callable[[], bool]:
         return dcp.async_save(values, checkpoint_id=os.path.join(folder, "torch")).done
 
-    return loop(step, save)
+    return {**loop(step, save), "copy": copy_s()}
 
 
 def orbax(folder: str) -> dict[str, float]:
@@ -149,7 +155,7 @@ def orbax(folder: str) -> dict[str, float]:
 
     measured = loop(step, save)
     checkpointer.wait_until_finished()
-    return measured
+    return {**measured, "copy": copy_s()}
 
 
 WAYS: dict[str, Callable[[str], dict[str, float]]] = {
@@ -168,25 +174,22 @@ def main() -> None:
         return
     pythons = {"PyTorch": os.environ.get("SAVES_TORCH"), "Orbax": os.environ.get("SAVES_ORBAX")}
     results: dict[str, list[dict[str, float]]] = {}
-    copy_s: list[float] = []
     for _ in range(ROUNDS):
-        copy_s += copies()
         for way in WAYS:
             python = pythons.get(way.split(",")[0], sys.executable)
             if python is not None:
                 command = [python, str(Path(__file__).resolve()), way]
-                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+                done = subprocess.run(command, capture_output=True, text=True, check=True)
                 results.setdefault(way, []).append(json.loads(done.stdout.splitlines()[-1]))
-    usual_copy_s = statistics.median(copy_s)
-    print(f"copy by NumPy: {usual_copy_s:.2f} s ({min(copy_s):.2f} to {max(copy_s):.2f})")
     for way, measured in results.items():
-        for name in ("step", "training", "usual"):
+        for name in ("step", "training", "usual", "copy"):
             values = sorted(one[name] for one in measured)
             middle = statistics.median(values)
-            print(
-                f"{way}: {name} {middle:.2f} s ({values[0]:.2f} to {values[-1]:.2f}), "
-                f"{middle / usual_copy_s:.2f} copies"
-            )
+            print(f"{way}: {name} {middle:.2f} s ({values[0]:.2f} to {values[-1]:.2f})")
+        ratios = sorted(one["step"] / one["copy"] for one in measured)
+        print(
+            f"{way}: {statistics.median(ratios):.2f} copies ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        )
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from tfdist.estimator.checkpoints.damage import damage
 from tfdist.estimator.checkpoints.recovery import recover
 from tfdist.estimator.checkpoints.writer import CheckpointWriter
 from tfdist.process.memory import total_and_free_bytes
+from tfdist.process.progress_file import find_progress_file
 from tfdist.strategies.stop_signals import StopSignals
 
 Make = Callable[..., Any]
@@ -235,6 +236,22 @@ def test_steps_run_while_a_checkpoint_is_written_and_the_next_save_waits(
     # The save of step 2 waits for that of step 0, which frees the disk.
     assert found[0] == (None, [])
     assert saved_steps(tmp_path) == [0, 2]
+
+
+def test_the_launcher_knows_while_a_checkpoint_is_written(
+    train: Make, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFDIST_PROGRESS_FILE", str(tmp_path / "progress"))
+    found: list[bool] = []
+
+    def look(step: int) -> None:
+        progress = find_progress_file().read()  # type: ignore[union-attr]
+        found.append(progress is not None and progress.is_writing)
+        disk.is_free.set()
+        write_ended()
+
+    train(After(look), steps=3, save_checkpoints_steps=100)
+    assert found == [True, False, False]
 
 
 def test_the_end_of_the_training_waits_for_the_last_checkpoint(

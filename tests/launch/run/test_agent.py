@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tfdist.launch.machine.processes import python_command
-from tfdist.launch.run.agent import worker_environment
+from tfdist.launch.run.agent import is_stuck_in_step, worker_environment
 from tfdist.launch.workers.channel import (
     ADDRESSES_VARIABLE,
     AS_BYTES,
@@ -23,6 +24,7 @@ from tfdist.launch.workers.channel import (
     TOKEN_VARIABLE,
 )
 from tfdist.launch.workers.handshake import NONCE_BYTES, PROOF_BYTES, agent_proof, launcher_proof
+from tfdist.process.progress_file import Progress
 from tfdist.testing.run import wait_until
 
 pytestmark = pytest.mark.processes
@@ -31,6 +33,15 @@ pytestmark = pytest.mark.processes
 def test_a_worker_gets_the_agents_environment_and_its_own_variables() -> None:
     found = worker_environment({"A": "1", "B": "2"}, {"B": "3", "C": "4"}, is_rank=False)
     assert found == {"A": "1", "B": "3", "C": "4"}
+
+
+def test_a_worker_in_a_step_without_the_others_is_killed_unless_it_writes_a_checkpoint() -> None:
+    in_step = Progress(phase="training", in_step=True)
+    assert is_stuck_in_step(in_step)
+    assert not is_stuck_in_step(replace(in_step, is_writing=True))
+    assert not is_stuck_in_step(replace(in_step, in_step=False))
+    assert not is_stuck_in_step(replace(in_step, phase="saving"))
+    assert not is_stuck_in_step(None)
 
 
 def test_a_worker_does_not_inherit_variables_of_the_agent_or_of_another_run() -> None:

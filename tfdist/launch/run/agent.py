@@ -308,20 +308,22 @@ class Agent:
 
     def _is_kill_time(self) -> bool:
         now_s = self._clock.now_s()
-        return now_s >= self._kill_at_s or (now_s >= self._kill_in_step_at_s and self._is_in_step())
-
-    def _is_in_step(self) -> bool:
-        """Returns whether the worker waits in a step for another one, and has nothing to save."""
-        progress = self._progress.read()
-        if progress is None or progress.is_writing:
-            return False
-        return progress.in_step and progress.phase in _PHASES_OF_STEPS
+        if now_s >= self._kill_at_s:
+            return True
+        return now_s >= self._kill_in_step_at_s and is_stuck_in_step(self._progress.read())
 
     def _pass_on(self, number: int) -> None:
         """Sends a signal to the worker's process group, unless the worker has ended."""
         if self._worker is not None and self._worker.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._worker.pid, number)
+
+
+def is_stuck_in_step(progress: Progress | None) -> bool:
+    """Returns whether a worker waits in a step for a lost one, and is writing no checkpoint."""
+    if progress is None or progress.is_writing:
+        return False
+    return progress.in_step and progress.phase in _PHASES_OF_STEPS
 
 
 def _group(process: psutil.Process) -> int | None:
