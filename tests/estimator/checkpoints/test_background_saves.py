@@ -21,6 +21,7 @@ from tfdist.estimator.checkpoints.background import BackgroundSaves, SaverOps, r
 from tfdist.estimator.checkpoints.damage import damage
 from tfdist.estimator.checkpoints.recovery import recover
 from tfdist.estimator.checkpoints.writer import CheckpointWriter
+from tfdist.estimator.inputs.position import read_position
 from tfdist.process.memory import total_and_free_bytes
 from tfdist.process.progress_file import find_progress_file
 from tfdist.strategies.stop_signals import StopSignals
@@ -43,8 +44,7 @@ class Disk:
         real_sync = os.fsync
 
         def sync(number: int) -> None:
-            if threading.current_thread() is threading.main_thread():
-                assert self.is_free.is_set(), "the training waits for a write"
+            assert self.is_free.is_set() or saving(), "the training waits for a write"
             self.has_begun.set()
             assert self.is_free.wait(60.0)
             if self.error is not None:
@@ -77,11 +77,14 @@ def saves() -> Iterator[BackgroundSaves]:
         yield saves
 
 
+def saving() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "save"]
+
+
 def write_ended() -> None:
     """Returns when no thread writes any more."""
-    for thread in threading.enumerate():
-        if thread.name == "save":
-            thread.join(60.0)
+    for thread in saving():
+        thread.join(60.0)
 
 
 # The files.
@@ -142,7 +145,7 @@ def test_the_files_equal_those_of_a_save_in_the_foreground(
         for folder, how in (("front", None), ("back", saves)):
             (tmp_path / folder).mkdir()
             saver.set_last_checkpoints_with_time([])
-            writer = CheckpointWriter(lambda: saver, how)
+            writer = CheckpointWriter(lambda: saver, saves=how)
             for step in (1, 2, 3):
                 writer.save(session, str(tmp_path / folder / "model.ckpt"), global_step=step)
             saves.wait()
@@ -159,7 +162,7 @@ def test_the_values_are_those_of_the_save(
     old = v1.get_variable("old", [100_000], initializer=v1.zeros_initializer(), use_resource=False)
     step = tf.group(*(v1.assign_add(v, tf.ones_like(v)) for v in (for_resource, old)))
     saver = v1.train.Saver()
-    writer = CheckpointWriter(lambda: saver, saves)
+    writer = CheckpointWriter(lambda: saver, saves=saves)
     with v1.Session() as session:
         session.run(v1.global_variables_initializer())
         session.run(step)
@@ -189,7 +192,7 @@ def test_a_saver_in_an_old_format_saves_in_the_foreground(
     with v1.Session() as session:
         session.run(v1.global_variables_initializer())
         for step in (1, 2):
-            CheckpointWriter(lambda: saver, saves).save(session, str(tmp_path / "m"), step)
+            CheckpointWriter(lambda: saver, saves=saves).save(session, str(tmp_path / "m"), step)
     line = "Steps wait until a checkpoint is written: its saver has ops of its own."
     assert logged.count(line) == 1
     assert (tmp_path / "m-2").exists()
@@ -236,6 +239,25 @@ def test_steps_run_while_a_checkpoint_is_written_and_the_next_save_waits(
     # The save of step 2 waits for that of step 0, which frees the disk.
     assert found[0] == (None, [])
     assert saved_steps(tmp_path) == [0, 2]
+
+
+def test_the_position_of_the_input_is_that_of_the_save(
+    train: Make, disk: Disk, tmp_path: Path
+) -> None:
+    found: list[Any] = []
+
+    def look(step: int) -> None:
+        if step == 1:  # That of step 0 is written; that of step 2 will wait.
+            disk.is_free.set()
+            write_ended()
+            disk.is_free.clear()
+        if step == 3:
+            disk.is_free.set()
+            write_ended()
+            found.append(read_position(str(tmp_path / "model.ckpt-2")))
+
+    train(After(look), steps=5)
+    assert found[0].batches == 2
 
 
 def test_the_launcher_knows_while_a_checkpoint_is_written(

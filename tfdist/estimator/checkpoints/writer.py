@@ -91,8 +91,8 @@ class CheckpointWriter:
         """
         saver = self._find_saver()
         graph, position = sess.graph, self.progress.position()
-        earlier = list(getattr(saver, "last_checkpoints", ()))
         if type(saver) is not v1.train.Saver or saver.saver_def is None or is_remote(save_path):
+            earlier = list(getattr(saver, "last_checkpoints", ()))
             options.update(meta_graph_suffix=meta_graph_suffix, write_meta_graph=write_meta_graph)
             path = saver.save(sess, save_path, global_step, latest_filename, **options)
             if path is not None:
@@ -104,6 +104,7 @@ class CheckpointWriter:
         ops = self._ops_of(saver, graph)
 
         def write(write_values: Callable[[str], str]) -> str:
+            earlier = list(saver.last_checkpoints)
             with full_disk_named(folder, f"the {what}", sum(ops.num_bytes)):
                 with _unfinished(folder) as unfinished:
                     path = write_values(os.path.join(unfinished, name))
