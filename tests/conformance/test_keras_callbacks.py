@@ -97,13 +97,13 @@ def test_what_worker_0_has_saved_is_loaded_in_one_process(
 def test_a_backup_of_worker_0_is_where_all_workers_go_on(
     fake_cluster: Any, keras_program: Any, tmp_path: Path, library: str, engine: str
 ) -> None:
-    """Each worker has a folder of its own, as on hosts without a shared file system."""
+    """In the middle of an epoch. Each worker has a folder of its own, as on several hosts."""
     arguments = [library, str(tmp_path)]
     options = {"engine": engine, "num_workers": 2}
-    interrupted = fake_cluster.run(keras_program.train_until, *arguments, 2, **options)
-    assert [one["epochs"] for one in interrupted] == [2, 2]
+    interrupted = fake_cluster.run(keras_program.train_until, *arguments, 13, **options)
+    assert [one["steps"] for one in interrupted] == [13, 13]
     first, second = fake_cluster.run(keras_program.train_until, *arguments, None, **options)
-    assert (first["epochs"], second["epochs"]) == (2, 2)  # Of 4.
+    assert (first["steps"], second["steps"]) == (8, 8)  # Of 20; the backup is of step 12.
     (alone,) = fake_cluster.run(
         keras_program.train_until,
         library,

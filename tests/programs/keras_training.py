@@ -64,27 +64,31 @@ def load(library: str, folder: str) -> dict[str, Any]:
     return {"loss": float(model.evaluate(data(), verbose=0)[0])}
 
 
-def train_until(library: str, folder: str, last_epoch: int | None) -> dict[str, Any]:
-    """Trains 4 epochs with a backup; an error ends it after an epoch."""
+def train_until(library: str, folder: str, last_step: int | None) -> dict[str, Any]:
+    """Trains 4 epochs of 5 steps, shuffled, with backups after 4 steps each.
+
+    An error ends it after a step.
+    """
     keras = import_library(library)
     model, strategy = make_model(keras, build=True)
     own = Path(folder, f"worker_{strategy.extended.collectives.worker_index}")
 
     class Interrupt(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
-        epochs = 0
+        steps = 0
 
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self.epochs += 1
-            if epoch + 1 == last_epoch:
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.steps += 1
+            if self.steps == last_step:
                 raise _InterruptionError
 
     interrupt = Interrupt()
-    backup = keras.callbacks.BackupAndRestore(str(own / "backup"))
+    backup = keras.callbacks.BackupAndRestore(str(own / "backup"), save_freq=4)
+    shuffled = data().unbatch().shuffle(ROWS, seed=2).batch(BATCH)
     try:
-        history = model.fit(data(), epochs=4, verbose=0, callbacks=[backup, interrupt])
+        history = model.fit(shuffled, epochs=4, verbose=0, callbacks=[backup, interrupt])
     except _InterruptionError:
-        return {"epochs": interrupt.epochs}
-    return {"epochs": interrupt.epochs, **_described(model, history)}
+        return {"steps": interrupt.steps}
+    return {"steps": interrupt.steps, **_described(model, history)}
 
 
 def save_states(library: str, folder: str) -> dict[str, Any]:

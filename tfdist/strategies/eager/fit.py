@@ -47,25 +47,36 @@ class FitRun:
       model: The model.
       strategy: Its strategy.
       signals: The stop signals of this process.
+      first_epoch: The epoch, from 0, at which it begins without a backup.
 
     Attributes:
       combines: Whether the coming step combines its logs; equal on all workers.
       logs: The last logs that were combined.
+      num_workers: The number of workers.
+      is_first: Whether this is worker 0.
+      resumed: Where an interrupted `fit` was: the epoch, from 0, and the steps done in it; None if
+        this one begins, or the batches before have been read again.
       save_backup: Saves what BackupAndRestore would; returns whether there is one.
     """
 
-    def __init__(self, model: Any, strategy: Any, signals: StopSignals) -> None:
+    def __init__(
+        self, model: Any, strategy: Any, signals: StopSignals, first_epoch: int = 0
+    ) -> None:
         self._model = model
+        self.first_epoch = first_epoch
         self._signals = signals
         collectives = strategy.extended.collectives
-        self._index, self._num_workers = collectives.worker_index, collectives.num_workers
-        self._is_first = collectives.worker_index == 0
+        self._index, self.num_workers = collectives.worker_index, collectives.num_workers
+        self.is_first = collectives.worker_index == 0
         self._file = find_progress_file()
         self._step = 0
         self._has_named_nan = False
         self._profile = profile_of_run(self._index)
         self._steps_left: int | None = None  # In the epoch.
         self._steps_in_epoch: int | None = None
+        self._epoch = self._steps_done = 0
+        self.resumed: tuple[int, int] | None = None
+        self._steps_before = 0  # In the epoch in which it goes on.
         self._log_interval_s = 0.0  # Until `begin` says how often logs are read.
         self._logs_at_s = time.monotonic()  # The first step combines its logs.
         self.combines = True
@@ -91,8 +102,28 @@ class FitRun:
         iterations = getattr(getattr(self._model, "optimizer", None), "iterations", None)
         self._step = 0 if iterations is None else int(iterations)
         if self._file is not None:
-            total = -1 if num_steps is None else self._step + num_steps
+            total = -1 if num_steps is None else self._step + num_steps - self._steps_before
             self._file.write(step=self._step, total_steps=total, total_epochs=num_epochs)
+
+    def resume(self, epoch: int, steps: int) -> None:
+        """Notes that the input goes on where an interrupted `fit` was; called before `begin`.
+
+        Args:
+          epoch: The epoch, from 0.
+          steps: The steps that are done in it.
+        """
+        self.resumed, self._steps_before = (epoch, steps), steps
+
+    def take_resumed(self) -> tuple[int, int] | None:
+        """Returns what `resume` got, once: the caller reads the batches before it again."""
+        taken, self.resumed = self.resumed, None
+        return taken
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The epoch, from 0, and the steps that are done in it; after its last one, the next."""
+        is_over = self._steps_in_epoch is not None and self._steps_done >= self._steps_in_epoch
+        return (self._epoch + 1, 0) if is_over else (self._epoch, self._steps_done)
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -105,9 +136,16 @@ class FitRun:
 
     def begin_epoch(self, epoch: int) -> None:
         """Notes an epoch, counted from 0."""
-        self._steps_left = self._steps_in_epoch
+        self._epoch = epoch
+        self._steps_done, self._steps_before = self._steps_before, 0
+        steps = self._steps_in_epoch
+        self._steps_left = None if steps is None else steps - self._steps_done
         if self._file is not None:
             self._file.write(epoch=epoch + 1)
+
+    def end_epoch(self) -> None:
+        """Notes the end of an epoch, before callbacks save."""
+        self._epoch, self._steps_done = self._epoch + 1, 0
 
     def end(self) -> None:
         """Writes the profile that was requested; called at the end of a training without error."""
@@ -142,6 +180,7 @@ class FitRun:
             loss is NaN: in this step if it has combined its logs, else in the step before.
         """
         self._step += num_steps
+        self._steps_done += num_steps
         if self._steps_left is not None:
             self._steps_left -= num_steps
         flags = sums[NUM_OF_STEP:]
@@ -151,7 +190,7 @@ class FitRun:
             shown = math.nan if loss is None else loss
             self._file.step_ends(step=self._step, loss=shown, examples=examples_taken())
         is_nan = any(flags) or (loss is not None and math.isnan(loss))
-        if is_nan and not self._has_named_nan and self._is_first:
+        if is_nan and not self._has_named_nan and self.is_first:
             self._has_named_nan = True
             print_to_stderr(_nan_line(flagged_step, flags))
         order = order_in(sums[:NUM_REQUESTS])
@@ -160,8 +199,8 @@ class FitRun:
         set_phase("stopping")
         self._signals.order = order
         saves = self.save_backup()
-        if self._is_first:
-            workers = self._num_workers
+        if self.is_first:
+            workers = self.num_workers
             print_to_stderr(
                 describe(order, step=self._step, num_workers=workers, saves=saves, what="backup")
             )
@@ -177,15 +216,15 @@ def current_fit() -> FitRun | None:
 
 
 @contextmanager
-def fit_run(model: Any, strategy: Any) -> Iterator[None]:
-    """Makes a FitRun the current one in the `with` block.
+def fit_run(model: Any, strategy: Any, first_epoch: int = 0) -> Iterator[None]:
+    """Makes a FitRun the current one in the `with` block; the arguments are those of FitRun.
 
     A model that a callback of another trains has a FitRun of its own, in the other's training.
     """
     global _current
     outer = _current
     with listening() as signals:
-        run = _current = FitRun(model, strategy, signals)
+        run = _current = FitRun(model, strategy, signals, first_epoch)
         try:
             with ExitStack() as stack:
                 if outer is None:

@@ -21,7 +21,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.strategies.eager.fit import BAR_INTERVAL_S, current_fit
+from tfdist.strategies.eager.fit import BAR_INTERVAL_S, FitRun, current_fit
+from tfdist.strategies.eager.keras_position import find_position
 from tfdist.strategies.eager.replica_variable import note_updates, synchronize, tf_variable
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.values.weight_check import check_eager_weights
@@ -67,6 +68,9 @@ def own_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[
                 run.begin_epoch(epoch)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            run = current_fit()
+            if run is not None:
+                run.end_epoch()
             with needs_all_workers():
                 synchronize()
                 check_eager_weights(
@@ -88,6 +92,7 @@ def own_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[
                 share_state(self.model, strategy.extended.reducer)
             run = current_fit()
             if run is not None:
+                resume(self.model, run)
                 steps, epochs = self.params.get("steps"), self.params.get("epochs") or 1
                 first = getattr(self.model, "_initial_epoch", None) or 0
                 run.begin(steps, first, epochs, self.log_interval_s())
@@ -100,9 +105,36 @@ def own_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[
             has_bar = self.params.get("verbose") in (1, "auto")
             return BAR_INTERVAL_S if has_bar and strategy.extended.should_checkpoint else math.inf
 
+    backups = [one for one in given if type(one).__name__ == "BackupAndRestore"]
+
+    def resume(model: Any, run: FitRun) -> None:
+        """Lets the input go on where worker 0's backup was made. A collective, with backups."""
+        if not backups:
+            return
+        extended = strategy.extended
+        found = None
+        if extended.should_checkpoint:
+            found = find_position(
+                backups,
+                model,
+                num_workers=run.num_workers,
+                divides_batches=getattr(extended, "divides_batches", True),
+            )
+        shared = [-1, 0] if found is None else [*found]
+        if run.num_workers > 1:
+            shared = share_numbers(shared, extended.reducer)
+        epoch, steps = shared
+        if epoch < 0:
+            return
+        run.resume(epoch, steps)
+        if hasattr(model, "_initial_epoch"):  # Keras 3
+            model._initial_epoch = epoch  # noqa: SLF001
+            for backup in backups:  # It counts from here.
+                backup._current_epoch = epoch  # noqa: SLF001
+                backup._last_batch_seen = max(0, steps - 1)  # noqa: SLF001
+
     def save_backup() -> bool:
         """Saves what BackupAndRestore would; returns whether the list has one."""
-        backups = [one for one in given if type(one).__name__ == "BackupAndRestore"]
         synchronize()
         for backup in backups:
             if strategy.extended.should_checkpoint:
@@ -138,8 +170,7 @@ def _save_backup(backup: Any) -> None:
     if hasattr(backup, "_save_model"):
         backup._save_model()  # noqa: SLF001
     else:
-        state = backup._training_state  # noqa: SLF001
-        state.back_up(epoch=backup._current_epoch, batch=backup._last_batch_seen)  # noqa: SLF001
+        backup._backup(epoch=backup._current_epoch)  # noqa: SLF001
 
 
 def share_state(model: Any, reducer: Any) -> None:

@@ -41,6 +41,7 @@ from tfdist.strategies.eager.keras_extension import extends
 from tfdist.strategies.eager.keras_losses import adapt_losses
 from tfdist.strategies.eager.keras_optimizers import adapt_optimizers
 from tfdist.strategies.eager.keras_own_data import adapt_number_of_steps
+from tfdist.strategies.eager.keras_position import adapt_positions
 from tfdist.strategies.eager.keras_saving import adapt_saving
 from tfdist.strategies.eager.keras_step import building_model, keras_step
 from tfdist.strategies.eager.replica_variable import SEED_STEP
@@ -79,6 +80,7 @@ def adapt_keras() -> None:
         _adapt_model(library.Model)
         _adapt_callbacks(library)
         adapt_number_of_steps(name)
+        adapt_positions(library, is_keras_3)
         adapt_losses(library, is_keras_3=is_keras_3)
         adapt_saving(importlib.import_module(f"{name}.src.saving.saving_lib"), is_keras_3)
         if not is_keras_3:
@@ -129,7 +131,7 @@ def _adapt_model(model_class: Any) -> None:
             return fit(self, *args, **kwargs)
         _check_input(self, args[0] if args else kwargs.get("x"))
         try:
-            with fit_run(self, strategy):
+            with fit_run(self, strategy, kwargs.get("initial_epoch") or 0):
                 return fit(self, *args, **kwargs)
         except RuntimeError as error:
             if isinstance(error.__context__, OneLineError):
@@ -140,7 +142,10 @@ def _adapt_model(model_class: Any) -> None:
 
         @extends(model_class, _INITIAL_COUNTERS)
         def load_and_share(load: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-            counters, strategy = load(self, *args, **kwargs), strategy_of(self)
+            run, strategy = current_fit(), strategy_of(self)
+            if strategy is not None and run is not None and run.resumed is not None:
+                return run.resumed
+            counters = load(self, *args, **kwargs)
             if strategy is None:
                 return counters
             return tuple(share_numbers(counters, strategy.extended.reducer))

@@ -1,0 +1,166 @@
+"""A `fit` that was interrupted in an epoch goes on with the next batch: its weights are the same.
+
+In this process an interruption is an error that a callback raises, in front of a backup.
+"""
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.strategies import LocalStrategy
+from tfdist.strategies.eager.keras_position import InputTooShortError
+
+LIBRARIES = ["keras", "tf_keras"]
+ROWS, STEPS, EPOCHS = 40, 8, 3
+X = np.random.RandomState(0).randn(ROWS, 2).astype(np.float32)
+Y = np.abs(X[:, :1])
+
+Fit = Callable[..., Any]
+
+
+class InterruptionError(Exception):
+    """Ends a training in the middle of it, as a kill does."""
+
+
+def shuffled() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(ROWS, seed=3).batch(5)
+
+
+INPUTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "shuffled": lambda: {"x": shuffled()},
+    "in_an_endless_dataset": lambda: {"x": shuffled().repeat(), "steps_per_epoch": STEPS},
+    "of_unknown_length": lambda: {"x": shuffled().unbatch().batch(5)},
+    "arrays": lambda: {"x": X, "y": Y, "batch_size": 5},
+}
+
+
+@pytest.fixture(params=LIBRARIES)
+def fit(request: pytest.FixtureRequest) -> Fit:
+    """Trains with a backup in a folder, and returns the weights; or an error ends it."""
+    keras = importlib.import_module(request.param)
+
+    def fit(
+        folder: Path,
+        make_input: Callable[[], dict[str, Any]],
+        *,
+        after: int | None = None,
+        num_replicas: int = 1,
+        save_freq: Any = 3,
+        **options: Any,
+    ) -> Any:
+        class Interrupt(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+            steps = 0
+
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                self.steps += 1
+                if self.steps == after:
+                    raise InterruptionError
+
+        keras.utils.set_random_seed(1)
+        with LocalStrategy(num_replicas).scope():
+            layers = [keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)]
+            model = keras.Sequential([keras.Input([2]), *layers])
+            model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+        backup = keras.callbacks.BackupAndRestore(str(folder), save_freq=save_freq)
+        settings = {"epochs": EPOCHS, "verbose": 0, **make_input(), **options}
+        try:
+            model.fit(callbacks=[backup, Interrupt()], **settings)
+        except InterruptionError:
+            return None
+        return [weight.tolist() for weight in model.get_weights()]
+
+    return fit
+
+
+@pytest.fixture
+def undisturbed(
+    fit: Fit, known: dict[Any, Any], request: pytest.FixtureRequest, tmp_path: Path
+) -> Callable[..., Any]:
+    """Returns the weights after a `fit` without an interruption; made once for each input."""
+
+    def undisturbed(name: str = "shuffled", **options: Any) -> Any:
+        key = (request.node.callspec.params["fit"], name, *options.items())
+        if key not in known:
+            known[key] = fit(tmp_path / "undisturbed", INPUTS[name], **options)
+        return known[key]
+
+    return undisturbed
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[Any, Any]:
+    return {}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_two_interruptions_change_no_bit(
+    fit: Fit, undisturbed: Any, name: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "interrupted"
+    fit(folder, INPUTS[name], after=13)  # In epoch 1, with a backup after 4 of its steps.
+    fit(folder, INPUTS[name], after=5)  # In epoch 2, with a backup after 7 of epoch 1.
+    assert fit(folder, INPUTS[name]) == undisturbed(name)
+    assert not folder.exists() or not list(folder.rglob("input.json"))
+
+
+def test_two_replicas_go_on_together(fit: Fit, undisturbed: Any, tmp_path: Path) -> None:
+    fit(tmp_path / "interrupted", INPUTS["shuffled"], num_replicas=2, after=13)
+    resumed = fit(tmp_path / "interrupted", INPUTS["shuffled"], num_replicas=2)
+    assert resumed == undisturbed(num_replicas=2)
+
+
+def test_backups_of_whole_epochs_go_on_with_the_next_ones_order(
+    fit: Fit, undisturbed: Any, tmp_path: Path
+) -> None:
+    fit(tmp_path / "interrupted", INPUTS["shuffled"], save_freq="epoch", after=20)
+    resumed = fit(tmp_path / "interrupted", INPUTS["shuffled"], save_freq="epoch")
+    assert resumed == undisturbed()
+
+
+def test_a_position_of_another_step_gives_other_weights(
+    fit: Fit, undisturbed: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "interrupted"
+    fit(folder, INPUTS["shuffled"], after=13)
+    (file,) = folder.rglob("input.json")
+    positions = json.loads(file.read_text())
+    assert [(one["epoch"], one["steps"], one["iterations"]) for one in positions] == [
+        (1, 4, 12),
+        (1, 1, 9),
+    ]
+    positions[0]["steps"] -= 1
+    file.write_text(json.dumps(positions))
+    assert fit(folder, INPUTS["shuffled"]) != undisturbed()
+
+
+def test_the_position_before_counts_where_the_newest_backup_was_not_finished(
+    fit: Fit, undisturbed: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "interrupted"
+    fit(folder, INPUTS["shuffled"], after=13)
+    (file,) = folder.rglob("input.json")
+    newer = {"epoch": 1, "steps": 7, "iterations": 15, "num_workers": 1}
+    file.write_text(json.dumps([newer, *json.loads(file.read_text())[:1]]))
+    assert fit(folder, INPUTS["shuffled"]) == undisturbed()
+
+
+def test_a_fit_says_what_it_reads_again(
+    fit: Fit, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fit(tmp_path, INPUTS["shuffled"], after=13)
+    assert "again" not in capfd.readouterr().err
+    fit(tmp_path, INPUTS["shuffled"])
+    said = "Going on in epoch 2 after 4 of its steps: 4 batch(es) were read again in 0."
+    assert said in capfd.readouterr().err
+
+
+def test_an_input_that_is_too_short_is_refused(fit: Fit, tmp_path: Path) -> None:
+    fit(tmp_path, INPUTS["shuffled"], after=13)
+    with pytest.raises(InputTooShortError, match="has ended after 3 batches"):
+        fit(tmp_path, lambda: {"x": shuffled().take(3)})
