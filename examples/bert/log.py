@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as v1
-from plan import Plan, device_allocation
+from plan import Plan, calls_in_graph, describe_graph, device_allocation
 from tqdm import tqdm
 
 RULE = "-" * 59
@@ -29,6 +29,7 @@ SHOWN = (
     ("nsp_acc", "nsp_acc", " %"),
 )
 MICRO_BATCHES = "micro_batches"  # A variable that counts them.
+MANY_CALLS = 1000  # Their graph takes seconds.
 LONG_STEP_S, COUNT_EVERY_S = 2.0, 1.0  # The bar counts the micro-batches of a long step.
 
 
@@ -95,6 +96,8 @@ class StepLog(v1.train.SessionRunHook):
             for part, device in device_allocation(self._plan)
         ]
         self._log(DEVICE_ALLOCATION, *lines, RULE, COMPILATION)
+        if calls_in_graph(self._plan) > MANY_CALLS:
+            self._log(describe_graph(self._plan))
         self._start = time.perf_counter()
         self._compilation = tqdm(
             total=100,

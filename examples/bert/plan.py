@@ -20,6 +20,7 @@ from tfdist.cluster.instances import find_instance, find_launched_replicas
 BYTES = 4  # of a float32
 GB = 1e9
 PROCESS_BYTES = 0.6e9  # Python with TensorFlow, before a model.
+CALL_S = 2e-3  # Measured: building a graph takes so long for each call of a stage in it.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +218,19 @@ def check_memory(plan: Plan) -> None:
         )
 
 
+def calls_in_graph(plan: Plan) -> int:
+    """Returns the calls of stages in the graph: a pipeline's has all micro-batches of a step."""
+    if plan.num_stages == 1:
+        return 0
+    micro_batches = plan.layout.replicas * plan.settings.gradient_accumulation
+    return 2 * plan.num_stages * micro_batches  # Forward and backward.
+
+
+def describe_graph(plan: Plan) -> str:
+    calls = calls_in_graph(plan)
+    return f"graph: {calls:,} calls of stages, about {_duration(CALL_S * calls)} to build"
+
+
 def describe(plan: Plan) -> str:
     """Returns the plan as text, for --dry-run."""
     settings = plan.settings
@@ -240,6 +254,7 @@ def describe(plan: Plan) -> str:
         f"stages: {plan.num_stages} on {len(plan.layers_per_device)} device(s) of each replica"
         + stages,
         *(f"  {part:<10} --> Device {device}" for part, device in device_allocation(plan)),
+        *([describe_graph(plan)] if calls_in_graph(plan) else []),
         f"memory: about {needed / GB:.1f} GB{_of_workers(plan)}; this machine has "
         f"{has / GB:.1f} GB{fits}",
         f"time of a step: about {_duration(step_s)} on this machine's "

@@ -343,6 +343,7 @@ def test_the_tutorials_first_command_shows_its_plan() -> None:
     places = [line.split(" --> Device ") for line in shown]
     assert [device for _, device in places] == list("0111122223333" + "00")
     assert [part.strip() for part, _ in places][-2:] == ["Pooler", "Classifier"]
+    assert "graph: 20,480 calls of stages, about 41 s to build" in out
     assert "memory: about" in out
 
 
