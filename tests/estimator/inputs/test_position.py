@@ -15,6 +15,7 @@ from tfdist.estimator.inputs.position import (
     read_position,
     write_position,
 )
+from tfdist.strategies.private_tensorflow import seeds_of_run
 
 SHARED = Batching(size=4, num_shares=2)
 ALONE = Batching(size=4)
@@ -96,6 +97,24 @@ def test_a_file_that_cannot_be_read_is_reported(
     (tmp_path / "model.ckpt-40.input").write_text(text)
     assert read_position(str(tmp_path / "model.ckpt-40")) is None
     assert "The input begins at its start" in caplog.text
+
+
+def _seeds(value: tf.Tensor) -> tuple[int, int]:
+    op = value.op if value.op.type == "RandomUniform" else value.op.inputs[0].op.inputs[0].op
+    return op.get_attr("seed"), op.get_attr("seed2")
+
+
+def test_seeds_of_a_run_are_for_ops_that_have_none(graph: tf.Graph) -> None:
+    with seeds_of_run(5):
+        drawn = [tf.random.uniform([]) for _ in range(2)]
+        own = tf.random.uniform([], seed=3)
+    usual = tf.random.uniform([], seed=3)
+    assert [_seeds(one) for one in drawn] == [(5, 0), (5, 1)]
+    assert _seeds(own) == _seeds(usual) != (5, 2)
+    assert _seeds(tf.random.uniform([])) == (0, 0)  # By chance, in each session.
+    tf.compat.v1.set_random_seed(8)
+    with seeds_of_run(5):
+        assert _seeds(tf.random.uniform([]))[0] == 8
 
 
 def test_runs_have_seeds_of_their_own() -> None:

@@ -109,7 +109,7 @@ def own_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[
 
     def resume(model: Any, run: FitRun) -> None:
         """Lets the input go on where worker 0's backup was made. A collective, with backups."""
-        if not backups:
+        if not backups or getattr(model, "optimizer", None) is None:
             return
         extended = strategy.extended
         found = None
