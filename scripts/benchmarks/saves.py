@@ -25,7 +25,7 @@ from typing import Any
 
 NUM_VALUES, NUM_ELEMENTS = 16, 16 << 20
 STEPS, SAVE_AFTER = 60, 20
-ROUNDS = 5
+ROUNDS = 3
 
 
 def delays(times_s: list[float], first: int, last: int) -> dict[str, float]:

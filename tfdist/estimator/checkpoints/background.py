@@ -263,7 +263,7 @@ def _placeholder(index: int, value: tf.Tensor) -> Any:
 
 def _aligned(array: np.ndarray) -> np.ndarray:
     """Returns an array, or a copy of it, that TensorFlow takes without another copy."""
-    if array.dtype.hasobject or array.ctypes.data % _ALIGNMENT == 0:
+    if array.dtype.hasobject or not array.nbytes or array.ctypes.data % _ALIGNMENT == 0:
         return array
     room = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
     start = -room.ctypes.data % _ALIGNMENT
