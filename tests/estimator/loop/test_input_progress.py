@@ -307,6 +307,20 @@ def test_a_log_says_how_many_batches_are_read_again(
     assert "Read 4 batch(es) again in 0." in caplog.text
 
 
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_resumed_model_with_random_ops_is_reported(
+    run: Any, caplog: pytest.LogCaptureFixture, drops: bool
+) -> None:
+    def dropping(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        kept = tf.nn.dropout(features["x"], 0.5) if drops else features
+        return model_fn(kept, labels, mode)
+
+    interrupted = run(INPUTS["random_tensors"], model_fn=dropping).train(interrupt_after=7)
+    assert "random op(s) of the model" not in caplog.text
+    interrupted.train()
+    assert ("1 random op(s) of the model, such as dropout/" in caplog.text) == drops
+
+
 def test_an_input_that_is_too_short_is_refused(run: Any) -> None:
     interrupted = run(INPUTS["slices"]).train(interrupt_after=7)
     interrupted.input_fn = lambda: dataset().batch(3).take(2)

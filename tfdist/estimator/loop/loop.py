@@ -60,6 +60,7 @@ from tfdist.estimator.loop.model_check import (
     check_half_weights,
     log_half_precision,
     warn_if_nothing_is_learnt,
+    warn_of_random_ops,
 )
 from tfdist.estimator.loop.other_workers import OtherWorkers
 from tfdist.estimator.loop.peers import Alone, Peers
@@ -113,6 +114,8 @@ def train(call: TrainCall) -> None:
             peers.log_places(model.training)
             if call.iterations == 1:  # The ops inside a loop cannot be seen from outside.
                 warn_if_nothing_is_learnt(model.training.train_op)
+                if found.input is not None and found.input.batches:
+                    warn_of_random_ops(model.training.train_op, model.training.batch[:2])
             spec = model.training.spec
             sessions.add_saver(spec.scaffold, call.config)
             scaffold = peers.make_scaffold(spec.scaffold, found)

@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.graph.global_step import StepLimit, handle_of, users_of
+from tfdist.estimator.inputs.queued_input import leaves
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.graph_walks import ancestors
 from tfdist.strategies.placement import Placement
@@ -24,6 +25,14 @@ _READS = frozenset(
     {
         "DisableCopyOnRead", "Identity", "ReadVariableOp", "ResourceGather", "ResourceGatherNd",
         "VarIsInitializedOp", "VariableShape",
+    }
+)  # fmt: skip
+# Ops whose state, the numbers drawn so far, is in the session alone.
+_RANDOM = frozenset(
+    {
+        "Multinomial", "ParameterizedTruncatedNormal", "RandomGamma", "RandomPoissonV2",
+        "RandomShuffle", "RandomStandardNormal", "RandomUniform", "RandomUniformInt",
+        "TruncatedNormal",
     }
 )  # fmt: skip
 # The update kernels of TensorFlow, which its optimizers and those of Keras use.
@@ -165,6 +174,27 @@ def warn_if_nothing_is_learnt(train_op: tf.Operation) -> None:
         "tf_keras.optimizers.legacy or tf.compat.v1.train.",
         len(variables),
     )
+
+
+def warn_of_random_ops(train_op: tf.Operation, batch: Sequence[Any]) -> None:
+    """Warns, in a resumed training, of the model's random ops: their state was not saved.
+
+    Args:
+      train_op: The op of a step.
+      batch: The features and labels. The ops that they depend on are the input's.
+    """
+    parts = tf.nest.flatten([leaves(part) for part in batch], expand_composites=True)
+    of_input = ancestors([x.op for x in parts if isinstance(x, tf.Tensor)], control_inputs=False)
+    run = ancestors([train_op], control_inputs=True)
+    drawn = [op.name for op in run if op.type in _RANDOM and op not in of_input]
+    if drawn:
+        v1.logging.warning(
+            "%d random op(s) of the model, such as %s, draw the numbers of the first steps again: "
+            "the weights will differ from those of an undisturbed training. tf.random.stateless_* "
+            "with the global step in its seed avoids it.",
+            len(drawn),
+            drawn[0],
+        )
 
 
 def changes_of(variables: Sequence[Any], train_op: tf.Operation) -> list[tf.Operation]:
