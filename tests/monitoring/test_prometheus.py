@@ -50,6 +50,16 @@ def test_a_hook_serves_one_training_after_the_other_and_then_no_more(train: Trai
     assert hook.port is None
 
 
+def test_restarts_by_the_launcher_are_served(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    hook = PrometheusHook(0, every_n_steps=1)
+    for restarts in (0, 2):
+        if restarts:
+            monkeypatch.setenv("TFDIST_RESTART_COUNT", str(restarts))
+        collect = Collect(hook)
+        train([hook, collect], steps=1)
+        assert collect.seen[-1]['tfdist_restarts{worker="0"}'] == restarts
+
+
 def test_a_training_that_failed_does_not_keep_the_port(train: Train) -> None:
     class Fail(v1.train.SessionRunHook):  # type: ignore[misc]
         def after_run(self, run_context: Any, run_values: Any) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from typing import Any
 
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.instance_variables import read_restart_count
 from tfdist.cluster.tasks import checked_count
 from tfdist.monitoring.scalars import Chosen, ScalarsHook, load_package, own_worker_index
 
@@ -18,8 +20,8 @@ class PrometheusHook(ScalarsHook):
     """Serves scalars, the global step and its speed over HTTP while training runs.
 
     The gauges are labelled with the worker's index: `tfdist_global_step`,
-    `tfdist_steps_per_second`, and `tfdist_<name>` for each scalar. Every worker that has the hook
-    serves its own values.
+    `tfdist_steps_per_second`, `tfdist_restarts` (of the workers, by `tfdist run`) and
+    `tfdist_<name>` for each scalar. Every worker that has the hook serves its own values.
 
     Args:
       port: The port of worker 0; worker i listens at port + i, so that workers may share a
@@ -59,7 +61,11 @@ class PrometheusHook(ScalarsHook):
         self.port: int | None = None
         self._server: Any = None
         self._registry = self._client.CollectorRegistry()
-        own = {"global_step": "Global step", "steps_per_second": "Steps per second"}
+        own = {
+            "global_step": "Global step",
+            "steps_per_second": "Steps per second",
+            "restarts": "Restarts of the workers by the launcher",
+        }
         described = {**own, **{name: f"{name}, of the newest update" for name in self.names}}
         metrics = {name: metric_name(name) for name in described}
         if len(set(metrics.values())) != len(metrics) or set(own) & set(self.names):
@@ -80,6 +86,7 @@ class PrometheusHook(ScalarsHook):
         self.port = self._server.server_port
         v1.logging.info("Metrics for Prometheus: http://%s:%d/metrics", self._address, self.port)
         self._gauges["global_step"].set(step)
+        self._gauges["restarts"].set(read_restart_count(os.environ))
         self._last = (step, time.monotonic())
 
     def report(self, step: int, scalars: dict[str, float]) -> None:
