@@ -98,6 +98,7 @@ def make_estimator(plan: Plan, strategy: Any, folder: str) -> tfe.Estimator:
         train_distribute=strategy,
         save_checkpoints_steps=max(1, every * settings.device_iterations) if keeps else None,
         save_checkpoints_secs=None,
+        save_input=False,  # The input_fn begins at the step by itself.
         keep_checkpoint_max=None,
         log_step_count_steps=None,
         device=device_config(

@@ -37,6 +37,7 @@ def make_estimator(settings: Settings, plan: Plan, dataset: Dataset, folder: Pat
         tf_random_seed=settings.seed,
         train_distribute=strategy_for_run(num_replicas=plan.layout.replicas),
         save_checkpoints_steps=plan.checkpoint_interval_steps,
+        save_input=False,  # The input_fn begins at the step by itself.
         save_summary_steps=plan.log_interval_steps,
         keep_checkpoint_max=None,
         device=tfe.DeviceConfig(

@@ -154,10 +154,17 @@ def here(fake_cluster: Any) -> Callable[..., Ran]:
 
 @pytest.fixture
 def files_of() -> Callable[[Path], list[str]]:
-    """Lists the files below a folder, with the times and host in their names left out."""
+    """Lists the files below a folder, with the times and host in their names left out.
+
+    The positions of inputs, which tf.estimator does not have, are not in the list.
+    """
 
     def files_of(folder: Path) -> list[str]:
-        paths = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+        paths = (
+            str(path.relative_to(folder))
+            for path in folder.rglob("*")
+            if path.is_file() and path.suffix != ".input"
+        )
         return sorted(re.sub(r"tfevents\..*?(\.v2)?$", r"tfevents\1", path) for path in paths)
 
     return files_of

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tfdist.testing import WorkerFailedError
+from tfdist.testing.run import wait_until
 
 ENGINES = ["grpc", "horovod"]
 
@@ -59,6 +60,13 @@ def _train(
         def after_run(self, run_context: Any, run_values: Any) -> None:
             self.step += 1
             if self.step == die_after:
+                # What worker 0 writes beside the training is on the disk.
+                newest = f"-{die_after // 6 * 6}"
+                latest = tf.train.latest_checkpoint
+                model_dir = os.path.join(folder, "worker-0")
+                assert worker > 0 or wait_until(
+                    lambda: (latest(model_dir) or "").endswith(newest), 30.0
+                )
                 os.kill(os.getpid(), signal.SIGKILL)
 
         def end(self, session: Any) -> None:

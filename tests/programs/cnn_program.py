@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from script_run import run_script
 
 from tfdist.cluster.instances import find_instance, restart_count
+from tfdist.testing.run import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TRAIN, VALIDATE = str(EXAMPLES / "cnn" / "train.py"), str(EXAMPLES / "cnn" / "validation.py")
@@ -33,7 +35,10 @@ def run_all(script: str, option_lists: list[list[str]]) -> list[str]:
 
 
 def train_and_die(options: list[str], at_step: int) -> None:
-    """Trains until a step, behind which the process is killed."""
+    """Trains until a step, behind which the process is killed.
+
+    The checkpoint of the step before is on the disk then.
+    """
     sys.path[:0] = [str(EXAMPLES / "cnn"), str(EXAMPLES / "application")]
     import run_log
 
@@ -42,6 +47,10 @@ def train_and_die(options: list[str], at_step: int) -> None:
     def report_and_die(hook: Any, *arguments: Any) -> None:
         report(hook, *arguments)
         if hook._step == at_step:
+            [run] = Path(options[options.index("--log-dir") + 1]).iterdir()
+            newest = f"-{at_step - 1}"
+            latest = tf.train.latest_checkpoint
+            assert wait_until(lambda: (latest(run) or "").endswith(newest), 30.0)
             os.kill(os.getpid(), signal.SIGKILL)
 
     run_log.LogHook.after_run = report_and_die

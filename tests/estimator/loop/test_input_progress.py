@@ -256,7 +256,7 @@ def test_with_other_workers_an_input_goes_on_where_they_had_taken_its_elements_i
     interrupted = run(input_fn).train(interrupt_after=7)
     file = interrupted.folder / "model.ckpt-4.input"
     file.write_text(json.dumps({"batches": 2, "num_workers": 2, "elements": 12, "seed": 41}))
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="tensorflow")
     interrupted.train(interrupt_after=6)
     assert line in caplog.text
     assert interrupted.positions["model.ckpt-8"]["batches"] == 8 - steps_again
@@ -301,7 +301,7 @@ def test_a_log_says_how_many_batches_are_read_again(
 ) -> None:
     interrupted = run(INPUTS["slices"]).train(interrupt_after=7)
     assert "again" not in caplog.text
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="tensorflow")
     interrupted.train()
     assert "where the interrupted training was: 4 batch(es) are read again." in caplog.text
     assert "Read 4 batch(es) again in 0." in caplog.text

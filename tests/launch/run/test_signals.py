@@ -189,7 +189,7 @@ def test_a_suspended_worker_can_be_ended(launch: Launch) -> None:
 def test_nothing_is_left_when_the_launcher_is_killed(launch: Launch, engine: str) -> None:
     run = launch(WITH_CHILDREN, "--engine", engine, "--grace", "1")
     run.wait_until_ready(0, 1)
-    assert len(run.living("sh", "trap")) == 6
+    assert wait_until(lambda: len(run.living("sh", "trap")) == 6, 20.0)
     run.process.kill()
     assert run.is_nothing_left()
 
@@ -231,7 +231,7 @@ def test_neither_a_grandchild_nor_a_folder_is_left_when_agents_are_killed(
     environ = {"TMPDIR": str(temporary), **short_patience(tmp_path)}
     run = launch(WITH_CHILDREN, "--engine", engine, "--grace", "1", environ=environ)
     run.wait_until_ready(0, 1)
-    assert len(run.living("sh", "trap")) == 6
+    assert wait_until(lambda: len(run.living("sh", "trap")) == 6, 20.0)
     assert len(list(temporary.glob("tfdist-*"))) == 2
     agents = [
         process
