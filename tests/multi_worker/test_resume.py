@@ -12,6 +12,16 @@ from tfdist.testing.run import wait_until
 ENGINES = ["grpc", "horovod"]
 
 
+def _is_saved(folder: str, step: int) -> bool:
+    """Waits until worker 0 has written a checkpoint, which it does beside the training."""
+    import tensorflow as tf
+
+    def newest() -> str:
+        return tf.train.latest_checkpoint(os.path.join(folder, "worker-0")) or ""
+
+    return wait_until(lambda: newest().endswith(f"-{step}"), 30.0)
+
+
 def _train(
     engine: str, folder: str, *, die_after: int | None = None, max_steps: int = 20
 ) -> dict[str, Any]:
@@ -60,13 +70,7 @@ def _train(
         def after_run(self, run_context: Any, run_values: Any) -> None:
             self.step += 1
             if self.step == die_after:
-                # What worker 0 writes beside the training is on the disk.
-                newest = f"-{die_after // 6 * 6}"
-                latest = tf.train.latest_checkpoint
-                model_dir = os.path.join(folder, "worker-0")
-                assert worker > 0 or wait_until(
-                    lambda: (latest(model_dir) or "").endswith(newest), 30.0
-                )
+                assert worker > 0 or _is_saved(folder, step=die_after // 6 * 6)
                 os.kill(os.getpid(), signal.SIGKILL)
 
         def end(self, session: Any) -> None:
