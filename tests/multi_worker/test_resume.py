@@ -17,7 +17,7 @@ def _is_saved(folder: str, step: int) -> bool:
     import tensorflow as tf
 
     def newest() -> str:
-        return tf.train.latest_checkpoint(os.path.join(folder, "worker-0")) or ""
+        return tf.train.latest_checkpoint(str(Path(folder, "worker-0"))) or ""
 
     return wait_until(lambda: newest().endswith(f"-{step}"), 30.0)
 
