@@ -42,7 +42,8 @@ def description(
     if options.print_topology:
         yield topology_text(plan, width)
         if options.min_instances not in (None, options.num_instances):
-            sizes = f"{options.num_instances - 1} to {options.min_instances}"
+            least, most = options.min_instances, options.num_instances - 1
+            sizes = f"{most} to {least}" if most > least else f"{least}"
             yield f"smaller sizes: {sizes} instances, where a host or a worker is left out"
     if verbosity > 0:
         if options.uses_mpirun:
