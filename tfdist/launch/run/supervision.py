@@ -184,10 +184,12 @@ class Supervision:
                         continue
                     self._say(f"the workers could not be started: {error}")
                     return _CANNOT_START if self._stop.number is None else self._stop.exit_code
-            if self._joining is not None and end.verdict.exit_code in STOP_CODES:
-                self._options, self._joining = self._joining, None
+            joining, self._joining = self._joining, None
+            if joining is not None and not self._stop.is_made:
+                self._options = joining
                 self._joins += 1
-                continue
+                if end.failure is None and end.verdict.exit_code in STOP_CODES:
+                    continue
             if end.failure is None:
                 return self._ended_by_signal(end)
             if self._stop.is_made:
