@@ -42,8 +42,8 @@ UNEXPORTED = {
 DIFFERENCES = {
     "Estimator": "also takes train_batch_size, eval_batch_size and predict_batch_size",
     "EstimatorSpec": "also has host_call and eval_metrics",
-    "RunConfig": "also has `device`, `parameter_servers`, `save_input` and "
-    "`save_checkpoints_async`; several workers need train_distribute",
+    "RunConfig": "also has `device`, `parameter_servers`, `save_input`, `save_checkpoints_async` "
+    "and `save_snapshot_steps`; several workers need train_distribute",
     "train_and_evaluate": "without an evaluator task worker 0 evaluates; a ps task ends",
     "tpu.TPUEstimator": "for use_tpu=False",
     "tpu.TPUConfig": "its settings have no effect",

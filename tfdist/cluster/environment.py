@@ -12,6 +12,7 @@ from tfdist.cluster.instance_variables import (
     INSTANCE_INDEX,
     LOCAL_INSTANCE_INDEX,
     NUM_INSTANCES,
+    RUN,
     Instance,
     read_instance,
     read_shape,
@@ -19,7 +20,7 @@ from tfdist.cluster.instance_variables import (
 from tfdist.cluster.ranks import HOROVODRUN, MPIRUN, check_launcher, find_mpi_rank, has_mpi_rank
 from tfdist.cluster.rendezvous.membership import STALL_TIMEOUT
 from tfdist.cluster.slurm import find_slurm_step
-from tfdist.cluster.tasks import Cluster, ClusterError, Task, TaskType, shown
+from tfdist.cluster.tasks import Cluster, ClusterError, Task, TaskType, read_integer, shown
 from tfdist.cluster.tf_config import is_tf_config_set, read_tf_config
 
 START_TIMEOUT = "TFDIST_START_TIMEOUT_S"
@@ -28,6 +29,7 @@ PROFILE = "TFDIST_PROFILE"
 PROFILE_STEPS = "TFDIST_PROFILE_STEPS"
 USUAL_PROFILE_STEPS = "10:12"
 PARAMETER_SERVERS = "TFDIST_PARAMETER_SERVERS"
+SNAPSHOT_STEPS = "TFDIST_SNAPSHOT_STEPS"
 REPLACE = "replace"
 
 
@@ -217,6 +219,23 @@ def read_weight_check(environ: Mapping[str, str] = os.environ) -> bool:
             "compare their weights before each checkpoint."
         )
     return text == "1"
+
+
+def read_snapshot_steps(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Reads the number of steps between snapshots that `tfdist run` asks for; None without one.
+
+    Raises:
+      ClusterError: If it is not a number.
+    """
+    if not environ.get(SNAPSHOT_STEPS):
+        return None
+    advice = "Use --snapshot-steps of tfdist run."
+    return read_integer(environ, SNAPSHOT_STEPS, 0, advice=advice)
+
+
+def read_run(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Returns the name of the run, if `tfdist run` may start it again; else None."""
+    return environ.get(RUN) or None
 
 
 def read_num_threads(environ: Mapping[str, str] = os.environ) -> int:

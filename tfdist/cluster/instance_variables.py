@@ -22,6 +22,9 @@ REPLICA_INDEX_OFFSET = "TFDIST_REPLICA_INDEX_OFFSET"
 DEVICES_PER_REPLICA = "TFDIST_DEVICES_PER_REPLICA"
 UNIFORM = "TFDIST_UNIFORM_REPLICAS_PER_INSTANCE"
 RESTART_COUNT = "TFDIST_RESTART_COUNT"
+# The last step before the restart, and a name of the run that all its starts have.
+RESTART_STEP = "TFDIST_RESTART_STEP"
+RUN = "TFDIST_RUN"
 HAS_EVALUATOR = "TFDIST_HAS_EVALUATOR"
 
 # Prefixes of the variables of one run: set for one of its processes, wrong in a process of another
@@ -29,7 +32,7 @@ HAS_EVALUATOR = "TFDIST_HAS_EVALUATOR"
 OF_ONE_RUN = (
     *("TF_CONFIG", "TFDIST_NUM_", "TFDIST_INSTANCE_", "TFDIST_LOCAL_", "TFDIST_REPLICA_"),
     *("TFDIST_DEVICES_", "TFDIST_UNIFORM_", "TFDIST_RESTART_", "TFDIST_HAS_", "TFDIST_PROGRESS_"),
-    *("TFDIST_AGENT_", "TFDIST_IMPORTS_"),
+    *("TFDIST_AGENT_", "TFDIST_IMPORTS_", "TFDIST_RUN"),
     *OF_LAUNCHERS,
 )
 
@@ -182,6 +185,15 @@ def read_restart_count(environ: Mapping[str, str]) -> int:
       ClusterError: If it is not a number.
     """
     return _integer(environ, RESTART_COUNT, 0) if RESTART_COUNT in environ else 0
+
+
+def read_restart_step(environ: Mapping[str, str]) -> int:
+    """Reads the last step that a worker had made before the restart: -1 if it is not known.
+
+    Raises:
+      ClusterError: If it is not a number.
+    """
+    return _integer(environ, RESTART_STEP, 0, digits=15) if RESTART_STEP in environ else -1
 
 
 def is_evaluator_launched(environ: Mapping[str, str]) -> bool:

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
+from tfdist.cluster.environment import read_run
 from tfdist.estimator.arguments import (
     InputFn,
     argument_names,
@@ -47,6 +48,7 @@ from tfdist.estimator.run_config import (
 )
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
 from tfdist.estimator.task_role import refuse_parameter_servers
+from tfdist.process.snapshot_folders import name_for
 from tfdist.training.precision import find_precision
 from tfdist.training.stochastic_rounding import stochastic_rounding
 
@@ -243,7 +245,7 @@ class Estimator:
                     max_steps=max_steps,
                     listeners=(*lock_listeners, *listeners),
                     warm_start=self._warm_start_unless(False),
-                    found=self._find_checkpoint(max_steps is not None),
+                    found=self._find_checkpoint(needs_step=max_steps is not None),
                     pipeline=self._pipeline(ModeKeys.TRAIN),
                     pipeline_fn=self._build_pipelines,
                 )
@@ -542,7 +544,7 @@ class Estimator:
         settings = None if has_checkpoint else self._warm_start
         return lambda: warm_start.apply_warm_start(settings)
 
-    def _find_checkpoint(self, needs_step: bool) -> FoundCheckpoint:
+    def _find_checkpoint(self, *, needs_step: bool) -> FoundCheckpoint:
         """Finds the checkpoint to resume from. Only worker 0 needs the folder."""
         if self._config.train_distribute is not None and not self._config.is_chief:
             return FoundCheckpoint(path=None, step=0)
@@ -552,11 +554,13 @@ class Estimator:
             path = recovers(self.model_dir)
         except CheckpointDamagedError as error:  # All workers must end with it.
             return FoundCheckpoint(path=None, step=0, problem=str(error))
-        step = listing.step_of(path) if path and needs_step else 0
+        keeps_snapshots = self._config.save_snapshot_steps and read_run() is not None
+        step = listing.step_of(path) if path and (needs_step or keeps_snapshots) else 0
         position = None
         if self._config.save_input:
             position = (read_position(path) if path else None) or InputPosition.of_new_run()
-        return FoundCheckpoint(path=path, step=step, input=position)
+        snapshots = name_for(self.model_dir) if keeps_snapshots else ""
+        return FoundCheckpoint(path=path, step=step, input=position, snapshots=snapshots)
 
     def _lock_of_chief(
         self, hooks: Sequence[v1.train.SessionRunHook]

@@ -156,6 +156,7 @@ class RunSettings:
     save_checkpoints_async: bool = True
     parameter_servers: Literal["replace"] | None = None
     save_input: bool = True
+    save_snapshot_steps: int | None = None
 
     service: Any = field(default=None, init=False)
     replaced_servers: tuple[str, ...] = field(default=(), init=False)
@@ -169,6 +170,7 @@ class RunSettings:
             parameter_servers=rules.decide_parameter_servers(self.parameter_servers),
             save_checkpoints_steps=steps,
             save_checkpoints_secs=secs,
+            save_snapshot_steps=rules.decide_snapshot_steps(self.save_snapshot_steps),
         )
 
 
@@ -215,6 +217,10 @@ class RunConfig(RunSettings, TaskRole):
         or stopped by a signal, or it raised an error. After a call that has returned, the next one
         begins its input at the start. Ops and datasets of the input without a seed get one of the
         run. If False, each call begins its input at the start.
+      save_snapshot_steps: Steps between snapshots, which the first worker of each host keeps in
+        memory (/dev/shm), under `tfdist run --max-restarts` only. A restart goes on from the newest
+        one if that is newer than the checkpoint. None takes --snapshot-steps of `tfdist run`; 0,
+        the default without it, keeps none.
 
     Raises:
       ValueError: If an argument has a value that is not allowed.

@@ -11,7 +11,11 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.arguments import check_that, is_flag, is_number, is_whole
-from tfdist.cluster.environment import REPLACE, replaces_parameter_servers
+from tfdist.cluster.environment import (
+    REPLACE,
+    read_snapshot_steps,
+    replaces_parameter_servers,
+)
 from tfdist.cluster.tf_config import TfConfig
 from tfdist.estimator.arguments import argument_names
 from tfdist.estimator.task_role import NO_SERVERS
@@ -67,6 +71,11 @@ def decide_parameter_servers(given: object) -> Any:
     if given is None and replaces_parameter_servers():
         return REPLACE
     return given
+
+
+def decide_snapshot_steps(given: Any) -> Any:
+    """Returns the argument, else the launcher's --snapshot-steps, else 0."""
+    return (read_snapshot_steps() or 0) if given is None else given
 
 
 def is_for_parameter_servers(strategy: object) -> bool:
@@ -167,6 +176,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "session_creation_timeout_secs": (lambda value: is_number(value) and value > 0, _NUMBER),
     "checkpoint_save_graph_def": (is_flag, "should be True or False"),
+    "save_snapshot_steps": (lambda value: is_whole(value) and value >= 0, _COUNT),
     "save_input": (is_flag, "should be True or False"),
     "save_checkpoints_async": (is_flag, "should be True or False"),
     "session_config": (

@@ -24,6 +24,7 @@ from tfdist.estimator.checkpoints.model_dir_lock import (
     ModelDirInUseError,
     locked,
 )
+from tfdist.process.identity import own_place, started_s
 from tfdist.testing.run import wait_until
 
 ELSEWHERE = "another boot pid:[1]"
@@ -48,9 +49,10 @@ def child() -> Iterator["subprocess.Popen[bytes]"]:
 
 def leave_lock(folder: Path | str, pid: int, **changes: Any) -> Holder:
     """Writes the lock that a process of this place, or of the one named, would have written."""
-    started_s = model_dir_lock._started_s(pid) or 0.0
-    place = model_dir_lock._own_place()
-    holder = Holder(host="vm7", pid=pid, place=place, started_s=started_s, since="noon", token="t")
+    start_s = started_s(pid) or 0.0
+    holder = Holder(
+        host="vm7", pid=pid, place=own_place(), started_s=start_s, since="noon", token="t"
+    )
     holder = dataclasses.replace(holder, **changes)
     write_lock(folder, holder)
     return holder

@@ -1,5 +1,6 @@
 """Hosts that this machine cannot find are named before mpirun and ssh fail."""
 
+import asyncio
 import os
 import socket
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from tfdist.launch.cli import main
-from tfdist.launch.machine.remote_hosts import find_unknown_host
+from tfdist.launch.machine.remote_hosts import call_on_hosts, find_unknown_host
 
 
 @pytest.fixture
@@ -82,3 +83,18 @@ def test_a_run_names_the_host_and_starts_nothing(
         "Correct its name, or give it an address in DNS, /etc/hosts or ~/.ssh/config."
     )
     assert not list(Path().iterdir())
+
+
+@pytest.mark.processes
+def test_a_command_is_run_on_each_other_host_and_a_failure_is_reported(tmp_path: Path) -> None:
+    shell = tmp_path / "shell"
+    shell.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n[ "$1" != b ]\n')
+    shell.chmod(0o700)
+    hosts = ("a", "localhost", "b")
+    failed = asyncio.run(call_on_hosts(hosts, [str(shell), "-q"], "rm", "-rf", "/x"))
+    assert failed == frozenset()
+    assert sorted((tmp_path / "calls").read_text().splitlines()) == [
+        "-q a rm -rf /x",
+        "-q b rm -rf /x",
+    ]
+    assert asyncio.run(call_on_hosts(hosts, [str(shell)], "true")) == {"b"}

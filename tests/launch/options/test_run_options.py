@@ -252,9 +252,10 @@ def test_other_launchers_names_for_the_number_of_workers_are_refused_with_ours(
     [
         ("--min-instances 3 --num-instances 2 --max-restarts 1", "Use at most 2."),
         ("--min-instances 1 --num-instances 2", "Add for example --max-restarts 3."),
+        ("--snapshot-steps 5 --num-instances 2", "Add for example --max-restarts 3."),
     ],
 )
-def test_a_smallest_size_without_effect_is_refused(words: str, expected: str) -> None:
+def test_options_of_restarts_without_effect_are_refused(words: str, expected: str) -> None:
     assert refusal([*words.split(), "cat"]).endswith(expected)
 
 

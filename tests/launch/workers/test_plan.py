@@ -20,7 +20,11 @@ PORTS = (20001, 20002, 20003, 20004)
 
 
 def planned(
-    *, environ: Mapping[str, str] | None = None, restart_count: int = 0, **options: Any
+    *,
+    environ: Mapping[str, str] | None = None,
+    restart_count: int = 0,
+    restart_step: int | None = None,
+    **options: Any,
 ) -> Plan:
     return make_plan(
         RunOptions(command=("python", "train.py"), **{"num_replicas": 2, **options}),
@@ -29,6 +33,8 @@ def planned(
         log_dir=Path("logs"),
         environ=environ or {},
         restart_count=restart_count,
+        restart_step=restart_step,
+        run="a-run",
     )
 
 
@@ -68,6 +74,21 @@ def test_replicas_are_dealt_out_evenly() -> None:
 def test_workers_get_the_number_of_earlier_starts() -> None:
     assert planned().workers[0].environment["TFDIST_RESTART_COUNT"] == "0"
     assert planned(restart_count=2).workers[0].environment["TFDIST_RESTART_COUNT"] == "2"
+
+
+def test_workers_of_a_run_that_may_start_again_can_keep_snapshots_and_find_them() -> None:
+    def variables(**options: Any) -> dict[str, str]:
+        environment = planned(**options).workers[0].environment
+        names = ("TFDIST_RUN", "TFDIST_SNAPSHOT_STEPS", "TFDIST_RESTART_STEP")
+        return {name: environment[name] for name in names if name in environment}
+
+    assert variables() == {}
+    assert variables(max_restarts=1) == {"TFDIST_RUN": "a-run"}
+    assert variables(max_restarts=1, snapshot_steps=5, restart_step=12) == {
+        "TFDIST_RUN": "a-run",
+        "TFDIST_SNAPSHOT_STEPS": "5",
+        "TFDIST_RESTART_STEP": "12",
+    }
 
 
 def test_workers_get_the_start_timeout() -> None:

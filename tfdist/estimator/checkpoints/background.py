@@ -72,10 +72,10 @@ class BackgroundSaves(v1.train.SessionRunHook):  # type: ignore[misc]
             except BaseException as error:
                 self._error = error
             finally:
-                _note_writing(False)
+                _note_writing(-1)
 
         self._what = what
-        _note_writing(True)
+        _note_writing(1)
         self._thread = threading.Thread(target=run, name="save", daemon=True)
         self._thread.start()
 
@@ -272,8 +272,15 @@ def _aligned(array: np.ndarray) -> np.ndarray:
     return aligned
 
 
-def _note_writing(writes: bool) -> None:
-    """Tells the launcher that the thread writes: a worker that waits in a step may have work."""
-    file = find_progress_file()
-    if file is not None:
-        file.note_writing(writes=writes)
+_num_writing = 0  # Checkpoints and snapshots have a thread each.
+_counting = threading.Lock()
+
+
+def _note_writing(change: int) -> None:
+    """Tells the launcher whether a thread writes: a worker that waits in a step may have work."""
+    global _num_writing
+    with _counting:
+        _num_writing += change
+        file = find_progress_file()
+        if file is not None:
+            file.note_writing(writes=_num_writing > 0)

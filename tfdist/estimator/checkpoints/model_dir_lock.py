@@ -34,14 +34,13 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
 
-import psutil
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints.listing import is_remote, require_writable
 from tfdist.process.endings import OneLineError
+from tfdist.process.identity import is_running, own_place, started_s
 from tfdist.process.progress_file import in_phase
 
 FILE_NAME = "training.lock"
@@ -50,8 +49,6 @@ BEAT_S = 5.0
 SILENCE_S = 30.0
 _LOOK_EVERY_S = 0.5
 _SETTLE_S = 0.5
-# The kernel reports its boot time in whole seconds.
-_SAME_START_S = 1.5
 
 
 class ModelDirInUseError(OneLineError, RuntimeError):
@@ -116,8 +113,8 @@ class _Lock:
         self._own = Holder(
             host=socket.gethostname(),
             pid=os.getpid(),
-            place=_own_place(),
-            started_s=_started_s(os.getpid()) or 0.0,
+            place=own_place(),
+            started_s=started_s(os.getpid()) or 0.0,
             since=datetime.now().astimezone().isoformat(" ", "seconds"),
             token=uuid.uuid4().hex,
         )
@@ -189,7 +186,7 @@ class _Lock:
             return False
         holder = _parse(text)
         if holder.place == self._own.place:
-            if _is_running(holder):
+            if is_running(holder.pid, holder.started_s):
                 raise self._in_use(holder)
             why = "has ended"
         else:
@@ -327,28 +324,3 @@ def _parse(text: str) -> Holder:
 
 
 _KINDS = {name: type(value) for name, value in asdict(Holder()).items()}
-
-
-def _own_place() -> str:
-    """Returns the scope of this process's number: this boot, and this process namespace."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:  # Not Linux.
-        return socket.gethostname()
-
-
-def _started_s(pid: int) -> float | None:
-    """Returns the start time of a process in this place, in seconds since the boot."""
-    booted_s = psutil.boot_time()  # Follows changes of the clock, as does the start time.
-    try:
-        process = psutil.Process(pid)
-        is_gone = process.status() == psutil.STATUS_ZOMBIE
-        return None if is_gone else float(process.create_time() - booted_s)
-    except psutil.NoSuchProcess:
-        return None
-
-
-def _is_running(holder: Holder) -> bool:
-    started_s = _started_s(holder.pid)
-    return started_s is not None and abs(started_s - holder.started_s) < _SAME_START_S

@@ -25,7 +25,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints.background import BackgroundSaves, SaverOps, save_values
 from tfdist.estimator.checkpoints.input_progress import InputProgress, remove_positions
-from tfdist.estimator.checkpoints.listing import is_remote
+from tfdist.estimator.checkpoints.listing import is_remote, listed
 from tfdist.process.endings import OneLineError
 from tfdist.process.exit_codes import NO_SPACE
 from tfdist.strategies.private_tensorflow import (
@@ -138,6 +138,11 @@ class CheckpointWriter:
             )
         )
 
+    def num_bytes(self, graph: tf.Graph) -> tuple[int, int]:
+        """Returns the size of all values that a save of a graph writes, and of the largest one."""
+        sizes = self._ops_of(self._find_saver(), graph).num_bytes
+        return sum(sizes), max(sizes, default=0)
+
     def _ops_of(self, saver: v1.train.Saver, graph: tf.Graph) -> SaverOps:
         if self._ops is None or self._ops[0] is not graph:
             self._ops = graph, SaverOps(saver, graph)
@@ -175,6 +180,34 @@ def write_state(folder: str, paths: Sequence[str], name: str | None = None) -> N
         with open(os.path.join(unfinished, name or "checkpoint"), "w") as file:
             file.write(str(state))
         _move_all(unfinished, folder)
+
+
+def add_checkpoint(folder: str, name: str, write_files: Callable[[str], None]) -> str:
+    """Adds a checkpoint that was made elsewhere, as the newest one of a folder.
+
+    Args:
+      folder: The folder.
+      name: The name of the checkpoint.
+      write_files: Writes its files into the folder that it gets, the index as the last one.
+
+    Returns:
+      The checkpoint's path.
+
+    Raises:
+      CheckpointSpaceError: If there is no disk space.
+    """
+    path = os.path.join(folder, name)
+    others = [one for one in listed(folder).named if one != path]
+    if is_remote(folder):
+        write_files(folder)
+        v1.train.update_checkpoint_state(folder, path, [*others, path])
+        return path
+    with full_disk_named(folder, f"the checkpoint {name}"):
+        with _unfinished(folder) as unfinished:
+            write_files(unfinished)
+            _move_all(unfinished, folder)
+        write_state(folder, [*others, path])
+    return path
 
 
 def remove_unfinished(folder: str) -> None:

@@ -10,8 +10,10 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.environment import read_num_threads
 from tfdist.estimator.checkpoints.fit import CheckpointMismatchError, mismatch
+from tfdist.estimator.checkpoints.snapshot_files import Snapshot
 from tfdist.estimator.inputs.position import InputPosition
 from tfdist.estimator.loop.model_check import check_limits
+from tfdist.estimator.loop.snapshots import own_snapshots, with_snapshot
 from tfdist.estimator.loop.train_call import FoundCheckpoint, TrainCall
 from tfdist.strategies.values.gather_text import TextExchange
 from tfdist.strategies.worker_strategy import WorkerStrategy
@@ -22,12 +24,15 @@ class Start:
     """The facts that all workers share before they build their graphs.
 
     Attributes:
-      found: Worker 0's checkpoint: the others may have another model_dir, or none.
+      found: Worker 0's checkpoint: the others may have another model_dir, or none. With a
+        snapshot, as it is once that is taken over.
+      snapshot: The worker that has a newer snapshot, and the snapshot; None without one.
       most_threads: The most threads that an operation may use on one of the workers.
     """
 
     found: FoundCheckpoint
     most_threads: int
+    snapshot: tuple[int, Snapshot] | None = None
 
 
 class SharedCheckpoint:
@@ -48,6 +53,7 @@ class SharedCheckpoint:
         own = {
             "found": asdict(call.found),
             "limit": (call.steps, call.max_steps),
+            "snapshots": {name: one.as_json() for name, one in own_snapshots(call).items()},
             "threads": _num_threads(call.config.session_config),
         }
         return read_starts(self._share_start(json.dumps(own)))
@@ -79,8 +85,14 @@ def read_starts(texts: list[str]) -> Start:
     found = shared[0]["found"]
     if found["input"] is not None:
         found["input"] = InputPosition(**found["input"])
+    snapshots = [
+        {name: Snapshot.from_json(values) for name, values in one["snapshots"].items()}
+        for one in shared
+    ]
+    going_on_from, snapshot = with_snapshot(FoundCheckpoint(**found), snapshots)
     return Start(
-        found=FoundCheckpoint(**found),
+        found=going_on_from,
+        snapshot=snapshot,
         most_threads=max(one["threads"] for one in shared),
     )
 

@@ -66,6 +66,7 @@ from tfdist.estimator.loop.other_workers import OtherWorkers
 from tfdist.estimator.loop.peers import Alone, Peers
 from tfdist.estimator.loop.progress_report import NoReport, make_report
 from tfdist.estimator.loop.session_hooks import add_metrics_to_report, all_hooks
+from tfdist.estimator.loop.snapshots import Snapshots
 from tfdist.estimator.loop.train_call import FoundCheckpoint, Hooks, Model, TrainCall
 from tfdist.estimator.pipelined import in_steps
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
@@ -120,8 +121,9 @@ def train(call: TrainCall) -> None:
             sessions.add_saver(spec.scaffold, call.config)
             scaffold = peers.make_scaffold(spec.scaffold, found)
             saves = BackgroundSaves(signals)
-            hooks, limits = all_hooks(call, model, peers, signals, saves, scaffold)
-            with peers.watched(), saves:
+            snapshots = Snapshots(call, found, model.decision, scaffold, model.progress, signals)
+            hooks, limits = all_hooks(call, model, peers, signals, saves, scaffold, snapshots)
+            with peers.watched(), snapshots, saves:
                 session = peers.open_session(model, hooks, scaffold, found, limits)
                 first_step = int(session.raw_session().run(model.global_step))
                 loop = TrainingLoop(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -28,10 +29,12 @@ from tfdist.estimator.loop.checkpoint_sharing import SharedCheckpoint
 from tfdist.estimator.loop.model_check import check_models, describe_model
 from tfdist.estimator.loop.nan_loss import NanTogether
 from tfdist.estimator.loop.reduction_check import check_gradients_are_reduced
+from tfdist.estimator.loop.snapshots import take_over
 from tfdist.estimator.loop.step_profile_hook import StepProfileHook
 from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, Hooks, Model, TrainCall
 from tfdist.estimator.loop.training_watch import TrainingWatch
 from tfdist.estimator.loop.variable_inputs import find_variable_inputs
+from tfdist.process.progress_file import in_phase
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.private_tensorflow import stop_limit_of
 from tfdist.strategies.stop_signals import StopSignals
@@ -67,7 +70,7 @@ class OtherWorkers:
         self._watch = TrainingWatch(strategy, signals)
 
     def found_checkpoint(self) -> FoundCheckpoint:
-        """Returns worker 0's checkpoint.
+        """Returns worker 0's checkpoint, which may be a snapshot that was taken over.
 
         Raises:
           LimitMismatchError: If the workers were given different steps or max_steps.
@@ -75,7 +78,11 @@ class OtherWorkers:
         with self._watch.naming_lost():
             start = self._checkpoint.share(self._call)
         self._strategy.extended.reducer.adds_equal_rows = start.most_threads > 1
-        return start.found
+        if start.snapshot is None:
+            return start.found
+        with self._watch.naming_lost():
+            path = take_over(self._call, start.found, start.snapshot, self._strategy)
+        return start.found if path is None else replace(start.found, path=path)
 
     def input_rules(self) -> dict[str, Any]:
         return {"look_ahead": self._num_batches}
@@ -184,6 +191,7 @@ class OtherWorkers:
             find_variable_inputs(training.spec.loss, variables, features, labels),
             {
                 "iterations_per_loop": call.iterations,
+                "save_snapshot_steps": call.config.save_snapshot_steps,
                 "the number of replicas": self._placement.num_replicas,
                 "precision": call.precision.name,
                 "stochastic_rounding": call.config.device.stochastic_rounding,
@@ -225,6 +233,7 @@ class SharedDecision:
         self.loss = agreement.loss
         self.metrics: Mapping[str, tf.Tensor] = agreement.metrics
         self.fetches: Sequence[tf.Tensor] = [agreement.sums]
+        self._synchronize: tf.Operation | None = None
 
     def hooks_of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
         """Defers the hooks' requests to stop; only worker 0 gets hooks that save checkpoints."""
@@ -244,7 +253,7 @@ class SharedDecision:
     def hooks_that_save(
         self, make_hooks: Callable[[], Hooks], make_saver: Callable[..., Any]
     ) -> Hooks:
-        synchronize = self._strategy.extended.graph_variables.synchronize()
+        synchronize = self._synchronize = self._strategy.extended.graph_variables.synchronize()
         hooks = make_hooks() if self._is_chief else []
         if synchronize is None and not self._has_others:
             return self.hooks_of_user(hooks)  # A listener may ask to stop.
@@ -261,6 +270,12 @@ class SharedDecision:
             self._agreement, check, synchronize, saver, timer, self._call.iterations
         )
         return self.hooks_of_user([*hooks, together])
+
+    def prepare_snapshot(self, session: v1.Session) -> None:
+        # Twice would round twice: the training goes on as one that resumes from the checkpoint.
+        if self._synchronize is not None and not self._agreement.agreed.save:
+            with in_phase("waiting"):
+                session.run(self._synchronize)
 
     def hooks_against_nan(self) -> Hooks:
         if self._has_others:

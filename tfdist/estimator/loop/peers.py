@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -23,6 +24,7 @@ from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import StepLimit
 from tfdist.estimator.graph.step import Training, describe_host_call
 from tfdist.estimator.inputs.batches import Input
+from tfdist.estimator.loop.snapshots import own_snapshots, take_over, with_snapshot
 from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, Hooks, Model, TrainCall
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.stop_signals import StopSignals
@@ -93,7 +95,10 @@ class Alone:
         self.is_chief = bool(call.config.is_chief)  # A subclass of RunConfig may return False.
 
     def found_checkpoint(self) -> FoundCheckpoint:
-        return self._call.found
+        found, snapshot = with_snapshot(self._call.found, [own_snapshots(self._call)])
+        if snapshot is None:
+            return found
+        return replace(found, path=take_over(self._call, found, snapshot))
 
     def input_rules(self) -> dict[str, Any]:
         return {"many_per_call": self._call.iterations > 1}
@@ -158,6 +163,9 @@ class OwnDecision:
         self, make_hooks: Callable[[], Hooks], make_saver: Callable[..., Any]
     ) -> Hooks:
         return make_hooks()
+
+    def prepare_snapshot(self, session: v1.Session) -> None:
+        pass
 
     def hooks_against_nan(self) -> Hooks:
         return [v1.train.NanTensorHook(self.loss)]

@@ -19,6 +19,7 @@ from tfdist.estimator.graph.steady_timer import SteadyTimer
 from tfdist.estimator.loop.peers import Peers
 from tfdist.estimator.loop.progress_report import SavingNotes
 from tfdist.estimator.loop.skipped_steps import hooks_with_loss_scales
+from tfdist.estimator.loop.snapshots import Snapshots
 from tfdist.estimator.loop.step_profile_hook import StepProfileHook
 from tfdist.estimator.loop.train_call import Hooks, Model, TrainCall
 from tfdist.estimator.spec import EstimatorSpec
@@ -34,6 +35,7 @@ def all_hooks(
     signals: StopSignals,
     saves: BackgroundSaves,
     scaffold: v1.train.Scaffold,
+    snapshots: Snapshots,
 ) -> tuple[Hooks, list[StepLimit]]:
     """Returns the user's hooks and TensorFlow's, and the limits of the training.
 
@@ -64,6 +66,7 @@ def all_hooks(
     hooks = [
         *decision.hooks_of_user(profile_of_run()),  # First: it measures the time of all others.
         *decision.hooks_that_save(lambda: savers.usual(spec, peers.is_chief), savers.own),
+        *snapshots.hooks(),
         *(of_user(spec.training_chief_hooks) if peers.is_chief else []),
         *_counters_and_summaries(call, scaffold, is_chief=peers.is_chief),
         *([] if starts_last else peers.hooks_of_input(model.inputs)),

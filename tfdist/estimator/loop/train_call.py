@@ -34,12 +34,14 @@ class FoundCheckpoint:
       step: Its global step, if the training needs it.
       problem: The reason why training must not start; None if it may.
       input: The position at which its input begins; None if positions are not saved.
+      snapshots: The name of the folder for snapshots of the training; "" if none are kept.
     """
 
     path: str | None
     step: int
     problem: str | None = None
     input: InputPosition | None = None
+    snapshots: str = ""
 
 
 class Decision(Protocol):
@@ -67,6 +69,9 @@ class Decision(Protocol):
           make_hooks: Makes tf.estimator's saver, unless the user has one.
           make_saver: Makes a `CheckpointSaverHook` with the user's listeners, given its timing.
         """
+
+    def prepare_snapshot(self, session: v1.Session) -> None:
+        """Makes the variables fit to be kept; every worker calls it after the same call."""
 
     def hooks_against_nan(self) -> Hooks:
         """Returns the hooks that end the training if `loss` is NaN."""

@@ -41,15 +41,28 @@ async def lost_hosts(names: Iterable[str], shell: Sequence[str]) -> frozenset[st
       names: The hosts; this machine under any name is none of them.
       shell: The command that runs a command on a host: ssh and its options.
     """
+    return await call_on_hosts(names, shell, "true")
+
+
+async def call_on_hosts(
+    names: Iterable[str], shell: Sequence[str], *command: str
+) -> frozenset[str]:
+    """Runs a command on each host, for 10 s at most, and returns the hosts where it failed.
+
+    Args:
+      names: The hosts; this machine under any name is none of them.
+      shell: The command that runs a command on a host: ssh and its options.
+      *command: The command.
+    """
     others = [name for name in names if name not in ("localhost", socket.gethostname())]
-    answers = await asyncio.gather(*(_answers(name, shell) for name in others))
+    answers = await asyncio.gather(*(_succeeds(name, shell, command) for name in others))
     return frozenset(name for name, answer in zip(others, answers, strict=True) if not answer)
 
 
-async def _answers(name: str, shell: Sequence[str]) -> bool:
+async def _succeeds(name: str, shell: Sequence[str], command: Sequence[str]) -> bool:
     nothing = asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(
-        *(*shell, name, "true"), stdin=nothing, stdout=nothing, stderr=nothing
+        *(*shell, name, *command), stdin=nothing, stdout=nothing, stderr=nothing
     )
     try:
         return await asyncio.wait_for(process.wait(), _ANSWER_LIMIT_S) == 0

@@ -110,6 +110,8 @@ def _settle(options: RunOptions, given: Mapping[str, Any], environ: Mapping[str,
         rules.check_min_instances(
             options.min_instances, options.num_instances, options.max_restarts
         )
+    if options.snapshot_steps is not None:
+        rules.check_snapshot_steps(options.snapshot_steps, options.max_restarts)
     if options.uses_mpirun:
         rules.check_root(options.allow_run_as_root)
     used = place_instances(options.hosts, options.num_instances)

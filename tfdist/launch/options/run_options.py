@@ -188,6 +188,12 @@ class RunOptions(PoprunOptions, WorkerOptions, SizeOptions):
         "the workers save, and all start again",
         default=60.0,
     )
+    snapshot_steps: int | None = option(
+        whole_number(0),
+        "with --max-restarts, how many steps of an Estimator's training lie between two snapshots "
+        "of it, which each host keeps in memory: a restart goes on from the newest one",
+        shown_default="none, or what the program says",
+    )
     standby: bool = option(
         BOOLEAN,
         "with --max-restarts, keep a process for each worker of this machine that has imported "

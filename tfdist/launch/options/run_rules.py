@@ -210,6 +210,15 @@ def check_min_instances(min_instances: int, num_instances: int, max_restarts: in
         )
 
 
+def check_snapshot_steps(snapshot_steps: int, max_restarts: int) -> None:
+    """Checks that a run needs snapshots; raises `UsageError` if they have no effect."""
+    if snapshot_steps > 0 and max_restarts == 0:
+        raise UsageError(
+            f"--snapshot-steps is {snapshot_steps}, but --max-restarts is 0, so the run never "
+            "starts again. Add for example --max-restarts 3."
+        )
+
+
 def check_root(allow_run_as_root: bool | None) -> None:
     """Checks that mpirun may run as this user; raises `UsageError` if not."""
     if allow_run_as_root is False and os.geteuid() == 0:

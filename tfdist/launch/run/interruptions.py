@@ -17,20 +17,21 @@ class Interruptions:
       number: How many there were.
       lost_s: Seconds from each interruption to the next step.
       repeated_steps: Steps that were made again, as far as the programs report their steps.
+      step: The last step before the newest interruption; -1 without one.
     """
 
     number: int = 0
     lost_s: float = 0.0
     repeated_steps: int = 0
+    step: int = -1
     _since_s: float | None = None
-    _step: int = -1
 
     def begin(self, workers: Sequence[WorkerState], now_s: float) -> None:
         """Notes an interruption, with the workers as they were."""
         self.number += 1
         if self._since_s is None:  # Else there was no step since the one before.
             self._since_s = now_s
-            self._step = max((worker.step or 0 for worker in workers), default=0)
+            self.step = max((worker.step or 0 for worker in workers), default=0)
 
     def note(self, workers: Sequence[WorkerState], now_s: float) -> None:
         """Notes the first step after an interruption."""
@@ -44,7 +45,7 @@ class Interruptions:
         if not made:
             return
         self.lost_s += now_s - self._since_s
-        self.repeated_steps += max(0, self._step - max(made) + 1)
+        self.repeated_steps += max(0, self.step - max(made) + 1)
         self._since_s = None
 
     def __str__(self) -> str:

@@ -64,7 +64,7 @@ from tfdist.launch.failures.failure import Failure
 from tfdist.launch.failures.first_failure import Verdict
 from tfdist.launch.machine.ports import ReservedPorts, own_addresses
 from tfdist.launch.machine.processes import stop_signals
-from tfdist.launch.machine.remote_hosts import lost_hosts
+from tfdist.launch.machine.remote_hosts import call_on_hosts, lost_hosts
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.run.attempt import Attempt
 from tfdist.launch.run.description import description, notices
@@ -91,6 +91,7 @@ from tfdist.launch.screen.terminal import Stream, Terminal, TerminalClosedError
 from tfdist.launch.workers.observed_time import ObservedClock
 from tfdist.launch.workers.plan import Plan, num_local_ports, plan_here
 from tfdist.launch.workers.worker_state import worker_snapshots
+from tfdist.process import snapshot_folders
 from tfdist.process.exit_codes import STOP_CODES
 
 _LOOPBACK = "127.0.0.1"
@@ -125,6 +126,7 @@ class Supervision:
         self._joining: RunOptions | None = None  # of the next start, with hosts that are back
         self._interruptions = Interruptions()
         self._log_dir = log_dir
+        self._run = snapshot_folders.new_run()
         self._terminal = terminal
         self._cwd = os.getcwd()  # It may be removed before a restart.
         self._clock = ObservedClock()
@@ -152,10 +154,16 @@ class Supervision:
 
     async def run(self) -> int:
         """Runs the workers, with restarts as far as they are allowed; returns the exit code."""
+        snapshot_folders.remove_stale()
+        code = None
         try:
             code = await self._run_until_over()
         finally:
             await self._attempt.close()
+            snapshot_folders.remove_run(self._run)
+            # After an orderly end the workers have removed their own.
+            if code != 0 and self._full_size.max_restarts > 0:
+                await self._remove_snapshots_elsewhere()
         if self._num_startup_lines:
             self._say(
                 f"TensorFlow printed {self._num_startup_lines} start-up lines; they are in the "
@@ -166,6 +174,13 @@ class Supervision:
         self._say(f"logs are in {self._log_dir}")
         return code
 
+    async def _remove_snapshots_elsewhere(self) -> None:
+        options = self._full_size
+        if not options.is_on_this_machine:
+            shell = remote_shell(options.mpi_global_args, os.environ)
+            folder = os.fspath(snapshot_folders.folder_of_run(self._run))
+            await call_on_hosts(instances_by_host(options), shell, "rm", "-rf", folder)
+
     async def _run_until_over(self) -> int:
         loop = asyncio.get_running_loop()
         for number in stop_signals():
@@ -174,7 +189,15 @@ class Supervision:
         while True:
             with ReservedPorts(num_local_ports(self._options)) as ports:
                 starts = self._restarts + self._joins
-                plan = plan_here(self._options, ports.ports, self._log_dir, starts)
+                step = self._interruptions.step if self._interruptions.step > 0 else None
+                plan = plan_here(
+                    self._options,
+                    ports.ports,
+                    self._log_dir,
+                    starts,
+                    restart_step=step,
+                    run=self._run,
+                )
                 if starts == 0 and self._new_ports == 0:
                     self._introduce(plan)
                 try:
@@ -459,9 +482,12 @@ class Supervision:
 
     def _show_restart(self, end: _End) -> None:
         assert end.failure is not None
+        last = (
+            "newest snapshot or checkpoint" if self._options.snapshot_steps else "last checkpoint"
+        )
         self._say(
             f"restart {self._restarts} of {self._options.max_restarts}: {end.failure.name} failed "
-            f"({how_text(end.failure)}); all workers start again from the last checkpoint"
+            f"({how_text(end.failure)}); all workers start again from the {last}"
         )
 
     def _ask_to_stop(self, number: int, why: str = "") -> None:

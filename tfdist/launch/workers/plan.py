@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdist.cluster.environment import PROFILE, PROFILE_STEPS, START_TIMEOUT
-from tfdist.cluster.instance_variables import instance_environment
+from tfdist.cluster.environment import PROFILE, PROFILE_STEPS, SNAPSHOT_STEPS, START_TIMEOUT
+from tfdist.cluster.instance_variables import RESTART_STEP, RUN, instance_environment
 from tfdist.cluster.tasks import Cluster, Task, is_loopback
 from tfdist.cluster.tf_config import format_tf_config
 from tfdist.launch.errors import UsageError
@@ -85,6 +85,8 @@ def make_plan(
     log_dir: Path,
     environ: Mapping[str, str],
     restart_count: int = 0,
+    restart_step: int | None = None,
+    run: str = "",
 ) -> Plan:
     """Returns the plan of a run: the host, command and environment of each worker.
 
@@ -95,6 +97,8 @@ def make_plan(
       log_dir: The folder of the log files.
       environ: The launcher's environment.
       restart_count: The number of earlier starts of this run.
+      restart_step: The last step that a worker had made before the restart, if it is known.
+      run: The name of the run; see `tfdist.process.snapshot_folders`.
     """
     places = place_instances(options.hosts, options.num_instances)
     on_host: Counter[str] = Counter()
@@ -111,6 +115,7 @@ def make_plan(
             **defaults,
             START_TIMEOUT: f"{options.start_timeout_s:g}",
             **_profile(options),
+            **_snapshots(options, restart_step, run),
             **options.environment,
             **instance_environment(
                 index=index,
@@ -173,13 +178,29 @@ def _profile(options: RunOptions) -> dict[str, str]:
     return {PROFILE: os.path.abspath(options.profile), PROFILE_STEPS: options.profile_steps}
 
 
+def _snapshots(options: RunOptions, restart_step: int | None, run: str) -> dict[str, str]:
+    """Returns the variables with which workers keep snapshots, and find those of an earlier start.
+
+    A run that never starts again needs none.
+    """
+    if options.max_restarts == 0:
+        return {}
+    values = {SNAPSHOT_STEPS: options.snapshot_steps, RESTART_STEP: restart_step, RUN: run or None}
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
 def num_local_ports(options: RunOptions) -> int:
     """Returns the number of free ports of this machine that the plan uses."""
     return options.num_instances + options.evaluator if options.is_on_this_machine else 0
 
 
 def plan_here(
-    options: RunOptions, ports: Sequence[int], log_dir: Path, restart_count: int = 0
+    options: RunOptions,
+    ports: Sequence[int],
+    log_dir: Path,
+    restart_count: int = 0,
+    restart_step: int | None = None,
+    run: str = "",
 ) -> Plan:
     """Returns the plan for this machine and this process's environment."""
     return make_plan(
@@ -189,6 +210,8 @@ def plan_here(
         log_dir=log_dir,
         environ=os.environ,
         restart_count=restart_count,
+        restart_step=restart_step,
+        run=run,
     )
 
 

@@ -1,0 +1,112 @@
+"""Snapshots of two workers: a run that is killed goes on from the newest one of any host."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import snapshot_training
+import tensorflow as tf
+from forking_launcher import FORKING_LAUNCHER
+
+from tfdist.process import snapshot_folders
+from tfdist.testing import WorkerFailedError
+
+pytestmark = pytest.mark.processes
+
+ENGINES = ["grpc", "horovod"]
+
+
+def _train(
+    run: str, folder: str, kill: tuple[int, int] | None = None, own_host: bool = True
+) -> int:
+    import os
+
+    import snapshot_training
+
+    os.environ.update(TFDIST_RUN=run, TFDIST_SNAPSHOT_STEPS="5")
+    return snapshot_training.train(f"{folder}/model", kill, own_host=own_host)
+
+
+def _saved(folder: Path) -> dict[str, np.ndarray]:
+    """Returns the values of the last checkpoint."""
+    checkpoint = tf.train.latest_checkpoint(str(folder / "model"))
+    reader = tf.train.load_checkpoint(checkpoint)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def _assert_equal(folder: Path, other: Path) -> None:
+    one, two = _saved(folder), _saved(other)
+    assert one.keys() == two.keys() and one["global_step"] == snapshot_training.STEPS
+    assert "batch_normalization/moving_mean" in one and "dense/kernel/Momentum" in one
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, two[name], err_msg=name)
+
+
+@pytest.fixture
+def run() -> Iterator[str]:
+    """The name of a run that this process launches."""
+    run = snapshot_folders.new_run()
+    yield run
+    left = snapshot_folders.folder_of_run(run).exists()
+    snapshot_folders.remove_run(run)
+    assert not left, "snapshots are left"
+
+
+@pytest.fixture(scope="module")
+def trained_before() -> dict[str, Path]:
+    """The folder of each undisturbed training so far, by engine."""
+    return {}
+
+
+@pytest.fixture
+def undisturbed(
+    fake_cluster: Any, tmp_path_factory: Any, trained_before: dict[str, Path], run: str
+) -> Any:
+    """Returns the folder of an undisturbed training, over an engine."""
+
+    def undisturbed(engine: str) -> Path:
+        if engine not in trained_before:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            fake_cluster.run(_train, run, str(folder), engine=engine)
+            trained_before[engine] = folder
+        return trained_before[engine]
+
+    return undisturbed
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_snapshot_of_another_host_is_sent_where_that_of_worker_0_is_lost(
+    engine: str, fake_cluster: Any, undisturbed: Any, run: str, tmp_path: Path
+) -> None:
+    with pytest.raises(WorkerFailedError, match="SIGKILL"):
+        fake_cluster.run(_train, run, str(tmp_path), (0, 13), engine=engine)
+    hosts = list(snapshot_folders.folder_of_run(run).iterdir())
+    assert len(hosts) == 2
+    for host in hosts:
+        if host.name == snapshot_folders.name_of_host("host-0"):
+            snapshot_folders.remove_folder(host / snapshot_folders.name_for(f"{tmp_path}/model"))
+    resumed = fake_cluster.run(_train, run, str(tmp_path), engine=engine)
+    assert resumed == [10, 10]
+    _assert_equal(tmp_path, undisturbed(engine))
+
+
+def test_a_run_that_is_killed_twice_ends_with_the_weights_of_an_undisturbed_one(
+    fake_cluster: Any, undisturbed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ("--num-instances", "2", "--max-restarts", "2", "--snapshot-steps", "5")
+    program = (snapshot_training.__file__, str(tmp_path / "model"), "1:13", "0:22")
+    before = set(snapshot_folders.MEMORY.iterdir())
+    words = [FORKING_LAUNCHER, "run", *options, "--", sys.executable, *program]
+    [ended] = fake_cluster.run_script(
+        words, engine="none", forked=True, check=False, env={"TF_USE_LEGACY_KERAS": "1"}
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "start again from the newest snapshot or checkpoint" in ended.stderr
+    assert "Going on from the snapshot of step 10 (3 steps again)." in ended.stderr
+    assert "Going on from the snapshot of step 20 (2 steps again)." in ended.stderr
+    assert set(snapshot_folders.MEMORY.iterdir()) <= before
+    _assert_equal(tmp_path, undisturbed("grpc"))

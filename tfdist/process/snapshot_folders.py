@@ -1,0 +1,122 @@
+"""The folders in memory in which the workers of a run keep snapshots of their training.
+
+    /dev/shm/tfdist-snapshots-RUN/HOST/MODEL_DIR/model.ckpt-50.index, ...
+
+RUN names the launcher's process, so that others see whether the run may still need its snapshots:
+
+    the training ends                    its workers remove their folders
+    the run ends                         the launcher removes the run's folder
+    the launcher was killed              the next start of a run, or of a training with snapshots,
+                                         removes the folder on that host
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import socket
+import stat
+import time
+from pathlib import Path
+
+from tfdist.process.identity import is_running, own_place, started_s
+
+MEMORY = Path("/dev/shm")
+_PREFIX = "tfdist-snapshots-"
+_RUN = re.compile(r"(?P<place>[0-9a-f]{16})-(?P<pid>\d+)-(?P<start_s>\d+)-[0-9a-f]{8}")
+# A launcher on another machine cannot be seen from here.
+_UNUSED_S = 24 * 3600.0
+
+
+def new_run() -> str:
+    """Returns a name for a run that this process launches."""
+    start_s = round(started_s(os.getpid()) or 0.0)
+    return f"{_short(own_place())}-{os.getpid()}-{start_s}-{secrets.token_hex(4)}"
+
+
+def name_for(model_dir: str) -> str:
+    """Returns the name of a folder with snapshots of the training in a model_dir."""
+    return _short(model_dir if "://" in model_dir else os.path.abspath(model_dir))
+
+
+def name_of_host(name: str) -> str:
+    """Returns the name of the folder with the snapshots of a host."""
+    return _short(name)
+
+
+def folder_of_run(run: str) -> Path:
+    """Returns the folder of a run's snapshots on each host."""
+    return MEMORY / f"{_PREFIX}{run}"
+
+
+def folder_of_host(run: str) -> Path:
+    """Returns the folder of a run's snapshots on this host; it may not exist."""
+    return folder_of_run(run) / name_of_host(socket.gethostname())
+
+
+def make_folder(run: str, name: str) -> Path:
+    """Makes the folder of a training on this host, for this user alone.
+
+    Raises:
+      OSError: If it cannot be made, or is another user's.
+    """
+    folder = folder_of_run(run)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not _is_own(folder):
+        raise PermissionError(f"{folder} is another user's")
+    folder = folder_of_host(run) / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes the folder of a training, and those around it that are empty then."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for around in (folder.parent, folder.parent.parent):
+        with contextlib.suppress(OSError):  # Another training uses it.
+            around.rmdir()
+
+
+def remove_run(run: str) -> None:
+    """Removes the snapshots of a run on this host."""
+    if _is_own(folder_of_run(run)):
+        shutil.rmtree(folder_of_run(run), ignore_errors=True)
+
+
+def remove_stale() -> None:
+    """Removes this user's snapshots of runs whose launcher has ended without doing so."""
+    for folder in MEMORY.glob(f"{_PREFIX}*"):
+        found = _RUN.fullmatch(folder.name.removeprefix(_PREFIX))
+        if found is None or not _is_own(folder):
+            continue
+        if found["place"] == _short(own_place()):
+            is_stale = not is_running(int(found["pid"]), float(found["start_s"]))
+        else:
+            is_stale = time.time() - _changed_s(folder) > _UNUSED_S
+        if is_stale:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_own(folder: Path) -> bool:
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def _changed_s(folder: Path) -> float:
+    """Returns the time of the last change in a folder, in seconds since 1970."""
+    times = [0.0]
+    for path in (folder, *folder.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):
+            times.append(path.lstat().st_mtime)
+    return max(times)
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
