@@ -80,6 +80,8 @@ def test_a_batch_script_without_srun_is_no_cluster() -> None:
         ({"SLURM_STEP_NUM_TASKS": "many"}, ['SLURM_STEP_NUM_TASKS is "many"']),
         ({"SLURM_STEP_NODELIST": "n[08-09]"}, ["SLURM_STEP_NODELIST has 2 nodes", "3 nodes"]),
         ({"SLURM_STEP_NODELIST": "n[08-09"}, ['"n[08-09" is not a node list']),
+        ({"SLURM_STEP_NODELIST": "n[0-999999]"}, ["more than 100000", "Make its ranges smaller"]),
+        ({"SLURM_STEP_NUM_TASKS": "9" * 15}, ["9" * 15, "at most 100000"]),
         ({"SLURM_STEP_NODELIST": "n[9-8],m"}, ['range "9-8"']),
         ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)"}, ["SLURM_STEP_TASKS_PER_NODE", "4 tasks"]),
         ({"SLURM_STEP_TASKS_PER_NODE": "two"}, ['SLURM_STEP_TASKS_PER_NODE "two"']),

@@ -279,6 +279,8 @@ def test_what_is_equal_for_all_may_stand_beside_an_engine() -> None:
 def test_devices_alone_are_not_enough() -> None:
     with pytest.raises(ClusterError, match="TFDIST_NUM_LOCAL_REPLICAS is not set, though TFD"):
         find_instance({"TFDIST_DEVICES_PER_REPLICA": "2"})
+    with pytest.raises(ClusterError, match='is "none", expected an integer from 1'):
+        find_instance({"TFDIST_NUM_LOCAL_REPLICAS": "none"})
 
 
 def test_only_the_launcher_knows_about_replicas() -> None:

@@ -20,8 +20,6 @@ from tfdist.cluster.rendezvous.meeting import _follow
 from tfdist.cluster.rendezvous.protocol import (
     LINE_MAX_BYTES,
     Hello,
-    Member,
-    Reply,
     encode,
     members_of,
 )
@@ -173,16 +171,11 @@ def test_the_ports_are_free_again_after_the_meeting(
             pass
 
 
-def test_a_worker_alone_only_checks_its_port(local_cluster: MakeCluster) -> None:
+def test_a_worker_alone_waits_for_no_other(local_cluster: MakeCluster) -> None:
     cluster = local_cluster(1)
     said: list[str] = []
     meet(cluster, cluster.workers[0], say=said.append)
     assert said == []
-    with (
-        socket.create_server(("127.0.0.1", port_of(cluster, 0))),
-        pytest.raises(RendezvousError, match="already in use"),
-    ):
-        meet(cluster, cluster.workers[0])
 
 
 def test_hosts_that_are_not_loopback_are_listened_on_everywhere(
@@ -258,21 +251,14 @@ def test_a_late_worker_is_waited_for(local_cluster: MakeCluster, start_worker: S
     assert [worker.said[-1] for worker in early] == ["All 3 workers are here."] * 2
 
 
-@pytest.mark.parametrize("changed", ["longer", "shorter", "other port"])
 def test_another_cluster_ends_all_who_are_here(
-    local_cluster: MakeCluster, start_worker: StartWorker, changed: str
+    local_cluster: MakeCluster, start_worker: StartWorker
 ) -> None:
-    cluster, spare = local_cluster(4), local_cluster(1).jobs["worker"]
-    addresses = cluster.jobs["worker"]
-    others = {
-        "longer": addresses + spare,
-        "shorter": addresses[:3],
-        "other port": addresses[:3] + spare,
-    }
+    cluster = local_cluster(4)
     right = [start_worker(cluster, index) for index in (0, 1)]
     right[1].wait_until_said("Waiting for worker 2")
     start = time.monotonic()
-    wrong = start_worker(Cluster(jobs={"worker": others[changed]}), 2)
+    wrong = start_worker(Cluster(jobs={"worker": cluster.jobs["worker"][:3]}), 2)
     errors = {worker.wait_for_end() for worker in (*right, wrong)}
     assert time.monotonic() - start < SOON_S
     assert len(errors) == 1
@@ -415,29 +401,6 @@ def test_another_program_at_worker_0s_address_is_noticed(
     assert any("another program answers there" in line for line in worker.said)
 
 
-def test_a_stranger_that_takes_part_shows_no_escape_codes(
-    local_cluster: MakeCluster, start_worker: StartWorker
-) -> None:
-    cluster = local_cluster(2)
-    evil = Member(name="\x1b[2J\n", address="\x1b]0;owned\x07" * 1000)
-    worker_0 = start_worker(cluster, 0)
-    with knock(cluster) as connection:
-        connection.sendall(encode(Hello(members=(evil,) * 2, index=1, process="\x1b[2J")))
-        error = worker_0.wait_for_end()
-    assert r"\x1b[2J\n was started with another cluster" in error
-    with socket.create_server(("127.0.0.1", port_of(cluster, 0))) as server:
-        worker_1 = start_worker(cluster, 1)
-        connection, _ = server.accept()
-        with connection:
-            connection.sendall(encode(Reply(event="wait", missing=f"{evil}", limit_s=1e308)))
-            worker_1.wait_until_said("Waiting for")
-            connection.sendall(encode(Reply(event="end", error=f"{evil}")))
-            error += worker_1.wait_for_end()
-    said = "".join((error, *worker_0.said, *worker_1.said))
-    assert said.replace("\n", "").isprintable()
-    assert len(said) < 30_000
-
-
 def test_a_line_without_end_is_not_kept(local_cluster: MakeCluster) -> None:
     hello = Hello(members=members_of(local_cluster(2)), index=1, process="p")
     ours, theirs = socket.socketpair()
@@ -459,28 +422,13 @@ def test_a_program_that_never_answers_at_worker_0s_address_is_noticed(
         assert "worker 0 (localhost:" in worker.wait_for_end()
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])
 def test_a_port_in_use_is_named_at_once(local_cluster: MakeCluster, index: int, host: str) -> None:
     cluster = local_cluster(2)
     port = port_of(cluster, index)
-    program = (
-        "import socket, sys; server = socket.create_server((sys.argv[1], int(sys.argv[2])));"
-        "print('listening', flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, host, str(port)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        start = time.monotonic()
-        with pytest.raises(RendezvousError) as caught:
-            meet(cluster, cluster.workers[index])
-        other.communicate()
-    assert time.monotonic() - start < SOON_S
+    with socket.create_server((host, port)), pytest.raises(RendezvousError) as caught:
+        meet(cluster, cluster.workers[index], timeout_s=SOON_S)
     assert str(caught.value).startswith(
         f"port {port} (this worker's address, worker {index} (localhost:{port})) is already in use."
     )

@@ -78,11 +78,6 @@ def test_a_wrong_option_is_named_with_its_value(words: str, message: str) -> Non
     assert message in str(caught.value)
 
 
-def test_a_command_without_a_program_takes_options_only() -> None:
-    with pytest.raises(UsageError, match='"now" is no option'):
-        DOCTOR.parse(["now"])
-
-
 @pytest.mark.parametrize("line", [RUN, SLURM, KUBERNETES, DOCTOR], ids=lambda line: line.prog)
 def test_no_two_options_of_a_command_have_one_name(line: CommandLine) -> None:
     names = [name for one in line.declared for name in one.names]

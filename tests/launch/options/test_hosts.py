@@ -66,12 +66,6 @@ def test_many_slots_cost_nothing() -> None:
     assert placed("n[0-9999]:99999", 2) == ["n0", "n0"]
 
 
-def test_too_few_slots_are_refused_with_their_sum() -> None:
-    with pytest.raises(UsageError) as caught:
-        placed("a:2,b:1", 4)
-    assert "3 slots (a:2, b:1), and --num-instances is 4" in str(caught.value)
-
-
 def test_only_a_single_loopback_host_is_this_machine() -> None:
     assert is_this_machine(parse_host_list("localhost:4"))
     assert is_this_machine(parse_host_list("127.0.0.1"))
@@ -79,7 +73,5 @@ def test_only_a_single_loopback_host_is_this_machine() -> None:
     assert not is_this_machine(parse_host_list("a,b"))
 
 
-def test_the_expansion_of_a_list_is_limited() -> None:
-    with pytest.raises(UsageError, match="more than 100000 names"):
-        parse_host_list("n" + "[0-999]" * 5)
+def test_a_list_may_name_thousands_of_hosts() -> None:
     assert len(parse_host_list("n[0-299]r[0-9]")) == 3000

@@ -204,22 +204,6 @@ def test_a_variables_value_is_taken_from_this_environment_and_never_shown() -> N
     assert "hush" not in refusal(["-x", "1OKEN=hush", "sleep"])
 
 
-def test_names_of_options_cannot_be_shortened() -> None:
-    message = refusal(["--num-inst", "2", "sleep"])
-    assert 'unknown option "--num-inst". Did you mean "--num-instances"?' in message
-
-
-@pytest.mark.parametrize("name", ["--log-dir", "--hostfile", "--num-instances", "--bind"])
-def test_an_option_is_not_taken_for_anothers_value(name: str) -> None:
-    message = refusal([name, "--show", "0", "sleep"])
-    assert f'{name} needs a value, got the option "--show"' in message
-
-
-def test_a_file_that_python_cannot_find_is_refused_before_the_start(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    assert f'Did you mean "{tmp_path}/train.py"?' in refusal(["python3", f"{tmp_path}/trian.py"])
-
-
 def test_help_explains_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse_run_options(["--num-instances", "2", "--help"], ENVIRON)

@@ -281,12 +281,16 @@ def test_an_agent_that_is_rejected_in_the_handshake_connects_again() -> None:
         assert agent.communicate(timeout=30)[0] == ""
 
 
-def test_an_agent_ends_its_worker_when_its_launcher_has_gone(launcher: Launcher) -> None:
-    launcher.start("sh", "-c", TRAPS.format("TERM"), grace_s=0.5)
+def test_an_agent_lets_its_worker_save_and_then_ends_it_when_its_launcher_has_gone(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    saves = f"trap 'touch {tmp_path}/saved' TERM; echo ready; while :; do sleep 0.05; done"
+    launcher.start("sh", "-c", saves, grace_s=0.5)
     worker = launcher.hear("started")["pid"]
     launcher.hear_output("ready")
     launcher.leave()
     assert launcher.agent.wait(30) == 0
+    assert (tmp_path / "saved").exists()
     assert not _is_alive(worker)
 
 
@@ -313,7 +317,7 @@ def test_an_agent_that_is_not_needed_leaves(launcher: Launcher) -> None:
     assert launcher.agent.wait(30) == 0
 
 
-def test_an_agent_reports_when_its_worker_is_stopped(launcher: Launcher) -> None:
+def test_an_agent_reports_when_its_worker_is_suspended_and_can_end_it(launcher: Launcher) -> None:
     code = (
         "import os, signal; from tfdist.process.progress_file import find_progress_file\n"
         "find_progress_file().write(phase='training', step=4)\n"
@@ -327,8 +331,9 @@ def test_an_agent_reports_when_its_worker_is_stopped(launcher: Launcher) -> None
         state = launcher.hear("state")
     assert state["progress"]["step"] == 4
     assert state["quiet_s"] >= 2.0
-    launcher.say("stop", grace_s=0.0)
-    launcher.hear("gone")
+    launcher.say("stop", grace_s=30.0)
+    assert launcher.hear("ended")["code"] == -signal.SIGTERM
+    assert launcher.hear("gone")["was_killed"] is False
 
 
 def test_an_agent_that_finds_no_launcher_reports_it() -> None:

@@ -48,6 +48,8 @@ def test_a_closed_stdout_is_reported(launch: Launch) -> None:
     run.process.stdout.close()
     assert run.process.wait(60) == 141
     reported = run.process.stderr.read()
+    assert "Traceback" not in reported
+    assert run.is_nothing_left()
     why = "SIGPIPE (stdout was closed by the process that read it)"
     assert f"{why}: the workers save and leave" in reported
     assert f"stopped by {why}" in reported
