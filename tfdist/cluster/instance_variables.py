@@ -22,6 +22,8 @@ REPLICA_INDEX_OFFSET = "TFDIST_REPLICA_INDEX_OFFSET"
 DEVICES_PER_REPLICA = "TFDIST_DEVICES_PER_REPLICA"
 UNIFORM = "TFDIST_UNIFORM_REPLICAS_PER_INSTANCE"
 RESTART_COUNT = "TFDIST_RESTART_COUNT"
+# Instances that the run was asked for; fewer may be left with --min-instances.
+NUM_FULL_INSTANCES = "TFDIST_NUM_FULL_INSTANCES"
 # The last step before the restart, and a name of the run that all its starts have.
 RESTART_STEP = "TFDIST_RESTART_STEP"
 RUN = "TFDIST_RUN"
@@ -90,6 +92,7 @@ def instance_environment(
     num_total_replicas: int,
     devices_per_replica: int,
     restart_count: int = 0,
+    num_full_instances: int | None = None,
     has_evaluator: bool = False,
 ) -> dict[str, str]:
     """Returns the variables that make a process this instance of the run.
@@ -103,6 +106,7 @@ def instance_environment(
       num_total_replicas: Replicas in all instances together.
       devices_per_replica: Devices that one replica takes.
       restart_count: The number of restarts of the run so far.
+      num_full_instances: The number of instances that the run was asked for, if fewer are left.
       has_evaluator: Whether a further process evaluates.
 
     Raises:
@@ -123,6 +127,7 @@ def instance_environment(
         REPLICA_INDEX_OFFSET: index * local_replicas,
         DEVICES_PER_REPLICA: devices_per_replica,
         RESTART_COUNT: restart_count,
+        **({NUM_FULL_INSTANCES: num_full_instances} if num_full_instances else {}),
     }
     variables = {name: str(number) for name, number in numbers.items()}
     read_instance(variables)
@@ -185,6 +190,17 @@ def read_restart_count(environ: Mapping[str, str]) -> int:
       ClusterError: If it is not a number.
     """
     return _integer(environ, RESTART_COUNT, 0) if RESTART_COUNT in environ else 0
+
+
+def read_size_factor(environ: Mapping[str, str]) -> float:
+    """Reads the number of instances, divided by the number that the run was asked for.
+
+    Raises:
+      ClusterError: If one of the two is not a number of at least 1.
+    """
+    if NUM_FULL_INSTANCES not in environ or NUM_INSTANCES not in environ:
+        return 1.0
+    return _integer(environ, NUM_INSTANCES, 1) / _integer(environ, NUM_FULL_INSTANCES, 1)
 
 
 def read_restart_step(environ: Mapping[str, str]) -> int:

@@ -18,6 +18,7 @@ from tfdist.cluster.instance_variables import (
     is_evaluator_launched,
     nearest_multiples,
     read_restart_count,
+    read_size_factor,
 )
 from tfdist.cluster.tasks import ClusterError, checked_count, listed
 
@@ -43,6 +44,7 @@ __all__ = [
     "restart_count",
     "shard",
     "shuffle_buffer_size",
+    "size_factor",
 ]
 
 
@@ -125,6 +127,15 @@ def first_device_index(devices_per_replica: int = 0) -> int:
 def restart_count() -> int:
     """Returns the number of restarts of this run by the launcher; 0 at first."""
     return read_restart_count(os.environ)
+
+
+def size_factor() -> float:
+    """Returns the size of the run, divided by the size that it was asked for.
+
+    1.0, or less while `tfdist run --min-instances` goes on without some instances. A global batch
+    of fixed local batches is smaller by this factor, and so may be the learning rate.
+    """
+    return read_size_factor(os.environ)
 
 
 def has_evaluator() -> bool:

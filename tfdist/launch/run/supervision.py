@@ -197,6 +197,7 @@ class Supervision:
                     starts,
                     restart_step=step,
                     run=self._run,
+                    num_full_instances=self._full_size.num_instances,
                 )
                 if starts == 0 and self._new_ports == 0:
                     self._introduce(plan)
@@ -211,6 +212,7 @@ class Supervision:
             if joining is not None and not self._stop.is_made:
                 self._options = joining
                 self._joins += 1
+                self._say_what_a_step_is()
                 if end.failure is None and end.verdict.exit_code in STOP_CODES:
                     continue
             if end.failure is None:
@@ -277,6 +279,7 @@ class Supervision:
         if smaller is None or self._restarts >= options.max_restarts:
             return False
         self._restarts += 1
+        self._interruptions.begin(self._attempt.workers, self._clock.now_s())
         self._say(f"restart {self._restarts} of {options.max_restarts}: {error}")
         self._go_on_with(smaller, lost, _not_answering(lost))
         return True
@@ -285,6 +288,17 @@ class Supervision:
         whole = self._full_size.num_instances
         self._options, self._lost_hosts = smaller, self._lost_hosts | lost
         self._say(f"{why}: going on with {smaller.num_instances} of {whole} instances")
+        self._say_what_a_step_is()
+
+    def _say_what_a_step_is(self) -> None:
+        now, whole = self._options.num_instances, self._full_size.num_instances
+        if now == whole:
+            self._say("a step has all of its examples again")
+            return
+        self._say(
+            f"a step has {now}/{whole} of its examples now if the batch size is each worker's, and "
+            "all of them if it is global"
+        )
 
     async def _find_lost_hosts(self) -> frozenset[str]:
         if self._options.is_on_this_machine:

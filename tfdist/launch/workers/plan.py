@@ -87,6 +87,7 @@ def make_plan(
     restart_count: int = 0,
     restart_step: int | None = None,
     run: str = "",
+    num_full_instances: int | None = None,
 ) -> Plan:
     """Returns the plan of a run: the host, command and environment of each worker.
 
@@ -99,6 +100,7 @@ def make_plan(
       restart_count: The number of earlier starts of this run.
       restart_step: The last step that a worker had made before the restart, if it is known.
       run: The name of the run; see `tfdist.process.snapshot_folders`.
+      num_full_instances: The instances that the run was asked for, if this start has fewer.
     """
     places = place_instances(options.hosts, options.num_instances)
     on_host: Counter[str] = Counter()
@@ -124,6 +126,7 @@ def make_plan(
                 num_total_replicas=options.num_replicas,
                 devices_per_replica=options.devices_per_replica,
                 restart_count=restart_count,
+                num_full_instances=num_full_instances,
                 has_evaluator=options.evaluator,
             ),
         }
@@ -201,6 +204,7 @@ def plan_here(
     restart_count: int = 0,
     restart_step: int | None = None,
     run: str = "",
+    num_full_instances: int | None = None,
 ) -> Plan:
     """Returns the plan for this machine and this process's environment."""
     return make_plan(
@@ -212,6 +216,7 @@ def plan_here(
         restart_count=restart_count,
         restart_step=restart_step,
         run=run,
+        num_full_instances=num_full_instances,
     )
 
 
