@@ -91,7 +91,9 @@ def test_every_instance_reads_what_the_launcher_wrote() -> None:
             assert instance.replica_index_offset == 3 * index
 
 
-@pytest.mark.parametrize(("variables", "source"), [(MPI, "mpirun"), (HOROVOD, "horovodrun")])
+@pytest.mark.parametrize(
+    ("variables", "source"), [(MPI, "mpirun"), (HOROVOD, "horovodrun"), ({**STEP, **MPI}, "mpirun")]
+)
 def test_without_the_launcher_mpirun_or_horovodrun_says_it(
     variables: dict[str, str], source: str
 ) -> None:
@@ -106,15 +108,26 @@ def test_without_the_launcher_mpirun_or_horovodrun_says_it(
     )
 
 
-def test_without_the_launcher_tf_config_says_it() -> None:
-    assert find_instance({"TF_CONFIG": WORKERS}) == Instance(
-        index=1,
-        num_instances=3,
-        local_index=1,
-        num_local_instances=2,
-        num_total_replicas=3,
-        replica_index_offset=1,
-        source="TF_CONFIG",
+@pytest.mark.parametrize(
+    ("variables", "place", "source"),
+    [
+        ({"TF_CONFIG": WORKERS}, (1, 3, 1), "TF_CONFIG"),
+        (STEP, (3, 5, 1), "Slurm"),
+        ({}, (0, 1, 0), ""),
+    ],
+)
+def test_without_the_launcher_tf_config_or_slurm_says_it(
+    variables: dict[str, str], place: tuple[int, int, int], source: str
+) -> None:
+    index, num_instances, local_index = place
+    assert find_instance(variables) == Instance(
+        index=index,
+        num_instances=num_instances,
+        local_index=local_index,
+        num_local_instances=2 if source else 1,
+        num_total_replicas=num_instances,
+        replica_index_offset=index,
+        source=source,
     )
 
 
@@ -132,16 +145,6 @@ def test_the_engine_says_how_many_instances_share_the_machine(environ: Any) -> N
 def test_the_chief_is_the_first_instance(task: str, index: int) -> None:
     instance = find_instance({"TF_CONFIG": CHIEF % task})
     assert (instance.index, instance.num_instances, instance.local_index) == (index, 2, index)
-
-
-def test_a_slurm_step_says_it() -> None:
-    instance = find_instance(STEP)
-    assert (instance.index, instance.num_instances, instance.local_index) == (3, 5, 1)
-    assert instance.source == "Slurm"
-
-
-def test_nobody_says_it() -> None:
-    assert find_instance({"PATH": "/bin"}) == Instance()
 
 
 def test_an_evaluator_is_no_instance() -> None:
@@ -169,10 +172,6 @@ def test_an_evaluator_is_known_from_the_launcher_and_from_tf_config(
 def test_tf_config_wins_over_mpirun_which_only_started_the_processes() -> None:
     instance = find_instance({"TF_CONFIG": WORKERS, **MPI})
     assert (instance.index, instance.num_instances, instance.source) == (1, 3, "TF_CONFIG")
-
-
-def test_mpirun_wins_over_a_slurm_step_whose_task_is_its_daemon() -> None:
-    assert find_instance({**STEP, **MPI}).source == "mpirun"
 
 
 @pytest.mark.parametrize(
@@ -417,43 +416,38 @@ def test_an_uneven_layout_that_cannot_be_is_refused(index: int, local: int, offs
 # The functions.
 
 
-def test_the_functions_answer_for_this_process(environ: Any) -> None:
-    environ(launched(devices_per_replica=2, restart_count=3))
-    assert instances.is_launched()
-    assert instances.num_instances() == 2
-    assert instances.instance_index() == 1
-    assert instances.local_instance_index() == 1
-    assert instances.num_total_replicas() == 4
-    assert instances.num_local_replicas() == 2
-    assert instances.replica_index_offset() == 2
-    assert instances.num_devices_per_replica() == 2
-    assert instances.check_num_devices_per_replica(2)
-    assert not instances.check_num_devices_per_replica(1)
-    assert instances.first_device_index() == 4
-    assert instances.restart_count() == 3
-    assert instances.shard() == (2, 1)
+@pytest.mark.parametrize(
+    ("variables", "answers"),
+    [
+        ({}, (False, 1, 0, 0, 1, 1, 0, 1, 0, 0, (1, 0))),
+        (
+            launched(devices_per_replica=2, restart_count=3),
+            (True, 2, 1, 1, 4, 2, 2, 2, 4, 3, (2, 1)),
+        ),
+    ],
+)
+def test_the_functions_answer_for_this_process(
+    environ: Any, variables: dict[str, str], answers: tuple[Any, ...]
+) -> None:
+    environ(variables)
+    functions = (
+        *(instances.is_launched, instances.num_instances, instances.instance_index),
+        *(instances.local_instance_index, instances.num_total_replicas),
+        *(instances.num_local_replicas, instances.replica_index_offset),
+        *(instances.num_devices_per_replica, instances.first_device_index),
+        *(instances.restart_count, instances.shard),
+    )
+    assert tuple(function() for function in functions) == answers
 
 
-def test_a_process_on_its_own_is_the_only_instance() -> None:
-    assert not instances.is_launched()
-    assert instances.num_instances() == 1
-    assert instances.instance_index() == 0
-    assert instances.local_instance_index() == 0
-    assert instances.num_total_replicas() == 1
-    assert instances.num_local_replicas() == 1
-    assert instances.replica_index_offset() == 0
-    assert instances.num_devices_per_replica() == 1
-    assert instances.check_num_devices_per_replica(1)
+def test_only_a_launcher_plans_the_devices_of_a_replica(environ: Any) -> None:
     assert instances.check_num_devices_per_replica(16)
-    assert instances.first_device_index() == 0
-    assert instances.restart_count() == 0
-    assert instances.shard() == (1, 0)
-
-
-def test_an_engine_alone_plans_no_devices(environ: Any) -> None:
     environ({"TF_CONFIG": WORKERS})
     assert instances.is_launched()
     assert instances.check_num_devices_per_replica(4)
+    environ({**launched(num_instances=3, num_total_replicas=3, devices_per_replica=2)})
+    assert instances.check_num_devices_per_replica(2)
+    assert not instances.check_num_devices_per_replica(1)
 
 
 # Batches.

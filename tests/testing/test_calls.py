@@ -29,12 +29,10 @@ class Point:
     x: int
 
 
-def test_results_come_in_worker_order(fake_cluster: FakeCluster) -> None:
-    assert fake_cluster.run(own_index, num_workers=3) == [0, 1, 2]
-
-
-def test_every_worker_finds_itself_in_its_tf_config(fake_cluster: FakeCluster) -> None:
-    assert fake_cluster.run(own_task) == [("worker", 0, 2), ("worker", 1, 2)]
+def test_every_worker_finds_itself_in_its_tf_config_and_results_come_in_worker_order(
+    fake_cluster: FakeCluster,
+) -> None:
+    assert fake_cluster.run(own_task, num_workers=3) == [("worker", i, 3) for i in range(3)]
 
 
 def test_arguments_reach_every_worker(fake_cluster: FakeCluster) -> None:

@@ -41,12 +41,6 @@ def test_ranks_reduce_with_each_other(fake_cluster: FakeCluster, num_workers: in
 
 
 @needs_horovod
-def test_every_run_has_new_ranks(fake_cluster: FakeCluster) -> None:
-    pids = [pid for _ in range(2) for pid in fake_cluster.run(os.getpid, engine="horovod")]
-    assert len({os.getpid(), *pids}) == 5
-
-
-@needs_horovod
 def test_variables_of_a_run_reach_the_ranks(fake_cluster: FakeCluster) -> None:
     def look() -> tuple[str, str | None]:
         return os.environ["COLOUR"], os.environ.get("TF_CONFIG")
@@ -108,7 +102,7 @@ def test_a_rank_that_hangs_in_a_reduction_is_stopped_at_the_time_limit(
             sum_over_ranks()
 
     with pytest.raises(WorkerTimeoutError, match="worker 0 of 2 has not finished") as caught:
-        fake_cluster.run(only_rank_0_reduces_again, engine="horovod", timeout_s=8.0)
+        fake_cluster.run(only_rank_0_reduces_again, engine="horovod", timeout_s=5.0)
     assert "in sum_over_ranks" in str(caught.value)
     assert all_end(*read_pids())
 

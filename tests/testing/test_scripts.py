@@ -1,6 +1,5 @@
 """Whole scripts as workers: started, watched, signalled, stopped."""
 
-import json
 import signal
 import time
 from collections.abc import Callable
@@ -40,20 +39,10 @@ def test_a_script_without_engine_gets_the_variables_of_the_run(fake_cluster: Fak
     assert worker.stdout == "nonsense\n"
 
 
-def test_workers_over_grpc_share_one_cluster(fake_cluster: FakeCluster) -> None:
-    code = "import os; print(os.environ['TF_CONFIG'])"
-    configs = [json.loads(one.stdout) for one in fake_cluster.run_script(["-c", code])]
-    assert configs[0]["cluster"] == configs[1]["cluster"]
-    assert [config["task"]["index"] for config in configs] == [0, 1]
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_failing_worker_is_named_and_the_others_are_stopped(
-    fake_cluster: FakeCluster, engine: str
-) -> None:
+def test_a_failing_worker_is_named_and_the_others_are_stopped(fake_cluster: FakeCluster) -> None:
     code = OWN_INDEX + "print('here', index)\nif index == 1: sys.exit('wrong')\ntime.sleep(600)"
     with pytest.raises(WorkerFailedError) as caught:
-        fake_cluster.run_script(["-c", code], engine=engine)
+        fake_cluster.run_script(["-c", code])
     assert "worker 1 of 2 failed first" in str(caught.value)
     assert "what worker 1 wrote:\nhere 1\nwrong" in str(caught.value)
     assert caught.value.exit_code == 1
@@ -66,11 +55,10 @@ def test_without_check_every_worker_ends_by_itself(fake_cluster: FakeCluster) ->
     assert workers[1].stdout == "here\n"
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_time_limit_stops_all_and_names_the_late(fake_cluster: FakeCluster, engine: str) -> None:
+def test_a_time_limit_stops_all_and_names_the_late(fake_cluster: FakeCluster) -> None:
     code = OWN_INDEX + "print('here', index)\nif index == 1: time.sleep(600)"
     with pytest.raises(WorkerTimeoutError, match="worker 1 of 2 has not finished") as caught:
-        fake_cluster.run_script(["-c", code], engine=engine, timeout_s=2.5)
+        fake_cluster.run_script(["-c", code], timeout_s=2.5)
     assert "what worker 1 wrote:\nhere 1" in str(caught.value)
 
 

@@ -46,16 +46,3 @@ def test_a_command_keeps_its_process_id(hosts: Any) -> None:
     finally:
         process.kill()
         process.communicate()
-
-
-def test_the_fake_remote_shell_reaches_every_host(hosts: Any, fake_agent: str) -> None:
-    _check_remote_shell(hosts, fake_agent)
-
-
-def test_a_real_remote_shell_reaches_every_host(hosts: Any, ssh_agent: str) -> None:
-    _check_remote_shell(hosts, ssh_agent)
-
-
-def _check_remote_shell(hosts: Any, agent: str) -> None:
-    for host in hosts:
-        assert hosts[0].run([*agent.split(), host.name, "hostname"]).stdout == f"{host.name}\n"

@@ -29,19 +29,10 @@ needs_horovod = pytest.mark.skipif(horovod_problem() is not None, reason=str(hor
 
 @needs_horovod
 def test_horovod_over_three_hosts_trains_as_one_process(
-    hosts: Any, fake_agent: str, train_linear: str, check_weights: Any, tmp_path: Path
-) -> None:
-    _mpirun(hosts, fake_agent, ["python", train_linear, "--strategy=horovod", f"--out={tmp_path}"])
-    check_weights(tmp_path, 3)
-
-
-@needs_horovod
-def test_horovod_over_ssh_trains_as_one_process(
     hosts: Any, ssh_agent: str, train_linear: str, check_weights: Any, tmp_path: Path
 ) -> None:
-    command = ["python", train_linear, "--strategy=horovod", f"--out={tmp_path}"]
-    _mpirun(hosts[:2], ssh_agent, command)
-    check_weights(tmp_path, 2)
+    _mpirun(hosts, ssh_agent, ["python", train_linear, "--strategy=horovod", f"--out={tmp_path}"])
+    check_weights(tmp_path, 3)
 
 
 def test_grpc_over_hosts_with_names_trains_as_one_process(

@@ -112,7 +112,7 @@ def test_a_worker_that_trains_again_after_a_failure_is_not_lost(make_memberships
         watch.start(interrupted.set)
         other.set_failure("ValueError: no")
         other.set_failure("")
-        assert not interrupted.wait(1.0)
+        assert not interrupted.wait(0.6)
 
 
 def test_an_error_of_the_user_that_comes_first_stays(make_memberships: Make) -> None:

@@ -22,8 +22,6 @@ sys.stdout.write(json.dumps(found) + "\\n")  # In one piece: tasks share the out
 @pytest.mark.parametrize(
     ("places", "nodes"),
     [
-        (["--nodes=3"], [1, 2, 3]),
-        (["--nodes=2", "--ntasks-per-node=2"], [1, 1, 2, 2]),
         (["--nodes=3", "--ntasks=4"], [1, 1, 2, 3]),
         (["--nodes=2", "--ntasks=2", "--nodelist=tfd[1,3]"], [1, 3]),
     ],
