@@ -9,12 +9,14 @@ import sys
 import textwrap
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from tfdist.launch.failures.failure import Failure
 from tfdist.launch.workers.plan import WorkerPlan
 from tfdist.launch.workers.worker_state import WorkerState
 from tfdist.process.progress_file import Progress
@@ -197,3 +199,26 @@ def make_worker(tmp_path: Path) -> Callable[..., WorkerState]:
         return WorkerState(plan=plan, **facts)
 
     return make_worker
+
+
+@pytest.fixture
+def failed() -> Callable[..., Failure]:
+    """Makes the failure of worker 1, which exited with 3 unless the facts say otherwise."""
+
+    def failed(**facts: Any) -> Failure:
+        known: dict[str, Any] = {
+            "name": "worker 1",
+            "index": 1,
+            "host": "node2",
+            "pid": 4711,
+            "kind": "exited",
+            "code": 3,
+            "after_s": 12.34,
+            "at": datetime(2026, 11, 3, 12, 4, 31),
+            "step": 412,
+            "log_tail": (),
+            "log_path": Path("logs/worker-1.txt"),
+        }
+        return Failure(**known | facts)
+
+    return failed

@@ -3,8 +3,6 @@
 import re
 import signal
 from collections.abc import Callable
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,51 +14,36 @@ from tfdist.launch.run.verdict import is_new_port_needed, why_no_restart
 from tfdist.process.exit_codes import NO_SPACE
 
 Launch = Callable[..., Any]
-
-
-def failure(code: int | None, kind: Any = "exited", **changes: Any) -> Failure:
-    known: dict[str, Any] = {
-        "name": "worker 1",
-        "index": 1,
-        "host": "localhost",
-        "pid": 7,
-        "kind": kind,
-        "code": code,
-        "after_s": 1.0,
-        "at": datetime(2026, 1, 1),
-        "step": None,
-        "log_tail": (),
-        "log_path": Path("worker-1.log"),
-    }
-    return Failure(**known | changes)
+Failed = Callable[..., Failure]
 
 
 @pytest.mark.parametrize(
-    "failed",
+    "facts",
     [
-        *(failure(code) for code in (1, 3, 200)),
-        *(failure(number, "signal") for number in (2, 9)),
-        *(failure(None, kind) for kind in ("stalled", "silent")),
-        failure(0, "ended early"),
+        *({"code": code} for code in (1, 3, 200)),
+        *({"code": number, "kind": "signal"} for number in (2, 9)),
+        *({"code": None, "kind": kind} for kind in ("stalled", "silent")),
+        {"code": 0, "kind": "ended early"},
     ],
 )
-def test_a_run_starts_again_as_often_as_it_may(failed: Failure) -> None:
-    assert why_no_restart(failed, restarts=0, max_restarts=2) is None
-    assert why_no_restart(failed, restarts=1, max_restarts=2) is None
-    assert "2 of 2" in (why_no_restart(failed, restarts=2, max_restarts=2) or "")
-    assert why_no_restart(failed, restarts=0, max_restarts=0) is not None
+def test_a_run_starts_again_as_often_as_it_may(failed: Failed, facts: dict[str, Any]) -> None:
+    failure = failed(**facts)
+    assert why_no_restart(failure, restarts=0, max_restarts=2) is None
+    assert why_no_restart(failure, restarts=1, max_restarts=2) is None
+    assert "2 of 2" in (why_no_restart(failure, restarts=2, max_restarts=2) or "")
+    assert why_no_restart(failure, restarts=0, max_restarts=0) is not None
 
 
 @pytest.mark.parametrize("code", [2, NO_SPACE, 126, 127])
-def test_a_permanent_failure_does_not_start_again(code: int) -> None:
-    assert why_no_restart(failure(code), restarts=0, max_restarts=2) is not None
+def test_a_permanent_failure_does_not_start_again(failed: Failed, code: int) -> None:
+    assert why_no_restart(failed(code=code), restarts=0, max_restarts=2) is not None
 
 
 NAN = "tensorflow...NanLossDuringTrainingError: NaN loss during training."
 
 
 @pytest.mark.parametrize(
-    ("failed", "earlier", "expected"),
+    ("facts", "earlier", "expected"),
     [
         ({"exception": NAN, "step": 12}, {"exception": NAN, "step": 12}, "twice.* at step 12,"),
         ({"step": 12}, {"step": 12}, "twice.* at step 12,"),
@@ -81,21 +64,21 @@ NAN = "tensorflow...NanLossDuringTrainingError: NaN loss during training."
     ],
 )
 def test_what_would_fail_again_is_not_started_again(
-    failed: dict[str, Any], earlier: dict[str, Any] | None, expected: str | None
+    failed: Failed, facts: dict[str, Any], earlier: dict[str, Any] | None, expected: str | None
 ) -> None:
-    last = failure(**{"code": 1, **failed})
-    before = None if earlier is None else failure(**{"code": 1, **earlier})
+    last = failed(**{"code": 1, "step": None, **facts})
+    before = None if earlier is None else failed(**{"code": 1, "step": None, **earlier})
     reason = why_no_restart(last, restarts=1, max_restarts=9, earlier=before)
     assert (reason is None) == (expected is None), reason
     assert re.search(expected or "", reason or "")
 
 
-def test_only_ports_that_the_launcher_chose_are_replaced() -> None:
+def test_only_ports_that_the_launcher_chose_are_replaced(failed: Failed) -> None:
     here = RunOptions(command=("true",))
     there = RunOptions(command=("true",), hosts=(Host(name="a"), Host(name="b")))
-    assert is_new_port_needed(failure(201), here)
-    assert not is_new_port_needed(failure(201), there)
-    assert not is_new_port_needed(failure(200), here)
+    assert is_new_port_needed(failed(code=201), here)
+    assert not is_new_port_needed(failed(code=201), there)
+    assert not is_new_port_needed(failed(code=200), here)
 
 
 FAIL_TWICE = """

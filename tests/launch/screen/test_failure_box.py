@@ -2,9 +2,9 @@
 
 import io
 import signal
-from datetime import datetime
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rich.console import Console
 
@@ -35,21 +35,7 @@ TRACEBACK = (
 )
 
 
-def failed(**changes: Any) -> Failure:
-    known: dict[str, Any] = {
-        "name": "worker 1",
-        "index": 1,
-        "host": "node2",
-        "pid": 4711,
-        "kind": "exited",
-        "code": 3,
-        "after_s": 12.34,
-        "at": datetime(2026, 11, 3, 12, 4, 31),
-        "step": 412,
-        "log_tail": (),
-        "log_path": Path("logs/worker-1.txt"),
-    }
-    return Failure(**known | changes)
+Failed = Callable[..., Failure]
 
 
 def drawn(
@@ -89,12 +75,12 @@ BOX = """\
 ╰───────────────────────────────────────────────────────────────────────────────╯"""
 
 
-def test_the_box_names_the_worker_the_failure_and_the_end_of_the_others() -> None:
+def test_the_box_names_the_worker_the_failure_and_the_end_of_the_others(failed: Failed) -> None:
     failure = failed(log_tail=("step 412: loss = 0.3", *TRACEBACK))
     assert drawn(failure, THREE, width=81) == BOX
 
 
-def test_a_nan_loss_is_not_answered_by_a_restart() -> None:
+def test_a_nan_loss_is_not_answered_by_a_restart(failed: Failed) -> None:
     lines = (*TRACEBACK[:-1], "NanLossDuringTrainingError: NaN loss during training.")
     shown = drawn(failed(log_tail=lines), Aftermath(num_workers=1), width=100)
     assert "lower the learning rate" in shown
@@ -102,7 +88,7 @@ def test_a_nan_loss_is_not_answered_by_a_restart() -> None:
     assert "--max-restarts" not in shown
 
 
-def test_a_worker_that_mpi_ended_without_a_word_has_the_reason_of_mpirun() -> None:
+def test_a_worker_that_mpi_ended_without_a_word_has_the_reason_of_mpirun(failed: Failed) -> None:
     lines = (
         "It appears as if there is not enough space for /dev/shm/vader_segment.vm.3d9e0001.0 (the",
         "shared-memory backing file). It is likely that your MPI job will now either abort or",
@@ -117,18 +103,20 @@ def test_a_worker_that_mpi_ended_without_a_word_has_the_reason_of_mpirun() -> No
     assert "enlarge /dev/shm" in drawn(failed(code=1, mpirun_lines=[line]), THREE, width=100)
 
 
-def test_without_unicode_the_box_is_ascii() -> None:
+def test_without_unicode_the_box_is_ascii(failed: Failed) -> None:
     assert drawn(failed(), THREE, width=80, encoding="ascii").isascii()
 
 
-def test_the_exception_is_red_and_without_colours_there_are_no_escape_sequences() -> None:
+def test_the_exception_is_red_and_without_colours_there_are_no_escape_sequences(
+    failed: Failed,
+) -> None:
     failure = failed(log_tail=TRACEBACK)
     shown = drawn(failure, THREE, width=80, color_system="standard")
     assert shown.count("\x1b[1;31mValueError: 17 is too many") == 1
     assert "\x1b" not in drawn(failure, THREE, width=80)
 
 
-def test_no_line_is_wider_than_the_terminal_or_than_100() -> None:
+def test_no_line_is_wider_than_the_terminal_or_than_100(failed: Failed) -> None:
     failure = failed(log_tail=("x" * 500, "a b " * 100, "日本語" * 40), detail="why " * 40)
     for width in (30, 40, 80, 100, 300):
         lines = drawn(failure, THREE, width=width).splitlines()
@@ -136,14 +124,16 @@ def test_no_line_is_wider_than_the_terminal_or_than_100() -> None:
         assert {len(line) for line in box} == {min(width, 100)}
 
 
-def test_a_path_that_does_not_fit_stays_whole_below_the_box() -> None:
+def test_a_path_that_does_not_fit_stays_whole_below_the_box(failed: Failed) -> None:
     path = Path("/") / "/".join(["folder"] * 12) / "worker-1.txt"
     lines = drawn(failed(log_path=path), THREE, width=60).splitlines()
     assert lines[-1] == f"log of worker 1: {path}"
     assert lines[-2].startswith("╰")
 
 
-def test_the_last_lines_fill_at_most_10_rows_without_control_characters_and_bar_states() -> None:
+def test_the_last_lines_fill_at_most_10_rows_without_control_characters_and_bar_states(
+    failed: Failed,
+) -> None:
     tail = [f"line {number}" for number in range(50)] + ["x" * 100]
     tail += ["\r 1%|\r 50%|\r\x1b[32m100%|\x1b[0m\x1b[2J", "[markup] stays", "", ""]
     tail += [
@@ -157,7 +147,7 @@ def test_the_last_lines_fill_at_most_10_rows_without_control_characters_and_bar_
     assert "TensorRT" not in shown
 
 
-def test_a_box_of_a_long_error_fits_into_26_rows_and_ends_with_the_facts() -> None:
+def test_a_box_of_a_long_error_fits_into_26_rows_and_ends_with_the_facts(failed: Failed) -> None:
     frames = [f'  File "/x/site-packages/tensorflow/{n}.py", line {n}, in run' for n in range(30)]
     message = [f"detail {number} of what went wrong" for number in range(30)]
     tail = (*TRACEBACK[:-1], *frames, "tensorflow.python.errors_impl.AbortedError: no", *message)
@@ -167,14 +157,14 @@ def test_a_box_of_a_long_error_fits_into_26_rows_and_ends_with_the_facts() -> No
     assert any("error     AbortedError: no " in line for line in lines)
 
 
-def test_the_box_of_one_worker_names_no_first_worker_and_no_others() -> None:
+def test_the_box_of_one_worker_names_no_first_worker_and_no_others(failed: Failed) -> None:
     shown = drawn(failed(name="worker 0"), Aftermath(num_workers=1), width=80)
     assert " worker 0 failed ─" in shown
     assert "others" not in shown
     assert "With --max-restarts N the run is started again from its last" in shown
 
 
-def test_a_worker_that_never_started_has_no_process() -> None:
+def test_a_worker_that_never_started_has_no_process(failed: Failed) -> None:
     assert "node2, not started" in drawn(failed(pid=None), THREE, width=80)
 
 
@@ -196,7 +186,7 @@ def test_the_end_of_the_other_workers_is_reported() -> None:
         assert others_text(Aftermath(num_workers=4, stopped=stopped, killed=killed)) == text
 
 
-def test_the_kind_of_failure_is_described_in_words() -> None:
+def test_the_kind_of_failure_is_described_in_words(failed: Failed) -> None:
     killed = "signal SIGKILL (9): killed, often: out of memory; see dmesg"
     codes = {
         3: "exit code 3",
@@ -230,7 +220,7 @@ def test_every_signal_and_every_code_has_a_text() -> None:
         assert exit_code_text(code).startswith(str(code))
 
 
-def test_there_is_one_hint_for_each_kind_of_failure() -> None:
+def test_there_is_one_hint_for_each_kind_of_failure(failed: Failed) -> None:
     expected = {
         failed(kind="signal", code=9): "memory ran out",
         failed(code=137): "memory ran out",
@@ -261,7 +251,7 @@ def test_there_is_one_hint_for_each_kind_of_failure() -> None:
     assert advice(failed(code=1)) == ""
 
 
-def test_the_messages_of_tensorflow_without_a_gpu_give_no_advice() -> None:
+def test_the_messages_of_tensorflow_without_a_gpu_give_no_advice(failed: Failed) -> None:
     head = "E0000 00:00:1795387127.837629    7494 cuda_platform.cc:52] failed call to cuInit: "
     no_driver = f"{head}INTERNAL: CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)"
     broken = f"{head}CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: system has unsupported display driver"
@@ -271,7 +261,7 @@ def test_the_messages_of_tensorflow_without_a_gpu_give_no_advice() -> None:
     assert "Check the GPUs" in advice(failed(code=1, log_tail=(no_driver, error)))
 
 
-def test_an_exception_in_the_log_of_a_stalled_worker_is_not_its_error() -> None:
+def test_an_exception_in_the_log_of_a_stalled_worker_is_not_its_error(failed: Failed) -> None:
     failure = failed(kind="stalled", code=None, log_tail=TRACEBACK)
     assert "error" not in drawn(failure, THREE, width=80)
 

@@ -264,11 +264,6 @@ def test_the_first_worker_that_failed_by_itself_is_to_blame() -> None:
     assert stopped_after(ending(records, 143), records) == {"worker 0": False}
 
 
-def test_a_signal_becomes_the_exit_code_that_a_shell_makes_of_it() -> None:
-    records = {0: record("a", -signal.SIGKILL, ended_s=103.0), 1: record("b", 200, ended_s=104.0)}
-    assert ending(records, 137) == Verdict(exit_code=137, worker=0, kind="signal")
-
-
 def test_a_lost_worker_is_to_blame_though_its_end_is_unknown() -> None:
     records = {0: record("a", 200, ended_s=103.0), 1: record("b")}
     end = ending(records, 137)
@@ -283,13 +278,6 @@ def test_a_worker_on_a_node_that_does_not_answer_is_to_blame_with_any_exit_code(
     assert is_node_lost(records, step_code)
     end = ending(records, step_code, unreachable=[2])
     assert (end.exit_code, end.worker, end.kind) == (124, 2, "silent")
-
-
-def test_a_worker_that_left_too_early_is_to_blame_if_another_lost_it() -> None:
-    records = {0: record("a", 200, ended_s=103.0), 1: record("b", 0, ended_s=102.0)}
-    assert ending(records, 200) == Verdict(
-        exit_code=1, worker=1, kind="ended early", detail="worker 0 still needed it"
-    )
 
 
 @pytest.mark.parametrize(("code", "expected"), [(0, 0), (138, 138), (143, 143)])
