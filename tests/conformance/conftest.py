@@ -69,7 +69,7 @@ def results_of(
     """Runs all programs in a layout; what came out is kept.
 
     The test module names the programs' module, `PROGRAMS`, and its `LAYOUTS`: engine, workers and
-    replicas of each.
+    replicas of each. Where it has `NAMES`, they are the programs of each layout.
     """
     from tfdist.testing.fake_cluster import FakeCluster
 
@@ -77,15 +77,16 @@ def results_of(
     made_before: dict[str, Results] = {}
     cluster = FakeCluster(fake_cluster_server)
 
-    def run_all(num_replicas: int) -> Any:
+    def run_all(num_replicas: int, names: list[str]) -> Any:
         # By name: AutoGraph reads the source of its functions.
-        return importlib.import_module(programs).run_all(num_replicas)
+        return importlib.import_module(programs).run_all(num_replicas, names)
 
     def results_of(layout: str) -> Results:
         if layout not in made_before:
             engine, num_workers, num_replicas = request.module.LAYOUTS[layout]
+            names = getattr(request.module, "NAMES", {}).get(layout, [])
             made_before[layout] = cluster.run(
-                run_all, num_replicas, engine=engine, num_workers=num_workers, timeout_s=400
+                run_all, num_replicas, names, engine=engine, num_workers=num_workers, timeout_s=400
             )
         return made_before[layout]
 

@@ -15,7 +15,6 @@ SHARED = {"is_clipped": True, "has_embedding": True, **OVERFLOW}
 # The features of a training, and those of the one device that it is compared to. Statistics are
 # those of a micro-batch of all replicas: with a batch norm the one device has micro-batches, too.
 FEATURES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "plain": ({}, {}),
     "clipped": ({"is_clipped": True}, {"is_clipped": True}),
     "scaled": ({"is_scaled": True}, {}),
     "accumulated": ({"accumulation": 4}, {}),
@@ -46,7 +45,6 @@ CASES: dict[tuple[str, int], list[tuple[str, str, str]]] = {
         ("LAMB", "together", "replicas"),
         ("SGD", "weighted", "loop of replicas"),
         ("SGD", "together", "loop"),
-        ("LARS", "together", "workers"),
         ("SGD", "scaled", "loop"),
         ("AdamW", "clipped", "workers"),
         ("SGD", "accumulated", "workers"),
@@ -57,11 +55,9 @@ CASES: dict[tuple[str, int], list[tuple[str, str, str]]] = {
         ("SGD", "together", "workers"),
         ("LAMB", "together", "loop"),
         ("SGD", "weighted", "loop"),
-        ("SGD", "scaled", "workers"),
-        ("LARS", "plain", "workers"),
     ],
-    ("grpc", 3): [("AdamW", "together", "workers"), ("LAMB", "plain", "loop")],
-    ("horovod", 3): [("LARS", "together", "loop"), ("SGD", "weighted", "workers")],
+    ("grpc", 3): [("AdamW", "together", "workers")],
+    ("horovod", 3): [("LARS", "together", "loop")],
 }
 
 

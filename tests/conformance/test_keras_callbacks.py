@@ -116,23 +116,30 @@ def test_a_backup_of_worker_0_is_where_all_workers_go_on(
     np.testing.assert_allclose(first["sums"], alone["sums"], atol=1e-5)
 
 
-@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+@pytest.mark.parametrize(
+    ("library", "engine", "num_workers", "replicas"),
+    [("keras", "horovod", 3, 1), ("tf_keras", "none", 1, 2)],
+)
 def test_a_saved_state_is_restored_with_other_workers_engines_and_replicas(
-    fake_cluster: Any, keras_program: Any, tmp_path: Path, library: str
+    fake_cluster: Any,
+    keras_program: Any,
+    tmp_path: Path,
+    library: str,
+    engine: str,
+    num_workers: int,
+    replicas: int,
 ) -> None:
     """Also in a program without a strategy. All go on with the same losses and weights."""
     arguments = [library, str(tmp_path)]
     fake_cluster.run(keras_program.save_states, *arguments, engine="grpc", num_workers=2)
     (plain,) = fake_cluster.run(keras_program.go_on, *arguments, None, engine="none", num_workers=1)
     assert plain["weights"]["history"] != plain["checkpoint"]["history"]  # The momentum is lost.
-    layouts = {"replicas": ("none", 1, 2), "horovod": ("horovod", 3, 1)}
-    for engine, num_workers, replicas in layouts.values():
-        workers = fake_cluster.run(
-            keras_program.go_on, *arguments, replicas, engine=engine, num_workers=num_workers
-        )
-        for way, expected in plain.items():
-            first = workers[0][way]
-            assert first["loss"] == pytest.approx(expected["loss"], abs=1e-6)
-            np.testing.assert_allclose(first["sums"], expected["sums"], atol=1e-5, err_msg=way)
-            for worker in workers[1:]:
-                assert worker[way] == first
+    workers = fake_cluster.run(
+        keras_program.go_on, *arguments, replicas, engine=engine, num_workers=num_workers
+    )
+    for way, expected in plain.items():
+        first = workers[0][way]
+        assert first["loss"] == pytest.approx(expected["loss"], abs=1e-6)
+        np.testing.assert_allclose(first["sums"], expected["sums"], atol=1e-5, err_msg=way)
+        for worker in workers[1:]:
+            assert worker[way] == first

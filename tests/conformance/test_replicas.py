@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 WAYS = [
-    {"optimizer": "sgd"},
     {"optimizer": "momentum", "uses_host_call": False},
-    {"optimizer": "adam", "has_embedding": True},
     {"optimizer": "adam", "iterations": 3},
     {"optimizer": "adam", "variables_on_host": False},
     {"optimizer": "keras"},
@@ -35,8 +33,7 @@ def test_two_replicas_equal_one_with_the_double_batch(
     assert two["values"]["global_step"] == 6
 
 
-@pytest.mark.parametrize("engine", ["grpc", "horovod"])
-@pytest.mark.parametrize("has_embedding", [False, True])
+@pytest.mark.parametrize(("engine", "has_embedding"), [("grpc", True), ("horovod", False)])
 def test_two_workers_with_two_replicas_each_equal_one_with_all_four_batches(
     fake_cluster: Any,
     train: Any,

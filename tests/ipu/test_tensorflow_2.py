@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-CASES = [("keras", "grpc", 1), ("tf_keras", "horovod", 1), ("keras", "horovod", 2)]
-IDS = ["keras-grpc", "tf_keras-horovod", "2-replicas"]
+CASES = [("keras", "grpc", 2), ("tf_keras", "horovod", 1)]
+IDS = ["keras-grpc-2-replicas", "tf_keras-horovod"]
 
 
 @pytest.fixture(scope="module")

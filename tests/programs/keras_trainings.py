@@ -377,6 +377,15 @@ def _sequence(library: Any) -> tuple[Any, dict[str, Any]]:
     return Batches(), {"shuffle": False}
 
 
+INPUTS = {
+    "weighted_rows": _weighted_rows,
+    "weighted_classes": _weighted_classes,
+    "arrays": _arrays,
+    "sequence": _sequence,
+}
 for _library in LIBRARIES:
-    for _make_input in (_weighted_rows, _weighted_classes, _arrays, _sequence):
-        CASES[f"{_library} {_make_input.__name__[1:]}"] = _input_case(_make_input)
+    for _name, _make_input in INPUTS.items():
+        CASES[f"{_library} {_name}"] = _input_case(_make_input)
+
+# The trainings of both libraries that need not be made with each of them in every layout.
+DIVIDED = [*OPTIMIZERS, *INPUTS, "several_inputs_and_outputs", "own_train_step"]
