@@ -54,12 +54,7 @@ def check_number(
 ) -> float:
     """Returns a number after checking its range.
 
-    Args:
-      name: The argument's name, for the message.
-      value: The number given.
-      above: The number must be larger than this, if not None.
-      least: The number must be at least this.
-      below: The number must be smaller than this.
+    It must be above `above`, if that is not None, at least `least`, and below `below`.
 
     Raises:
       ValueError: If it is not a finite number in this range.

@@ -83,9 +83,7 @@ def first_port(*, job_id: int, step_id: int = 0) -> int:
 def expand_node_list(text: str, called: str = "SLURM_STEP_NODELIST") -> list[str]:
     """Expands Slurm's short form: "n[08-10],m" gives n08, n09, n10 and m.
 
-    Args:
-      text: The short form.
-      called: The name of its variable or option, for messages.
+    Messages call the text by the name `called` of its variable or option.
 
     Raises:
       ClusterError: If the text is not such a list, or one of more than 100000 names.

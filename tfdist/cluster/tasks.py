@@ -36,12 +36,7 @@ class ClusterError(OneLineError, ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One process of the run: a type ("chief", "master", "worker", "ps", "evaluator"), an index.
-
-    Attributes:
-      type: The job, such as "worker".
-      index: Its index in the job, from 0.
-    """
+    """One process of the run: a type ("chief", "master", "worker", "ps", "evaluator"), an index."""
 
     type: str
     index: int
@@ -112,22 +107,14 @@ class Cluster:
         return Cluster(jobs={job: a for job, a in self.jobs.items() if job != TaskType.PS})
 
     def address(self, task: Task) -> str:
-        """Returns the "host:port" of a listed task; a ClusterError if it is not listed.
-
-        Args:
-          task: A task of the cluster.
-        """
+        """Returns the "host:port" of a listed task; a ClusterError if it is not listed."""
         addresses = self.jobs.get(task.type, ())
         if task.index >= len(addresses):
             raise ClusterError(f"The cluster lists no address for {task.type} {task.index}.")
         return addresses[task.index]
 
     def worker_index(self, task: Task) -> int:
-        """Returns the position in `workers`; a ClusterError for any task that is not among them.
-
-        Args:
-          task: A task of the cluster.
-        """
+        """Returns the position in `workers`; a ClusterError for any task that is not among them."""
         if task not in self.workers:
             names = listed([worker.name for worker in self.workers])
             raise ClusterError(
@@ -136,19 +123,11 @@ class Cluster:
         return self.workers.index(task)
 
     def local_index(self, task: Task) -> int:
-        """Returns the position among the workers of its machine; a ClusterError as above.
-
-        Args:
-          task: A task of the cluster.
-        """
+        """Returns the position among the workers of its machine; a ClusterError as above."""
         return self._local_workers(task).index(task)
 
     def num_local_workers(self, task: Task) -> int:
-        """Returns the number of workers on its machine; a ClusterError as above.
-
-        Args:
-          task: A task of the cluster.
-        """
+        """Returns the number of workers on its machine; a ClusterError as above."""
         return len(self._local_workers(task))
 
     def _local_workers(self, task: Task) -> list[Task]:
@@ -159,11 +138,7 @@ class Cluster:
         return [worker for worker, host in zip(self.workers, hosts, strict=True) if host == own]
 
     def is_chief(self, task: Task) -> bool:
-        """Returns whether the task writes checkpoints: the chief or master, else worker 0.
-
-        Args:
-          task: A task of the cluster.
-        """
+        """Returns whether the task writes checkpoints: the chief or master, else worker 0."""
         return is_chief(self.jobs, task.type, task.index)
 
 
@@ -231,10 +206,7 @@ def unknown_name(name: Any) -> str:
 def did_you_mean(name: str, allowed: Iterable[str], meant: Mapping[str, str] = {}) -> str:
     """Returns ' Did you mean "x"?' for a name like an allowed one, in any case, else "".
 
-    Args:
-      name: The name.
-      allowed: The allowed names.
-      meant: The allowed name for each name that others use.
+    `meant` has the allowed name for each name that others use.
     """
     by_lower = {one.lower(): own for one, own in [*meant.items(), *((x, x) for x in allowed)]}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
@@ -265,12 +237,7 @@ def read_integer(
 ) -> int:
     """Returns an environment variable's number; a ClusterError ends with `advice`.
 
-    Args:
-      environ: The environment variables; `name` is among them.
-      name: The variable.
-      least: The smallest number allowed.
-      digits: The most digits allowed.
-      advice: The last sentence of the message.
+    It must be at least `least` and have at most `digits` digits.
     """
     text = environ[name]
     if not re.fullmatch(rf"[0-9]{{1,{digits}}}", text) or int(text) < least:
@@ -289,10 +256,6 @@ def printable(text: str, most: int = 300) -> str:
 
     Escape sequences, control characters, line breaks, and characters that change the writing
     direction are shown as Python writes them: "\x1b[2J".
-
-    Args:
-      text: The text, for example from a connection that any process can make.
-      most: The number of characters after which it is cut.
     """
     shown = "".join(
         one if one.isprintable() else one.encode("unicode_escape").decode() for one in text[:most]
@@ -302,9 +265,6 @@ def printable(text: str, most: int = 300) -> str:
 
 def split_address(address: str) -> tuple[str, int]:
     """Splits "host:port" into its two parts; an IPv6 host loses its brackets.
-
-    Args:
-      address: For example "gpu1:3737", "10.0.0.2:3737" or "[fe80::1]:3737".
 
     Returns:
       The host and the port.

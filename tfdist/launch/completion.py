@@ -41,10 +41,6 @@ _LINES = {
 def completion(words: Sequence[str], summaries: Mapping[str, str]) -> str:
     """Returns what `tfdist completion` prints.
 
-    Args:
-      words: The words after the command: a shell.
-      summaries: The commands, and what each does.
-
     Raises:
       UsageError: If the words are not one shell.
     """

@@ -76,8 +76,7 @@ _STRUCTS = {name: _NUMBER if kind == "q" else _FRACTION for name, kind in _KINDS
 class ProgressFile:
     """The file of one worker.
 
-    Args:
-      path: Its path. `write` creates it.
+    `write` creates it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -194,14 +193,7 @@ def current_phase() -> tuple[str, float]:
 
 
 def set_phase(phase: str) -> str:
-    """Sets the phase of this process, and writes it if a launcher reads it.
-
-    Args:
-      phase: One of `PHASES`.
-
-    Returns:
-      The earlier phase.
-    """
+    """Sets the phase of this process, and writes it if a launcher reads it."""
     before = _Current.phase
     _Current.phase, _Current.since_s = phase, time.monotonic()
     file = find_progress_file()
@@ -214,11 +206,7 @@ def set_phase(phase: str) -> str:
 
 @contextmanager
 def in_phase(phase: str) -> Iterator[None]:
-    """Sets the phase of this process for the `with` block, and restores the earlier one.
-
-    Args:
-      phase: One of `PHASES`.
-    """
+    """Sets the phase of this process for the `with` block, and restores the earlier one."""
     before = set_phase(phase)
     try:
         yield

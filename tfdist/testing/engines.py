@@ -45,11 +45,7 @@ def check_request(engine: str, num_workers: int | None) -> int:
 
 
 def engine_problem(engine: str) -> str | None:
-    """Returns why runs over this engine cannot be started here, or None if they can.
-
-    Args:
-      engine: "grpc", "horovod" or "none".
-    """
+    """Returns why runs over this engine cannot be started here, or None if they can."""
     return horovod_problem() if engine == "horovod" else None
 
 
@@ -60,10 +56,7 @@ def worker_environment(
 
     The test's own environment overrides the defaults, and the run's additions override both.
 
-    Args:
-      environ: The test's environment.
-      additions: Variables that the test sets for this run.
-      temporary_folder: The folder for temporary files of workers; removed with the run.
+    Temporary files of workers go to `temporary_folder`, which is removed with the run.
     """
     kept = {name: value for name, value in environ.items() if not name.startswith(_MEMBERSHIP)}
     if "OMPI_COMM_WORLD_RANK" in environ:  # mpirun's settings for its ranks, not the user's

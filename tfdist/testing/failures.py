@@ -13,9 +13,6 @@ _TAIL_LINES = 30
 class WorkerTimeoutError(WorkerFailedError):
     """Not all workers finished within the time limit; all were stopped.
 
-    Args:
-      message: The late workers, and where they were.
-
     Attributes:
       late_workers: The indices of the workers that had not finished.
     """
@@ -50,13 +47,8 @@ def failure_text(
 ) -> str:
     """Returns the message about a run's first failure.
 
-    Args:
-      failure: The first failure.
-      start_s: When the workers had started.
-      num_workers: How many workers the run has.
-      stopped: The workers that still ran, and were then stopped.
-      output: The output of the failed worker.
-      launcher_output: The output of mpirun.
+    The workers that still ran are `stopped`; `output` is that of the failed worker,
+    `launcher_output` that of mpirun. The time counts from `start_s`, when the workers had started.
     """
     # A worker may be over before the last one has started.
     after = f"after {max(0.0, failure.time_s - start_s):.1f} s"

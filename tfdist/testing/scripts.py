@@ -26,13 +26,7 @@ class CompletedWorker:
 
 
 class ScriptWorker:
-    """One worker process that runs the script.
-
-    Args:
-      run: The run that it belongs to.
-      index: Its index.
-      start: The start of its process.
-    """
+    """One worker process that runs the script."""
 
     def __init__(self, run: Run, index: int, start: Event) -> None:
         """Watches a worker that has started."""
@@ -49,9 +43,6 @@ class ScriptWorker:
     def wait(self, timeout_s: float) -> int:
         """Waits for the worker's end and returns its exit status.
 
-        Args:
-          timeout_s: The limit in seconds.
-
         Raises:
           TimeoutError: If it still runs after the limit. It is not stopped.
         """
@@ -62,11 +53,7 @@ class ScriptWorker:
         return returncode
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal to the worker, unless it has ended.
-
-        Args:
-          number: The signal's number.
-        """
+        """Sends a signal to the worker, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -85,9 +72,7 @@ class ScriptWorker:
     def wait_for_text(self, pattern: str, timeout_s: float) -> re.Match[str]:
         """Waits until the pattern is found in the worker's output.
 
-        Args:
-          pattern: A regular expression; ^ and $ match at each line.
-          timeout_s: The limit of the wait, in seconds.
+        The pattern is a regular expression; ^ and $ match at each line.
 
         Returns:
           The first match.
@@ -130,8 +115,7 @@ class ScriptWorker:
 class ScriptRun:
     """Running workers of a script; leaving the `with` block stops those that still run.
 
-    Args:
-      run: The run; `FakeCluster.start_script` makes it.
+    `FakeCluster.start_script` makes it.
 
     Attributes:
       workers: The workers, in worker order.

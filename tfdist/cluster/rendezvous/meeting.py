@@ -100,10 +100,6 @@ def join(
 def check_port(cluster: Cluster, task: Task) -> None:
     """Refuses a port that is in use, without waiting for other workers.
 
-    Args:
-      cluster: The cluster.
-      task: The task of this process.
-
     Raises:
       RendezvousError: If this worker's port is in use or may not be used.
       ClusterError: If the task is not a worker of the cluster.
@@ -124,12 +120,7 @@ def wait_for_servers(
 
     Must be called after `meet` and after this worker's own server was started.
 
-    Args:
-      cluster: The cluster.
-      task: This process's task, one of `cluster.workers`.
-      timeout_s: The limit of the wait, in seconds.
-      report_every_s: Seconds between two lines that name the servers that do not answer.
-      say: Called with each line for the user.
+    The arguments are as in `meet`.
 
     Raises:
       RendezvousError: If a server cannot be reached within the limit.

@@ -57,7 +57,6 @@ class Loss:
     """A worker that takes no part any more.
 
     Attributes:
-      index: Its index.
       line: The message for the user.
       is_failure: Whether its process lives on, and only its training has failed.
     """
@@ -74,8 +73,6 @@ class Membership:
     """This worker's connections to the chief, or the chief's to all others.
 
     Args:
-      members: All workers, the chief first.
-      own: This worker's index.
       connections: The chief's connections by index; another worker's is at 0.
 
     Attributes:

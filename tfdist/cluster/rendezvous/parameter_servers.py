@@ -66,13 +66,8 @@ def wait_for_chief(
 ) -> None:
     """Waits in a task of type ps until the chief's program has ended without an error.
 
-    Args:
-      cluster: The cluster, with the ps tasks.
-      task: This process's task, one of the ps tasks.
-      timeout_s: The limit of the wait for a chief to connect, in seconds: for the first one, and
-        again after a chief was lost.
-      report_every_s: Seconds between two lines while no chief is connected.
-      say: Called with each line for the user.
+    The arguments are as in `meet`, for a task of type ps. `timeout_s` limits the wait for the first
+    chief to connect, and again the wait after a chief was lost.
 
     Raises:
       AbsentWorkerError: If no chief connects within the limit.

@@ -150,10 +150,7 @@ def describe_wait(
 ) -> str:
     """Returns the line about a wait of this worker: the late workers, and their activity.
 
-    Args:
-      states: The states of the other workers, by their index.
-      members: All workers.
-      waited_s: Seconds that this worker has waited.
+    `states` are those of the other workers, by index; this worker has waited `waited_s` seconds.
     """
     late = waits_for(states)
     if not late:
@@ -181,11 +178,8 @@ class WaitReport:
     ) -> str | None:
         """Returns the line to print now; None if nothing is due.
 
-        Args:
-          own: The state of this worker.
-          others: The states of the other workers, by their index.
-          members: All workers.
-          usual_s: The longest session call so far, in seconds; 0 before the first one.
+        `others` are the states of the other workers, by index; `usual_s` is the longest session
+        call so far in seconds, 0 before the first one.
         """
         if not own.waits or own.since_s < self._reported_s:  # It waits no longer, or again.
             self._reported_s = 0.0
@@ -205,11 +199,6 @@ def stalled_workers(
     """Returns the workers because of which this one must end now; None if it goes on.
 
     An empty list: all workers have been in one session call for too long.
-
-    Args:
-      own: The state of this worker.
-      others: The states of the other workers, by their index.
-      limit_s: The longest wait for workers that are stalled.
     """
     if not own.waits or own.since_s < limit_s:
         return None

@@ -65,8 +65,7 @@ class PeerWatch:
     def start(self, interrupt: Callable[[], None] | None = None) -> None:
         """Begins to watch; workers that are lost already count as well.
 
-        Args:
-          interrupt: Called once from another thread when a watched worker is lost.
+        `interrupt` is called once, from another thread, when a watched worker is lost.
         """
         self.interrupt = interrupt
         if self.membership is not None:

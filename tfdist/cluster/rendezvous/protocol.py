@@ -75,11 +75,8 @@ class Hello:
     """The first message of a worker.
 
     Attributes:
-      members: The workers that its cluster lists.
-      index: Its own index among them.
       process: A random text by which two processes of one task are told apart.
       installed: The versions of its packages, see `installed_versions`.
-      version: The version of the protocol.
     """
 
     members: tuple[Member, ...]
@@ -179,10 +176,8 @@ def ending_error(reply: Reply) -> RendezvousError:
 def refusal(hello: Hello, members: Sequence[Member], present: Collection[int]) -> str | None:
     """Returns why the run cannot start with this worker; None if it can.
 
-    Args:
-      hello: The worker's message.
-      members: The workers that the chief's cluster lists, the chief first.
-      present: Indices of the workers that have joined already.
+    `members` are those of the cluster of the chief, which is the first; `present` has the indices
+    of the workers that have joined already.
     """
     sender, chief = hello.sender, members[0]
     if hello.version != VERSION:

@@ -41,13 +41,7 @@ def main(engine: str, dialect: str, log_dir: str) -> None:
 
 
 def try_workers(children: Children, engine: str, dialect: str = "graph") -> Finding:
-    """Starts the workers in a child process, and returns whether they trained together.
-
-    Args:
-      children: Starts it.
-      engine: One of `ENGINES`.
-      dialect: One of `DIALECTS`.
-    """
+    """Starts the workers in a child process, and returns whether they trained together."""
     with tempfile.TemporaryDirectory(prefix="tfdist-", ignore_cleanup_errors=True) as folder:
         command = python_command(__name__, engine, dialect, folder)
         ended = children.run(command, trial_environment(os.environ), limit_s=_LIMIT_S)

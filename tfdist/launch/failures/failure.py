@@ -57,19 +57,12 @@ class Failure:
     """The worker that caused the end of a run, with the details of its failure.
 
     Attributes:
-      name: Its name in messages: "worker 0", "evaluator".
-      index: Its index in the run.
-      host: The machine on which it ran; "localhost" for this machine.
-      pid: Its process ID; None if it never started.
       kind: "exited": ended with a nonzero exit code. "signal": ended by a signal. "stalled": made
         no step for too long. "silent": its host does not answer. "ended early": ended with exit
         code 0 while the other workers still needed it.
       code: The exit code, or the number of the signal that ended it; None if it did not end.
       after_s: Seconds from the start of the run until the failure.
-      at: The time of the failure.
       step: The number of weight updates that were done; None if not known.
-      log_tail: The last lines that it printed.
-      log_path: The file with its whole output.
       detail: Further details as text: "made no step for 60 s, process state: stopped
         (SIGSTOP)", "does not answer since 12:04:31".
       exception: The line that names the Python exception that ended it; "" without one.
@@ -97,9 +90,7 @@ class Failure:
 def why_permanent(failure: Failure, earlier: Failure | None) -> str:
     """Returns why another start would fail in the same way; "" if it may help.
 
-    Args:
-      failure: The failure of the last start.
-      earlier: That of the start before; None at the first.
+    `earlier` is the failure of the start before; None at the first.
     """
     if failure.kind != "exited" or failure.code in (LOST_WORKER, PORT_TAKEN):
         return ""

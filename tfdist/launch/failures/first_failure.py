@@ -28,13 +28,11 @@ class WorkerEnd:
     """The end of one worker.
 
     Attributes:
-      worker: Its index.
       time_s: The time of its end, on a clock that all workers of the run share; of a silent
         worker, the time of its last message.
       exit_code: Its exit code, or minus the number of the signal that ended it; None if it did
         not end, or if an exception was raised in it.
       kind: The kind of its failure, if the exit code does not tell: "silent" or "stalled".
-      detail: Further details of the failure as text.
       error: The exception that was raised in it, or the last lines that it printed.
       name: Its name in messages, if that is not "worker" and its index.
     """
@@ -56,9 +54,7 @@ class Verdict:
     """The end of a run.
 
     Attributes:
-      exit_code: The exit code of the run.
       worker: The index of the worker that failed first; None if none has failed.
-      kind: The kind of its failure.
       detail: Further details of the failure as text; without `worker`, why the run has ended.
     """
 
@@ -121,8 +117,7 @@ def lost_without_a_cause(ends: Sequence[WorkerEnd]) -> Verdict:
     is the cause. One that ended with 0 is not if another one ended with 0 later: that one did not
     need it.
 
-    Args:
-      ends: The workers that have ended; at least one has failed.
+    At least one of the workers has failed.
     """
     lost = min((end for end in ends if has_failed(end.exit_code)), key=lambda end: end.time_s)
     is_done = any(end.exit_code == 0 and end.time_s > lost.time_s for end in ends)

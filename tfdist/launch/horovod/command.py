@@ -126,10 +126,7 @@ def provide_horovod(build: Build) -> None:
 def _install_from(kept: Path, build: Build, tried: set[tuple[str, int]]) -> bool:
     """Installs a wheel of the cache; returns False if there is none that works.
 
-    Args:
-      kept: The folder of the cache.
-      build: The build that it is for.
-      tried: The wheels that do not work, with their times; this function adds to them.
+    `tried` has the wheels that do not work, with their times; this function adds to them.
     """
     for wheel in kept.glob("*.whl"):
         identity = (wheel.name, wheel.stat().st_mtime_ns)

@@ -82,8 +82,7 @@ def find_compiler(environ: Mapping[str, str]) -> str | None:
 def build_variables(folder: Path) -> dict[str, str]:
     """Returns the environment variables of the build, apart from those of the user.
 
-    Args:
-      folder: The folder of `write_files`.
+    `folder` is that of `write_files`.
     """
     prefix = folder / "environment"
     includes = [folder / "include", *(tensorflow_headers() / path for path in _TENSORFLOW_INCLUDES)]

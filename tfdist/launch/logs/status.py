@@ -53,12 +53,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def table(runs: Sequence[Path], now_s: float) -> list[str]:
-    """Returns the lines of a table of runs.
-
-    Args:
-      runs: The folders of their logs.
-      now_s: The time, as `time.time()`.
-    """
+    """Returns the lines of a table of runs."""
     rows = [("RUN", "STATE", "WORKERS", "LAST OUTPUT", "")]
     for run in runs:
         logs = sorted(run.glob("*.log"), key=lambda path: path.stat().st_mtime)

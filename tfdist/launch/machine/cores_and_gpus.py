@@ -21,7 +21,6 @@ class Machine:
     """The cores and GPUs that the workers of one machine share.
 
     Attributes:
-      cores: The processor cores that they may use.
       numa_nodes: The same cores grouped by NUMA node, one tuple per node.
       gpus: The names that CUDA_VISIBLE_DEVICES may list.
     """
@@ -75,8 +74,6 @@ class Share:
     """One worker's share of its machine.
 
     Attributes:
-      num_workers: The number of workers that share the machine.
-      index: The worker's index among them, from 0.
       bind: "cores" divides the cores and binds each worker to its part. "numa" binds each worker
         to the cores of one NUMA node, in turn. "none" binds no worker.
       threads: The number of compute threads of the worker; None for one per core of its part.

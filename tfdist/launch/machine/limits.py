@@ -24,13 +24,7 @@ _MOST_FOR_EACH_CORE = 8  # Workers. With more they only wait for each other.
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of this process and this machine.
-
-    Attributes:
-      open_files: The number of files that a process may have open.
-      processes: The number of processes of this user.
-      memory_bytes: The memory of the machine.
-    """
+    """The limits of this process and this machine."""
 
     open_files: int
     processes: int
@@ -61,10 +55,7 @@ def check_cores(num_here: int, num_cores: int) -> None:
 def check_size(num_here: int, num_elsewhere: int, limits: Limits) -> None:
     """Checks that this machine can hold so many workers, and the launcher of all workers.
 
-    Args:
-      num_here: The number of workers on this machine, with the evaluator.
-      num_elsewhere: The number of workers on other machines.
-      limits: The limits of this machine.
+    `num_here` counts the evaluator.
 
     Raises:
       UsageError: If it cannot.

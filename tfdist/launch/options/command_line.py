@@ -34,11 +34,8 @@ class CommandLine:
     option whose value may be left out takes one only as --name=VALUE.
 
     Attributes:
-      prog: The command, such as "tfdist run".
       options: The dataclass that declares the options.
-      description: The text before the options in --help.
       usage: The first line of --help, without `prog`.
-      examples: The text after the options in --help.
       takes_command: True if a program's command follows the options.
     """
 

@@ -45,11 +45,6 @@ def read_config(path: str, command_line: CommandLine) -> dict[str, Any]:
 def write_config(path: Path, config: Mapping[str, Any], *, may_overwrite: bool) -> None:
     """Writes options into the file that --export-config names.
 
-    Args:
-      path: The file.
-      config: All options of the run and the command, in the form of a file.
-      may_overwrite: If True, an existing file is replaced.
-
     Raises:
       UsageError: If the file cannot be written.
     """

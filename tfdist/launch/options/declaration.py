@@ -48,14 +48,10 @@ class Option:
 
     Attributes:
       field: The name of its field.
-      names: Its names and aliases with their dashes.
-      group: The group of --help in which it stands.
       help: The text of --help, without the default. None hides the option.
       value: Its allowed values; None for an option that is counted, such as -vv.
-      default: The field's value without the option.
       shown_default: What --help says of the default; "" says nothing.
       bare: The value of the option's name alone, if it may stand alone: --dry-run.
-      is_list: True if it may be repeated.
       example: A value, for the message that a required option is missing.
       is_exported: True if --export-config writes it into the file.
       ignored: The reason why it has no effect, for an option of another program.

@@ -19,9 +19,7 @@ _EXAMPLE = "For example: tfdist run --num-instances 2 -- python train.py"
 def program_command(words: Sequence[str], path: str | None) -> tuple[str, ...]:
     """Returns the command of the workers; a .py file and "-m MODULE" are run by this Python.
 
-    Args:
-      words: The command as the user wrote it.
-      path: The value of the variable PATH, in which programs are searched.
+    Programs are searched in `path`, the value of the variable PATH.
 
     Raises:
       UsageError: If there is no such program, file or module on this machine.

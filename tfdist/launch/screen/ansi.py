@@ -24,10 +24,7 @@ _RESET = "\x1b[0m"
 def strip_escapes(text: str, *, keep_colors: bool = False) -> str:
     """Returns a line without escape sequences and control characters.
 
-    Args:
-      text: One line.
-      keep_colors: If True, keeps the sequences that set colours and weights, and resets them at
-        the end of the line.
+    With `keep_colors` the sequences that set colours and weights stay, and are reset at the end.
     """
     if text.isprintable():
         return text

@@ -31,8 +31,6 @@ class Line:
 
     Attributes:
       workers: The indices of the workers that have printed it.
-      stream: The stream to which they printed it.
-      text: The line without its end.
       since_s: The time at which the first of them printed it.
     """
 
@@ -48,11 +46,7 @@ class Line:
 
 
 class EqualLines:
-    """Joins the lines that several workers print.
-
-    Args:
-      workers: The indices of the workers. Lines of others do not wait.
-    """
+    """Joins the lines that these workers print. Lines of others do not wait."""
 
     def __init__(self, workers: Iterable[int]) -> None:
         self._running = set(workers)

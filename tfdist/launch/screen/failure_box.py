@@ -39,11 +39,7 @@ class Aftermath:
     """The events after the failure.
 
     Attributes:
-      num_workers: The number of processes of the run.
-      stopped: The names of the workers that were still running and were then stopped.
       killed: The names of those of them that did not end in time and were killed.
-      restarts: The number of restarts before this failure.
-      max_restarts: The largest number of restarts allowed.
     """
 
     num_workers: int
@@ -61,10 +57,7 @@ def failure_box(
 ) -> RenderableType:
     """Returns the box, which rich draws.
 
-    Args:
-      failure: The worker that failed first.
-      aftermath: The events after the failure.
-      width: The number of columns of the terminal. The box is 30 to 100 columns wide.
+    It is as wide as the terminal, `width` columns, but 30 to 100 columns.
     """
     width = max(_NARROWEST, min(width, _WIDEST))
     tail = plain_lines(failure.log_tail)
@@ -171,9 +164,7 @@ def _restart_advice(failure: Failure, aftermath: Aftermath) -> str:
 def log_tail(path: Path, first_byte: int = 0) -> tuple[str, ...]:
     """Returns the last lines of a log, up to 64 KiB; no lines if it cannot be read.
 
-    Args:
-      path: The log.
-      first_byte: The place from which on it is read: an earlier start wrote what is before.
+    It is read from `first_byte` on: an earlier start wrote what is before.
     """
     try:
         with path.open("rb") as log:

@@ -41,15 +41,10 @@ class Screen:
     """Shows the output of the workers.
 
     Args:
-      terminal: The terminal for the output.
       tags: The tag of each worker's lines by index, without brackets.
       shown: The indices of the workers that are shown; None shows all.
-      is_tagged: If True, each line begins with its worker's tag in brackets.
       joined: The indices of the workers whose equal lines are shown once; see `EqualLines`.
       hides_startup_lines: If True, TensorFlow's start-up lines are counted and not shown.
-
-    Attributes:
-      num_startup_lines: The number of start-up lines that were not shown.
     """
 
     def __init__(
@@ -81,11 +76,7 @@ class Screen:
     def write(self, worker: int, stream: str, text: str, now_s: float) -> None:
         """Shows a piece of a worker's output, of any length.
 
-        Args:
-          worker: The worker's index.
-          stream: The stream to which it was printed: "out" or "err".
-          text: The piece of output. A line is shown once its end has arrived.
-          now_s: The time in seconds, on any clock.
+        The time may be on any clock. A line is shown once its end has arrived.
 
         Raises:
           TerminalClosedError: If the reader of the output is gone. See `Terminal.write`.
@@ -100,8 +91,7 @@ class Screen:
     def update(self, now_s: float) -> None:
         """Shows the lines that have waited too long for the other workers to print them as well.
 
-        Args:
-          now_s: The time, on the clock of `write`; infinity shows all that wait.
+        The time is on the clock of `write`; infinity shows all that wait.
 
         Raises:
           TerminalClosedError: If the reader of the output is gone.
@@ -149,7 +139,6 @@ class PendingLine:
     """An unfinished line.
 
     Attributes:
-      text: The part of the line that has arrived.
       shown_s: The time at which this line, or its last state, was last shown.
     """
 

@@ -37,11 +37,9 @@ class ProgressLine:
     A plain line is written every 10 seconds at most, and only if the status has changed.
 
     Args:
-      terminal: The terminal on which it is shown.
       mode: "bar" redraws it in place on a terminal. "auto" does the same unless the variable CI
         is set. "plain" writes plain lines only. "none" shows nothing.
       started_s: The start of the run, on the clock of `update`; NaN if it is not shown.
-      environ: The environment with CI.
     """
 
     def __init__(
@@ -116,13 +114,8 @@ def progress_text(
 ) -> Text:
     """Returns the line. If it is too wide, less important fields are left out.
 
-    Args:
-      now_s: The time, on the clock of `recent`.
-      recent: The recent history of the run.
-      workers: The snapshot of each worker, by index.
-      width: The largest number of columns.
-      elapsed_s: Seconds since the start of the run; NaN if they are not shown.
-      has_bar: If True, draws a bar if there is room.
+    The time is on the clock of `recent`; `elapsed_s` is NaN if it is not shown. With `has_bar` a
+    bar is drawn if there is room.
     """
     progresses = training_progress(workers)
     step = run_step(workers)

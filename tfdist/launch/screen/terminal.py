@@ -33,7 +33,6 @@ class TerminalClosedError(Exception):
     """Nothing more can be written to stdout or stderr.
 
     Attributes:
-      stream: "out" or "err".
       cause: "reader": the process that reads it is gone, as after `| head`. "terminal": the
         terminal was closed. "disk": it is a file that cannot grow, or its disk is broken.
     """
@@ -48,10 +47,6 @@ class Terminal:
     """The output of the launcher. `close` must be called before the process ends.
 
     Args:
-      stdout: The stream for the workers' stdout; None if there is none.
-      stderr: The stream for the workers' stderr and the launcher's own lines; None if there is
-        none.
-      color: "auto", "always" or "never".
       environ: The environment with TERM and the variables about colours. With TERM=dumb no line
         can be redrawn in place.
 
@@ -127,11 +122,8 @@ class Terminal:
     def write(self, stream: Stream, lines: str, *, is_droppable: bool = False) -> None:
         """Queues whole lines for writing and returns at once.
 
-        Args:
-          stream: The stream to write to.
-          lines: One or more lines, each with its newline.
-          is_droppable: If True and more than `_MOST_WAITING` characters are queued, the lines are
-            dropped. A later line gives their number.
+        If more than `_MOST_WAITING` characters are queued, lines that are droppable are dropped. A
+        later line gives their number.
 
         Raises:
           TerminalClosedError: Once for each stream that has lost its reader. Later lines for that

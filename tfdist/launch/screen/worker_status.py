@@ -22,10 +22,8 @@ class WorkerStatus:
     """The status of one worker.
 
     Attributes:
-      name: Its name in messages.
       word: "training", "stopped", "no step", …
       late_s: The seconds for which it has made no step; 0 if that is not unusual.
-      step: Its step; -1 if not known.
       is_trouble: True if the user should look at it.
     """
 
@@ -96,7 +94,6 @@ class StepSample:
     Attributes:
       seen_s: The time, on the clock of `RecentProgress.after`.
       trained_s: The seconds of training before it.
-      step: The step.
       examples: The examples of all workers.
     """
 
@@ -117,9 +114,7 @@ class RecentProgress:
       samples: The last steps of the run, oldest first, from its second step on.
       status: Each worker's phase and step by index, and the time since which both have been the
         same.
-      seen_s: The time of the last snapshot.
       trained_s: The seconds for which all workers have been training.
-      is_training: True if all were at the last snapshot.
       first_step: The first step that was seen; -1 before that.
     """
 

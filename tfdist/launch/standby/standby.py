@@ -34,9 +34,6 @@ class ForkedWorker:
     """A worker that a standby has forked; like `subprocess.Popen`, as far as agents use that.
 
     Attributes:
-      pid: Its process ID.
-      stdout: The end of a pipe from which its standard output is read.
-      stderr: The same of its standard error.
       returncode: Its exit code, or minus the number of the signal that ended it; None before.
     """
 
@@ -60,7 +57,6 @@ class Standby:
     """The standby of one agent, or its absence.
 
     Args:
-      folder: The agent's folder, for its files.
       die_with_agent: Called in the new process before the interpreter starts.
 
     Attributes:

@@ -35,9 +35,7 @@ def launcher_proof(token: str, challenge: bytes, nonce: bytes) -> bytes:
 async def admit(connection: socket.socket, token: str) -> bool:
     """Returns whether the other side of the connection is an agent of this run.
 
-    Args:
-      connection: The launcher's end of a new connection, which must not block.
-      token: The token of the run.
+    The connection is the launcher's end of a new one, and must not block.
 
     Raises:
       OSError: If the other side closes the connection.

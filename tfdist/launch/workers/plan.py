@@ -35,16 +35,12 @@ class WorkerPlan:
     Attributes:
       index: Its index in the run: instances first, in order, then the evaluator if there is one.
       name: Its name in messages: "worker 0", "evaluator".
-      host: The machine on which it runs.
       replicas: The indices of its replicas; empty for the evaluator.
-      devices_per_replica: The number of devices of each replica.
       cores: The processor cores to which it is bound. None if it is not bound, and on another
         host, where its agent chooses them.
       share: Its share of another host's resources. None on this machine, where `cores` and
         `environment` already contain it.
-      command: The command that it runs.
       environment: The variables that are set for it, in addition to the inherited ones.
-      log_path: The file that receives its whole output.
     """
 
     index: int
@@ -64,9 +60,6 @@ class Plan:
     """All processes of the run.
 
     Attributes:
-      engine: "grpc" or "horovod".
-      hosts: The machines, in order.
-      workers: The processes, in order of their index.
       num_ilds: poprun's number of IPU link domains. Shown as a row of the topology table, without
         further effect.
     """

@@ -23,21 +23,16 @@ class WorkerState:
     Times are in seconds on the launcher's clock, an `ObservedClock`.
 
     Attributes:
-      plan: Its plan.
       channel: The connection to its agent; None before the agent has connected.
       host: The machine's name, as reported by the machine itself.
-      pid: The worker's process ID.
       started_s: The time at which the launcher sent "start"; None before that.
       heard_s: The time of its agent's last message.
       progress: Its training progress; None if its program does not report any.
       quiet_s: Seconds since its progress last changed; None if its program does not report any.
       is_stopped: True if one of its processes was stopped (SIGSTOP).
       code: Its exit code, or minus the number of the signal that ended it; None while it runs.
-      ended_s: The time at which it ended.
       is_gone: True once its agent has reported that no process of it is left.
-      was_killed: True if it had to be killed.
       is_lost: True if its agent's connection closed before the agent reported "gone".
-      lost_s: The time at which it was lost.
       absence_s: The seconds for which the launcher itself was suspended shortly before that,
         so that the agent presumed it dead; 0.0 if it was not.
       orphaned_s: The time at which the process that started its agent, mpirun for example, ended
@@ -87,7 +82,6 @@ class WorkerSnapshot:
     """A snapshot of one worker.
 
     Attributes:
-      name: Its name in messages: "worker 0", "evaluator".
       progress: The progress that it last reported; None before the first report.
       condition: "stopped" by a signal such as SIGSTOP, "silent" if its agent sends nothing,
         "ended", else "running".
