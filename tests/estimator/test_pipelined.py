@@ -31,6 +31,7 @@ from staged_model import (
 )
 
 import tfdist.estimator as tfe
+import tfdist.estimator.pipelined.model as pipelined
 from tfdist.estimator import OptimizerFunctionOutput, PipelineEstimatorSpec
 from tfdist.strategies import LocalStrategy
 from tfdist.training import SGD
@@ -557,14 +558,18 @@ def test_hooks_and_summaries_see_the_first_micro_batch(
     assert (step, mean) == (1, pytest.approx(hidden.mean(), abs=1e-6))
 
 
-def test_the_log_says_which_devices_the_gradients_come_from(
-    tmp_path: Path, logged: list[str]
+def test_the_log_says_which_devices_the_gradients_come_from_and_how_far_the_graph_is(
+    tmp_path: Path, logged: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(pipelined, "_LOG_EVERY_S", 0.0)
     estimator = make_estimator(make_pipelined(), tmp_path)
     estimator.train(batches(MICRO), steps=1)
     devices = "/device:CPU:1, /device:CPU:2 and /device:CPU:3"
     assert f"host_call: 4 gradients (208 bytes) from {devices} to /device:CPU:0" in logged
     assert "Calling model_fn." in logged
+    building = [line for line in logged if line.startswith("Building the graph of")]
+    assert building[-1] == f"Building the graph of {COUNT} micro-batches: 100%, about 0 s left."
+    assert len(building) == 2 * len(STAGES) * COUNT  # Forward and backward.
 
 
 # What the input may be.

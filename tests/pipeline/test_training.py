@@ -1,6 +1,8 @@
 """Calls of a training model: what they give, how often they trace, what they show."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from tfdist.pipeline import Block, Options, PipelinedExecution, training_model
+from tfdist.pipeline import Block, Options, PipelinedExecution, compiled_calls, training_model
 
 Quiet = Callable[..., Options]
 TWO = PipelinedExecution("B1", "B2")
@@ -56,6 +58,19 @@ def test_the_first_call_shows_a_bar_on_stderr_and_later_ones_do_not(
     assert out == ""
     train(*samples(6))
     assert "Graph" not in capfd.readouterr().err
+
+
+def test_the_bar_moves_with_each_micro_batch_that_is_in_the_graph(
+    layered: Any, quiet: Quiet, samples: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[float] = []
+    monkeypatch.setattr(compiled_calls, "building_bar", lambda *, shown: nullcontext(shares.append))
+    training_model(layered(2), quiet(TWO, gradient_accumulation=6))(*samples(6))
+    assert shares == sorted(shares)
+    steps = [later - sooner for sooner, later in pairwise(shares)]
+    assert max(steps) < 0.15
+    assert len(steps) > 4 * 6  # Two stages, forward and backward.
+    assert shares[-1] == 1
 
 
 def test_no_bar_is_shown_if_it_is_switched_off(

@@ -38,6 +38,7 @@ from tfdist.strategies.placement import HOST
 _PROFILED_CALLS = 2
 
 _TOTAL = 100  # Length of the progress bar, in percent.
+_TRACED = 0.25  # The share of the bar when the stages are traced; the rest are the micro-batches.
 
 
 class CompiledCalls:
@@ -135,11 +136,11 @@ class CompiledCalls:
         settings = self.settings
         devices = compute_devices()
         training = self._make_update is not None
-        num_done, num_steps = 0, 3
+        num_done, num_steps = 0, 2
 
         def check(stages: Sequence[PlannedStage]) -> None:
             nonlocal num_steps
-            num_steps = len(stages) + 3
+            num_steps = len(stages) + 2
             check_plan(
                 stages,
                 settings.execution_strategy.schedule,
@@ -160,7 +161,7 @@ class CompiledCalls:
             def progress() -> None:
                 nonlocal num_done
                 num_done += 1
-                show(num_done / num_steps)
+                show(_TRACED * num_done / num_steps)
 
             traced = trace(
                 self._model,
@@ -174,7 +175,13 @@ class CompiledCalls:
             )
             update = None if self._make_update is None else self._make_update(traced)
             progress()
-            return Program(traced, settings, devices, update)
+            return Program(
+                traced,
+                settings,
+                devices,
+                update,
+                progress=lambda share: show(_TRACED + (1 - _TRACED) * share),
+            )
 
 
 def profiled_call(program: Program, arguments: Sequence[Any], settings: Settings) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import functools
 import os
@@ -193,7 +194,12 @@ class StopSignals:
             self._notes_only = before
 
     def leave(self) -> NoReturn:
-        """Ends the process with the exit code of the stop signal that it follows."""
+        """Ends the process with the exit code of the stop signal that it follows.
+
+        A signal that is repeated while the interpreter ends does not change the exit code.
+        """
+        atexit.unregister(_ignore_repeated)
+        atexit.register(_ignore_repeated)
         raise SystemExit(_exit_code(self._number()))
 
     def _number(self) -> int:
@@ -235,6 +241,12 @@ def overdue(
         f"SIGTERM: a session call does not end (after {in_call_s:.0f} s; does another "
         "worker hang?). This worker ends now; steps since the last checkpoint are lost."
     )
+
+
+def _ignore_repeated() -> None:
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _exit_code(number: int) -> int:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -184,6 +186,19 @@ def test_a_handler_of_the_programs_own_is_left_alone(
     estimator.train(numbers(), steps=4, hooks=[SignalAfter(2, TERM)])
     assert own_handler == [TERM]
     assert estimator.get_variable_value("global_step") == 4
+
+
+@pytest.mark.processes
+def test_a_signal_that_is_repeated_while_the_process_ends_changes_nothing() -> None:
+    program = """
+import atexit, os, signal
+atexit.register(os.kill, os.getpid(), signal.SIGTERM)
+from tfdist.strategies.stop_signals import listening
+with listening() as signals, signals.noted():
+    os.kill(os.getpid(), signal.SIGTERM)
+    signals.leave_if_requested()
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 143
 
 
 def _forked() -> int:

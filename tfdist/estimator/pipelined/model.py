@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +19,8 @@ from tfdist.pipeline.graph.gradients import add_gradients
 from tfdist.pipeline.schedule import training_ticks
 from tfdist.strategies.placement import HOST, place
 from tfdist.strategies.reductions.slices import scaled
+
+_LOG_EVERY_S = 10.0
 
 
 def build_model(
@@ -196,6 +199,7 @@ def _training(
         captured=_given(template, stages),
         outputs=template.traced.outputs,
         one_at_a_time=spec.pipeline_schedule == "sequential",
+        progress=_logged_progress(count),
     )
     if not results[0].gradients:
         raise ValueError(
@@ -203,6 +207,24 @@ def _training(
             "variable that a stage makes."
         )
     return [_training_spec(spec, template, one) for one in results]
+
+
+def _logged_progress(count: int) -> Callable[[float], None]:
+    """Returns a function that logs the share of a step that is in the graph, every 10 s."""
+    start_s = logged_s = time.monotonic()
+
+    def progress(share: float) -> None:
+        nonlocal logged_s
+        now_s = time.monotonic()
+        if now_s - logged_s >= _LOG_EVERY_S:
+            logged_s = now_s
+            left_s = (now_s - start_s) * (1 - share) / share
+            v1.logging.info(
+                f"Building the graph of {count:,} micro-batches: {share:.0%}, "
+                f"about {left_s:.0f} s left."
+            )
+
+    return progress
 
 
 def _micro_batches(arguments: Sequence[Any], count: int) -> list[tuple[tf.Tensor, ...]]:

@@ -90,6 +90,7 @@ def walk(
     outputs: Sequence[tf.Tensor],
     one_at_a_time: bool,
     with_marks: bool = False,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> list[ReplicaResult]:
     """Adds the calls of one step to the current graph.
 
@@ -106,6 +107,8 @@ def walk(
       outputs: The traced tensors whose values are returned for every micro-batch.
       one_at_a_time: Whether each box waits for the previous one, even if that is on another device.
       with_marks: Whether to record when each box begins and ends.
+      progress: Called after each box with the share of the boxes that are in the graph, above 0 to
+        1. Thousands of micro-batches take seconds to minutes.
 
     Returns:
       The results of each replica.
@@ -115,10 +118,11 @@ def walk(
         _Walker(stages, replica, weights, captured, calls, one_at_a_time, with_marks)
         for replica in replicas
     ]
-    for tick in ticks:
-        for box in in_order(tick):
-            for walker in walkers:
-                walker.add(box)
+    boxes = [box for tick in ticks for box in in_order(tick)]
+    for num_added, box in enumerate(boxes, start=1):
+        for walker in walkers:
+            walker.add(box)
+        progress(num_added / len(boxes))
     return [
         ReplicaResult(
             outputs=[[known[t.name] for t in outputs] for known in walker.known],

@@ -41,8 +41,9 @@ class Program:
         settings: Settings,
         compute_devices: Sequence[str],
         apply: Apply | None,
+        progress: Callable[[float], None],
     ) -> None:
-        """Builds the graph of the calls."""
+        """Builds the graph of the calls; `progress` is that of `walk`."""
         self.traced = traced
         self.boxes: list[Box] = []
         self.devices = [
@@ -51,6 +52,7 @@ class Program:
         ]
         self._settings = settings
         self._apply = apply
+        self._progress = progress
         schedule, num_stages = settings.execution_strategy.schedule, len(traced.stages)
         # In inference all iterations are micro-batches of one pipeline.
         self._iterations = 1 if apply is None else settings.device_iterations
@@ -156,6 +158,7 @@ class Program:
             outputs=self.traced.outputs,
             one_at_a_time=self._settings.execution_strategy.schedule == "sequential",
             with_marks=self._settings.profile_dir is not None,
+            progress=self._progress,
         )
         if self._apply is not None:
             self._apply(self._gradients(walked))
