@@ -1,12 +1,9 @@
 """The applications `bert` and `cnn` without a training: options, presets, plans, and refusals."""
 
 import argparse
-import contextlib
 import dataclasses
-import io
 import json
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from application_runs import SCRIPTS, load, modules_of, run_application
 from bert_program import TINY, write_records
 
 from tfdist.cluster.instances import instance_environment
-from tfdist.launch import cli
 
 ROOT = Path(__file__).parents[2]
 # micro-batch x accumulation x replicas of the originals' presets.
@@ -238,75 +233,6 @@ def test_the_launchers_replicas_and_workers_are_in_the_plan(
         monkeypatch.setenv(variable, value)
     ended = run_application(*given.split(), "--dry-run")
     assert " x 4 replica(s) x 2 worker(s)" in ended.out
-
-
-# On a cluster: the command in the batch script and in the manifests.
-
-COMMANDS = {
-    "bert": "python examples/bert/run_pretraining.py --config sample_tiny --dry-run",
-    # With options that a launcher might take for its own.
-    "cnn": "python examples/cnn/train.py --batch-size 32 --replicas 2 --name-suffix 'a b$(c)' "
-    "--dry-run --log-dir /mnt/runs",
-}
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_slurm_script_has_the_command_unchanged_and_it_finds_the_workers(
-    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(ROOT)
-    command = shlex.split(COMMANDS[name])
-    script = _printed("slurm", "--nodes", "2", "--dry-run", "--", *command)
-    # The shell itself says which words reach the worker.
-    shown = script.replace('exec "$python"', "printf '%s\\n'")
-    words = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, check=True)
-    assert words.stdout.splitlines()[-len(command) :] == command
-    exported = dict(re.findall(r"^export (TFDIST_\w+)=(.*)$", script, re.MULTILINE))
-    nodes = {"SLURM_STEP_NODELIST": "n[1-2]", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
-    task = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", **nodes}
-    for variable, value in {**exported, **task}.items():
-        monkeypatch.setenv(variable, value)
-    assert "x 2 worker(s)" in run_application(name, *command[2:]).out
-
-
-@pytest.mark.parametrize("kind", ["job", "tfjob", "mpijob", "trainjob"])
-def test_manifests_have_the_command_unchanged(kind: str) -> None:
-    command = shlex.split(COMMANDS["cnn"])
-    options = ["--kind", kind, "--name", "resnet", "--image", "resnet:1.0", "--num-instances", "2"]
-    documents = list(yaml.safe_load_all(_printed("kubernetes", *options, "--", *command)))
-    written = [word.replace("$", "$$") for word in command]  # Kubernetes makes one $ of two.
-    assert written in [found[-len(command) :] for found in _commands(documents)]
-
-
-def test_a_pod_of_a_manifest_finds_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = shlex.split(COMMANDS["bert"])
-    options = ["--name", "bert", "--image", "bert:1.0", "--num-instances", "2"]
-    job = list(yaml.safe_load_all(_printed("kubernetes", *options, "--", *command)))[-1]
-    [container] = job["spec"]["template"]["spec"]["containers"]
-    of_pod = {"$(POD_NAMESPACE)": "default", "$(JOB_COMPLETION_INDEX)": "1"}
-    for one in container["env"]:
-        value = one.get("value", "")
-        for name, text in of_pod.items():
-            value = value.replace(name, text)
-        monkeypatch.setenv(one["name"], value)
-    assert "x 1 replica(s) x 2 worker(s)" in run_application("bert", *command[2:]).out
-
-
-def _printed(*command: str) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        assert cli.main(list(command)) == 0
-    return printed.getvalue()
-
-
-def _commands(value: Any) -> list[list[str]]:
-    """Returns the commands of a manifest, at any depth."""
-    if isinstance(value, list):
-        return [found for one in value for found in _commands(one)]
-    if not isinstance(value, dict):
-        return []
-    has_command = value.keys() & {"command", "args"}
-    own = [*value.get("command", ()), *value.get("args", ())] if has_command else []
-    return [own] + [found for one in value.values() for found in _commands(one)]
 
 
 # BERT's plan.

@@ -228,11 +228,8 @@ def test_compile_only_ends_before_the_first_step() -> None:
     assert run.steps == []
 
 
-SMALL_PRESETS = ["demo_tiny_128", "sample_tiny", "tiny_128", "mini_128", "small_128"]
-
-
-@pytest.mark.parametrize("preset", SMALL_PRESETS)
-def test_each_small_preset_trains_two_steps(preset: str) -> None:
+@pytest.mark.parametrize("preset", ["demo_tiny_128", "mini_128"])
+def test_a_small_preset_trains_two_steps(preset: str) -> None:
     smallest = ["--micro-batch-size", "1", "--gradient-accumulation", "1"]
     smallest += ["--recompute-checkpoint-every-layer", "false"]  # A smaller graph.
     smallest += ["--pipeline-schedule", "sequential"]

@@ -12,7 +12,6 @@ from tfdist.pipeline import (
     Options,
     PipelinedExecution,
     ShardedExecution,
-    Stage,
     inference_model,
     training_model,
 )
@@ -38,10 +37,6 @@ def test_too_few_iterations_for_the_stages_in_inference(layered: Any, quiet: Qui
         model(X)
 
 
-def test_sharded_execution_needs_one_micro_batch_only(layered: Any, quiet: Quiet) -> None:
-    train(layered(2), quiet(ShardedExecution("B1", "B2")), X, X)
-
-
 def test_gradient_accumulation_in_inference(layered: Any, quiet: Quiet) -> None:
     with pytest.raises(ValueError, match=r"gradient_accumulation is 3.*must be 1 in inference"):
         inference_model(layered(2), quiet(TWO, gradient_accumulation=3))
@@ -50,27 +45,6 @@ def test_gradient_accumulation_in_inference(layered: Any, quiet: Quiet) -> None:
 def test_lists_instead_of_arrays(layered: Any, quiet: Quiet) -> None:
     with pytest.raises(TypeError, match=r"got single numbers.* array of it with np.array"):
         train(layered(2), quiet(TWO, gradient_accumulation=3), X.tolist(), X.tolist())
-
-
-def test_a_block_in_two_stages() -> None:
-    with pytest.raises(ValueError, match='block "B1" is in two stages'):
-        PipelinedExecution(Stage("B1"), Stage("B1", "B2"))
-
-
-def test_a_block_that_no_stage_has(layered: Any, quiet: Quiet) -> None:
-    with pytest.raises(ValueError, match=r'block "B3" of the model is in no stage.*"B1" and "B2"'):
-        train(layered(3), quiet(TWO, gradient_accumulation=3), X, X)
-
-
-def test_a_stage_with_a_block_that_the_model_lacks(layered: Any, quiet: Quiet) -> None:
-    options = quiet(PipelinedExecution("B1", "B2", "B9"), gradient_accumulation=5)
-    with pytest.raises(ValueError, match='block "B9" of the stages is not in the model'):
-        train(layered(2), options, X[:10], X[:10])
-
-
-def test_a_model_without_blocks(quiet: Quiet) -> None:
-    with pytest.raises(ValueError, match=r"^the model has no block"):
-        train(lambda x: tf.reduce_mean(x), quiet(gradient_accumulation=3), X)
 
 
 def test_an_operation_outside_all_blocks_with_its_type_and_line(quiet: Quiet) -> None:
@@ -173,13 +147,6 @@ def test_options_changed_after_use(layered: Any, quiet: Quiet) -> None:
         options.gradient_accumulation(4)
 
 
-def test_more_devices_than_there_are(layered: Any, quiet: Quiet) -> None:
-    options = quiet(PipelinedExecution(Stage("B1").device(0), Stage("B2").device(30)))
-    options.gradient_accumulation(3)
-    with pytest.raises(ValueError, match=r'stage "B2" is on device 30.*31.*but there are 8'):
-        train(layered(2), options, X, X)
-
-
 def test_more_replicas_than_devices(layered: Any, quiet: Quiet) -> None:
     options = quiet(TWO, gradient_accumulation=3, replication_factor=12)
     with pytest.raises(ValueError, match=r"24 devices.*12 replicas.*but there are 8"):
@@ -236,9 +203,3 @@ def test_slots_on_the_host_for_weights_that_are_elsewhere(layered: Any, quiet: Q
         ValueError, match=r'optimizer_state\("host"\) needs the weights on the host'
     ):
         train(model, options.clone().optimizer_state("host"), X, X)
-
-
-def test_two_stages_on_a_device_with_the_interleaved_schedule(layered: Any, quiet: Quiet) -> None:
-    stages = Stage("B1").device(0), Stage("B2").device(1), Stage("B3").device(0)
-    with pytest.raises(ValueError, match=r"2 stages are on device 0.*schedule=\"grouped\""):
-        train(layered(3), quiet(PipelinedExecution(*stages), gradient_accumulation=6), X, X)

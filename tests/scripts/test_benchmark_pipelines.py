@@ -1,14 +1,9 @@
-from typing import Any
-
-import peers
 import pipeline_work
 import pipelines
 import pytest
 from contender import CONTENDERS
 from pipelines import GPIPE, ONE_F_ONE_B, OURS, OURS_4, PLAIN, TORCH_PLAIN
-from results import Options
-from rounds import Race
-from turn_taking import ContenderError, Turn, running
+from turn_taking import Turn, running
 
 
 def turns(*milliseconds: float) -> list[Turn]:
@@ -67,32 +62,6 @@ def test_both_libraries_cut_the_same_network_into_equal_stages(name: str) -> Non
             assert (CONTENDERS / command[1]).is_file() and command[2:4] == [name, "8"]
     # An update of four stages needs seven micro-batches.
     assert OURS_4 not in {one.name for one in pipelines.make_contenders(name, 4)}
-
-
-def test_turns_have_as_many_micro_batches_and_what_is_missing_is_said_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    requested: list[tuple[str, int]] = []
-    turn = Turn(seconds=0.1, peak_bytes=0)
-
-    def take_rounds(race: Race, options: Options) -> Any:
-        requested.append((race.label, race.steps))
-        reason = race.why_missing(ONE_F_ONE_B)
-        return type("Rounds", (), {"turns": {PLAIN: [turn], OURS: [turn]}, "missing": [reason]})
-
-    def fail(*_: Any) -> Any:
-        raise ContenderError("exit code 1.")
-
-    monkeypatch.setattr(peers, "version_in", lambda python, package: None)
-    monkeypatch.setattr(pipelines, "take_rounds", take_rounds)
-    monkeypatch.setattr(pipelines, "running", fail)
-    options = Options(rounds=1, models=(), cores=(0, 1), say=lambda line: None)
-    measured = pipelines.measure(options)
-    steps = [steps for label, steps in requested if label.startswith("MLP")]
-    assert steps == [8, 4, 2] and len(requested) == 6
-    failed = [f"{title}, memory: exit code 1." for title in pipeline_work.TITLES.values()]
-    (torch,) = set(measured.missing) - set(failed)
-    assert 'pip install ".[benchmark]"' in torch and len(measured.missing) == 3
 
 
 @pytest.mark.processes

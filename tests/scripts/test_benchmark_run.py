@@ -122,13 +122,6 @@ def test_parts_that_are_not_measured_are_kept(measures: Measures, tmp_path: Path
     assert text.index("## Measured 2") < text.index("## Measured 1")
 
 
-def test_fit_is_written_into_the_page_with_its_picture(measures: Measures, tmp_path: Path) -> None:
-    assert run.main(["--only=fit", f"--output={tmp_path}"]) == 0
-    assert "## Measured 1" in (tmp_path / "benchmarks.md").read_text()
-    assert "](benchmarks-fit.png)" in (tmp_path / "benchmarks.md").read_text()
-    assert 0 < (tmp_path / "benchmarks-fit.png").stat().st_size < 80_000
-
-
 def test_ctrl_c_ends_with_a_line(
     measures: Measures,
     tmp_path: Path,
@@ -143,17 +136,6 @@ def test_ctrl_c_ends_with_a_line(
     assert capsys.readouterr().err == (
         f"Interrupted. What was measured before is in {tmp_path / run.JSON}.\n"
     )
-
-
-def test_the_pages_are_made_again_without_measuring(measures: Measures, tmp_path: Path) -> None:
-    assert run.main(["--only=own-cost", f"--output={tmp_path}"]) == 0
-    pages = [tmp_path / "benchmarks.md", tmp_path / run.RECORD_PAGE]
-    texts = [page.read_text() for page in pages]
-    for page in pages:
-        page.unlink()
-    assert run.main(["--from-json", f"--output={tmp_path}"]) == 0
-    assert [page.read_text() for page in pages] == texts
-    assert len(measures.requested) == 1
 
 
 def test_the_pages_of_the_docs_are_those_of_their_record(tmp_path: Path) -> None:
