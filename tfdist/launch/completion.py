@@ -39,11 +39,7 @@ _LINES = {
 
 
 def completion(words: Sequence[str], summaries: Mapping[str, str]) -> str:
-    """Returns what `tfdist completion` prints.
-
-    Raises:
-      UsageError: If the words are not one shell.
-    """
+    """Returns what `tfdist completion` prints; a UsageError if the words are not one shell."""
     if list(words) in (["-h"], ["--help"]):
         return _HELP
     if len(words) != 1 or words[0] not in SHELLS:

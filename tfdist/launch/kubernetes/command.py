@@ -112,11 +112,7 @@ def _say(text: str) -> None:
 
 
 def find_kubectl() -> str:
-    """Returns the path of kubectl.
-
-    Raises:
-      UsageError: If kubectl is not on PATH.
-    """
+    """Returns the path of kubectl; a UsageError if kubectl is not on PATH."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         raise UsageError(

@@ -28,11 +28,7 @@ class ReservedPorts:
     """
 
     def __init__(self, count: int) -> None:
-        """Reserves `count` ports.
-
-        Raises:
-          OSError: If there are fewer free ports.
-        """
+        """Reserves `count` ports; an OSError if there are fewer free ports."""
         self._locks: dict[int, socket.socket] = {}
         candidates = candidate_ports(*_ephemeral_range())
         # A random start keeps concurrent test runs from trying the same ports in turn.

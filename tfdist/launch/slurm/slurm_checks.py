@@ -89,11 +89,7 @@ def _places(instances: int | None, nodes: int | None, per_node: int | None) -> t
 
 
 def _check(options: SlurmOptions) -> None:
-    """Checks that the options fit each other.
-
-    Raises:
-      UsageError: If they do not.
-    """
+    """Checks that the options fit each other; a UsageError if they do not."""
     if options.tasks_per_node > _MOST_TASKS_PER_NODE:
         raise UsageError(
             f"--tasks-per-node is {options.tasks_per_node}, and at most {_MOST_TASKS_PER_NODE} "
