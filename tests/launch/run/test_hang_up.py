@@ -48,12 +48,12 @@ def terminal() -> Iterator[PseudoTerminal]:
     terminal.close()
 
 
-@pytest.mark.parametrize("engine", ["grpc", pytest.param("horovod", marks=needs_horovod)])
+@needs_horovod
 def test_a_run_under_nohup_goes_on_without_its_terminal(
-    launch: Launch, terminal: PseudoTerminal, engine: str
+    launch: Launch, terminal: PseudoTerminal
 ) -> None:
     run = launch(
-        UNTIL_REQUESTED, "--engine", engine, before=(*IN_TERMINAL, "nohup"), stdin=terminal.slave
+        UNTIL_REQUESTED, "--engine", "horovod", before=(*IN_TERMINAL, "nohup"), stdin=terminal.slave
     )
     terminal.give_away()
     run.wait_until_ready(0, 1)

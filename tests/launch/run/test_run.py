@@ -115,26 +115,6 @@ def test_the_worker_that_exits_3_is_blamed_and_the_other_may_save(launch: Launch
     assert (run.folder / "saved-0").exists()
 
 
-def test_a_run_is_a_success_though_its_last_worker_ends_long_after_the_others(
-    launch: Launch,
-) -> None:
-    run = launch(
-        """
-        if index == 0:
-            wait_for("ready-1")
-            time.sleep(1.5)
-        ready()
-        """,
-        "--grace",
-        "0.5",
-        "--max-restarts",
-        "1",
-    )
-    assert run.wait() == 0, run.err
-    assert "restart" not in run.err
-    assert "failed" not in run.err
-
-
 def test_a_stopped_worker_is_named_after_the_stall_timeout(launch: Launch) -> None:
     run = launch(
         REPORT

@@ -30,7 +30,7 @@ PodCommands = Callable[..., list[Any]]
 Schedule = Callable[[Sequence[Any]], list[Any]]
 
 
-@pytest.mark.parametrize("kind", ["job", "tfjob", "trainjob"])
+@pytest.mark.parametrize("kind", ["job", "trainjob"])
 def test_pods_train_over_grpc_as_one_process(
     make: Make,
     pod_commands: PodCommands,
@@ -51,7 +51,6 @@ def test_pods_train_over_grpc_as_one_process(
 
 @needs_horovod
 @needs_sshd
-@pytest.mark.parametrize("kind", ["mpijob", "trainjob --engine=horovod"])
 def test_pods_train_over_mpi_as_one_process(
     make: Make,
     pod_commands: PodCommands,
@@ -60,9 +59,8 @@ def test_pods_train_over_mpi_as_one_process(
     train_linear: str,
     check_weights: Callable[[Path, int], None],
     tmp_path: Path,
-    kind: str,
 ) -> None:
-    options = ("--kind", *kind.split(), *_SIZE, f"--mpirun={image_mpirun}")
+    options = ("--kind=trainjob", "--engine=horovod", *_SIZE, f"--mpirun={image_mpirun}")
     command = _training(train_linear, "horovod")
     pods = schedule(pod_commands(make(*options, command=command)))
     said = _run_mpi(pods)
