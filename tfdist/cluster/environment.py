@@ -289,36 +289,25 @@ def _place_by_engine(environ: Mapping[str, str]) -> tuple[Instance | None, bool]
         cluster, task = found
         if task not in cluster.workers:
             return None, False
+        index, size = cluster.worker_index(task), cluster.num_workers
+        local = cluster.local_index(task), cluster.num_local_workers(task)
         source = "TF_CONFIG" if is_tf_config_set(environ) else "Slurm"
-        return _place_in_cluster(cluster, task, source), True
-    rank = find_mpi_rank(environ)
-    if rank is None:
-        return None, True
-    return (
-        Instance(
-            index=rank.rank,
-            num_instances=rank.size,
-            local_index=rank.local_rank,
-            num_local_instances=rank.local_size,
-            num_total_replicas=rank.size,
-            replica_index_offset=rank.rank,
-            source=rank.launcher,
-        ),
-        True,
-    )
-
-
-def _place_in_cluster(cluster: Cluster, task: Task, source: str) -> Instance:
-    index = cluster.worker_index(task)
-    return Instance(
+    else:
+        rank = find_mpi_rank(environ)
+        if rank is None:
+            return None, True
+        index, size, source = rank.rank, rank.size, rank.launcher
+        local = rank.local_rank, rank.local_size
+    place = Instance(
         index=index,
-        num_instances=cluster.num_workers,
-        local_index=cluster.local_index(task),
-        num_local_instances=cluster.num_local_workers(task),
-        num_total_replicas=cluster.num_workers,
+        num_instances=size,
+        local_index=local[0],
+        num_local_instances=local[1],
+        num_total_replicas=size,
         replica_index_offset=index,
         source=source,
     )
+    return place, True
 
 
 def _with_shape(place: Instance, environ: Mapping[str, str]) -> Instance:
@@ -344,13 +333,8 @@ def _check_agreement(launched: Instance, place: Instance) -> None:
     ]
     # TF_CONFIG and Slurm may have several names for one machine.
     if place.source in (MPIRUN, HOROVODRUN):
-        index = (
-            LOCAL_INSTANCE_INDEX,
-            launched.local_index,
-            place.local_index,
-            "as its local index",
-        )
-        checked.append(index)
+        local = launched.local_index, place.local_index
+        checked.append((LOCAL_INSTANCE_INDEX, *local, "as its local index"))
     for name, ours, theirs, what in checked:
         if ours != theirs:
             raise ClusterError(

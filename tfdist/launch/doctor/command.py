@@ -78,10 +78,6 @@ class Check:
     starts_workers: bool = False  # Skipped with --no-self-test.
 
 
-def _check_horovod(facts: Facts) -> Iterable[Finding]:
-    return engines.check_horovod(facts.tensorflow, is_needed=facts.engine == "horovod")
-
-
 def _check_open_mpi(facts: Facts) -> Iterable[Finding]:
     # Without Horovod, mpirun has nothing to start.
     is_needed = facts.engine == "horovod" or installed_version("horovod") is not None
@@ -112,7 +108,11 @@ def _check_workers(facts: Facts) -> Iterator[Finding]:
 CHECKS = (
     Check("versions", lambda facts: packages.check_versions(facts.tensorflow)),
     Check("devices", lambda facts: host.check_devices(facts.tensorflow)),
-    Check("Horovod", _check_horovod, engine="horovod"),
+    Check(
+        "Horovod",
+        lambda facts: engines.check_horovod(facts.tensorflow, is_needed=facts.engine == "horovod"),
+        engine="horovod",
+    ),
     Check("Open MPI", _check_open_mpi, engine="horovod"),
     Check("network", lambda _: network.check_network()),
     Check("environment variables", lambda _: network.judge_variables(os.environ)),

@@ -37,8 +37,6 @@ class Patch:
     """One document of a patch file.
 
     Attributes:
-      file: The file, for messages.
-      kind: The kind that it changes.
       name: The name of the one manifest that it changes, or of the pods' role; None means all.
       changes: The document without its kind and name.
     """

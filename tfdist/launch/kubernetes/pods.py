@@ -81,14 +81,8 @@ def pod_container(
 ) -> dict[str, Any]:
     """Returns the container of a pod.
 
-    Args:
-      options: The options of the run.
-      role: The role of the pod. The launcher gets no rights, volumes and resources of the program.
-      name: Name of the container.
-      env: Environment variables of the container.
-      command: Command of the container; None is the user's. Kubernetes replaces no variables in it.
-      port: Name of the port for gRPC connections from other pods. None if there are none.
-      capabilities: Capabilities in addition to those of the program.
+    A launcher gets no rights, volumes and resources of the program. Without a command it is the
+    user's; Kubernetes replaces no variables in one that is given. `port` names the port for gRPC.
     """
     words = [escaped(word) for word in options.command] if command is None else [*command]
     return present(
@@ -114,11 +108,7 @@ def pod_template(
 ) -> dict[str, Any]:
     """Returns the template of pods with the given container, with the user's patches.
 
-    Args:
-      options: The options of the run.
-      container: The container, from `pod_container`.
-      role: The role of the pods. The launcher does not get the rights of the program.
-      restart: Restart policy of the pods. None if the operator sets one.
+    The launcher does not get the rights of the program. `restart` is None if an operator sets it.
 
     Raises:
       UsageError: If a patch makes them what Kubernetes does not allow.
@@ -312,10 +302,6 @@ def checked(model: str, document: dict[str, Any]) -> dict[str, Any]:
 
     The models refuse a value of the wrong type, but ignore unknown fields. So the document is
     compared with the fields that the model has read.
-
-    Args:
-      model: The name of a class in `kubeflow_trainer_api.models`.
-      document: A manifest, or the part of a manifest that the class describes.
 
     Raises:
       ValueError: If the model does not know a field, or a value is of another type.

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfdist.cluster.environment import START_TIMEOUT
+from tfdist.cluster.instance_variables import nearest_multiples
 from tfdist.cluster.ranks import OF_OTHER_LAUNCHERS
 from tfdist.cluster.tasks import listed, shown
 from tfdist.launch.errors import UsageError
@@ -260,15 +261,11 @@ def total_replicas(num_instances: int, num_replicas: int | None) -> int:
         raise UsageError(
             f"--num-replicas is {num_replicas} and --num-instances is {num_instances}, and "
             "instances get equally many replicas each.\n"
-            f"The nearest that work: --num-replicas {_near_multiples(num_replicas, num_instances)},"
-            f" or --num-instances {_near_divisors(num_replicas, num_instances)}."
+            "The nearest that work: --num-replicas "
+            f"{' or '.join(nearest_multiples(num_replicas, num_instances))}, or --num-instances "
+            f"{_near_divisors(num_replicas, num_instances)}."
         )
     return num_replicas
-
-
-def _near_multiples(number: int, of: int) -> str:
-    below = number // of * of
-    return f"{below} or {below + of}" if below else f"{of}"
 
 
 def _near_divisors(of: int, number: int) -> str:

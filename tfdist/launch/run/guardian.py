@@ -38,8 +38,7 @@ _LIMIT_S = 30.0  # A process that waits for a broken disk cannot be killed.
 def guarded(folder: Path) -> Iterator[None]:
     """Starts a guardian for this process, an agent, and ends it after the `with` block.
 
-    Args:
-      folder: The folder of the agent, which the agent removes at the end of the block.
+    The agent removes the folder at the end of the block.
     """
     reader, writer = os.pipe()
     with open(__file__, "rb") as code:

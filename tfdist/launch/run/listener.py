@@ -26,14 +26,8 @@ class Listener:
     """Accepts connections until it is closed.
 
     Args:
-      host: The address to listen on.
-      token: The token of the run.
-      num_agents: The number of agents that will connect.
       on_agent: Called with the channel of each agent. It is closed when the call has returned.
       on_stranger: Called with the IP address of each connection that is dropped.
-
-    Attributes:
-      port: The port.
     """
 
     def __init__(

@@ -23,11 +23,8 @@ def smaller_run(
 
     Lost hosts are left out, and an instance on the host of a worker that failed twice in a row.
 
-    Args:
-      options: The options of the start that has failed.
-      failure: The failure.
-      earlier: The failure of the start before; None if that had other instances.
-      lost: The hosts that do not answer.
+    `earlier` is the failure of the start before; None if that had other instances. Hosts that do
+    not answer are `lost`.
 
     Returns:
       The same options if no instance is left out; None if fewer than --min-instances would be left.

@@ -32,9 +32,7 @@ def default_log_dir(now: datetime) -> Path:
 def make_log_dir(folder: Path, *, must_be_new: bool) -> Path:
     """Makes the folder for the logs and returns its path.
 
-    Args:
-      folder: The user's choice, or the default.
-      must_be_new: If True, an existing folder is not used: the name gets a number from 2 on.
+    With `must_be_new` an existing folder is not used: the name gets a number from 2 on.
 
     Raises:
       UsageError: If the folder cannot be made.
@@ -94,9 +92,7 @@ def prune_logs(num_kept: int, folder: Path = Path(_FOLDER)) -> int:
 
     Only those that have a default name, nothing but logs in them, and a run that is over.
 
-    Args:
-      num_kept: The number of folders that are kept, of those with a default name.
-      folder: The folder of these folders.
+    `num_kept` of those with a default name stay.
     """
     runs = runs_in(folder)
     return sum(_delete(path) for path in runs[: max(0, len(runs) - num_kept)])
@@ -127,7 +123,6 @@ class RunLogs:
     """The open log files of a run.
 
     Args:
-      plan: The plan, with the path of each worker's log.
       say: Called with a line for the user if a log cannot be written. The run continues without
         that log.
     """

@@ -33,8 +33,6 @@ class Starter:
     Attributes:
       name: Its name in messages: "mpirun", or "the agent of worker 1".
       workers: The indices of the workers for which it starts an agent.
-      command: The command.
-      environment: The variables that are set for it, in addition to the inherited ones.
       is_mpirun: True if it is mpirun, which ends with each start of the workers.
       sent: The names of variables that it reads from its standard input, as one line of JSON: ssh
         passes on no environment.

@@ -19,7 +19,6 @@ class StopRequest:
         without a request to stop.
       why: The cause of the request in parentheses, if that is known.
       saves: Whether the user has asked to save and stop, which has no time limit.
-      kill_at_s: The time at which the workers that are left are killed.
     """
 
     number: int | None = None

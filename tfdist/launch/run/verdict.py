@@ -53,11 +53,8 @@ def judge(
 ) -> Verdict | None:
     """Returns the verdict on the run, or None while it continues.
 
-    Args:
-      workers: All workers that have started.
-      now_s: The time, on the launcher's clock.
-      stall_timeout_s: The longest time without a step; None sets no limit.
-      grace_s: The time that the other workers have to end after one has saved and stopped.
+    The workers have started; the time is on the launcher's clock. `grace_s` is the time that the
+    others have to end after one has saved and stopped.
     """
     return (
         _failed_by_itself(workers, now_s)
@@ -77,10 +74,7 @@ def with_cause(
     Programs without a strategy of tfdist end with code 1 in both cases, sometimes first the worker
     that lost the other one: what it printed tells.
 
-    Args:
-      verdict: The verdict.
-      workers: All workers that have started.
-      last_lines: Returns the last lines that a worker printed.
+    `last_lines` returns what a worker printed last.
     """
     if verdict.worker is None or verdict.kind != "exited":
         return verdict
@@ -247,11 +241,7 @@ def why_no_restart(
 ) -> str | None:
     """Returns why the workers are not started again, or None if they are.
 
-    Args:
-      failure: The failure of the last start.
-      restarts: The number of restarts so far.
-      max_restarts: The largest number of restarts allowed.
-      earlier: The failure of the start before; None at the first.
+    `earlier` is the failure of the start before; None at the first.
     """
     if failure.kind == "exited" and failure.code in (BAD_CONFIGURATION, CANNOT_RUN, NOT_FOUND):
         return "the configuration is invalid, so a restart would fail again"

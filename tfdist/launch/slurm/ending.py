@@ -33,10 +33,7 @@ def is_hopeless(records: Mapping[int, WorkerRecord], now_s: float, grace_s: floa
 
     This is the case if a node does not answer.
 
-    Args:
-      records: The records of the workers that have started.
-      now_s: The current time, in seconds since 1970.
-      grace_s: Time in seconds that the other workers have to end after one has failed.
+    This is `grace_s` seconds after the first failure.
     """
     failed = {worker: record for worker, record in records.items() if has_failed(record.code)}
     if not failed:
@@ -60,11 +57,8 @@ def ending(
 ) -> Verdict:
     """Returns the verdict on one start of the workers, from their records.
 
-    Args:
-      records: The records of the workers that have started.
-      step_code: The exit code of `srun` or `mpirun`.
-      unreachable: The workers on nodes that do not answer. These workers may report that they have
-        lost the others.
+    `step_code` is the exit code of `srun` or `mpirun`. Workers on nodes that do not answer are
+    `unreachable`; they may report that they have lost the others.
     """
     ends = [
         WorkerEnd(
@@ -107,11 +101,7 @@ def failure_of(
 ) -> Failure | None:
     """Returns the failure of the worker that failed first, or None if none failed.
 
-    Args:
-      end: The end of the workers.
-      records: Their records.
-      files: The files of the job.
-      first_bytes: The place in each worker's log from which on it has the output of this start.
+    `first_bytes` has the place in each worker's log from which on it has the output of this start.
     """
     if end.worker is None:
         return None

@@ -90,9 +90,7 @@ class _Job:
     """The workers of the job, which are started once or several times.
 
     Attributes:
-      records: The workers' records of the last start.
       first_bytes: The place in each worker's log at which the last start began.
-      is_asked_to_stop: Whether a signal was received.
       has_lost_a_node: Whether a node of the job does not answer.
     """
 
@@ -109,11 +107,7 @@ class _Job:
         self._grace_s = grace_s
 
     def run(self, restarts: int) -> Verdict:
-        """Starts the workers, waits until they have ended, and returns the result.
-
-        Args:
-          restarts: Number of restarts of the workers within this job so far.
-        """
+        """Starts the workers, waits until they have ended, and returns the result."""
         before = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         environ = {
             **_without_other_run(os.environ),

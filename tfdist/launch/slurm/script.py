@@ -30,11 +30,8 @@ def batch_script(
 ) -> str:
     """Returns the text of the batch script for sbatch.
 
-    Args:
-      options: The options of the job.
-      mpirun: The path of mpirun, for Horovod.
-      environ: The environment in which the job is submitted. The workers get it. Its settings for
-        threads are not changed.
+    The workers get `environ`, in which the job is submitted. Its settings for threads are not
+    changed.
     """
     variables = _variables(options, mpirun, environ)
     lines = [

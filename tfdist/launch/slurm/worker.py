@@ -40,7 +40,6 @@ class WorkerRecord:
     """The record of one worker of the job.
 
     Attributes:
-      host: The node on which the worker runs.
       pid: The process id of its command, or None if the command could not be started.
       started_s: Time of its start, in seconds since 1970.
       ended_s: Time of its end, in seconds since 1970. None while it runs, or if no process was left
@@ -57,11 +56,7 @@ class WorkerRecord:
 
 @dataclass(frozen=True)
 class JobFiles:
-    """The files of a job's workers.
-
-    Attributes:
-      prefix: The common prefix of the files' paths.
-    """
+    """The files of a job's workers."""
 
     prefix: str
 
