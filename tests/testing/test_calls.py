@@ -118,35 +118,6 @@ def test_a_worker_imports_what_the_test_can_import(
     assert fake_cluster.run(import_it, engine="none") == [42]
 
 
-def test_workers_reduce_with_each_other_over_grpc(fake_cluster: FakeCluster) -> None:
-    def add() -> list[float]:
-        import tensorflow as tf
-
-        cluster, task = parse_tf_config(os.environ["TF_CONFIG"])
-        config = tf.compat.v1.ConfigProto()
-        config.experimental.collective_group_leader = "/job:worker/replica:0/task:0"
-        server = tf.distribute.Server(
-            {job: list(addresses) for job, addresses in cluster.jobs.items()},
-            job_name=task.type,
-            task_index=task.index,
-            config=config,
-        )
-        with tf.Graph().as_default(), tf.device(f"/job:worker/task:{task.index}/device:CPU:0"):
-            total = tf.raw_ops.CollectiveReduce(
-                input=tf.constant([1.0 + task.index]),
-                group_size=2,
-                group_key=1,
-                instance_key=1,
-                merge_op="Add",
-                final_op="Id",
-                subdiv_offsets=[0],
-            )
-            with tf.compat.v1.Session(server.target, config=config) as session:
-                return [float(one) for one in session.run(total)]
-
-    assert fake_cluster.run(add) == [[3.0], [3.0]]
-
-
 def test_multi_worker_mirrored_strategy_runs_in_workers(fake_cluster: FakeCluster) -> None:
     def add() -> float:
         import tensorflow as tf

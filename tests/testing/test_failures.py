@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tfdist.cluster import parse_tf_config
+from tfdist.launch.functions.calls import Outcome, exception_of
 from tfdist.testing import (
     FakeCluster,
     WorkerFailedError,
@@ -84,6 +85,21 @@ def test_an_exception_that_cannot_travel_is_the_cause_as_text(fake_cluster: Fake
     assert "raise OwnError(threading.Lock())" in str(caught.value.__cause__)
 
 
+class NeedsTwoError(Exception):
+    """An exception that can be pickled, and not be unpickled."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def test_an_exception_that_cannot_be_unpickled_is_the_cause_as_text() -> None:
+    outcome = Outcome.of_error(NeedsTwoError(1, 2))
+    assert outcome.payload is not None
+    cause = exception_of(outcome)
+    assert isinstance(cause, WorkerTracebackError)
+    assert "NeedsTwoError: 1 and 2" in str(cause)
+
+
 def test_an_error_of_tensorflow_does_not_import_it_into_the_test(
     fake_cluster: FakeCluster,
 ) -> None:
@@ -98,32 +114,30 @@ def test_an_error_of_tensorflow_does_not_import_it_into_the_test(
     assert ("tensorflow" in sys.modules) == had_tensorflow
 
 
-def test_a_worker_that_exits_without_a_word_is_named_with_its_exit_code(
+@pytest.mark.parametrize(
+    ("number", "how", "exit_code", "signal_name"),
+    [(0, "with exit code 3", 3, None), (signal.SIGKILL, "killed by SIGKILL", -9, "SIGKILL")],
+)
+def test_a_worker_that_ends_without_a_word_is_named_with_its_exit_code_or_signal(
     fake_cluster: FakeCluster,
     tmp_path: Path,
     read_pids: Callable[[], list[int]],
     all_end: Callable[..., bool],
+    number: int,
+    how: str,
+    exit_code: int,
+    signal_name: str | None,
 ) -> None:
-    with pytest.raises(WorkerFailedError) as caught:
-        fake_cluster.run(fail_in_worker_1, tmp_path, lambda: os._exit(3))
-    assert "worker 1 of 2 failed first" in str(caught.value)
-    assert "with exit code 3" in str(caught.value)
+    def end() -> None:
+        if number:
+            os.kill(os.getpid(), number)
+        os._exit(3)
+
+    with pytest.raises(WorkerFailedError, match=f"worker 1 of 2 failed first, .*{how}") as caught:
+        fake_cluster.run(fail_in_worker_1, tmp_path, end)
     assert "worker 1 is here" in str(caught.value)
-    assert (caught.value.worker, caught.value.exit_code) == (1, 3)
-    assert caught.value.signal_name is None
-    assert all_end(*read_pids())
-
-
-def test_a_killed_worker_is_named_with_its_signal(
-    fake_cluster: FakeCluster,
-    tmp_path: Path,
-    read_pids: Callable[[], list[int]],
-    all_end: Callable[..., bool],
-) -> None:
-    with pytest.raises(WorkerFailedError, match=r"worker 1 of 2 .* killed by SIGKILL") as caught:
-        fake_cluster.run(fail_in_worker_1, tmp_path, lambda: os.kill(os.getpid(), signal.SIGKILL))
-    assert (caught.value.worker, caught.value.exit_code) == (1, -9)
-    assert caught.value.signal_name == "SIGKILL"
+    assert (caught.value.worker, caught.value.exit_code) == (1, exit_code)
+    assert caught.value.signal_name == signal_name
     assert all_end(*read_pids())
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import tfdist
 from tfdist.cluster import instances
-from tfdist.testing import WorkerFailedError, WorkerTracebackError
+from tfdist.testing import WorkerFailedError
 from tfdist.testing.run import wait_until
 
 
@@ -110,12 +110,6 @@ def test_a_worker_that_leaves_without_a_value_is_named() -> None:
 
 
 @pytest.mark.processes
-def test_a_value_that_cannot_be_sent_is_an_error_of_the_worker() -> None:
-    with pytest.raises(WorkerFailedError, match="TypeError: the result, of type generator"):
-        tfdist.launch(lambda: (one for one in "ab"), num_instances=1)
-
-
-@pytest.mark.processes
 def test_the_value_after_a_restart_counts() -> None:
     def fail_once() -> int:
         if instances.restart_count() == 0:
@@ -190,17 +184,3 @@ def test_the_workers_end_with_the_program_that_launched_them(
     output, pids = interrupted(number)
     assert wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), 30)
     assert output.endswith("interrupted\n") is (number == signal.SIGINT)
-
-
-@pytest.mark.processes
-def test_an_error_that_cannot_be_unpickled_is_a_traceback() -> None:
-    def fail() -> None:
-        class NeedsTwoError(Exception):
-            def __init__(self, one: int, two: int) -> None:
-                super().__init__(f"{one} and {two}")
-
-        raise NeedsTwoError(1, 2)
-
-    with pytest.raises(WorkerFailedError, match="NeedsTwoError: 1 and 2") as caught:
-        tfdist.launch(fail, num_instances=1)
-    assert isinstance(caught.value.__cause__, WorkerTracebackError)

@@ -138,8 +138,8 @@ CACHED = f"cache/{BUILD.folder}"
 
 
 @pytest.mark.processes
-def test_a_killed_build_resumes_where_it_stopped(
-    install: Install, calls: Calls, tmp_path: Path
+def test_a_killed_build_resumes_where_it_stopped_and_every_python_then_finds_open_mpi(
+    install: Install, calls: Calls, environment: Path, tmp_path: Path
 ) -> None:
     assert install(CUT="1").returncode == -signal.SIGKILL
     assert calls() == ["download", "wheel", "compiled 1"]
@@ -151,13 +151,6 @@ def test_a_killed_build_resumes_where_it_stopped(
         "lock",
         "horovod-0.28.1-none-any.whl",
     }
-
-
-@pytest.mark.processes
-def test_every_python_of_the_environment_then_finds_open_mpi(
-    install: Install, environment: Path
-) -> None:
-    assert install().returncode == 0
     prefix = "import os; print(os.environ['OPAL_PREFIX'])"
     python = environment / "bin" / "python"
     found = subprocess.run([python, "-c", prefix], env={}, capture_output=True, text=True)

@@ -199,12 +199,14 @@ def test_an_agent_reports_its_workers_progress_and_end(launcher: Launcher) -> No
     launcher.say("bye")
 
 
-def test_an_agent_starts_its_worker_in_the_launchers_folder(
+def test_an_agent_starts_its_worker_in_the_launchers_folder_and_on_its_cores(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    launcher.start("pwd", cwd=str(tmp_path))
+    core = min(os.sched_getaffinity(0))
+    code = "import os; print(os.getcwd(), os.sched_getaffinity(0))"
+    launcher.start(sys.executable, "-c", code, cwd=str(tmp_path), cores=[core])
     launcher.hear("gone")
-    assert launcher.output() == f"{tmp_path}\n"
+    assert launcher.output() == f"{tmp_path} {{{core}}}\n"
 
 
 def test_an_agent_names_a_missing_folder(launcher: Launcher, tmp_path: Path) -> None:
@@ -212,14 +214,6 @@ def test_an_agent_names_a_missing_folder(launcher: Launcher, tmp_path: Path) -> 
     assert launcher.hear("ended")["code"] == 127
     said = launcher.output("err")
     assert said == f"cannot start pwd: No such file or directory: {tmp_path}/elsewhere\n"
-
-
-def test_an_agent_binds_its_worker_to_its_cores(launcher: Launcher) -> None:
-    core = min(os.sched_getaffinity(0))
-    code = "import os; print(os.sched_getaffinity(0))"
-    launcher.start(sys.executable, "-c", code, cores=[core])
-    launcher.hear("gone")
-    assert launcher.output() == f"{{{core}}}\n"
 
 
 def test_an_agent_computes_its_workers_share_of_its_machine(launcher: Launcher) -> None:

@@ -181,13 +181,17 @@ def test_a_dry_run_starts_and_writes_nothing_and_shows_no_secret(launch: Launch)
     assert run.err == ""
 
 
-def test_a_dry_run_whose_output_has_no_reader_prints_no_error(launch: Launch) -> None:
+def test_a_dry_run_whose_output_cannot_be_written_prints_no_stack(launch: Launch) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     run = launch("", "--dry-run", stdout=writer)
     os.close(writer)
     assert run.wait() == 141
     assert run.err == ""
+    with open("/dev/full", "w") as full:
+        run = launch("", "--dry-run", stdout=full)
+        assert run.wait() == 1
+    assert run.err == "tfdist: stdout cannot be written: No space left on device\n"
 
 
 WITH_NOISE = """

@@ -123,26 +123,21 @@ def test_many_workers_in_the_same_trouble_are_a_range() -> None:
     assert text(run_to(412, 64), 41.2, workers).endswith("  48 training, workers 16-31 silent")
 
 
-def test_a_stopped_worker_is_visible_and_the_others_wait_for_it() -> None:
-    workers = {0: worker(0, 412), 1: worker(1, 412, condition="stopped")}
-    line = text(run_to(412), 53.2, workers)
-    assert line.endswith("  [0 waiting 412] [1 stopped 412]")
-    assert "ETA" not in line  # unknown while a worker is stopped
-
-
-def test_a_worker_outside_a_step_keeps_the_others_waiting() -> None:
-    workers = {0: worker(0, 412), 1: worker(1, 412, in_step=False)}
-    assert text(run_to(412), 53.2, workers).endswith("  [0 waiting 412] [1 no step for 12 s]")
-
-
-def test_a_worker_that_waits_for_its_input_keeps_the_others_waiting() -> None:
-    workers = {0: worker(0, 412, waits_for_input=True), 1: worker(1, 412)}
-    assert text(run_to(412), 53.2, workers).endswith("  [0 no input for 12 s] [1 waiting 412]")
-
-
-def test_if_all_are_in_a_step_all_are_late() -> None:
-    workers = {0: worker(0, 412), 1: worker(1, 412)}
-    assert text(run_to(412), 53.2, workers).endswith("  [0 no step for 12 s] [1 no step for 12 s]")
+@pytest.mark.parametrize(
+    ("facts", "cells"),
+    [
+        ({"condition": "stopped"}, "[0 waiting 412] [1 stopped 412]"),
+        ({"in_step": False}, "[0 waiting 412] [1 no step for 12 s]"),
+        ({"waits_for_input": True}, "[0 waiting 412] [1 no input for 12 s]"),
+        ({}, "[0 no step for 12 s] [1 no step for 12 s]"),  # All are in a step.
+    ],
+)
+def test_a_worker_that_keeps_the_others_waiting_is_visible(
+    facts: dict[str, Any], cells: str
+) -> None:
+    line = text(run_to(412), 53.2, {0: worker(0, 412), 1: worker(1, 412, **facts)})
+    assert line.endswith(f"  {cells}")
+    assert "ETA" not in line
 
 
 def test_a_worker_that_lags_is_visible_and_one_that_reports_later_is_not_behind() -> None:

@@ -295,16 +295,13 @@ def test_workers_that_mpirun_stopped_after_a_lost_node_are_not_to_blame() -> Non
     assert ending(records, 205) == Verdict(exit_code=200)
 
 
-def test_a_job_is_hopeless_when_a_worker_is_lost_and_all_others_have_left() -> None:
-    records = {0: record("a", 200, ended_s=103.0), 1: record("b")}
-    assert not is_hopeless(records, now_s=106.0, grace_s=30.0)
-    assert is_hopeless(records, now_s=109.0, grace_s=30.0)
-
-
-def test_a_job_is_hopeless_when_the_grace_period_is_over() -> None:
-    records = {0: record("a", 7, ended_s=103.0), 1: record("b")}
-    assert not is_hopeless(records, now_s=132.0, grace_s=30.0)
-    assert is_hopeless(records, now_s=134.0, grace_s=30.0)
+def test_a_job_is_hopeless_once_all_others_left_a_lost_worker_or_the_grace_period_is_over() -> None:
+    lost = {0: record("a", 200, ended_s=103.0), 1: record("b")}
+    assert not is_hopeless(lost, now_s=106.0, grace_s=30.0)
+    assert is_hopeless(lost, now_s=109.0, grace_s=30.0)
+    failed = {0: record("a", 7, ended_s=103.0), 1: record("b")}
+    assert not is_hopeless(failed, now_s=132.0, grace_s=30.0)
+    assert is_hopeless(failed, now_s=134.0, grace_s=30.0)
     assert not is_hopeless({0: record("a")}, now_s=1e6, grace_s=30.0)
 
 
