@@ -3,10 +3,11 @@
     python scripts/benchmarks/chaos.py [--kills 50] [--engine grpc] [--num-instances 2] [--seed 1]
 
 The moments are the start of the processes, the first and the last seconds of a call of `train`, a
-save, an evaluation, and any other. Trains under `tfdist run --max-restarts`, with as many restarts
-as kills, and once more without harm. The exit code is 0 if the disturbed run ended at exactly the
-asked step, with the same values in its last checkpoint, if no start went back behind the checkpoint
-that was there, and if no process and no file handle was left.
+save, an evaluation, and any other. Every other kill is followed by one in the next start, before it
+has come far. Trains under `tfdist run --max-restarts`, with as many restarts as kills, until all
+kills are made and two rounds more, and then once more as many steps without harm. The exit code is
+0 if the disturbed run ended at that step, with the same values in its last checkpoint, if no start
+went back behind the checkpoint that was there, and if no process and no file handle was left.
 Prints a line a kill, and the findings as JSON at the end.
 """
 
@@ -29,6 +30,7 @@ from typing import Any
 import psutil
 
 TRAINING = Path(__file__).with_name("chaos_training.py")
+LAST_STEP = "last-step"  # the file of a run's folder that ends it
 POLL_S = 0.05
 # A start that does not come, or a run that does not end, in this time is a finding.
 START_LIMIT_S = 180.0
@@ -36,7 +38,7 @@ END_LIMIT_S = 600.0
 # The line of worker 0's log that begins each kind of moment, and the longest time from then to the
 # kill. None: the start of the processes.
 MOMENTS: dict[str, tuple[str | None, float]] = {
-    "start": (None, 6.0),
+    "start": (None, 3.0),
     "first steps": ("Running local_init_op", 1.0),
     "middle": ("Saving checkpoints for", 1.5),
     "save": ("Saving checkpoints for", 0.05),
@@ -53,7 +55,6 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--engine", choices=("grpc", "horovod"), default="grpc")
     parser.add_argument("--num-instances", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=15_000)
     parser.add_argument("--round-steps", type=int, default=300, help="steps of a call of train")
     parser.add_argument("--save-steps", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
@@ -61,12 +62,12 @@ def read_arguments() -> argparse.Namespace:
 
 
 def start_run(arguments: argparse.Namespace, folder: Path, max_restarts: int) -> Any:
-    """Starts the training under the launcher; its output is in the folder."""
+    """Starts the training under the launcher; its output, and its last step, are in the folder."""
     command = [
         *(sys.executable, "-m", "tfdist", "run", "--engine", arguments.engine),
         *("--num-instances", str(arguments.num_instances), "--max-restarts", str(max_restarts)),
         *("--grace", "5", "--progress", "none", "--log-dir", str(folder / "logs"), "--"),
-        *(str(TRAINING), str(folder / "model"), "--steps", str(arguments.steps)),
+        *(str(TRAINING), str(folder / "model"), "--last-step-file", str(folder / LAST_STEP)),
         *("--save-steps", str(arguments.save_steps)),
         *("--round-steps", str(arguments.round_steps)),
     ]
@@ -110,8 +111,10 @@ class Chaos:
         self._arguments = arguments
         self._folder = folder
         self._random = random.Random(arguments.seed)
+        self._started_s = time.monotonic()
         self.kills: list[dict[str, Any]] = []
         self.num_handles: list[int] = []
+        self.last_step = 0
 
     def run(self) -> int:
         """Kills until enough are killed, then waits; returns the launcher's exit code."""
@@ -126,6 +129,11 @@ class Chaos:
                 self.num_handles.append(launcher.num_fds())
                 killed.update(workers)
                 self._kill_one(workers, popen)
+            # The restarted workers are in the next round at most.
+            round_steps = self._arguments.round_steps
+            rounds = max(0, saved_step(self._folder / "model")) // round_steps
+            self.last_step = (rounds + 2) * round_steps
+            (self._folder / LAST_STEP).write_text(str(self.last_step))
             popen.wait(END_LIMIT_S)
         finally:
             popen.terminate()
@@ -144,7 +152,9 @@ class Chaos:
         return []
 
     def _kill_one(self, workers: list[psutil.Process], popen: Any) -> None:
-        moment = self._random.choice(list(MOMENTS))
+        # The second kill in a row, the fifth, the eighth, ...
+        is_again = len(self.kills) % 3 == 1
+        moment = "start" if is_again else self._random.choice(list(MOMENTS))
         line, longest_wait_s = MOMENTS[moment]
         if line is not None:
             self._wait_for_line(line, popen)
@@ -157,10 +167,12 @@ class Chaos:
             workers[victim].kill()
         except psutil.NoSuchProcess:
             return
+        moment = "next start" if is_again else moment
         self.kills.append({"saved_step": before, "moment": moment})
         saved = f"step {before} saved" if before >= 0 else "nothing saved"
         print(
-            f"kill {len(self.kills)}: {moment}, worker {victim} of {len(workers)}, {saved}",
+            f"kill {len(self.kills)} after {time.monotonic() - self._started_s:.0f} s: {moment}, "
+            f"worker {victim} of {len(workers)}, {saved}",
             flush=True,
         )
 
@@ -168,10 +180,14 @@ class Chaos:
         """Waits until worker 0 logs a line that matches, from now on."""
         log = self._folder / "logs" / "worker-0.log"
         begin = log.stat().st_size if log.exists() else 0
+        lines = re.compile(pattern.encode())
         give_up_s = time.monotonic() + START_LIMIT_S
         while popen.poll() is None and time.monotonic() < give_up_s:
-            if log.exists() and re.search(pattern, log.read_text(errors="replace")[begin:]):
-                return
+            if log.exists():
+                with log.open("rb") as file:
+                    file.seek(begin)
+                    if lines.search(file.read()):
+                        return
             time.sleep(POLL_S)
 
 
@@ -214,7 +230,9 @@ def main() -> int:
         ]
         if exit_code != 0:
             print((disturbed / "output").read_text(errors="replace")[-4000:])
+        (quiet / LAST_STEP).write_text(str(chaos.last_step))
         quiet_code = start_run(arguments, quiet, max_restarts=0).wait(END_LIMIT_S)
+        said = re.findall("tfdist: (interrupted .*)", (disturbed / "output").read_text())
         values, expected = values_of(disturbed / "model"), values_of(quiet / "model")
         restored = restored_steps(disturbed)
         findings = {
@@ -224,7 +242,7 @@ def main() -> int:
             "moments": dict(Counter(kill["moment"] for kill in chaos.kills)),
             "exit_code": exit_code,
             "undisturbed_exit_code": quiet_code,
-            "asked_step": arguments.steps,
+            "asked_step": chaos.last_step,
             "last_step": int(values["global_step"]),
             "largest_difference": largest_difference(values, expected),
             "starts_that_went_back": sum(
@@ -235,12 +253,14 @@ def main() -> int:
             "processes_left": len(left),
             "launcher_file_handles": [min(chaos.num_handles), max(chaos.num_handles)],
             "seconds": round(disturbed_s, 1),
+            "undisturbed_seconds": round(time.monotonic() - started_s - disturbed_s, 1),
+            "said": said,
         }
     print(json.dumps(findings, indent=2))
     is_sound = (
         exit_code == quiet_code == 0
         and findings["kills"] == arguments.kills
-        and findings["last_step"] == arguments.steps
+        and findings["last_step"] == chaos.last_step
         and findings["largest_difference"] == 0.0
         and findings["starts_that_went_back"] == 0
         and findings["least_restored_after_last_kill"] >= findings["saved_at_last_kill"]
