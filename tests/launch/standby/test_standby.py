@@ -1,6 +1,8 @@
 """Standbys: a worker that one has forked is like a new process, and none is left behind."""
 
+import asyncio
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from tfdist.launch.machine.mpi import horovod_problem
-from tfdist.launch.standby.standby import can_stand_by
+from tfdist.launch.standby.standby import Standby, can_stand_by
 
 pytestmark = pytest.mark.processes
 
@@ -85,6 +87,19 @@ def test_a_worker_starts_afresh_where_its_standby_is_gone(launch: Launch, tmp_pa
     assert [one["parent"] == "tfdist-standby" for one in said(run)] == [False, False, False]
     assert "worker 0 starts without its standby: it has ended" in run.err
     assert run.is_nothing_left()
+
+
+def test_a_standby_that_still_imports_is_not_waited_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfdist.launch.standby.standby._READY_LIMIT_S", 0.001)
+    standby = Standby(tmp_path, lambda: None)
+    facts: Any = ([sys.executable, "train.py"], str(tmp_path), dict(os.environ), None)
+    standby.imports_path.write_text('{"environment": {}, "modules": ["json"], "own": []}')
+    standby.begin(*facts)
+    assert asyncio.run(standby.fork(*facts)) is None
+    assert standby.problem == "it was not ready after 0.001 s"
+    assert standby.pid is None
 
 
 @pytest.mark.parametrize("victim", ["launcher", "agent", "standby"])

@@ -151,7 +151,7 @@ class Standby:
             ask = asyncio.get_running_loop().run_in_executor
             with contextlib.suppress(OSError, ValueError, KeyError):
                 worker = await ask(None, self._fork, environment, cores)
-            if worker is None:
+            if worker is None and not self.problem:
                 lines = self.output("err").splitlines()
                 self.problem = lines[-1] if lines else "it has ended"
         if worker is None:
@@ -205,12 +205,16 @@ class Standby:
         return ForkedWorker(pid, out, err, self._read)
 
     def _read(self) -> Mapping[str, int]:
-        """Returns the standby's next message; an empty one if it has ended."""
-        assert self._lines is not None
-        with contextlib.suppress(OSError):
+        """Returns the standby's next message; an empty one if it has ended, or is late."""
+        assert self._lines is not None and self._connection is not None
+        try:
             line = self._lines.readline()
-            return json.loads(line) if line else {}
-        return {}
+        except TimeoutError:
+            self.problem = f"it was not ready after {self._connection.gettimeout():g} s"
+            return {}
+        except OSError:
+            return {}
+        return json.loads(line) if line else {}
 
     def _output(self, stream: str) -> Path:
         return self._folder / f"standby-{stream}"
