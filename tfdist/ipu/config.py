@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster.tasks import checked_count
+from tfdist.ipu.without_effect import log_without_effect
 from tfdist.training.stochastic_rounding import enable_stochastic_rounding
 
 __all__ = ["IPUConfig", "StochasticRoundingBehaviour", "configured"]
@@ -184,10 +185,7 @@ class IPUConfig(_Options):
         """Makes these the options of this process, and logs what has no effect in one line."""
         global _configured
         _configured = self
-        if self._unused:
-            tf.compat.v1.logging.warning(
-                "IPUConfig: no effect without an IPU: %s.", ", ".join(sorted(self._unused))
-            )
+        log_without_effect("IPUConfig", sorted(self._unused))
         if self.allow_recompute:
             tf.compat.v1.logging.info(
                 "IPUConfig: allow_recompute recomputes the stages of pipelines. In other models "

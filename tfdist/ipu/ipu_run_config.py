@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
 from tfdist import estimator
 from tfdist.ipu.config import IPUConfig
+from tfdist.ipu.without_effect import log_without_effect
 from tfdist.strategies.placement import count_replicas
 
 
@@ -49,8 +48,7 @@ class IPURunConfig(estimator.DeviceConfig):
                 "IPURunConfig got autosharding=True, and a model is not divided by itself. Leave "
                 "it out, or return an IPUPipelineEstimatorSpec: its stages are on several devices."
             )
-        if compile_summary:
-            tf.compat.v1.logging.warning("IPURunConfig: no effect without an IPU: compile_summary.")
+        log_without_effect("IPURunConfig", ["compile_summary"] if compile_summary else [])
         if ipu_options is not None and not isinstance(ipu_options, IPUConfig):
             raise TypeError(f"ipu_options must be an IPUConfig instance, got {ipu_options!r}.")
         if num_shards != 1 or ordinal != 0:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from tfdist.ipu.devices import device_for
-from tfdist.ipu.distributed.popdist_strategy import (
-    log_unused_options,
-    with_originals_contract,
-)
+from tfdist.ipu.distributed.popdist_strategy import with_originals_contract
 from tfdist.strategies import LocalStrategy
 
 
@@ -28,13 +25,13 @@ def IPUStrategy(
     Raises:
       ValueError: If it is another IPU than the first.
     """
-    log_unused_options(
+    strategy = LocalStrategy(device=device_for(ipu_device), variables_on_host=False)
+    return with_originals_contract(
+        strategy,
         "IPUStrategy",
         enable_dataset_iterators=enable_dataset_iterators,
         enable_keras_extensions=enable_keras_extensions,
     )
-    strategy = LocalStrategy(device=device_for(ipu_device), variables_on_host=False)
-    return with_originals_contract(strategy)
 
 
 IPUStrategyV1 = IPUStrategy

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import tensorflow as tf
+from tfdist.ipu.without_effect import log_without_effect
 
 _LIBRARIES = ("keras", "tf_keras")
 _WITHOUT_EFFECT = (
@@ -48,8 +48,7 @@ def add_methods_to_models() -> None:
 
 def _without_effect(name: str) -> Any:
     def method(self: Any, *args: Any, **options: Any) -> None:
-        given = ", ".join(sorted(options)) or "its options"
-        tf.compat.v1.logging.warning("%s: no effect without an IPU: %s.", name, given)
+        log_without_effect(name, sorted(options) or ["its options"])
 
     method.__doc__ = "Logs that the options have no effect."
     return method

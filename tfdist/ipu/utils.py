@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.ipu.config import IPUConfig
+from tfdist.ipu.without_effect import log_without_effect
 
 __all__ = [
     "IPUConfig",
@@ -30,10 +31,7 @@ def create_ipu_config(**options: Any) -> IPUConfig:
     Args:
       **options: Options of the original.
     """
-    if options:
-        tf.compat.v1.logging.warning(
-            "create_ipu_config: no effect without an IPU: %s.", ", ".join(sorted(options))
-        )
+    log_without_effect("create_ipu_config", sorted(options))
     return IPUConfig()
 
 
@@ -152,8 +150,7 @@ def move_variable_initialization_to_cpu(graph: Any = None) -> None:
 
 def _without_effect(name: str) -> Callable[..., IPUConfig]:
     def change(opts: IPUConfig, *args: Any, **options: Any) -> IPUConfig:
-        given = ", ".join(sorted(options)) or "its options"
-        tf.compat.v1.logging.warning("%s: no effect without an IPU: %s.", name, given)
+        log_without_effect(name, sorted(options) or ["its options"])
         return copy.deepcopy(opts)
 
     return change

@@ -83,9 +83,8 @@ _NOTHING_TO_SET: frozenset[str] = frozenset(
 class Options:
     """Options of a model's run: `Options().device_iterations(10).gradient_accumulation(10)`.
 
-    Every setter checks its value at once and returns the options. `Settings` describes each
-    setting. The first model or DataLoader that uses the options freezes them; `clone` returns a
-    copy that can be changed.
+    Every setter checks its value at once and returns the options. The first model or DataLoader
+    that uses the options freezes them; `clone` returns a copy that can be changed.
 
     Attributes:
       settings: The current values.
@@ -118,7 +117,7 @@ class Options:
         return self._set(gradient_accumulation=number)
 
     def accumulation_reduction(self, reduction: Reduction) -> Options:
-        """Sets whether gradients are averaged ("mean") or added ("sum").
+        """Sets whether the gradients of micro-batches and replicas are averaged or added.
 
         Args:
           reduction: "mean" or "sum".
@@ -129,7 +128,8 @@ class Options:
         """Sets the micro-batches with outputs that a call returns.
 
         Args:
-          mode: "final", "all", "sum" or "every_n"; None is "final" in training, "all" in inference.
+          mode: The last one ("final"), "all", each n-th one ("every_n"), or the "sum" of all
+            outputs; None is "final" in training and "all" in inference.
           every: For "every_n" only: 3 selects a replica's third micro-batch, its sixth, and so on.
             Must divide device_iterations x gradient_accumulation.
         """

@@ -49,6 +49,7 @@ from tfdist.strategies.private_tensorflow import (
     replica_in_sync_group,
     run_in_replica_threads,
 )
+from tfdist.strategies.reductions.collectives import is_mean
 from tfdist.strategies.reductions.engine import Collectives
 from tfdist.strategies.reductions.host_memory import keep_memory
 from tfdist.strategies.reductions.message_names import is_tensorflow_2
@@ -210,7 +211,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             if is_building_model():
                 return tf.nest.map_structure(_own_value, value)
             return tf.nest.map_structure(lambda v: self._reduce_to(reduce_op, v, v), value)
-        return self.reducer.reduce([_parts_of(value)], mean=_is_mean(reduce_op), name="all_reduce")[
+        return self.reducer.reduce([_parts_of(value)], mean=is_mean(reduce_op), name="all_reduce")[
             0
         ]
 
@@ -221,13 +222,12 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         options: Any = None,
     ) -> list[Any]:
         values = [_parts_of(value) for value, _ in value_destination_pairs]
-        is_mean = _is_mean(reduce_op)
         # Optimizers reduce gradients, and give their variables as destinations. Other code reduces
         # other values, such as losses.
         if not all(isinstance(to, tf.Variable) for _, to in value_destination_pairs):
-            return self.reducer.reduce(values, mean=is_mean, name="all_reduce")
+            return self.reducer.reduce(values, mean=is_mean(reduce_op), name="all_reduce")
         names = [_name_of(to) for _, to in value_destination_pairs]
-        return self.reducer.reduce_gradients(values, names, mean=is_mean)
+        return self.reducer.reduce_gradients(values, names, mean=is_mean(reduce_op))
 
     def sums_of_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Adds gradients over all replicas; rows of slices stay apart, those of each replica.
@@ -378,14 +378,6 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     @property
     def enable_partial_batch_handling(self) -> bool:
         return is_tensorflow_2()  # `eager.datasets` changes it for datasets of known lengths.
-
-
-def _is_mean(reduce_op: Any) -> bool:
-    """Returns whether a `tf.distribute.ReduceOp` is MEAN; ValueError if it is not SUM either."""
-    name = str(getattr(reduce_op, "value", reduce_op)).upper()
-    if name not in ("SUM", "MEAN"):
-        raise ValueError(f"Unsupported reduce op: {reduce_op}. Use ReduceOp.SUM or ReduceOp.MEAN.")
-    return name == "MEAN"
 
 
 def _name_of(variable: tf.Variable) -> str:

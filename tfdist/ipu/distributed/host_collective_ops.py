@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdist.ipu.distributed.popdist_strategy import PopDistStrategy
 from tfdist.strategies.placement import HOST
-from tfdist.strategies.reductions.collectives import all_reduce, sent_as
+from tfdist.strategies.reductions.collectives import all_reduce, is_mean, sent_as
 from tfdist.strategies.reductions.engine import Collectives
 
 
@@ -44,17 +44,13 @@ def allreduce(value: Any, reduce_op: Any, tensor_name: str | None = None) -> tf.
     Raises:
       ValueError: If it is another reduction.
     """
-    name = str(getattr(reduce_op, "value", reduce_op)).upper()
-    if name not in ("SUM", "MEAN"):
-        raise ValueError(f"Unsupported reduce op: {reduce_op}. Use ReduceOp.SUM or ReduceOp.MEAN.")
+    mean = is_mean(reduce_op)
     with tf.init_scope():
         collectives = _collectives()
     values = [tf.convert_to_tensor(value)]
     if collectives.num_workers == 1:
         return values[0]
-    (total,), _ = all_reduce(
-        collectives, values, mean=name == "MEAN", name=tensor_name or "allreduce"
-    )
+    (total,), _ = all_reduce(collectives, values, mean=mean, name=tensor_name or "allreduce")
     return total
 
 

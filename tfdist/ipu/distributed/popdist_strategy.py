@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-import tensorflow as tf
-
 from tfdist.cluster.instances import instance_index, num_instances
 from tfdist.ipu.config import IPUConfig
 from tfdist.ipu.devices import device_for
 from tfdist.ipu.keras_options import add_methods_to_models
+from tfdist.ipu.without_effect import log_without_effect
 from tfdist.strategies import strategy_for_run
 from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.this_run import RunStrategy
@@ -42,24 +41,24 @@ def PopDistStrategy(
             "add_ipu_cross_replica_reductions is False, and only True is supported: the strategy "
             "reduces the gradients. Leave it out."
         )
-    log_unused_options(
+    strategy = strategy_for_run(device_for(ipu_device), variables_on_host=False)
+    return with_originals_contract(
+        strategy,
         "PopDistStrategy",
         enable_dataset_iterators=enable_dataset_iterators,
         enable_keras_extensions=enable_keras_extensions,
     )
-    strategy = strategy_for_run(device_for(ipu_device), variables_on_host=False)
-    return with_originals_contract(strategy)
 
 
-def log_unused_options(name: str, **options: bool) -> None:
-    """Logs which of a strategy's options are False, which has no effect."""
-    unused = ", ".join(option for option, value in options.items() if not value)
-    if unused:
-        tf.compat.v1.logging.warning("%s: no effect without an IPU: %s.", name, unused)
+def with_originals_contract(strategy: Strategy, name: str, **options: bool) -> Strategy:
+    """Returns the strategy with the original's contract for datasets, and its methods.
 
-
-def with_originals_contract(strategy: Strategy) -> Strategy:
-    """Returns the strategy with the original's contract for datasets, and its methods."""
+    Args:
+      strategy: The strategy.
+      name: The original's name for it.
+      **options: Options of which False has no effect, which is logged.
+    """
+    log_without_effect(name, [option for option in options if not options[option]])
     add_methods_to_models()
     strategy.extended.divides_batches = False
     add_originals_methods(strategy)

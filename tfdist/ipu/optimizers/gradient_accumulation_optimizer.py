@@ -5,9 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-import tensorflow as tf
-
 from tfdist import training
+from tfdist.ipu.without_effect import log_without_effect
 
 
 class GradientAccumulationReductionMethod(Enum):
@@ -72,11 +71,7 @@ class GradientAccumulationOptimizerV2(training.GradientAccumulationOptimizer):
             "replicated_optimizer_state_sharding": bool(replicated_optimizer_state_sharding),
             "dtype": dtype is not None,
         }
-        if any(unused.values()):
-            given = ", ".join(name for name, is_given in unused.items() if is_given)
-            tf.compat.v1.logging.warning(
-                "%s: no effect without an IPU: %s.", type(self).__name__, given
-            )
+        log_without_effect(type(self).__name__, [name for name in unused if unused[name]])
         method = GradientAccumulationReductionMethod.parse(reduction_method)
         is_sum = method is GradientAccumulationReductionMethod.SUM
         super().__init__(opt, num_mini_batches, "sum" if is_sum else "mean")

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -57,6 +58,14 @@ _SUMMED_AS = {
     tf.int64: tf.int64,
     tf.bool: tf.int32,
 }
+
+
+def is_mean(reduce_op: Any) -> bool:
+    """Returns whether a `tf.distribute.ReduceOp` is MEAN; ValueError if it is not SUM either."""
+    name = str(getattr(reduce_op, "value", reduce_op)).upper()
+    if name not in ("SUM", "MEAN"):
+        raise ValueError(f"Unsupported reduce op: {reduce_op}. Use ReduceOp.SUM or ReduceOp.MEAN.")
+    return name == "MEAN"
 
 
 def all_reduce(
