@@ -81,7 +81,7 @@ def find_layout(
       instance: This process among those of the run.
       micro_batch: Samples of one forward pass.
       accumulation: Micro-batches of each replica in a step.
-      asked: The replicas of each worker that the options ask for; a launcher's number has
+      requested: The replicas of each worker that the options ask for; a launcher's number has
         precedence.
     """
     launched = find_launched_replicas() if instance.source else None

@@ -8,30 +8,21 @@ import pytest
 # Each takes 16 rows a step with two workers, as one device does with local_batch=16. A worker's
 # first training needs the most devices.
 LAYOUTS = {
-    "replicas": {"accumulation": 2, "local_batch": 2, "num_replicas": 2},
     "micro-batches": {"accumulation": 4, "local_batch": 2},
-    "loop": {"accumulation": 4, "local_batch": 2, "iterations": 3},
     "loop of replicas": {"accumulation": 2, "local_batch": 2, "num_replicas": 2, "iterations": 3},
-    "workers alone": {"local_batch": 8},
     "train_op": {"accumulation": 4, "local_batch": 2, "uses_host_call": False},
 }
 MODELS = {
     "momentum": {"optimizer": "momentum"},
     "sparse": {"optimizer": "adam", "has_embedding": True},
     "keras": {"optimizer": "keras"},
-    "clipped": {"optimizer": "lamb"},
     "weighted": {"optimizer": "adam", "is_weighted": True, "has_embedding": True},
-    "weighted and clipped": {"optimizer": "lamb", "is_weighted": True},
 }
 CASES = [
-    ("momentum", "replicas"),
     ("weighted", "loop of replicas"),
     ("momentum", "train_op"),
     ("keras", "micro-batches"),
     ("sparse", "micro-batches"),
-    ("clipped", "loop"),
-    ("weighted", "workers alone"),
-    ("weighted and clipped", "micro-batches"),
 ]
 # Of 39 batches, worker 0 has 20 and worker 1 has 19: enough for two steps, and for one.
 TOO_FEW = {"accumulation": 10, "local_batch": 10}

@@ -60,8 +60,9 @@ def _step_with_known_gradients(kind: str) -> dict[str, Any]:
 
 
 # In a plain session gRPC gathers around the ring, and 4 ranks of Horovod add in shares.
-@pytest.mark.parametrize("kind", ["fp16", "bf16"])
-@pytest.mark.parametrize(("engine", "number", "roundings"), [("grpc", 3, 1), ("horovod", 4, 2)])
+@pytest.mark.parametrize(
+    ("engine", "number", "roundings", "kind"), [("grpc", 3, 1, "fp16"), ("horovod", 4, 2, "bf16")]
+)
 def test_one_step_is_off_by_no_more_than_is_stated(
     fake_cluster: Any, engine: str, number: int, roundings: int, kind: str
 ) -> None:

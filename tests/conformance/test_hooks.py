@@ -1,4 +1,4 @@
-"""Hooks do the same under every strategy: one program, alone and on two workers."""
+"""Hooks of a program on two workers; tests/estimator has what they do alone."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as v1
 
-ENGINES = ["none", "grpc", "horovod"]
+ENGINES = ["grpc", "horovod"]
 Run = Callable[..., list[dict[str, Any]]]
 
 
@@ -25,8 +25,6 @@ def run(fake_cluster: Any, tmp_path: Path) -> Run:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_early_stopping_on_one_worker_stops_all_after_the_same_step(run: Run, engine: str) -> None:
-    decides = 0 if engine == "none" else 1
-
     def hooks(index: int, estimator: Any, say: Any, input_fn: Any) -> list[Any]:
         import tensorflow as tf
         import tensorflow.compat.v1 as v1
@@ -43,7 +41,7 @@ def test_early_stopping_on_one_worker_stops_all_after_the_same_step(run: Run, en
         requested: list[bool] = []
 
         def should_stop() -> bool:
-            requested.append(index == decides)
+            requested.append(index == 1)
             return requested[-1] and len(requested) == 3
 
         often: dict[str, Any] = {"run_every_secs": None, "run_every_steps": 2}
@@ -55,9 +53,8 @@ def test_early_stopping_on_one_worker_stops_all_after_the_same_step(run: Run, en
 
     workers = run(engine, hooks, max_steps=9)
     # Asked after steps 1, 3 and 5; other workers learn of it in the step after.
-    expected = 5 if engine == "none" else 6
-    assert [worker["said"] for worker in workers] == [[("calls", expected)]] * len(workers)
-    assert workers[0]["step"] == expected
+    assert [worker["said"] for worker in workers] == [[("calls", 6)]] * 2
+    assert workers[0]["step"] == 6
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -107,15 +104,10 @@ def test_a_listener_runs_on_worker_0_and_stops_all(run: Run, engine: str) -> Non
         return [Listen()]
 
     workers = run(engine, hooks, max_steps=9, save_checkpoints_steps=2, listeners=listeners)
-    last = 4 if engine == "none" else 5
-    saves = [("saved", 0), ("saved", 2), ("saved", 4)]
-    if last == 5:
-        saves.append(("saved", 5))
-    assert [x for x in workers[0]["said"] if x[0] == "saved"] == saves
+    saves = [("saved", step) for step in (0, 2, 4, 5)]
+    assert [[x for x in worker["said"] if x[0] == "saved"] for worker in workers] == [saves, []]
     for worker in workers:
-        assert [x for x in worker["said"] if x[0] == "calls"] == [("calls", last)]
-    for worker in workers[1:]:
-        assert [x for x in worker["said"] if x[0] == "saved"] == []
+        assert [x for x in worker["said"] if x[0] == "calls"] == [("calls", 5)]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -123,8 +115,7 @@ def test_a_loss_that_is_no_number_on_one_worker_ends_training_on_all(run: Run, e
     def hooks(index: int, estimator: Any, say: Any, input_fn: Any) -> list[Any]:
         return []
 
-    last = 0 if engine == "none" else 1
-    workers = run(engine, hooks, max_steps=9, bad_on=last)
+    workers = run(engine, hooks, max_steps=9, bad_on=1)
     errors = [worker["error"] for worker in workers]
     assert errors == ["NanLossDuringTrainingError"] * len(workers)
 
@@ -155,14 +146,13 @@ def test_every_worker_is_watched_and_worker_0_evaluates(run: Run, engine: str) -
 
     workers = run(engine, hooks, max_steps=4)
     # Alone the loss of steps 2 and 4 is 1/2 and 1/4; of two workers it is 1 and 3 times that.
-    factor = 1 if engine == "none" else 2
     rows = [row.split(",") for row in workers[0]["said"][0]]
     assert rows[0] == ["step", "loss"]
     assert [int(step) for step, _ in rows[1:]] == [2, 4]
-    assert [float(loss) for _, loss in rows[1:]] == pytest.approx([factor / 2, factor / 4])
+    assert [float(loss) for _, loss in rows[1:]] == pytest.approx([1.0, 0.5])
     for index, worker in enumerate(workers):
         assert len(worker["said"]) == (2 if index == 0 else 1)
-        assert (worker["said"][-1] > 0) == (engine != "none")
+        assert worker["said"][-1] > 0
         events = [file for file in worker["files"] if "events.out.tfevents" in file]
         assert any(file.startswith(f"worker_{index}/" if index else "events") for file in events)
         assert any(file.startswith("eval/") for file in events) == (index == 0)

@@ -67,8 +67,7 @@ def _trace_deep_model(engine: str, accumulation: int) -> list[tuple[int, int]]:
     return timelines
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
-@pytest.mark.parametrize("engine", ["grpc", "horovod"])
+@pytest.mark.parametrize(("engine", "accumulation"), [("grpc", 1), ("horovod", 2)])
 def test_a_reduction_starts_before_the_backward_pass_ends(
     fake_cluster: Any, engine: str, accumulation: int
 ) -> None:

@@ -17,7 +17,7 @@ def _assert_equal_values(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 # Engine and optimizer.
-PLAIN = [("grpc", "sgd"), ("grpc", "keras"), ("horovod", "momentum"), ("horovod", "adam")]
+PLAIN = [("grpc", "adam"), ("grpc", "keras"), ("horovod", "momentum"), ("horovod", "adam")]
 
 
 @pytest.mark.parametrize(("engine", "optimizer"), PLAIN)

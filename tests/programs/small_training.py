@@ -23,7 +23,6 @@ from tfdist.training import (
     LossScaleOptimizer,
     batch_normalization,
     recompute,
-    warmup,
 )
 from tfdist.training.precision import find_precision
 
@@ -178,7 +177,6 @@ def _optimizer(options: Options) -> Any:
         "sgd": lambda: v1.train.GradientDescentOptimizer(0.1),
         "momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
         "adam": lambda: v1.train.AdamOptimizer(0.01),
-        "lamb": lambda: ClippedOptimizer(LAMB(warmup(0.05, 3), weight_decay=0.1), global_norm=0.1),
         "scaled": lambda: LossScaleOptimizer(
             ClippedOptimizer(LAMB(0.05, weight_decay=0.1), global_norm=0.1),
             DynamicLossScale(growth_steps=2),
