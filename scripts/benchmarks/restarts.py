@@ -11,8 +11,8 @@ its weights are compared with those of a run of the same way without a kill.
     tfdist           the Estimator's checkpoints, with the position of the input
     torchrun         PyTorch's tutorial of fault tolerance: a snapshot of the model and the epoch,
                      here of the optimizer as well, and a DistributedSampler
-    Horovod elastic  horovod.tensorflow.elastic.run, with a commit at each epoch's end. It blacklists
-                     the lost worker's host, so each of the two has a name of its own.
+    Horovod elastic  horovod.tensorflow.elastic.run, with a commit at each epoch's end. It leaves
+                     out a lost worker's host, so each of the two has a name of its own.
 """
 
 from __future__ import annotations
