@@ -1,13 +1,22 @@
 """The hosts and instances with which a run goes on after a failure."""
 
+import asyncio
+import io
+import signal
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tfdist.launch.errors import StartError
 from tfdist.launch.failures.failure import Failure
+from tfdist.launch.failures.first_failure import Verdict
 from tfdist.launch.options.run_command_line import parse_run_options
 from tfdist.launch.options.run_options import RunOptions
+from tfdist.launch.run import supervision
 from tfdist.launch.run.membership import instances_by_host, smaller_run
+from tfdist.launch.screen.terminal import Terminal
 
 
 def options(words: str) -> RunOptions:
@@ -54,3 +63,98 @@ def test_an_evaluator_that_fails_twice_leaves_out_no_instance(failed: Failed) ->
     failure = failed(index=3)
     run = options("--num-instances 3 --min-instances 2 --evaluator")
     assert smaller_run(run, failure, failure, ()) == run
+
+
+# The starts of a run, without processes.
+
+Play = Callable[..., tuple[int, list[int], str]]
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Plays a run whose starts do what the given functions do.
+
+    Returns the exit code, the number of instances of each start, and what the launcher said.
+    """
+
+    async def lost_hosts(*_: Any) -> frozenset[str]:
+        return frozenset({"c"})
+
+    async def call_on_hosts(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(supervision, "lost_hosts", lost_hosts)
+    monkeypatch.setattr(supervision, "call_on_hosts", call_on_hosts)
+
+    def play(*starts: Callable[[Any], Any]) -> tuple[int, list[int], str]:
+        err, sizes = io.StringIO(), []
+
+        async def run() -> int:
+            terminal = Terminal(io.StringIO(), err)
+            run = supervision.Supervision(
+                options("--host a,b,c --num-instances 3 --min-instances 2"), tmp_path, terminal
+            )
+
+            async def run_once(plan: Any) -> Any:
+                sizes.append(len(plan.workers))
+                return starts[len(sizes) - 1](run)
+
+            monkeypatch.setattr(run, "_run_once", run_once)
+            code = await run.run()
+            terminal.close()
+            return code
+
+        return asyncio.run(run()), sizes, err.getvalue()
+
+    return play
+
+
+def no_agent(_: Any) -> Any:
+    raise StartError("worker 2 (c) did not start")
+
+
+def success(_: Any) -> Any:
+    return supervision._End(verdict=Verdict(exit_code=0))
+
+
+def saved_for_c(run: Any) -> Any:
+    """The end of a start whose workers saved and left because host c is back."""
+    run._joining = run._full_size
+    return supervision._End(verdict=Verdict(exit_code=128 + signal.SIGUSR1))
+
+
+def stopped_meanwhile(run: Any) -> Any:
+    run._stop.ask(signal.SIGTERM, 0.0, 1.0)
+    return saved_for_c(run)
+
+
+def test_a_start_that_fails_without_a_host_counts_as_an_interruption(play: Play) -> None:
+    code, sizes, said = play(no_agent, success)
+    assert (code, sizes) == (0, [3, 2])
+    assert "c cannot be reached: going on with 2 of 3 instances" in said
+    assert "a step has 2/3 of its examples now if the batch size is each worker's" in said
+    assert "tfdist: interrupted once\n" in said
+
+
+def test_a_host_that_is_back_is_taken_in(play: Play) -> None:
+    code, sizes, said = play(no_agent, saved_for_c, success)
+    assert (code, sizes) == (0, [3, 2, 3])
+    assert "a step has all of its examples again" in said
+
+
+def test_a_users_stop_while_a_host_is_taken_in_ends_the_run(play: Play) -> None:
+    code, sizes, said = play(no_agent, stopped_meanwhile)
+    assert (code, sizes) == (128 + signal.SIGTERM, [3, 2])
+    assert "stopped by SIGTERM" in said
+
+
+def test_a_failure_while_a_host_is_taken_in_starts_the_larger_run(
+    play: Play, failed: Failed
+) -> None:
+    def failed_meanwhile(run: Any) -> Any:
+        run._joining = run._full_size
+        return supervision._End(verdict=Verdict(exit_code=137, worker=1), failure=failed(index=1))
+
+    code, sizes, said = play(no_agent, failed_meanwhile, success)
+    assert (code, sizes) == (0, [3, 2, 3])
+    assert "restart 2 of 3: worker 1 failed" in said
