@@ -18,7 +18,7 @@ from tfdist.launch.options.run_options import RUN
 few = settings(
     derandomize=True,
     deadline=None,
-    max_examples=80,
+    max_examples=50,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -13,6 +13,8 @@ import pytest
 
 import tfdist
 from tfdist.cluster import instances
+from tfdist.launch.functions.calls import Outcome
+from tfdist.launch.functions.launch import _values
 from tfdist.testing import WorkerFailedError
 from tfdist.testing.run import wait_until
 
@@ -90,23 +92,19 @@ def test_an_exception_of_a_worker_is_the_cause_and_its_traceback_begins_with_the
     assert "in look_up" in trace[1]
 
 
-@pytest.mark.processes
-def test_a_killed_worker_fails_the_run_with_its_exit_code(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("code", "message", "worker"),
+    [
+        (137, "tfdist run ended with exit code 137; the lines above say why", None),
+        (0, "worker 1 ended with exit code 0 before the function returned", 1),
+    ],
+)
+def test_a_run_without_a_value_of_each_worker_has_failed(
+    code: int, message: str, worker: int | None
 ) -> None:
-    def die() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with pytest.raises(WorkerFailedError, match="exit code 137; the lines above") as caught:
-        tfdist.launch(die, num_instances=1)
-    assert (caught.value.worker, caught.value.exit_code) == (None, 137)
-    assert "SIGKILL" in capsys.readouterr().out
-
-
-@pytest.mark.processes
-def test_a_worker_that_leaves_without_a_value_is_named() -> None:
-    with pytest.raises(WorkerFailedError, match="worker 0 ended with exit code 0 before"):
-        tfdist.launch(partial(os._exit, 0), num_instances=1)
+    with pytest.raises(WorkerFailedError, match=message) as caught:
+        _values([Outcome.of_value(1), None], code)
+    assert (caught.value.worker, caught.value.exit_code) == (worker, code)
 
 
 @pytest.mark.processes

@@ -18,8 +18,6 @@ Submit = Callable[..., Submitted]
 
 _KINDS = {
     "job": ["NetworkPolicy", "Service", "Job", "Job"],
-    "tfjob": ["NetworkPolicy", "TFJob"],
-    "mpijob": ["NetworkPolicy", "MPIJob", "Job"],
     "trainjob": ["NetworkPolicy", "TrainingRuntime", "TrainJob"],
 }
 _NEEDED = ("--name=train", "--image=train:1", "--num-instances=2")
@@ -50,10 +48,7 @@ def kubectl(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["kubectl", *words], capture_output=True, text=True, timeout=_LIMIT_S)
 
 
-@pytest.mark.parametrize(
-    ("kind", "verb"),
-    [("job", "apply"), ("tfjob", "create"), ("mpijob", "apply"), ("trainjob", "create")],
-)
+@pytest.mark.parametrize(("kind", "verb"), [("job", "apply"), ("trainjob", "create")])
 def test_the_server_gets_the_manifests_as_written(
     submit: Submit,
     make: Callable[..., list[dict[str, Any]]],
