@@ -112,8 +112,9 @@ def test_log_is_called_once_in_a_model(graph: tf.Graph) -> None:
 # An Estimator.
 
 
-@pytest.mark.parametrize("way", ["host_call", "counted", "uncounted"])
-@pytest.mark.parametrize("iterations", [1, 3])
+@pytest.mark.parametrize(
+    ("way", "iterations"), [("counted", 1), ("host_call", 3), ("uncounted", 3)]
+)
 def test_every_step_of_a_training_is_logged(
     dense: Make, numbers: Make, tmp_path: Path, logged: list[str], way: str, iterations: int
 ) -> None:

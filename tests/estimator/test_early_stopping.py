@@ -82,42 +82,35 @@ def test_several_files_are_read_and_a_corrupt_one_as_far_as_it_goes(
 
 
 @pytest.mark.parametrize(
-    ("threshold", "min_steps", "expected"),
-    [(0.6, 0, True), (0.7, 0, False), (0.55, 2500, True), (0.4, 3500, False), (0.9, 0, False)],
+    ("make_hook", "metric", "limit", "min_steps", "expected"),
+    [
+        (stop_if_higher_hook, "accuracy", 0.6, 0, True),
+        (stop_if_higher_hook, "accuracy", 0.7, 0, False),
+        (stop_if_higher_hook, "accuracy", 0.55, 2500, True),
+        (stop_if_higher_hook, "accuracy", 0.4, 3500, False),
+        (stop_if_lower_hook, "loss", 0.75, 0, True),
+        (stop_if_lower_hook, "loss", 0.4, 0, False),
+        (stop_if_lower_hook, "loss", 0.75, 2500, True),
+        (stop_if_lower_hook, "loss", 0.75, 3500, False),
+        # The loss only falls: the first evaluation stays the best.
+        (stop_if_no_increase_hook, "loss", 2000, 0, True),
+        (stop_if_no_increase_hook, "loss", 2001, 0, False),
+        (stop_if_no_increase_hook, "loss", 1000, 2000, True),
+        (stop_if_no_increase_hook, "loss", 1000, 2001, False),
+        (stop_if_no_decrease_hook, "accuracy", 2000, 0, True),
+        (stop_if_no_decrease_hook, "accuracy", 2001, 0, False),
+        (stop_if_no_decrease_hook, "loss", 2000, 0, False),
+    ],
 )
-def test_stop_if_higher(
-    estimator: tfe.Estimator, threshold: float, min_steps: int, expected: bool
+def test_a_hook_stops_by_the_evaluations_since_a_step(
+    estimator: tfe.Estimator,
+    make_hook: Make,
+    metric: str,
+    limit: float,
+    min_steps: int,
+    expected: bool,
 ) -> None:
-    hook = stop_if_higher_hook(estimator, "accuracy", threshold, min_steps=min_steps)
-    assert _stops(hook) == expected
-
-
-@pytest.mark.parametrize(
-    ("threshold", "min_steps", "expected"),
-    [(0.75, 0, True), (0.4, 0, False), (0.75, 2500, True), (0.75, 3500, False)],
-)
-def test_stop_if_lower(
-    estimator: tfe.Estimator, threshold: float, min_steps: int, expected: bool
-) -> None:
-    assert _stops(stop_if_lower_hook(estimator, "loss", threshold, None, min_steps)) == expected
-
-
-@pytest.mark.parametrize(
-    ("max_steps", "min_steps", "expected"),
-    [(1000, 0, True), (2000, 0, True), (2001, 0, False), (1000, 2000, True), (1000, 2001, False)],
-)
-def test_stop_if_no_increase(
-    estimator: tfe.Estimator, max_steps: int, min_steps: int, expected: bool
-) -> None:
-    # The loss only falls: the first evaluation stays the best.
-    hook = stop_if_no_increase_hook(estimator, "loss", max_steps, min_steps=min_steps)
-    assert _stops(hook) == expected
-
-
-@pytest.mark.parametrize(("max_steps", "expected"), [(2000, True), (2001, False)])
-def test_stop_if_no_decrease(estimator: tfe.Estimator, max_steps: int, expected: bool) -> None:
-    assert _stops(stop_if_no_decrease_hook(estimator, "accuracy", max_steps)) == expected
-    assert not _stops(stop_if_no_decrease_hook(estimator, "loss", max_steps))
+    assert _stops(make_hook(estimator, metric, limit, None, min_steps)) == expected
 
 
 def test_another_folder_of_evaluations_can_be_named(

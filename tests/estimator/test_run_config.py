@@ -147,17 +147,6 @@ def test_replace_checks_as_the_constructor_does() -> None:
         RunConfig().replace(model_dir="")
 
 
-def test_a_subclass_and_its_attributes_survive_replace() -> None:
-    class Mine(RunConfig):
-        def __init__(self, extra: str, **kwargs: Any) -> None:
-            super().__init__(**kwargs)
-            self.extra = extra
-
-    changed = Mine("kept", save_summary_steps=1).replace(save_summary_steps=2)
-    assert isinstance(changed, Mine)
-    assert (changed.extra, changed.save_summary_steps) == ("kept", 2)
-
-
 def test_copies_do_not_share_the_session_config() -> None:
     config = RunConfig(session_config=v1.ConfigProto(log_device_placement=True))
     for other in (config.replace(tf_random_seed=1), copy.deepcopy(config)):
@@ -361,22 +350,9 @@ def test_a_task_without_a_cluster_is_refused(
         RunConfig()
 
 
-def test_a_task_that_is_no_object_is_refused(tf_config: Any) -> None:
-    tf_config({"task": "worker"})
-    with pytest.raises(ClusterError, match='TF_CONFIG task must be an object, got "worker"'):
-        RunConfig()
-
-
 def test_an_evaluator_without_a_cluster_does_not_become_a_worker(tf_config: Any) -> None:
     tf_config({"task": {"type": "evaluator", "index": 0}})
     assert _role(RunConfig()) == ("evaluator", 0, False, "", "", 0, 0, None)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '"worker"'])
-def test_a_tf_config_that_is_no_object_is_refused(tf_config: Any, text: str) -> None:
-    tf_config(text)
-    with pytest.raises(ClusterError, match="TF_CONFIG"):
-        RunConfig()
 
 
 def test_a_blank_tf_config_is_none(tf_config: Any) -> None:
@@ -396,24 +372,16 @@ PS_AND_WORKERS = {"ps": ["a:1"], "worker": ["b:1"]}
             ("chief", 0),
             "TF_CONFIG cluster lists 2 chiefs .a:1 and b:2., and one is allowed",
         ),
-        ({"master": ["a:1", "b:2"]}, ("master", 0), "TF_CONFIG cluster lists 2 chiefs"),
-        ({"chief": ["a:1"], "master": ["b:2"]}, ("chief", 0), "TF_CONFIG cluster lists 2 chiefs"),
         ({"master": ["b:2"]}, ("evaluator", 0), "task_type `evaluator` is not supported"),
         (CLUSTER, None, 'TF_CONFIG task has no "type"'),
-        (CLUSTER, ("", 0), 'TF_CONFIG task has no "type"'),
-        (CLUSTER, ("worker", None), 'TF_CONFIG task has no "index"'),
-        (CLUSTER, ("worker", -1), "task index must be an integer from 0, got -1"),
-        (CLUSTER, ("evaluator", -1), "task index must be an integer from 0, got -1"),
         (CLUSTER, ("worker", 2), "task index 2 is out of range: the cluster lists 2 workers"),
         (CLUSTER, ("painter", 0), 'task type "painter" is not in the cluster, which lists chief, '),
-        (CLUSTER, ("worker", "second"), "task index must be an integer"),
-        (["a:1"], ("worker", 0), "TF_CONFIG cluster must be an object"),
-        ({"chief": 3}, ("chief", 0), "cluster.chief must be a list of"),
     ],
 )
 def test_a_cluster_that_contradicts_itself_is_refused(
     tf_config: Any, cluster: Any, task: Any, phrase: str
 ) -> None:
+    # tests/cluster/test_tf_config.py has what is wrong in TF_CONFIG alone.
     given = {} if task is None else {"type": task[0], "index": task[1]}
     tf_config({"cluster": cluster, "task": given})
     with pytest.raises(ClusterError, match=phrase):

@@ -10,7 +10,6 @@ import tf_keras
 
 import tfdist.estimator as tfe
 from tfdist.estimator import EstimatorSpec, ModeKeys
-from tfdist.estimator.export import PredictOutput
 
 pytestmark = pytest.mark.usefixtures("graph")
 
@@ -319,26 +318,6 @@ def test_export_outputs_are_looked_at_in_predict_only() -> None:
         EstimatorSpec(PREDICT, predictions=_loss(), export_outputs=[1])
     with pytest.raises(TypeError, match="Values in `export_outputs` must be ExportOutput objects"):
         EstimatorSpec(PREDICT, predictions=_loss(), export_outputs={"mine": _loss()})
-
-
-def test_predictions_are_served_by_default() -> None:
-    loss = _loss()
-    outputs = EstimatorSpec(PREDICT, predictions=loss).export_outputs
-    assert {name: output.outputs for name, output in outputs.items()} == {
-        "serving_default": {"output": loss}
-    }
-
-
-def test_a_single_export_output_becomes_the_default_too() -> None:
-    mine = PredictOutput(_loss())
-    outputs = EstimatorSpec(PREDICT, predictions=_loss(), export_outputs={"mine": mine})
-    assert outputs.export_outputs == {"mine": mine, "serving_default": mine}
-
-
-def test_several_export_outputs_without_a_default_are_refused() -> None:
-    outputs = {"first": PredictOutput(_loss()), "second": PredictOutput(_loss())}
-    with pytest.raises(ValueError, match="Multiple `export_outputs` were provided"):
-        EstimatorSpec(PREDICT, predictions=_loss(), export_outputs=outputs)
 
 
 # _replace.

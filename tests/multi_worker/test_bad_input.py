@@ -89,13 +89,6 @@ def example_says(fake_cluster: Any, run_example: Any) -> Callable[..., str]:
     return says
 
 
-def test_a_port_in_use_is_named(example_says: Any, taken_port: int) -> None:
-    addresses = [f"127.0.0.1:{taken_port}", "127.0.0.1:9"]
-    env = {"TF_CONFIG": text_of({"worker": addresses}, WORKER_0)}
-    answer = example_says(env=env)
-    check_answer(answer, f"PortTakenError: port {taken_port} ", "already in use", "another port")
-
-
 def test_an_error_after_the_import_is_one_or_two_lines_and_has_its_exit_code(
     fake_cluster: Any, taken_port: int, mnist_example: str
 ) -> None:
@@ -105,7 +98,12 @@ def test_an_error_after_the_import_is_one_or_two_lines_and_has_its_exit_code(
     assert worker.returncode == 201
     assert worker.stdout == ""
     assert "Traceback" not in worker.stderr
-    check_answer("\n".join(worker.stderr.splitlines()[-2:]), "PortTakenError: port", "in use")
+    check_answer(
+        "\n".join(worker.stderr.splitlines()[-2:]),
+        "PortTakenError: port",
+        "already in use",
+        "another port",
+    )
 
 
 def test_a_peer_that_never_comes_is_named_after_the_limit(
@@ -191,30 +189,17 @@ def test_horovod_is_refused_by_every_worker_that_a_tf_config_lists(
         )
 
 
-@pytest.mark.parametrize("strategy", ["none", *ENGINES])
 def test_each_strategy_refuses_the_processes_of_an_unsupported_launcher(
-    fake_cluster: Any, train_briefly: Any, strategy: str
+    fake_cluster: Any, train_briefly: Any
 ) -> None:
+    def train_with_each() -> list[Any]:
+        return [train_briefly(strategy) for strategy in ("none", "grpc", "horovod")]
+
     env = {"PMI_RANK": "1", "PMI_SIZE": "2"}
-    [end] = fake_cluster.run(train_briefly, strategy, engine="none", env=env)
-    assert end["seconds"] < limit_s()
-    check_answer(end["error"], "ClusterError: PMI_SIZE is 2", "not supported", "unset PMI_SIZE")
-
-
-@pytest.mark.parametrize("engine", ["none", *ENGINES])
-def test_a_model_dir_that_cannot_be_written_is_named(
-    fake_cluster: Any, train_briefly: Any, tmp_path: Path, engine: str
-) -> None:
-    # Below a regular file no user can make a folder, not even root.
-    (tmp_path / "file").touch()
-    folder = str(tmp_path / "file" / "model")
-    [end] = fake_cluster.run(train_briefly, engine, model_dir=folder, engine="none")
-    assert end["seconds"] < limit_s()
-    check_answer(
-        end["error"],
-        f"ModelDirError: model_dir '{folder}' cannot be written: Not a directory.",
-        "Choose another folder",
-    )
+    [ends] = fake_cluster.run(train_with_each, engine="none", env=env)
+    for end in ends:
+        assert end["seconds"] < limit_s()
+        check_answer(end["error"], "ClusterError: PMI_SIZE is 2", "not supported", "unset PMI_SIZE")
 
 
 def test_a_missing_horovod_is_said_with_the_mend(example_says: Any) -> None:
@@ -257,66 +242,7 @@ def test_a_missing_mpi_library_is_named_with_the_mend(example_says: Any, tmp_pat
     )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_device_that_does_not_exist_is_named(
-    fake_cluster: Any, train_briefly: Any, engine: str
-) -> None:
-    for device in ("/device:GPU:99", "/device:XYZ:0"):
-        [end] = fake_cluster.run(train_briefly, engine, device=device, engine="none")
-        assert end["seconds"] < limit_s()
-        check_answer(
-            end["error"], f"DeviceError: device '{device}' does not exist", "leave device out"
-        )
-    [end] = fake_cluster.run(train_briefly, engine, device="gpu", engine="none")
-    check_answer(end["error"], "DeviceError: device 'gpu' is not a device's name", "/device:GPU:0")
-
-
-# What model_fn and input_fn return: refused while the graph is built, before the workers meet.
-
-
-def build_spec(kind: str) -> Callable[..., Any]:
-    """A model_fn's end that returns a host_call, or makes a step, as it is not allowed."""
-
-    def spec(index: int, mode: str, loss: Any, host_call: Any) -> Any:
-        import tensorflow.compat.v1 as v1
-
-        import tfdist.estimator as tfe
-
-        function, tensors = host_call
-        if kind == "global step":
-            v1.assign_add(v1.train.get_global_step(), 1)
-            return tfe.EstimatorSpec(mode, loss=loss, host_call=host_call)
-
-        def returns_nothing(*gradients: Any) -> None:
-            function(*gradients)
-
-        wrong = {
-            "a function": function,
-            "three": (function, tensors, tensors),
-            "not a list": (function, tensors[0]),
-            "None": (returns_nothing, tensors),
-        }
-        return tfe.EstimatorSpec(mode, loss=loss, host_call=wrong[kind])
-
-    return spec
-
-
-@pytest.mark.parametrize(
-    ("kind", "fragments"),
-    [
-        ("a function", ["TypeError: host_call must be a tuple (function, list of tensors)", "got"]),
-        ("three", ["ValueError: host_call must have two elements, got 3", "Write host_call=("]),
-        ("not a list", ["TypeError: second element of host_call must be a list, got", "Write"]),
-        ("None", ["TypeError: `host_call` return value must be Operation or Tensor, got None"]),
-        ("global step", ["ValueError: Illegal increment of the `global_step`", "apply_gradients"]),
-    ],
-)
-def test_a_wrong_host_call_is_refused_by_every_worker(
-    fake_cluster: Any, train_briefly: Any, kind: str, fragments: list[str]
-) -> None:
-    for end in fake_cluster.run(train_briefly, "grpc", spec=build_spec(kind)):
-        assert end["seconds"] < limit_s()
-        check_answer(end["error"], *fragments)
+# What is refused while the graph is built, before the workers meet: each finds it by itself.
 
 
 def test_an_input_fn_that_returns_numbers_is_refused_by_every_worker(
@@ -451,8 +377,11 @@ def test_a_worker_without_enough_input_is_named_by_every_worker(
     ("engine", "name", "line"),
     [
         ("grpc", "steps", "LimitMismatchError: steps is 4 on worker 0 and 5 on worker 1."),
-        ("horovod", "max_steps", "LimitMismatchError: max_steps is 4 on worker 0 and 5 on"),
-        ("grpc", "hook", "the step to stop at (steps, max_steps, StopAtStepHook) is 4 on worker 0"),
+        (
+            "horovod",
+            "hook",
+            "the step to stop at (steps, max_steps, StopAtStepHook) is 4 on worker 0",
+        ),
     ],
 )
 def test_workers_that_would_end_after_different_steps_are_refused(
@@ -472,8 +401,7 @@ def test_workers_that_would_end_after_different_steps_are_refused(
         check_answer(end["error"], line)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("per_loop", "last_step"), [(1, 5), (2, 4)])
+@pytest.mark.parametrize(("engine", "per_loop", "last_step"), [("grpc", 1, 5), ("horovod", 2, 4)])
 def test_workers_with_inputs_of_different_length_stop_after_the_same_step(
     fake_cluster: Any, train_briefly: Any, engine: str, per_loop: int, last_step: int
 ) -> None:

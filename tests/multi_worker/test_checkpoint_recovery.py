@@ -104,12 +104,3 @@ def test_every_worker_ends_with_the_list_where_none_is_whole(
     )
     answers = fake_cluster.run(_train, engine, str(folder), 8, engine=engine)
     assert answers == [{"error": expected}, {"error": expected}]
-
-
-def test_all_workers_go_on_where_the_file_checkpoint_is_lost(
-    fake_cluster: Any, trained: tuple[str, Path, Any]
-) -> None:
-    engine, folder, _ = trained
-    (folder / "0" / "checkpoint").write_bytes(b"")
-    answers = fake_cluster.run(_train, engine, str(folder), 7, engine=engine)
-    assert [answer["first_step"] for answer in answers] == [6, 6]

@@ -19,9 +19,9 @@ START_LIMIT_S = 150.0
 
 @pytest.fixture(scope="session")
 def interrupt_when() -> Callable[..., None]:
-    """Starts a thread in a worker that presses Ctrl-C once a condition holds."""
+    """Starts a thread in a worker that presses Ctrl-C, or sends SIGTERM, once a condition holds."""
 
-    def interrupt_when(is_so: Callable[[], bool], pressed: str) -> None:
+    def interrupt_when(is_so: Callable[[], bool], pressed: str, name: str = "SIGINT") -> None:
         """Leaves the time of the signal in the file `pressed`."""
         import os
         import signal
@@ -33,7 +33,7 @@ def interrupt_when() -> Callable[..., None]:
             while not is_so():
                 time.sleep(0.01)
             Path(pressed).write_text(str(time.monotonic()))
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.Signals[name])
 
         signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Thread(target=press, daemon=True).start()
@@ -57,12 +57,15 @@ def main_thread_is_in() -> Callable[[str], bool]:
     return is_in
 
 
-def test_ctrl_c_ends_a_worker_that_waits_for_a_peer(
+@pytest.mark.parametrize(("name", "end"), [("SIGINT", KeyboardInterrupt), ("SIGTERM", SystemExit)])
+def test_ctrl_c_and_sigterm_end_a_worker_that_waits_for_a_peer(
     fake_cluster: Any,
     train_briefly: Any,
     interrupt_when: Any,
     main_thread_is_in: Any,
     tmp_path: Path,
+    name: str,
+    end: type[BaseException],
 ) -> None:
     pressed = tmp_path / "pressed"
 
@@ -73,10 +76,11 @@ def test_ctrl_c_ends_a_worker_that_waits_for_a_peer(
 
         if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
             return 0.0
-        interrupt_when(lambda: main_thread_is_in("_start_server"), str(pressed))
+        interrupt_when(lambda: main_thread_is_in("_start_server"), str(pressed), name)
         try:
             train_briefly("grpc")
-        except KeyboardInterrupt:
+        except end as ended:
+            assert getattr(ended, "code", 143) == 143
             return time.monotonic()
         raise AssertionError("not interrupted")
 
@@ -84,15 +88,14 @@ def test_ctrl_c_ends_a_worker_that_waits_for_a_peer(
     assert ended_s - float(pressed.read_text()) < CTRL_C_LIMIT_S
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_ctrl_c_ends_a_worker_that_waits_for_a_stopped_one(
     fake_cluster: Any,
     train_briefly: Any,
     interrupt_when: Any,
     main_thread_is_in: Any,
     tmp_path: Path,
-    engine: str,
 ) -> None:
+    # test_stop_signals.py has it over gRPC, with SIGTERM.
     pressed, stopped = tmp_path / "pressed", tmp_path / "stopped"
 
     def hooks(index: int) -> list[Any]:
@@ -130,7 +133,7 @@ def test_ctrl_c_ends_a_worker_that_waits_for_a_stopped_one(
         return [hook]
 
     with pytest.raises(WorkerFailedError) as caught:
-        fake_cluster.run(train_briefly, engine, hooks=hooks, engine=engine)
+        fake_cluster.run(train_briefly, "horovod", hooks=hooks, engine="horovod")
     assert time.monotonic() - float(pressed.read_text()) < CTRL_C_LIMIT_S
     assert (caught.value.worker, caught.value.exit_code) == (0, 130)
     assert "Interrupted while waiting for another worker: this worker ends now." in str(

@@ -11,17 +11,20 @@ FIX = (
     "example, where model_fn iterates over a set."
 )
 
+NAMED = "variable 2 is a/kernel on worker 0 and b/kernel"
+NUMBERED = "variable dense/kernel is combined with features a on worker 0 and with features b"
+
 
 @pytest.fixture
-def train_towers() -> Callable[..., dict[str, Any]]:
+def train_towers() -> Callable[..., str | None]:
     """A function that trains one tower for each name, in an order that depends on the worker.
 
     `order(index)` gives the towers' names in this worker's order of creation, `build(name, inputs)`
     makes a tower's output: `inputs` maps names to features, [batch, 2]. Returns the error
-    ("Type: message" or None) and the weights by name.
+    ("Type: message" or None).
     """
 
-    def train_towers(engine: str, order: Any, build: Any, iterations: int = 1) -> dict[str, Any]:
+    def train_towers(engine: str, order: Any, build: Any, iterations: int = 1) -> str | None:
         import tensorflow as tf
         import tensorflow.compat.v1 as v1
 
@@ -38,15 +41,6 @@ def train_towers() -> Callable[..., dict[str, Any]]:
             rows = {"a": [[1.0, 2.0]], "b": [[-3.0, 0.5]], "c": [[0.25, 4.0]]}
             return tf.data.Dataset.from_tensors(rows).repeat(20)
 
-        class Keep(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-            weights: dict[str, Any] = {}  # noqa: RUF012
-
-            def end(self, session: Any) -> None:
-                variables = v1.trainable_variables()
-                values = session.run(variables)
-                self.weights = dict(zip([v.op.name for v in variables], values, strict=True))
-
-        error, keep = None, Keep()
         try:
             kinds = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}
             strategy = kinds[engine]()
@@ -54,10 +48,10 @@ def train_towers() -> Callable[..., dict[str, Any]]:
             config = tfe.RunConfig(
                 train_distribute=strategy, device=tfe.DeviceConfig(iterations_per_loop=iterations)
             )
-            tfe.Estimator(model_fn, None, config).train(input_fn, steps=4, hooks=[keep])
+            tfe.Estimator(model_fn, None, config).train(input_fn, steps=4)
         except Exception as problem:
-            error = f"{type(problem).__name__}: {problem}"
-        return {"error": error, "weights": keep.weights}
+            return f"{type(problem).__name__}: {problem}"
+        return None
 
     return train_towers
 
@@ -78,41 +72,30 @@ def numbered_tower(name: str, inputs: Any) -> Any:
     return tf_keras.layers.Dense(2)(inputs[name])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("iterations", [1, 2])
+@pytest.mark.parametrize(
+    ("engine", "iterations", "tower", "difference"),
+    [
+        ("grpc", 1, named_tower, NAMED),
+        ("horovod", 2, named_tower, NAMED),
+        ("grpc", 2, numbered_tower, NUMBERED),
+        ("horovod", 1, numbered_tower, NUMBERED),
+    ],
+)
 def test_variables_created_in_another_order_are_refused(
-    fake_cluster: Any, train_towers: Any, engine: str, iterations: int
+    fake_cluster: Any,
+    train_towers: Any,
+    engine: str,
+    iterations: int,
+    tower: Any,
+    difference: str,
 ) -> None:
     ends = fake_cluster.run(
         train_towers,
         engine,
         lambda index: ["abc", "bca"][index],
-        named_tower,
+        tower,
         iterations,
         engine=engine,
     )
-    for end in ends:
-        assert end["error"] == (
-            "ModelMismatchError: The workers' models differ: variable 2 is a/kernel on worker 0 "
-            f"and b/kernel on worker 1. {FIX}"
-        )
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("iterations", [1, 2])
-def test_numbered_layers_created_in_another_order_are_refused(
-    fake_cluster: Any, train_towers: Any, engine: str, iterations: int
-) -> None:
-    ends = fake_cluster.run(
-        train_towers,
-        engine,
-        lambda index: ["abc", "bca"][index],
-        numbered_tower,
-        iterations,
-        engine=engine,
-    )
-    for end in ends:
-        assert end["error"] == (
-            "ModelMismatchError: The workers' models differ: variable dense/kernel is combined "
-            f"with features a on worker 0 and with features b on worker 1. {FIX}"
-        )
+    message = f"ModelMismatchError: The workers' models differ: {difference} on worker 1. {FIX}"
+    assert ends == [message, message]

@@ -13,7 +13,7 @@ from tfdist.estimator.checkpoints.model_dir_lock import FILE_NAME, ModelDirInUse
 from tfdist.testing import WorkerFailedError
 from tfdist.testing.run import wait_until
 
-ENGINES = ["none", "grpc", "horovod"]
+ENGINES = ["grpc", "horovod"]
 
 _PROGRAM = """
 import sys, time
@@ -100,8 +100,7 @@ def _train(engine: str, folder: str) -> dict[str, Any]:
             self.holder = json.loads(Path(folder, FILE_NAME).read_text())["pid"]
 
     kinds = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}
-    strategy = kinds[engine]() if engine in kinds else None
-    config, look = tfe.RunConfig(train_distribute=strategy), Look()
+    config, look = tfe.RunConfig(train_distribute=kinds[engine]()), Look()
     estimator = tfe.Estimator(model_fn, folder, config)
     estimator.train(lambda: tf.data.Dataset.from_tensors(1.0).repeat(), steps=3, hooks=[look])
     return {"is_chief": config.is_chief, "pid": os.getpid(), "holder": look.holder}

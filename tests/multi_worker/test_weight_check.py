@@ -52,8 +52,10 @@ def _train(engine: str, folder: str, change_after: int, checked: tuple[int, int]
     return None
 
 
-@pytest.mark.parametrize("engine", ["grpc", "horovod"])
-@pytest.mark.parametrize(("change_after", "found_after", "saved"), [(2, 3, [0]), (6, 6, [0, 3, 6])])
+@pytest.mark.parametrize(
+    ("engine", "change_after", "found_after", "saved"),
+    [("grpc", 2, 3, [0]), ("horovod", 6, 6, [0, 3, 6])],
+)
 def test_a_weight_that_one_worker_changed_is_found_before_the_next_checkpoint(
     fake_cluster: Any,
     tmp_path: Path,

@@ -16,22 +16,20 @@ def train_briefly(
     engine: str,
     *,
     loss: Any = None,
-    spec: Any = None,
     input_fn: Any = None,
     hooks: Any = None,
     iterations: Any = None,
     accumulation: Any = None,
     precision: Any = None,
     limits: Any = None,
-    device: str | None = None,
     model_dir: str | None = None,
 ) -> dict[str, Any]:
     """Trains in this worker, over "grpc" or "horovod" or without a strategy.
 
     Arguments are functions of the worker's index, or None for the correct value: `loss(index,
-    weight, features)`, `spec(index, mode, loss, host_call)`, `input_fn(index)`, `hooks(index)`,
-    `iterations(index)`, `accumulation(index)`, `precision(index)`, `limits(index)` (the keyword
-    arguments `steps` and `max_steps`).
+    weight, features)`, `input_fn(index)`, `hooks(index)`, `iterations(index)`,
+    `accumulation(index)`, `precision(index)`, `limits(index)` (the keyword arguments `steps` and
+    `max_steps`).
 
     Returns:
       error: "Type: message" or None. seconds: From the making of the strategy to the end. step: The
@@ -41,7 +39,7 @@ def train_briefly(
     start_s = time.monotonic()
     try:
         kinds = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}
-        strategy = kinds[engine](device=device) if engine in kinds else None
+        strategy = kinds[engine]() if engine in kinds else None
         index = strategy.extended.collectives.worker_index if strategy is not None else 0
         per_loop = iterations(index) if iterations is not None else 1
         per_step = accumulation(index) if accumulation is not None else 1
@@ -51,7 +49,7 @@ def train_briefly(
         )
         config = tfe.RunConfig(train_distribute=strategy, device=settings)
         compute = find_precision(numbers).compute
-        tfe.Estimator(_make_model_fn(index, loss, spec, compute), model_dir, config).train(
+        tfe.Estimator(_make_model_fn(index, loss, compute), model_dir, config).train(
             input_fn(index) if input_fn is not None else _input_fn,
             hooks=[watch, *(hooks(index) if hooks is not None else [])],
             **(limits(index) if limits is not None else {}),
@@ -61,9 +59,7 @@ def train_briefly(
     return {"error": error, "seconds": time.monotonic() - start_s, "step": watch.step}
 
 
-def _make_model_fn(
-    index: int, loss: Any, spec: Any, compute: tf.DType
-) -> Callable[..., tfe.EstimatorSpec]:
+def _make_model_fn(index: int, loss: Any, compute: tf.DType) -> Callable[..., tfe.EstimatorSpec]:
     def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
         weight = v1.get_variable("weight", [2, 2], initializer=v1.ones_initializer())
         own = tf.cast(tf.reduce_mean(tf.matmul(tf.cast(features, compute), weight)), tf.float32)
@@ -77,8 +73,6 @@ def _make_model_fn(
             )
 
         host_call = (apply, [g for g, _ in pairs])
-        if spec is not None:
-            return spec(index, mode, own, host_call)
         return tfe.EstimatorSpec(mode, loss=own, host_call=host_call)
 
     return model_fn

@@ -48,12 +48,6 @@ def test_the_weights_are_no_feature(as_column: bool) -> None:
     assert estimator.get_variable_value("baseline/bias")[0] > 0
 
 
-def test_a_weight_column_of_another_type_is_refused() -> None:
-    estimator = tfe.BaselineClassifier(weight_column=3)
-    with pytest.raises(TypeError, match="Weight column must be either a string or NumericColumn"):
-        estimator.train(lambda: ({"age": [[1.0]]}, [[0]]), steps=1)
-
-
 def test_a_head_of_the_users_is_trained(batches: Any, labels: Any) -> None:
     estimator = tfe.BaselineEstimator(tfe.RegressionHead(), optimizer="Adam")
     estimator.train(batches(labels["number"]), steps=2)

@@ -89,19 +89,6 @@ def test_a_checkpoint_of_tf_estimator_is_trained_on(
     np.testing.assert_allclose(slot, [0.513448, 1.34622, 1.405578], atol=2e-6)
 
 
-def test_logits_are_those_of_dense_layers(
-    columns: Any, features: Any, batches: Any, save: Any, wave: Any, tmp_path: Path
-) -> None:
-    values = wave(SMALL_SHAPES)
-    save(tmp_path, values)
-    estimator = tfe.DNNRegressor([3], [columns["age"]], tmp_path, activation_fn=tf.nn.tanh)
-    kernel, bias = (values[f"dnn/hiddenlayer_0/{name}"] for name in ("kernel", "bias"))
-    hidden = np.tanh(features["age"] @ kernel + bias)
-    expected = hidden @ values["dnn/logits/kernel"] + values["dnn/logits/bias"]
-    found = [p["predictions"] for p in estimator.predict(batches(None, repeat=False))]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
 def test_batch_norm_trains_as_tf_estimators_does(
     columns: Any, batches: Any, labels: Any, save: Any, wave: Any, losses: Any, tmp_path: Path
 ) -> None:

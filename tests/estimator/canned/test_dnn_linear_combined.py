@@ -57,11 +57,8 @@ def _v1_sgd(rate: float) -> Any:
 @pytest.mark.parametrize(
     ("dnn_optimizer", "linear_optimizer", "changed", "kept"),
     [
-        (_sgd(0.1), _sgd(0.0), DNN, LINEAR),
-        (_sgd(0.0), _sgd(0.1), LINEAR, DNN),
         (_v1_sgd(0.1), _sgd(0.0), DNN, LINEAR),
         (_sgd(0.0), _v1_sgd(0.1), LINEAR, DNN),
-        (_v1_sgd(0.0), _v1_sgd(0.1), LINEAR, DNN),
     ],
 )
 def test_each_optimizer_changes_its_own_part_and_a_step_is_one_step(

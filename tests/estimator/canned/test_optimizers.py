@@ -49,19 +49,6 @@ def test_v1_optimizers_train(train: Any, optimizer: Any) -> None:
         assert estimator.get_variable_value("linear/linear_model/bias_weights") != 0
 
 
-def test_a_newer_keras_optimizer_is_rebuilt_as_the_legacy_one(
-    train: Any, logged: list[str]
-) -> None:
-    expected = train(legacy.Adam(0.1))
-    for given in (tf_keras.optimizers.Adam(0.1), lambda: tf_keras.optimizers.Adam(0.1)):
-        estimator = train(given)
-        assert estimator.get_variable_names() == expected.get_variable_names()
-        for name in expected.get_variable_names():
-            found = estimator.get_variable_value(name)
-            assert found == pytest.approx(expected.get_variable_value(name))
-    assert any("is used as tf.keras.optimizers.legacy.Adam" in line for line in logged)
-
-
 @pytest.mark.parametrize("kind", [legacy, tf_keras.optimizers])
 def test_the_rate_may_follow_the_global_step(train: Any, kind: Any) -> None:
     def halved_each_step() -> Any:

@@ -69,14 +69,6 @@ def test_steps_limit_the_evaluation(untrained: Make, logged: list[str]) -> None:
     assert estimator.evaluate(_four_numbers)["loss"] == 5.0
 
 
-def test_an_untrained_model_is_evaluated(
-    dense: Make, numbers: Make, tmp_path: Path, logged: list[str]
-) -> None:
-    result = tfe.Estimator(dense(), tmp_path).evaluate(numbers(), steps=1)
-    assert result["global_step"] == 0 and result["loss"] > 0
-    assert any(line.startswith("Could not find trained model in model_dir") for line in logged)
-
-
 @pytest.mark.parametrize("strategy", [None, LocalStrategy(num_replicas=2)])
 def test_an_empty_model_dir_is_a_warning_and_gives_the_same_numbers_in_each_process(
     numbers: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, strategy: Any
@@ -181,23 +173,19 @@ def test_a_metric_with_a_name_that_the_estimator_uses_is_refused(
         untrained(spec).evaluate(_four_numbers)
 
 
-def test_keras_metrics_are_evaluated(untrained: Make) -> None:
-    def spec(features: Any, mode: str) -> dict[str, Any]:
+@pytest.mark.parametrize("is_on_host", [False, True])
+def test_keras_metrics_are_evaluated(untrained: Make, is_on_host: bool) -> None:
+    def metrics(numbers: tf.Tensor) -> dict[str, Any]:
         mean = tf_keras.metrics.Mean()
-        mean.update_state(features)
-        return {"eval_metric_ops": {"mean": mean}}
-
-    assert untrained(spec).evaluate(_four_numbers)["mean"] == 2.5
-
-
-def test_keras_metrics_made_on_the_host_are_evaluated(untrained: Make) -> None:
-    def largest(numbers: tf.Tensor) -> dict[str, Any]:
-        mean = tf_keras.metrics.Mean()
-        mean.update_state(numbers * 2.0)
+        mean.update_state(numbers)
         return {"mean": mean}
 
-    estimator = untrained(lambda features, mode: {"eval_metrics": (largest, [features])})
-    assert estimator.evaluate(_four_numbers)["mean"] == 5.0
+    def spec(features: Any, mode: str) -> dict[str, Any]:
+        if is_on_host:
+            return {"eval_metrics": (metrics, [features])}
+        return {"eval_metric_ops": metrics(features)}
+
+    assert untrained(spec).evaluate(_four_numbers)["mean"] == 2.5
 
 
 def test_a_nested_value_comes_back_nested(untrained: Make) -> None:
@@ -221,18 +209,27 @@ def test_the_specs_own_local_init_op_runs_beside_the_default_one(untrained: Make
     assert (result["own"], result["local"]) == (7.0, 1.0)
 
 
-def test_hooks_of_caller_and_spec_run_while_evaluating(untrained: Make) -> None:
+class Count(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Records its name at each session call."""
+
+    def __init__(self, name: str, runs: list[str]) -> None:
+        self.name, self.runs = name, runs
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.runs.append(self.name)
+
+
+@pytest.mark.parametrize("mode", ["evaluation", "prediction"])
+def test_hooks_of_caller_and_spec_run_once_a_batch(untrained: Make, mode: str) -> None:
     runs: list[str] = []
-
-    class Count(v1.train.SessionRunHook):  # type: ignore[misc]
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            runs.append(self.name)
-
-    estimator = untrained(lambda features, mode: {"evaluation_hooks": [Count("spec")]})
-    estimator.evaluate(_four_numbers, hooks=[Count("caller")])
+    estimator = untrained(
+        lambda features, _: {"predictions": features, f"{mode}_hooks": [Count("spec", runs)]}
+    )
+    hooks = [Count("caller", runs)]
+    if mode == "evaluation":
+        estimator.evaluate(_four_numbers, hooks=hooks)
+    else:
+        list(estimator.predict(_four_numbers, hooks=hooks))
     assert runs == ["caller", "spec"] * 2
 
 
@@ -258,13 +255,6 @@ def test_results_are_written_for_tensorboard(
         "Saving dict for global step 2: global_step = 2, loss = ",
     ):
         assert line in text
-
-
-def test_a_name_gives_the_evaluation_a_folder(untrained: Make, tmp_path: Path) -> None:
-    estimator = untrained(lambda features, mode: {})
-    estimator.evaluate(_four_numbers, name="test")
-    estimator.evaluate(_four_numbers)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["eval", "eval_test"]
 
 
 def test_arrays_and_summaries_are_written_and_the_rest_is_named(
@@ -401,23 +391,6 @@ def test_nothing_happens_before_the_first_value_is_asked_for(untrained: Make) ->
     assert isinstance(predictions, Iterator)
     with pytest.raises(TypeError, match="Hooks must be a SessionRunHook"):
         next(predictions)
-
-
-def test_hooks_run_once_a_batch(untrained: Make) -> None:
-    runs: list[str] = []
-
-    class Count(v1.train.SessionRunHook):  # type: ignore[misc]
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            runs.append(self.name)
-
-    estimator = untrained(
-        lambda features, mode: {"predictions": features, "prediction_hooks": [Count("spec")]}
-    )
-    list(estimator.predict(_four_numbers, hooks=[Count("caller")]))
-    assert runs == ["caller", "spec"] * 2
 
 
 def test_input_without_an_end_is_told_so(untrained: Make, logged: list[str]) -> None:

@@ -55,8 +55,10 @@ def _with_replicas(number: int) -> tfe.RunConfig:
     return tfe.RunConfig(device=tfe.DeviceConfig(num_replicas=number))
 
 
-@pytest.mark.parametrize("model_fn", [_on_device, _on_host])
-@pytest.mark.parametrize(("replicas", "batches"), [(2, 4), (2, 5), (3, 5), (3, 2)])
+@pytest.mark.parametrize(
+    ("model_fn", "replicas", "batches"),
+    [(_on_device, 2, 4), (_on_host, 2, 5), (_on_device, 3, 5), (_on_host, 3, 2)],
+)
 def test_metrics_are_those_of_all_batches(model_fn: EvalFn, replicas: int, batches: int) -> None:
     one = tfe.Estimator(model_fn).evaluate(_input_fn(batches))
     several = tfe.Estimator(model_fn, config=_with_replicas(replicas)).evaluate(_input_fn(batches))

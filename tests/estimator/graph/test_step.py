@@ -46,11 +46,6 @@ def _assert_equal(one: dict[str, Any], other: dict[str, Any], **tolerance: float
 
 
 @pytest.mark.parametrize("way", ["host_call", "counted", "uncounted"])
-def test_every_step_is_counted_once(dense: Make, train: Train, way: str) -> None:
-    assert train(dense(way=way)).get_variable_value("global_step") == 5
-
-
-@pytest.mark.parametrize("way", ["host_call", "counted", "uncounted"])
 @pytest.mark.parametrize("reshape", [False, True])
 def test_a_saver_made_in_model_fn_does_not_count_as_counting(
     dense: Make, train: Train, way: str, reshape: bool
@@ -64,7 +59,7 @@ def test_a_saver_made_in_model_fn_does_not_count_as_counting(
     assert train(model_fn).get_variable_value("global_step") == 5
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_host_call_gives_the_weights_of_minimize(
     dense: Make, train: Train, weights: Make, optimizer: str
 ) -> None:
@@ -193,8 +188,9 @@ def test_host_call_gets_sparse_gradients_as_they_are(train: Train) -> None:
 # Loops of steps in one session call.
 
 
-@pytest.mark.parametrize("way", ["host_call", "counted"])
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize(
+    ("optimizer", "way"), [("sgd", "counted"), ("momentum", "host_call"), ("adam", "counted")]
+)
 def test_a_loop_gives_the_weights_of_single_steps(
     dense: Make, train: Train, weights: Make, optimizer: str, way: str
 ) -> None:
@@ -252,7 +248,7 @@ def test_in_a_loop_a_variable_that_starts_with_the_input_is_refused(
         train(model_fn, steps=4, iterations_per_loop=2)
 
 
-@pytest.mark.parametrize("max_steps", [5, 6, 7, 8])
+@pytest.mark.parametrize("max_steps", [5, 8])
 def test_max_steps_is_rounded_up_to_whole_loops(
     dense: Make, train: Train, saved_steps: Make, max_steps: int
 ) -> None:
@@ -294,16 +290,13 @@ def test_a_loop_takes_tensors_one_batch_after_the_other(
         )
 
 
-@pytest.mark.parametrize("loops", [1, 2])
-def test_a_model_with_a_loop_that_counts_itself_beside_host_call_is_refused(
-    train: Train, loops: int
-) -> None:
+def test_a_model_with_a_loop_that_counts_itself_beside_host_call_is_refused(train: Train) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
         host_call = (lambda one: _writes_the_step("plainly"), [tf.constant(1.0)])
         return tfe.EstimatorSpec(mode, loss=tf.constant(1.0), host_call=host_call)
 
     with pytest.raises(ValueError, match="Illegal increment"):
-        train(model_fn, steps=2, iterations_per_loop=loops)
+        train(model_fn, steps=2, iterations_per_loop=2)
 
 
 # Where things run: read from the graphs that the session executed.
@@ -384,12 +377,9 @@ def test_the_device_may_be_the_host(dense: Make, train: Train, weights: Make) ->
     _assert_equal(weights(on_host), weights(train(dense(), device="/device:CPU:1")), rtol=0)
 
 
-@pytest.mark.parametrize("way", ["host_call", "counted"])
-def test_where_variables_are_changes_no_number(
-    dense: Make, train: Train, weights: Make, way: str
-) -> None:
-    on_host = weights(train(dense("adam", way)))
-    on_device = weights(train(dense("adam", way), variables_on_host=False))
+def test_where_variables_are_changes_no_number(dense: Make, train: Train, weights: Make) -> None:
+    on_host = weights(train(dense("adam")))
+    on_device = weights(train(dense("adam"), variables_on_host=False))
     _assert_equal(on_host, on_device, rtol=0)
 
 

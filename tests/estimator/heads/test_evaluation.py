@@ -142,22 +142,15 @@ def test_metrics_add_up_over_batches(features: Any, one_logit: Any) -> None:
     assert float(metrics["accuracy"].result()) == 4 / 8
 
 
-def test_the_sum_over_the_batch_is_four_times_the_mean(
-    evaluate: Any, features: Any, logits_of: Any
+@pytest.mark.parametrize(("reduction", "times"), [("sum", 4), ("auto", 1)])
+def test_the_loss_is_a_sum_over_the_batch_or_a_mean(
+    evaluate: Any, features: Any, logits_of: Any, reduction: str, times: int
 ) -> None:
     def make() -> tfe.Head:
-        return tfe.MultiClassHead(3, weight_column="weight", loss_reduction="sum")
+        return tfe.MultiClassHead(3, weight_column="weight", loss_reduction=reduction)
 
     loss, _ = evaluate(make, features, logits_of("classes"), LABELS["classes"])
-    assert loss == pytest.approx(4 * 1.145275, abs=1e-5)
-
-
-def test_auto_reduction_is_the_mean(evaluate: Any, features: Any, logits_of: Any) -> None:
-    def make() -> tfe.Head:
-        return tfe.MultiClassHead(3, weight_column="weight", loss_reduction="auto")
-
-    loss, _ = evaluate(make, features, logits_of("classes"), LABELS["classes"])
-    assert loss == pytest.approx(1.145275, abs=2e-6)
+    assert loss == pytest.approx(times * 1.145275, abs=1e-5)
 
 
 def test_string_labels_are_looked_up(evaluate: Any, features: Any, logits_of: Any) -> None:

@@ -25,7 +25,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting_is_taken_over(name: str) -> None:
+def test_every_setting_is_taken_over(name: str, logged: list[str]) -> None:
     settings = {"learning_rate": 0.3, "global_clipnorm": 2.0, **SETTINGS[name]}
     found = graph_optimizer(getattr(tf_keras.optimizers, name)(**settings))
     assert isinstance(found, getattr(tf_keras.optimizers.legacy, name))
@@ -33,6 +33,7 @@ def test_every_setting_is_taken_over(name: str) -> None:
     assert {key: config[key] for key in SETTINGS[name]} == pytest.approx(SETTINGS[name])
     assert config["learning_rate"] == pytest.approx(0.3)
     assert found.global_clipnorm == 2.0
+    assert any(f"runs as tf_keras.optimizers.legacy.{name}," in line for line in logged)
 
 
 def test_a_schedule_is_taken_over() -> None:
@@ -52,6 +53,7 @@ def test_a_legacy_optimizer_is_used_as_it_is() -> None:
         tf_keras.optimizers.AdamW(),
         tf_keras.optimizers.Lion(),
         tf_keras.optimizers.SGD(weight_decay=0.1),
+        tf_keras.optimizers.SGD(use_ema=True),
         tf_keras.optimizers.Adam(adaptive_epsilon=True),
     ],
 )

@@ -192,14 +192,6 @@ REFUSED: dict[str, dict[str, Any]] = {
         "optimizer": keras.optimizers.SGD(),
         "trainable_variables": ["weight"],
     },
-    "tf_keras.optimizers.AdamW .*cannot train in a graph": {
-        "optimizer": tf_keras.optimizers.AdamW(),
-        "trainable_variables": ["weight"],
-    },
-    "tf_keras.optimizers.SGD with use_ema cannot train in a graph": {
-        "optimizer": tf_keras.optimizers.SGD(use_ema=True),
-        "trainable_variables": ["weight"],
-    },
 }
 
 

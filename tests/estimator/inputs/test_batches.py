@@ -86,34 +86,27 @@ def test_an_input_fn_runs_on_the_host() -> None:
 # What it may return.
 
 
-def test_a_dataset_of_pairs_gives_features_and_labels() -> None:
-    dataset = tf.data.Dataset.from_tensor_slices(([1, 2], [3, 4]))
-    assert _read(make_input(dataset)) == [(1, 3, None), (2, 4, None)]
-
-
-def test_a_dataset_of_tensors_gives_features_alone() -> None:
-    assert _read(make_input(tf.data.Dataset.range(2))) == [(0, None, None), (1, None, None)]
-
-
-def test_a_dataset_of_dicts_gives_features_alone() -> None:
-    dataset = tf.data.Dataset.from_tensor_slices({"a": [1, 2], "b": [3, 4]})
-    assert [row[0] for row in _read(make_input(dataset))] == [{"a": 1, "b": 3}, {"a": 2, "b": 4}]
-
-
-def test_a_dataset_of_one_tuple_gives_features_alone() -> None:
-    dataset = tf.data.Dataset.from_tensor_slices(([1, 2],))
-    assert _read(make_input(dataset)) == [(1, None, None), (2, None, None)]
-
-
-def test_features_and_labels_may_be_nested() -> None:
-    element = ({"a": {"b": [1]}, "c": ([2], [3])}, {"d": [4]})
-    rows = _read(make_input(tf.data.Dataset.from_tensor_slices(element)))
-    assert rows == [({"a": {"b": 1}, "c": (2, 3)}, {"d": 4}, None)]
-
-
-def test_a_named_tuple_of_two_is_a_pair_too() -> None:
-    dataset = tf.data.Dataset.from_tensor_slices(Named([1], [2]))
-    assert _read(make_input(dataset)) == [(1, 2, None)]
+@pytest.mark.parametrize(
+    ("element", "batch"),
+    [
+        (([1], [3]), (1, 3)),
+        ([1], (1, None)),
+        ({"a": [1], "b": [3]}, ({"a": 1, "b": 3}, None)),
+        (([1],), (1, None)),
+        (
+            ({"a": {"b": [1]}, "c": ([2], [3])}, {"d": [4]}),
+            ({"a": {"b": 1}, "c": (2, 3)}, {"d": 4}),
+        ),
+        (Named([1], [2]), (1, 2)),
+    ],
+    ids=["pair", "tensor", "dict", "one_tuple", "nested", "named_tuple"],
+)
+@pytest.mark.parametrize("api", [tf, v1])
+def test_the_elements_of_a_dataset_are_features_or_a_pair(
+    element: Any, batch: tuple[Any, Any], api: Any
+) -> None:
+    dataset = api.data.Dataset.from_tensor_slices(element)
+    assert _read(make_input(dataset)) == [(*batch, None)]
 
 
 def test_a_list_of_two_tensors_is_a_pair() -> None:
@@ -134,11 +127,6 @@ def test_what_a_queue_gives_has_an_end() -> None:
     assert not make_input(features).is_endless
 
 
-def test_a_v1_dataset_is_a_dataset() -> None:
-    dataset = v1.data.Dataset.from_tensor_slices(([1], [2]))
-    assert _read(make_input(dataset)) == [(1, 2, None)]
-
-
 def test_a_dataset_of_triples_is_refused() -> None:
     dataset = tf.data.Dataset.from_tensor_slices(([1], [2], [3]))
     with pytest.raises(
@@ -152,11 +140,7 @@ def test_tensors_are_an_input_without_an_end() -> None:
     given = make_input((features, labels))
     assert given.next_batch() == (features, labels, None)
     assert given.is_endless
-
-
-def test_tensors_alone_are_features() -> None:
-    features = {"a": tf.constant(1)}
-    assert make_input(features).next_batch() == (features, None, None)
+    assert make_input({"a": features}).next_batch() == ({"a": features}, None, None)
 
 
 def test_three_tensors_are_refused() -> None:

@@ -63,23 +63,6 @@ def test_keras_2_batch_norm_is_trained_and_its_averages_move(
     assert np.isfinite(estimator.evaluate(numbers(), steps=2)["loss"])
 
 
-@pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning")
-def test_v1_layers_are_trained_with_their_updates_in_the_collection(
-    numbers: Make, tmp_path: Path
-) -> None:
-    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
-        output = v1.layers.batch_normalization(features["x"], training=True, momentum=0.5)
-        loss = tf.reduce_mean(tf.square(v1.layers.dense(output, 3) - labels))
-        updates = v1.get_collection(v1.GraphKeys.UPDATE_OPS)
-        assert updates
-        return _spec(mode, loss, v1.trainable_variables(), updates)
-
-    estimator = tfe.Estimator(model_fn, tmp_path).train(numbers(), steps=1)
-    names = estimator.get_variable_names()
-    assert {"batch_normalization/moving_mean", "dense/kernel"} <= set(names)
-    assert np.any(estimator.get_variable_value("batch_normalization/moving_mean") != 0.0)
-
-
 def test_keras_3_layers_are_trained(numbers: Make, tmp_path: Path) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
         first = keras.layers.Dense(4, activation="relu", name="first")
@@ -97,18 +80,6 @@ def test_keras_3_layers_are_trained(numbers: Make, tmp_path: Path) -> None:
     for name in names:
         assert np.any(estimator.get_variable_value(name) != before[name]), name
     assert estimator.evaluate(numbers(), steps=1)["global_step"] == 3
-
-
-def test_a_keras_2_model_is_trained(numbers: Make, tmp_path: Path) -> None:
-    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
-        model = tf_keras.Sequential(
-            [tf_keras.layers.Dense(4, activation="relu"), tf_keras.layers.Dense(3)]
-        )
-        loss = tf.reduce_mean(tf_keras.losses.mean_squared_error(labels, model(features["x"])))
-        return _spec(mode, loss, model.trainable_variables)
-
-    estimator = tfe.Estimator(model_fn, tmp_path).train(numbers(), steps=2)
-    assert estimator.evaluate(numbers(), steps=1)["global_step"] == 2
 
 
 def test_keras_3_layers_without_a_name_are_called_the_same_each_time(

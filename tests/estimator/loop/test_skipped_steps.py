@@ -81,8 +81,7 @@ def test_a_skipped_step_is_named_and_a_nan_loss_in_it_ends_nothing(
     ]
 
 
-@pytest.mark.parametrize("bad", [0, 1, 2])
-@pytest.mark.parametrize("iterations", [1, 2])
+@pytest.mark.parametrize(("bad", "iterations"), [(0, 1), (1, 2), (2, 1)])
 def test_a_bad_micro_batch_of_an_accumulating_optimizer_skips_its_step(
     tmp_path: Path, logged: list[str], bad: int, iterations: int
 ) -> None:

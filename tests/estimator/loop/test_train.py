@@ -90,20 +90,6 @@ def test_a_reached_max_steps_builds_nothing(
     assert logged == ["Skipping training since max_steps has already saved."]
 
 
-def test_a_resumed_training_ends_where_an_unbroken_one_does(
-    dense: Make, numbers: Make, weights: Make, tmp_path: Path
-) -> None:
-    def last_batches() -> tf.data.Dataset:
-        return numbers()().skip(3)
-
-    whole = tfe.Estimator(dense("adam"), tmp_path / "whole", _config())
-    whole.train(numbers(), max_steps=5)
-    broken = tfe.Estimator(dense("adam"), tmp_path / "broken", _config())
-    broken.train(numbers(), max_steps=3).train(last_batches, max_steps=5)
-    for name, value in weights(whole).items():
-        np.testing.assert_array_equal(value, weights(broken)[name], err_msg=name)
-
-
 def test_the_end_of_the_input_ends_training_with_a_checkpoint(
     estimator: tfe.Estimator, numbers: Make, saved_steps: Make
 ) -> None:
@@ -303,18 +289,6 @@ def test_one_line_says_where_the_gradients_go(
     assert "host_call: 2 gradients (36 bytes) from /device:CPU:1 to /device:CPU:0" in logged
 
 
-def test_the_event_file_holds_loss_and_speed(
-    dense: Make, numbers: Make, tmp_path: Path, read_events: Make
-) -> None:
-    config = tfe.RunConfig(save_summary_steps=2, log_step_count_steps=2)
-    tfe.Estimator(dense(), tmp_path, config).train(numbers(), max_steps=5)
-    events = read_events(tmp_path)
-    assert [step for step, _ in events["loss"]] == [1, 3, 5]
-    assert [step for step, _ in events["global_step/sec"]] == [3, 5]
-    losses = [value for _, value in events["loss"]]
-    assert all(np.isfinite(losses)) and losses[-1] != losses[0]
-
-
 def test_a_summary_called_loss_of_the_users_own_is_the_only_one(
     numbers: Make, tmp_path: Path, read_events: Make
 ) -> None:
@@ -358,11 +332,6 @@ def test_hooks_run_in_tf_estimators_order(dense: Make, numbers: Make, tmp_path: 
     estimator.train(numbers(), steps=1, hooks=[Count("user's ", calls)])
     begins = [call for call in calls if call.endswith("begin")]
     assert begins == ["chief begin", "user's begin", "model's begin"]
-
-
-def test_a_users_stop_hook_stops(estimator: tfe.Estimator, numbers: Make) -> None:
-    estimator.train(numbers(), hooks=[v1.train.StopAtStepHook(last_step=2)])
-    assert _step(estimator) == 2
 
 
 def test_hooks_see_the_loss_in_its_collection(estimator: tfe.Estimator, numbers: Make) -> None:
@@ -449,14 +418,6 @@ def test_a_model_fn_that_returns_no_spec_is_refused(numbers: Make, tmp_path: Pat
 
     with pytest.raises(ValueError, match=r"model_fn should return an EstimatorSpec, got {'loss'"):
         tfe.Estimator(model_fn, tmp_path).train(numbers(), steps=1)
-
-
-def test_a_dataset_of_triples_is_refused(dense: Make, tmp_path: Path) -> None:
-    def input_fn() -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices(([1], [2], [3]))
-
-    with pytest.raises(ValueError, match="len 2 tuple, got a tuple of 3"):
-        tfe.Estimator(dense(), tmp_path).train(input_fn, steps=1)
 
 
 def test_the_seed_makes_two_trainings_equal(numbers: Make, tmp_path: Path) -> None:
