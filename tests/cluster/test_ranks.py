@@ -54,15 +54,9 @@ def check_refusal(error: pytest.ExceptionInfo[ClusterError], *fragments: str) ->
 # Open MPI's mpirun, and Horovod's own launcher.
 
 
-def test_a_process_on_its_own_has_no_rank() -> None:
+def test_the_rank_that_a_launcher_gave_is_found() -> None:
     assert find_mpi_rank({"PATH": "/bin", "HOROVOD_CYCLE_TIME": "5"}) is None
-
-
-def test_the_rank_that_mpirun_gave_is_found() -> None:
     assert find_mpi_rank(MPI) == MpiRank(rank=3, size=4, local_rank=1, local_size=2)
-
-
-def test_the_rank_that_horovodrun_gave_is_found() -> None:
     assert find_mpi_rank(HOROVOD) == MpiRank(
         rank=1, size=2, local_rank=0, local_size=1, launcher="horovodrun"
     )
@@ -78,41 +72,24 @@ def test_of_two_launchers_that_one_counts_which_horovod_follows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "fragments"),
+    ("given", "change", "fragments"),
     [
-        ({"OMPI_COMM_WORLD_SIZE": "2"}, ["_RANK is 3 but OMPI_COMM_WORLD_SIZE is 2", "mpirun"]),
-        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, ["LOCAL_RANK is 1", "LOCAL_SIZE is 1"]),
-        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "9"}, ["LOCAL_SIZE is 9", "_WORLD_SIZE is 4"]),
-        ({"OMPI_COMM_WORLD_RANK": "-1"}, ['OMPI_COMM_WORLD_RANK is "-1"', "integer from 0"]),
-        ({"OMPI_COMM_WORLD_SIZE": None}, ["OMPI_COMM_WORLD_SIZE is not set", "_RANK is"]),
-        ({"OMPI_COMM_WORLD_RANK": None}, ["OMPI_COMM_WORLD_RANK is not set", "_SIZE is"]),
+        (MPI, {"OMPI_COMM_WORLD_SIZE": "2"}, ["_RANK is 3 but", "WORLD_SIZE is 2", "mpirun"]),
+        (MPI, {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, ["LOCAL_RANK is 1", "LOCAL_SIZE is 1"]),
+        (MPI, {"OMPI_COMM_WORLD_LOCAL_SIZE": "9"}, ["LOCAL_SIZE is 9", "_WORLD_SIZE is 4"]),
+        (MPI, {"OMPI_COMM_WORLD_RANK": "-1"}, ['_WORLD_RANK is "-1"', "integer from 0"]),
+        (MPI, {"OMPI_COMM_WORLD_SIZE": None}, ["WORLD_SIZE is not set", "_RANK is"]),
+        (MPI, {"OMPI_COMM_WORLD_RANK": None}, ["WORLD_RANK is not set", "_SIZE is"]),
+        (HOROVOD, {"HOROVOD_SIZE": "1"}, ["HOROVOD_RANK is 1 but HOROVOD_SIZE is 1"]),
+        (HOROVOD, {"HOROVOD_RANK": "x"}, ['HOROVOD_RANK is "x"', "Leave it to horovodrun."]),
+        (HOROVOD, {"HOROVOD_SIZE": None}, ["HOROVOD_SIZE is not", "unset HOROVOD_RANK, HO"]),
+        (HOROVOD, {"HOROVOD_ELASTIC": "1"}, ['ELASTIC is "1"', "may change", "horovodrun -np N"]),
     ],
 )
-def test_contradicting_mpi_variables_are_named(
-    change: dict[str, str | None], fragments: list[str]
+def test_contradicting_variables_are_named(
+    given: dict[str, str], change: dict[str, str | None], fragments: list[str]
 ) -> None:
-    environ = {name: value for name, value in {**MPI, **change}.items() if value is not None}
-    with pytest.raises(ClusterError) as caught:
-        find_mpi_rank(environ)
-    check_refusal(caught, *fragments)
-
-
-@pytest.mark.parametrize(
-    ("change", "fragments"),
-    [
-        ({"HOROVOD_SIZE": "1"}, ["HOROVOD_RANK is 1 but HOROVOD_SIZE is 1", "to horovodrun."]),
-        ({"HOROVOD_RANK": "x"}, ['HOROVOD_RANK is "x"', "Leave it to horovodrun."]),
-        (
-            {"HOROVOD_SIZE": None},
-            ["HOROVOD_SIZE is not set, though HOROVOD_RANK is", "unset HOROVOD_RANK, HOROVOD_SIZE"],
-        ),
-        ({"HOROVOD_ELASTIC": "1"}, ['HOROVOD_ELASTIC is "1"', "may change", "horovodrun -np N"]),
-    ],
-)
-def test_contradicting_variables_of_horovodrun_are_named(
-    change: dict[str, str | None], fragments: list[str]
-) -> None:
-    environ = {name: value for name, value in {**HOROVOD, **change}.items() if value is not None}
+    environ = {name: value for name, value in {**given, **change}.items() if value is not None}
     with pytest.raises(ClusterError) as caught:
         find_mpi_rank(environ)
     check_refusal(caught, *fragments)

@@ -55,10 +55,8 @@ async def end_all(
 ) -> bool:
     """Waits until this process has no descendants; from the kill time on, kills them.
 
-    Args:
-      is_kill_time: Returns whether the kill time has come. Called at each check.
-      awaited: The process IDs of children that other code waits for.
-      spared: Unrelated processes, which are left alone.
+    `is_kill_time` is called at each check. Other code waits for the `awaited` children; `spared`
+    processes are left alone.
 
     Returns:
       True if a process had to be killed.

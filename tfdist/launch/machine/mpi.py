@@ -68,12 +68,8 @@ def mpirun_options(
 ) -> tuple[str, ...]:
     """Returns mpirun's options for a whole run.
 
-    Args:
-      mpirun: The path of mpirun.
-      is_local: True if all ranks are on this machine.
-      subnet: The network between the machines, such as "10.0.0.0/24"; None leaves the choice to
-        mpirun.
-      kill_after_s: The seconds between TERM and KILL for a rank.
+    `subnet` is the network between the machines, such as "10.0.0.0/24"; None leaves the choice to
+    mpirun. A rank is killed `kill_after_s` seconds after TERM.
     """
     options = (*_OPTIONS, *(_LOCAL_OPTIONS if is_local else _REMOTE_OPTIONS))
     options += ("--mca", "odls_base_sigkill_timeout", str(round(kill_after_s)))

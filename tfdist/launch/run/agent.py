@@ -81,10 +81,6 @@ class Agent:
     """Starts one worker, forwards its output and state, and stops it.
 
     Args:
-      channel: The connection to the launcher.
-      start: The launcher's message "start".
-      progress_path: The file to which the worker's training writes its progress.
-      clock: The clock of all limits.
       standby: The standby of this agent; it is used and kept if the message asks for that.
     """
 
@@ -337,11 +333,8 @@ def worker_environment(
 ) -> dict[str, str]:
     """Returns a worker's environment.
 
-    Args:
-      inherited: The agent's environment.
-      additions: The variables that the launcher sets.
-      is_rank: True if the worker is a rank of the MPI job in which this agent was started. If
-        False, mpirun's variables are removed.
+    `additions` are the variables that the launcher sets. mpirun's are removed unless the worker is
+    a rank of the MPI job in which this agent was started.
     """
     kept = {
         name: value

@@ -68,19 +68,14 @@ class Attempt:
     `start` and `close` are called once for each start.
 
     Args:
-      listen_on: The address to listen on: loopback, or "0.0.0.0" for all.
       own_hosts: Names and addresses by which agents reach this machine, best first.
-      grace_s: Seconds between TERM and KILL.
       start_timeout_s: The time limit for all agents to connect, in seconds.
       folder: The folder of "start.log", which receives the output of the starters themselves.
-      cwd: The working directory of the workers.
-      clock: The clock of all limits.
       keeps_standby: Whether each agent keeps a standby for the next start.
       on_notice: Called with each line that the user should read.
       on_stranger: Called with the IP address of each connection that is not an agent's.
 
     Attributes:
-      workers: The state of each worker, in order of index.
       changed: Set whenever the state of a worker has changed.
     """
 
@@ -132,11 +127,8 @@ class Attempt:
     ) -> None:
         """Starts all agents that are not there, waits for them, then starts all workers.
 
-        Args:
-          plan: The workers.
-          starters: The commands that start their agents.
-          relays: The command that starts the relays of their ranks; None if there are none.
-          on_output: Called with a worker's index, "out" or "err", and the text as it was printed.
+        `relays` is the command that starts the relays of the ranks; None if there are none.
+        `on_output` is called with a worker's index, "out" or "err", and the text as it was printed.
 
         Raises:
           StartError: If an agent does not connect, a starter cannot be started, or the workers are
@@ -234,9 +226,8 @@ class Attempt:
         Does not wait for agents that are lost or silent, and waits until `_AFTER_KILL_S` seconds
         after the kill time at most.
 
-        Args:
-          kill_at_s: Returns the time at which the agents kill their workers, on `clock`.
-            Called again at each check.
+        `kill_at_s` returns the time at which the agents kill their workers, on `clock`, at each
+        check.
         """
         while any(not self._is_silent(worker) for worker in self._reachable()):
             if self._clock.now_s() > kill_at_s() + _AFTER_KILL_S:

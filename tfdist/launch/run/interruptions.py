@@ -14,10 +14,8 @@ class Interruptions:
     """The interruptions of a run so far: failures, and stops to take a host in again.
 
     Attributes:
-      number: How many there were.
       lost_s: Seconds from each interruption to the next step.
       repeated_steps: Steps that were made again, as far as the programs report their steps.
-      step: The last step before the newest interruption; -1 without one.
     """
 
     number: int = 0

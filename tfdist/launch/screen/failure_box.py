@@ -180,10 +180,8 @@ def log_tail(path: Path, first_byte: int = 0) -> tuple[str, ...]:
 def last_lines(text: str, *, is_cut: bool | None = None) -> tuple[str, ...]:
     """Returns the lines of the end of a worker's output.
 
-    Args:
-      text: The end of the output.
-      is_cut: Whether the text may begin inside a line, which is then left out unless it is the
-        only one; by default, whether the text is `LONGEST_TAIL` characters long.
+    The text may begin inside a line if it `is_cut`, by default if it is `LONGEST_TAIL` characters
+    long. That line is left out unless it is the only one.
     """
     is_cut = len(text) >= LONGEST_TAIL if is_cut is None else is_cut
     lines = text.split("\n")
