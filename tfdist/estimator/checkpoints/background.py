@@ -8,8 +8,9 @@
     the end           waits until the files are there: the training's, an error's, SIGTERM's
 
 The copy is what the ops of the saver would have written: all inputs of its `SaveV2` ops, fetched in
-one session call. The same ops, in a small graph and session of their own, write it. So the names,
-the slices and the bytes of the files are those of a save in the foreground.
+one session call, into memory that is kept until the end of the training. The same ops, in a small
+graph and session of their own, write it. So the names, the slices and the bytes of the files are
+those of a save in the foreground.
 """
 
 from __future__ import annotations
@@ -24,14 +25,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.checkpoints.kept_memory import KeptMemory, bytes_for
 from tfdist.process.memory import total_and_free_bytes
 from tfdist.process.progress_file import find_progress_file, in_phase
 from tfdist.strategies.stop_signals import StopSignals
 
 # A longer wait for the thread is reported.
 _SILENT_S = 5.0
-# TensorFlow copies an array that begins elsewhere, and keeps Python waiting while it does.
-_ALIGNMENT = 64
 # The ops by which TensorFlow's savers write values in the format of TensorFlow 2.
 _OPS_OF_SAVERS = frozenset(
     ("Const", "Identity", "MergeV2Checkpoints", "NoOp", "Pack", "PlaceholderWithDefault",
@@ -57,6 +57,7 @@ class BackgroundSaves(v1.train.SessionRunHook):  # type: ignore[misc]
         self._what = ""
         self._error: BaseException | None = None
         self._has_said_why_not = False
+        self._memory: KeptMemory | None = None
 
     def start(self, what: str, write: Callable[[], Any]) -> None:
         """Calls `write` in the thread. The write before it must have ended; see `wait`.
@@ -104,11 +105,8 @@ class BackgroundSaves(v1.train.SessionRunHook):  # type: ignore[misc]
         self.raise_error()
 
     def can_take(self, ops: SaverOps) -> bool:
-        """Returns whether values can be copied and written beside the training; else says why.
-
-        One value is there twice while the thread prepares it.
-        """
-        needed = sum(ops.num_bytes) + max(ops.num_bytes, default=0)
+        """Returns whether values can be copied and written beside the training; else says why."""
+        needed = 0 if self._has_room_for(ops) else sum(ops.num_bytes)
         _, free = total_and_free_bytes()
         why_not = "" if ops.are_known else "its saver has ops of its own"
         if needed > free:
@@ -119,6 +117,16 @@ class BackgroundSaves(v1.train.SessionRunHook):  # type: ignore[misc]
             v1.logging.warning("Steps wait until a checkpoint is written: %s.", why_not)
             self._has_said_why_not = True
         return not why_not
+
+    def copy(self, session: v1.Session, ops: SaverOps) -> list[Any]:
+        """Returns the values for a write; the write before it must have ended."""
+        if self._memory is None or not self._has_room_for(ops):
+            self._memory = None  # Freed first.
+            self._memory = KeptMemory(np.empty(bytes_for(ops.num_bytes), np.uint8))
+        return self._memory.fetch(lambda: session.run(ops.values))
+
+    def _has_room_for(self, ops: SaverOps) -> bool:
+        return self._memory is not None and self._memory.num_bytes >= bytes_for(ops.num_bytes)
 
     def __enter__(self) -> BackgroundSaves:
         return self
@@ -136,6 +144,8 @@ class BackgroundSaves(v1.train.SessionRunHook):  # type: ignore[misc]
                 raise
             if of_write is not error:
                 v1.logging.error("The %s could not be written: %s", self._what, of_write)
+        finally:
+            self._memory = None
 
 
 class WaitingListener(v1.train.CheckpointSaverListener):  # type: ignore[misc]
@@ -219,17 +229,14 @@ def save_values(
     Args:
       saver: The saver.
       ops: Its ops.
-      values: The values of `ops.values`; they are removed from the list.
+      values: The values of `ops.values`.
       path: The checkpoint's path without its step.
       step: The step.
 
     Returns:
       The checkpoint's path.
     """
-    fed: dict[str, Any] = {}
-    values.reverse()
-    while values:  # Each is freed as soon as it is copied again.
-        fed[f"{_fed(len(fed))}:0"] = _aligned(np.asarray(values.pop()))
+    fed = {f"{_fed(index)}:0": value for index, value in enumerate(values)}
     with ops.graph.as_default(), _Session(ops.graph, fed) as session:
         return str(saver.save(session, path, step, write_state=False, write_meta_graph=False))
 
@@ -259,17 +266,6 @@ def _placeholder(index: int, value: tf.Tensor) -> Any:
     node.attr["dtype"].type = value.dtype.base_dtype.as_datatype_enum
     node.attr["shape"].shape.unknown_rank = True
     return node
-
-
-def _aligned(array: np.ndarray) -> np.ndarray:
-    """Returns an array, or a copy of it, that TensorFlow takes without another copy."""
-    if array.dtype.hasobject or not array.nbytes or array.ctypes.data % _ALIGNMENT == 0:
-        return array
-    room = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
-    start = -room.ctypes.data % _ALIGNMENT
-    aligned = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    np.copyto(aligned, array)
-    return aligned
 
 
 _num_writing = 0  # Checkpoints and snapshots have a thread each.

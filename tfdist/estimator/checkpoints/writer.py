@@ -126,7 +126,7 @@ class CheckpointWriter:
         if saves is not None:
             saves.wait()
             if saves.can_take(ops):
-                values = sess.run(ops.values)
+                values = saves.copy(sess, ops)
                 saves.start(
                     what,
                     lambda: write(lambda path: save_values(saver, ops, values, path, global_step)),
