@@ -106,7 +106,7 @@ class BackgroundSaves(v1.train.SessionRunHook):  # type: ignore[misc]
 
     def can_take(self, ops: SaverOps) -> bool:
         """Returns whether values can be copied and written beside the training; else says why."""
-        needed = 0 if self._has_room_for(ops) else sum(ops.num_bytes)
+        needed = self.new_bytes_for(ops)
         _, free = total_and_free_bytes()
         why_not = "" if ops.are_known else "its saver has ops of its own"
         if needed > free:
@@ -120,13 +120,15 @@ class BackgroundSaves(v1.train.SessionRunHook):  # type: ignore[misc]
 
     def copy(self, session: v1.Session, ops: SaverOps) -> list[Any]:
         """Returns the values for a write; the write before it must have ended."""
-        if self._memory is None or not self._has_room_for(ops):
+        if self._memory is None or self.new_bytes_for(ops):
             self._memory = None  # Freed first.
             self._memory = KeptMemory(np.empty(bytes_for(ops.num_bytes), np.uint8))
         return self._memory.fetch(lambda: session.run(ops.values))
 
-    def _has_room_for(self, ops: SaverOps) -> bool:
-        return self._memory is not None and self._memory.num_bytes >= bytes_for(ops.num_bytes)
+    def new_bytes_for(self, ops: SaverOps) -> int:
+        """Returns the memory that the next copy needs; 0 if that of the last one suffices."""
+        suffices = self._memory and self._memory.num_bytes >= bytes_for(ops.num_bytes)
+        return 0 if suffices else sum(ops.num_bytes)
 
     def __enter__(self) -> BackgroundSaves:
         return self

@@ -139,9 +139,9 @@ class CheckpointWriter:
         )
 
     def num_bytes(self, graph: tf.Graph) -> tuple[int, int]:
-        """Returns the size of all values that a save of a graph writes, and of the largest one."""
-        sizes = self._ops_of(self._find_saver(), graph).num_bytes
-        return sum(sizes), max(sizes, default=0)
+        """Returns the size of what a save of a graph writes, and of new memory for a copy of it."""
+        ops = self._ops_of(self._find_saver(), graph)
+        return sum(ops.num_bytes), self.saves.new_bytes_for(ops) if self.saves else 0
 
     def _ops_of(self, saver: v1.train.Saver, graph: tf.Graph) -> SaverOps:
         if self._ops is None or self._ops[0] is not graph:

@@ -313,12 +313,12 @@ class Snapshots(v1.train.SessionRunHook):  # type: ignore[misc]
         saver = self._scaffold.saver
         if type(saver) is not v1.train.Saver or saver.saver_def.version != v1.train.SaverDef.V2:
             return "its saver is of a class, or writes a format, of its own."
-        size, largest = self._writer.num_bytes(graph)
+        size, copy = self._writer.num_bytes(graph)
         return why_no_room(
             size,
             num_new=1 if self._saver.last_checkpoints else 2,
             free=shutil.disk_usage(MEMORY).free,
-            free_memory=total_and_free_bytes()[1] - size - largest,
+            free_memory=total_and_free_bytes()[1] - copy,
         )
 
     @cached_property
