@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as v1
 
-from tfdist.monitoring import PrometheusHook
+from tfdist.monitoring import PrometheusHook, prometheus
 from tfdist.monitoring.prometheus import metric_name
 
 Train = Callable[..., Any]
@@ -50,14 +50,26 @@ def test_a_hook_serves_one_training_after_the_other_and_then_no_more(train: Trai
     assert hook.port is None
 
 
-def test_restarts_by_the_launcher_are_served(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_interruptions_of_the_run_have_cost_is_served(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hook = PrometheusHook(0, every_n_steps=1)
-    for restarts in (0, 2):
-        if restarts:
-            monkeypatch.setenv("TFDIST_RESTART_COUNT", str(restarts))
+    monkeypatch.setattr(prometheus, "_begin", None)
+
+    def served() -> dict[str, float]:
         collect = Collect(hook)
         train([hook, collect], steps=1)
-        assert collect.seen[-1]['tfdist_restarts{worker="0"}'] == restarts
+        seen = collect.seen[-1]
+        names = ("workers", "restarts", "steps_repeated", "seconds_lost")
+        return {name: seen[f'tfdist_{name}{{worker="0"}}'] for name in names}
+
+    assert served() == {"workers": 1, "restarts": 0, "steps_repeated": 0, "seconds_lost": 0}
+    for name, value in {"COUNT": 2, "STEP": 12, "REPEATED_STEPS": 30, "LOST_S": 5000}.items():
+        monkeypatch.setenv(f"TFDIST_RESTART_{name}", str(value))
+    first = served()
+    assert (first["restarts"], first["steps_repeated"]) == (2, 41)  # It begins at step 1 of 12.
+    assert first["seconds_lost"] > 5000
+    assert served() == first  # A second training of the process repeats nothing.
 
 
 def test_a_training_that_failed_does_not_keep_the_port(train: Train) -> None:

@@ -27,6 +27,9 @@ NUM_FULL_INSTANCES = "TFDIST_NUM_FULL_INSTANCES"
 # The last step before the restart, and a name of the run that all its starts have.
 RESTART_STEP = "TFDIST_RESTART_STEP"
 RUN = "TFDIST_RUN"
+# What the interruptions of the run have cost when its workers start again.
+RESTART_LOST_S = "TFDIST_RESTART_LOST_S"
+RESTART_REPEATED_STEPS = "TFDIST_RESTART_REPEATED_STEPS"
 HAS_EVALUATOR = "TFDIST_HAS_EVALUATOR"
 
 # Prefixes of the variables of one run: set for one of its processes, wrong in a process of another
@@ -202,6 +205,21 @@ def read_restart_step(environ: Mapping[str, str]) -> int:
       ClusterError: If it is not a number.
     """
     return _integer(environ, RESTART_STEP, 0, digits=15) if RESTART_STEP in environ else -1
+
+
+def read_restart_cost(environ: Mapping[str, str]) -> tuple[int, int]:
+    """Reads what interruptions cost before this start: seconds without a step, steps made again.
+
+    Both are 0 without one. Steps that this start makes again are not among them.
+
+    Raises:
+      ClusterError: If one of them is not a number.
+    """
+    seconds, steps = (
+        _integer(environ, name, 0, digits=15) if name in environ else 0
+        for name in (RESTART_LOST_S, RESTART_REPEATED_STEPS)
+    )
+    return seconds, steps
 
 
 def is_evaluator_launched(environ: Mapping[str, str]) -> bool:

@@ -7,9 +7,15 @@ import re
 import time
 from typing import Any
 
+import psutil
 import tensorflow.compat.v1 as v1
 
-from tfdist.cluster.instance_variables import read_restart_count
+from tfdist.cluster.instance_variables import (
+    read_restart_cost,
+    read_restart_count,
+    read_restart_step,
+)
+from tfdist.cluster.instances import find_instance
 from tfdist.cluster.tasks import checked_count
 from tfdist.monitoring.scalars import Chosen, ScalarsHook, load_package, own_worker_index
 
@@ -20,8 +26,10 @@ class PrometheusHook(ScalarsHook):
     """Serves scalars, the global step and its speed over HTTP while training runs.
 
     The gauges are labelled with the worker's index: `tfdist_global_step`,
-    `tfdist_steps_per_second`, `tfdist_restarts` (of the workers, by `tfdist run`) and
-    `tfdist_<name>` for each scalar. Every worker that has the hook serves its own values.
+    `tfdist_steps_per_second`, `tfdist_workers` (as many as train now) and `tfdist_<name>` for each
+    scalar. Of the launcher's interruptions there are `tfdist_restarts`, `tfdist_steps_repeated` and
+    `tfdist_seconds_lost`, from each interruption until training began again; all are 0 without one.
+    Every worker that has the hook serves its own values.
 
     Args:
       port: The port of worker 0; worker i listens at port + i, so that workers may share a
@@ -64,7 +72,10 @@ class PrometheusHook(ScalarsHook):
         own = {
             "global_step": "Global step",
             "steps_per_second": "Steps per second",
+            "workers": "Workers that train now",
             "restarts": "Restarts of the workers by the launcher",
+            "steps_repeated": "Steps made again after interruptions",
+            "seconds_lost": "Seconds from interruptions until training began again",
         }
         described = {**own, **{name: f"{name}, of the newest update" for name in self.names}}
         metrics = {name: metric_name(name) for name in described}
@@ -86,7 +97,11 @@ class PrometheusHook(ScalarsHook):
         self.port = self._server.server_port
         v1.logging.info("Metrics for Prometheus: http://%s:%d/metrics", self._address, self.port)
         self._gauges["global_step"].set(step)
+        self._gauges["workers"].set(find_instance().num_instances)
         self._gauges["restarts"].set(read_restart_count(os.environ))
+        lost_s, repeated = _cost_of_interruptions(step)
+        self._gauges["seconds_lost"].set(lost_s)
+        self._gauges["steps_repeated"].set(repeated)
         self._last = (step, time.monotonic())
 
     def report(self, step: int, scalars: dict[str, float]) -> None:
@@ -107,6 +122,25 @@ class PrometheusHook(ScalarsHook):
             self._server.server_close()
             self._thread.join()
             self._server = self.port = None
+
+
+def _cost_of_interruptions(step: int) -> tuple[float, int]:
+    """Returns the seconds lost and the steps made again by the run's interruptions so far.
+
+    The launcher knows them up to the start of this process. `step` is the one from which it trains.
+    """
+    global _begin
+    if read_restart_count(os.environ) == 0:
+        return 0.0, 0
+    if _begin is None:
+        _begin = (step, time.time() - psutil.Process().create_time())
+    lost_s, repeated = read_restart_cost(os.environ)
+    first_step, start_s = _begin
+    return lost_s + start_s, repeated + max(0, read_restart_step(os.environ) - first_step)
+
+
+# Of the first training in this process: its step, and the seconds since the process began.
+_begin: tuple[int, float] | None = None
 
 
 def metric_name(name: str) -> str:

@@ -24,6 +24,7 @@ def planned(
     environ: Mapping[str, str] | None = None,
     restart_count: int = 0,
     restart_step: int | None = None,
+    restart_cost: tuple[int, int] = (0, 0),
     **options: Any,
 ) -> Plan:
     return make_plan(
@@ -34,6 +35,7 @@ def planned(
         environ=environ or {},
         restart_count=restart_count,
         restart_step=restart_step,
+        restart_cost=restart_cost,
         run="a-run",
     )
 
@@ -71,9 +73,12 @@ def test_replicas_are_dealt_out_evenly() -> None:
     assert (instance.replica_index_offset, instance.devices_per_replica) == (3, 2)
 
 
-def test_workers_get_the_number_of_earlier_starts() -> None:
+def test_workers_get_the_number_of_earlier_starts_and_their_cost() -> None:
     assert planned().workers[0].environment["TFDIST_RESTART_COUNT"] == "0"
-    assert planned(restart_count=2).workers[0].environment["TFDIST_RESTART_COUNT"] == "2"
+    environment = planned(restart_count=2, restart_cost=(7, 30)).workers[0].environment
+    assert environment["TFDIST_RESTART_COUNT"] == "2"
+    assert environment["TFDIST_RESTART_LOST_S"] == "7"
+    assert environment["TFDIST_RESTART_REPEATED_STEPS"] == "30"
 
 
 def test_workers_of_a_run_that_may_start_again_can_keep_snapshots_and_find_them() -> None:

@@ -46,6 +46,10 @@ class Interruptions:
         self.repeated_steps += max(0, self.step - max(made) + 1)
         self._since_s = None
 
+    def lost_until(self, now_s: float) -> float:
+        """Returns the seconds lost until now, with those since an interruption that goes on."""
+        return self.lost_s + (0.0 if self._since_s is None else now_s - self._since_s)
+
     def __str__(self) -> str:
         times = "once" if self.number == 1 else f"{self.number} times"
         if not self.lost_s:  # The program reports no steps.

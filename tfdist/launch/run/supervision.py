@@ -189,13 +189,14 @@ class Supervision:
         while True:
             with ReservedPorts(num_local_ports(self._options)) as ports:
                 starts = self._restarts + self._joins
-                step = self._interruptions.step if self._interruptions.step > 0 else None
+                cost = self._interruptions
                 plan = plan_here(
                     self._options,
                     ports.ports,
                     self._log_dir,
                     starts,
-                    restart_step=step,
+                    restart_step=cost.step if cost.step > 0 else None,
+                    restart_cost=(round(cost.lost_until(self._clock.now_s())), cost.repeated_steps),
                     run=self._run,
                     num_full_instances=self._full_size.num_instances,
                 )

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdist.cluster.environment import PROFILE, PROFILE_STEPS, SNAPSHOT_STEPS, START_TIMEOUT
-from tfdist.cluster.instance_variables import RESTART_STEP, RUN, instance_environment
+from tfdist.cluster.instance_variables import (
+    RESTART_LOST_S,
+    RESTART_REPEATED_STEPS,
+    RESTART_STEP,
+    RUN,
+    instance_environment,
+)
 from tfdist.cluster.tasks import Cluster, Task, is_loopback
 from tfdist.cluster.tf_config import format_tf_config
 from tfdist.launch.errors import UsageError
@@ -79,6 +85,7 @@ def make_plan(
     environ: Mapping[str, str],
     restart_count: int = 0,
     restart_step: int | None = None,
+    restart_cost: tuple[int, int] = (0, 0),
     run: str = "",
     num_full_instances: int | None = None,
 ) -> Plan:
@@ -92,6 +99,7 @@ def make_plan(
       environ: The launcher's environment.
       restart_count: The number of earlier starts of this run.
       restart_step: The last step that a worker had made before the restart, if it is known.
+      restart_cost: Seconds lost and steps made again by earlier interruptions.
       run: The name of the run; see `tfdist.process.snapshot_folders`.
       num_full_instances: The instances that the run was asked for, if this start has fewer.
     """
@@ -111,6 +119,7 @@ def make_plan(
             START_TIMEOUT: f"{options.start_timeout_s:g}",
             **_profile(options),
             **_snapshots(options, restart_step, run),
+            **_cost(restart_count, restart_cost),
             **options.environment,
             **instance_environment(
                 index=index,
@@ -185,6 +194,13 @@ def _snapshots(options: RunOptions, restart_step: int | None, run: str) -> dict[
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
+def _cost(restart_count: int, cost: tuple[int, int]) -> dict[str, str]:
+    """Returns the variables that tell workers that start again what that has cost."""
+    if restart_count == 0:
+        return {}
+    return {RESTART_LOST_S: str(cost[0]), RESTART_REPEATED_STEPS: str(cost[1])}
+
+
 def num_local_ports(options: RunOptions) -> int:
     """Returns the number of free ports of this machine that the plan uses."""
     return options.num_instances + options.evaluator if options.is_on_this_machine else 0
@@ -196,6 +212,7 @@ def plan_here(
     log_dir: Path,
     restart_count: int = 0,
     restart_step: int | None = None,
+    restart_cost: tuple[int, int] = (0, 0),
     run: str = "",
     num_full_instances: int | None = None,
 ) -> Plan:
@@ -208,6 +225,7 @@ def plan_here(
         environ=os.environ,
         restart_count=restart_count,
         restart_step=restart_step,
+        restart_cost=restart_cost,
         run=run,
         num_full_instances=num_full_instances,
     )
