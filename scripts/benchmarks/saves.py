@@ -1,4 +1,4 @@
-"""The delay of a training by a save of 1 GiB: beside the training, in the foreground, elsewhere.
+"""The delay of a training by a save of 1 GiB: beside the training, waiting for it, in memory.
 
     python scripts/benchmarks/saves.py                        tfdist, and a copy by NumPy
     SAVES_TORCH=... SAVES_ORBAX=... (Pythons with PyTorch, and with JAX and Orbax)
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,18 @@ def copy_s() -> float:
     return statistics.median(times_s)
 
 
-def tfdist(folder: str, in_background: bool) -> dict[str, float]:
-    """Trains with the Estimator; a step changes all values."""
+def tfdist(folder: str, *, in_background: bool = True, in_memory: bool = False) -> dict[str, float]:
+    """Trains with the Estimator; a step changes all values. `in_memory` keeps snapshots only."""
     import tensorflow as tf
     import tensorflow.compat.v1 as v1
 
     import tfdist.estimator as tfe
+    from tfdist.process import snapshot_folders
+
+    written_to = Path(folder)
+    if in_memory:
+        run = os.environ["TFDIST_RUN"] = snapshot_folders.new_run()
+        written_to = snapshot_folders.folder_of_host(run) / snapshot_folders.name_for(folder)
 
     class Times(tfe.SessionRunHook):  # type: ignore[misc]
         ends_s: list[float]
@@ -69,8 +76,7 @@ def tfdist(folder: str, in_background: bool) -> dict[str, float]:
             self.ends_s = [time.perf_counter()]
 
         def before_run(self, run_context: Any) -> None:
-            name = os.path.join(folder, f"model.ckpt-{SAVE_AFTER}.index")
-            if not self.written and os.path.exists(name):
+            if not self.written and (written_to / f"model.ckpt-{SAVE_AFTER}.index").exists():
                 self.written = len(self.ends_s)
             self.ends_s.append(time.perf_counter())
 
@@ -88,7 +94,8 @@ def tfdist(folder: str, in_background: bool) -> dict[str, float]:
 
     times = Times()
     config = tfe.RunConfig(
-        save_checkpoints_steps=SAVE_AFTER,
+        save_checkpoints_steps=None if in_memory else SAVE_AFTER,
+        save_snapshot_steps=SAVE_AFTER if in_memory else 0,
         save_checkpoints_async=in_background,
         keep_checkpoint_max=1,
     )
@@ -159,8 +166,9 @@ def orbax(folder: str) -> dict[str, float]:
 
 
 WAYS: dict[str, Callable[[str], dict[str, float]]] = {
-    "tfdist": lambda folder: tfdist(folder, True),
-    "tfdist, save_checkpoints_async=False": lambda folder: tfdist(folder, False),
+    "tfdist": tfdist,
+    "tfdist, save_checkpoints_async=False": partial(tfdist, in_background=False),
+    "tfdist, a snapshot in memory": partial(tfdist, in_memory=True),
     "PyTorch, async_save": torch,
     "Orbax, AsyncCheckpointer": orbax,
 }
