@@ -285,6 +285,13 @@ def cost(folder: Path) -> dict[str, Any]:
     return {"seconds": float(first[0]) - killed_s, "again": last_step - int(first[2]) + 1}
 
 
+def difference(weights: Any, expected: Any) -> float | None:
+    """Returns the largest difference of two runs' weights; None if one of them did not end."""
+    if weights is None or expected is None:
+        return None
+    return max(float(abs(a - b).max()) for a, b in zip(weights, expected, strict=True))
+
+
 def main() -> None:
     """Prints a line for each run, and a table."""
     if len(sys.argv) > 2:
@@ -297,28 +304,24 @@ def main() -> None:
     images = (table[:, :-1] / 255).astype(np.float32), table[:, -1].astype(np.int32)
     with tempfile.TemporaryDirectory() as scratch:
         names = [name for name, _ in commands(Path(scratch))]
-    undisturbed = {name: run(name, images, kills=False) for name in names}
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 3):
         for name in names:
             found = run(name, images, kills=True)
-            weights, expected = found.pop("weights", None), undisturbed[name].get("weights")
-            found["difference"] = (
-                None
-                if weights is None or expected is None
-                else max(float(abs(a - b).max()) for a, b in zip(weights, expected, strict=True))
-            )
-            print(name, json.dumps(found), flush=True)
             rows[name].append(found)
+            shown = {key: value for key, value in found.items() if key != "weights"}
+            print(name, json.dumps(shown), flush=True)
     print("| | from the kill to the next step | steps again | largest difference of a weight |")
     for name, runs in rows.items():
         seconds = sorted(one["seconds"] for one in runs if one.get("seconds") is not None)
         if seconds:
             times = f"{statistics.median(seconds):.1f} s ({seconds[0]:.1f} to {seconds[-1]:.1f})"
             again = sorted({one["again"] for one in runs if one.get("again") is not None})
-            print(f"| {name} | {times} | {again} | {[one['difference'] for one in runs]} |")
+            expected = run(name, images, kills=False).get("weights")
+            differences = [difference(one.get("weights"), expected) for one in runs]
+            print(f"| {name} | {times} | {again} | {differences} |", flush=True)
         else:
-            print(f"| {name} | no further step | | |")
+            print(f"| {name} | no further step | | |", flush=True)
 
 
 if __name__ == "__main__":

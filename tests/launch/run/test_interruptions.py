@@ -24,9 +24,9 @@ def test_the_cost_is_the_time_until_the_next_step_and_the_steps_made_again(
     cost.note(at(make_worker, 40, math.nan), now_s=12.0)  # It has restored a checkpoint.
     assert cost.lost_s == 0.0
     assert cost.lost_until(12.0) == 2.0
-    cost.note(at(make_worker, 41), now_s=13.5)
+    cost.note(at(make_worker, 47), now_s=13.5)  # Its first steps were fast.
     assert cost.lost_until(13.9) == 3.5
-    cost.note(at(make_worker, 42), now_s=14.0)
+    cost.note(at(make_worker, 48), now_s=14.0)
     assert str(cost) == "interrupted once: 3.5 s until the next step, 10 steps made again"
     cost.begin(at(make_worker, 60), now_s=20.0)
     cost.begin(at(make_worker, -1, math.nan), now_s=21.0)  # It failed before a step.

@@ -23,6 +23,7 @@ class Interruptions:
     repeated_steps: int = 0
     step: int = -1
     _since_s: float | None = None
+    _restored_step: int = -1
 
     def begin(self, workers: Sequence[WorkerState], now_s: float) -> None:
         """Notes an interruption, with the workers as they were."""
@@ -30,20 +31,22 @@ class Interruptions:
         if self._since_s is None:  # Else there was no step since the one before.
             self._since_s = now_s
             self.step = max((worker.step or 0 for worker in workers), default=0)
+        self._restored_step = -1
 
     def note(self, workers: Sequence[WorkerState], now_s: float) -> None:
         """Notes the first step after an interruption."""
         if self._since_s is None:
             return
-        made = [
-            worker.progress.step
-            for worker in workers
-            if worker.progress is not None and not math.isnan(worker.progress.loss)
-        ]
+        reports = [worker.progress for worker in workers if worker.progress is not None]
+        made = [report.step for report in reports if not math.isnan(report.loss)]
         if not made:
+            if self._restored_step < 0:
+                self._restored_step = max((report.step for report in reports), default=-1)
             return
+        # Reports come twice a second, so the first one may be of a later step.
+        before = max(made) - 1 if self._restored_step < 0 else self._restored_step
         self.lost_s += now_s - self._since_s
-        self.repeated_steps += max(0, self.step - max(made) + 1)
+        self.repeated_steps += max(0, self.step - before)
         self._since_s = None
 
     def lost_until(self, now_s: float) -> float:
