@@ -70,9 +70,9 @@ KEY_FIGURES = (
         ratio="CNN, Horovod, Keras 3: fit over ideal",
         meaning="CNN, `fit` of Keras 3, Horovod: step over ideal",
         target=1.5,
-        why="In the same run Horovod's own fit took 1.73 times the ideal, a loop 1.70 and the "
-        "Estimator 1.38. fit sends no message more than a loop; what its step costs beyond one was "
-        "not found.",
+        why="In the same run Horovod's own fit took 1.73 times the ideal, and the Estimator 1.38. "
+        "With one core for each worker Horovod's thread takes time from the computation while it "
+        "waits for the other worker.",
     ),
     KeyFigure(
         part="fit",
@@ -181,8 +181,9 @@ The figures behind [the benchmarks](PAGE), as `{COMMAND}` writes them.
 - The command needs two idle cores; over Horovod what `tfdist horovod install` builds, for
   `tf.estimator` what `python scripts/old_tensorflow.py` makes, for the slow link root. PyTorch may
   be in an environment of its own: `TFDIST_BENCHMARK_TORCH` names its Python. What is missing is
-  left out. `--only fit` measures one part again and keeps the others, `--rounds 5` is quicker, and
-  `--from-json` writes the pages again from `lab/benchmarks.json`, which has the quartiles too.
+  left out. `--only fit` measures one part again and keeps the others, `--models mlp` one model,
+  `--rounds 5` is quicker, and `--from-json` writes the pages again from `lab/benchmarks.json`,
+  which has the quartiles too.
 """
 
 # The parts, the variants of tfdist that share a cell, and what a table shows.
@@ -225,13 +226,15 @@ def record_page(records: Mapping[str, Record]) -> str:
 def section(record: Record) -> str:
     """Returns a part of the record."""
     part = record.part
-    measured = (
-        f"Measured on {record.date}, {record.rounds} round{'s' * (record.rounds != 1)}, while "
-        f"other processes took {record.cores_taken:.2f} of "
-        f"{record.machine.get('cores', '?')} cores."
-    )
+    titles: dict[str, list[str]] = {record.measured: []}
+    for title, how in record.earlier.items():
+        titles.setdefault(how, []).append(title)
+    measured = [
+        f"{' and '.join(of)}: {how[0].lower()}{how[1:]}" if of else how
+        for how, of in titles.items()
+    ]
     left_out = [f"Left out: {one}" for one in part.missing]
-    paragraphs = [f"## {part.title}", *map(_wrap, (part.about, measured, *left_out))]
+    paragraphs = [f"## {part.title}", *map(_wrap, (part.about, *measured, *left_out))]
     return "\n\n".join([*paragraphs, group_table(part.groups)])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -93,6 +93,7 @@ class Record:
       rounds: How many turns of each contender counted.
       machine: What `machine.describe` said.
       cores_taken: How many cores other processes took meanwhile.
+      earlier: Of groups that were measured before the others: how, by their titles.
     """
 
     part: Part
@@ -100,6 +101,31 @@ class Record:
     rounds: int
     machine: dict[str, str]
     cores_taken: float
+    earlier: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def measured(self) -> str:
+        """A sentence on the groups that are not in `earlier`: when, how often and how busy it was."""
+        return (
+            f"Measured on {self.date}, {self.rounds} round{'s' * (self.rounds != 1)}, while other "
+            f"processes took {self.cores_taken:.2f} of {self.machine.get('cores', '?')} cores."
+        )
+
+
+def with_earlier(new: Record, old: Record) -> Record:
+    """Returns a record with the groups and ratios of an older one that it does not have."""
+    kept = {
+        title: old.part.groups[title] for title in old.part.groups if title not in new.part.groups
+    }
+    if not kept:
+        return new
+    names = {title.split(",")[0] for title in kept}
+    ratios = {name: r for name, r in old.part.ratios.items() if name.split(",")[0] in names}
+    part = replace(
+        new.part, groups={**kept, **new.part.groups}, ratios={**ratios, **new.part.ratios}
+    )
+    earlier = {title: old.earlier.get(title, old.measured) for title in kept}
+    return replace(new, part=part, earlier=earlier)
 
 
 def quartiles(values: Sequence[float]) -> Spread:

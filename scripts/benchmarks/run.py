@@ -161,7 +161,7 @@ def measure_parts(records: dict[str, Record], arguments: argparse.Namespace) -> 
       1 if a part failed, else 0.
     """
     from report import section
-    from results import Options, read_records, write_records
+    from results import Options, read_records, with_earlier, write_records
 
     options = Options(
         rounds=arguments.rounds,
@@ -175,7 +175,9 @@ def measure_parts(records: dict[str, Record], arguments: argparse.Namespace) -> 
     failed = []
     for name in arguments.only:
         try:
-            records[name] = measure_part(name, options)
+            record = measure_part(name, options)
+            is_whole = arguments.models == MODELS or name not in records
+            records[name] = record if is_whole else with_earlier(record, records[name])
         except Exception as error:  # Whatever it is, the other parts do not depend on it.
             failed.append(name)
             reason = " ".join(str(error).split())

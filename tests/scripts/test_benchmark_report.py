@@ -123,6 +123,20 @@ def test_the_record_has_a_table_for_each_part_and_the_machines() -> None:
     assert not re.search(r"\n\n\n", text)
 
 
+def test_models_that_are_not_measured_again_stay_and_say_how_they_were_measured() -> None:
+    titles = list(PART.groups)
+    kept, again = titles[0], titles[1]
+    part = replace(PART, groups={again: PART.groups[again]}, ratios={})
+    both = results.with_earlier(replace(RECORD, part=part, rounds=3), RECORD)
+    assert both.part.groups == PART.groups
+    of_kept = {n: r for n, r in PART.ratios.items() if n.startswith(kept.partition(",")[0])}
+    assert both.part.ratios == of_kept and of_kept
+    text = report.section(both)
+    assert "Measured on 2026-01-31 12:00 UTC, 3 rounds" in text
+    assert f"{kept}: measured on 2026-01-31 12:00 UTC, 20 rounds" in " ".join(text.split())
+    assert results.with_earlier(RECORD, both) == RECORD
+
+
 def test_the_longer_of_groups_and_contenders_stands_below_one_another() -> None:
     row = Row(ms=(1.0, 1.0, 1.0), over=(1.0, 1.0, 1.0))
     text = report.group_table({f"m = {m}": {"ours": row} for m in (4, 8)})
