@@ -24,7 +24,6 @@ from bert_program import (
 
 LAYOUTS = {
     "pipeline": [],
-    "two replicas": [*ONE_DEVICE, "--replication-factor", "2"],
     "two replicas of a pipeline": [
         *("--replication-factor", "2", "--pipeline-schedule", "sequential"),
     ],

@@ -27,12 +27,10 @@ FEATURES = "--optimiser LARS --label-smoothing 0.1 --eight-bit-io --warmup-epoch
 # Micro-batch, and options: all together have 24 images in a step.
 LAYOUTS = {
     "whole": (24, ""),
-    "replicas": (12, "--replicas 2"),
     "accumulation": (8, "--gradient-accumulation-count 3"),
     "features": (12, f"--replicas 2 --loss-scaling 128 {FEATURES}"),
     "features of one": (24, FEATURES),
     "recomputation": (24, "--enable-recomputation"),
-    "pipeline": (8, "--gradient-accumulation-count 3 --pipeline --shards 2"),
     "pipelines": (
         4,
         "--gradient-accumulation-count 3 --pipeline --shards 2 --replicas 2 "
@@ -67,9 +65,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, fake_cluster_server: Any) ->
     return {"folder": folder, "printed": dict(zip([*LAYOUTS, "norm"], printed, strict=True))}
 
 
-@pytest.mark.parametrize(
-    "layout", ["replicas", "accumulation", "recomputation", "pipeline", "pipelines"]
-)
+@pytest.mark.parametrize("layout", ["accumulation", "recomputation", "pipelines"])
 def test_each_layout_has_the_losses_of_one_device_with_the_whole_batch(
     alone: dict[str, Any], layout: str
 ) -> None:

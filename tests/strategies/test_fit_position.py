@@ -123,8 +123,21 @@ def test_backups_of_whole_epochs_go_on_with_the_next_ones_order(
     assert resumed == undisturbed()
 
 
-def test_a_position_of_another_step_gives_other_weights(
-    fit: Fit, undisturbed: Any, tmp_path: Path
+def one_step_less(positions: list[dict[str, int]]) -> list[dict[str, int]]:
+    newest, before = positions
+    return [{**newest, "steps": newest["steps"] - 1}, before]
+
+
+def one_of_an_unfinished_backup(positions: list[dict[str, int]]) -> list[dict[str, int]]:
+    return [{"epoch": 1, "steps": 7, "iterations": 15, "num_workers": 1}, positions[0]]
+
+
+@pytest.mark.parametrize("fit", ["keras"], indirect=True)
+@pytest.mark.parametrize(
+    ("change", "is_equal"), [(one_step_less, False), (one_of_an_unfinished_backup, True)]
+)
+def test_the_position_counts_that_was_written_with_the_backup(
+    fit: Fit, undisturbed: Any, tmp_path: Path, change: Any, is_equal: bool
 ) -> None:
     folder = tmp_path / "interrupted"
     fit(folder, INPUTS["shuffled"], after=13)
@@ -134,22 +147,11 @@ def test_a_position_of_another_step_gives_other_weights(
         (1, 4, 12),
         (1, 1, 9),
     ]
-    positions[0]["steps"] -= 1
-    file.write_text(json.dumps(positions))
-    assert fit(folder, INPUTS["shuffled"]) != undisturbed()
+    file.write_text(json.dumps(change(positions)))
+    assert (fit(folder, INPUTS["shuffled"]) == undisturbed()) == is_equal
 
 
-def test_the_position_before_counts_where_the_newest_backup_was_not_finished(
-    fit: Fit, undisturbed: Any, tmp_path: Path
-) -> None:
-    folder = tmp_path / "interrupted"
-    fit(folder, INPUTS["shuffled"], after=13)
-    (file,) = folder.rglob("input.json")
-    newer = {"epoch": 1, "steps": 7, "iterations": 15, "num_workers": 1}
-    file.write_text(json.dumps([newer, *json.loads(file.read_text())[:1]]))
-    assert fit(folder, INPUTS["shuffled"]) == undisturbed()
-
-
+@pytest.mark.parametrize("fit", ["keras"], indirect=True)
 def test_a_fit_says_what_it_reads_again(
     fit: Fit, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,12 +1,13 @@
 """Workers learn over their connections who has ended, who is late, and when all may leave."""
 
+import socket
 import threading
 from collections.abc import Callable
 
 import pytest
 
 from tfdist.cluster.rendezvous import membership as module
-from tfdist.cluster.rendezvous import peer_state
+from tfdist.cluster.rendezvous import peer_state, sockets
 from tfdist.cluster.rendezvous.membership import Loss, Membership
 from tfdist.cluster.rendezvous.peer_state import CallClock, PeerState, encode_states
 from tfdist.process.progress_file import in_phase
@@ -159,3 +160,15 @@ def test_what_another_program_sends_changes_nothing(make_memberships: Make) -> N
     for thread in leaving:
         thread.join(LIMIT_S)
     assert not any(thread.is_alive() for thread in leaving)
+
+
+def test_a_connection_tries_each_second_whether_the_other_host_is_back() -> None:
+    tcp = socket.IPPROTO_TCP
+    with socket.socket() as connection:
+        try:
+            connection.getsockopt(tcp, sockets._TCP_RTO_MAX_MS)
+        except OSError:
+            pytest.skip("needs Linux 6.15 or later")
+        sockets.end_with_host(connection)
+        assert connection.getsockopt(tcp, sockets._TCP_RTO_MAX_MS) == 1000
+        assert connection.getsockopt(tcp, socket.TCP_USER_TIMEOUT) == 20_000

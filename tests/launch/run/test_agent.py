@@ -1,6 +1,8 @@
 """An agent, with a launcher that the test emulates."""
 
+import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -22,6 +24,7 @@ from tfdist.launch.workers.channel import (
     CHUNK_BYTES,
     LINE_LIMIT_BYTES,
     TOKEN_VARIABLE,
+    Channel,
 )
 from tfdist.launch.workers.handshake import NONCE_BYTES, PROOF_BYTES, agent_proof, launcher_proof
 from tfdist.process.progress_file import Progress
@@ -79,6 +82,22 @@ def test_a_chunk_of_output_always_fits_into_a_line() -> None:
         text = character * (CHUNK_BYTES // (1 if character != "\N{GRINNING FACE}" else 4))
         said = json.dumps({"kind": "output", "stream": "out", "text": text})
         assert len(said) < LINE_LIMIT_BYTES
+
+
+def test_a_connection_on_which_nobody_answers_for_too_long_is_a_closed_one() -> None:
+    near, far = socket.socketpair()
+
+    async def hear() -> Any:
+        reader, writer = await asyncio.open_connection(sock=near)
+        reader.set_exception(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
+        writer.get_extra_info = lambda *_: None  # type: ignore[method-assign]
+        channel = Channel(reader, writer)
+        heard = await channel.hear()
+        channel.close()
+        return heard
+
+    assert asyncio.run(hear()) is None
+    far.close()
 
 
 def test_output_that_is_not_utf_8_passes_through_a_message_unchanged() -> None:

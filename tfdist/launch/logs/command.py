@@ -79,11 +79,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def find_run(name: str | None, log_dir: Path) -> Path:
-    """Returns the folder of a run: the newest, a folder, or one in the folder of all runs.
-
-    Raises:
-      UsageError: If there is none.
-    """
+    """Returns a run's folder: the newest, this one, or one of all; a UsageError without one."""
     runs = runs_in(log_dir)
     if name is None:
         if not runs:
@@ -102,11 +98,7 @@ def find_run(name: str | None, log_dir: Path) -> Path:
 
 
 def find_logs(run: Path, worker: str | None) -> list[Path]:
-    """Returns the logs of a run's workers in order, then the evaluator's; or the chosen one.
-
-    Raises:
-      UsageError: If the run has no such log.
-    """
+    """Returns the logs of workers in order, then the evaluator's, or one; a UsageError without."""
     workers = sorted(run.glob("worker-*.log"), key=lambda path: int(_tag(path)))
     paths = {_tag(path): path for path in [*workers, *run.glob("evaluator.log")]}
     every = {**paths, **{_tag(path): path for path in run.glob("start.log")}}

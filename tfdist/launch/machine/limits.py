@@ -1,4 +1,7 @@
-"""Limits of this machine that a run must keep, checked before anything is started."""
+"""Limits of this machine that a run must keep, checked before anything is started.
+
+Each check raises a UsageError.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def find_limits() -> Limits:
 
 
 def check_cores(num_here: int, num_cores: int) -> None:
-    """Checks that workers on this machine would make progress; raises `UsageError` if not."""
+    """Checks that workers on this machine would make progress."""
     if num_here > _MOST_FOR_EACH_CORE * num_cores:
         raise UsageError(
             f"--num-instances asks for {num_here} workers on this machine, which has {num_cores} "
@@ -56,9 +59,6 @@ def check_size(num_here: int, num_elsewhere: int, limits: Limits) -> None:
     """Checks that this machine can hold so many workers, and the launcher of all workers.
 
     `num_here` counts the evaluator.
-
-    Raises:
-      UsageError: If it cannot.
     """
     memory = num_here * _LEAST_MEMORY_EACH
     if memory > limits.memory_bytes:
@@ -83,11 +83,7 @@ def check_size(num_here: int, num_elsewhere: int, limits: Limits) -> None:
 
 
 def check_words(words: Iterable[str], environment: Mapping[str, str]) -> None:
-    """Checks that no word of a command and no variable is too long to start a program with.
-
-    Raises:
-      UsageError: If one is.
-    """
+    """Checks that no word of a command and no variable is too long to start a program with."""
     for word in (*words, *(f"{name}={value}" for name, value in environment.items())):
         if (size := len(os.fsencode(word))) > LONGEST_WORD:
             raise UsageError(
@@ -98,11 +94,7 @@ def check_words(words: Iterable[str], environment: Mapping[str, str]) -> None:
 
 
 def check_command(name: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Checks that a command and its environment are not too long for the system.
-
-    Raises:
-      UsageError: If they are.
-    """
+    """Checks that a command and its environment are not too long for the system."""
     texts = (*words, *(f"{name}={value}" for name, value in environment.items()))
     # Each text has a zero byte at its end and a pointer to it.
     size, most = sum(len(os.fsencode(text)) + 9 for text in texts), os.sysconf("SC_ARG_MAX")

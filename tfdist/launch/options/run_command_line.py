@@ -78,11 +78,7 @@ def _with_config_file(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _num_slots(hosts: Sequence[Host]) -> int:
-    """Returns the sum of the hosts' slots, or 0 if they have none.
-
-    Raises:
-      UsageError: If a run cannot have as many instances.
-    """
+    """Returns the sum of the hosts' slots, or 0 if they have none."""
     slots = sum(host.slots or 0 for host in hosts)
     if slots > MOST:
         raise UsageError(
@@ -93,11 +89,7 @@ def _num_slots(hosts: Sequence[Host]) -> int:
 
 
 def _settle(options: RunOptions, given: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Checks options against each other; returns a line for each that has no effect.
-
-    Raises:
-      UsageError: If options contradict each other or cannot work on this machine.
-    """
+    """Checks options against each other; returns a line for each that has no effect."""
     if options.log_dir is not None:
         rules.check_folder("--log-dir", options.log_dir)
     if options.profile is not None:

@@ -1,4 +1,7 @@
-"""Rules between the options of `tfdist run`, and between them and the machine."""
+"""Rules between the options of `tfdist run`, and between them and the machine.
+
+Each raises a UsageError for options that are wrong, contradict each other or cannot work here.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +37,7 @@ _MADE_HERE = {
 
 
 def dry_run(dry_run: bool | None, offline_mode: bool | None) -> tuple[bool, list[str]]:
-    """Returns whether this is a dry run, and notices.
-
-    Raises:
-      UsageError: If --dry-run and --offline-mode contradict each other.
-    """
+    """Returns whether this is a dry run, and notices."""
     if offline_mode is None:
         return bool(dry_run), []
     if dry_run is not None and dry_run != offline_mode:
@@ -54,11 +53,7 @@ def dry_run(dry_run: bool | None, offline_mode: bool | None) -> tuple[bool, list
 
 
 def binding(bind: str | None, numa_aware: bool | None) -> str | None:
-    """Returns --bind, or its equivalent for --numa-aware; None if neither is given.
-
-    Raises:
-      UsageError: If both are given and contradict each other.
-    """
+    """Returns --bind, or its equivalent for --numa-aware; None if neither is given."""
     if numa_aware is None:
         return bind
     if bind is not None and (bind == "numa") != numa_aware:
@@ -70,11 +65,7 @@ def binding(bind: str | None, numa_aware: bool | None) -> str | None:
 
 
 def hosts(lists: Sequence[str] | None, hostfile: str | None) -> tuple[Host, ...]:
-    """Returns the machines: those listed, those in the file, or this one.
-
-    Raises:
-      UsageError: If both are given, or one of them is wrong.
-    """
+    """Returns the machines: those listed, those in the file, or this one."""
     if lists is not None and hostfile is not None:
         raise UsageError(
             f"got both --host {shown(','.join(lists))} and --hostfile {shown(hostfile)}, and one "
@@ -86,11 +77,7 @@ def hosts(lists: Sequence[str] | None, hostfile: str | None) -> tuple[Host, ...]
 
 
 def environment(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of --env. One without a value gets its value from `environ`.
-
-    Raises:
-      UsageError: If a variable is set by the launcher, or has no value in `environ` either.
-    """
+    """Returns the variables of --env. One without a value gets its value from `environ`."""
     variables: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -114,9 +101,6 @@ def shown_workers(
     """Returns the indices of the workers to show; the evaluator's is `num_instances`.
 
     None shows all.
-
-    Raises:
-      UsageError: If the run has no such worker.
     """
     if lists is None:
         return None
@@ -142,11 +126,7 @@ def split_words(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def instance_words(texts: Sequence[str], num_instances: int) -> dict[int, tuple[str, ...]]:
-    """Returns the words of each instance from texts of the form INDEX:"words".
-
-    Raises:
-      UsageError: If there is no instance with that index.
-    """
+    """Returns the words of each instance from texts of the form INDEX:"words"."""
     found: dict[int, tuple[str, ...]] = {}
     for text in texts:
         index, _, words = text.partition(":")
@@ -161,7 +141,7 @@ def instance_words(texts: Sequence[str], num_instances: int) -> dict[int, tuple[
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Checks that an option's folder can be made and written to; raises `UsageError` if not."""
+    """Checks that an option's folder can be made and written to."""
     there = folder
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
@@ -178,7 +158,7 @@ def check_folder(option: str, folder: Path) -> None:
 
 
 def check_profile(folder: Path) -> None:
-    """Checks that a profile can be drawn and written; raises `UsageError` if not."""
+    """Checks that a profile can be drawn and written."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError(
             "--profile draws a picture with matplotlib, which is not installed. Run: pip install "
@@ -188,7 +168,7 @@ def check_profile(folder: Path) -> None:
 
 
 def check_port(port: int, num_instances: int) -> None:
-    """Checks that all instances' ports are within 65535; raises `UsageError` if not."""
+    """Checks that all instances' ports are within 65535."""
     if port + num_instances - 1 > _LAST_PORT:
         raise UsageError(
             f"--port is {port}, but {num_instances} instances need ports up to "
@@ -221,7 +201,7 @@ def check_snapshot_steps(snapshot_steps: int, max_restarts: int) -> None:
 
 
 def check_root(allow_run_as_root: bool | None) -> None:
-    """Checks that mpirun may run as this user; raises `UsageError` if not."""
+    """Checks that mpirun may run as this user."""
     if allow_run_as_root is False and os.geteuid() == 0:
         raise UsageError(
             "--allow-run-as-root is no, but you are root, and mpirun starts the workers. "
@@ -250,11 +230,7 @@ def _word(value: bool) -> str:
 
 
 def total_replicas(num_instances: int, num_replicas: int | None) -> int:
-    """Returns the number of replicas of the run, by default one per instance.
-
-    Raises:
-      UsageError: If they cannot be divided evenly between the instances.
-    """
+    """Returns the number of replicas of the run, by default one per instance."""
     if num_replicas is None:
         return num_instances
     if num_replicas % num_instances:

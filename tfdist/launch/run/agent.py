@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -355,7 +356,9 @@ async def connect(addresses: str, token: str) -> Channel:
         try:
             return await asyncio.wait_for(_meet_launcher(address, token), _CONNECT_LIMIT_S)
         except (OSError, asyncio.TimeoutError) as error:
-            problems.append(f"{address}: {str(error) or 'no answer'}")
+            is_down = getattr(error, "errno", None) == errno.ENETUNREACH and "127." in address
+            cause = "the loopback is down, `ip link set lo up`" if is_down else str(error)
+            problems.append(f"{address}: {cause or 'no answer'}")
     raise ConnectionError(f"the launcher cannot be reached from here ({'; '.join(problems)})")
 
 

@@ -27,6 +27,8 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+from tfdist.cluster.rendezvous.sockets import retry_each_second
+
 BEAT_S = 0.5
 SILENCE_S = 20.0
 # A line holds at most one chunk of output. JSON escapes make it at most six times as long.
@@ -36,6 +38,8 @@ CHUNK_BYTES = 1 << 16
 AS_BYTES = "surrogateescape"
 # `TCP_ESTABLISHED` in <netinet/tcp.h>. Each new try waits twice as long: 3 take about 3 s.
 _ESTABLISHED, _MOST_UNANSWERED = 1, 2
+# The time for which TCP keeps a connection to a host that does not answer: that of its defaults.
+_KEEPS_S = 900
 
 ADDRESSES_VARIABLE = "TFDIST_AGENT_LAUNCHERS"
 TOKEN_VARIABLE = "TFDIST_AGENT_TOKEN"
@@ -52,6 +56,7 @@ class Channel:
         connection = writer.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            retry_each_second(connection, _KEEPS_S)
 
     def say(self, kind: str, **facts: Any) -> None:
         """Sends a message. Drops it without an error if the connection is closing."""
@@ -74,8 +79,10 @@ class Channel:
         try:
             line = await asyncio.wait_for(self._reader.readline(), timeout_s)
         except asyncio.TimeoutError:  # not the built-in class in Python 3.10
+            if timeout_s is None:  # TCP's own
+                return None
             raise TimeoutError(f"silent for {timeout_s:g} s") from None
-        except (ConnectionError, ValueError):  # ValueError: a line over the limit
+        except (OSError, ValueError):  # ValueError: a line over the limit
             return None
         if not line.endswith(b"\n"):
             return None
