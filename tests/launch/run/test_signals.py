@@ -66,8 +66,27 @@ def test_term_lets_the_workers_save_and_leave(launch: Launch) -> None:
     assert "restart" not in run.err
     assert "SIGTERM: the workers save and leave, within 30 s" in run.err
     assert "stopped by SIGTERM" in run.err
+    assert "all workers have left after" in run.err
     assert "killed" not in run.err
     assert "failed first" not in run.err
+
+
+def test_the_preemption_file_stops_a_run_as_term_does(launch: Launch, tmp_path: Path) -> None:
+    file = tmp_path / "preempted"
+    environ = {"TFDIST_PREEMPTED": str(file)}
+    run = launch(SAVE_ON_TERM, "--max-restarts", "1", environ=environ)
+    run.wait_until_ready(0, 1)
+    file.touch()
+    assert run.wait() == 143
+    assert saved(run) == [True, True]
+    assert f"SIGTERM ({file} is there): the workers save and leave, within 30 s" in run.err
+    assert "restart" not in run.err
+    late = launch(SAVE_ON_TERM, environ=environ)
+    assert late.wait() == 2
+    assert "is there already: this machine is taken away, or the file is old." in late.err
+    nowhere = launch(SAVE_ON_TERM, environ={"TFDIST_PREEMPTED": str(tmp_path / "no" / "file")})
+    assert nowhere.wait() == 2
+    assert "Name a file in a folder that is there." in nowhere.err
 
 
 def test_programs_that_do_not_know_usr1_are_stopped_by_it(launch: Launch) -> None:
@@ -131,7 +150,8 @@ def test_ctrl_c_twice_is_a_hard_stop(launch: Launch) -> None:
     assert wait_until(lambda: time.time() > requested_s + 0.5, 30.0)
     run.signal(signal.SIGINT)
     assert run.wait(30) == 130
-    assert "had to be killed" in run.err
+    assert "had to be killed after" in run.err
+    assert "steps after the last checkpoint are lost" in run.err
     assert run.is_nothing_left()
 
 

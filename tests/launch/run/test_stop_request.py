@@ -27,6 +27,15 @@ def test_a_signal_that_a_parent_forwards_counts_once() -> None:
     assert stop.kill_at_s == 40
 
 
+def test_a_signal_after_another_request_to_stop_is_the_first_one() -> None:
+    stop = StopRequest()
+    assert stop.ask(signal.SIGTERM, now_s=10, grace_s=30, is_signal=False)
+    assert not stop.ask(signal.SIGTERM, now_s=12, grace_s=30)
+    assert (stop.kill_at_s, stop.lasts_s(12)) == (40, 2)
+    assert stop.ask(signal.SIGTERM, now_s=13, grace_s=30)
+    assert stop.kill_at_s == 13
+
+
 def test_a_request_to_save_has_no_time_limit() -> None:
     stop = StopRequest(saves=True)
     assert stop.is_made

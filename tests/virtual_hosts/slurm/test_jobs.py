@@ -90,13 +90,15 @@ def test_workers_start_again_if_requested(slurm: Any, act: Path, tmp_path: Path)
     assert "restart 1 of 1" in _log(tmp_path)
 
 
-def test_usr1_saves_and_requeues_the_job_if_requested(
+def test_the_preemption_file_saves_and_requeues_the_job_if_requested(
     slurm: Any, train_linear: str, endless: tuple[str, ...], tmp_path: Path
 ) -> None:
-    words = ["--nodes=2", "--requeue", train_linear, "--strategy=grpc", *endless]
+    file = tmp_path / "preempted"
+    words = ["--nodes=2", "--requeue", "-x", f"TFDIST_PREEMPTED={file}", train_linear]
+    words += ["--strategy=grpc", *endless]
     job_id = slurm.submit([*words, f"--model-dir={tmp_path / 'model'}"], tmp_path)
     assert wait_until(lambda: "step = 5" in _log(tmp_path, worker=0), _LIMIT_S), _log(tmp_path)
-    slurm.run(["scancel", "--batch", "--signal=USR1", job_id])
+    file.touch()
     is_back = wait_until(lambda: slurm.job(job_id)["Restarts"] == "1", _LIMIT_S)
     assert is_back, (slurm.job(job_id), _log(tmp_path))
     log = _log(tmp_path)

@@ -24,6 +24,7 @@ from tfdist.launch.machine.limits import (
 )
 from tfdist.launch.machine.mpi import horovod_problem
 from tfdist.launch.machine.ports import ReservedPorts
+from tfdist.launch.machine.preemption import find_preemption_file
 from tfdist.launch.machine.processes import adopt_orphans, python_command
 from tfdist.launch.machine.remote_hosts import find_unknown_host
 from tfdist.launch.options.run_options import RunOptions
@@ -50,6 +51,7 @@ def main(options: RunOptions) -> int:
     """
     _check_engine(options)
     _check_limits(options)
+    preemption_file = find_preemption_file(os.environ)
     with ReservedPorts(num_local_ports(options)) as ports:
         plan = plan_here(options, ports.ports, options.log_dir or default_log_dir(datetime.now()))
     _check_lengths(options, plan)
@@ -65,7 +67,7 @@ def main(options: RunOptions) -> int:
     terminal = Terminal(sys.stdout, sys.stderr, color=options.color)
     try:
         with kept_from_pruning(log_dir):
-            return asyncio.run(Supervision(options, log_dir, terminal).run())
+            return asyncio.run(Supervision(options, log_dir, terminal, preemption_file).run())
     finally:
         for error in terminal.close():
             if error.cause == "disk" and error.stream == "out":

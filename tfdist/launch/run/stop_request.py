@@ -26,6 +26,7 @@ class StopRequest:
     saves: bool = False
     kill_at_s: float = _NEVER_S
     _at_s: float = 0.0
+    _has_signal: bool = False
 
     @property
     def is_made(self) -> bool:
@@ -37,8 +38,13 @@ class StopRequest:
         assert self.number is not None
         return 128 + self.number
 
-    def ask(self, number: int, now_s: float, grace_s: float, why: str = "") -> bool:
+    def ask(
+        self, number: int, now_s: float, grace_s: float, why: str = "", *, is_signal: bool = True
+    ) -> bool:
         """Notes a signal: the first one begins the grace period, a second one ends it.
+
+        A request that is none (not `is_signal`) begins the grace period, but does not count as the
+        first of two signals.
 
         Returns:
           Whether the signal changes something; False if it is the one before, forwarded.
@@ -46,11 +52,19 @@ class StopRequest:
         if self.number is None:
             self.number, self.why, self._at_s = number, why, now_s
             self.kill_at_s = min(self.kill_at_s, now_s + grace_s)
+            self._has_signal = is_signal
             return True
         if now_s - self._at_s < _SAME_SIGNAL_S:
             return False
+        if not self._has_signal:
+            self._has_signal = True
+            return False
         self.kill_at_s = min(self.kill_at_s, now_s)
         return True
+
+    def lasts_s(self, now_s: float) -> float:
+        """Returns the seconds since the request to stop."""
+        return now_s - self._at_s
 
     def begin_grace(self, now_s: float, grace_s: float) -> float:
         """Begins the grace period after a failure, unless one runs; returns the seconds left."""

@@ -117,9 +117,19 @@ class _End:
 
 
 class Supervision:
-    """A run with all its restarts."""
+    """A run with all its restarts.
 
-    def __init__(self, options: RunOptions, log_dir: Path, terminal: Terminal) -> None:
+    When `preemption_file` appears, the workers save and leave as on SIGTERM.
+    """
+
+    def __init__(
+        self,
+        options: RunOptions,
+        log_dir: Path,
+        terminal: Terminal,
+        preemption_file: Path | None = None,
+    ) -> None:
+        self._preemption_file = preemption_file
         self._full_size = options
         self._options = options  # of the present start
         self._lost_hosts: frozenset[str] = frozenset()
@@ -399,6 +409,10 @@ class Supervision:
             attempt.signal(signal.SIGUSR1)
         while True:
             logs.restore()
+            file = self._preemption_file
+            if self._stop.number is None and file is not None and file.exists():
+                # The machine's own SIGTERM may follow, and must not count as a second one.
+                self._ask_to_stop(signal.SIGTERM, f" ({file} is there)", is_signal=False)
             now_s = self._clock.now_s()
             with self._shown():
                 screen.update(now_s)
@@ -475,8 +489,14 @@ class Supervision:
                 self._say(end.verdict.detail or "the workers were asked to stop, and exited")
             return end.verdict.exit_code
         name = signal.Signals(self._stop.number).name
-        killed = f"; {', '.join(end.killed)} had to be killed" if end.killed else ""
-        self._say(f"stopped by {name}{self._stop.why}{killed}")
+        took = f"after {self._stop.lasts_s(self._clock.now_s()):.1f} of {self._options.grace_s:g} s"
+        ended = f"all workers have left {took}"
+        if end.killed:
+            ended = (
+                f"{', '.join(end.killed)} had to be killed {took}; steps after the last checkpoint "
+                "are lost"
+            )
+        self._say(f"stopped by {name}{self._stop.why}; {ended}")
         return self._stop.exit_code
 
     def _show_box(self, end: _End) -> None:
@@ -505,16 +525,17 @@ class Supervision:
             f"({how_text(end.failure)}); all workers start again from the {last}"
         )
 
-    def _ask_to_stop(self, number: int, why: str = "") -> None:
+    def _ask_to_stop(self, number: int, why: str = "", *, is_signal: bool = True) -> None:
         """Stops the workers: TERM and the grace period on the first signal, KILL on the second.
 
         Args:
           number: The signal, or the one by which a process without a handler would have ended.
           why: Its cause in parentheses, if that is known.
+          is_signal: Whether this process got a signal, or its user's terminal is gone.
         """
         now_s = self._clock.now_s()
         is_first = self._stop.number is None
-        if not self._stop.ask(number, now_s, self._options.grace_s, why):
+        if not self._stop.ask(number, now_s, self._options.grace_s, why, is_signal=is_signal):
             return
         if is_first:
             again = " Ctrl-C again kills them." if number == signal.SIGINT else ""

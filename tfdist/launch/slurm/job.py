@@ -21,8 +21,10 @@ from rich.console import Console
 
 from tfdist.cluster.instance_variables import OF_ONE_RUN, RESTART_COUNT, SHAPE
 from tfdist.cluster.rendezvous.sockets import connect
+from tfdist.launch.errors import UsageError
 from tfdist.launch.failures.failure import Failure, why_permanent
 from tfdist.launch.failures.first_failure import Verdict
+from tfdist.launch.machine.preemption import find_preemption_file
 from tfdist.launch.screen.failure_box import Aftermath, failure_box
 from tfdist.launch.slurm.ending import (
     ending,
@@ -33,6 +35,7 @@ from tfdist.launch.slurm.ending import (
 )
 from tfdist.launch.slurm.worker import JobFiles, WorkerRecord
 from tfdist.process.exit_codes import (
+    BAD_CONFIGURATION,
     CANNOT_RUN,
     LOST_WORKER,
     NEVER_AGAIN,
@@ -57,9 +60,14 @@ _ANY_PORT = 6818
 def main(argv: Sequence[str]) -> int:
     """Runs the job and returns its exit code."""
     options = _parse(argv)
+    try:
+        preemption_file = find_preemption_file(os.environ)
+    except UsageError as error:
+        _say(str(error))
+        return BAD_CONFIGURATION
     name, job_id = os.environ["SLURM_JOB_NAME"], os.environ["SLURM_JOB_ID"]
     files = JobFiles(str(Path(options.log_dir).absolute() / f"{name}-{job_id}"))
-    job = _Job(options.command, files, options.num_workers, options.grace)
+    job = _Job(options.command, files, options.num_workers, options.grace, preemption_file)
     restarts, other_ports = 0, 0
     failure = None
     while True:
@@ -95,7 +103,12 @@ class _Job:
     """
 
     def __init__(
-        self, command: Sequence[str], files: JobFiles, num_workers: int, grace_s: float
+        self,
+        command: Sequence[str],
+        files: JobFiles,
+        num_workers: int,
+        grace_s: float,
+        preemption_file: Path | None,
     ) -> None:
         self.records: dict[int, WorkerRecord] = {}
         self.first_bytes: dict[int, int] = {}
@@ -105,6 +118,7 @@ class _Job:
         self._files = files
         self._num_workers = num_workers
         self._grace_s = grace_s
+        self._preemption_file = preemption_file
 
     def run(self, restarts: int) -> Verdict:
         """Starts the workers, waits until they have ended, and returns the result."""
@@ -146,6 +160,12 @@ class _Job:
                 return process.wait(_LOOK_EVERY_S)
             except subprocess.TimeoutExpired:
                 self.records = self._files.read(self._num_workers)
+            file = self._preemption_file
+            if not self.must_stop and file is not None and file.exists():
+                _say(f"{file} is there: the workers save and leave")
+                self.must_stop = True
+                # Not SIGTERM, after which mpirun kills its ranks within a second.
+                process.send_signal(signal.SIGUSR1)
             if is_hopeless(self.records, time.time(), self._grace_s):
                 self.has_lost_a_node = True
                 process.kill()

@@ -1,0 +1,36 @@
+"""The file by which a machine says that it will be taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tfdist.cluster.tasks import shown
+from tfdist.launch.errors import UsageError
+
+PREEMPTED = "TFDIST_PREEMPTED"
+
+
+def find_preemption_file(environ: Mapping[str, str]) -> Path | None:
+    """Returns the file that TFDIST_PREEMPTED names; None without one.
+
+    A launcher calls it before its start, and then looks for the file.
+
+    Raises:
+      UsageError: If the file is there already, or the folder in which it would be is not there.
+    """
+    text = environ.get(PREEMPTED, "")
+    if not text:
+        return None
+    path = Path(text).absolute()
+    if path.exists():
+        raise UsageError(
+            f"the file of {PREEMPTED}, {shown(text)}, is there already: this machine is taken "
+            "away, or the file is old. Remove an old one."
+        )
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"{PREEMPTED} is {shown(text)}, and there is no folder {shown(str(path.parent))}. Name "
+            "a file in a folder that is there."
+        )
+    return path
