@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tfdist.strategies import LocalStrategy
 from tfdist.strategies.eager.fit import FitRun
@@ -150,6 +151,25 @@ def test_a_loss_of_nan_is_said_after_its_step(
     said = capfd.readouterr().err
     assert said.count("is NaN") == 1
     assert "After step 4 the loss of worker 0 is NaN" in said
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_loss_of_nan_in_the_last_step_of_an_epoch_of_unknown_length_is_said(
+    library: str, combined: list[bool], capfd: pytest.CaptureFixture[str]
+) -> None:
+    y = Y.copy()
+    y[-1] = np.nan  # Of the second replica.
+    data = tf.data.Dataset.from_tensor_slices((X, y)).batch(4, drop_remainder=True)
+    data = data.filter(lambda *_: True)
+    with LocalStrategy(2).scope():
+        keras = importlib.import_module(library)
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.fit(data, verbose=0)
+    assert combined == [True, *[False] * (STEPS - 1)]
+    said = capfd.readouterr().err
+    assert said.count("is NaN") == 1
+    assert f"After step {STEPS} the loss is NaN" in said
 
 
 @pytest.mark.parametrize("num_replicas", [1, 2])

@@ -143,9 +143,23 @@ class FitRun:
         if self._file is not None:
             self._file.write(epoch=epoch + 1)
 
-    def end_epoch(self) -> None:
-        """Notes the end of an epoch, before callbacks save."""
+    def end_epoch(self, logs: Any = None) -> None:
+        """Notes the end of an epoch, before callbacks save.
+
+        Args:
+          logs: The logs of the epoch. In an epoch of unknown length they alone tell of its last
+            step, which has not combined its logs.
+        """
         self._epoch, self._steps_done = self._epoch + 1, 0
+        loss = logs.get("loss") if isinstance(logs, dict) else None
+        if loss is not None and math.isnan(float(loss)):
+            self._name_nan(self._step, ())
+
+    def _name_nan(self, step: int, flags: Sequence[float]) -> None:
+        """Prints one line about the first loss that is NaN."""
+        if self.is_first and not self._has_named_nan:
+            self._has_named_nan = True
+            print_to_stderr(_nan_line(step, flags))
 
     def end(self) -> None:
         """Writes the profile that was requested; called at the end of a training without error."""
@@ -189,10 +203,8 @@ class FitRun:
         if self._file is not None:
             shown = math.nan if loss is None else loss
             self._file.step_ends(step=self._step, loss=shown, examples=examples_taken())
-        is_nan = any(flags) or (loss is not None and math.isnan(loss))
-        if is_nan and not self._has_named_nan and self.is_first:
-            self._has_named_nan = True
-            print_to_stderr(_nan_line(flagged_step, flags))
+        if any(flags) or (loss is not None and math.isnan(loss)):
+            self._name_nan(flagged_step, flags)
         order = order_in(sums[:NUM_REQUESTS])
         if order is None:
             return

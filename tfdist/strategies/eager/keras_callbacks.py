@@ -70,7 +70,7 @@ def own_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             run = current_fit()
             if run is not None:
-                run.end_epoch()
+                run.end_epoch(logs)
             with needs_all_workers():
                 synchronize()
                 check_eager_weights(
