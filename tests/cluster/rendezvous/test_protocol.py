@@ -1,6 +1,8 @@
 """Messages of workers before the start read back, strangers' bytes do not; refusals name all."""
 
 import json
+from collections.abc import Collection
+from typing import Any
 
 import pytest
 
@@ -27,9 +29,20 @@ def members(count: int) -> tuple[Member, ...]:
     return tuple(Member(name=f"worker {i}", address=f"gpu{i}:3737") for i in range(count))
 
 
+def hello(count: int = 2, **facts: Any) -> Hello:
+    return Hello(**{"members": members(count), "index": 1, "process": "p", **facts})
+
+
+def refused(by: Hello, count: int = 2, present: Collection[int] = (0,)) -> str:
+    """Returns why a run of so many workers cannot start with this one."""
+    message = refusal(by, members(count), present)
+    assert message is not None
+    return message
+
+
 def test_a_hello_and_a_reply_read_back_equal() -> None:
-    hello = Hello(members=members(3), index=2, process="p")
-    assert parse_hello(encode(hello)) == hello
+    said = hello(3, index=2)
+    assert parse_hello(encode(said)) == said
     for reply in (
         Reply(event="wait", missing="worker 1 (a:1)", waited_s=1.5, limit_s=300.0),
         Reply(event="go"),
@@ -52,7 +65,7 @@ def test_a_hello_and_a_reply_read_back_equal() -> None:
         b'{"protocol": "tfdist-rendezvous", "version": 1, "members": [], "index": 0}',
         b'{"protocol": "tfdist-rendezvous", "version": 1, "members": [1], "index": 0}',
         b'{"protocol": "tfdist-rendezvous", "version": 1, "members": 1, "index": Infinity}',
-        encode(Hello(members=members(2), index=1, process="p")).replace(b"tfdist", b"other"),
+        encode(hello()).replace(b"tfdist", b"other"),
         b"[" * 100_000,
     ],
 )
@@ -70,11 +83,11 @@ def test_members_are_the_training_workers_with_the_chief_first() -> None:
 
 
 def test_a_worker_of_the_same_cluster_is_welcome() -> None:
-    assert refusal(Hello(members=members(2), index=1, process="p"), members(2), present={0}) is None
+    assert refusal(hello(), members(2), present={0}) is None
 
 
 def test_another_cluster_is_refused_with_both_lists() -> None:
-    assert refusal(Hello(members=members(3), index=1, process="p"), members(2), present={0}) == (
+    assert refused(hello(3)) == (
         "worker 1 was started with another cluster: it lists [gpu0:3737, gpu1:3737, gpu2:3737], "
         "worker 0 lists [gpu0:3737, gpu1:3737].\nGive all workers the same TF_CONFIG cluster."
     )
@@ -82,21 +95,16 @@ def test_another_cluster_is_refused_with_both_lists() -> None:
 
 def test_long_lists_are_shown_where_they_differ() -> None:
     other = (*members(7), Member(name="worker 7", address="cpu7:3737"))
-    message = refusal(Hello(members=other, index=1, process="p"), members(8), present={0})
-    assert message is not None
+    message = refused(hello(members=other), 8)
     assert "it lists 8 workers, among them worker 7 (cpu7:3737)" in message
     assert "worker 0 lists 8 workers, among them worker 7 (gpu7:3737)" in message
-    shorter = refusal(Hello(members=members(7), index=1, process="p"), members(8), present={0})
-    assert shorter is not None
+    shorter = refused(hello(7), 8)
     assert "lists 7 workers, worker 0 lists 8 workers, among them worker 7" in shorter
 
 
 def test_a_second_process_of_one_task_is_refused() -> None:
     for index in (0, 1):
-        message = refusal(
-            Hello(members=members(2), index=index, process="p"), members(2), present={0, 1}
-        )
-        assert message is not None
+        message = refused(hello(index=index), present={0, 1})
         assert f"Two processes were started as worker {index} (gpu{index}:3737)" in message
 
 
@@ -114,10 +122,9 @@ def check_printable(message: str, most_lines: int) -> None:
 @pytest.mark.parametrize("version", [VERSION, 9])
 def test_a_strangers_hello_is_shown_without_its_escape_codes(count: int, version: int) -> None:
     theirs = (Member(name=EVIL, address=EVIL),) * count
-    hello = parse_hello(encode(Hello(members=theirs, index=0, process=EVIL, version=version)))
-    assert hello is not None
-    message = refusal(hello, members(2), present={0})
-    assert message is not None
+    found = parse_hello(encode(Hello(members=theirs, index=0, process=EVIL, version=version)))
+    assert found is not None
+    message = refused(found)
     assert r"\x1b[2J" in message
     check_printable(message, most_lines=2)
 
@@ -132,18 +139,13 @@ def test_a_strangers_reply_is_shown_without_its_escape_codes() -> None:
 
 
 def test_a_version_without_end_is_no_hello() -> None:
-    line = encode(Hello(members=members(2), index=1, process="p"))
-    version = f'"version": {VERSION}'.encode()
+    line, version = encode(hello()), f'"version": {VERSION}'.encode()
     assert version in line
     assert parse_hello(line.replace(version, b'"version": ' + b"9" * 4000)) is None
 
 
 def test_other_versions_of_the_packages_are_refused() -> None:
-    theirs = Hello(
-        members=members(2), index=1, process="p", installed="tfdist 0.0.1 with TensorFlow 2.16"
-    )
-    message = refusal(theirs, members(2), present={0})
-    assert message is not None
+    message = refused(hello(installed="tfdist 0.0.1 with TensorFlow 2.16"))
     assert message.startswith(
         "worker 1 (gpu1:3737) has tfdist 0.0.1 with TensorFlow 2.16, worker 0 (gpu0:3737) has "
         f"tfdist {tfdist.__version__} with TensorFlow 2."
@@ -152,21 +154,17 @@ def test_other_versions_of_the_packages_are_refused() -> None:
 
 
 def test_a_protocol_of_another_version_is_refused() -> None:
-    message = refusal(
-        Hello(members=members(2), index=1, process="p", version=9), members(2), present={0}
-    )
-    assert message is not None
+    message = refused(hello(version=9))
     assert "worker 1 (gpu1:3737) has another version of tfdist" in message
     assert "version 9" in message
 
 
 def test_a_worker_of_the_first_protocol_is_understood_and_refused() -> None:
-    line = encode(Hello(members=members(2), index=1, process="p", version=1))
-    words = json.loads(line)
+    words = json.loads(encode(hello(version=1)))
     del words["installed"]
-    hello = parse_hello(json.dumps(words).encode())
-    assert hello is not None
-    assert "it speaks version 1" in str(refusal(hello, members(2), present={0}))
+    found = parse_hello(json.dumps(words).encode())
+    assert found is not None
+    assert "it speaks version 1" in refused(found)
 
 
 @pytest.mark.parametrize(
