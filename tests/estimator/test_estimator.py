@@ -389,7 +389,7 @@ def test_hooks_of_another_type_are_refused(estimator: tfe.Estimator, method: str
 
 
 def test_listeners_of_another_type_are_refused(estimator: tfe.Estimator) -> None:
-    with pytest.raises(TypeError, match="must be a list of CheckpointSaverListener, given: 1"):
+    with pytest.raises(TypeError, match="must be `CheckpointSaverListener` instances, given: 1"):
         estimator.train(_no_input, steps=1, saving_listeners=[1])
 
 

@@ -59,15 +59,11 @@ def trained_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., d
     ("optimizer", "loops", "replicas", "options"),
     [
         ("adam", 1, 1, {}),
-        ("adam", 3, 1, {}),
         ("momentum", 1, 1, {"pipeline_schedule": "grouped"}),
         ("momentum", 3, 1, {"pipeline_schedule": "sequential"}),
         ("adam", 1, 1, {"recomputation": True}),
-        ("keras", 1, 1, {}),
         ("lamb", 3, 1, {}),
-        ("scaled", 3, 1, {}),
         ("sgd", 1, 1, {"pipeline_schedule": "grouped", "device_mapping": [0, 1, 0]}),
-        ("sgd", 1, 1, {"reduction_method": "sum"}),
         ("adam", 1, 2, {}),
         ("momentum", 3, 2, {"pipeline_schedule": "grouped", "device_mapping": [0, 1, 0]}),
         ("scaled", 3, 2, {"pipeline_schedule": "sequential"}),
@@ -199,9 +195,7 @@ def test_keras_layers_are_made_in_stages(tmp_path: Path, weights: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "loops", "has_strategy", "replicas"),
     [
-        ("v1", 1, False, 1),
         ("v1", 3, True, 1),
-        ("tf_keras", 3, False, 1),
         ("tf_keras", 1, True, 1),
         ("v1", 3, False, 2),
         ("tf_keras", 1, False, 2),

@@ -147,7 +147,6 @@ def trained_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
     ("precision", "device", "spec"),
     [
         ("float32", {}, {}),
-        ("mixed_float16", {}, {}),
         ("mixed_bfloat16", {}, {}),
         ("float16", {}, {}),
         ("bfloat16", {}, {}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as v1
@@ -49,11 +49,13 @@ def check_multiple(steps: int | None, loops: int) -> None:
 
 def checked_listeners(listeners: Any) -> tuple[v1.train.CheckpointSaverListener, ...]:
     """Returns a tuple of checkpoint listeners; raises TypeError for anything else."""
-    listeners = tuple(listeners or ())
+    listeners = [] if listeners is None else listeners
+    listeners = tuple(listeners if isinstance(listeners, Iterable) else [listeners])
     for listener in listeners:
         if not isinstance(listener, v1.train.CheckpointSaverListener):
             raise TypeError(
-                f"saving_listeners must be a list of CheckpointSaverListener, given: {listener!r}"
+                "All saving_listeners must be `CheckpointSaverListener` instances, given: "
+                f"{listener!r}"
             )
     return listeners
 

@@ -30,11 +30,9 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
 
     Args:
       estimator: The Estimator whose model is evaluated.
-      input_fn: As for `evaluate`. A dataset is read from its start each time.
-      steps: As for `evaluate`.
-      hooks: As for `evaluate`; they run in every evaluation, on a graph that is finalized after
-        the first one.
-      name: As for `evaluate`.
+      input_fn: As for `evaluate`, as are all arguments not listed here. A dataset is read from its
+        start each time.
+      hooks: They run in every evaluation, on a graph that is finalized after the first one.
       every_n_iter: Session calls between two evaluations.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.arguments import is_number
-from tfdist.estimator.arguments import InputFn, check_steps
+from tfdist.estimator.arguments import InputFn, check_steps, checked_listeners
 from tfdist.estimator.spec import checked_hooks
 
 _HOOKS_RULE = "All hooks must be `SessionRunHook` instances"
@@ -42,16 +42,7 @@ class TrainSpec(_TrainFields):
     ) -> TrainSpec:
         _check_input_fn(input_fn)
         check_steps("max_steps", max_steps)
-        try:
-            listeners = tuple(saving_listeners or ())
-        except TypeError:
-            listeners = (saving_listeners,)
-        for listener in listeners:
-            if not isinstance(listener, v1.train.CheckpointSaverListener):
-                raise TypeError(
-                    "All saving_listeners must be `CheckpointSaverListener` instances, given: "
-                    f"{listener!r}"
-                )
+        listeners = checked_listeners(saving_listeners)
         hooks = checked_hooks(hooks, _HOOKS_RULE)
         return super().__new__(cls, input_fn, max_steps, hooks, listeners)
 

@@ -352,15 +352,6 @@ def test_each_training_has_the_lock_and_leaves_none(
     assert not (tmp_path / FILE_NAME).exists()
 
 
-def test_a_training_that_fails_leaves_no_lock(tmp_path: Path, numbers: Any) -> None:
-    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        tfe.Estimator(model_fn, tmp_path).train(numbers(), steps=1)
-    assert not (tmp_path / FILE_NAME).exists()
-
-
 @pytest.mark.processes
 def test_a_second_training_changes_nothing_in_the_model_dir(
     tmp_path: Path, dense: Any, numbers: Any, child: Any

@@ -590,13 +590,6 @@ def test_a_subclass_may_make_the_global_step(tmp_path: Path, dense: Any, trained
     assert len(graphs) == 1
 
 
-def test_the_old_name_is_no_attribute(tmp_path: Path, dense: Any) -> None:
-    estimator = tfe.Estimator(dense(), tmp_path)
-    assert not hasattr(estimator, "export_savedmodel")
-    with pytest.raises(AttributeError, match="export_saved_model"):
-        estimator.export_savedmodel(tmp_path, raw)
-
-
 def test_two_exports_in_a_second_are_a_second_apart(
     tmp_path: Path, dense: Any, trained: Any, monkeypatch: pytest.MonkeyPatch, logged: list[str]
 ) -> None:

@@ -76,11 +76,6 @@ def test_a_dict_of_arrays_gives_a_dict_of_tensors_and_labels() -> None:
     assert batches[0][0]["a"].dtype == np.float64
 
 
-def test_batches_cross_the_ends_of_epochs() -> None:
-    batches = _read(numpy_input_fn({"a": A}, batch_size=2, num_epochs=2, shuffle=False))
-    assert [batch["a"].tolist() for batch in batches] == [[0, 1], [2, 3], [4, 0], [1, 2], [3, 4]]
-
-
 def test_an_array_alone_gives_a_tensor_and_none_as_num_epochs_no_end() -> None:
     batches = _read(numpy_input_fn(A, batch_size=2, num_epochs=None, shuffle=False), limit=4)
     assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 0], [1, 2]]

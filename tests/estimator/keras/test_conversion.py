@@ -417,12 +417,6 @@ def test_an_optimizer_without_an_older_twin_is_refused() -> None:
         tfe.model_to_estimator(_sequential(tf_keras.optimizers.AdamW(0.1)))
 
 
-def test_the_model_keeps_its_optimizer() -> None:
-    model = _sequential(tf_keras.optimizers.Adam(0.1))
-    tfe.model_to_estimator(model)
-    assert isinstance(model.optimizer, tf_keras.optimizers.Optimizer)
-
-
 def test_folders_that_differ_are_refused(tmp_path: Path) -> None:
     config = tfe.RunConfig(tmp_path / "one")
     with pytest.raises(ValueError, match="are set both in constructor"):

@@ -1,6 +1,5 @@
 """The report that a launcher can read while an Estimator works."""
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -214,25 +213,3 @@ def test_a_step_that_takes_long_for_another_reason_does_not_blame_the_input(
 
     tfe.Estimator(model_fn, tmp_path / "model").train(input_fn, steps=2)
     assert seen == [False, False]
-
-
-def test_the_report_changes_no_result(
-    numbers: Make, weights: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
-        kernel = tf.compat.v1.get_variable("kernel", [2, 3])  # random, from the graph's seed
-        output = tf.matmul(features["x"], kernel)
-        loss = tf.reduce_mean(tf.square(tf.nn.dropout(output, rate=0.5) - labels))
-        optimizer = tf.compat.v1.train.AdamOptimizer(0.1)
-        train_op = optimizer.minimize(loss, tf.compat.v1.train.get_global_step())
-        return tfe.EstimatorSpec(mode, loss=loss, train_op=train_op)
-
-    def train(folder: Path) -> Any:
-        config = tfe.RunConfig(tf_random_seed=1)
-        return weights(tfe.Estimator(model_fn, folder, config).train(numbers(), steps=3))
-
-    alone = train(tmp_path / "alone")
-    monkeypatch.setenv(*next(iter(progress_environment(tmp_path / "progress").items())))
-    reported = train(tmp_path / "reported")
-    assert os.path.exists(tmp_path / "progress")
-    assert all((alone[name] == reported[name]).all() for name in alone)

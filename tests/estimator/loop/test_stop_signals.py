@@ -13,7 +13,7 @@ import pytest
 
 import tfdist.estimator as tfe
 from tfdist.strategies import stop_signals
-from tfdist.strategies.stop_signals import StopOrder, describe, order_in, overdue, requests_of
+from tfdist.strategies.stop_signals import StopOrder, describe, overdue
 
 Make = Callable[..., Any]
 TERM, USR1 = signal.SIGTERM, signal.SIGUSR1
@@ -263,20 +263,6 @@ def test_training_outside_the_main_thread_leaves_signals_alone(make: Make, numbe
     thread.join()
     assert seen == [signal.SIG_DFL]
     assert stop_signals.current() is None
-
-
-@pytest.mark.parametrize(
-    ("own", "expected"),
-    [
-        ([None, None], None),
-        ([None, TERM], StopOrder(number=TERM, receivers=1, receiver=1)),
-        ([USR1, None], StopOrder(number=USR1, receivers=1, receiver=0)),
-        ([USR1, TERM], StopOrder(number=TERM, receivers=2, receiver=1)),
-    ],
-)
-def test_workers_agree_on_a_signal(own: list[Any], expected: StopOrder | None) -> None:
-    sums = [sum(column) for column in zip(*map(requests_of, own, range(2)), strict=True)]
-    assert order_in(sums) == expected
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,6 @@ def _step(estimator: tfe.Estimator) -> int:
 # How long.
 
 
-def test_train_returns_the_estimator(estimator: tfe.Estimator, numbers: Make) -> None:
-    assert estimator.train(numbers(), steps=1) is estimator
-
-
 def test_steps_are_counted_from_where_training_resumes(
     estimator: tfe.Estimator, numbers: Make, saved_steps: Make
 ) -> None:
@@ -332,17 +328,6 @@ def test_hooks_run_in_tf_estimators_order(dense: Make, numbers: Make, tmp_path: 
     estimator.train(numbers(), steps=1, hooks=[Count("user's ", calls)])
     begins = [call for call in calls if call.endswith("begin")]
     assert begins == ["chief begin", "user's begin", "model's begin"]
-
-
-def test_hooks_see_the_loss_in_its_collection(estimator: tfe.Estimator, numbers: Make) -> None:
-    losses: list[Any] = []
-
-    class Look(v1.train.SessionRunHook):  # type: ignore[misc]
-        def begin(self) -> None:
-            losses.extend(v1.get_collection(v1.GraphKeys.LOSSES))
-
-    estimator.train(numbers(), steps=1, hooks=[Look()])
-    assert len(losses) == 1
 
 
 def test_a_loss_that_is_not_a_number_ends_training(numbers: Make, tmp_path: Path) -> None:

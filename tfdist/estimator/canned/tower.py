@@ -32,7 +32,7 @@ from tfdist.estimator.canned.layers import Layers
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.heads import checks
-from tfdist.estimator.heads.train_op import graph_optimizer
+from tfdist.estimator.heads.train_op import forget_variables, graph_optimizer
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 
@@ -270,28 +270,9 @@ def _for_graph(optimizer: Any) -> Any:
     Raises:
       ValueError: If it is not an optimizer, or cannot be rebuilt.
     """
-    if is_v1(optimizer) or hasattr(optimizer, "get_updates"):
+    if is_v1(optimizer):
         return optimizer
-    if not isinstance(optimizer, tf_keras.optimizers.Optimizer):
-        raise ValueError(
-            "The given object is not a tf.keras.optimizers.Optimizer instance. Given: "
-            f"{optimizer}. Give a name, an optimizer of tf_keras or of tf.compat.v1.train, or a "
-            "function that returns one."
-        )
     rebuilt = graph_optimizer(optimizer)
-    v1.logging.warning(
-        "tf.keras.optimizers.%s is used as tf.keras.optimizers.legacy.%s: an Estimator's graph "
-        "needs that kind.", type(optimizer).__name__, type(rebuilt).__name__
-    )  # fmt: skip
-    _forget_variables(optimizer)
+    if rebuilt is not optimizer:
+        forget_variables(optimizer)  # So that they are not saved.
     return rebuilt
-
-
-def _forget_variables(optimizer: Any) -> None:
-    """Removes the variables of an unused optimizer from the graph, so that they are not saved."""
-    graph = v1.get_default_graph()
-    # `optimizer.variables` is incomplete.
-    unused = {id(value) for value in vars(optimizer).values() if isinstance(value, tf.Variable)}
-    for name in graph.collections:
-        kept = [x for x in graph.get_collection(name) if id(x) not in unused]
-        graph.get_collection_ref(name)[:] = kept

@@ -101,11 +101,7 @@ class _SavedModelExporter(Exporter):
 class FinalExporter(_SavedModelExporter):
     """Exports once, at the end of training; never exports without max_steps.
 
-    Args:
-      name: See `Exporter`.
-      serving_input_receiver_fn: As in `Estimator.export_saved_model`.
-      assets_extra: As in `Estimator.export_saved_model`.
-      as_text: As in `Estimator.export_saved_model`.
+    Its arguments are a `name` (see `Exporter`) and those of `Estimator.export_saved_model`.
     """
 
     def _is_wanted(
@@ -120,10 +116,7 @@ class LatestExporter(_SavedModelExporter):
     """Exports after every evaluation.
 
     Args:
-      name: See `Exporter`.
-      serving_input_receiver_fn: As in `Estimator.export_saved_model`.
-      assets_extra: As in `Estimator.export_saved_model`.
-      as_text: As in `Estimator.export_saved_model`.
+      name: As in `FinalExporter`, as are all arguments not listed here.
       exports_to_keep: Older exports are deleted; None keeps all.
 
     Raises:
@@ -163,14 +156,11 @@ class BestExporter(_SavedModelExporter):
     the best one up to the last export, which is read from the event files of the evaluations.
 
     Args:
-      name: See `Exporter`.
-      serving_input_receiver_fn: As in `Estimator.export_saved_model`.
+      name: As in `FinalExporter`, as are all arguments not listed here.
       event_file_pattern: Event files below model_dir, from which the best earlier result is read
         at the first call for a model_dir; None reads no files.
       compare_fn: A function of `best_eval_result` and `current_eval_result`, both dicts of name to
         number. Returns whether the current one is better; by default, whether its loss is smaller.
-      assets_extra: As in `Estimator.export_saved_model`.
-      as_text: As in `Estimator.export_saved_model`.
       exports_to_keep: Older exports are deleted; None keeps all.
 
     Raises:

@@ -60,7 +60,7 @@ class MultiLabelHead(SingleHead):
                 "n_classes must be > 1 for multi-label classification. Given: "
                 f"{n_classes}. BinaryClassHead is for one class."
             )
-        _check_vocabulary(label_vocabulary, n_classes)
+        checks.check_vocabulary(label_vocabulary, n_classes)
         self._thresholds = checks.checked_thresholds(thresholds)
         self._label_vocabulary = label_vocabulary
         self._measured_classes = _class_ids(
@@ -154,19 +154,6 @@ def _measures_of_class(class_id: int, vocabulary: Sequence[str] | None) -> list[
         Measure(f"auc/{name}", AUC, by_score),
         Measure(f"auc_precision_recall/{name}", AucOfPrecisionAndRecall, by_score),
     ]
-
-
-def _check_vocabulary(vocabulary: Any, n_classes: int) -> None:
-    if vocabulary is None:
-        return
-    if not isinstance(vocabulary, (list, tuple)):
-        raise ValueError(
-            f"label_vocabulary must be a list or tuple. Given type: {type(vocabulary)}"
-        )
-    if len(vocabulary) != n_classes:
-        raise ValueError(
-            f"Length of label_vocabulary must be n_classes ({n_classes}). Given: {len(vocabulary)}"
-        )
 
 
 def _class_ids(chosen: Any, n_classes: int, vocabulary: Sequence[str] | None) -> tuple[int, ...]:

@@ -161,18 +161,27 @@ def forget_dependent_variables(optimizer: Any) -> None:
     Other variables stay in the graph, so that it makes no difference whether the user passes the
     optimizer in every mode.
     """
-    if hasattr(optimizer, "get_updates") or not isinstance(
-        optimizer, tf_keras.optimizers.Optimizer
+    if isinstance(optimizer, tf_keras.optimizers.Optimizer) and not hasattr(
+        optimizer, "get_updates"
     ):
-        return
-    dependent = {
-        id(variable)
-        for variable in vars(optimizer).values()  # `optimizer.variables` is incomplete.
-        if isinstance(variable, tf.Variable)
-        and tf.is_symbolic_tensor(variable.handle)
-        and tf.get_static_value(own_initial_value(variable)) is None
+        forget_variables(optimizer, _depends_on_others)
+
+
+def _depends_on_others(variable: tf.Variable) -> bool:
+    is_of_graph = tf.is_symbolic_tensor(variable.handle)
+    return is_of_graph and tf.get_static_value(own_initial_value(variable)) is None
+
+
+def forget_variables(
+    optimizer: Any, is_unused: Callable[[tf.Variable], bool] = lambda _: True
+) -> None:
+    """Removes the unused variables of an optimizer from the graph."""
+    unused = {
+        id(value)
+        for value in vars(optimizer).values()  # `optimizer.variables` is incomplete.
+        if isinstance(value, tf.Variable) and is_unused(value)
     }
     graph = v1.get_default_graph()
     for name in graph.collections:
         members = graph.get_collection_ref(name)
-        members[:] = [member for member in members if id(member) not in dependent]
+        members[:] = [member for member in members if id(member) not in unused]

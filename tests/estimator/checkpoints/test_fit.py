@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -309,13 +308,6 @@ def test_the_first_difference_in_the_models_order_is_named() -> None:
         "layer_1 (float32 [2, None] in the model) is not in the checkpoint "
         "(variables that differ: 8 of 9)"
     )
-
-
-def test_trained_weights_are_restored_as_before(numbers: Make, tmp_path: Path) -> None:
-    first = train(model(), tmp_path, numbers)
-    kernel = first.get_variable_value("kernel")
-    again = tfe.Estimator(model(), tmp_path).train(numbers(batches=0))
-    np.testing.assert_array_equal(again.get_variable_value("kernel"), kernel)
 
 
 @pytest.mark.parametrize("has_own", [False, True])
