@@ -177,16 +177,6 @@ def test_a_dataset_of_global_batches_is_split_over_the_workers(
     assert set(first) | set(second) == set(range(6))
 
 
-def test_a_strategy_without_a_cluster_has_one_worker(fake_cluster: Any, in_session: Any) -> None:
-    def build(strategy: Any) -> Any:
-        import tensorflow as tf
-
-        return strategy.reduce("SUM", strategy.run(lambda: tf.constant(2.0)), axis=None)
-
-    assert fake_cluster.run(in_session, "grpc", build, engine="none") == [2.0]
-    assert fake_cluster.run(in_session, "horovod", build, engine="none") == [2.0]
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_values_reduced_in_another_order_are_paired_by_their_name_scopes(
     fake_cluster: Any, in_session: Any, engine: str
