@@ -105,7 +105,7 @@ class Record:
 
     @property
     def measured(self) -> str:
-        """A sentence on the groups that are not in `earlier`: when, how often and how busy it was."""
+        """A sentence on the groups that are not in `earlier`: when, how often, how busy it was."""
         return (
             f"Measured on {self.date}, {self.rounds} round{'s' * (self.rounds != 1)}, while other "
             f"processes took {self.cores_taken:.2f} of {self.machine.get('cores', '?')} cores."
