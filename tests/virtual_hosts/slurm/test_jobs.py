@@ -94,9 +94,9 @@ def test_the_preemption_file_saves_and_requeues_the_job_if_requested(
     slurm: Any, train_linear: str, endless: tuple[str, ...], tmp_path: Path
 ) -> None:
     file = tmp_path / "preempted"
-    words = ["--nodes=2", "--requeue", "-x", f"TFDIST_PREEMPTED={file}", train_linear]
-    words += ["--strategy=grpc", *endless]
-    job_id = slurm.submit([*words, f"--model-dir={tmp_path / 'model'}"], tmp_path)
+    words = ["--nodes=2", "--requeue", train_linear, "--strategy=grpc", *endless]
+    words.append(f"--model-dir={tmp_path / 'model'}")
+    job_id = slurm.submit(words, tmp_path, env={"TFDIST_PREEMPTED": str(file)})
     assert wait_until(lambda: "step = 5" in _log(tmp_path, worker=0), _LIMIT_S), _log(tmp_path)
     file.touch()
     is_back = wait_until(lambda: slurm.job(job_id)["Restarts"] == "1", _LIMIT_S)
