@@ -20,7 +20,6 @@ from tfdist.launch.run.run_logs import (
     make_log_dir,
     prune_logs,
 )
-from tfdist.launch.screen.terminal import Terminal
 from tfdist.launch.workers.plan import Plan
 from tfdist.launch.workers.worker_state import WorkerState
 
@@ -157,7 +156,7 @@ def test_the_folder_of_a_running_run_is_not_deleted(tmp_path: Path) -> None:
 class RunThatLooks:
     """A replacement of a run that writes the names in the folder of logs into its own log."""
 
-    def __init__(self, options: RunOptions, log_dir: Path, terminal: Terminal) -> None:
+    def __init__(self, options: RunOptions, log_dir: Path, *_: object) -> None:
         self._log_dir = log_dir
 
     async def run(self) -> int:
