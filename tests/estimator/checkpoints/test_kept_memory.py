@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.checkpoints import kept_memory
 from tfdist.estimator.checkpoints.background import BackgroundSaves, SaverOps
 from tfdist.estimator.checkpoints.kept_memory import KeptMemory, bytes_for
 from tfdist.strategies.stop_signals import StopSignals
@@ -50,6 +51,14 @@ def test_what_does_not_fit_and_text_get_memory_of_their_own(room: np.ndarray) ->
 
 def _copies(values: list[Any]) -> list[Any]:
     return [value.copy() for value in values]
+
+
+def test_an_unknown_numpy_places_values_itself(
+    room: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_memory, "_NUMPY", None)
+    (value,) = KeptMemory(room).fetch(lambda: [np.arange(8)])
+    assert not np.shares_memory(value, room) and np.array_equal(value, np.arange(8))
 
 
 def test_only_arrays_of_the_call_are_placed_there(room: np.ndarray) -> None:

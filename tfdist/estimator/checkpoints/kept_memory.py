@@ -30,7 +30,7 @@ _ALIGNMENT = 64
 # For small arrays that a session call makes as well.
 _SPARE_BYTES = 4096
 # numpy/__multiarray_api.h: the places of the two functions, from NumPy 1.22.
-_NUMPY = "numpy.core" if np.__version__.startswith("1.") else "numpy._core"
+_NUMPY = {"1": "numpy.core", "2": "numpy._core"}.get(np.__version__.partition(".")[0])
 _SET_HANDLER, _GET_HANDLER = 304, 305
 _HANDLER_NAME = b"mem_handler"
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
@@ -75,6 +75,7 @@ class KeptMemory:
         """Returns the values of a session call, valid until the next one.
 
         A value for which there is no room, since its size was not known, gets memory of its own.
+        So do all with a NumPy whose table of functions is not known.
 
         Args:
           run: Makes the call in this thread: `lambda: session.run(tensors)`.
@@ -82,6 +83,8 @@ class KeptMemory:
         Returns:
           What the call returns, with arrays that are views of the room.
         """
+        if _NUMPY is None:
+            return list(run())
         start = self._room.ctypes.data
         with _allocator().placing(start, start + self.num_bytes):
             fetched = run()
