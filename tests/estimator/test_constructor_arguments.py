@@ -93,7 +93,7 @@ def _cases() -> Iterator[Any]:
                 yield pytest.param(make, parameter.name, given, id=case)
 
 
-@pytest.mark.parametrize(("make", "name", "given"), _cases())
+@pytest.mark.parametrize(("make", "name", "given"), list(_cases()))
 def test_a_wrong_value_is_refused_by_the_arguments_name(
     make: Callable[..., Any], name: str, given: dict[str, Any]
 ) -> None:
