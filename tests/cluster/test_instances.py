@@ -440,6 +440,22 @@ def test_the_functions_answer_for_this_process(
     assert tuple(function() for function in functions) == answers
 
 
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, 1.0),
+        (launched(), 1.0),
+        (launched(num_full_instances=4), 0.5),
+        ({**STEP, "TFDIST_NUM_FULL_INSTANCES": "10"}, 0.5),
+    ],
+)
+def test_the_size_factor_is_the_part_of_the_run_that_is_left(
+    environ: Any, variables: dict[str, str], expected: float
+) -> None:
+    environ(variables)
+    assert instances.size_factor() == expected
+
+
 def test_only_a_launcher_plans_the_devices_of_a_replica(environ: Any) -> None:
     assert instances.check_num_devices_per_replica(16)
     environ({"TF_CONFIG": WORKERS})

@@ -67,10 +67,9 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("run -m 'a b'", ['-m "a b" is not', "letters, digits", "Write for example"]),
     # Options.
     ("run --num-instnces 2 cat", ['"--num-instnces"', 'Did you mean "--num-instances"?']),
-    ("slurm --min-instances 2 cat", ["option of tfdist run alone", "Replace it with --requeue."]),
     (
         "kubernetes --min-instances=2 cat",
-        ["option of tfdist run alone", "Replace it with --max-restarts N."],
+        ["option of tfdist run and tfdist slurm", "Replace it with --max-restarts N."],
     ),
     ("run --num-inst 2 cat", ['"--num-inst"', 'Did you mean "--num-instances"?']),
     ("run -num-instances 2 cat", ['"-num-instances"', 'Did you mean "--num-instances"?']),

@@ -187,15 +187,13 @@ def read_restart_count(environ: Mapping[str, str]) -> int:
     return _integer(environ, RESTART_COUNT, 0) if RESTART_COUNT in environ else 0
 
 
-def read_size_factor(environ: Mapping[str, str]) -> float:
-    """Reads the number of instances, divided by the number that the run was asked for.
+def read_num_full_instances(environ: Mapping[str, str]) -> int | None:
+    """Reads the number of instances that the run was asked for: None if it is not set.
 
     Raises:
-      ClusterError: If one of the two is not a number of at least 1.
+      ClusterError: If it is not a number of at least 1.
     """
-    if NUM_FULL_INSTANCES not in environ or NUM_INSTANCES not in environ:
-        return 1.0
-    return _integer(environ, NUM_INSTANCES, 1) / _integer(environ, NUM_FULL_INSTANCES, 1)
+    return _integer(environ, NUM_FULL_INSTANCES, 1) if NUM_FULL_INSTANCES in environ else None
 
 
 def read_restart_step(environ: Mapping[str, str]) -> int:

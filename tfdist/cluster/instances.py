@@ -17,8 +17,8 @@ from tfdist.cluster.instance_variables import (
     instance_environment,
     is_evaluator_launched,
     nearest_multiples,
+    read_num_full_instances,
     read_restart_count,
-    read_size_factor,
 )
 from tfdist.cluster.tasks import ClusterError, checked_count, listed
 
@@ -129,10 +129,11 @@ def restart_count() -> int:
 def size_factor() -> float:
     """Returns the size of the run, divided by the size that it was asked for.
 
-    1.0, or less while `tfdist run --min-instances` goes on without some instances. A global batch
-    of fixed local batches is smaller by this factor, and so may be the learning rate.
+    1.0, or less while a run with --min-instances goes on without some instances. A global batch of
+    fixed local batches is smaller by this factor, and so may be the learning rate.
     """
-    return read_size_factor(os.environ)
+    full = read_num_full_instances(os.environ)
+    return 1.0 if full is None else find_instance().num_instances / full
 
 
 def has_evaluator() -> bool:

@@ -18,6 +18,7 @@ from tfdist.launch.slurm.ending import (
     is_node_lost,
     stopped_after,
 )
+from tfdist.launch.slurm.nodes import command_on
 from tfdist.launch.slurm.script import batch_script
 from tfdist.launch.slurm.slurm_checks import slurm_options
 from tfdist.launch.slurm.slurm_options import SLURM, SlurmOptions, time_limit_s
@@ -108,6 +109,23 @@ def test_the_script_of_a_horovod_job_starts_mpirun_with_as_many_ranks_on_each_no
     # Slurm would give the GPUs of one task to each node's single daemon.
     assert "#SBATCH --gpus-per-node=4\n" in script
     assert "per-task" not in script
+
+
+def test_slurm_does_not_end_an_elastic_job_that_lost_a_node() -> None:
+    job = options("--nodes=3", "--max-restarts=1", "--min-instances=2")
+    script = batch_script(job, environ={})
+    assert "#SBATCH --no-kill\n" in script
+    assert " --min-instances=2 " in script
+
+
+def test_a_smaller_start_is_on_the_nodes_that_are_left() -> None:
+    program = ["train.py", "--nodes=9", "-np", "9"]
+    srun = ["srun", "--nodes=3", "--ntasks-per-node=2", *program]
+    smaller = ["srun", "--nodes=2", "--ntasks=4", "--nodelist=a,c", "--ntasks-per-node=2"]
+    assert command_on(srun, ["a", "c"], 2) == [*smaller, *program]
+    mpirun = ["mpirun", "--map-by", "ppr:2:node", "-np", "6", *program]
+    smaller = ["mpirun", "--map-by", "ppr:2:node", "-np", "4", "--host", "a:2,c:2"]
+    assert command_on(mpirun, ["a", "c"], 2) == [*smaller, *program]
 
 
 @pytest.mark.processes
@@ -224,6 +242,9 @@ BAD_INPUT = [
     (["--save-before-end=x", *RUN], ["--save-before-end", '"x"']),
     (["-x", "1A=2", *RUN], ['"1A"', "NAME=VALUE"]),
     (["-x", "TF_CONFIG={}", *RUN], ["TF_CONFIG", "Remove it"]),
+    (["--sbatch-args=--no-kill", *RUN], ["--no-kill", "use --min-instances"]),
+    (["--nodes=2", "--min-instances=1", *RUN], ["--min-instances is 1", "Add for example"]),
+    (["--max-restarts=1", "--min-instances=2", *RUN], ["--min-instances is 2", "Use at most 1"]),
     (["--nodse=3", *RUN], ['"--nodse"', '"--nodes"']),
     (["--", "python", "trian.py"], ['"trian.py"', '"train.py"']),
 ]
@@ -318,7 +339,9 @@ def test_the_report_of_a_failure_comes_from_its_record_and_its_log(tmp_path: Pat
     last = failure_of(ending(records, 7), records, files, {0: len("one\n")})
     assert last is not None
     assert tuple(last.log_tail) == ("two",)
-    files.remove(2)
+    later = JobFiles(files.prefix, start=1)
+    assert later.read(2) == {}  # a worker that was lost does not speak for its successor
+    later.remove(2)
     assert [path.name for path in tmp_path.glob("train-7*")] == ["train-7-0.log"]
 
 

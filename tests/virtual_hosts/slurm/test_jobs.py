@@ -29,14 +29,15 @@ if sys.argv[1] == "fail" and rank == 2 and os.environ["TFDIST_RESTART_COUNT"] ==
 if sys.argv[1] == "fail" and os.environ["TFDIST_RESTART_COUNT"] != "0":
     sys.exit(0)
 print("ready", flush=True)
-while True:
+while not (sys.argv[1] == "lose" and rank != 2 and os.path.exists("cut")):
     time.sleep(0.1)
+sys.exit(200)
 """
 
 
 @pytest.fixture
 def act(tmp_path: Path) -> Path:
-    """A program without TensorFlow: worker 2 fails at the first start, or all workers wait."""
+    """A program without TensorFlow: worker 2 fails at the first start, is lost, or all wait."""
     program = tmp_path / "act.py"
     program.write_text(_ACT)
     return program
@@ -125,23 +126,37 @@ def test_a_worker_that_saves_for_longer_is_not_killed_by_those_that_have_left(
 
 
 def test_a_job_ends_soon_after_a_node_of_it_is_cut_off(
-    slurm: Any,
-    network: Any,
-    train_linear: str,
-    endless: tuple[str, ...],
-    tmp_path: Path,
-    within: Callable[[float], float],
+    slurm: Any, network: Any, act: Path, tmp_path: Path, within: Callable[[float], float]
 ) -> None:
-    job_id = slurm.submit(["--nodes=3", train_linear, "--strategy=grpc", *endless], tmp_path)
-    assert wait_until(lambda: "step = 5" in _log(tmp_path, worker=0), _LIMIT_S), _log(tmp_path)
+    job_id = slurm.submit(["--nodes=3", "--env=NOTE=", act.name, "lose"], tmp_path)
+    assert wait_until(lambda: "ready" in _log(tmp_path, worker=2), _LIMIT_S), _log(tmp_path)
     network.cut(network.hosts[2])
+    (tmp_path / "cut").touch()
     job = slurm.wait_for_end(job_id, within(_CUT_LIMIT_S))
     assert job["Reason"] == "NonZeroExitCode", job  # not: NodeDown
+    assert job["ExitCode"] == "124:0", (job, _log(tmp_path))
+    assert "worker 2 failed first" in _log(tmp_path)
+
+
+def test_an_elastic_job_goes_on_without_a_node_that_is_cut_off(
+    slurm: Any, network: Any, train_linear: str, endless: tuple[str, ...], tmp_path: Path
+) -> None:
+    words = ["--nodes=3", "--min-instances=2", "--max-restarts=1", train_linear, "--strategy=grpc"]
+    job_id = slurm.submit([*words, *endless, "--num-steps=60"], tmp_path)
+    assert wait_until(lambda: "step = 5" in _log(tmp_path, worker=0), _LIMIT_S), _log(tmp_path)
+    network.cut(network.hosts[2])
+    assert wait_until(lambda: "restart 1 of 1" in _log(tmp_path), _LIMIT_S), _log(tmp_path)
     log = _log(tmp_path)
     assert "worker 2 failed first" in log
-    assert "tfd3" in log
+    assert "tfd3 cannot be reached: going on with 2 of 3 instances" in log
+    assert "a step has 2/3 of its examples now" in log
     named = [_log(tmp_path, worker=worker).count("Lost worker 2 (tfd3:") for worker in (0, 1)]
     assert any(named), _log(tmp_path, worker=0)  # the worker that Slurm stops first may not log it
+    network.reconnect(network.hosts[2])  # it stays out, and reports that it has left the job
+    job = slurm.wait_for_end(job_id, _LIMIT_S)
+    assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), (job, _log(tmp_path))
+    for worker in range(2):
+        assert f"worker {worker} of 2 on tfd{worker + 1} is done" in _log(tmp_path, worker=worker)
 
 
 def _log(folder: Path, worker: int | None = None) -> str:

@@ -66,10 +66,9 @@ class CommandLine:
         if name in self.names:
             return self.names[name]
         if name.partition("=")[0] == "--min-instances" and "--max-restarts" in self.names:
-            again = "--requeue" if "--requeue" in self.names else "--max-restarts N"
             raise UsageError(
-                f"--min-instances is an option of tfdist run alone: {self.prog} starts all "
-                f"instances again, also after a lost node. Replace it with {again}."
+                f"--min-instances is an option of tfdist run and tfdist slurm: {self.prog} starts "
+                "all instances again, also after a lost node. Replace it with --max-restarts N."
             )
         meant = {other: own for other, own in _MEANT.items() if own in self.names}
         hint = did_you_mean(name.partition("=")[0], [*self.names, "--help"], meant)

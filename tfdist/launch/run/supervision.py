@@ -53,7 +53,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -87,6 +87,12 @@ from tfdist.launch.screen.failure_box import (
 )
 from tfdist.launch.screen.output import Screen, worker_tags
 from tfdist.launch.screen.progress_line import ProgressLine
+from tfdist.launch.screen.size_change import (
+    going_on_text,
+    lost_text,
+    step_text,
+    too_few_text,
+)
 from tfdist.launch.screen.terminal import Stream, Terminal, TerminalClosedError
 from tfdist.launch.workers.observed_time import ObservedClock
 from tfdist.launch.workers.plan import Plan, num_local_ports, plan_here
@@ -268,12 +274,9 @@ class Supervision:
             lost = await self._find_lost_hosts()
         smaller = smaller_run(self._options, failure, earlier, lost)
         if smaller is None and lost:
-            return (
-                f"{_not_answering(lost)}, and fewer than --min-instances "
-                f"{self._options.min_instances} would be left"
-            )
+            return too_few_text(lost, self._options.min_instances or 1)
         if smaller is not None and smaller.num_instances < self._options.num_instances:
-            why = _not_answering(lost) if lost else f"{failure.name} has failed twice in a row"
+            why = lost_text(lost) if lost else f"{failure.name} has failed twice in a row"
             self._go_on_with(smaller, lost, why)
             await self._attempt.close()  # Agents that stay are those of the larger run.
             self._earlier = None
@@ -292,24 +295,17 @@ class Supervision:
         self._restarts += 1
         self._interruptions.begin(self._attempt.workers, self._clock.now_s())
         self._say(f"restart {self._restarts} of {options.max_restarts}: {error}")
-        self._go_on_with(smaller, lost, _not_answering(lost))
+        self._go_on_with(smaller, lost, lost_text(lost))
         return True
 
     def _go_on_with(self, smaller: RunOptions, lost: frozenset[str], why: str) -> None:
         whole = self._full_size.num_instances
         self._options, self._lost_hosts = smaller, self._lost_hosts | lost
-        self._say(f"{why}: going on with {smaller.num_instances} of {whole} instances")
+        self._say(going_on_text(why, smaller.num_instances, whole))
         self._say_what_a_step_is()
 
     def _say_what_a_step_is(self) -> None:
-        now, whole = self._options.num_instances, self._full_size.num_instances
-        if now == whole:
-            self._say("a step has all of its examples again")
-            return
-        self._say(
-            f"a step has {now}/{whole} of its examples now if the batch size is each worker's, and "
-            "all of them if it is global"
-        )
+        self._say(step_text(self._options.num_instances, self._full_size.num_instances))
 
     async def _find_lost_hosts(self) -> frozenset[str]:
         if self._options.is_on_this_machine:
@@ -581,7 +577,3 @@ class Supervision:
                 self._ask_to_stop(signal.SIGPIPE, f" ({error})")
             elif self._stop.number is None and signal.SIGHUP in stop_signals():
                 self._ask_to_stop(signal.SIGHUP)
-
-
-def _not_answering(hosts: Collection[str]) -> str:
-    return f"{listed(sorted(hosts))} cannot be reached"

@@ -14,24 +14,40 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from tfdist.cluster.instance_variables import OF_ONE_RUN, RESTART_COUNT, SHAPE
-from tfdist.cluster.rendezvous.sockets import connect
+from tfdist.cluster.instance_variables import (
+    NUM_FULL_INSTANCES,
+    OF_ONE_RUN,
+    SHAPE,
+)
 from tfdist.launch.errors import UsageError
 from tfdist.launch.failures.failure import Failure, why_permanent
 from tfdist.launch.failures.first_failure import Verdict
 from tfdist.launch.machine.preemption import find_preemption_file
 from tfdist.launch.screen.failure_box import Aftermath, failure_box
+from tfdist.launch.screen.size_change import (
+    going_on_text,
+    lost_text,
+    step_text,
+    too_few_text,
+)
 from tfdist.launch.slurm.ending import (
     ending,
     failure_of,
     is_hopeless,
     is_node_lost,
     stopped_after,
+)
+from tfdist.launch.slurm.nodes import (
+    command_on,
+    end_steps,
+    find_answering,
+    find_nodes_left,
+    nodes_at_start,
 )
 from tfdist.launch.slurm.worker import JobFiles, WorkerRecord
 from tfdist.process.exit_codes import (
@@ -52,9 +68,6 @@ _MOST_OTHER_PORTS = 3
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _NEVER_AGAIN = (0, *NEVER_AGAIN, CANNOT_RUN, NOT_FOUND, *STOP_CODES)
 _BOX_WIDTH = 100
-# The default port of slurmd. If the cluster uses another one, a live node refuses the connection,
-# which is an answer as well.
-_ANY_PORT = 6818
 
 
 def main(argv: Sequence[str]) -> int:
@@ -67,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
         return BAD_CONFIGURATION
     name, job_id = os.environ["SLURM_JOB_NAME"], os.environ["SLURM_JOB_ID"]
     files = JobFiles(str(Path(options.log_dir).absolute() / f"{name}-{job_id}"))
-    job = _Job(options.command, files, options.num_workers, options.grace, preemption_file)
+    job = _Job(options, job_id, files, preemption_file)
     restarts, other_ports = 0, 0
     failure = None
     while True:
@@ -76,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
         permanent = "" if failure is None else why_permanent(failure, earlier)
         _tell(end, failure, job, restarts, options)
         files.remove(options.num_workers)
-        if job.must_stop or job.has_lost_a_node:
+        if job.must_stop or (job.has_lost_a_node and options.min_instances is None):
             break
         if end.exit_code == PORT_TAKEN and other_ports < _MOST_OTHER_PORTS:
             other_ports += 1
@@ -85,6 +98,13 @@ def main(argv: Sequence[str]) -> int:
             _say(f"not started again: {permanent}")
             break
         elif end.exit_code not in _NEVER_AGAIN and restarts < options.max_restarts:
+            if options.min_instances is not None:
+                before = job.num_workers
+                reason = job.leave_out_lost_nodes(options.min_instances)
+                if reason or job.must_stop:
+                    _say(f"not started again: {reason or 'the job was asked to stop'}")
+                    break
+                failure = failure if job.num_workers == before else None
             restarts += 1
             _say(f"restarting all workers, restart {restarts} of {options.max_restarts}")
         else:
@@ -99,37 +119,44 @@ class _Job:
 
     Attributes:
       first_bytes: The place in each worker's log at which the last start began.
+      num_workers: The workers of this start, or of the next one.
+      must_stop: Whether the job was asked to stop.
       has_lost_a_node: Whether a node of the job does not answer.
     """
 
     def __init__(
         self,
-        command: Sequence[str],
+        options: argparse.Namespace,
+        job_id: str,
         files: JobFiles,
-        num_workers: int,
-        grace_s: float,
         preemption_file: Path | None,
     ) -> None:
         self.records: dict[int, WorkerRecord] = {}
         self.first_bytes: dict[int, int] = {}
         self.must_stop = False
         self.has_lost_a_node = False
-        self._command = command
+        self.num_workers: int = options.num_workers
+        self._num_full = self.num_workers
+        self._full_command: list[str] = options.command
+        self._command = self._full_command
+        self._grace_s: float = options.grace
+        self._job_id = job_id
         self._files = files
-        self._num_workers = num_workers
-        self._grace_s = grace_s
+        self._nodes = [] if options.min_instances is None else nodes_at_start(os.environ)
         self._preemption_file = preemption_file
 
     def run(self, restarts: int) -> Verdict:
         """Starts the workers, waits until they have ended, and returns the result."""
         before = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-        environ = {
-            **_without_other_run(os.environ),
-            **self._files.environment(),
-            RESTART_COUNT: str(before + restarts),
-        }
-        self._files.remove(self._num_workers)
-        logs = {worker: self._files.log_path(worker) for worker in range(self._num_workers)}
+        self._files.remove(self._num_full)
+        self._files = replace(self._files, start=before + restarts)
+        environ = {**_without_other_run(os.environ), **self._files.environment()}
+        if self.num_workers != self._num_full:
+            environ[NUM_FULL_INSTANCES] = str(self._num_full)
+            # Else srun waits until the earlier step has ended, also on the lost node.
+            environ["SLURM_OVERLAP"] = "1"
+        self.has_lost_a_node = False
+        logs = {worker: self._files.log_path(worker) for worker in range(self.num_workers)}
         self.first_bytes = {w: log.stat().st_size for w, log in logs.items() if log.exists()}
         # Signals are blocked, so that none arrives after the start and before it can be passed on.
         signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
@@ -154,12 +181,34 @@ class _Job:
         code = self._wait(process)
         return self._ending(shell_code(code))
 
+    def leave_out_lost_nodes(self, min_instances: int) -> str:
+        """Makes the next start one without the nodes that are lost.
+
+        Returns:
+          Why there can be no other start, or "".
+        """
+        per_node = self.num_workers // len(self._nodes)
+        try:
+            left = find_nodes_left(self._job_id, self._nodes)
+            end_steps(self._job_id)
+        except UsageError as error:
+            return str(error)
+        lost = [node for node in self._nodes if node not in left]
+        if len(left) * per_node < min_instances:
+            return too_few_text(lost, min_instances)
+        if lost:
+            self._nodes, self.num_workers = left, len(left) * per_node
+            self._command = command_on(self._full_command, left, per_node)
+            _say(going_on_text(lost_text(lost), self.num_workers, self._num_full))
+            _say(step_text(self.num_workers, self._num_full))
+        return ""
+
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         while True:
             try:
                 return process.wait(_LOOK_EVERY_S)
             except subprocess.TimeoutExpired:
-                self.records = self._files.read(self._num_workers)
+                self.records = self._files.read(self.num_workers)
             file = self._preemption_file
             if not self.must_stop and file is not None and file.exists():
                 _say(f"{file} is there: the workers save and leave")
@@ -174,7 +223,7 @@ class _Job:
         """Waits until all workers have written their final records, and returns the result."""
         give_up_s = time.monotonic() + _RECORDS_LIMIT_S
         while True:
-            self.records = self._files.read(self._num_workers)
+            self.records = self._files.read(self.num_workers)
             have_all_ended = all(record.ended_s is not None for record in self.records.values())
             if have_all_ended or self.has_lost_a_node or time.monotonic() > give_up_s:
                 break
@@ -191,6 +240,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--log-dir", required=True)
     parser.add_argument("--grace", type=float, default=30.0)
     parser.add_argument("--max-restarts", type=int, default=0)
+    parser.add_argument("--min-instances", type=int)
     parser.add_argument("--requeue", action="store_true")
     parser.add_argument("command", nargs="+")
     return parser.parse_args(argv)
@@ -203,7 +253,7 @@ def _tell(
     if failure is not None:
         stopped = stopped_after(end, job.records)
         aftermath = Aftermath(
-            num_workers=options.num_workers,
+            num_workers=job.num_workers,
             stopped=tuple(stopped),
             killed=tuple(name for name, was_killed in stopped.items() if was_killed),
             restarts=restarts,
@@ -221,20 +271,8 @@ def _tell(
 
 def _unreachable(records: Mapping[int, WorkerRecord]) -> list[int]:
     """Returns the workers on nodes that do not answer."""
-    hosts = sorted({record.host for record in records.values()})
-    with ThreadPoolExecutor(max_workers=len(hosts) or 1) as pool:
-        answers = dict(zip(hosts, pool.map(_does_answer, hosts), strict=True))
-    return [worker for worker, record in sorted(records.items()) if not answers[record.host]]
-
-
-def _does_answer(host: str) -> bool:
-    try:
-        connect(f"{host}:{_ANY_PORT}").close()
-    except ConnectionRefusedError:
-        return True  # No process listens on this port, but the node has answered.
-    except OSError:
-        return False
-    return True
+    answering = find_answering({record.host for record in records.values()})
+    return [worker for worker, record in sorted(records.items()) if record.host not in answering]
 
 
 def _without_other_run(environ: Mapping[str, str]) -> dict[str, str]:

@@ -77,6 +77,8 @@ def _directives(options: SlurmOptions) -> list[str]:
         "export": "ALL",
     }
     lines = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
+    if options.min_instances is not None:
+        lines.append("--no-kill")
     return [*lines, "--requeue" if options.requeue else "--no-requeue", *options.sbatch_args]
 
 
@@ -105,6 +107,8 @@ def _watch(options: SlurmOptions) -> list[str]:
     words.append(f"--grace={options.grace_s:g}")
     if options.max_restarts:
         words.append(f"--max-restarts={options.max_restarts}")
+    if options.min_instances is not None:
+        words.append(f"--min-instances={options.min_instances}")
     if options.requeue:
         words.append("--requeue")
     return words

@@ -24,6 +24,7 @@ _SET_HERE = {
     "--error": "--log-dir",
     "--export": "--env",
     "--gpus-per-node": "--gpus-per-task",
+    "--no-kill": "--min-instances",
     "--no-requeue": "--requeue=no",
     "--ntasks": "--num-instances",
     "--ntasks-per-node": "--tasks-per-node",
@@ -101,6 +102,10 @@ def _check(options: SlurmOptions) -> None:
             f"--gpus-per-task is {options.gpus_per_task}, but the devices of an instance are "
             f"{devices}: {options.replicas_per_instance} replicas of "
             f"{options.devices_per_replica}. Use --gpus-per-task {devices}."
+        )
+    if options.min_instances is not None:
+        rules.check_min_instances(
+            options.min_instances, options.num_instances, options.max_restarts
         )
     cpus, threads = options.cpus_per_task, options.threads
     if cpus is not None and threads is not None and threads > cpus:

@@ -153,6 +153,12 @@ class SlurmOptions(WorkerOptions, SizeOptions):
         "one died",
         default=0,
     )
+    min_instances: int | None = option(
+        whole_number(1),
+        "with --max-restarts, start again without nodes that do not answer, if so many instances "
+        "at least are left",
+        shown_default="all of them",
+    )
     grace_s: float = option(
         seconds(is_zero_allowed=True),
         "how long the other workers may take to end once one has failed",

@@ -1,9 +1,9 @@
 """The program of one worker of a Slurm job: it runs the command and writes a log and a record.
 
 Both files are in the folder of the job's log, which all nodes share:
-<log folder>/<job name>-<job id>-<worker>.log, and .end. The log has the output of the command, and
-the record has its exit code. The record is needed because Slurm reports only the exit code of the
-whole step. If one worker exits with 7 and the others are then stopped, that is 143.
+<log folder>/<job name>-<job id>-<worker>.log, and .<start>.end. The log has the output of the
+command, and the record has its exit code. The record is needed because Slurm reports only the exit
+code of the whole step. If one worker exits with 7 and the others are then stopped, that is 143.
 
 Signals reach the command directly: Slurm sends them to all processes of a task, and Open MPI to the
 process group of the rank. A worker that has saved and stopped on request exits with 0. Otherwise
@@ -13,6 +13,7 @@ Slurm and Open MPI would kill the other workers, which may still be saving.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from tfdist.cluster.instance_variables import RESTART_COUNT, read_restart_count
 from tfdist.launch.machine.processes import die_with_parent
 from tfdist.process.exit_codes import NOT_FOUND, STOP_CODES, shell_code
 
@@ -56,9 +58,16 @@ class WorkerRecord:
 
 @dataclass(frozen=True)
 class JobFiles:
-    """The files of a job's workers."""
+    """The files of a job's workers, with the records of one start of them.
+
+    Attributes:
+      prefix: The path of all files, up to the number of a worker.
+      start: The job's restarts before this start. A worker of an earlier one, on a node that was
+        lost and is back, does not write into the record of its successor.
+    """
 
     prefix: str
+    start: int = 0
 
     def log_path(self, worker: int) -> Path:
         """Returns the path of the log with the worker's output."""
@@ -79,21 +88,22 @@ class JobFiles:
         return found
 
     def remove(self, num_workers: int) -> None:
-        """Removes the records and keeps the logs."""
+        """Removes the records of all starts and keeps the logs."""
         for worker in range(num_workers):
-            self._record_path(worker).unlink(missing_ok=True)
+            for path in glob.glob(f"{glob.escape(self.prefix)}-{worker}.*end"):
+                Path(path).unlink(missing_ok=True)
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment variable from which the workers get the paths of their files."""
-        return {_PREFIX_VARIABLE: self.prefix}
+        """Returns the environment variables from which the workers get the paths of their files."""
+        return {_PREFIX_VARIABLE: self.prefix, RESTART_COUNT: str(self.start)}
 
     def _record_path(self, worker: int) -> Path:
-        return Path(f"{self.prefix}-{worker}.end")
+        return Path(f"{self.prefix}-{worker}.{self.start}.end")
 
 
 def find_job_files(environ: Mapping[str, str] = os.environ) -> JobFiles:
     """Returns the files of the job to which this worker process belongs."""
-    return JobFiles(environ[_PREFIX_VARIABLE])
+    return JobFiles(environ[_PREFIX_VARIABLE], read_restart_count(environ))
 
 
 def main(command: Sequence[str]) -> int:
