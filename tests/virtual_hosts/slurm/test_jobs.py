@@ -152,6 +152,8 @@ def test_an_elastic_job_goes_on_without_a_node_that_is_cut_off(
     assert "a step has 2/3 of its examples now" in log
     named = [_log(tmp_path, worker=worker).count("Lost worker 2 (tfd3:") for worker in (0, 1)]
     assert any(named), _log(tmp_path, worker=0)  # the worker that Slurm stops first may not log it
+    trains = wait_until(lambda: _log(tmp_path, worker=0).count("step = 5 (") == 2, _LIMIT_S)
+    assert trains, _log(tmp_path)
     network.reconnect(network.hosts[2])  # it stays out, and reports that it has left the job
     job = slurm.wait_for_end(job_id, _LIMIT_S)
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), (job, _log(tmp_path))
