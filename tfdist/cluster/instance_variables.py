@@ -102,7 +102,15 @@ def instance_environment(
 
     The replicas are divided evenly: each instance has num_total_replicas / num_instances.
 
-    The arguments are as in `Instance`; `has_evaluator` says whether a further process evaluates.
+    Args:
+      index: Its index among all instances, from 0.
+      num_instances: The number of instances.
+      local_index: Its index among those of its machine, from 0.
+      num_total_replicas: Replicas in all instances together.
+      devices_per_replica: Devices that one replica takes.
+      restart_count: The number of restarts of the run so far.
+      num_full_instances: The number of instances that the run was asked for, if that is another.
+      has_evaluator: Whether a further process evaluates.
 
     Raises:
       ClusterError: If a number is out of range, or the replicas do not divide.

@@ -105,6 +105,9 @@ def check_num_devices_per_replica(number: int) -> bool:
     """Returns whether the launcher has given each replica this number of devices.
 
     True in a run without a launcher, which has no such plan.
+
+    Args:
+      number: The devices that a replica of the model needs.
     """
     planned = find_launched_replicas()
     return planned is None or planned.devices_per_replica == number

@@ -36,7 +36,12 @@ class ClusterError(OneLineError, ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One process of the run: a type ("chief", "master", "worker", "ps", "evaluator"), an index."""
+    """One process of the run: a type ("chief", "master", "worker", "ps", "evaluator"), an index.
+
+    Attributes:
+      type: The job, such as "worker".
+      index: Its index in the job, from 0.
+    """
 
     type: str
     index: int
@@ -107,14 +112,22 @@ class Cluster:
         return Cluster(jobs={job: a for job, a in self.jobs.items() if job != TaskType.PS})
 
     def address(self, task: Task) -> str:
-        """Returns the "host:port" of a listed task; a ClusterError if it is not listed."""
+        """Returns the "host:port" of a listed task; a ClusterError if it is not listed.
+
+        Args:
+          task: A task of the cluster.
+        """
         addresses = self.jobs.get(task.type, ())
         if task.index >= len(addresses):
             raise ClusterError(f"The cluster lists no address for {task.type} {task.index}.")
         return addresses[task.index]
 
     def worker_index(self, task: Task) -> int:
-        """Returns the position in `workers`; a ClusterError for any task that is not among them."""
+        """Returns the position in `workers`; a ClusterError for any task that is not among them.
+
+        Args:
+          task: A task of the cluster.
+        """
         if task not in self.workers:
             names = listed([worker.name for worker in self.workers])
             raise ClusterError(
@@ -123,11 +136,19 @@ class Cluster:
         return self.workers.index(task)
 
     def local_index(self, task: Task) -> int:
-        """Returns the position among the workers of its machine; a ClusterError as above."""
+        """Returns the position among the workers of its machine; a ClusterError as above.
+
+        Args:
+          task: A task of the cluster.
+        """
         return self._local_workers(task).index(task)
 
     def num_local_workers(self, task: Task) -> int:
-        """Returns the number of workers on its machine; a ClusterError as above."""
+        """Returns the number of workers on its machine; a ClusterError as above.
+
+        Args:
+          task: A task of the cluster.
+        """
         return len(self._local_workers(task))
 
     def _local_workers(self, task: Task) -> list[Task]:
@@ -138,7 +159,11 @@ class Cluster:
         return [worker for worker, host in zip(self.workers, hosts, strict=True) if host == own]
 
     def is_chief(self, task: Task) -> bool:
-        """Returns whether the task writes checkpoints: the chief or master, else worker 0."""
+        """Returns whether the task writes checkpoints: the chief or master, else worker 0.
+
+        Args:
+          task: A task of the cluster.
+        """
         return is_chief(self.jobs, task.type, task.index)
 
 

@@ -175,7 +175,8 @@ def is_tf_config_set(environ: Mapping[str, str]) -> bool:
 def parse_tf_config(text: str) -> tuple[Cluster, Task]:
     """Reads and checks the text of the environment variable TF_CONFIG.
 
-    The text is a JSON object with "cluster" and "task"; other keys are not checked.
+    Args:
+      text: A JSON object with "cluster" and "task"; other keys are not checked.
 
     Returns:
       The cluster and the task of this process.
@@ -187,7 +188,12 @@ def parse_tf_config(text: str) -> tuple[Cluster, Task]:
 
 
 def format_tf_config(cluster: Cluster, task: Task) -> str:
-    """Returns the TF_CONFIG that makes a process this task of this cluster, as JSON."""
+    """Returns the TF_CONFIG that makes a process this task of this cluster, as JSON.
+
+    Args:
+      cluster: The cluster.
+      task: A task of it.
+    """
     jobs = {job: list(addresses) for job, addresses in cluster.jobs.items()}
     return json.dumps({"cluster": jobs, "task": {"type": task.type, "index": task.index}})
 

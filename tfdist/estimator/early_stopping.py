@@ -138,8 +138,15 @@ def stop_if_no_increase_hook(
 ) -> v1.train.SessionRunHook:
     """Makes a hook that stops once a metric has not risen for a number of steps.
 
-    It stops if an evaluation is `max_steps_without_increase` or more after the best one before it.
-    The other arguments are those of `stop_if_higher_hook`.
+    Args:
+      estimator: As for `stop_if_higher_hook`, like all arguments but the third.
+      metric_name: Name of the metric.
+      max_steps_without_increase: Stops if an evaluation is this many steps or more after the best
+        one before it.
+      eval_dir: Folder of the event files.
+      min_steps: Evaluations of earlier global steps do not count.
+      run_every_secs: Seconds between two checks.
+      run_every_steps: Steps between two checks.
     """
     has_stalled = _stalling(metric_name, max_steps_without_increase, operator.gt, "increase")
     return _stop_if(estimator, has_stalled, eval_dir, min_steps, run_every_secs, run_every_steps)
@@ -156,7 +163,15 @@ def stop_if_no_decrease_hook(
 ) -> v1.train.SessionRunHook:
     """Makes a hook that stops once a metric has not fallen for a number of steps.
 
-    The arguments are those of `stop_if_no_increase_hook`.
+    Args:
+      estimator: As in `stop_if_no_increase_hook`.
+      metric_name: As in `stop_if_no_increase_hook`.
+      max_steps_without_decrease: Stops if an evaluation is this many steps or more after
+        the best one before it.
+      eval_dir: As in `stop_if_no_increase_hook`.
+      min_steps: As in `stop_if_no_increase_hook`.
+      run_every_secs: As in `stop_if_no_increase_hook`.
+      run_every_steps: As in `stop_if_no_increase_hook`.
     """
     has_stalled = _stalling(metric_name, max_steps_without_decrease, operator.lt, "decrease")
     return _stop_if(estimator, has_stalled, eval_dir, min_steps, run_every_secs, run_every_steps)

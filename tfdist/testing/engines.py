@@ -45,7 +45,11 @@ def check_request(engine: str, num_workers: int | None) -> int:
 
 
 def engine_problem(engine: str) -> str | None:
-    """Returns why runs over this engine cannot be started here, or None if they can."""
+    """Returns why runs over this engine cannot be started here, or None if they can.
+
+    Args:
+      engine: "grpc", "horovod" or "none".
+    """
     return horovod_problem() if engine == "horovod" else None
 
 

@@ -49,6 +49,9 @@ class FakeCluster:
     The engines: "grpc" sets a TF_CONFIG of local addresses for each worker; "horovod" starts the
     workers with mpirun; "none" is one worker without a cluster.
 
+    Args:
+      server: The process that starts the workers; the fixture `fake_cluster` makes it.
+
     Attributes:
       outputs: The output of each worker of the last `run`, in worker order.
     """

@@ -26,7 +26,13 @@ class CompletedWorker:
 
 
 class ScriptWorker:
-    """One worker process that runs the script."""
+    """One worker process that runs the script.
+
+    Args:
+      run: The run that it belongs to.
+      index: Its index.
+      start: The start of its process.
+    """
 
     def __init__(self, run: Run, index: int, start: Event) -> None:
         """Watches a worker that has started."""
@@ -43,6 +49,9 @@ class ScriptWorker:
     def wait(self, timeout_s: float) -> int:
         """Waits for the worker's end and returns its exit status.
 
+        Args:
+          timeout_s: The limit in seconds.
+
         Raises:
           TimeoutError: If it still runs after the limit. It is not stopped.
         """
@@ -53,7 +62,11 @@ class ScriptWorker:
         return returncode
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal to the worker, unless it has ended."""
+        """Sends a signal to the worker, unless it has ended.
+
+        Args:
+          number: The signal's number.
+        """
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -72,7 +85,9 @@ class ScriptWorker:
     def wait_for_text(self, pattern: str, timeout_s: float) -> re.Match[str]:
         """Waits until the pattern is found in the worker's output.
 
-        The pattern is a regular expression; ^ and $ match at each line.
+        Args:
+          pattern: A regular expression; ^ and $ match at each line.
+          timeout_s: The limit of the wait, in seconds.
 
         Returns:
           The first match.
@@ -115,7 +130,8 @@ class ScriptWorker:
 class ScriptRun:
     """Running workers of a script; leaving the `with` block stops those that still run.
 
-    `FakeCluster.start_script` makes it.
+    Args:
+      run: The run; `FakeCluster.start_script` makes it.
 
     Attributes:
       workers: The workers, in worker order.

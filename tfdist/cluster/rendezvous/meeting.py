@@ -100,6 +100,10 @@ def join(
 def check_port(cluster: Cluster, task: Task) -> None:
     """Refuses a port that is in use, without waiting for other workers.
 
+    Args:
+      cluster: The cluster.
+      task: The task of this process.
+
     Raises:
       RendezvousError: If this worker's port is in use or may not be used.
       ClusterError: If the task is not a worker of the cluster.
