@@ -30,7 +30,8 @@ own = psutil.Process()
 facts = {
     "argv": sys.argv, "orig_argv": sys.orig_argv, "name": __name__, "file": __file__,
     "main": sys.modules["__main__"].__dict__ is globals(), "spec": __spec__, "path": sys.path,
-    "cwd": os.getcwd(), "environment": {k: v for k, v in os.environ.items() if not k.startswith(STARTS)},
+    "cwd": os.getcwd(),
+    "environment": {k: v for k, v in os.environ.items() if not k.startswith(STARTS)},
     "TERM": str(signal.getsignal(signal.SIGTERM)), "PIPE": str(signal.getsignal(signal.SIGPIPE)),
     "stdin": os.readlink("/proc/self/fd/0"), "isatty": sys.stdout.isatty(),
     "stdout": sys.stdout.line_buffering, "comm": own.name(), "command": own.cmdline(),
