@@ -23,9 +23,11 @@ pytest_plugins = [
     *([] if _IS_INSTALLED else [_PLUGIN]),
 ]
 
-# A shell that starts us in the background lets us ignore Ctrl-C, and all that we start with it.
+# A shell that starts us in the background lets us ignore Ctrl-C, and all that we start with it;
+# nohup does so with the end of the terminal.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Every Python that is started reads the module in the first folder, and starts faster; workers
 # import what they run from the second.
