@@ -1,5 +1,6 @@
 """Snapshots of two workers: a run that is killed goes on from the newest one of any host."""
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,7 +107,8 @@ def test_a_run_that_is_killed_twice_ends_with_the_weights_of_an_undisturbed_one(
     )
     assert ended.returncode == 0, ended.stderr
     assert "start again from the newest snapshot or checkpoint" in ended.stderr
-    assert "Going on from the snapshot of step 10 (3 steps again)." in ended.stderr
-    assert "Going on from the snapshot of step 20 (2 steps again)." in ended.stderr
+    # The killed worker may not have noted its last step, which the other one may not have ended.
+    assert re.search(r"Going on from the snapshot of step 10 \([23] steps again\)\.", ended.stderr)
+    assert re.search(r"Going on from the snapshot of step 20 \([12] steps? again\)\.", ended.stderr)
     assert set(snapshot_folders.MEMORY.iterdir()) <= before
     _assert_equal(tmp_path, undisturbed("grpc"))

@@ -252,27 +252,6 @@ def test_a_program_that_no_launcher_starts_again_keeps_none_and_says_so(
     assert not list(memory.iterdir())
 
 
-def test_a_snapshot_can_be_asked_for_between_two_steps(
-    run: Run, here: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[snapshots.Snapshots] = []
-    real_hooks = snapshots.Snapshots.hooks
-    monkeypatch.setattr(
-        snapshots.Snapshots, "hooks", lambda self: made.append(self) or real_hooks(self)
-    )
-    real_after_run = snapshots.Snapshots.after_run
-
-    def after_run(self: snapshots.Snapshots, run_context: Any, run_values: Any) -> None:
-        real_after_run(self, run_context, run_values)
-        if self._counter.step == 4:
-            assert self.save(run_context.session, limit_s=30.0)
-            assert here() == ["model.ckpt-4"]
-
-    monkeypatch.setattr(snapshots.Snapshots, "after_run", after_run)
-    run(interrupted_after=5)
-    assert made and here() == ["model.ckpt-4"]
-
-
 @pytest.mark.parametrize("steps", [-1, 2.5, "5"])
 def test_other_numbers_of_steps_are_refused(steps: Any) -> None:
     with pytest.raises(ValueError, match="save_snapshot_steps"):

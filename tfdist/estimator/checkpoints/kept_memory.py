@@ -61,7 +61,7 @@ class KeptMemory:
     """Memory in which fetched values are placed, each time from its beginning.
 
     Args:
-      room: The memory, `[bytes_for(sizes)]` of uint8: a new array, or a view of a mapped file.
+      room: The memory, `[bytes_for(sizes)]` of uint8.
     """
 
     def __init__(self, room: np.ndarray) -> None:

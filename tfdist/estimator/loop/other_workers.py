@@ -29,7 +29,7 @@ from tfdist.estimator.loop.checkpoint_sharing import SharedCheckpoint
 from tfdist.estimator.loop.model_check import check_models, describe_model
 from tfdist.estimator.loop.nan_loss import NanTogether
 from tfdist.estimator.loop.reduction_check import check_gradients_are_reduced
-from tfdist.estimator.loop.snapshots import take_over
+from tfdist.estimator.loop.snapshot_restart import take_over
 from tfdist.estimator.loop.step_profile_hook import StepProfileHook
 from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, Hooks, Model, TrainCall
 from tfdist.estimator.loop.training_watch import TrainingWatch
