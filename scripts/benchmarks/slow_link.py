@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from contender import Contender, program
 from results import Options, Part, Row, row
-from shaped_link import SUBNET, Link, LinkError, linked_hosts, why_impossible
+from shaped_link import Link, linked_hosts
 from turn_taking import Running, running
+from virtual_hosts import SUBNET, HostsError, why_impossible
 
 from tfdist.launch.machine.mpi import (
     find_mpirun,
@@ -104,7 +105,7 @@ def make_part(found: Sequence[Found], missing: Sequence[str]) -> Part:
 
 def measure(options: Options) -> Part:
     """Measures the dense models over each engine and rate; says what is missing where it cannot."""
-    problem = why_impossible()
+    problem = why_impossible("tc")
     if problem is not None:
         return make_part((), (f"A slow link: {problem}",))
     engines, missing = list(ENGINES), []
@@ -119,7 +120,7 @@ def measure(options: Options) -> Part:
             ports = itertools.count(FIRST_PORT)
             for model in (name for name in options.models if name in GRADIENT_BYTES):
                 found += _measure_model(model, engines, link, ports, options)
-    except LinkError as error:
+    except HostsError as error:
         return make_part((), (f"A slow link: {error}",))
     return make_part(found, missing)
 

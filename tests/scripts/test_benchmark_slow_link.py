@@ -9,6 +9,7 @@ import psutil
 import pytest
 import shaped_link
 import slow_link
+import virtual_hosts
 from results import Options
 from slow_link import Found
 
@@ -59,7 +60,7 @@ def measure_nothing() -> Any:
 
 
 needs_hosts = pytest.mark.skipif(
-    shaped_link.why_impossible() is not None, reason=str(shaped_link.why_impossible())
+    virtual_hosts.why_impossible("tc") is not None, reason=str(virtual_hosts.why_impossible("tc"))
 )
 
 
@@ -88,7 +89,7 @@ def test_mpirun_reaches_the_other_host_through_the_agent() -> None:
     assert done.stdout.decode().split() == ["slow2", "kept"]
 
 
-def qdisc_of(host: shaped_link.Host) -> str:
+def qdisc_of(host: virtual_hosts.VirtualHost) -> str:
     command = host.command(["tc", "qdisc", "show", "dev", "eth0"])
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
