@@ -95,6 +95,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("run --env TF_CONFIG={} cat", ["--env sets TF_CONFIG", "Remove it"]),
     ("run --env HOROVOD_RANK=0 cat", ["--env sets HOROVOD_RANK", "Horovod's own", "Remove it"]),
     ("run --env PMI_SIZE=2 cat", ["--env sets PMI_SIZE", "another MPI's launcher", "Remove it"]),
+    ("run --env TFDIST_RUN=a cat", ["--env sets TFDIST_RUN", "tfdist run makes it", "Remove it"]),
     ("run --env TFDIST_START_TIMEOUT_S=3 cat", ["--env sets", "use --start-timeout"]),
     ('run --mpi-global-args="\'a" cat', ['got "\'a"', "no closing quotation", "Close each"]),
     ("run --instance-mpi-local-args x cat", ['got "x"', "a colon", "Write for example 1:"]),

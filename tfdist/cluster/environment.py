@@ -30,6 +30,11 @@ PROFILE_STEPS = "TFDIST_PROFILE_STEPS"
 USUAL_PROFILE_STEPS = "10:12"
 PARAMETER_SERVERS = "TFDIST_PARAMETER_SERVERS"
 SNAPSHOT_STEPS = "TFDIST_SNAPSHOT_STEPS"
+# A file by which a machine says that it will be taken away; launchers look for it.
+PREEMPTED = "TFDIST_PREEMPTED"
+# The variables of tfdist that users may give to a run's processes. START_TIMEOUT has an option of
+# the launchers, and they make all others.
+FOR_USERS = (PREEMPTED, STALL_TIMEOUT, PROFILE, PROFILE_STEPS, WEIGHT_CHECK, PARAMETER_SERVERS)
 REPLACE = "replace"
 
 

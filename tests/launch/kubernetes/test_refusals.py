@@ -71,6 +71,7 @@ REFUSALS: list[tuple[list[str], tuple[str, ...]]] = [
     (_with("--env", "LR"), ("--env", '"LR"', "Write LR=VALUE")),
     (_with("--env", "1A=2"), ("--env", '"1A"', "no digit first")),
     (_with("--env", "TF_CONFIG={}"), ("--env sets TF_CONFIG", "Leave it out")),
+    (_with("--env", "TFDIST_PREEMPTED=/f"), ("--env sets TFDIST_PREEMPTED", "no effect in pods")),
     (_with("--env", "A=1", "--secret-env", "A=s:k"), ("A is set 2 times", "once")),
     (_with("--secret-env", "TOKEN=my-secret"), ("--secret-env", "API_TOKEN=my-secret:token")),
     (_with("--secret-env", "TOKEN=My:key"), ("--secret-env", '"My"', "example my")),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tfdist.cluster.environment import FOR_USERS
 from tfdist.cluster.tasks import ClusterError
 from tfdist.launch.errors import UsageError
 from tfdist.launch.options.declaration import options_of
@@ -182,6 +183,11 @@ def test_offline_mode_starts_nothing() -> None:
 
 def test_a_tf_config_around_the_launcher_is_not_used_silently() -> None:
     assert "TF_CONFIG" in parsed(TF_CONFIG='{"cluster": {}}').notices[0]
+
+
+def test_all_variables_of_tfdist_that_are_for_users_may_be_given_to_workers() -> None:
+    words = [word for name in FOR_USERS for word in ("--env", f"{name}=1")]
+    assert parsed(*words).environment == dict.fromkeys(FOR_USERS, "1")
 
 
 def test_no_color_is_respected_unless_colors_are_asked_for() -> None:

@@ -74,7 +74,7 @@ def test_term_lets_the_workers_save_and_leave(launch: Launch) -> None:
 def test_the_preemption_file_stops_a_run_as_term_does(launch: Launch, tmp_path: Path) -> None:
     file = tmp_path / "preempted"
     environ = {"TFDIST_PREEMPTED": str(file)}
-    run = launch(SAVE_ON_TERM, "--max-restarts", "1", environ=environ)
+    run = launch(SAVE_ON_TERM, "--max-restarts", "1", "--env", f"TFDIST_PREEMPTED={file}")
     run.wait_until_ready(0, 1)
     file.touch()
     assert run.wait() == 143

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfdist.cluster import ClusterError, find_cluster, find_mpi_rank
-from tfdist.cluster.environment import START_TIMEOUT, read_start_timeout
+from tfdist.cluster.environment import FOR_USERS, START_TIMEOUT, read_start_timeout
 from tfdist.cluster.instance_variables import read_instance, read_restart_count, read_shape
 from tfdist.cluster.ranks import check_launcher
 from tfdist.launch.doctor.children import answer_within
@@ -19,7 +19,7 @@ _LIMIT_S = 3.0
 # gRPC takes the first of these that is set.
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 # All others are set by tfdist itself.
-_FOR_USERS = (START_TIMEOUT, "TFDIST_CACHE_DIR")
+_FOR_USERS = (START_TIMEOUT, *FOR_USERS, "TFDIST_CACHE_DIR")
 _FOR_SCRIPTS = ("TFDIST_BUILD_HOROVOD", "TFDIST_OLD_TENSORFLOW")
 
 

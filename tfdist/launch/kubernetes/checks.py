@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tfdist.cluster.environment import FOR_USERS, PREEMPTED
 from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes.job_options import JobOptions
@@ -15,6 +16,7 @@ from tfdist.launch.options.declaration import options_of
 _SET_BY_MANIFEST = (
     r"TF_CONFIG|TFDIST_\w*|JOB_COMPLETION_INDEX|POD_NAMESPACE|OMPI_MCA_(orte|plm)_\w*"
 )
+_FOR_PODS = set(FOR_USERS) - {PREEMPTED}  # In pods there is no launcher that looks for its file.
 _SECRET_NAME = r"PASSWORD|PASSWD|SECRET|TOKEN(?![A-Z])|CREDENTIAL|(API|ACCESS|PRIVATE|AUTH)_?KEY"
 _SECRET_VALUE = r"-----BEGIN|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_\w{30}|://[^/\s:@]+:[^/\s@]+@"
 
@@ -199,9 +201,10 @@ def _check_rights(options: JobOptions) -> None:
 def _check_variables(options: JobOptions) -> None:
     names = [name for name, _ in options.env] + [one.name for one in options.secret_env]
     for name in names:
-        if re.fullmatch(_SET_BY_MANIFEST, name):
+        if re.fullmatch(_SET_BY_MANIFEST, name) and name not in _FOR_PODS:
             raise UsageError(
-                f"--env sets {name}, which the manifest or its operator sets itself. Leave it out."
+                f"--env sets {name}, which the manifest or its operator sets itself, or which has "
+                "no effect in pods. Leave it out."
             )
         if names.count(name) > 1:
             raise UsageError(f"{name} is set {names.count(name)} times. Set it once.")

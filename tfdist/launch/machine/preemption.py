@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from tfdist.cluster.environment import PREEMPTED
 from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
-
-PREEMPTED = "TFDIST_PREEMPTED"
 
 
 def find_preemption_file(environ: Mapping[str, str]) -> Path | None:

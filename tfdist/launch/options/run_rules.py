@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tfdist.cluster.environment import START_TIMEOUT
+from tfdist.cluster.environment import FOR_USERS, START_TIMEOUT
 from tfdist.cluster.instance_variables import nearest_multiples
 from tfdist.cluster.ranks import OF_OTHER_LAUNCHERS
 from tfdist.cluster.tasks import listed, shown
@@ -82,7 +82,8 @@ def environment(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, s
     for word in words:
         name, equals, value = word.partition("=")
         for made, fix in _MADE_HERE.items():
-            if name == made or (made.endswith("_") and name.startswith(made)):
+            is_one = name == made or (made.endswith("_") and name.startswith(made))
+            if is_one and name not in FOR_USERS:
                 raise UsageError(
                     f"--env sets {name}, which is not for users to set: {fix}. Remove it."
                 )

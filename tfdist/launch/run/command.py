@@ -51,7 +51,7 @@ def main(options: RunOptions) -> int:
     """
     _check_engine(options)
     _check_limits(options)
-    preemption_file = find_preemption_file(os.environ)
+    preemption_file = find_preemption_file({**os.environ, **options.environment})
     with ReservedPorts(num_local_ports(options)) as ports:
         plan = plan_here(options, ports.ports, options.log_dir or default_log_dir(datetime.now()))
     _check_lengths(options, plan)
