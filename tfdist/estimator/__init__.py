@@ -26,7 +26,6 @@ from tfdist.estimator.canned import (
     classifier_parse_example_spec,
     regressor_parse_example_spec,
 )
-from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
 from tfdist.estimator.checkpoints.fit import CheckpointMismatchError
 from tfdist.estimator.checkpoints.warm_start import VocabInfo, WarmStartSettings
 from tfdist.estimator.checkpoints.writer import CheckpointSpaceError
@@ -80,6 +79,7 @@ from tfdist.estimator.run_config import DeviceConfig, RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.estimator.train_and_evaluate import train_and_evaluate
 from tfdist.estimator.train_spec import EvalSpec, TrainSpec
+from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError
 
 _keras_version.choose()  # No import above has used `tf.keras` yet.
 

@@ -28,6 +28,7 @@ from tfdist.estimator.checkpoints.recovery import newest_whole
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluation.eval_events import read_eval_metrics
 from tfdist.estimator.graph.steady_timer import SteadyTimer
+from tfdist.strategies.saving.checkpoint_files import step_of
 
 __all__ = [
     "make_early_stopping_hook",
@@ -367,7 +368,7 @@ class _StopAtCheckpointStep(v1.train.SessionRunHook):  # type: ignore[misc]
         if int(run_values.results) + 1 < self._last_step:
             return
         newest = listing.latest(self._model_dir)
-        if newest is not None and listing.step_of(newest) >= self._last_step:
+        if newest is not None and step_of(newest) >= self._last_step:
             run_context.request_stop()
         else:
             time.sleep(self._wait_s)

@@ -24,7 +24,6 @@ from tfdist.estimator.arguments import (
     whole_steps,
 )
 from tfdist.estimator.checkpoints import listing, warm_start
-from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
 from tfdist.estimator.checkpoints.model_dir_lock import locked
 from tfdist.estimator.checkpoints.recovery import newest_whole, recover, whole_at
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
@@ -49,6 +48,7 @@ from tfdist.estimator.run_config import (
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
 from tfdist.estimator.task_role import refuse_parameter_servers
 from tfdist.process.snapshot_folders import name_for
+from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError, step_of
 from tfdist.training.precision import find_precision
 from tfdist.training.stochastic_rounding import stochastic_rounding
 
@@ -555,7 +555,7 @@ class Estimator:
         except CheckpointDamagedError as error:  # All workers must end with it.
             return FoundCheckpoint(path=None, step=0, problem=str(error))
         keeps_snapshots = self._config.save_snapshot_steps and read_run() is not None
-        step = listing.step_of(path) if path and (needs_step or keeps_snapshots) else 0
+        step = step_of(path) if path and (needs_step or keeps_snapshots) else 0
         position = None
         if self._config.save_input:
             position = (read_position(path) if path else None) or InputPosition.of_new_run()

@@ -12,7 +12,6 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.arguments import whole_steps
 from tfdist.estimator.checkpoints.background import WaitingListener
-from tfdist.estimator.checkpoints.damage import CheckpointDamagedError
 from tfdist.estimator.checkpoints.recovery import newest_whole
 from tfdist.estimator.checkpoints.training_end import TrainingEnd
 from tfdist.estimator.estimator import Estimator
@@ -20,6 +19,7 @@ from tfdist.estimator.graph.steady_timer import SteadyTimer
 from tfdist.estimator.train_spec import EvalSpec
 from tfdist.process.progress_file import find_progress_file
 from tfdist.strategies import stop_signals
+from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError
 
 _WARN_EVERY_S = 600
 _SHORTEST_WAIT_S = 0.2

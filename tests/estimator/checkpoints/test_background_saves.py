@@ -17,12 +17,13 @@ import tensorflow.compat.v1 as v1
 import tfdist.estimator as tfe
 from tfdist.estimator.checkpoints import background
 from tfdist.estimator.checkpoints.background import BackgroundSaves, SaverOps, reads_files
-from tfdist.estimator.checkpoints.damage import damage
 from tfdist.estimator.checkpoints.recovery import recover
 from tfdist.estimator.checkpoints.writer import CheckpointWriter
 from tfdist.estimator.inputs.position import read_position
 from tfdist.process.memory import total_and_free_bytes
 from tfdist.process.progress_file import find_progress_file
+from tfdist.strategies.saving import background_writes
+from tfdist.strategies.saving.checkpoint_files import damage
 from tfdist.strategies.stop_signals import StopSignals
 
 Make = Callable[..., Any]
@@ -52,7 +53,7 @@ class Disk:
 
         monkeypatch.setattr(os, "fsync", sync)
         # A wait is logged at once, and frees the disk.
-        monkeypatch.setattr(background, "_SILENT_S", 0.0)
+        monkeypatch.setattr(background_writes, "_SILENT_S", 0.0)
         real_info = v1.logging.info
 
         def info(message: str, *values: Any) -> None:

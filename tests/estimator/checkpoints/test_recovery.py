@@ -11,10 +11,10 @@ import tensorflow.compat.v1 as v1
 import tfdist.estimator as tfe
 from tfdist.estimator import early_stopping
 from tfdist.estimator.checkpoints import listing
-from tfdist.estimator.checkpoints.damage import CheckpointDamagedError, damage
 from tfdist.estimator.checkpoints.recovery import Choice, choose, newest_whole
 from tfdist.estimator.evaluator import Evaluator
 from tfdist.estimator.export import ServingInputReceiver
+from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError, damage
 
 Make = Callable[..., Any]
 

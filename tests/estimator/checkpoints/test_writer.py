@@ -11,9 +11,9 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
-from tfdist.estimator.checkpoints.damage import damage
 from tfdist.estimator.checkpoints.recovery import recover
 from tfdist.estimator.checkpoints.writer import CheckpointWriter, write_whole_checkpoints
+from tfdist.strategies.saving.checkpoint_files import damage
 
 
 class Training:

@@ -5,12 +5,12 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from tfdist.estimator.checkpoints.snapshot_files import Snapshot
 from tfdist.estimator.inputs.position import InputPosition
 from tfdist.estimator.loop.checkpoint_sharing import Start, read_starts
 from tfdist.estimator.loop.model_check import LimitMismatchError
 from tfdist.estimator.loop.snapshot_restart import with_snapshot
 from tfdist.estimator.loop.train_call import FoundCheckpoint
+from tfdist.strategies.saving.snapshots import Snapshot
 
 
 def _text(
@@ -22,12 +22,12 @@ def _text(
         path=path, step=step, input=position if step else None, snapshots="own" if snapshots else ""
     )
     text = {"found": asdict(found), "limit": (None, max_steps), "threads": threads}
-    of_host = {name: _snapshot(step).as_json() for name, step in snapshots.items()}
+    of_host = {name: asdict(_snapshot(step)) for name, step in snapshots.items()}
     return json.dumps({**text, "snapshots": of_host})
 
 
 def _snapshot(step: int) -> Snapshot:
-    position = InputPosition(batches=step, seed=3)
+    position = asdict(InputPosition(batches=step, seed=3))
     return Snapshot(step=step, files={f"model.ckpt-{step}.index": 20}, input=position)
 
 

@@ -12,9 +12,9 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
-from tfdist.estimator.loop import snapshots
 from tfdist.process import snapshot_folders
 from tfdist.process.snapshot_folders import folder_of_host, name_for
+from tfdist.strategies.saving import snapshots
 
 STEPS, EVERY, KILLED = 20, 3, 11
 
@@ -207,7 +207,7 @@ def test_without_room_a_line_says_so_and_the_training_goes_on(
     logged: list[str],
 ) -> None:
     usage = shutil.disk_usage("/")._replace(free=63)
-    monkeypatch.setattr(snapshots.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     run(interrupted_after=KILLED)
     said = [line for line in logged if "No snapshot is kept" in line]
     assert len(said) == 1 and "of step 3: " in said[0] and "64 bytes more are needed" in said[0]
@@ -215,10 +215,9 @@ def test_without_room_a_line_says_so_and_the_training_goes_on(
 
 
 def test_room_for_one_more_is_enough_where_one_is_there() -> None:
-    room = {"free": 150, "free_memory": 1000}
-    assert snapshots.why_no_room(100, num_new=1, **room) == ""
-    assert "200 bytes more are needed" in snapshots.why_no_room(100, num_new=2, **room)
-    assert "where 0 are free" in snapshots.why_no_room(100, num_new=1, free=150, free_memory=-5)
+    assert snapshots.why_no_room(100, num_new=1, free=150) == ""
+    assert "200 bytes more are needed" in snapshots.why_no_room(100, num_new=2, free=150)
+    assert "where 0 are free" in snapshots.why_no_room(100, num_new=1, free=-5)
 
 
 def test_a_failed_write_is_a_line_and_the_snapshot_before_it_stays(

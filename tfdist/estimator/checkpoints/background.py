@@ -15,7 +15,6 @@ those of a save in the foreground.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import cached_property
 from types import TracebackType
@@ -27,11 +26,8 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints.kept_memory import KeptMemory, bytes_for
 from tfdist.process.memory import total_and_free_bytes
-from tfdist.process.progress_file import find_progress_file, in_phase
-from tfdist.strategies.stop_signals import StopSignals
+from tfdist.strategies.saving.background_writes import BackgroundWrites
 
-# A longer wait for the thread is reported.
-_SILENT_S = 5.0
 # The ops by which TensorFlow's savers write values in the format of TensorFlow 2.
 _OPS_OF_SAVERS = frozenset(
     ("Const", "Identity", "MergeV2Checkpoints", "NoOp", "Pack", "PlaceholderWithDefault",
@@ -41,65 +37,15 @@ _OPS_OF_SAVERS = frozenset(
 _NUM_OTHER_INPUTS = 3  # of SaveV2, before the values: file, names, slices
 
 
-class BackgroundSaves(v1.train.SessionRunHook):  # type: ignore[misc]
-    """The thread that writes checkpoints, one at a time, and the errors of it.
+class BackgroundSaves(BackgroundWrites, v1.train.SessionRunHook):  # type: ignore[misc]
+    """The thread that writes checkpoints, and the memory of the copied values.
 
     A hook, so that a failed write ends the training before the next step; and a context, which
     waits for the write at its end, also after an error.
-
-    Args:
-      signals: The stop signals of this process. They wait for a write as well.
     """
 
-    def __init__(self, signals: StopSignals) -> None:
-        self._signals = signals
-        self._thread: threading.Thread | None = None
-        self._what = ""
-        self._error: BaseException | None = None
-        self._has_said_why_not = False
-        self._memory: KeptMemory | None = None
-
-    def start(self, what: str, write: Callable[[], Any]) -> None:
-        """Calls `write` in the thread. The write before it must have ended; see `wait`.
-
-        Args:
-          what: A name of the written data, for messages.
-          write: A function that writes it.
-        """
-
-        def run() -> None:
-            try:
-                write()
-            except BaseException as error:
-                self._error = error
-            finally:
-                _note_writing(-1)
-
-        self._what = what
-        _note_writing(1)
-        self._thread = threading.Thread(target=run, name="save", daemon=True)
-        self._thread.start()
-
-    def wait(self) -> None:
-        """Returns when all files are written; raises the error of a failed write."""
-        if self._thread is not None:
-            was_saving, self._signals.is_saving = self._signals.is_saving, True
-            try:
-                with in_phase("saving"):
-                    self._thread.join(_SILENT_S)
-                    if self._thread.is_alive():
-                        v1.logging.info("Waiting until the %s is written.", self._what)
-                        self._thread.join()
-            finally:
-                self._signals.is_saving = was_saving
-            self._thread = None
-        self.raise_error()
-
-    def raise_error(self) -> None:
-        """Raises the error of a failed write, once."""
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+    _has_said_why_not = False
+    _memory: KeptMemory | None = None
 
     def before_run(self, run_context: v1.train.SessionRunContext) -> None:
         self.raise_error()
@@ -268,17 +214,3 @@ def _placeholder(index: int, value: tf.Tensor) -> Any:
     node.attr["dtype"].type = value.dtype.base_dtype.as_datatype_enum
     node.attr["shape"].shape.unknown_rank = True
     return node
-
-
-_num_writing = 0  # Checkpoints and snapshots have a thread each.
-_counting = threading.Lock()
-
-
-def _note_writing(change: int) -> None:
-    """Tells the launcher whether a thread writes: a worker that waits in a step may have work."""
-    global _num_writing
-    with _counting:
-        _num_writing += change
-        file = find_progress_file()
-        if file is not None:
-            file.note_writing(writes=_num_writing > 0)

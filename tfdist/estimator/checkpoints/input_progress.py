@@ -13,13 +13,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from tfdist.estimator.checkpoints.listing import exists
 from tfdist.estimator.inputs.position import (
     Batching,
     InputPosition,
-    file_beside,
     write_position,
 )
+from tfdist.strategies.saving.checkpoint_files import exists, file_beside
 
 
 class InputProgress:

@@ -11,18 +11,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.process.endings import OneLineError
-
-# Its keys: in checkpoints by name, and in object-based checkpoints of converted Keras models.
-_GLOBAL_STEP_NAMES = ("global_step", "estimator_global_step/.ATTRIBUTES/VARIABLE_VALUE")
+from tfdist.strategies.saving.checkpoint_files import ModelDirError, exists
 
 # The name that `CheckpointSaverHook` gives to checkpoints, and the pattern that identifies one.
 _FILE = re.compile(r"(?P<name>model\.ckpt-\d+)\.index")
 _STEP = re.compile(r"-(\d+)$")
-
-
-class ModelDirError(OneLineError, PermissionError):
-    """Raised if the model_dir cannot be read or written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +52,6 @@ def listed(model_dir: str) -> Listed:
     )
 
 
-def exists(checkpoint: str) -> bool:
-    """Returns whether a checkpoint has an index or, in the old format, a file of values."""
-    return tf.io.gfile.exists(f"{checkpoint}.index") or bool(tf.io.gfile.glob(checkpoint))
-
-
 def latest(model_dir: str) -> str | None:
     """Returns the newest checkpoint's path, or None; it may be damaged."""
     return next(filter(exists, listed(model_dir).paths), None)
@@ -73,16 +61,6 @@ def _step(path: str) -> int:
     """Returns the step in a checkpoint's name, -1 if it has none."""
     match = _STEP.search(path)
     return int(match[1]) if match else -1
-
-
-def step_of(checkpoint: str) -> int:
-    """Returns the global step in a checkpoint, 0 if it has none."""
-    try:
-        reader = tf.train.load_checkpoint(checkpoint)
-    except tf.errors.NotFoundError:
-        return 0
-    names = (name for name in _GLOBAL_STEP_NAMES if reader.has_tensor(name))
-    return next((int(reader.get_tensor(name)) for name in names), 0)
 
 
 def variable_names(model_dir: str) -> list[str]:

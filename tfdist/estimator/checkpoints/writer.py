@@ -16,7 +16,6 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -33,8 +32,7 @@ from tfdist.strategies.private_tensorflow import (
     note_checkpoint,
     replace_saver,
 )
-
-_UNFINISHED = ".saving"
+from tfdist.strategies.saving.whole_files import move_all, unfinished_in
 
 
 class CheckpointSpaceError(OneLineError, OSError):
@@ -106,14 +104,14 @@ class CheckpointWriter:
         def write(write_values: Callable[[str], str]) -> str:
             earlier = list(saver.last_checkpoints)
             with full_disk_named(folder, f"the {what}", sum(ops.num_bytes)):
-                with _unfinished(folder) as unfinished:
+                with unfinished_in(folder) as unfinished:
                     path = write_values(os.path.join(unfinished, name))
                     if write_meta_graph:
                         with graph.as_default():
                             saver.export_meta_graph(f"{path}.{meta_graph_suffix}", **options)
                     written, path = path, os.path.join(folder, os.path.basename(path))
                     self.progress.write(position, path, written)
-                    _move_all(unfinished, folder)
+                    move_all(unfinished, folder)
                 note_checkpoint(saver, path)
                 # A saver that keeps all notes none itself, and has those of an earlier training.
                 others = [one for one in saver.last_checkpoints if one != path]
@@ -176,10 +174,10 @@ def write_state(folder: str, paths: Sequence[str], name: str | None = None) -> N
     """
     names = [os.path.relpath(path, folder) for path in paths]
     state = v1.train.generate_checkpoint_state_proto(os.path.abspath(folder), names[-1], names)
-    with _unfinished(folder) as unfinished:
+    with unfinished_in(folder) as unfinished:
         with open(os.path.join(unfinished, name or "checkpoint"), "w") as file:
             file.write(str(state))
-        _move_all(unfinished, folder)
+        move_all(unfinished, folder)
 
 
 def add_checkpoint(folder: str, name: str, write_files: Callable[[str], None]) -> str:
@@ -203,50 +201,11 @@ def add_checkpoint(folder: str, name: str, write_files: Callable[[str], None]) -
         v1.train.update_checkpoint_state(folder, path, [*others, path])
         return path
     with full_disk_named(folder, f"the checkpoint {name}"):
-        with _unfinished(folder) as unfinished:
+        with unfinished_in(folder) as unfinished:
             write_files(unfinished)
-            _move_all(unfinished, folder)
+            move_all(unfinished, folder)
         write_state(folder, [*others, path])
     return path
-
-
-def remove_unfinished(folder: str) -> None:
-    """Removes the files of a process that ended while it saved."""
-    shutil.rmtree(os.path.join(folder, _UNFINISHED), ignore_errors=True)
-
-
-@contextmanager
-def _unfinished(folder: str) -> Iterator[str]:
-    """Makes an empty folder in a folder, and removes it after the `with` block, also on errors."""
-    remove_unfinished(folder)
-    path = os.path.join(folder, _UNFINISHED)
-    os.makedirs(path)
-    try:
-        yield path
-    finally:
-        remove_unfinished(folder)
-
-
-def _move_all(source: str, folder: str) -> None:
-    """Moves files to a folder once all of them are on the disk; an index is moved last."""
-    names = sorted(os.listdir(source), key=lambda name: name.endswith(".index"))
-    with ThreadPoolExecutor(len(names)) as threads:  # The disk takes them together.
-        list(threads.map(_sync, [os.path.join(source, name) for name in names]))
-    for name in names:
-        os.replace(os.path.join(source, name), os.path.join(folder, name))
-    _sync(folder)
-
-
-def _sync(path: str) -> None:
-    """Returns once a file's content, or a folder's list of files, is on the disk."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # Some file systems do not support it for folders.
-            raise
-    finally:
-        os.close(number)
 
 
 @contextmanager

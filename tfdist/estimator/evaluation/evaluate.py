@@ -13,7 +13,6 @@ import tensorflow.compat.v1 as v1
 from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
 from tfdist.estimator.arguments import InputFn
-from tfdist.estimator.checkpoints.damage import damage_named
 from tfdist.estimator.checkpoints.fit import checked
 from tfdist.estimator.evaluation.eval_events import write_results
 from tfdist.estimator.evaluation.initial_weights import seeded_graph
@@ -26,6 +25,7 @@ from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, is_keras_metric
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.placement import HOST, place
+from tfdist.strategies.saving.checkpoint_files import damage_named
 from tfdist.training.precision import find_precision
 
 

@@ -11,7 +11,6 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.arguments import InputFn
-from tfdist.estimator.checkpoints.damage import damage_named
 from tfdist.estimator.checkpoints.fit import checked
 from tfdist.estimator.evaluation.initial_weights import seeded_graph
 from tfdist.estimator.graph import sessions
@@ -21,6 +20,7 @@ from tfdist.estimator.inputs.batches import call_input_fn, make_input
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.strategies.placement import place
+from tfdist.strategies.saving.checkpoint_files import damage_named
 from tfdist.training.precision import find_precision
 
 

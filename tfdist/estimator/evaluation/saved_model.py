@@ -11,7 +11,6 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.checkpoints.damage import damage_named
 from tfdist.estimator.checkpoints.fit import CheckpointMismatchError, mismatch
 from tfdist.estimator.evaluation.evaluate import metrics_of
 from tfdist.estimator.export.outputs import EvalOutput, ExportOutput, TrainOutput
@@ -23,6 +22,7 @@ from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.strategies.placement import HOST, place
 from tfdist.strategies.private_tensorflow import saver_of_checkpoint
+from tfdist.strategies.saving.checkpoint_files import damage_named
 from tfdist.training.precision import find_precision
 
 ReceiverFn = Callable[[], Any]

@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.strategies.saving.checkpoint_files import file_beside
+
 # Datasets that hand on the elements of another one in its order. Behind batches they count batches.
 _IN_ORDER = frozenset(
     {
@@ -51,11 +53,6 @@ class InputPosition:
     def of_new_run(cls) -> InputPosition:
         """Returns the start of an input, with a seed drawn by chance."""
         return cls(seed=1 + secrets.randbelow(2**31 - 2))
-
-
-def file_beside(checkpoint: str) -> str:
-    """Returns the path of the file with a checkpoint's position."""
-    return f"{checkpoint}.input"
 
 
 def write_position(path: str, position: InputPosition | None) -> None:

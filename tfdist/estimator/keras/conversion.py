@@ -15,7 +15,6 @@ import tf_keras
 
 from tfdist.estimator import private_keras
 from tfdist.estimator.checkpoints import listing
-from tfdist.estimator.checkpoints.damage import damage
 from tfdist.estimator.checkpoints.recovery import set_aside
 from tfdist.estimator.checkpoints.warm_start import WarmStartSettings
 from tfdist.estimator.checkpoints.writer import CheckpointWriter
@@ -24,6 +23,7 @@ from tfdist.estimator.graph import sessions
 from tfdist.estimator.keras.model_fn import KerasModelFn, add_training
 from tfdist.estimator.run_config import RunConfig, decide_model_dir
 from tfdist.estimator.spec import ModeKeys
+from tfdist.strategies.saving.checkpoint_files import damage
 
 _FOLDER = "keras"
 _NAME = "keras_model.ckpt"

@@ -10,11 +10,11 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.environment import read_num_threads
 from tfdist.estimator.checkpoints.fit import CheckpointMismatchError, mismatch
-from tfdist.estimator.checkpoints.snapshot_files import Snapshot
 from tfdist.estimator.inputs.position import InputPosition
 from tfdist.estimator.loop.model_check import check_limits
 from tfdist.estimator.loop.snapshot_restart import own_snapshots, with_snapshot
 from tfdist.estimator.loop.train_call import FoundCheckpoint, TrainCall
+from tfdist.strategies.saving.snapshots import Snapshot
 from tfdist.strategies.values.gather_text import TextExchange
 from tfdist.strategies.worker_strategy import WorkerStrategy
 
@@ -53,7 +53,7 @@ class SharedCheckpoint:
         own = {
             "found": asdict(call.found),
             "limit": (call.steps, call.max_steps),
-            "snapshots": {name: one.as_json() for name, one in own_snapshots(call).items()},
+            "snapshots": {name: asdict(one) for name, one in own_snapshots(call).items()},
             "threads": _num_threads(call.config.session_config),
         }
         return read_starts(self._share_start(json.dumps(own)))
@@ -86,8 +86,7 @@ def read_starts(texts: list[str]) -> Start:
     if found["input"] is not None:
         found["input"] = InputPosition(**found["input"])
     snapshots = [
-        {name: Snapshot.from_json(values) for name, values in one["snapshots"].items()}
-        for one in shared
+        {name: Snapshot(**values) for name, values in one["snapshots"].items()} for one in shared
     ]
     going_on_from, snapshot = with_snapshot(FoundCheckpoint(**found), snapshots)
     return Start(

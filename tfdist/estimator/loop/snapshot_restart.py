@@ -19,17 +19,17 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.environment import find_instance, read_run
-from tfdist.cluster.instance_variables import read_restart_step
-from tfdist.estimator.checkpoints.snapshot_files import (
-    Snapshot,
-    choose,
-    copy_files,
-    snapshots_here,
-)
 from tfdist.estimator.checkpoints.writer import add_checkpoint
+from tfdist.estimator.inputs.position import InputPosition
 from tfdist.estimator.loop.train_call import FoundCheckpoint, TrainCall
 from tfdist.process.progress_file import in_phase
 from tfdist.process.snapshot_folders import folder_of_host
+from tfdist.strategies.saving.snapshots import (
+    Snapshot,
+    choose,
+    going_on,
+    snapshots_here,
+)
 from tfdist.strategies.worker_strategy import WorkerStrategy
 
 _CHUNK = 1 << 20  # numbers of 4 bytes in a message
@@ -58,17 +58,22 @@ def with_snapshot(
     """
     if not found.snapshots or found.problem is not None:
         return found, None
-    step = -1 if found.path is None else found.step
-    chosen = choose(snapshots, found.snapshots, step, has_input=found.input is not None)
-    if chosen is None:
+    has_input = found.input is not None
+    usable = [
+        {n: one for n, one in of_host.items() if (one.input is not None) == has_input}
+        for of_host in snapshots
+    ]
+    steps = [one[found.snapshots].step if found.snapshots in one else -1 for one in usable]
+    worker = choose(steps, -1 if found.path is None else found.step)
+    if worker is None:
         return found, None
-    _, snapshot = chosen
+    snapshot = usable[worker][found.snapshots]
     return FoundCheckpoint(
         path=snapshot.name,
         step=snapshot.step,
-        input=snapshot.input,
+        input=None if snapshot.input is None else InputPosition(**snapshot.input),
         snapshots=found.snapshots,
-    ), chosen
+    ), (worker, snapshot)
 
 
 def take_over(
@@ -100,18 +105,18 @@ def take_over(
         sending = _Sending(strategy, snapshot, source if index == sender else None)
     path = None
     if index == 0:
-        again = read_restart_step(os.environ) - snapshot.step
-        v1.logging.info(
-            "Going on from the snapshot of step %s%s%s.",
-            f"{snapshot.step:,}",
-            f" of worker {sender}'s host" if sender else "",
-            f" ({again:,} step{'s' * (again != 1)} again)" if again >= 0 else "",
-        )
-        write = sending.run if sending else partial(copy_files, snapshot, source)
+        v1.logging.info(going_on(snapshot.step, sender))
+        write = sending.run if sending else partial(_copy_files, snapshot, source)
         path = add_checkpoint(call.model_dir, snapshot.name, write)
     elif sending is not None:
         sending.run(None)
     return path
+
+
+def _copy_files(snapshot: Snapshot, source: Path, folder: str) -> None:
+    """Copies the files of a snapshot on this host into a folder, which may be remote."""
+    for name in snapshot.files:
+        tf.io.gfile.copy(os.path.join(source, name), os.path.join(folder, name), overwrite=True)
 
 
 class _Sending:

@@ -11,7 +11,6 @@ restart goes on from it as `snapshot_restart` says.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -23,20 +22,18 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster.environment import find_instance, read_run
 from tfdist.estimator.checkpoints.background import BackgroundSaves
 from tfdist.estimator.checkpoints.input_progress import InputProgress
-from tfdist.estimator.checkpoints.snapshot_files import (
-    NAME,
-    paths_in,
-)
 from tfdist.estimator.checkpoints.writer import CheckpointWriter
 from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, TrainCall
-from tfdist.process.memory import total_and_free_bytes
-from tfdist.process.snapshot_folders import (
-    MEMORY,
-    make_folder,
-    remove_folder,
-    remove_stale,
-)
+from tfdist.process.snapshot_folders import remove_folder
 from tfdist.strategies.graph.step_counter import StepCounter, crosses
+from tfdist.strategies.saving.snapshots import (
+    NAME,
+    free_bytes,
+    log_failed_write,
+    own_folder,
+    paths_in,
+    why_no_room,
+)
 from tfdist.strategies.stop_signals import StopSignals
 
 
@@ -68,7 +65,7 @@ class Snapshots(v1.train.SessionRunHook):  # type: ignore[misc]
         self._prepare: Callable[[v1.Session], None] = decision.prepare_snapshot
         self._scaffold = scaffold
         self._counter = StepCounter()
-        self._saves = _SnapshotWrites(signals)
+        self._saves = BackgroundSaves(signals, log_failed_write)
         self._has_said_why_not = False
         self._has_ended = False
         self._folder: Path | None = None
@@ -81,7 +78,7 @@ class Snapshots(v1.train.SessionRunHook):  # type: ignore[misc]
                 "tfdist run --max-restarts."
             )
         if self._every_steps and run is not None and find_instance().local_index == 0:
-            self._folder = _folder(run, found.snapshots)
+            self._folder = own_folder(run, found.snapshots)
 
     def hooks(self) -> list[v1.train.SessionRunHook]:
         """Returns this hook; nothing if no snapshots are kept."""
@@ -149,8 +146,7 @@ class Snapshots(v1.train.SessionRunHook):  # type: ignore[misc]
         return why_no_room(
             size,
             num_new=1 if self._saver.last_checkpoints else 2,
-            free=shutil.disk_usage(MEMORY).free,
-            free_memory=total_and_free_bytes()[1] - copy,
+            free=free_bytes(copy),
         )
 
     @cached_property
@@ -163,42 +159,3 @@ class Snapshots(v1.train.SessionRunHook):  # type: ignore[misc]
         if self._folder is not None:  # One of the interrupted training may be there.
             saver.recover_last_checkpoints(paths_in(self._folder))
         return saver
-
-
-def _folder(run: str, name: str) -> Path | None:
-    """Makes the folder of a training on this host; None, and a line, if that is not possible."""
-    try:
-        remove_stale()
-        return make_folder(run, name)
-    except OSError as error:
-        v1.logging.warning("This host keeps no snapshots: %s.", error)
-        return None
-
-
-class _SnapshotWrites(BackgroundSaves):
-    """The thread that writes snapshots. A failed write is logged, and the training goes on."""
-
-    def raise_error(self) -> None:
-        error, self._error = self._error, None
-        if error is not None:
-            v1.logging.warning("A snapshot could not be written: %s", error)
-
-
-def why_no_room(size: int, *, num_new: int, free: int, free_memory: int) -> str:
-    """Returns why there is no room for a snapshot; "" if there is.
-
-    Args:
-      size: The size of a snapshot in bytes.
-      num_new: 1 if an older snapshot is there already, else 2.
-      free: The bytes that are free in /dev/shm.
-      free_memory: The bytes of memory that are free once the values are copied.
-    """
-    needed, free = num_new * size, min(free, free_memory)
-    if needed <= free:
-        return ""
-    return (
-        f"the newest one and the next are there at once, {size:,} bytes each. {needed:,} bytes "
-        f"more are needed in {MEMORY}, where {max(free, 0):,} are free. Make room there (a "
-        "container has --shm-size, a pod an emptyDir with medium Memory), or use "
-        "--snapshot-steps 0."
-    )

@@ -1,4 +1,4 @@
-"""Checks of a checkpoint's files for damage, before anything is restored from them.
+"""The files of a checkpoint: their damage, checked before anything is restored, and the step.
 
 A checkpoint is an index, and a file of values for each device that has variables:
 
@@ -22,15 +22,43 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
 
-from tfdist.estimator.checkpoints.listing import ModelDirError, exists
 from tfdist.process.endings import OneLineError
 
 # Types without NumPy values, which Python cannot read.
 _NOT_IN_NUMPY = (tf.resource, tf.variant)
 
 
+# The keys of the global step: in checkpoints by name, and in object-based checkpoints of converted
+# Keras models.
+_GLOBAL_STEP_NAMES = ("global_step", "estimator_global_step/.ATTRIBUTES/VARIABLE_VALUE")
+
+
 class CheckpointDamagedError(OneLineError, OSError):
     """Raised for a damaged checkpoint if no other one can replace it."""
+
+
+class ModelDirError(OneLineError, PermissionError):
+    """Raised if the model_dir cannot be read or written."""
+
+
+def exists(checkpoint: str) -> bool:
+    """Returns whether a checkpoint has an index or, in the old format, a file of values."""
+    return tf.io.gfile.exists(f"{checkpoint}.index") or bool(tf.io.gfile.glob(checkpoint))
+
+
+def file_beside(checkpoint: str) -> str:
+    """Returns the path of the file with the position of the input at a checkpoint."""
+    return f"{checkpoint}.input"
+
+
+def step_of(checkpoint: str) -> int:
+    """Returns the global step in a checkpoint, 0 if it has none."""
+    try:
+        reader = tf.train.load_checkpoint(checkpoint)
+    except tf.errors.NotFoundError:
+        return 0
+    names = (name for name in _GLOBAL_STEP_NAMES if reader.has_tensor(name))
+    return next((int(reader.get_tensor(name)) for name in names), 0)
 
 
 def damage(checkpoint: str) -> str | None:

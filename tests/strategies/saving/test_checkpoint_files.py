@@ -10,9 +10,13 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.checkpoints.damage import CheckpointDamagedError, damage, damage_named
-from tfdist.estimator.checkpoints.listing import ModelDirError
 from tfdist.process.endings import OneLineError
+from tfdist.strategies.saving.checkpoint_files import (
+    CheckpointDamagedError,
+    ModelDirError,
+    damage,
+    damage_named,
+)
 
 INDEX = "model.ckpt-7.index"
 FIRST, SECOND = (f"model.ckpt-7.data-0000{i}-of-00002" for i in (0, 1))

@@ -1,0 +1,51 @@
+"""Files that are either whole or absent: written to a folder of their own, then moved."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+_UNFINISHED = ".saving"
+
+
+def remove_unfinished(folder: str) -> None:
+    """Removes the files of a process that ended while it saved."""
+    shutil.rmtree(os.path.join(folder, _UNFINISHED), ignore_errors=True)
+
+
+@contextmanager
+def unfinished_in(folder: str) -> Iterator[str]:
+    """Makes an empty folder in a folder, and removes it after the `with` block, also on errors."""
+    remove_unfinished(folder)
+    path = os.path.join(folder, _UNFINISHED)
+    os.makedirs(path)
+    try:
+        yield path
+    finally:
+        remove_unfinished(folder)
+
+
+def move_all(source: str, folder: str) -> None:
+    """Moves files to a folder once all of them are on the disk; an index is moved last."""
+    names = sorted(os.listdir(source), key=lambda name: name.endswith(".index"))
+    with ThreadPoolExecutor(len(names)) as threads:  # The disk takes them together.
+        list(threads.map(_sync, [os.path.join(source, name) for name in names]))
+    for name in names:
+        os.replace(os.path.join(source, name), os.path.join(folder, name))
+    _sync(folder)
+
+
+def _sync(path: str) -> None:
+    """Returns once a file's content, or a folder's list of files, is on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # Some file systems do not support it for folders.
+            raise
+    finally:
+        os.close(number)
