@@ -227,19 +227,19 @@ def read_weight_check(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def read_snapshot_steps(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Reads the number of steps between snapshots that `tfdist run` asks for; None without one.
+    """Reads the number of steps between snapshots that a launcher asks for; None without one.
 
     Raises:
       ClusterError: If it is not a number.
     """
     if not environ.get(SNAPSHOT_STEPS):
         return None
-    advice = "Use --snapshot-steps of tfdist run."
+    advice = "Use --snapshot-steps of tfdist run or tfdist slurm."
     return read_integer(environ, SNAPSHOT_STEPS, 0, advice=advice)
 
 
 def read_run(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Returns the name of the run, if `tfdist run` may start it again; else None."""
+    """Returns the name of the run, if a launcher may start it again; else None."""
     return environ.get(RUN) or None
 
 

@@ -218,9 +218,9 @@ class RunConfig(RunSettings, TaskRole):
         begins its input at the start. Ops and datasets of the input without a seed get one of the
         run. If False, each call begins its input at the start.
       save_snapshot_steps: Steps between snapshots, which the first worker of each host keeps in
-        memory (/dev/shm), under `tfdist run --max-restarts` only. A restart goes on from the newest
-        one if that is newer than the checkpoint. None takes --snapshot-steps of `tfdist run`; 0,
-        the default without it, keeps none.
+        memory (/dev/shm), under `tfdist run` and `tfdist slurm` with --max-restarts only. A restart
+        goes on from the newest one if that is newer than the checkpoint. None takes their
+        --snapshot-steps; 0, the default without it, keeps none.
 
     Raises:
       ValueError: If an argument has a value that is not allowed.

@@ -42,7 +42,14 @@ def record(host: str, code: int | None = None, *, ended_s: float | None = None) 
 @pytest.mark.processes
 def test_the_workers_of_a_job_do_not_get_the_variables_of_the_run_it_was_submitted_from() -> None:
     of_a_run = ("TF_CONFIG", "TFDIST_NUM_INSTANCES", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK")
-    of_a_run += ("HOROVOD_CONTROLLER", "PMI_SIZE", "PMIX_RANK", "MV2_COMM_WORLD_SIZE")
+    of_a_run += (
+        "TFDIST_RUN",
+        "TFDIST_SNAPSHOT_STEPS",
+        "HOROVOD_CONTROLLER",
+        "PMI_SIZE",
+        "PMIX_RANK",
+        "MV2_COMM_WORLD_SIZE",
+    )
     of_the_job = {"SLURM_JOB_NAME": "j", "SLURM_JOB_ID": "1", "SLURM_PROCID": "0"}
     code = "import os; open('names', 'w').write(' '.join(os.environ))"
     worker = [sys.executable, "-m", "tfdist.launch.slurm.worker", sys.executable, "-c", code]
@@ -112,10 +119,11 @@ def test_the_script_of_a_horovod_job_starts_mpirun_with_as_many_ranks_on_each_no
 
 
 def test_slurm_does_not_end_an_elastic_job_that_lost_a_node() -> None:
-    job = options("--nodes=3", "--max-restarts=1", "--min-instances=2")
+    job = options("--nodes=3", "--max-restarts=1", "--min-instances=2", "--snapshot-steps=5")
     script = batch_script(job, environ={})
     assert "#SBATCH --no-kill\n" in script
     assert " --min-instances=2 " in script
+    assert " --snapshot-steps=5 " in script
 
 
 def test_a_smaller_start_is_on_the_nodes_that_are_left() -> None:
@@ -244,6 +252,7 @@ BAD_INPUT = [
     (["-x", "TF_CONFIG={}", *RUN], ["TF_CONFIG", "Remove it"]),
     (["--sbatch-args=--no-kill", *RUN], ["--no-kill", "use --min-instances"]),
     (["--nodes=2", "--min-instances=1", *RUN], ["--min-instances is 1", "Add for example"]),
+    (["--snapshot-steps=5", *RUN], ["--snapshot-steps is 5", "Add for example"]),
     (["--max-restarts=1", "--min-instances=2", *RUN], ["--min-instances is 2", "Use at most 1"]),
     (["--nodse=3", *RUN], ['"--nodse"', '"--nodes"']),
     (["--", "python", "trian.py"], ['"trian.py"', '"train.py"']),

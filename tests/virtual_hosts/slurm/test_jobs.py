@@ -1,6 +1,6 @@
 """Jobs of `tfdist slurm` on a real cluster: training, failures, preemption, a lost node."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ _ACT = """
 import os, signal, sys, time
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ["SLURM_PROCID"]))
 print("worker", rank, "on", os.uname().nodename, os.environ["NOTE"], flush=True)
+if "TFDIST_RUN" in os.environ:
+    os.mkdir("/dev/shm/tfdist-snapshots-" + os.environ["TFDIST_RUN"])
 def save(number, frame):
     time.sleep(2.0 if rank == 0 else 0.0)  # the others are gone by then
     print("saved", flush=True)
@@ -128,7 +130,8 @@ def test_a_worker_that_saves_for_longer_is_not_killed_by_those_that_have_left(
 def test_a_job_ends_soon_after_a_node_of_it_is_cut_off(
     slurm: Any, network: Any, act: Path, tmp_path: Path, within: Callable[[float], float]
 ) -> None:
-    job_id = slurm.submit(["--nodes=3", "--env=NOTE=", act.name, "lose"], tmp_path)
+    words = ["--nodes=3", "--max-restarts=1", "--env=NOTE=", act.name, "lose"]
+    job_id = slurm.submit(words, tmp_path)
     assert wait_until(lambda: "ready" in _log(tmp_path, worker=2), _LIMIT_S), _log(tmp_path)
     network.cut(network.hosts[2])
     (tmp_path / "cut").touch()
@@ -136,14 +139,16 @@ def test_a_job_ends_soon_after_a_node_of_it_is_cut_off(
     assert job["Reason"] == "NonZeroExitCode", job  # not: NodeDown
     assert job["ExitCode"] == "124:0", (job, _log(tmp_path))
     assert "worker 2 failed first" in _log(tmp_path)
+    assert _snapshots(slurm.hosts[:2]) == "", _log(tmp_path)
 
 
 def test_an_elastic_job_goes_on_without_a_node_that_is_cut_off(
     slurm: Any, network: Any, train_linear: str, endless: tuple[str, ...], tmp_path: Path
 ) -> None:
-    words = ["--nodes=3", "--min-instances=2", "--max-restarts=1", train_linear, "--strategy=grpc"]
-    job_id = slurm.submit([*words, *endless, "--num-steps=60"], tmp_path)
-    assert wait_until(lambda: "step = 5" in _log(tmp_path, worker=0), _LIMIT_S), _log(tmp_path)
+    words = ["--nodes=3", "--min-instances=2", "--max-restarts=1", "--snapshot-steps=5"]
+    words += [train_linear, "--strategy=grpc", *endless, "--num-steps=60"]
+    job_id = slurm.submit([*words, f"--model-dir={tmp_path / 'model'}"], tmp_path)
+    assert wait_until(lambda: "step = 10 (" in _log(tmp_path, worker=0), _LIMIT_S), _log(tmp_path)
     network.cut(network.hosts[2])
     assert wait_until(lambda: "restart 1 of 1" in _log(tmp_path), _LIMIT_S), _log(tmp_path)
     log = _log(tmp_path)
@@ -152,13 +157,19 @@ def test_an_elastic_job_goes_on_without_a_node_that_is_cut_off(
     assert "a step has 2/3 of its examples now" in log
     named = [_log(tmp_path, worker=worker).count("Lost worker 2 (tfd3:") for worker in (0, 1)]
     assert any(named), _log(tmp_path, worker=0)  # the worker that Slurm stops first may not log it
-    trains = wait_until(lambda: _log(tmp_path, worker=0).count("step = 5 (") == 2, _LIMIT_S)
-    assert trains, _log(tmp_path)
+    goes_on = "Going on from the snapshot of step "
+    assert wait_until(lambda: goes_on in _log(tmp_path, worker=0), _LIMIT_S), _log(tmp_path)
     network.reconnect(network.hosts[2])  # it stays out, and reports that it has left the job
     job = slurm.wait_for_end(job_id, _LIMIT_S)
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), (job, _log(tmp_path))
     for worker in range(2):
         assert f"worker {worker} of 2 on tfd{worker + 1} is done" in _log(tmp_path, worker=worker)
+    assert _snapshots(slurm.hosts[:2]) == ""
+
+
+def _snapshots(hosts: Sequence[Any]) -> str:
+    """Returns the names of the snapshots in the memory of hosts."""
+    return "".join(host.run(["ls", "/dev/shm"]).stdout for host in hosts)
 
 
 def _log(folder: Path, worker: int | None = None) -> str:

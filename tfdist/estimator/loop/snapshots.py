@@ -75,7 +75,7 @@ class Snapshots(v1.train.SessionRunHook):  # type: ignore[misc]
             self._every_steps = 0
             v1.logging.info(
                 "No snapshots are kept in memory: no launcher starts this program again. Use "
-                "tfdist run --max-restarts."
+                "--max-restarts of tfdist run or tfdist slurm."
             )
         if self._every_steps and run is not None and find_instance().local_index == 0:
             self._folder = own_folder(run, found.snapshots)

@@ -19,6 +19,7 @@ from tfdist.launch.options.shared_options import (
     PoprunOptions,
     SizeOptions,
     WorkerOptions,
+    snapshot_steps,
 )
 from tfdist.launch.options.values import (
     NETWORK,
@@ -188,12 +189,7 @@ class RunOptions(PoprunOptions, WorkerOptions, SizeOptions):
         "the workers save, and all start again",
         default=60.0,
     )
-    snapshot_steps: int | None = option(
-        whole_number(0),
-        "with --max-restarts, how many steps of an Estimator's training lie between two snapshots "
-        "of it, which each host keeps in memory: a restart goes on from the newest one",
-        shown_default="none, or what the program says",
-    )
+    snapshot_steps: int | None = snapshot_steps()
     standby: bool = option(
         BOOLEAN,
         "with --max-restarts, keep a process for each worker of this machine that has imported "

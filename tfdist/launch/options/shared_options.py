@@ -27,6 +27,16 @@ def engine(**default: Any) -> Any:
     return option(one_of("grpc", "horovod"), _ENGINE, **default, group=SIZE)
 
 
+def snapshot_steps() -> Any:
+    """Returns the field of --snapshot-steps."""
+    return option(
+        whole_number(0),
+        "with --max-restarts, how many steps of an Estimator's training lie between two snapshots "
+        "of it, which each host keeps in memory: a restart goes on from the newest one",
+        shown_default="none, or what the program says",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class SizeOptions:
     """The command that every worker runs, and the numbers of workers, replicas and devices.

@@ -19,9 +19,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tfdist.cluster.environment import SNAPSHOT_STEPS
 from tfdist.cluster.instance_variables import (
     NUM_FULL_INSTANCES,
     OF_ONE_RUN,
+    RUN,
     SHAPE,
 )
 from tfdist.launch.errors import UsageError
@@ -43,13 +45,16 @@ from tfdist.launch.slurm.ending import (
     stopped_after,
 )
 from tfdist.launch.slurm.nodes import (
+    OVERLAP,
     command_on,
     end_steps,
     find_answering,
     find_nodes_left,
     nodes_at_start,
+    remove_on_nodes,
 )
 from tfdist.launch.slurm.worker import JobFiles, WorkerRecord
+from tfdist.process import snapshot_folders
 from tfdist.process.exit_codes import (
     BAD_CONFIGURATION,
     CANNOT_RUN,
@@ -109,6 +114,8 @@ def main(argv: Sequence[str]) -> int:
             _say(f"restarting all workers, restart {restarts} of {options.max_restarts}")
         else:
             break
+    if options.max_restarts:
+        _remove_snapshots(job.run_name, job_id, end.exit_code)
     if options.requeue and (end.exit_code in STOP_CODES or job.has_lost_a_node):
         _requeue(job_id)
     return end.exit_code
@@ -119,6 +126,7 @@ class _Job:
 
     Attributes:
       first_bytes: The place in each worker's log at which the last start began.
+      run_name: The name that its snapshots have; see `tfdist.process.snapshot_folders`.
       num_workers: The workers of this start, or of the next one.
       must_stop: Whether the job was asked to stop.
       has_lost_a_node: Whether a node of the job does not answer.
@@ -135,11 +143,15 @@ class _Job:
         self.first_bytes: dict[int, int] = {}
         self.must_stop = False
         self.has_lost_a_node = False
+        self.run_name = snapshot_folders.new_run()
         self.num_workers: int = options.num_workers
         self._num_full = self.num_workers
         self._full_command: list[str] = options.command
         self._command = self._full_command
         self._grace_s: float = options.grace
+        self._snapshots = {RUN: self.run_name} if options.max_restarts else {}
+        if options.snapshot_steps is not None:
+            self._snapshots[SNAPSHOT_STEPS] = options.snapshot_steps
         self._job_id = job_id
         self._files = files
         self._nodes = [] if options.min_instances is None else nodes_at_start(os.environ)
@@ -150,11 +162,14 @@ class _Job:
         before = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         self._files.remove(self._num_full)
         self._files = replace(self._files, start=before + restarts)
-        environ = {**_without_other_run(os.environ), **self._files.environment()}
+        environ = {
+            **_without_other_run(os.environ),
+            **self._files.environment(),
+            **self._snapshots,
+        }
         if self.num_workers != self._num_full:
             environ[NUM_FULL_INSTANCES] = str(self._num_full)
-            # Else srun waits until the earlier step has ended, also on the lost node.
-            environ["SLURM_OVERLAP"] = "1"
+            environ[OVERLAP] = "1"
         self.has_lost_a_node = False
         logs = {worker: self._files.log_path(worker) for worker in range(self.num_workers)}
         self.first_bytes = {w: log.stat().st_size for w, log in logs.items() if log.exists()}
@@ -241,6 +256,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--grace", type=float, default=30.0)
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--min-instances", type=int)
+    parser.add_argument("--snapshot-steps")
     parser.add_argument("--requeue", action="store_true")
     parser.add_argument("command", nargs="+")
     return parser.parse_args(argv)
@@ -285,6 +301,17 @@ def _without_other_run(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name in SHAPE or not name.startswith(OF_ONE_RUN)
     }
+
+
+def _remove_snapshots(run: str, job_id: str, exit_code: int) -> None:
+    """Removes what the workers have left in the nodes' memory; after an orderly end nothing."""
+    folder = snapshot_folders.folder_of_run(run)
+    if exit_code in (0, *STOP_CODES) and not folder.exists():
+        return
+    try:
+        remove_on_nodes(job_id, os.fspath(folder))
+    except UsageError as error:
+        _say(f"snapshots may be left in {folder} of the job's nodes: {error}")
 
 
 def _requeue(job_id: str) -> None:

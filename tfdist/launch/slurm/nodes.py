@@ -15,6 +15,8 @@ from tfdist.launch.errors import UsageError
 # which is an answer as well.
 _ANY_PORT = 6818
 _CONTROLLER_LIMIT_S = 30.0
+# With this variable srun does not wait until an earlier step has ended, also on a lost node.
+OVERLAP = "SLURM_OVERLAP"
 _NODES_OPTION = "--nodes="  # of srun
 _RANKS_OPTION = "-np"  # of mpirun
 
@@ -43,6 +45,17 @@ def find_nodes_left(job_id: str, nodes: Iterable[str]) -> list[str]:
     said = _ask("squeue", "--noheader", "--format=%N", f"--jobs={job_id}").strip()
     of_the_job = expand_node_list(said, "squeue's NODELIST") if said else []
     return find_answering(node for node in nodes if node in of_the_job)
+
+
+def remove_on_nodes(job_id: str, folder: str) -> None:
+    """Removes a folder on the nodes of the job that answer.
+
+    Raises:
+      UsageError: If Slurm does not start the command on them.
+    """
+    left = find_nodes_left(job_id, nodes_at_start())
+    places = (f"--nodes={len(left)}", f"--ntasks={len(left)}", f"--nodelist={','.join(left)}")
+    _ask("srun", *places, "--ntasks-per-node=1", "rm", "-rf", folder)
 
 
 def end_steps(job_id: str) -> None:
@@ -89,7 +102,12 @@ def _ask(*command: str) -> str:
     """Returns what one of Slurm's commands prints."""
     try:
         done = subprocess.run(
-            command, check=True, capture_output=True, text=True, timeout=_CONTROLLER_LIMIT_S
+            command,
+            env={**os.environ, OVERLAP: "1"},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=_CONTROLLER_LIMIT_S,
         )
     except subprocess.TimeoutExpired:
         raise UsageError(

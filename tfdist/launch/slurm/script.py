@@ -109,6 +109,8 @@ def _watch(options: SlurmOptions) -> list[str]:
         words.append(f"--max-restarts={options.max_restarts}")
     if options.min_instances is not None:
         words.append(f"--min-instances={options.min_instances}")
+    if options.snapshot_steps is not None:
+        words.append(f"--snapshot-steps={options.snapshot_steps}")
     if options.requeue:
         words.append("--requeue")
     return words

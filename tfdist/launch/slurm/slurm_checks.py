@@ -107,6 +107,8 @@ def _check(options: SlurmOptions) -> None:
         rules.check_min_instances(
             options.min_instances, options.num_instances, options.max_restarts
         )
+    if options.snapshot_steps is not None:
+        rules.check_snapshot_steps(options.snapshot_steps, options.max_restarts)
     cpus, threads = options.cpus_per_task, options.threads
     if cpus is not None and threads is not None and threads > cpus:
         raise UsageError(

@@ -15,6 +15,7 @@ from tfdist.launch.options.shared_options import (
     START_TIMEOUT_HELP,
     SizeOptions,
     WorkerOptions,
+    snapshot_steps,
 )
 from tfdist.launch.options.values import (
     checked,
@@ -159,6 +160,7 @@ class SlurmOptions(WorkerOptions, SizeOptions):
         "at least are left",
         shown_default="all of them",
     )
+    snapshot_steps: int | None = snapshot_steps()
     grace_s: float = option(
         seconds(is_zero_allowed=True),
         "how long the other workers may take to end once one has failed",
