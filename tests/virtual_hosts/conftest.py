@@ -106,7 +106,11 @@ def check_weights(
 
     folder = tmp_path_factory.mktemp("one-process")
     arguments = Namespace(
-        num_steps=20, seconds_per_step=0.0, model_dir=str(folder), out=str(folder)
+        num_steps=20,
+        shuffle=False,
+        seconds_per_step=0.0,
+        model_dir=str(folder),
+        out=str(folder),
     )
     runpy.run_path(train_linear)["train"](arguments, None)
     expected = json.loads((folder / "0").read_text())

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tfdist.launch.machine.mpi import horovod_problem
+from tfdist.testing.fake_cluster import FakeCluster
 from tfdist.testing.run import wait_until
 
 _LIMIT_S = 120.0
@@ -93,22 +94,32 @@ def test_workers_start_again_if_requested(slurm: Any, act: Path, tmp_path: Path)
     assert "restart 1 of 1" in _log(tmp_path)
 
 
-def test_the_preemption_file_saves_and_requeues_the_job_if_requested(
-    slurm: Any, train_linear: str, endless: tuple[str, ...], tmp_path: Path
+def test_a_job_that_is_preempted_and_requeued_trains_as_an_undisturbed_run(
+    slurm: Any, train_linear: str, fake_cluster: FakeCluster, tmp_path: Path
 ) -> None:
-    file = tmp_path / "preempted"
-    words = ["--nodes=2", "--requeue", train_linear, "--strategy=grpc", *endless]
-    words.append(f"--model-dir={tmp_path / 'model'}")
-    job_id = slurm.submit(words, tmp_path, env={"TFDIST_PREEMPTED": str(file)})
-    assert wait_until(lambda: "step = 5" in _log(tmp_path, worker=0), _LIMIT_S), _log(tmp_path)
+    file, out = tmp_path / "preempted", tmp_path / "undisturbed"
+    out.mkdir()
+    program = [train_linear, "--strategy=grpc", "--shuffle", "--num-steps=60"]
+    words = ["--nodes=2", "--requeue", f"--env=TFDIST_PREEMPTED={file}", *program]
+    words += ["--seconds-per-step=0.05", f"--model-dir={tmp_path / 'model'}", f"--out={tmp_path}"]
+    job_id = slurm.submit(words, tmp_path)
+    assert wait_until(lambda: "step = 5 (" in _log(tmp_path, worker=0), _LIMIT_S), _log(tmp_path)
     file.touch()
-    is_back = wait_until(lambda: slurm.job(job_id)["Restarts"] == "1", _LIMIT_S)
-    assert is_back, (slurm.job(job_id), _log(tmp_path))
+    waits = {"Restarts": "1", "JobState": "PENDING"}
+    is_back = wait_until(lambda: waits.items() <= slurm.job(job_id).items(), _LIMIT_S)
     log = _log(tmp_path)
+    assert is_back, (slurm.job(job_id), log)
     assert "asked to stop; they saved and exited" in log
     assert "requeueing the job" in log
-    steps = [int(path.suffixes[-2][6:]) for path in (tmp_path / "model").glob("*.index")]
-    assert max(steps) >= 5
+    file.unlink()
+    # It takes seconds, and a node refuses a job in the second in which it has ended it.
+    fake_cluster.run_script([*program, f"--out={out}"], num_workers=2, forked=True)
+    # Else Slurm waits for two minutes.
+    slurm.run(["scontrol", "update", f"JobId={job_id}", "StartTime=now"])
+    job = slurm.wait_for_end(job_id, _LIMIT_S)
+    assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), (job, _log(tmp_path))
+    assert "The input goes on where the interrupted training was" in _log(tmp_path, worker=1)
+    assert (tmp_path / "0").read_text() == (out / "0").read_text()
 
 
 @pytest.mark.parametrize("engine", ["grpc", pytest.param("horovod", marks=needs_horovod)])
