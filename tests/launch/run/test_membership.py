@@ -72,7 +72,7 @@ Play = Callable[..., tuple[int, list[int], str]]
 
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Plays a run whose starts do what the given functions do.
+    """Plays a run whose starts do what the given functions do; the host c is lost.
 
     Returns the exit code, the number of instances of each start, and what the launcher said.
     """
@@ -80,8 +80,8 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     async def lost_hosts(*_: Any) -> frozenset[str]:
         return frozenset({"c"})
 
-    async def call_on_hosts(*_: Any) -> None:
-        pass
+    async def call_on_hosts(names: Any, _: Any, *command: str) -> None:
+        (tmp_path / "called").write_text(f"{','.join(names)}: {' '.join(command)}")
 
     monkeypatch.setattr(supervision, "lost_hosts", lost_hosts)
     monkeypatch.setattr(supervision, "call_on_hosts", call_on_hosts)
@@ -158,3 +158,76 @@ def test_a_failure_while_a_host_is_taken_in_starts_the_larger_run(
     code, sizes, said = play(no_agent, failed_meanwhile, success)
     assert (code, sizes) == (0, [3, 2, 3])
     assert "restart 2 of 3: worker 1 failed" in said
+
+
+def test_a_worker_that_leaves_before_another_could_save_for_a_host_uses_no_restart(
+    play: Play, failed: Failed
+) -> None:
+    def left_early(run: Any) -> Any:
+        run._joining = run._full_size
+        verdict = Verdict(exit_code=128 + signal.SIGUSR1, worker=1)
+        return supervision._End(verdict=verdict, failure=failed(index=1))
+
+    code, sizes, said = play(no_agent, left_early, success)
+    assert (code, sizes) == (0, [3, 2, 3])
+    assert "restart 2" not in said
+
+
+def test_the_snapshots_of_a_host_that_was_left_out_are_removed_after_a_success(
+    play: Play, tmp_path: Path
+) -> None:
+    play(success)
+    assert not (tmp_path / "called").exists()
+    play(no_agent, success)
+    assert "a,b,c: rm -rf /dev/shm/tfdist-snapshots-" in (tmp_path / "called").read_text()
+
+
+def test_a_restart_that_fails_although_all_hosts_answer_is_tried_once_more(
+    play: Play, failed: Failed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def none_is_lost(*_: Any) -> frozenset[str]:
+        return frozenset()
+
+    def lost(_: Any) -> Any:
+        verdict = Verdict(exit_code=124, worker=1)
+        return supervision._End(verdict=verdict, failure=failed(index=1, kind="silent"))
+
+    monkeypatch.setattr(supervision, "lost_hosts", none_is_lost)
+    code, sizes, said = play(lost, no_agent, success)
+    assert (code, sizes) == (0, [3, 3, 3])
+    assert "restart 2 of 3: worker 2 (c) did not start" in said
+    code, sizes, said = play(lost, no_agent, no_agent)
+    assert (code, sizes) == (1, [3, 3, 3])
+    assert "the workers could not be started: worker 2 (c) did not start" in said
+    assert play(no_agent)[:2] == (1, [3])
+
+
+def test_workers_are_asked_to_save_for_a_host_only_once_they_have_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = []
+
+    async def start(*_: Any) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        order.append("started")
+
+    async def take_in_hosts() -> None:
+        order.append("asked")
+
+    async def watch(*_: Any) -> Verdict:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return Verdict(exit_code=0)
+
+    async def run() -> None:
+        three = options("--host a,b,c --num-instances 3 --min-instances 2")
+        run = supervision.Supervision(three, tmp_path, Terminal(io.StringIO(), io.StringIO()))
+        run._lost_hosts = frozenset({"c"})
+        monkeypatch.setattr(run._attempt, "start", start)
+        monkeypatch.setattr(run, "_take_in_hosts", take_in_hosts)
+        monkeypatch.setattr(run, "_watch", watch)
+        await run.run()
+
+    asyncio.run(run())
+    assert order == ["started", "asked"]

@@ -140,6 +140,8 @@ class Supervision:
         self._options = options  # of the present start
         self._lost_hosts: frozenset[str] = frozenset()
         self._joining: RunOptions | None = None  # of the next start, with hosts that are back
+        self._has_left_out = False
+        self._has_failed_to_start = False  # the last start, although all hosts answered
         self._interruptions = Interruptions()
         self._log_dir = log_dir
         self._run = snapshot_folders.new_run()
@@ -177,8 +179,8 @@ class Supervision:
         finally:
             await self._attempt.close()
             snapshot_folders.remove_run(self._run)
-            # After an orderly end the workers have removed their own.
-            if code != 0 and self._full_size.max_restarts > 0:
+            # After an orderly end the workers have removed their own, but not on hosts left out.
+            if (code != 0 or self._has_left_out) and self._full_size.max_restarts > 0:
                 await self._remove_snapshots_elsewhere()
         if self._num_startup_lines:
             self._say(
@@ -220,17 +222,19 @@ class Supervision:
                     self._introduce(plan)
                 try:
                     end = await self._run_once(plan)
+                    self._has_failed_to_start = False
                 except StartError as error:
-                    if await self._leaves_out_lost_hosts(error):
+                    if await self._goes_on_after(error):
                         continue
                     self._say(f"the workers could not be started: {error}")
                     return _CANNOT_START if self._stop.number is None else self._stop.exit_code
             joining, self._joining = self._joining, None
             if joining is not None and not self._stop.is_made:
-                self._options = joining
+                self._options, self._earlier = joining, None
                 self._joins += 1
                 self._say_what_a_step_is()
-                if end.failure is None and end.verdict.exit_code in STOP_CODES:
+                # A worker that had no handler yet may have left before another one could save.
+                if end.verdict.exit_code in STOP_CODES:
                     continue
             if end.failure is None:
                 return self._ended_by_signal(end)
@@ -282,25 +286,34 @@ class Supervision:
             self._earlier = None
         return None
 
-    async def _leaves_out_lost_hosts(self, error: StartError) -> bool:
-        """Leaves out the hosts that do not answer at a start; returns whether the run goes on."""
+    async def _goes_on_after(self, error: StartError) -> bool:
+        """Leaves out the hosts that do not answer at a start; returns whether the run goes on.
+
+        A restart that fails although all answer is tried once more: a host was away meanwhile.
+        """
         options = self._options
         if options.min_instances is None or self._stop.is_made:
             return False
         lost = await self._find_lost_hosts()
         left = {h: n for h, n in instances_by_host(options).items() if h not in lost}
-        smaller = resized(options, left) if lost else None
+        smaller = resized(options, left)
+        is_first = self._restarts + self._joins == 0
         if smaller is None or self._restarts >= options.max_restarts:
             return False
+        if not lost and (is_first or self._has_failed_to_start):
+            return False
+        self._has_failed_to_start = not lost
         self._restarts += 1
         self._interruptions.begin(self._attempt.workers, self._clock.now_s())
         self._say(f"restart {self._restarts} of {options.max_restarts}: {error}")
-        self._go_on_with(smaller, lost, lost_text(lost))
+        if lost:
+            self._go_on_with(smaller, lost, lost_text(lost))
         return True
 
     def _go_on_with(self, smaller: RunOptions, lost: frozenset[str], why: str) -> None:
         whole = self._full_size.num_instances
         self._options, self._lost_hosts = smaller, self._lost_hosts | lost
+        self._has_left_out = True
         self._say(going_on_text(why, smaller.num_instances, whole))
         self._say_what_a_step_is()
 
@@ -365,7 +378,7 @@ class Supervision:
 
         attempt = self._attempt
         end = None
-        joining = asyncio.create_task(self._take_in_hosts()) if self._lost_hosts else None
+        joining = None
         line = ProgressLine(self._terminal, mode=options.progress, started_s=self._started_s)
         try:
             await attempt.start(
@@ -374,6 +387,8 @@ class Supervision:
                 relay_starter(plan, options, os.environ),
                 on_output,
             )
+            if self._lost_hosts:  # Workers that have not started could not be asked to save.
+                joining = asyncio.create_task(self._take_in_hosts())
             verdict = await self._watch(attempt, line, screen, logs)
             with self._shown():
                 screen.update(float("inf"))  # before what is said about a failure
