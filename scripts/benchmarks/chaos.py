@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,16 +64,30 @@ def read_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def start_run(arguments: argparse.Namespace, folder: Path, max_restarts: int) -> Any:
-    """Starts the training under the launcher; its output, and its last step, are in the folder."""
-    command = [
-        *(sys.executable, "-m", "tfdist", "run", "--engine", arguments.engine),
-        *("--num-instances", str(arguments.num_instances), "--max-restarts", str(max_restarts)),
+def run_command(
+    arguments: argparse.Namespace, folder: Path, *options: str, program: Sequence[str] = ()
+) -> list[str]:
+    """Returns the launcher's command; its logs, and the last step, are in the folder.
+
+    Args:
+      arguments: The command line's.
+      folder: The folder.
+      *options: Further options of `tfdist run`.
+      program: Further options of the program.
+    """
+    return [
+        *(sys.executable, "-m", "tfdist", "run", "--engine", arguments.engine, *options),
         *("--grace", "5", "--progress", "none", "--log-dir", str(folder / "logs"), "--"),
         *(str(TRAINING), str(folder / "model"), "--last-step-file", str(folder / LAST_STEP)),
         *("--save-steps", str(arguments.save_steps)),
-        *("--round-steps", str(arguments.round_steps)),
+        *("--round-steps", str(arguments.round_steps), *program),
     ]
+
+
+def start_run(arguments: argparse.Namespace, folder: Path, max_restarts: int) -> Any:
+    """Starts the training under the launcher; its output is in the folder, too."""
+    size = ("--num-instances", str(arguments.num_instances), "--max-restarts", str(max_restarts))
+    command = run_command(arguments, folder, *size)
     with (folder / "output").open("wb") as output:
         return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
 

@@ -2,10 +2,10 @@
 
     keep_hosts.py FOLDER NAME...
 
-Each host has a network, a hostname, an /etc/hosts and a shared memory of its own; files and process
-ids are those of this machine. Their cables end in a bridge in one more network, the switch; the
-machine's own network has no part in it. The line on standard output that says "ready" maps names to
-process ids whose namespaces are the hosts; "switch" is the switch's.
+Each host has a network, a hostname, an /etc/hosts, a shared memory and the number of a boot of its
+own; files and process ids are those of this machine. Their cables end in a bridge in one more
+network, the switch; the machine's own network has no part in it. The line on standard output that
+says "ready" maps names to process ids whose namespaces are the hosts; "switch" is the switch's.
 
 The process ends shortly after its parent, also if the parent was killed, so nothing is left.
 """
@@ -16,21 +16,25 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 SUBNET = "10.77.0"
 # Runs on the host itself. Its end takes the namespaces away, if nothing else runs there.
 HOLD = """
 hostname "$0" && mount --bind "$1" /etc/hosts && mount -t tmpfs tmpfs /dev/shm &&
-    ip link set lo up && echo ready && exec cat
+    mount --bind "$2" /proc/sys/kernel/random/boot_id && ip link set lo up && echo ready && exec cat
 """
 _END_LIMIT_S = 20.0
 
 
 def hold(name: str, hosts_file: Path) -> "subprocess.Popen[str]":
     """Starts the process that keeps a host's namespaces until its standard input ends."""
+    boot_file = hosts_file.with_name(f"boot-{name}")
+    boot_file.write_text(f"{uuid.uuid4()}\n")
+    files = (str(hosts_file), str(boot_file))
     holder = subprocess.Popen(
-        ["unshare", "--net", "--uts", "--mount", "sh", "-c", HOLD, name, str(hosts_file)],
+        ["unshare", "--net", "--uts", "--mount", "sh", "-c", HOLD, name, *files],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

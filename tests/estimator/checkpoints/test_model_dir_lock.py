@@ -240,6 +240,20 @@ def test_a_process_elsewhere_that_is_silent_loses_its_lock(
     assert "since noon and has not written its lock for" in takes
 
 
+@pytest.mark.parametrize(("run", "start"), [("r1", 1), ("r1", 2), ("r2", 1), ("", 1)])
+def test_a_process_elsewhere_loses_its_lock_at_once_to_a_later_start_of_its_run(
+    tmp_path: Path, logged: list[str], monkeypatch: pytest.MonkeyPatch, run: str, start: int
+) -> None:
+    monkeypatch.setenv("TFDIST_RUN", "r1")
+    monkeypatch.setenv("TFDIST_RESTART_COUNT", "2")
+    leave_lock(tmp_path, 4711, place=ELSEWHERE, run=run, start=start)
+    with locked(str(tmp_path)):
+        own = json.loads((tmp_path / FILE_NAME).read_text())
+    assert (own["run"], own["start"]) == ("r1", 2)
+    is_earlier = (run, start) == ("r1", 1)
+    assert [": waiting" in line for line in logged] == ([False] if is_earlier else [True, False])
+
+
 @pytest.fixture
 def beating(tmp_path: Path) -> Iterator[threading.Event]:
     """A process elsewhere that trains until the event is set; then it removes its lock."""

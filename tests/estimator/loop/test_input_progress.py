@@ -270,6 +270,16 @@ def test_a_training_that_has_ended_leaves_no_position(run: Any) -> None:
     assert not (ended.folder / "model.ckpt-4.input").exists()
 
 
+def test_a_training_that_was_interrupted_after_its_last_step_has_ended_once_it_is_called_again(
+    run: Any,
+) -> None:
+    interrupted = run(INPUTS["slices"]).train(interrupt_after=4)
+    assert "model.ckpt-4" in interrupted.train(max_steps=3).positions
+    assert "model.ckpt-4" not in interrupted.train(max_steps=4).positions
+    ended = run(INPUTS["slices"]).train(max_steps=4)
+    assert interrupted.train().weight == ended.train().weight
+
+
 def test_the_next_training_begins_its_input_at_the_start(run: Any) -> None:
     seen: list[float] = []
 

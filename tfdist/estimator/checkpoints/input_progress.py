@@ -85,6 +85,14 @@ class InputProgress:
         )
 
 
+def end_interrupted(checkpoint: str) -> None:
+    """Ends a training that was interrupted after its last step: its checkpoint has a position.
+
+    The checkpoint may be a snapshot that was taken over.
+    """
+    write_position(file_beside(checkpoint), None)
+
+
 def remove_positions(checkpoints: Iterable[str]) -> None:
     """Removes the positions of those checkpoints that a saver has deleted."""
     for checkpoint in checkpoints:

@@ -6,6 +6,7 @@ The lock is a file, model_dir/training.lock, that names the process that trains 
     ------------------------------------  -----------------------------------------------------
     no lock                               writes a lock, and rewrites it every 5 s until its end
     a lock of a process in this place     error if that process runs, else immediate takeover
+    a lock of an earlier start of its run immediate takeover: the launcher has lost that host
     a lock of a process in another place  watches it: error if it is rewritten for 30 s, takeover
                                           after 30 s without a rewrite, free once it is removed
 
@@ -38,6 +39,8 @@ from datetime import datetime
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.environment import read_run
+from tfdist.cluster.instances import restart_count
 from tfdist.estimator.checkpoints.listing import is_remote, require_writable
 from tfdist.process.endings import OneLineError
 from tfdist.process.identity import is_running, own_place, started_s
@@ -66,6 +69,8 @@ class Holder:
       started_s: The time at which the process was started, in seconds since that boot.
       since: The time at which the training began, as text for messages.
       token: Distinguishes this training from all others.
+      run: The name of the run, if `tfdist run` may start it again.
+      start: The number of earlier starts of that run.
     """
 
     host: str = ""
@@ -74,6 +79,8 @@ class Holder:
     started_s: float = 0.0
     since: str = "an unknown time"
     token: str = ""
+    run: str = ""
+    start: int = 0
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}" if self.pid else "an unknown process"
@@ -117,6 +124,8 @@ class _Lock:
             started_s=started_s(os.getpid()) or 0.0,
             since=datetime.now().astimezone().isoformat(" ", "seconds"),
             token=uuid.uuid4().hex,
+            run=read_run() or "",
+            start=restart_count(),
         )
         # A file that cannot be read is being written, by this process.
         self._harmless = (self._own.token, "")
@@ -189,6 +198,8 @@ class _Lock:
             if is_running(holder.pid, holder.started_s):
                 raise self._in_use(holder)
             why = "has ended"
+        elif holder.run and holder.run == self._own.run and holder.start < self._own.start:
+            why = "belongs to an earlier start of this run"
         else:
             text = self._watch(text, holder)
             why = f"has not written its lock for {SILENCE_S:.0f} s"

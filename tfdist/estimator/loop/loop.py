@@ -45,7 +45,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints.background import BackgroundSaves
-from tfdist.estimator.checkpoints.input_progress import InputProgress
+from tfdist.estimator.checkpoints.input_progress import InputProgress, end_interrupted
 from tfdist.estimator.checkpoints.writer import refuse_full_disk
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import is_last_call, last_step_of
@@ -96,6 +96,8 @@ def train(call: TrainCall) -> None:
             raise CheckpointDamagedError(found.problem)
         if call.max_steps is not None and found.step >= call.max_steps:
             v1.logging.info("Skipping training since max_steps has already saved.")
+            if found.step == call.max_steps and peers.is_chief and found.path is not None:
+                end_interrupted(found.path)
             return
         report = make_report(
             signals,

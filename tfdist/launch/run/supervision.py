@@ -140,7 +140,6 @@ class Supervision:
         self._options = options  # of the present start
         self._lost_hosts: frozenset[str] = frozenset()
         self._joining: RunOptions | None = None  # of the next start, with hosts that are back
-        self._has_left_out = False
         self._has_failed_to_start = False  # the last start, although all hosts answered
         self._interruptions = Interruptions()
         self._log_dir = log_dir
@@ -179,8 +178,10 @@ class Supervision:
         finally:
             await self._attempt.close()
             snapshot_folders.remove_run(self._run)
-            # After an orderly end the workers have removed their own, but not on hosts left out.
-            if (code != 0 or self._has_left_out) and self._full_size.max_restarts > 0:
+            # After an orderly end the workers have removed their own: not where a host was lost, or
+            # where there was nothing left to train.
+            is_orderly = code == 0 and self._interruptions.number == 0
+            if not is_orderly and self._full_size.max_restarts > 0:
                 await self._remove_snapshots_elsewhere()
         if self._num_startup_lines:
             self._say(
@@ -313,7 +314,6 @@ class Supervision:
     def _go_on_with(self, smaller: RunOptions, lost: frozenset[str], why: str) -> None:
         whole = self._full_size.num_instances
         self._options, self._lost_hosts = smaller, self._lost_hosts | lost
-        self._has_left_out = True
         self._say(going_on_text(why, smaller.num_instances, whole))
         self._say_what_a_step_is()
 
