@@ -30,6 +30,8 @@ PROFILE_STEPS = "TFDIST_PROFILE_STEPS"
 USUAL_PROFILE_STEPS = "10:12"
 PARAMETER_SERVERS = "TFDIST_PARAMETER_SERVERS"
 SNAPSHOT_STEPS = "TFDIST_SNAPSHOT_STEPS"
+# The seconds that a stop by a signal may take.
+GRACE = "TFDIST_GRACE_S"
 # A file by which a machine says that it will be taken away; launchers look for it.
 PREEMPTED = "TFDIST_PREEMPTED"
 # The variables of tfdist that users may give to a run's processes. START_TIMEOUT has an option of
@@ -209,6 +211,21 @@ def read_stall_timeout(environ: Mapping[str, str] = os.environ) -> float | None:
     """
     text = environ.get(STALL_TIMEOUT, "")
     return _read_seconds(STALL_TIMEOUT, text, "Set it to 600, or") if text else None
+
+
+def read_grace(environ: Mapping[str, str] = os.environ) -> float | None:
+    """Reads the seconds that a stop by a signal may take; None if no launcher has set a limit.
+
+    Raises:
+      ClusterError: If it is not a number.
+    """
+    text = environ.get(GRACE, "")
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise ClusterError(
+            f"{GRACE} is {shown(text)}: a number of seconds is allowed. Leave it to the launcher."
+        ) from None
 
 
 def read_weight_check(environ: Mapping[str, str] = os.environ) -> bool:

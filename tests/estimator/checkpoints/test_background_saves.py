@@ -286,6 +286,17 @@ def test_the_end_of_the_training_waits_for_the_last_checkpoint(
     assert not (tmp_path / ".saving").exists()
 
 
+@pytest.mark.parametrize("is_beside", [True, False])
+def test_a_save_that_is_too_long_for_a_stop_is_reported(
+    train: Make, monkeypatch: pytest.MonkeyPatch, logged: list[str], is_beside: bool
+) -> None:
+    monkeypatch.setenv("TFDIST_GRACE_S", "0")
+    train(steps=4, save_checkpoints_async=is_beside)
+    reports = [line for line in logged if "a stop by a signal may take 0 s" in line]
+    assert len(reports) == 1
+    assert reports[0].startswith("The checkpoint of step 0 took ")
+
+
 @pytest.mark.parametrize("error", [ValueError("of a hook"), KeyboardInterrupt()])
 def test_an_error_waits_for_the_checkpoint_that_is_being_written(
     train: Make, disk: Disk, tmp_path: Path, saved_steps: Make, error: BaseException

@@ -104,6 +104,7 @@ def test_replicas_and_the_start_timeout_reach_the_program(
     assert pods
     for pod in pods:
         assert read_shape(pod.environment) == (3, 2)
+        assert pod.environment["TFDIST_GRACE_S"] == "30"
         if kind in _WITH_TF_CONFIG:
             assert pod.environment["TFDIST_START_TIMEOUT_S"] == "1800"
 

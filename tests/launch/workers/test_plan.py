@@ -96,9 +96,10 @@ def test_workers_of_a_run_that_may_start_again_can_keep_snapshots_and_find_them(
     }
 
 
-def test_workers_get_the_start_timeout() -> None:
-    environment = planned(start_timeout_s=12.5).workers[0].environment
+def test_workers_get_the_start_timeout_and_the_grace_period() -> None:
+    environment = planned(start_timeout_s=12.5, grace_s=7.5).workers[0].environment
     assert environment["TFDIST_START_TIMEOUT_S"] == "12.5"
+    assert environment["TFDIST_GRACE_S"] == "7.5"
 
 
 def test_workers_over_horovod_get_no_tf_config() -> None:

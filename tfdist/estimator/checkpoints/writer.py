@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -32,6 +33,7 @@ from tfdist.strategies.private_tensorflow import (
     note_checkpoint,
     replace_saver,
 )
+from tfdist.strategies.saving.stop_limit import StopLimit
 from tfdist.strategies.saving.whole_files import move_all, unfinished_in
 
 
@@ -49,6 +51,7 @@ class CheckpointWriter:
     Args:
       find_saver: Returns the saver, once the graph is complete.
       progress: The input of the training, whose position is saved beside each checkpoint.
+      limit: Gets the time of each save.
 
     Attributes:
       saves: Writes the files beside the training; None writes them in the foreground.
@@ -59,8 +62,10 @@ class CheckpointWriter:
         find_saver: Callable[[], v1.train.Saver],
         progress: InputProgress | None = None,
         saves: BackgroundSaves | None = None,
+        limit: StopLimit | None = None,
     ) -> None:
         self._find_saver = find_saver
+        self._limit = limit
         self.progress = progress or InputProgress(None)
         self.saves = saves
         self._ops: tuple[tf.Graph, SaverOps] | None = None
@@ -87,8 +92,18 @@ class CheckpointWriter:
         Raises:
           CheckpointSpaceError: If there is no disk space.
         """
+        saves = self.saves
+        if saves is not None:
+            saves.wait()
+        began_s = time.monotonic()
         saver = self._find_saver()
         graph, position = sess.graph, self.progress.position()
+        what = "checkpoint" if global_step is None else f"checkpoint of step {global_step}"
+
+        def note_end() -> None:
+            if self._limit is not None:
+                self._limit.note(what, time.monotonic() - began_s)
+
         if type(saver) is not v1.train.Saver or saver.saver_def is None or is_remote(save_path):
             earlier = list(getattr(saver, "last_checkpoints", ()))
             options.update(meta_graph_suffix=meta_graph_suffix, write_meta_graph=write_meta_graph)
@@ -96,9 +111,9 @@ class CheckpointWriter:
             if path is not None:
                 self.progress.write(position, path, path)
                 remove_positions(earlier)
+            note_end()
             return path
         folder, name = os.path.split(save_path)
-        what = "checkpoint" if global_step is None else f"checkpoint of step {global_step}"
         ops = self._ops_of(saver, graph)
 
         def write(write_values: Callable[[str], str]) -> str:
@@ -118,18 +133,16 @@ class CheckpointWriter:
                 write_state(folder, [*others, path], latest_filename)
             delete_oldest_checkpoint(saver, meta_graph_suffix)
             remove_positions(earlier)
+            note_end()
             return path
 
-        saves = self.saves
-        if saves is not None:
-            saves.wait()
-            if saves.can_take(ops):
-                values = saves.copy(sess, ops)
-                saves.start(
-                    what,
-                    lambda: write(lambda path: save_values(saver, ops, values, path, global_step)),
-                )
-                return None
+        if saves is not None and saves.can_take(ops):
+            values = saves.copy(sess, ops)
+            saves.start(
+                what,
+                lambda: write(lambda path: save_values(saver, ops, values, path, global_step)),
+            )
+            return None
         return write(
             lambda path: saver.save(
                 sess, path, global_step, write_state=False, write_meta_graph=False
@@ -156,7 +169,7 @@ def write_whole_checkpoints(
 
     def make(old: Any, find: Callable[[], v1.train.Saver]) -> CheckpointWriter:
         if not isinstance(old, CheckpointWriter):
-            return CheckpointWriter(find, progress, saves)
+            return CheckpointWriter(find, progress, saves, StopLimit())
         # An earlier training used the hook.
         old.progress, old.saves = progress or old.progress, saves
         return old

@@ -25,6 +25,7 @@ from tfdist.estimator.loop.train_call import Hooks, Model, TrainCall
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import listeners_of, replace_timer, set_steps_per_call
+from tfdist.strategies.saving.stop_limit import StopLimit
 from tfdist.strategies.stop_signals import StopSignals
 
 
@@ -175,7 +176,7 @@ class Savers:
 
     def own(self, **timing: Any) -> v1.train.CheckpointSaverHook:
         """Makes a saver with the user's listeners; `timing` is `save_secs` or `save_steps`."""
-        writer = CheckpointWriter(lambda: self.scaffold.saver, self.progress)
+        writer = CheckpointWriter(lambda: self.scaffold.saver, self.progress, limit=StopLimit())
         saver = v1.train.CheckpointSaverHook(
             self.call.model_dir,
             saver=writer,

@@ -13,7 +13,7 @@ from typing import Any
 
 from kubeflow_trainer_api import models
 
-from tfdist.cluster.environment import START_TIMEOUT
+from tfdist.cluster.environment import GRACE, START_TIMEOUT
 from tfdist.cluster.instance_variables import (
     DEVICES_PER_REPLICA,
     HAS_EVALUATOR,
@@ -259,10 +259,11 @@ def evaluator_variables(options: JobOptions, workers: Sequence[str]) -> list[dic
 
 
 def replica_variables(options: JobOptions) -> list[dict[str, Any]]:
-    """Returns the variables of each training pod: its replicas, and whether others evaluate."""
+    """Returns the variables of each training pod: replicas, grace period, a launched evaluator."""
     values = {
         NUM_LOCAL_REPLICAS: options.replicas_per_instance,
         DEVICES_PER_REPLICA: options.devices_per_replica,
+        GRACE: options.grace_s,
     }
     if options.evaluator:
         values[HAS_EVALUATOR] = 1

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tfdist.cluster.environment import START_TIMEOUT
+from tfdist.cluster.environment import GRACE, START_TIMEOUT
 from tfdist.cluster.instance_variables import DEVICES_PER_REPLICA, NUM_LOCAL_REPLICAS
 from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
@@ -88,6 +88,7 @@ def _variables(
     variables = {
         NUM_LOCAL_REPLICAS: str(options.replicas_per_instance),
         DEVICES_PER_REPLICA: str(options.devices_per_replica),
+        GRACE: str(options.save_before_end_s),
         **default_variables(environ),
     }
     if options.threads is not None or options.cpus_per_task is not None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdist.cluster.environment import PROFILE, PROFILE_STEPS, SNAPSHOT_STEPS, START_TIMEOUT
+from tfdist.cluster.environment import GRACE, PROFILE, PROFILE_STEPS, SNAPSHOT_STEPS, START_TIMEOUT
 from tfdist.cluster.instance_variables import (
     RESTART_LOST_S,
     RESTART_REPEATED_STEPS,
@@ -117,6 +117,7 @@ def make_plan(
         environment = {
             **defaults,
             START_TIMEOUT: f"{options.start_timeout_s:g}",
+            GRACE: f"{options.grace_s:g}",
             **_profile(options),
             **_snapshots(options, restart_step, run),
             **_cost(restart_count, restart_cost),
