@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tfdist.launch.machine.mpi import find_mpirun, horovod_problem
+from tfdist.process.exit_codes import NO_SPACE
 from tfdist.testing.run import wait_until
 
 _LIMIT_S = 120.0
@@ -119,10 +120,13 @@ def test_a_run_goes_on_without_a_lost_host_and_takes_it_in_when_it_is_back(
     engine: str,
 ) -> None:
     (tmp_path / "talk.py").write_text(
-        "import os, time\n"
+        "import os, sys, time\n"
         "number, start = os.environ['TFDIST_NUM_INSTANCES'], os.environ['TFDIST_RESTART_COUNT']\n"
+        "snapshots = '/dev/shm/tfdist-snapshots-' + os.environ['TFDIST_RUN']\n"
+        "os.makedirs(snapshots, exist_ok=True)\n"
         "print(f'one of {number}, start {start}', flush=True)\n"
         "while start != '2':\n    time.sleep(0.1)\n"
+        f"sys.exit({NO_SPACE})\n"
     )
     (tmp_path / "sitecustomize.py").write_text(_SHORT_SILENCE)
     environ = {
@@ -130,6 +134,12 @@ def test_a_run_goes_on_without_a_lost_host_and_takes_it_in_when_it_is_back(
         "OMPI_MCA_plm_rsh_agent": ssh_agent,
         "PYTHONPATH": f"{tmp_path}:{os.environ['PYTHONPATH']}",
     }
+
+    def snapshots() -> list[str]:
+        listing = ["sh", "-c", "ls -d /dev/shm/tfdist-snapshots-*"]
+        return [host.run(listing).stdout for host in hosts]
+
+    before = snapshots()  # Another test may have left some on a host that was cut off.
     elastic = ("--max-restarts=2", "--min-instances=2", "--rejoin-interval=1", "--output=all")
     command = _command("tfd1,tfd2,tfd3", engine, ["talk.py"], *elastic)
     with (tmp_path / "out").open("w") as out:
@@ -143,11 +153,12 @@ def test_a_run_goes_on_without_a_lost_host_and_takes_it_in_when_it_is_back(
         network.reconnect(hosts[2])
         assert wait_until(lambda: said().count("one of 3, start 2") == 3, _LIMIT_S), said()
         assert "tfd3 can be reached again: the workers save, and start again as 3" in said()
-        assert launcher.wait(within(_CUT_LIMIT_S)) == 0, said()
+        assert launcher.wait(within(_CUT_LIMIT_S)) == NO_SPACE, said()
     finally:
         launcher.kill()
         launcher.wait()
     assert "tfdist: interrupted 2 times" in said()
+    assert snapshots() == before
 
 
 @pytest.fixture
