@@ -107,6 +107,20 @@ def logged(collect_log: Callable[[], list[str]]) -> Iterator[list[str]]:
 
 
 @pytest.fixture
+def snapshot_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in place of /dev/shm; this process belongs to a run that may start again."""
+    from tfdist.process import snapshot_folders
+    from tfdist.strategies.saving import snapshots
+
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    for module in (snapshots, snapshot_folders):
+        monkeypatch.setattr(module, "MEMORY", folder)
+    monkeypatch.setenv("TFDIST_RUN", snapshot_folders.new_run())
+    return folder
+
+
+@pytest.fixture
 def read_events() -> Callable[[Path | str], dict[str, list[tuple[int, Any]]]]:
     """Reads a folder's event files: tag to (step, value) pairs."""
 

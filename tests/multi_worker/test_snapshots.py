@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import keras_snapshot_training
 import numpy as np
 import pytest
 import snapshot_training
@@ -29,6 +30,15 @@ def _train(
 
     os.environ.update(TFDIST_RUN=run, TFDIST_SNAPSHOT_STEPS="5")
     return snapshot_training.train(f"{folder}/model", kill, own_host=own_host)
+
+
+def _fit(run: str, folder: str) -> None:
+    import os
+
+    import keras_snapshot_training
+
+    os.environ.update(TFDIST_RUN=run, TFDIST_SNAPSHOT_STEPS="5")
+    keras_snapshot_training.train(folder)
 
 
 def _saved(folder: Path) -> dict[str, np.ndarray]:
@@ -112,3 +122,27 @@ def test_a_run_that_is_killed_twice_ends_with_the_weights_of_an_undisturbed_one(
     assert re.search(r"Going on from the snapshot of step 20 \([12] steps? again\)\.", ended.stderr)
     assert set(snapshot_folders.MEMORY.iterdir()) <= before
     _assert_equal(tmp_path, undisturbed("grpc"))
+
+
+def test_a_fit_that_is_killed_twice_goes_on_from_the_newest_snapshot_of_any_host(
+    fake_cluster: Any, tmp_path: Path, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("undisturbed", "killed"):
+        (tmp_path / name).mkdir()
+    fake_cluster.run(_fit, run, str(tmp_path / "undisturbed"))
+    before = set(snapshot_folders.MEMORY.iterdir())
+    options = ("--num-instances", "2", "--max-restarts", "2", "--snapshot-steps", "5")
+    program = (keras_snapshot_training.__file__, str(tmp_path / "killed"), "1:14", "0:28")
+    words = [FORKING_LAUNCHER, "run", *options, "--", sys.executable, *program]
+    [ended] = fake_cluster.run_script(words, engine="none", forked=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    # The killed worker may not have noted its last step, which the other one may not have ended.
+    assert re.search(r"Going on from the snapshot of step 10 \([23] steps again\)\.", ended.stderr)
+    of_other = r"Going on from the snapshot of step 25 of worker 1's host \([12] steps? again\)\."
+    assert re.search(of_other, ended.stderr)
+    assert set(snapshot_folders.MEMORY.iterdir()) <= before
+    one, two = (np.load(tmp_path / name / "weights.npz") for name in ("undisturbed", "killed"))
+    assert one.keys() == two.keys() and len(one) > 20
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, two[name], err_msg=name)

@@ -3,79 +3,27 @@
 In this process an interruption is an error that a callback raises, in front of a backup.
 """
 
-import importlib
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import interrupted_fit
 import pytest
-import tensorflow as tf
+from interrupted_fit import INPUTS, shuffled
 
-from tfdist.strategies import LocalStrategy
 from tfdist.strategies.eager.keras_position import InputTooShortError
 
 LIBRARIES = ["keras", "tf_keras"]
-ROWS, STEPS, EPOCHS = 40, 8, 3
-X = np.random.RandomState(0).randn(ROWS, 2).astype(np.float32)
-Y = np.abs(X[:, :1])
 
 Fit = Callable[..., Any]
-
-
-class InterruptionError(Exception):
-    """Ends a training in the middle of it, as a kill does."""
-
-
-def shuffled() -> tf.data.Dataset:
-    return tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(ROWS, seed=3).batch(5)
-
-
-INPUTS: dict[str, Callable[[], dict[str, Any]]] = {
-    "shuffled": lambda: {"x": shuffled()},
-    "in_an_endless_dataset": lambda: {"x": shuffled().repeat(), "steps_per_epoch": STEPS},
-    "of_unknown_length": lambda: {"x": shuffled().unbatch().batch(5)},
-    "arrays": lambda: {"x": X, "y": Y, "batch_size": 5},
-}
 
 
 @pytest.fixture(params=LIBRARIES)
 def fit(request: pytest.FixtureRequest) -> Fit:
     """Trains with a backup in a folder, and returns the weights; or an error ends it."""
-    keras = importlib.import_module(request.param)
-
-    def fit(
-        folder: Path,
-        make_input: Callable[[], dict[str, Any]],
-        *,
-        after: int | None = None,
-        num_replicas: int = 1,
-        save_freq: Any = 3,
-        **options: Any,
-    ) -> Any:
-        class Interrupt(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
-            steps = 0
-
-            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-                self.steps += 1
-                if self.steps == after:
-                    raise InterruptionError
-
-        keras.utils.set_random_seed(1)
-        with LocalStrategy(num_replicas).scope():
-            layers = [keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)]
-            model = keras.Sequential([keras.Input([2]), *layers])
-            model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
-        backup = keras.callbacks.BackupAndRestore(str(folder), save_freq=save_freq)
-        settings = {"epochs": EPOCHS, "verbose": 0, **make_input(), **options}
-        try:
-            model.fit(callbacks=[backup, Interrupt()], **settings)
-        except InterruptionError:
-            return None
-        return [weight.tolist() for weight in model.get_weights()]
-
-    return fit
+    return partial(interrupted_fit.fit, request.param)
 
 
 @pytest.fixture

@@ -57,14 +57,8 @@ def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
 
 
 @pytest.fixture(autouse=True)
-def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in place of /dev/shm; this process belongs to a run that may start again."""
-    folder = tmp_path / "memory"
-    folder.mkdir()
-    for module in (snapshots, snapshot_folders):
-        monkeypatch.setattr(module, "MEMORY", folder)
-    monkeypatch.setenv("TFDIST_RUN", snapshot_folders.new_run())
-    return folder
+def memory(snapshot_memory: Path) -> Path:
+    return snapshot_memory
 
 
 @pytest.fixture

@@ -31,8 +31,9 @@ def snapshot_steps() -> Any:
     """Returns the field of --snapshot-steps."""
     return option(
         whole_number(0),
-        "with --max-restarts, how many steps of an Estimator's training lie between two snapshots "
-        "of it, which each host keeps in memory: a restart goes on from the newest one",
+        "with --max-restarts, how many steps of a training (an Estimator's, or Keras' fit with "
+        "BackupAndRestore) lie between two snapshots of it, which each host keeps in memory: a "
+        "restart goes on from the newest one",
         shown_default="none, or what the program says",
     )
 

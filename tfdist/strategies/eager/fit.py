@@ -18,11 +18,13 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tfdist.process.endings import print_to_stderr
 from tfdist.process.progress_file import find_progress_file, set_phase
 from tfdist.strategies.eager.fit_profile import profile_of_run
+from tfdist.strategies.eager.keras_snapshots import FitSnapshots
 from tfdist.strategies.eager.keras_step import examples_taken
 from tfdist.strategies.eager.run import needs_all_workers, training
 from tfdist.strategies.stop_signals import (
@@ -38,6 +40,23 @@ from tfdist.strategies.stop_signals import (
 NUM_OF_STEP = NUM_REQUESTS + 1
 # Keras' bar is drawn every 50 ms at most, and the launcher's line every second.
 BAR_INTERVAL_S, _LAUNCHER_INTERVAL_S = 0.1, 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitPosition:
+    """The position of a `fit`.
+
+    Attributes:
+      epoch: The epoch, from 0.
+      steps: The steps that are done in it.
+      iterations: The optimizer's number of steps.
+      num_workers: The number of workers.
+    """
+
+    epoch: int
+    steps: int
+    iterations: int
+    num_workers: int
 
 
 class FitRun:
@@ -56,6 +75,8 @@ class FitRun:
       is_first: Whether this is worker 0.
       resumed: Where an interrupted `fit` was: the epoch, from 0, and the steps done in it; None if
         this one begins, or the batches before have been read again.
+      signals: The stop signals of this process.
+      snapshots: The snapshots in memory; None if none are kept.
       save_backup: Saves what BackupAndRestore would; returns whether there is one.
     """
 
@@ -64,7 +85,7 @@ class FitRun:
     ) -> None:
         self._model = model
         self.first_epoch = first_epoch
-        self._signals = signals
+        self.signals = signals
         collectives = strategy.extended.collectives
         self._index, self.num_workers = collectives.worker_index, collectives.num_workers
         self.is_first = collectives.worker_index == 0
@@ -81,6 +102,7 @@ class FitRun:
         self._logs_at_s = time.monotonic()  # The first step combines its logs.
         self.combines = True
         self.logs: Any = None
+        self.snapshots: FitSnapshots | None = None
         self.save_backup: Callable[[], bool] = lambda: False
 
     def begin(
@@ -120,18 +142,30 @@ class FitRun:
         return taken
 
     @property
-    def position(self) -> tuple[int, int]:
-        """The epoch, from 0, and the steps that are done in it; after its last one, the next."""
+    def position(self) -> FitPosition:
+        """The position; after the last step of an epoch, the start of the next one."""
         is_over = self._steps_in_epoch is not None and self._steps_done >= self._steps_in_epoch
-        return (self._epoch + 1, 0) if is_over else (self._epoch, self._steps_done)
+        return FitPosition(
+            epoch=self._epoch + is_over,
+            steps=0 if is_over else self._steps_done,
+            iterations=int(self._model.optimizer.iterations),
+            num_workers=self.num_workers,
+        )
+
+    def take_snapshot(self, *, is_in_epoch: bool) -> None:
+        """Takes a snapshot if one is due: before the next step, or after all of an epoch's end."""
+        if self.snapshots is not None and self.snapshots.is_due:
+            may_end = is_in_epoch and self._steps_in_epoch is None
+            self.snapshots.take(asdict(self.position), may_end=may_end)
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Marks the call of a train function, which all workers make."""
+        self.take_snapshot(is_in_epoch=True)
         if self._file is not None:
             self._file.step_begins()
         recorded = nullcontext() if self._profile is None else self._profile.step()
-        with recorded, needs_all_workers(self._signals.calls):
+        with recorded, needs_all_workers(self.signals.calls):
             yield
 
     def begin_epoch(self, epoch: int) -> None:
@@ -176,7 +210,7 @@ class FitRun:
         # A request that is answered in the coming step is not made again.
         is_due = self._log_interval_s == 0 or (is_late and not self.combines)
         is_last_next = self._steps_left is not None and self._steps_left <= 2 * num_steps
-        return [*requests_of(self._signals.own, self._index), float(is_due or is_last_next)]
+        return [*requests_of(self.signals.own, self._index), float(is_due or is_last_next)]
 
     def note_logs(self, logs: Any) -> Any:
         """Notes the logs of a step that has combined them; returns the last that were combined."""
@@ -195,6 +229,8 @@ class FitRun:
         """
         self._step += num_steps
         self._steps_done += num_steps
+        if self.snapshots is not None:
+            self.snapshots.count(self._step - num_steps, self._step)
         if self._steps_left is not None:
             self._steps_left -= num_steps
         flags = sums[NUM_OF_STEP:]
@@ -209,14 +245,14 @@ class FitRun:
         if order is None:
             return
         set_phase("stopping")
-        self._signals.order = order
+        self.signals.order = order
         saves = self.save_backup()
         if self.is_first:
             workers = self.num_workers
             print_to_stderr(
                 describe(order, step=self._step, num_workers=workers, saves=saves, what="backup")
             )
-        self._signals.leave()
+        self.signals.leave()
 
 
 _current: FitRun | None = None
@@ -246,6 +282,8 @@ def fit_run(model: Any, strategy: Any, first_epoch: int = 0) -> Iterator[None]:
                 run.end()
         finally:
             _current = outer
+            if run.snapshots is not None:
+                run.snapshots.wait()
 
 
 def _nan_line(step: int, flags: Sequence[float]) -> str:

@@ -2,8 +2,8 @@
 
 Each list of callbacks begins with one that makes statistics equal on all replicas, so that what
 follows evaluates, saves and decides alike. It ends with one that gives every worker the state that
-worker 0 has restored. A callback that writes files does so on the chief. On the other workers it
-writes to a folder that is thrown away.
+worker 0 has restored from a backup, or another one from a snapshot. A callback that writes files
+does so on the chief. On the other workers it writes to a folder that is thrown away.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -21,8 +21,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.strategies.eager.fit import BAR_INTERVAL_S, FitRun, current_fit
-from tfdist.strategies.eager.keras_position import find_position
+from tfdist.cluster.environment import read_run, read_snapshot_steps
+from tfdist.process.endings import print_to_stderr
+from tfdist.process.snapshot_folders import name_for
+from tfdist.strategies.eager.fit import BAR_INTERVAL_S, FitPosition, FitRun, current_fit
+from tfdist.strategies.eager.keras_position import position_of_backup, start_after
+from tfdist.strategies.eager.keras_snapshots import FitSnapshots, is_built, state_of, why_none
 from tfdist.strategies.eager.replica_variable import note_updates, synchronize, tf_variable
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.values.weight_check import check_eager_weights
@@ -57,7 +61,7 @@ def own_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[
         def on_train_begin(self, logs: Any = None) -> None:
             model = self.model
             optimizer: Any = getattr(model, "optimizer", None)
-            if model.built and hasattr(optimizer, "build") and not _is_built(optimizer):
+            if model.built and hasattr(optimizer, "build") and not is_built(optimizer):
                 with strategy.scope():  # Before a backup is read, which worker 0 alone does.
                     optimizer.build(model.trainable_variables)
 
@@ -85,18 +89,33 @@ def own_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[
         on_test_begin = on_predict_begin = on_train_end
 
     class AfterOthers(callbacks.Callback):  # type: ignore[misc]
-        """Shares what worker 0 has restored, then lets the run know what it has to do."""
+        """Shares what one worker has restored, then lets the run know what it has to do."""
 
         def on_train_begin(self, logs: Any = None) -> None:
+            run, reducer = current_fit(), strategy.extended.reducer
+            sender, position = 0, None
             with needs_all_workers():
-                share_state(self.model, strategy.extended.reducer)
-            run = current_fit()
+                if run is not None:
+                    run.snapshots = make_snapshots(self.model, run)
+                    if run.snapshots is not None:
+                        sender, position = run.snapshots.restore(reducer)
+                share_state(self.model, reducer, sender)
             if run is not None:
-                resume(self.model, run)
+                resume(self.model, run, sender, position)
                 steps, epochs = self.params.get("steps"), self.params.get("epochs") or 1
                 first = getattr(self.model, "_initial_epoch", None) or 0
                 run.begin(steps, first, epochs, self.log_interval_s())
                 run.save_backup = save_backup
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            run = current_fit()
+            if run is not None:
+                run.take_snapshot(is_in_epoch=False)
+
+        def on_train_end(self, logs: Any = None) -> None:
+            run = current_fit()
+            if run is not None and run.snapshots is not None:
+                run.snapshots.end()
 
         def log_interval_s(self) -> float:
             """Returns how often logs are read during an epoch: 0 for each step, or never."""
@@ -107,23 +126,42 @@ def own_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[
 
     backups = [one for one in given if type(one).__name__ == "BackupAndRestore"]
 
-    def resume(model: Any, run: FitRun) -> None:
-        """Lets the input go on where worker 0's backup was made. A collective, with backups."""
+    def make_snapshots(model: Any, run: FitRun) -> FitSnapshots | None:
+        """Returns the snapshots of `fit`; None if none are kept. A collective, with backups."""
+        every_steps, launched = read_snapshot_steps(), read_run()
+        if not every_steps or launched is None:
+            return None
+        why_not = why_none(model, backups)
+        if why_not:
+            if run.is_first:
+                print_to_stderr(f"No snapshots are kept in memory: {why_not}.")
+            return None
+        name = name_for(os.fspath(backups[0].backup_dir))  # Worker 0's counts.
+        halves = share_numbers([int(name[:8], 16), int(name[8:], 16)], strategy.extended.reducer)
+        name = "".join(f"{half:08x}" for half in halves)
+        return FitSnapshots(model, every_steps, launched, name, run.signals)
+
+    def resume(model: Any, run: FitRun, sender: int, position: Mapping[str, int] | None) -> None:
+        """Lets the input go on where a backup or a snapshot was made. A collective, with backups.
+
+        Args:
+          model: The model.
+          run: The call of `fit`.
+          sender: The worker that has restored it.
+          position: What `FitSnapshots.restore` has returned; None takes the backup's.
+        """
         if not backups or getattr(model, "optimizer", None) is None:
             return
-        extended = strategy.extended
-        found = None
-        if extended.should_checkpoint:
-            found = find_position(
-                backups,
-                model,
-                num_workers=run.num_workers,
-                divides_batches=getattr(extended, "divides_batches", True),
-            )
-        shared = [-1, 0] if found is None else [*found]
-        if run.num_workers > 1:
-            shared = share_numbers(shared, extended.reducer)
-        epoch, steps = shared
+        extended, saved = strategy.extended, None
+        if position:
+            saved = FitPosition(**position)
+        elif position is None and extended.should_checkpoint:
+            saved = position_of_backup(backups, model)
+        shared = [-1, 0]
+        if saved is not None:
+            divides = getattr(extended, "divides_batches", True)
+            shared = [*start_after(saved, num_workers=run.num_workers, divides_batches=divides)]
+        epoch, steps = share_numbers(shared, extended.reducer, sender)
         if epoch < 0:
             return
         run.resume(epoch, steps)
@@ -173,37 +211,29 @@ def _save_backup(backup: Any) -> None:
         backup._backup(epoch=backup._current_epoch)  # noqa: SLF001
 
 
-def share_state(model: Any, reducer: Any) -> None:
-    """Gives every worker the weights, the optimizer's state and the epoch of worker 0.
+def share_state(model: Any, reducer: Any, sender: int = 0) -> None:
+    """Gives every worker the weights, the optimizer's state and the epoch of one.
 
-    A collective. Worker 0 alone may have found a backup.
+    A collective.
+
+    Args:
+      model: The model.
+      reducer: Sends them.
+      sender: The worker that has restored a snapshot, or worker 0, which may have a backup.
     """
     if reducer.collectives.num_workers == 1:
         return
-    optimizer = getattr(model, "optimizer", None)
-    variables = [*model.variables, *_variables_of(optimizer)] if model.built else []
-    for number, variable in enumerate(variables):
-        if tf.as_dtype(variable.dtype).is_numpy_compatible and variable.dtype != tf.string:
-            value = tf.convert_to_tensor(variable)
-            variable.assign(reducer.broadcast(value, f"state/{number}"))
+    for number, variable in enumerate(state_of(model)):
+        value = tf.convert_to_tensor(variable)
+        variable.assign(reducer.broadcast(value, f"state/{number}", sender))
     if hasattr(model, "_initial_epoch"):  # Keras 3
         (model._initial_epoch,) = share_numbers([model._initial_epoch or 0], reducer)  # noqa: SLF001
 
 
-def share_numbers(numbers: Sequence[int], reducer: Any) -> list[int]:
-    """Returns worker 0's integers. A collective."""
-    shared = reducer.broadcast(tf.constant([int(n) for n in numbers], tf.int64), "numbers")
-    return [int(number) for number in shared.numpy()]
-
-
-def _is_built(optimizer: Any) -> bool:
-    """Returns whether an optimizer has its slots; of tf_keras only a private name says so."""
-    return bool(getattr(optimizer, "built", getattr(optimizer, "_built", False)))
-
-
-def _variables_of(optimizer: Any) -> Sequence[Any]:
-    variables = getattr(optimizer, "variables", ())
-    return variables() if callable(variables) else variables
+def share_numbers(numbers: Sequence[int], reducer: Any, sender: int = 0) -> list[int]:
+    """Returns a worker's integers. A collective."""
+    own = tf.constant([int(n) for n in numbers], tf.int64)
+    return [int(number) for number in reducer.broadcast(own, "numbers", sender).numpy()]
 
 
 def support_backups(library: ModuleType, callbacks: Sequence[Any], strategy: Any) -> None:

@@ -24,14 +24,14 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.process.endings import OneLineError, print_to_stderr
-from tfdist.strategies.eager.fit import FitRun, current_fit
+from tfdist.strategies.eager.fit import FitPosition, FitRun, current_fit
 from tfdist.strategies.eager.keras_extension import extends
 from tfdist.strategies.eager.keras_step import is_building_model
 from tfdist.strategies.eager.run import needs_all_workers
@@ -41,62 +41,42 @@ class InputTooShortError(OneLineError, ValueError):
     """The input of a resumed `fit` has fewer batches than the interrupted one had taken."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FitPosition:
-    """The position of a backup.
-
-    Attributes:
-      epoch: The epoch, from 0.
-      steps: The steps that are done in it.
-      iterations: The optimizer's number of steps.
-      num_workers: The number of workers.
-    """
-
-    epoch: int
-    steps: int
-    iterations: int
-    num_workers: int
-
-
 def write_position(backup: Any, run: FitRun) -> None:
     """Writes the position of a backup that is about to be saved, and keeps the one before."""
     path = _path(backup)
-    epoch, steps = run.position
-    new = FitPosition(
-        epoch=epoch,
-        steps=steps,
-        iterations=int(backup.model.optimizer.iterations),
-        num_workers=run.num_workers,
-    )
     tf.io.gfile.makedirs(os.path.dirname(path))
     with tf.io.gfile.GFile(f"{path}.new", "w") as file:
-        file.write(json.dumps([asdict(new), *map(asdict, _read(path)[:1])]))
+        file.write(json.dumps([asdict(run.position), *map(asdict, _read(path)[:1])]))
     tf.io.gfile.rename(f"{path}.new", path, overwrite=True)
 
 
-def find_position(
-    backups: Sequence[Any], model: Any, *, num_workers: int, divides_batches: bool
-) -> tuple[int, int] | None:
-    """Returns (epoch, steps done in it) of the backup that has been restored; None without one.
+def position_of_backup(backups: Sequence[Any], model: Any) -> FitPosition | None:
+    """Returns the position of the backup that has been restored; None without one.
 
     Args:
       backups: The BackupAndRestore callbacks of `fit`.
       model: The model, with the restored state.
-      num_workers: The number of workers.
+    """
+    iterations = int(model.optimizer.iterations)
+    found = [one for backup in backups for one in _read(_path(backup))]
+    return next((one for one in found if one.iterations == iterations), None)
+
+
+def start_after(saved: FitPosition, *, num_workers: int, divides_batches: bool) -> tuple[int, int]:
+    """Returns the epoch, and the steps done in it, with which a `fit` goes on.
+
+    Args:
+      saved: The position of the restored backup or snapshot.
+      num_workers: The number of workers now.
       divides_batches: Whether the workers divide the batches of one dataset; else each has its own.
     """
-    iterations = int(model.optimizer.iterations) if backups else 0
-    found = [one for backup in backups for one in _read(_path(backup))]
-    fitting = next((one for one in found if one.iterations == iterations), None)
-    if fitting is None:
-        return None
-    if fitting.num_workers != num_workers and not divides_batches and fitting.steps:
+    if saved.num_workers != num_workers and not divides_batches and saved.steps:
         print_to_stderr(
-            f"Epoch {fitting.epoch + 1} begins at its start: each worker has a dataset of its own, "
-            f"and the backup is of {fitting.num_workers} workers."
+            f"Epoch {saved.epoch + 1} begins at its start: each worker has a dataset of its own, "
+            f"and what was saved is of {saved.num_workers} workers."
         )
-        return fitting.epoch, 0
-    return fitting.epoch, fitting.steps
+        return saved.epoch, 0
+    return saved.epoch, saved.steps
 
 
 def adapt_positions(library: ModuleType, is_keras_3: bool) -> None:

@@ -177,11 +177,11 @@ class Reducer:
             self.built.described += described
         return reduced
 
-    def broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns worker 0's value on every worker, on the host. A collective."""
+    def broadcast(self, value: tf.Tensor, name: str, sender: int = 0) -> tf.Tensor:
+        """Returns the sending worker's value on every worker, on the host. A collective."""
         if self.collectives.num_workers == 1:
             return value
-        return broadcast(self.collectives, value, name=name)
+        return broadcast(self.collectives, value, name=name, sender=sender)
 
     def gather(self, parts: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
         """Concatenates the values of all replicas, those of one worker after the other.

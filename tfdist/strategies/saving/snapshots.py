@@ -79,9 +79,14 @@ def newest_whole(folder: Path) -> Snapshot | None:
             continue
         if problem:
             v1.logging.warning("The snapshot %s is not used: %s.", path, problem)
-        for file in _files(path):
-            file.unlink()
+        remove(path)
     return newest
+
+
+def remove(path: str) -> None:
+    """Removes the files of a snapshot."""
+    for file in _files(path):
+        file.unlink()
 
 
 def paths_in(folder: Path) -> list[str]:
