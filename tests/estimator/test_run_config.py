@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
 from tfdist.estimator import DeviceConfig, RunConfig
-from tfdist.estimator.run_config import TaskType
+from tfdist.estimator.run_config import TaskType, default_session_config
 from tfdist.strategies import MultiWorkerStrategy
 
 
@@ -400,6 +400,23 @@ def test_any_address_and_job_name_will_do(tf_config: Any) -> None:
             task, 0, global_id,
         )  # fmt: skip
         assert (config.num_worker_replicas, config.num_ps_replicas) == (3, 1)
+
+
+def test_a_sum_of_large_tensors_is_one_op_so_that_its_order_does_not_depend_on_timing() -> None:
+    with tf.Graph().as_default():
+        is_run = v1.placeholder(tf.bool, [])
+        size = [16, 1 << 20]  # TensorFlow takes a CPU's memory for 256 MB.
+
+        def added() -> tf.Tensor:
+            return tf.reduce_sum(tf.add_n([tf.random.uniform(size) for _ in range(4)]))
+
+        value = tf.cond(is_run, added, lambda: tf.constant(0.0))
+        metadata, options = v1.RunMetadata(), v1.RunOptions(output_partition_graphs=True)
+        with v1.Session(config=default_session_config()) as session:
+            session.run(value, {is_run: False}, options, metadata)
+    types = [node.op for graph in metadata.partition_graphs for node in graph.node]
+    assert types.count("AddN") == 1
+    assert "AssignAdd" not in types
 
 
 def test_an_evaluator_may_have_any_index(tf_config: Any) -> None:

@@ -126,6 +126,8 @@ def test_without_their_weights_micro_batches_give_other_numbers(tmp_path: Path) 
     [
         ("adam", {}),
         ("scaled", {}),
+        ("adam", {"rows": 4, "num_replicas": 2}),
+        ("scaled", {"rows": 4, "num_replicas": 2}),
         ("keras", {"rows": 4, "num_replicas": 2}),
         ("clipped", {"rows": 2, "gradient_accumulation": 2, "num_replicas": 2}),
         ("keras", {"rows": 4, "gradient_accumulation": 2, "iterations_per_loop": 2}),

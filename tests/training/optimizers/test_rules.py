@@ -194,3 +194,11 @@ def test_a_sparse_gradient_counts_as_the_dense_one(take: Any, case: str) -> None
         for _ in range(10):
             session.run(update)
         np.testing.assert_allclose(session.run(variable), reference(table, [dense] * 10), atol=1e-6)
+
+
+def test_variables_share_the_scalars_of_an_update() -> None:
+    with tf.Graph().as_default() as graph:
+        variables = [v1.Variable([1.0], use_resource=True) for _ in range(3)]
+        AdamW(0.1).apply_gradients([(tf.constant([1.0]), one) for one in variables])
+    kinds = [op.type for op in graph.get_operations()]
+    assert [kinds.count(one) for one in ("ResourceApplyAdam", "Sqrt")] == [3, 1]

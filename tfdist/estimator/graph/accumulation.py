@@ -30,6 +30,9 @@ from tfdist.strategies.reductions.early_reduction import behind_gates, without_g
 from tfdist.strategies.reductions.slices import values_of
 from tfdist.training.half_precision import before_cast
 
+# A scalar in each dtype of sums.
+Factor = Mapping[tf.DType, tf.Tensor]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Accumulation:
@@ -114,10 +117,11 @@ class StepSums:
         """Returns the values of the step, which the last micro-batch completes."""
         count = float(self._accumulation.count)
         one = tf.constant(1.0)
-        weight = None if self._weight is None else self._weight.total(one)  # []
+        weight = None if self._weight is None else self._weight.total({tf.float32: one})  # []
         # In float64 for gradients in float64; [].
-        mean = tf.constant(1.0 / count, tf.float64) if weight is None else _inverse(weight)
-        factor = mean if self._accumulation.reduction == "mean" else mean * count  # []
+        inverse = tf.constant(1.0 / count, tf.float64) if weight is None else _inverse(weight)
+        mean = _in_both(inverse)
+        factor = mean if self._accumulation.reduction == "mean" else _in_both(inverse * count)
         return StepValues(
             tensors=[
                 tensor if part is None else part.total(factor)
@@ -155,10 +159,10 @@ class _Dense:
     def add(self) -> tf.Operation:
         return tf.raw_ops.AssignAddVariableOp(resource=self._memory, value=self._own)
 
-    def total(self, factor: tf.Tensor) -> tf.Tensor:
+    def total(self, factor: Factor) -> tf.Tensor:
         """Returns the sum with the last micro-batch, times a factor."""
         before = tf.raw_ops.ReadVariableOp(resource=self._memory, dtype=self._own.dtype)
-        total = (self._own + before) * tf.cast(factor, self._own.dtype)
+        total = (self._own + before) * factor[self._own.dtype]
         return behind_gates(tf.cast(total, self._dtype), self._gates)
 
 
@@ -178,9 +182,9 @@ class _Rows:
     def add(self) -> tf.Operation:
         return self._keep(*self._with_those_before())
 
-    def total(self, factor: tf.Tensor) -> tf.IndexedSlices:
+    def total(self, factor: Factor) -> tf.IndexedSlices:
         values, indices = self._with_those_before()
-        values = tf.cast(values * tf.cast(factor, values.dtype), self._slices.dtype)
+        values = tf.cast(values * factor[values.dtype], self._slices.dtype)
         return tf.IndexedSlices(values, indices, self._slices.dense_shape)
 
     def _keep(self, values: tf.Tensor, indices: tf.Tensor) -> tf.Operation:
@@ -241,6 +245,11 @@ def _weighted(tensor: tf.Tensor, weight: tf.Tensor | None) -> tf.Tensor:
     if weight is None:
         return tensor
     return tf.math.multiply_no_nan(tensor, tf.cast(weight, tensor.dtype))
+
+
+def _in_both(factor: tf.Tensor) -> Factor:
+    """Returns a factor in the dtypes of sums, made once for all of them."""
+    return {dtype: tf.cast(factor, dtype) for dtype in (tf.float32, tf.float64)}
 
 
 def _inverse(weight: tf.Tensor) -> tf.Tensor:

@@ -34,6 +34,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions import early_reduction, tied_tables
@@ -63,18 +64,47 @@ class ReplicaWeights:
     def __init__(self, own: Sequence[tf.Tensor], total: tf.Tensor, num_replicas: int) -> None:
         self.num_weighted = 0
         self.own = own
+        self._is_updating = False
         with tf.device(HOST):
             self._is_any = total > 0  # bool []
             # In float64 for gradients in float64; [].
             count = tf.constant(num_replicas, tf.float64)
             self.scale = tf.math.divide_no_nan(count, tf.cast(total, tf.float64))
+        self._switches: dict[tf.Graph, tuple[tf.Tensor, tf.Tensor]] = {}
+        self._switch()
 
     def if_any(self, update: Callable[[], Any]) -> Any:
         """Returns an op for what `update` returns: its ops run unless all weights are 0.
 
-        Every worker knows the total and decides alike; no reduction is part of the condition.
+        Every worker knows the total and decides alike; no reduction is part of the condition. A
+        `tf.cond` would have two functions of its own for each variable, which take long to build:
+
+            total > 0 --> Switch --> is any --(control)--> ops of update --> Merge --> op
+                                `-> is none ------------------------------/
+
+        An op that waits for the output of a Switch that has no value does not run.
         """
-        return tf.cond(self._is_any, lambda: tf.group(update()), tf.no_op)
+        if self._is_updating:
+            return tf.group(update())
+        is_any, is_none = self._switch()
+        self._is_updating = True
+        try:
+            with tf.control_dependencies([is_any]):
+                updated = tf.group(update())
+        finally:
+            self._is_updating = False
+        with tf.control_dependencies([updated]):
+            is_updated = tf.identity(is_any)
+        return tf.raw_ops.Merge(inputs=[is_updated, is_none]).output.op
+
+    def _switch(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns two tensors of the current graph: one exists if a weight is not 0, one if not."""
+        graph = v1.get_default_graph()
+        if graph not in self._switches:
+            with tf.device(HOST):
+                is_none, is_any = tf.raw_ops.Switch(data=self._is_any, pred=self._is_any)
+                self._switches[graph] = tf.identity(is_any), tf.identity(is_none)
+        return self._switches[graph]
 
 
 def ungated(
@@ -175,10 +205,12 @@ def unweigh(
     """Divides weighted sums by the sum of the weights, and casts them to their own dtypes."""
     if weights is None:
         return values
-    scale = weights.scale
     with tf.device(HOST), tf.name_scope("weighted"):
+        kinds = dict.fromkeys(value.dtype for value in values)
+        scales = {dtype: tf.cast(weights.scale, dtype) for dtype in kinds}  # [] each
         return [
-            _cast(scaled(value, scale), dtype) for value, dtype in zip(values, dtypes, strict=True)
+            _cast(scaled(value, scales[value.dtype]), dtype)
+            for value, dtype in zip(values, dtypes, strict=True)
         ]
 
 

@@ -47,28 +47,35 @@ class AdamMoments(RuleOptimizer):
         )
         self._epsilon = check_number("epsilon", epsilon)
         self._bias_correction = check_flag("bias_correction", bias_correction)
+        self._scalars: dict[tf.DType, dict[str, tf.Tensor]] = {}
 
-    def _add_direction(
-        self, to: tf.Tensor, factor: tf.Tensor, gradient: tf.Tensor, slots: Sequence[tf.Tensor]
+    def _subtract_direction(
+        self, target: tf.Tensor, rate: tf.Tensor, gradient: tf.Tensor, slots: Sequence[tf.Tensor]
     ) -> Any:
-        """Adds factor x u to the variable of a handle, and updates the moments, in one kernel.
+        """Subtracts rate x u from the variable of a handle, and updates the moments, in one kernel.
 
         The kernel's epsilon is added to the root of the uncorrected v.
         """
-        dtype = gradient.dtype
-        power_1, power_2 = self._powers(dtype)
+        scalars = self._scalars[gradient.dtype]
         return tf.raw_ops.ResourceApplyAdam(
-            var=to,
-            m=slots[0],
-            v=slots[1],
-            beta1_power=power_1,
-            beta2_power=power_2,
-            lr=-factor,
-            beta1=tf.constant(self._betas[0], dtype),
-            beta2=tf.constant(self._betas[1], dtype),
-            epsilon=self._epsilon * tf.sqrt(1.0 - power_2),
-            grad=gradient,
+            var=target, m=slots[0], v=slots[1], lr=rate, grad=gradient, **scalars
         )
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        with tf.device(HOST):
+            self._scalars = {dtype: self._scalars_in(dtype) for dtype in self._dtypes}
+
+    def _scalars_in(self, dtype: tf.DType) -> dict[str, tf.Tensor]:
+        """Returns the kernel's scalars that all variables share, by argument."""
+        power_1, power_2 = self._powers(dtype)
+        return {
+            "beta1_power": power_1,
+            "beta2_power": power_2,
+            "beta1": tf.constant(self._betas[0], dtype),
+            "beta2": tf.constant(self._betas[1], dtype),
+            "epsilon": self._epsilon * tf.sqrt(1.0 - power_2),
+        }
 
     # The powers are variables, as those of TensorFlow's Adam, so that a checkpoint has them.
 

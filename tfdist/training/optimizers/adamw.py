@@ -82,4 +82,4 @@ class AdamW(AdamMoments):
             value = rate * decay * read_handle(weight, gradient)
             decayed = [tf.raw_ops.AssignSubVariableOp(resource=weight, value=value)]
         with tf.control_dependencies(decayed):
-            return self._add_direction(weight, -rate, gradient, slots)
+            return self._subtract_direction(weight, rate, gradient, slots)

@@ -110,7 +110,7 @@ class LAMB(AdamMoments):
         value = read_handle(weight, gradient)
         decay = 0.0 if self._no_decay.fit(variable) else self._weight_decay
         scratch = scratch_with(tf.constant(decay, dtype) * value)  # Adam's kernel can add to it.
-        added = self._add_direction(scratch, tf.ones([], dtype), gradient, slots)
+        added = self._subtract_direction(scratch, -tf.ones([], dtype), gradient, slots)
         with tf.control_dependencies([added]):
             step = read_handle(scratch, gradient)
         ratio = tf.ones([], dtype)

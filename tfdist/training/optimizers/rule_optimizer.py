@@ -60,7 +60,8 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
         super().__init__(use_locking=False, name=name)
         self._learning_rate = check_rate(learning_rate)
         self._given_patterns = patterns
-        self._rate: Any = None
+        self._dtypes: list[tf.DType] = []  # of the arithmetic of the variables to update
+        self._rates: dict[tf.DType, tf.Tensor] = {}
         self._stochastic_rounding = check_flag("stochastic_rounding", stochastic_rounding)
 
     def apply_gradients(
@@ -106,11 +107,12 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
 
     def rate(self, dtype: tf.DType) -> tf.Tensor:
         """Returns this step's learning rate, a scalar; while an update is built."""
-        return tf.cast(self._rate, dtype)
+        return self._rates[dtype]
 
     # What TensorFlow calls while it builds an update.
 
     def _create_slots(self, var_list: Sequence[Any]) -> None:
+        self._dtypes = list(dict.fromkeys(map(computed_in, var_list)))
         for patterns in self._given_patterns:
             patterns.report_unused(var_list)
         for variable in var_list:
@@ -141,8 +143,10 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
         return self._get_non_slot_variable(_SEED, graph)
 
     def _prepare(self) -> None:
+        # Scalars of all variables are made once: a graph of many variables is built sooner.
         with tf.device(HOST):
-            self._rate = rate_in_float64(self._learning_rate)  # []
+            rate = rate_in_float64(self._learning_rate)  # []
+            self._rates = {dtype: tf.cast(rate, dtype) for dtype in self._dtypes}
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: Any) -> Any:
         dtype = computed_in(var)
