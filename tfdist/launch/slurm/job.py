@@ -114,8 +114,9 @@ def main(argv: Sequence[str]) -> int:
             _say(f"restarting all workers, restart {restarts} of {options.max_restarts}")
         else:
             break
+    is_orderly = end.exit_code in (0, *STOP_CODES) and job.num_workers == options.num_workers
     if options.max_restarts:
-        _remove_snapshots(job.run_name, job_id, end.exit_code)
+        _remove_snapshots(job.run_name, job_id, is_orderly)
     if options.requeue and (end.exit_code in STOP_CODES or job.has_lost_a_node):
         _requeue(job_id)
     return end.exit_code
@@ -303,10 +304,10 @@ def _without_other_run(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _remove_snapshots(run: str, job_id: str, exit_code: int) -> None:
+def _remove_snapshots(run: str, job_id: str, is_orderly: bool) -> None:
     """Removes what the workers have left in the nodes' memory; after an orderly end nothing."""
     folder = snapshot_folders.folder_of_run(run)
-    if exit_code in (0, *STOP_CODES) and not folder.exists():
+    if is_orderly and not folder.exists():
         return
     try:
         remove_on_nodes(job_id, os.fspath(folder))
