@@ -27,6 +27,7 @@ from tfdist.strategies.eager.fit_profile import profile_of_run
 from tfdist.strategies.eager.keras_snapshots import FitSnapshots
 from tfdist.strategies.eager.keras_step import examples_taken
 from tfdist.strategies.eager.run import needs_all_workers, training
+from tfdist.strategies.saving.stop_limit import StopLimit
 from tfdist.strategies.stop_signals import (
     NUM_REQUESTS,
     StopSignals,
@@ -103,6 +104,7 @@ class FitRun:
         self.combines = True
         self.logs: Any = None
         self.snapshots: FitSnapshots | None = None
+        self.stop_limit = StopLimit()
         self.save_backup: Callable[[], bool] = lambda: False
 
     def begin(

@@ -87,7 +87,11 @@ def adapt_positions(library: ModuleType, is_keras_3: bool) -> None:
         run = current_fit()
         if run is not None and getattr(self.model, "optimizer", None) is not None:
             write_position(self, run)
-        return original(self, *args, **kwargs)
+        began_s = time.monotonic()
+        saved = original(self, *args, **kwargs)
+        if run is not None:
+            run.stop_limit.note("backup", time.monotonic() - began_s)
+        return saved
 
     if is_keras_3:
         _adapt_keras_3(importlib.import_module("keras.src.backend.tensorflow.trainer"))
