@@ -6,7 +6,7 @@ An interruption is an error that a callback raises.
 import os
 import shutil
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from interrupted_fit import INPUTS, STEPS, shuffled
 
 from tfdist.process.snapshot_folders import folder_of_host, name_for
+from tfdist.strategies.saving.background_writes import BackgroundWrites
 
 Fit = Callable[..., Any]
 
@@ -43,11 +44,16 @@ def fit(request: pytest.FixtureRequest, tmp_path: Path) -> Fit:
     return partial(interrupted_fit.fit, request.param, **options)
 
 
-def _undisturbed(fit: Fit, input_name: str, **options: Any) -> Any:
+def _undisturbed(fit: Any, name: str, **options: Any) -> Any:
     """Returns the weights after a `fit` without interruptions and snapshots."""
+    return _weights_of(*fit.args, name, **options)
+
+
+@cache
+def _weights_of(library: str, name: str, **options: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("TFDIST_SNAPSHOT_STEPS")
-        return fit(make_input=INPUTS[input_name], folder=None, **options)
+        return interrupted_fit.fit(library, None, INPUTS[name], **options)
 
 
 only_keras = pytest.mark.parametrize("fit", ["keras"], indirect=True)
@@ -66,11 +72,10 @@ def test_a_fit_goes_on_from_its_newest_snapshot_which_is_removed_at_the_end(
     (newest,) = here()  # The end of an input may count as a step of the optimizer.
     assert newest == "model.ckpt-12" or name == "of_unknown_length"
     monkeypatch.setenv("TFDIST_RESTART_STEP", str(int(newest[11:]) + 2))
-    fit(make_input=INPUTS[name], after=1)
+    fit(make_input=INPUTS[name], after=5)
     said = capfd.readouterr().err
     assert f"Going on from the snapshot of step {newest[11:]} (2 steps again)." in said
     assert "Going on in epoch 2 after 4 of its steps: " in said
-    fit(make_input=INPUTS[name], after=5)
     (newer,) = here()
     assert newer > newest
     assert fit(make_input=INPUTS[name]) == _undisturbed(fit, name)
@@ -93,6 +98,20 @@ def test_a_snapshot_after_an_epochs_last_step_keeps_what_the_epochs_end_changes(
     resumed = fit(**options)
     assert "Going on from the snapshot of step " in capfd.readouterr().err
     assert resumed == _undisturbed(fit, name, decay=0.5)
+
+
+@only_keras
+def test_a_snapshot_has_the_values_of_its_step_however_late_it_is_written(
+    fit: Fit, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    late: list[Callable[[], None]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(BackgroundWrites, "start", lambda self, what, write: late.append(write))
+        patch.setattr(BackgroundWrites, "wait", lambda self: late.pop()() if late else None)
+        fit(make_input=INPUTS["shuffled"], after=14)  # That of step 12 is written at the end.
+    resumed = fit(make_input=INPUTS["shuffled"])
+    assert "Going on from the snapshot of step 12" in capfd.readouterr().err
+    assert resumed == _undisturbed(fit, "shuffled")
 
 
 @only_keras
@@ -187,6 +206,7 @@ def test_without_room_a_line_says_so_and_the_fit_goes_on(
     assert here() == []
 
 
+@only_keras
 def test_a_fit_without_a_backup_keeps_none_and_says_so(
     fit: Fit, memory: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
