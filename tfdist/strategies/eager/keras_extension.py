@@ -25,3 +25,9 @@ def extends(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..
         return function
 
     return put
+
+
+def strategy_of(model: Any) -> Any:
+    """Returns the strategy of tfdist in whose scope a model was made; None without one."""
+    strategy = getattr(model, "distribute_strategy", None)
+    return strategy if hasattr(getattr(strategy, "extended", None), "reducer") else None

@@ -37,7 +37,7 @@ from tfdist.strategies.eager.keras_callbacks import (
     share_numbers,
     support_backups,
 )
-from tfdist.strategies.eager.keras_extension import extends
+from tfdist.strategies.eager.keras_extension import extends, strategy_of
 from tfdist.strategies.eager.keras_losses import adapt_losses
 from tfdist.strategies.eager.keras_optimizers import adapt_optimizers
 from tfdist.strategies.eager.keras_own_data import adapt_number_of_steps
@@ -100,12 +100,6 @@ def _refuse_models(library: ModuleType) -> None:
             f"newer, which works with TensorFlow {tf.__version__} too: "
             'pip install "keras>=3.10"'
         )
-
-
-def strategy_of(model: Any) -> Any:
-    """Returns the strategy of tfdist in whose scope a model was made; None without one."""
-    strategy = getattr(model, "distribute_strategy", None)
-    return strategy if hasattr(getattr(strategy, "extended", None), "reducer") else None
 
 
 def _adapt_model(model_class: Any) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 _UNFINISHED = ".saving"
 
@@ -27,6 +28,22 @@ def unfinished_in(folder: str) -> Iterator[str]:
         yield path
     finally:
         remove_unfinished(folder)
+
+
+@contextmanager
+def whole_file(path: str) -> Iterator[str]:
+    """Gives a name to write a file under, and puts it in its place after the `with` block.
+
+    The name is one that no other process uses. After an error nothing is left.
+    """
+    folder, name = os.path.split(path)
+    draft = os.path.join(folder, f".{secrets.token_hex(4)}-{name}")
+    try:
+        yield draft
+        os.replace(draft, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.remove(draft)
 
 
 def move_all(source: str, folder: str) -> None:
