@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from tfdist.strategies import LocalStrategy
 from tfdist.strategies.eager import keras_models
@@ -104,6 +105,37 @@ def test_a_loss_function_may_return_one_number_or_one_for_each_row(loss: Any) ->
         model.fit(tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(4), verbose=0)
         weights.append(model.get_weights()[0])
     np.testing.assert_allclose(weights[1], weights[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras])
+@pytest.mark.parametrize(("num_replicas", "is_own"), [(1, True), (2, True), (2, False)])
+def test_a_train_step_whose_loss_is_not_divided_by_the_replicas_is_reported(
+    library: Any, num_replicas: int, is_own: bool, logged: list[str]
+) -> None:
+    class Own(library.Model):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = library.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                found = self(x, training=True)
+                loss = _mean(y, found) if is_own else self.compute_loss(x, y, found)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    with LocalStrategy(num_replicas).scope():
+        model = Own()
+        model.compile("sgd", "mse")
+    model.fit(tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(2), epochs=2, verbose=0)
+    found = [line for line in logged if "Own.train_step" in line]
+    assert len(found) == (num_replicas == 2 and is_own)
+    assert all("divide by the 2 replicas" in line for line in found)
 
 
 def test_replicas_train_as_one_process_does() -> None:

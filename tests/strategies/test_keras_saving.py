@@ -1,4 +1,4 @@
-"""Models that all workers save to one file: whoever reads it finds it whole."""
+"""Models that all workers save to one file: a worker that reads it finds it whole."""
 
 import os
 from pathlib import Path
@@ -51,9 +51,9 @@ def test_a_save_that_fails_leaves_the_file_before_and_nothing_else(tmp_path: Pat
 
 def test_a_name_that_keras_refuses_is_named_as_it_was_given(tmp_path: Path) -> None:
     model, _ = _model(keras)
-    with pytest.raises(ValueError, match="filepath=model.h4"):
+    with pytest.raises(ValueError, match=r"filepath=model\.h4"):
         model.save_weights("model.h4")
-    with pytest.raises(FileNotFoundError, match="none/model.keras"):
+    with pytest.raises(FileNotFoundError, match=r"none/model\.keras"):
         model.save(tmp_path / "none" / "model.keras")
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.strategies.eager.keras_extension import extends
-from tfdist.strategies.eager.keras_step import own_share
+from tfdist.strategies.eager.keras_step import current_step, own_share
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 # For each loss that is being called, one inside the other: how often it has been scaled.
@@ -37,6 +37,8 @@ def adapt_losses(library: ModuleType, *, is_keras_3: bool) -> None:
     def scaled(scale: Any, value: Any) -> Any:
         if _scalings:
             _scalings[-1] += 1
+        if (step := current_step()) is not None:
+            step.has_scaled_loss = True
         share = own_share()
         return scale(value) if share is None else value * tf.cast(share, value.dtype)
 

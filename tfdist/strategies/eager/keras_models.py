@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.eager.datasets import renewed
@@ -191,8 +192,10 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
     """Returns a train function whose logs are those of all replicas, a step of `fit`."""
     is_alone = strategy.num_replicas_in_sync == 1
     logs_of_all = None if is_alone else CombinedLogs(model, strategy, NUM_OF_STEP)
+    looks_at_loss = not is_alone and not _is_of_keras(type(model).train_step)
 
     def train(iterator: Any) -> Any:
+        nonlocal looks_at_loss
         run = current_fit()
         if run is None:  # train_on_batch
             if inspect.isgenerator(iterator) and strategy.extended.placement.num_replicas > 1:
@@ -210,8 +213,11 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
             run.combines |= logs_of_all.combines_always
             logs_of_all.set_requests(requests)
             logs_of_all.set_combines(run.combines)
-        with run.step(), keras_step(is_training=True, combine=logs_of_all):
+        with run.step(), keras_step(is_training=True, combine=logs_of_all) as step:
             logs = run.note_logs(function(iterator))
+            if looks_at_loss and not step.has_scaled_loss:
+                _warn_of_own_loss(model, strategy.num_replicas_in_sync)
+            looks_at_loss = False
             loss = _loss_in(logs)
         if logs_of_all is None:
             sums = [*requests[:-1], 1.0, loss is not None and math.isnan(loss)]
@@ -221,6 +227,20 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
         return logs
 
     return train
+
+
+def _is_of_keras(method: Callable[..., Any]) -> bool:
+    return method.__module__.startswith(tuple(f"{name}." for name in _LIBRARIES))
+
+
+def _warn_of_own_loss(model: Any, num_replicas: int) -> None:
+    v1.logging.warning(
+        "%s.train_step has a loss that Keras does not divide by the %d replicas, whose gradients "
+        "are added. Use self.compute_loss or a loss of Keras, if it does not divide by "
+        "strategy.num_replicas_in_sync itself.",
+        type(model).__name__,
+        num_replicas,
+    )
 
 
 def _loss_in(logs: Any) -> float | None:

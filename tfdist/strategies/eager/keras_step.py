@@ -50,6 +50,7 @@ class KerasStep:
       message: The object with the message that waits for the first gradients of the step.
       graph: The graph that the step is part of.
       shares: float32 scalars, each replica's share of the rows of all; None where all have as many.
+      has_scaled_loss: Whether Keras has divided a loss by the replicas, as the step was traced.
     """
 
     is_training: bool
@@ -59,6 +60,7 @@ class KerasStep:
     graph: tf.Graph | None = None
     rows: Sequence[tf.Tensor] | None = None
     shares: Sequence[tf.Tensor] | None = None
+    has_scaled_loss: bool = False
 
 
 _current: KerasStep | None = None
@@ -73,16 +75,17 @@ def current_step() -> KerasStep | None:
 @contextmanager
 def keras_step(
     *, is_training: bool = False, has_loss: bool = True, combine: Combine | None = None
-) -> Iterator[None]:
+) -> Iterator[KerasStep]:
     """Marks what the `with` block traces or executes as a step of a Keras model.
 
     The caller makes statistics equal before anything else reads them. The arguments are attributes
     of `KerasStep`.
     """
     global _current
-    before, _current = _current, KerasStep(is_training, has_loss, combine)
+    step = KerasStep(is_training, has_loss, combine)
+    before, _current = _current, step
     try:
-        yield
+        yield step
     finally:
         _current = before
 
