@@ -42,6 +42,11 @@ def test_xla_is_refused_with_replicas_alone() -> None:
     assert _fit(2).history["loss"]
 
 
+def test_an_optimizer_that_was_made_outside_of_the_scope_is_refused_with_the_fix() -> None:
+    with pytest.raises(KerasModelError, match=r"outside of the strategy's scope\. Make the model"):
+        _fit(2, optimizer=keras.optimizers.Adam())
+
+
 def test_an_optimizer_of_horovod_is_refused() -> None:
     with pytest.raises(KerasModelError, match="Horovod's DistributedOptimizer"):
         _fit(2, optimizer=_Distributed(0.1))

@@ -131,6 +131,11 @@ def _adapt_model(model_class: Any) -> None:
         except RuntimeError as error:
             if isinstance(error.__context__, OneLineError):
                 raise error.__context__ from None  # Keras 3 hides it: the model cannot be built.
+            if str(error).startswith("Mixing different tf.distribute.Strategy objects"):
+                raise KerasModelError(
+                    "the optimizer, or a variable of the model, was made outside of the strategy's "
+                    "scope. Make the model and its optimizer in `with strategy.scope():`."
+                ) from error
             raise
 
     if hasattr(model_class, _INITIAL_COUNTERS):
