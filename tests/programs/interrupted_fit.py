@@ -41,6 +41,7 @@ def fit(
     save_freq: Any = 3,
     units: int = 3,
     decay: float = 1.0,
+    has_norm: bool = False,
     **options: Any,
 ) -> Any:
     """Trains for three epochs of eight steps.
@@ -53,6 +54,7 @@ def fit(
       num_replicas: The number of replicas.
       save_freq: That of the backup.
       units: The units of the hidden layer.
+      has_norm: Whether batches are normalized first.
       decay: What the learning rate is multiplied by after each epoch.
       **options: Other arguments of `fit`.
 
@@ -76,6 +78,8 @@ def fit(
     keras.utils.set_random_seed(1)
     with LocalStrategy(num_replicas).scope():
         layers = [keras.layers.Dense(units, activation="tanh"), keras.layers.Dense(1)]
+        if has_norm:
+            layers.insert(0, keras.layers.BatchNormalization())
         model = keras.Sequential([keras.Input([2]), *layers])
         model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
     callbacks: list[Any] = [Interrupt()]

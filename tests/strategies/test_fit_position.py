@@ -57,10 +57,13 @@ def test_two_interruptions_change_no_bit(
     assert not folder.exists() or not list(folder.rglob("input.json"))
 
 
-def test_two_replicas_go_on_together(fit: Fit, undisturbed: Any, tmp_path: Path) -> None:
-    fit(tmp_path / "interrupted", INPUTS["shuffled"], num_replicas=2, after=13)
-    resumed = fit(tmp_path / "interrupted", INPUTS["shuffled"], num_replicas=2)
-    assert resumed == undisturbed(num_replicas=2)
+def test_two_replicas_go_on_together_with_the_statistics_of_both(
+    fit: Fit, undisturbed: Any, tmp_path: Path
+) -> None:
+    options = {"num_replicas": 2, "has_norm": True}
+    fit(tmp_path / "interrupted", INPUTS["shuffled"], after=13, **options)
+    resumed = fit(tmp_path / "interrupted", INPUTS["shuffled"], **options)
+    assert resumed == undisturbed(**options)
 
 
 def test_backups_of_whole_epochs_go_on_with_the_next_ones_order(

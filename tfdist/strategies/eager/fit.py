@@ -26,6 +26,7 @@ from tfdist.process.progress_file import find_progress_file, set_phase
 from tfdist.strategies.eager.fit_profile import profile_of_run
 from tfdist.strategies.eager.keras_snapshots import FitSnapshots
 from tfdist.strategies.eager.keras_step import examples_taken
+from tfdist.strategies.eager.replica_variable import note_updates, synchronize
 from tfdist.strategies.eager.run import needs_all_workers, training
 from tfdist.strategies.saving.stop_limit import StopLimit
 from tfdist.strategies.stop_signals import (
@@ -154,9 +155,20 @@ class FitRun:
             num_workers=self.num_workers,
         )
 
+    def synchronize_in_epoch(self) -> None:
+        """Gives all replicas the mean of each statistic, between two steps of an epoch.
+
+        A collective. The end of an epoch, and a stop by a signal, have done so already.
+        """
+        if self._steps_done and self.signals.order is None:
+            with needs_all_workers():
+                synchronize()
+            note_updates()
+
     def take_snapshot(self, *, is_in_epoch: bool) -> None:
         """Takes a snapshot if one is due: before the next step, or after all of an epoch's end."""
         if self.snapshots is not None and self.snapshots.is_due:
+            self.synchronize_in_epoch()
             may_end = is_in_epoch and self._steps_in_epoch is None
             self.snapshots.take(asdict(self.position), may_end=may_end)
 

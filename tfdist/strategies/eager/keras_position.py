@@ -86,6 +86,7 @@ def adapt_positions(library: ModuleType, is_keras_3: bool) -> None:
     def save(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         run = current_fit()
         if run is not None and getattr(self.model, "optimizer", None) is not None:
+            run.synchronize_in_epoch()
             write_position(self, run)
         began_s = time.monotonic()
         saved = original(self, *args, **kwargs)

@@ -26,8 +26,6 @@ import tensorflow as tf
 from tfdist.cluster.environment import find_instance
 from tfdist.process.endings import print_to_stderr
 from tfdist.process.snapshot_folders import remove_folder
-from tfdist.strategies.eager.replica_variable import note_updates, synchronize
-from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.saving.background_writes import BackgroundWrites
 from tfdist.strategies.saving.checkpoint_files import file_beside
@@ -126,7 +124,7 @@ class FitSnapshots:
     def take(self, position: Mapping[str, int], *, may_end: bool) -> None:
         """Reads the values for a snapshot, and lets the thread write them.
 
-        A collective: every worker must call it where one is due.
+        Every worker must call it where one is due, after statistics have been made equal.
 
         Args:
           position: The position of `fit`, in JSON.
@@ -135,9 +133,6 @@ class FitSnapshots:
             is made, else that of the epoch's end.
         """
         self._is_due, self._is_held, self._held = False, may_end, None
-        with needs_all_workers():
-            synchronize()
-        note_updates()
         if self._folder is None:
             return
         self._writes.wait()
