@@ -155,6 +155,7 @@ INTERNAL = (
     "tfdist.strategies.eager",
     "tfdist.strategies.graph",
     "tfdist.strategies.reductions",
+    "tfdist.strategies.saving",
     "tfdist.strategies.values",
     "tfdist.training.layers",
     "tfdist.training.optimizers",
