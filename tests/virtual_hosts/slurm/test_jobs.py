@@ -21,7 +21,7 @@ import os, signal, sys, time
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ["SLURM_PROCID"]))
 print("worker", rank, "on", os.uname().nodename, os.environ["NOTE"], flush=True)
 if "TFDIST_RUN" in os.environ:
-    os.mkdir("/dev/shm/tfdist-snapshots-" + os.environ["TFDIST_RUN"])
+    os.makedirs("/dev/shm/tfdist-snapshots-" + os.environ["TFDIST_RUN"], exist_ok=True)
 def save(number, frame):
     time.sleep(2.0 if rank == 0 else 0.0)  # the others are gone by then
     print("saved", flush=True)
