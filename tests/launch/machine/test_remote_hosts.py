@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tfdist.launch.cli import main
-from tfdist.launch.machine.remote_hosts import call_on_hosts, find_unknown_host
+from tfdist.launch.machine.remote_hosts import call_on_hosts, find_unknown_host, lost_hosts
 
 
 @pytest.fixture
@@ -98,3 +98,8 @@ def test_a_command_is_run_on_each_other_host_and_a_failure_is_reported(tmp_path:
         "-q b rm -rf /x",
     ]
     assert asyncio.run(call_on_hosts(hosts, [str(shell)], "true")) == {"b"}
+
+
+@pytest.mark.processes
+def test_this_machine_is_not_lost_if_ssh_does_not_reach_it_by_its_address() -> None:
+    assert asyncio.run(lost_hosts(("127.0.0.1", "gone.invalid"), ["false"])) == {"gone.invalid"}

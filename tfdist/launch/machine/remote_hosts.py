@@ -8,6 +8,8 @@ import socket
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 
+import psutil
+
 _SSH_LIMIT_S = 10.0
 _ANSWER_LIMIT_S = 10.0
 # With these, another program than ssh starts mpirun's daemons, and the names are for that program.
@@ -56,7 +58,10 @@ async def call_on_hosts(
     """
     others = [name for name in names if name not in ("localhost", socket.gethostname())]
     answers = await asyncio.gather(*(_succeeds(name, shell, command) for name in others))
-    return frozenset(name for name, answer in zip(others, answers, strict=True) if not answer)
+    failed = [name for name, answer in zip(others, answers, strict=True) if not answer]
+    # This machine need not let itself in.
+    are_here = await asyncio.gather(*(_is_here(name) for name in failed))
+    return frozenset(name for name, is_here in zip(failed, are_here, strict=True) if not is_here)
 
 
 async def _succeeds(name: str, shell: Sequence[str], command: Sequence[str]) -> bool:
@@ -72,6 +77,15 @@ async def _succeeds(name: str, shell: Sequence[str], command: Sequence[str]) -> 
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+async def _is_here(name: str) -> bool:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(name, None)
+    except (OSError, UnicodeError):
+        return False
+    own = {one.address for interface in psutil.net_if_addrs().values() for one in interface}
+    return any(address[0] in own for *_, address in found)
 
 
 def _lookup_problem(name: str) -> str:
