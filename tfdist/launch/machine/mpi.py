@@ -26,10 +26,11 @@ _LOCAL_OPTIONS = (
 _REMOTE_OPTIONS = (
     # The libfabric transport and others try networks that do not reach the other machines.
     *("--mca", "pml", "ob1", "--mca", "btl", "^ofi"),
-    # A disconnected machine is noticed after about 10 s. With the defaults it takes minutes.
-    *("--mca", "oob_tcp_keepalive_time", "5"),
-    *("--mca", "oob_tcp_keepalive_intvl", "2"),
-    *("--mca", "oob_tcp_keepalive_probes", "3"),
+    # A disconnected machine is noticed after about 30 s: later than by workers and launcher, which
+    # wait for 20 s. With the defaults it takes minutes.
+    *("--mca", "oob_tcp_keepalive_time", "10"),
+    *("--mca", "oob_tcp_keepalive_intvl", "5"),
+    *("--mca", "oob_tcp_keepalive_probes", "4"),
 )
 
 
