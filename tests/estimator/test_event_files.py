@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from google.protobuf import text_format
 
 import tfdist.estimator as tfe
 
@@ -86,6 +87,35 @@ def test_training_writes_graph_checkpoints_speed_and_all_summaries(
     ]
     graph = tf.compat.v1.GraphDef.FromString([e[2] for e in events if e[1] == "graph_def"][-1])
     assert {"w", "loss", "global_step"} <= {node.name for node in graph.node}
+
+
+class GraphFile(tfe.SessionRunHook):  # type: ignore[misc]
+    """Looks for the graph before each step."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.is_there: list[bool] = []
+
+    def before_run(self, run_context: Any) -> None:
+        self.is_there.append(self._path.exists())
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_the_graph_is_written_once_and_does_not_hold_up_the_first_step(
+    estimator: tfe.Estimator, tmp_path: Path, is_async: bool
+) -> None:
+    config = estimator.config.replace(save_checkpoints_async=is_async)
+    hook = GraphFile(tmp_path / "graph.pbtxt")
+    tfe.Estimator(estimator.model_fn, tmp_path, config).train(_input_fn, [hook], steps=2)
+    assert hook.is_there[0] is not is_async
+    graph = v1.GraphDef()
+    text_format.Parse((tmp_path / "graph.pbtxt").read_text(), graph)
+    written = [content for _, kind, content in _events(tmp_path) if kind == "graph_def"]
+    nodes = [v1.GraphDef.FromString(content).node for content in written]
+    assert list(nodes[-1]) == list(graph.node)
+    assert {"w", "loss", "save/restore_all"} <= {node.name for node in graph.node}
+    if is_async:
+        assert [len(one) > 0 for one in nodes] == [False, True]
 
 
 def test_a_resumed_training_writes_a_file_that_goes_on_at_its_step(

@@ -86,6 +86,7 @@ __all__ = [
     "replica_in_sync_group",
     "run_in_replica_threads",
     "run_independently",
+    "save_first",
     "saver_of_checkpoint",
     "seeds_of_run",
     "set_steps_per_call",
@@ -333,6 +334,13 @@ def replace_saver(
 def replace_timer(hook: v1.train.CheckpointSaverHook, timer: v1.train.SecondOrStepTimer) -> None:
     """Gives a hook another timer; a hook makes its own."""
     hook._timer = timer
+
+
+def save_first(hook: v1.train.CheckpointSaverHook, session: v1.Session) -> None:
+    """Saves as a hook does when a session opens, without its writing of the graph before."""
+    step = session.run(hook._global_step_tensor)
+    hook._save(session, step)
+    hook._timer.update_last_triggered_step(step)
 
 
 def set_steps_per_call(hook: v1.train.SessionRunHook, steps_per_call: int) -> None:

@@ -268,6 +268,8 @@ def test_the_launcher_knows_while_a_checkpoint_is_written(
     found: list[bool] = []
 
     def look(step: int) -> None:
+        if step > 1:
+            write_ended()
         progress = find_progress_file().read()  # type: ignore[union-attr]
         found.append(progress is not None and progress.is_writing)
         disk.is_free.set()
@@ -516,7 +518,7 @@ def test_a_copy_that_does_not_fit_into_memory_is_not_made(
     saved_steps: Make,
 ) -> None:
     monkeypatch.setattr(background, "total_and_free_bytes", lambda: (1000, 40))
-    monkeypatch.setattr(BackgroundSaves, "start", None)
+    monkeypatch.setattr(BackgroundSaves, "copy", None)
     train(steps=4)
     # Kernel [2, 3], bias [3], step.
     line = (

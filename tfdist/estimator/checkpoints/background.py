@@ -3,6 +3,7 @@
     training          step 100 | copy of the values | step 101   step 102   step 103 ...
     thread "save"                                   | write, fsync, rename, prune |
 
+    the graph         is written after the first step, in the same thread
     the next save     waits until the last one is written
     the next step     raises the error of a failed write, which ends the training
     the end           waits until the files are there: the training's, an error's, SIGTERM's
@@ -46,9 +47,30 @@ class BackgroundSaves(BackgroundWrites, v1.train.SessionRunHook):  # type: ignor
 
     _has_said_why_not = False
     _memory: KeptMemory | None = None
+    _after_step: tuple[str, Callable[[], Any]] | None = None
+
+    def start_after_step(self, what: str, write: Callable[[], Any]) -> None:
+        """Calls `write` in the thread after a step, once the write before it has ended.
+
+        Python runs one thread at a time: a long `write` in Python would hold up the first step. The
+        arguments are those of `start`.
+        """
+        self._after_step = what, write
 
     def before_run(self, run_context: v1.train.SessionRunContext) -> None:
         self.raise_error()
+
+    def after_run(
+        self, run_context: v1.train.SessionRunContext, run_values: v1.train.SessionRunValues
+    ) -> None:
+        if self._after_step is not None and not (self._thread and self._thread.is_alive()):
+            self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        self.wait()
+        if self._after_step is not None:
+            (what, write), self._after_step = self._after_step, None
+            self.start(what, write)
 
     def can_take(self, ops: SaverOps) -> bool:
         """Returns whether values can be copied and written beside the training; else says why."""
@@ -86,6 +108,8 @@ class BackgroundSaves(BackgroundWrites, v1.train.SessionRunHook):  # type: ignor
         trace: TracebackType | None,
     ) -> None:
         try:
+            if error is None:
+                self._start_waiting()
             self.wait()
         except Exception as of_write:
             if error is None:
@@ -93,7 +117,7 @@ class BackgroundSaves(BackgroundWrites, v1.train.SessionRunHook):  # type: ignor
             if of_write is not error:
                 v1.logging.error("The %s could not be written: %s", self._what, of_write)
         finally:
-            self._memory = None
+            self._memory = self._after_step = None
 
 
 class WaitingListener(v1.train.CheckpointSaverListener):  # type: ignore[misc]

@@ -32,6 +32,7 @@ from tfdist.strategies.private_tensorflow import (
     delete_oldest_checkpoint,
     note_checkpoint,
     replace_saver,
+    save_first,
 )
 from tfdist.strategies.saving.stop_limit import StopLimit
 from tfdist.strategies.saving.whole_files import move_all, unfinished_in
@@ -158,6 +159,49 @@ class CheckpointWriter:
         if self._ops is None or self._ops[0] is not graph:
             self._ops = graph, SaverOps(saver, graph)
         return self._ops[1]
+
+
+class TrainingSaver(v1.train.CheckpointSaverHook):  # type: ignore[misc]
+    """TensorFlow's saver, which writes the graph after the first step, beside the training.
+
+    TensorFlow's writes it before, as a text, and twice into the event file: a second or two for a
+    large model, at each restart.
+
+    Attributes:
+      saves: Writes beside the training; None writes as TensorFlow does.
+    """
+
+    def __init__(
+        self, folder: str, *, saver: CheckpointWriter, save_graph_def: bool, **options: Any
+    ) -> None:
+        super().__init__(folder, saver=saver, save_graph_def=save_graph_def, **options)
+        self._folder, self._writer, self._has_text = folder, saver, save_graph_def
+        self.saves: BackgroundSaves | None = None
+
+    def begin(self) -> None:
+        if self.saves is not None:
+            with tf.Graph().as_default():  # A new event file begins with the current graph.
+                v1.summary.FileWriterCache.get(self._folder)
+        super().begin()
+
+    def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
+        if self.saves is None:
+            super().after_create_session(session, coord)
+            return
+        save_first(self, session)
+        self.saves.start_after_step("graph", lambda: self._write_graph(session.graph))
+
+    def _write_graph(self, graph: tf.Graph) -> None:
+        definition = graph.as_graph_def(add_shapes=True)
+        events = v1.summary.FileWriterCache.get(self._folder)
+        with full_disk_named(self._folder, "the graph"), graph.as_default():
+            if self._has_text:
+                tf.io.write_graph(definition, self._folder, "graph.pbtxt")
+            events.add_graph(graph)
+            events.add_meta_graph(
+                v1.train.export_meta_graph(graph_def=definition, saver_def=self._writer.saver_def)
+            )
+            events.flush()
 
 
 def write_whole_checkpoints(

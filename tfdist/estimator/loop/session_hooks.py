@@ -13,7 +13,11 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster.environment import read_profile
 from tfdist.estimator.checkpoints.background import BackgroundSaves, WaitingListener, reads_files
 from tfdist.estimator.checkpoints.input_progress import InputProgress
-from tfdist.estimator.checkpoints.writer import CheckpointWriter, write_whole_checkpoints
+from tfdist.estimator.checkpoints.writer import (
+    CheckpointWriter,
+    TrainingSaver,
+    write_whole_checkpoints,
+)
 from tfdist.estimator.graph.global_step import StepLimit, limit_in_place_of
 from tfdist.estimator.graph.steady_timer import SteadyTimer
 from tfdist.estimator.loop.peers import Peers
@@ -177,7 +181,7 @@ class Savers:
     def own(self, **timing: Any) -> v1.train.CheckpointSaverHook:
         """Makes a saver with the user's listeners; `timing` is `save_secs` or `save_steps`."""
         writer = CheckpointWriter(lambda: self.scaffold.saver, self.progress, limit=StopLimit())
-        saver = v1.train.CheckpointSaverHook(
+        saver = TrainingSaver(
             self.call.model_dir,
             saver=writer,
             listeners=list(self.call.listeners),
@@ -186,7 +190,7 @@ class Savers:
         )
         replace_timer(saver, SteadyTimer(timing.get("save_secs"), timing.get("save_steps")))
         SavingNotes(self.signals).add_to(saver)
-        writer.saves = self._background_of(saver)
+        saver.saves = writer.saves = self._background_of(saver)
         set_steps_per_call(saver, self.call.iterations)
         return saver
 
@@ -199,7 +203,7 @@ class Savers:
             if isinstance(listener, WaitingListener):
                 listener.wait_for_files = self.saves.wait
         readers = [type(one).__name__ for one in listeners if reads_files(one)]
-        if type(saver) is not v1.train.CheckpointSaverHook:
+        if type(saver) not in (v1.train.CheckpointSaverHook, TrainingSaver):
             readers.append(type(saver).__name__)
         if readers:
             v1.logging.info(
