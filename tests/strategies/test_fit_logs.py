@@ -209,3 +209,31 @@ def test_a_stop_signal_ends_fit_after_a_step_that_combines_no_logs(
     assert combined == [True, False, False, False]
     assert "Stopped by SIGUSR1 after step 4;" in capfd.readouterr().err
     assert "Stopped" not in caplog.text  # It is said once.
+
+
+def test_metrics_count_all_rows_however_they_compute_their_results() -> None:
+    """R2Score multiplies its variables at once, and a metric may have several results."""
+    keras = importlib.import_module("keras")
+
+    class Extremes(keras.metrics.Metric):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__(name="extremes")
+            self.total = self.add_variable([], "zeros", name="total")
+
+        def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
+            self.total.assign_add(tf.reduce_sum(y))
+
+        def result(self) -> dict[str, Any]:
+            return {"total": self.total, "half": tf.multiply(self.total.value, 0.5)}
+
+    found = []
+    for num_replicas in (1, 2):
+        keras.utils.set_random_seed(1)
+        with LocalStrategy(num_replicas).scope():
+            model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+            model.compile("sgd", "mse", metrics=[keras.metrics.R2Score(), Extremes()])
+        history = model.fit(X, Y, batch_size=4, shuffle=False, epochs=2, verbose=0).history
+        found.append(history)
+    assert {"r2_score", "total", "half"} <= set(found[0])
+    for name, values in found[0].items():
+        np.testing.assert_allclose(found[1][name], values, atol=1e-5, err_msg=name)

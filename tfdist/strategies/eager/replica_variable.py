@@ -68,16 +68,42 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
         }
         others = [ResourceVariable(**own) for _ in range(num_replicas - 1)]
         self._others = others
-        self._all_handles = (self._handle, *(other.handle for other in others))
+        self._all_handles = (self._first_handle, *(other.handle for other in others))
         self.number = next(_numbers)
         _variables[self.number] = self
 
     @property
     def handle(self) -> tf.Tensor:
         handles = self.__dict__.get("_all_handles")  # None while the base class is being made.
-        return self._handle if handles is None else handles[replica_in_worker()]
+        return self._first_handle if handles is None else handles[replica_in_worker()]
+
+    @property
+    def _handle(self) -> Any:
+        """The handle, for ops that TensorFlow executes at once.
+
+        Such an op reads a variable's handle without a call of `value` if it is a plain tensor.
+        """
+        return self.handle if self._is_read_as_it_is() else _HiddenHandle(self.handle)
+
+    @_handle.setter
+    def _handle(self, handle: tf.Tensor) -> None:
+        self._first_handle = handle
+
+    def _is_read_as_it_is(self) -> bool:
+        """Returns whether `value` gives what is stored under the handle."""
+        return self._reads_own()
 
     # Reads.
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        if self._is_read_as_it_is():
+            return super().sparse_read(indices, name)
+        return tf.gather(self.value(), indices, name=name)
+
+    def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        if self._is_read_as_it_is():
+            return super().gather_nd(indices, name)
+        return tf.gather_nd(self.value(), indices, name=name)
 
     def read_value(self) -> tf.Tensor:
         return super().read_value() if self._reads_own() else combine([self])[0]
@@ -195,6 +221,16 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
         self._is_equal = False
 
 
+class _HiddenHandle:
+    """A handle that is no tensor for TensorFlow; it has the tensor's attributes."""
+
+    def __init__(self, handle: tf.Tensor) -> None:
+        self._handle = handle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handle, name)
+
+
 class SeedVariable(ReplicaVariable):
     """The state of a Keras 3 SeedGenerator: [seed, count], int64.
 
@@ -211,6 +247,9 @@ class SeedVariable(ReplicaVariable):
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         return super().assign(tf.cast(value, self.dtype) - self._own_offset(), *args, **kwargs)
+
+    def _is_read_as_it_is(self) -> bool:
+        return False
 
     def _own_offset(self) -> tf.Tensor:
         return tf.constant([SEED_STEP * replica_in_sync(), 0], self.dtype)

@@ -122,12 +122,11 @@ class CombinedLogs:
             variables = [tf_variable(v) for metric in model.metrics for v in metric.variables]
             with reads_combined(variables, more, reducer) as sums:
                 note(sums)
-                return {k: tf.convert_to_tensor(v) for k, v in model.get_metrics_result().items()}
+                return tf.nest.map_structure(tf.convert_to_tensor, model.get_metrics_result())
 
         def left_out() -> dict[str, tf.Tensor]:
             with reads_own():
-                own = model.get_metrics_result()
-            return {name: tf.convert_to_tensor(value) for name, value in own.items()}
+                return tf.nest.map_structure(tf.convert_to_tensor, model.get_metrics_result())
 
         if not is_sent:
             self.combines_always = True
