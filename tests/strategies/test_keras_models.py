@@ -69,6 +69,20 @@ def test_one_batch_is_refused_where_all_replicas_would_get_its_rows() -> None:
     assert _model(1).train_on_batch(X, X[:, :1]) > 0
 
 
+@pytest.mark.parametrize("library", [keras, tf_keras])
+def test_the_rows_of_one_batch_are_predicted_once(library: Any) -> None:
+    with LocalStrategy(2).scope():
+        layers = [library.layers.BatchNormalization(), library.layers.Dense(1)]
+        model = library.Sequential([library.Input([2]), *layers])
+        model.compile("sgd", "mse")
+    model.fit(tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(4), verbose=0)
+    rows = np.arange(6, dtype=np.float32).reshape(3, 2)
+    for _ in range(2):
+        expected = model.predict(rows, verbose=0)
+        np.testing.assert_allclose(model.predict_on_batch(rows), expected, rtol=1e-6)
+        model.set_weights([weights + 1 for weights in model.get_weights()])
+
+
 def test_a_keras_3_before_3_10_is_refused_with_a_strategy_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -45,11 +45,12 @@ from tfdist.strategies.eager.keras_own_data import adapt_number_of_steps
 from tfdist.strategies.eager.keras_position import adapt_positions
 from tfdist.strategies.eager.keras_saving import adapt_saving
 from tfdist.strategies.eager.keras_step import building_model, keras_step
-from tfdist.strategies.eager.replica_variable import SEED_STEP
+from tfdist.strategies.eager.replica_variable import SEED_STEP, reads_own
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.eager.step_results import CombinedLogs, all_rows
 from tfdist.strategies.values.replica_context import replica_in_sync
 
+_PREDICT = "tfdist_predict_on_batch"  # The function of a model that predicts one batch.
 _LIBRARIES = ("keras", "tf_keras")
 _adapted: set[str] = set()
 # The method of Keras 3 that builds a model with a batch.
@@ -116,7 +117,19 @@ def _adapt_model(model_class: Any) -> None:
         # tf_keras sets options of the dataset before it calls the strategy.
         return predict(self, renewed(x), *args, **kwargs)
 
-    if hasattr(model_class, _BUILD):  # Keras 3
+    if hasattr(model_class, _BUILD):  # Keras 3; tf_keras divides the batch between the replicas.
+
+        @extends(model_class, "predict_on_batch")
+        def predict_own(predict: Any, self: Any, x: Any) -> Any:
+            strategy = strategy_of(self)
+            if strategy is None or strategy.num_replicas_in_sync == 1:
+                return predict(self, x)
+            if _PREDICT not in vars(self):  # Past Keras, which follows what is set by a name.
+                vars(self)[_PREDICT] = tf.function(self.predict_step)
+            step = self.predict_step if self.run_eagerly else vars(self)[_PREDICT]
+            with reads_own():
+                return tf.nest.map_structure(lambda rows: rows.numpy(), step((x,)))
+
         setattr(model_class, _BUILD, building_model()(getattr(model_class, _BUILD)))
 
     @extends(model_class, "fit")
