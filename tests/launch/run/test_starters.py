@@ -13,6 +13,7 @@ from tfdist.launch.options.hosts import Host
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.run import starters
 from tfdist.launch.run.starters import Starter, starters_of
+from tfdist.launch.workers.channel import SILENCE_S
 from tfdist.launch.workers.plan import make_plan
 
 MPIRUN = "/opt/mpi/bin/mpirun"
@@ -106,6 +107,16 @@ def test_mpirun_uses_the_network_that_the_user_names(started: Started) -> None:
     (starter,) = started(2, engine="horovod", hosts=hosts, host_subnet="10.0.0.0/24")
     assert follows(list(starter.command), "btl_tcp_if_include") == ["10.0.0.0/24"]
     assert follows(list(starter.command), "oob_tcp_if_include") == ["10.0.0.0/24"]
+
+
+def test_mpirun_waits_longer_for_a_host_that_is_silent_than_the_launcher(started: Started) -> None:
+    hosts = (Host(name="a", slots=1), Host(name="b", slots=1))
+    (starter,) = started(2, engine="grpc", hosts=hosts)
+    idle_s, interval_s, probes = (
+        int(follows(list(starter.command), f"oob_tcp_keepalive_{name}")[0])
+        for name in ("time", "intvl", "probes")
+    )
+    assert SILENCE_S + 5.0 < idle_s + probes * interval_s < 60.0
 
 
 def test_the_users_mpirun_options_stand_where_they_belong(started: Started) -> None:
