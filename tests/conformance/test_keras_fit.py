@@ -16,7 +16,7 @@ PROGRAMS = "keras_trainings"
 # Engine, workers, replicas of each.
 LAYOUTS = {
     "alone": ("none", 1, 1),
-    "horovod": ("horovod", 3, 1),
+    "horovod": ("horovod", 2, 1),
     "grpc 2 x 2": ("grpc", 2, 2),
 }
 SHARED = [name for name in LAYOUTS if name != "alone"]
