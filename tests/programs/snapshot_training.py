@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
 from tfdist.cluster.instances import Instance
-from tfdist.estimator.loop import snapshot_restart, snapshots
+from tfdist.estimator.loop import snapshots
 from tfdist.process.snapshot_folders import folder_of_host, name_for
 from tfdist.strategies import strategy_for_run
 from tfdist.testing.run import wait_until
@@ -81,7 +81,7 @@ def train(model_dir: str, kill: tuple[int, int] | None = None, *, own_host: bool
     index = int(strategy.extended.collectives.worker_index)
     if own_host:
         socket.gethostname = lambda: f"host-{index}"
-        snapshots.find_instance = snapshot_restart.find_instance = lambda: Instance()
+        snapshots.find_instance = lambda: Instance()
 
     def input_fn() -> tf.data.Dataset:
         dataset = tf.data.Dataset.range(1000 * index, 1000 * index + 40)

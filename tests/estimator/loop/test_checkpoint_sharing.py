@@ -8,7 +8,7 @@ import pytest
 from tfdist.estimator.inputs.position import InputPosition
 from tfdist.estimator.loop.checkpoint_sharing import Start, read_starts
 from tfdist.estimator.loop.model_check import LimitMismatchError
-from tfdist.estimator.loop.snapshot_restart import with_snapshot
+from tfdist.estimator.loop.snapshots import with_snapshot
 from tfdist.estimator.loop.train_call import FoundCheckpoint
 from tfdist.strategies.saving.snapshots import Snapshot
 

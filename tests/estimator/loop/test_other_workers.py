@@ -13,7 +13,6 @@ import tensorflow.compat.v1 as v1
 from tfdist.estimator.loop.agreement import Agreement
 from tfdist.estimator.loop.nan_loss import NanTogether
 from tfdist.estimator.loop.other_workers import SharedDecision
-from tfdist.estimator.loop.peers import OwnDecision
 from tfdist.estimator.loop.train_call import Decision
 from tfdist.strategies import LocalStrategy
 from tfdist.strategies.stop_signals import StopSignals
@@ -67,7 +66,7 @@ def _step(decision: Decision, hooks: list[v1.train.SessionRunHook]) -> tuple[boo
 
 
 def test_a_hook_of_a_lone_worker_ends_the_training_at_once() -> None:
-    decision = OwnDecision(tf.constant(3.0), {}, StopSignals())
+    decision = Decision(tf.constant(3.0), {}, StopSignals())
     assert _step(decision, decision.hooks_of_user([StopsAtOnce()])) == (True, False)
 
 
@@ -84,7 +83,7 @@ def test_a_lone_worker_follows_its_signal_and_with_others_the_one_that_all_agree
     strategy: LocalStrategy,
 ) -> None:
     signals = StopSignals()
-    own, shared = OwnDecision(tf.constant(3.0), {}, signals), _shared(strategy, signals)
+    own, shared = Decision(tf.constant(3.0), {}, signals), _shared(strategy, signals)
     assert not own.ends_training()
     signals.own = signal.SIGTERM
     assert own.ends_training()

@@ -12,7 +12,7 @@ from tfdist.cluster.environment import read_num_threads
 from tfdist.estimator.checkpoints.fit import CheckpointMismatchError, mismatch
 from tfdist.estimator.inputs.position import InputPosition
 from tfdist.estimator.loop.model_check import check_limits
-from tfdist.estimator.loop.snapshot_restart import own_snapshots, with_snapshot
+from tfdist.estimator.loop.snapshots import own_snapshots, with_snapshot
 from tfdist.estimator.loop.train_call import FoundCheckpoint, TrainCall
 from tfdist.strategies.saving.snapshots import Snapshot
 from tfdist.strategies.values.gather_text import TextExchange

@@ -62,7 +62,7 @@ from tfdist.estimator.loop.model_check import (
     warn_of_random_ops,
 )
 from tfdist.estimator.loop.other_workers import OtherWorkers
-from tfdist.estimator.loop.peers import Alone, Peers
+from tfdist.estimator.loop.peers import Peers
 from tfdist.estimator.loop.progress_report import NoReport, make_report
 from tfdist.estimator.loop.session_hooks import add_metrics_to_report, all_hooks
 from tfdist.estimator.loop.snapshots import Snapshots
@@ -89,7 +89,7 @@ def train(call: TrainCall) -> None:
         peers: Peers = (
             OtherWorkers(call, placement, signals, strategy)
             if strategy is not None and strategy.num_replicas_in_sync > 1
-            else Alone(call, placement, signals)
+            else Peers(call, placement, signals)
         )
         found = peers.found_checkpoint()
         if found.problem is not None:

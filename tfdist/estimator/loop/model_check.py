@@ -1,11 +1,11 @@
-"""Checks before the first step: equal models on all workers, variables that train, precision."""
+"""Checks before the first step: equal models on all workers, reductions, precision."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +16,7 @@ from tfdist.estimator.inputs.queued_input import leaves
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.graph_walks import ancestors
 from tfdist.strategies.placement import Placement
+from tfdist.strategies.reductions.reducer import GATHERED_ROWS
 from tfdist.training.half_precision import HALVES, is_half, stock_on_halves
 from tfdist.training.name_patterns import name_of
 from tfdist.training.precision import Precision, describe_emulation, processor_features
@@ -215,6 +216,88 @@ def _only_reads(op: tf.Operation, handle: tf.Tensor) -> bool:
     return all(i in read_only for i, tensor in enumerate(op.inputs) if tensor is handle)
 
 
+def check_gradients_are_reduced(
+    train_op: tf.Operation, loss: tf.Tensor, num_reductions: int, num_replicas: int
+) -> None:
+    """Checks that replicas which change trainable variables combine something before.
+
+    An optimizer of TensorFlow or Keras reduces gradients in `apply_gradients`. One that overrides
+    `apply_gradients` and assigns the variables itself does not: each worker would train another
+    model. A program that reduces any value over the replicas, by the strategy or by ops of its own,
+    may know what it does. Only one that reduces nothing at all is refused.
+
+    Args:
+      train_op: The op that each session call runs.
+      loss: The loss of a step, which is in the graph of a loop of steps.
+      num_reductions: The number of values that the strategy reduces in each step.
+      num_replicas: The number of replicas of all workers.
+
+    Raises:
+      ModelMismatchError: If the replicas' models would drift apart.
+    """
+    if num_replicas == 1 or num_reductions:
+        return
+    changes = changes_of(v1.trainable_variables(), train_op)
+    if not changes or _has_own_reductions(train_op.graph):
+        return
+    # In a loop of steps the change is inside the loop's op.
+    changed_by = _changed_by([*changes, *loss.graph.get_operations()])
+    raise ModelMismatchError(
+        f"{changed_by} changes trainable variables and reduces no gradient: "
+        f"{num_replicas} replicas would train {num_replicas} different models. Wrap the optimizer, "
+        "tfdist.training.DistributedOptimizer(optimizer), or let its apply_gradients end with "
+        "super().apply_gradients of tf.compat.v1.train.Optimizer, which reduces."
+    )
+
+
+def _has_own_reductions(graph: tf.Graph) -> bool:
+    """Returns whether the program has collectives of its own, such as Horovod's, in the graph."""
+    # Statistics of a batch norm over replicas are no gradients.
+    types = {node.op for node in _nodes_of(graph) if GATHERED_ROWS not in node.name}
+    # Broadcasts share the variables' initial values.
+    return any(
+        name.startswith(("Horovod", "Collective", "Nccl", "XlaAllReduce"))
+        and "Broadcast" not in name
+        and "Bcast" not in name
+        for name in types
+    )
+
+
+def _changed_by(ops: list[tf.Operation]) -> str:
+    """Returns the name of the optimizer that made one of these ops, or that of the first op."""
+    for op in ops:
+        for frame in reversed(op.traceback or ()):
+            kind = _optimizer_at(frame) if frame.name == "apply_gradients" else None
+            if kind is not None:
+                return f"{kind.__name__}.apply_gradients ({frame.filename}:{frame.lineno})"
+    return f"The op {ops[0].name!r}"
+
+
+def _optimizer_at(frame: Any) -> type[Any] | None:
+    """Returns the optimizer's class whose apply_gradients a frame of a traceback is in."""
+    for kind in _subclasses_of(v1.train.Optimizer):
+        code = getattr(vars(kind).get("apply_gradients"), "__code__", None)
+        if code is None or code.co_filename != frame.filename:
+            continue
+        if any(frame.lineno == line for *_, line in code.co_lines()):
+            return kind
+    return None
+
+
+def _subclasses_of(kind: type[Any]) -> Iterator[type[Any]]:
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from _subclasses_of(subclass)
+
+
+def _nodes_of(graph: tf.Graph) -> Iterator[Any]:
+    """Yields the nodes of a graph and of its functions."""
+    definition = graph.as_graph_def()
+    yield from definition.node
+    for function in definition.library.function:
+        yield from function.node_def
+
+
 def check_half_weights(graph: tf.Graph) -> None:
     """Checks that no optimizer of TensorFlow or Keras updates weights in half precision.
 
@@ -224,10 +307,8 @@ def check_half_weights(graph: tf.Graph) -> None:
     halves = [variable for variable in v1.trainable_variables() if is_half(variable)]
     if not halves:
         return
-    definition = graph.as_graph_def()
-    nodes = [definition.node, *(function.node_def for function in definition.library.function)]
     dtypes = {dtype.as_datatype_enum for dtype in HALVES}
-    for node in (node for part in nodes for node in part):
+    for node in _nodes_of(graph):
         update = _UPDATE.match(node.op)
         if update is not None and node.attr["T"].type in dtypes:
             kind = update["optimizer"]

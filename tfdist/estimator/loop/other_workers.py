@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -26,10 +26,14 @@ from tfdist.estimator.loop.agreement import (
     StartTogether,
 )
 from tfdist.estimator.loop.checkpoint_sharing import SharedCheckpoint
-from tfdist.estimator.loop.model_check import check_models, describe_model
+from tfdist.estimator.loop.model_check import (
+    check_gradients_are_reduced,
+    check_models,
+    describe_model,
+)
 from tfdist.estimator.loop.nan_loss import NanTogether
-from tfdist.estimator.loop.reduction_check import check_gradients_are_reduced
-from tfdist.estimator.loop.snapshot_restart import take_over
+from tfdist.estimator.loop.peers import Peers
+from tfdist.estimator.loop.snapshots import take_over
 from tfdist.estimator.loop.step_profile_hook import StepProfileHook
 from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, Hooks, Model, TrainCall
 from tfdist.estimator.loop.training_watch import TrainingWatch
@@ -44,18 +48,13 @@ from tfdist.strategies.worker_strategy import WorkerStrategy
 from tfdist.training.wrappers.loss_scale import loss_scales_in
 
 
-class OtherWorkers:
-    """Other workers or replicas, which train in step with this one; every worker makes one.
-
-    `Peers` describes the methods.
-    """
+class OtherWorkers(Peers):
+    """Other workers or replicas, which train in step with this one; every worker makes one."""
 
     def __init__(
         self, call: TrainCall, placement: Placement, signals: StopSignals, strategy: WorkerStrategy
     ) -> None:
-        self._call = call
-        self._placement = placement
-        self._signals = signals
+        super().__init__(call, placement, signals)
         self._strategy = strategy
         self.num_workers = int(strategy.extended.collectives.num_workers)
         self.worker_index = int(strategy.extended.collectives.worker_index)
@@ -70,11 +69,7 @@ class OtherWorkers:
         self._watch = TrainingWatch(strategy, signals)
 
     def found_checkpoint(self) -> FoundCheckpoint:
-        """Returns worker 0's checkpoint, which may be a snapshot that was taken over.
-
-        Raises:
-          LimitMismatchError: If the workers were given different steps or max_steps.
-        """
+        """Returns worker 0's checkpoint; LimitMismatchError for different steps or max_steps."""
         with self._watch.naming_lost():
             start = self._checkpoint.share(self._call)
         self._strategy.extended.reducer.adds_equal_rows = start.most_threads > 1
@@ -137,14 +132,7 @@ class OtherWorkers:
             if self._exchange is not None:
                 self._exchange.complete([model.training.train_op, *model.decision.fetches])
 
-        return [
-            LeaveTogether(
-                self._strategy,
-                self._signals,
-                complete_graph=complete_graph,
-                all_are_there=self._watch.end,
-            )
-        ]
+        return [LeaveTogether(self._strategy, self._signals, complete_graph, self._watch.end)]
 
     def watched(self) -> AbstractContextManager[None]:
         return self._watch.watched()
@@ -211,11 +199,8 @@ class OtherWorkers:
         return micro_batches * self._placement.num_replicas
 
 
-class SharedDecision:
-    """The decision after each session call, from the sums over all workers.
-
-    `Decision` describes the methods.
-    """
+class SharedDecision(Decision):
+    """The decision after each session call, from the sums over all workers."""
 
     def __init__(
         self,
@@ -224,15 +209,13 @@ class SharedDecision:
         signals: StopSignals,
         agreement: Agreement,
     ) -> None:
+        super().__init__(agreement.loss, agreement.metrics, signals)
         self._call = call
         self._strategy = strategy
-        self._signals = signals
         self._agreement = agreement
         self._has_others = strategy.extended.collectives.num_workers > 1
         self._is_chief = bool(strategy.extended.should_checkpoint)
-        self.loss = agreement.loss
-        self.metrics: Mapping[str, tf.Tensor] = agreement.metrics
-        self.fetches: Sequence[tf.Tensor] = [agreement.sums]
+        self.fetches = [agreement.sums]
         self._synchronize: tf.Operation | None = None
 
     def hooks_of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
@@ -280,7 +263,7 @@ class SharedDecision:
     def hooks_against_nan(self) -> Hooks:
         if self._has_others:
             return [NanTogether(self._strategy, self.loss, self._agreement.own_loss)]
-        return [v1.train.NanTensorHook(self.loss)]
+        return super().hooks_against_nan()
 
     def feeds(self) -> dict[tf.Tensor, Any]:
         return self._agreement.feeds(self._signals.own)

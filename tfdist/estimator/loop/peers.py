@@ -1,7 +1,7 @@
-"""The training loop's side of the other workers of a training: two protocols, and a lone worker.
+"""The training loop's side of the other workers of a training.
 
-`Alone` is for one replica in one process. `OtherWorkers` (other_workers.py) is for several workers,
-and for several replicas in one process. What one call returns, the next ones take:
+`Peers` itself is for one replica in one process. `OtherWorkers` (other_workers.py) is for several
+workers, and for several replicas in one process. What one call returns, the next ones take:
 
     peers.found_checkpoint()              --> found
     peers.agree(training)                 --> decision: loss, metrics, hooks, fetches of a step
@@ -11,12 +11,11 @@ and for several replicas in one process. What one call returns, the next ones ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints.fit import checked
@@ -24,67 +23,22 @@ from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import StepLimit
 from tfdist.estimator.graph.step import Training, describe_host_call
 from tfdist.estimator.inputs.batches import Input
-from tfdist.estimator.loop.snapshot_restart import own_snapshots, take_over, with_snapshot
+from tfdist.estimator.loop.snapshots import own_snapshots, take_over, with_snapshot
 from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, Hooks, Model, TrainCall
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.stop_signals import StopSignals
 
 
-class Peers(Protocol):
-    """The other workers of a training. The methods are in the order in which the loop calls them.
+class Peers:
+    """The other workers of a training; here there are none.
+
+    The methods are in the order in which the loop calls them.
 
     Attributes:
       num_workers: The number of workers that train.
       worker_index: The index of this worker.
       is_chief: Whether this worker writes checkpoints and summaries.
     """
-
-    num_workers: int
-    worker_index: int
-    is_chief: bool
-
-    def found_checkpoint(self) -> FoundCheckpoint:
-        """Returns the checkpoint from which all workers resume."""
-
-    def input_rules(self) -> dict[str, Any]:
-        """Returns the arguments of `make_input` with the requirements for an input."""
-
-    def begin_model(self) -> None:
-        """Prepares for the model; its ops are added next."""
-
-    def agree(self, training: Training) -> Decision:
-        """Adds the agreement to the graph. Must be called in cross-replica context."""
-
-    def log_places(self, training: Training) -> None:
-        """Logs where gradients are computed and how they are reduced."""
-
-    def make_scaffold(
-        self, scaffold: v1.train.Scaffold, found: FoundCheckpoint
-    ) -> v1.train.Scaffold:
-        """Returns the scaffold that initialises the variables, made from the model's scaffold."""
-
-    def hooks_of_input(self, inputs: Input) -> Hooks:
-        """Returns the hooks that prepare the input."""
-
-    def last_hooks(self, model: Model) -> Hooks:
-        """Returns the hooks that come after all others."""
-
-    def watched(self) -> AbstractContextManager[None]:
-        """Watches the other workers in the `with` block; raises an error that names a lost one."""
-
-    def open_session(
-        self,
-        model: Model,
-        hooks: Sequence[v1.train.SessionRunHook],
-        scaffold: v1.train.Scaffold,
-        found: FoundCheckpoint,
-        limits: Sequence[StepLimit],
-    ) -> v1.train.SingularMonitoredSession:
-        """Opens the session, once all workers have built the same model with the same limits."""
-
-
-class Alone:
-    """No other workers."""
 
     num_workers, worker_index = 1, 0
 
@@ -95,36 +49,44 @@ class Alone:
         self.is_chief = bool(call.config.is_chief)  # A subclass of RunConfig may return False.
 
     def found_checkpoint(self) -> FoundCheckpoint:
+        """Returns the checkpoint from which all workers resume."""
         found, snapshot = with_snapshot(self._call.found, [own_snapshots(self._call)])
         if snapshot is None:
             return found
         return replace(found, path=take_over(self._call, found, snapshot))
 
     def input_rules(self) -> dict[str, Any]:
+        """Returns the arguments of `make_input` with the requirements for an input."""
         return {"many_per_call": self._call.iterations > 1}
 
     def begin_model(self) -> None:
-        pass
+        """Prepares for the model; its ops are added next."""
 
     def agree(self, training: Training) -> Decision:
-        return OwnDecision(training.loss, training.metrics, self._signals)
+        """Adds the agreement to the graph. Must be called in cross-replica context."""
+        return Decision(training.loss, training.metrics, self._signals)
 
     def log_places(self, training: Training) -> None:
+        """Logs where gradients are computed and how they are reduced."""
         if training.spec.host_call is not None:
             v1.logging.info(describe_host_call(training.spec, self._placement, 1, 0))
 
     def make_scaffold(
         self, scaffold: v1.train.Scaffold, found: FoundCheckpoint
     ) -> v1.train.Scaffold:
+        """Returns the scaffold that initialises the variables, made from the model's scaffold."""
         return scaffold
 
     def hooks_of_input(self, inputs: Input) -> Hooks:
+        """Returns the hooks that prepare the input."""
         return inputs.hooks
 
     def last_hooks(self, model: Model) -> Hooks:
+        """Returns the hooks that come after all others."""
         return []
 
     def watched(self) -> AbstractContextManager[None]:
+        """Watches the other workers in the `with` block; raises an error that names a lost one."""
         return nullcontext()
 
     def open_session(
@@ -135,6 +97,7 @@ class Alone:
         found: FoundCheckpoint,
         limits: Sequence[StepLimit],
     ) -> v1.train.SingularMonitoredSession:
+        """Opens the session, once all workers have built the same model with the same limits."""
         config = sessions.with_defaults(self._call.config.session_config)
         return sessions.training_session(
             hooks,
@@ -143,38 +106,3 @@ class Alone:
             config=self._placement.configure(config),
             checkpoint_dir=self._call.model_dir if found.path is not None else None,
         )
-
-
-class OwnDecision:
-    """The decision of a worker that is alone: it follows its own hooks and signals at once."""
-
-    def __init__(
-        self, loss: tf.Tensor, metrics: Mapping[str, tf.Tensor], signals: StopSignals
-    ) -> None:
-        self.loss = loss
-        self.metrics = metrics
-        self.fetches: Sequence[tf.Tensor] = ()
-        self._signals = signals
-
-    def hooks_of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
-        return list(hooks)
-
-    def hooks_that_save(
-        self, make_hooks: Callable[[], Hooks], make_saver: Callable[..., Any]
-    ) -> Hooks:
-        return make_hooks()
-
-    def prepare_snapshot(self, session: v1.Session) -> None:
-        pass
-
-    def hooks_against_nan(self) -> Hooks:
-        return [v1.train.NanTensorHook(self.loss)]
-
-    def feeds(self) -> dict[tf.Tensor, Any]:
-        return {}
-
-    def receive(self, values: Sequence[Any]) -> None:
-        pass
-
-    def ends_training(self) -> bool:
-        return self._signals.own is not None

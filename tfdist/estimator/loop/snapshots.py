@@ -4,37 +4,50 @@
     first worker of a host           | copy of the values     | step 51   step 52 ...
     its thread "save"                                         | write to /dev/shm, rename, delete |
 
-The files are those of a checkpoint, written in the same order: a snapshot is whole or absent. A
-restart goes on from it as `snapshot_restart` says.
+The files are those of a checkpoint, written in the same order: a snapshot is whole or absent. At a
+restart each host's first worker reads its newest snapshot, and checks it. All tell each other, and
+choose the newest one. Worker 0 puts it into model_dir as a checkpoint, from its own host's memory
+or as the other worker sends it. All go on from there.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property, partial
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.environment import find_instance, read_run
 from tfdist.estimator.checkpoints.background import BackgroundSaves
 from tfdist.estimator.checkpoints.input_progress import InputProgress
-from tfdist.estimator.checkpoints.writer import CheckpointWriter
+from tfdist.estimator.checkpoints.writer import CheckpointWriter, add_checkpoint
+from tfdist.estimator.inputs.position import InputPosition
 from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, TrainCall
-from tfdist.process.snapshot_folders import remove_folder
+from tfdist.process.progress_file import in_phase
+from tfdist.process.snapshot_folders import folder_of_host, remove_folder
 from tfdist.strategies.graph.step_counter import StepCounter, crosses
 from tfdist.strategies.saving.snapshots import (
     NAME,
+    Snapshot,
+    choose,
     free_bytes,
+    going_on,
     log_failed_write,
     own_folder,
     paths_in,
+    snapshots_here,
     why_no_room,
 )
 from tfdist.strategies.stop_signals import StopSignals
+from tfdist.strategies.worker_strategy import WorkerStrategy
+
+_CHUNK = 1 << 20  # numbers of 4 bytes in a message
 
 
 class Snapshots(v1.train.SessionRunHook):  # type: ignore[misc]
@@ -42,14 +55,6 @@ class Snapshots(v1.train.SessionRunHook):  # type: ignore[misc]
 
     Every worker makes one, with the same interval. At the end of a training that was not
     interrupted it removes the snapshots of this host.
-
-    Args:
-      call: The arguments of the training.
-      found: The checkpoint that all workers have agreed on.
-      decision: The decision after each session call.
-      scaffold: The scaffold of the session.
-      progress: The batches taken from the input.
-      signals: The stop signals of this process.
     """
 
     def __init__(
@@ -109,12 +114,7 @@ class Snapshots(v1.train.SessionRunHook):  # type: ignore[misc]
     def __enter__(self) -> Snapshots:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._saves.wait()
         # A stop signal ends the process after the training has ended.
         if self._folder is not None and self._has_ended and not isinstance(error, Exception):
@@ -159,3 +159,135 @@ class Snapshots(v1.train.SessionRunHook):  # type: ignore[misc]
         if self._folder is not None:  # One of the interrupted training may be there.
             saver.recover_last_checkpoints(paths_in(self._folder))
         return saver
+
+
+# The restart.
+
+
+def own_snapshots(call: TrainCall) -> dict[str, Snapshot]:
+    """Returns this host's snapshots for the other workers, if this is the host's first worker."""
+    run = read_run()
+    if not call.config.save_snapshot_steps or run is None or find_instance().local_index > 0:
+        return {}
+    return snapshots_here(run)
+
+
+def with_snapshot(
+    found: FoundCheckpoint, snapshots: Sequence[Mapping[str, Snapshot]]
+) -> tuple[FoundCheckpoint, tuple[int, Snapshot] | None]:
+    """Returns what all workers go on from: worker 0's checkpoint, or a snapshot.
+
+    Args:
+      found: Worker 0's checkpoint.
+      snapshots: Those of each worker's host, in worker order.
+
+    Returns:
+      The checkpoint as it is once worker 0 has the snapshot; the worker that has that, and the
+      snapshot, or None.
+    """
+    if not found.snapshots or found.problem is not None:
+        return found, None
+    has_input = found.input is not None
+    usable = [
+        {n: one for n, one in of_host.items() if (one.input is not None) == has_input}
+        for of_host in snapshots
+    ]
+    steps = [one[found.snapshots].step if found.snapshots in one else -1 for one in usable]
+    worker = choose(steps, -1 if found.path is None else found.step)
+    if worker is None:
+        return found, None
+    snapshot = usable[worker][found.snapshots]
+    return FoundCheckpoint(
+        path=snapshot.name,
+        step=snapshot.step,
+        input=None if snapshot.input is None else InputPosition(**snapshot.input),
+        snapshots=found.snapshots,
+    ), (worker, snapshot)
+
+
+def take_over(
+    call: TrainCall,
+    found: FoundCheckpoint,
+    chosen: tuple[int, Snapshot],
+    strategy: WorkerStrategy | None = None,
+) -> str | None:
+    """Puts the chosen snapshot into worker 0's model_dir, as its newest checkpoint.
+
+    A collective: every worker must call it. Returns the path of the checkpoint; None on another
+    worker than 0.
+    """
+    sender, snapshot = chosen
+    index = 0 if strategy is None else int(strategy.extended.collectives.worker_index)
+    run = read_run()
+    assert run is not None
+    source = folder_of_host(run) / found.snapshots
+    sending = None
+    if sender > 0 and strategy is not None:
+        sending = _Sending(strategy, snapshot, source if index == sender else None)
+    path = None
+    if index == 0:
+        v1.logging.info(going_on(snapshot.step, sender))
+        write = sending.run if sending else partial(_copy_files, snapshot, source)
+        path = add_checkpoint(call.model_dir, snapshot.name, write)
+    elif sending is not None:
+        sending.run(None)
+    return path
+
+
+def _copy_files(snapshot: Snapshot, source: Path, folder: str) -> None:
+    """Copies the files of a snapshot on this host into a folder, which may be remote."""
+    for name in snapshot.files:
+        tf.io.gfile.copy(os.path.join(source, name), os.path.join(folder, name), overwrite=True)
+
+
+class _Sending:
+    """The sending of a snapshot's files from one worker to worker 0, in pieces.
+
+    Every worker makes it, in place of a graph of its own, and calls `run`. `source` is the folder
+    of the files on the worker that sends them; None on the others.
+    """
+
+    def __init__(self, strategy: WorkerStrategy, snapshot: Snapshot, source: Path | None) -> None:
+        self._strategy = strategy
+        self._snapshot = snapshot
+        self._source = source
+        self._graph = tf.Graph()
+        with self._graph.as_default(), tf.device("/device:CPU:0"):
+            self._own = v1.placeholder(tf.int32, [_CHUNK])
+            # Zeros of all others are added, which is exact.
+            (self._all,) = strategy.extended.collectives.sum([tf.identity(self._own)], "snapshot")
+
+    def run(self, folder: str | None) -> None:
+        """Sends the files, and writes them into the folder, if one is given.
+
+        A collective.
+
+        Raises:
+          WorkerLostError: If another worker is lost meanwhile.
+        """
+        config = self._strategy.update_config_proto(v1.ConfigProto())
+        with (
+            v1.Session(self._strategy.master, graph=self._graph, config=config) as session,
+            self._strategy.watch_peers() as watch,
+            in_phase("waiting"),
+        ):
+            watch.start(session.close)
+            for name, size in self._snapshot.files.items():
+                self._send(session, name, size, folder)
+            watch.leave()
+
+    def _send(self, session: v1.Session, name: str, size: int, folder: str | None) -> None:
+        own = np.zeros([_CHUNK], np.int32)
+        with ExitStack() as files:
+            source = target = None
+            if self._source is not None:
+                source = files.enter_context(open(self._source / name, "rb"))
+            if folder is not None:
+                target = files.enter_context(tf.io.gfile.GFile(os.path.join(folder, name), "wb"))
+            for begin in range(0, size, own.nbytes):
+                if source is not None:
+                    piece = np.frombuffer(source.read(own.nbytes), np.uint8)
+                    own.view(np.uint8)[: len(piece)] = piece
+                everything = session.run(self._all, {self._own: own})
+                if target is not None:
+                    target.write(everything.tobytes()[: size - begin])
