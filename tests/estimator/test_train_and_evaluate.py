@@ -594,14 +594,12 @@ def test_a_second_evaluator_is_refused(fake: Make) -> None:
         train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))
 
 
-def test_a_cluster_without_a_task_is_refused(fake: Make) -> None:
+def test_a_worker_without_a_master_is_refused(fake: Make) -> None:
     config = mock.Mock(spec=tfe.RunConfig)
     estimator = fake({})
     estimator.config = config
     config.cluster_spec = v1.train.ClusterSpec({"worker": ["a:1", "b:2"]})
-    config.task_type, config.task_id, config.num_ps_replicas = "", 0, 0
-    with pytest.raises(ValueError, match="must have task_type set"):
-        train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))
-    config.task_type, config.num_worker_replicas, config.master = "worker", 2, ""
+    config.task_type, config.task_id, config.num_ps_replicas = "worker", 0, 0
+    config.num_worker_replicas, config.master = 2, ""
     with pytest.raises(RuntimeError, match=r"Could not start server; .*TF_CONFIG"):
         train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))

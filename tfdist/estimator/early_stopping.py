@@ -107,8 +107,8 @@ def stop_if_higher_hook(
       run_every_secs: Seconds between two checks.
       run_every_steps: Steps between two checks; needs `run_every_secs=None`.
     """
-    has_crossed = _crossing(metric_name, threshold, operator.gt, "greater than")
-    return _stop_if(estimator, has_crossed, eval_dir, min_steps, run_every_secs, run_every_steps)
+    decide = _crossing(metric_name, threshold, operator.gt, "greater than")
+    return _stop_if(estimator, decide, eval_dir, min_steps, run_every_secs, run_every_steps)
 
 
 def stop_if_lower_hook(
@@ -124,8 +124,8 @@ def stop_if_lower_hook(
 
     The arguments are those of `stop_if_higher_hook`.
     """
-    has_crossed = _crossing(metric_name, threshold, operator.lt, "less than")
-    return _stop_if(estimator, has_crossed, eval_dir, min_steps, run_every_secs, run_every_steps)
+    decide = _crossing(metric_name, threshold, operator.lt, "less than")
+    return _stop_if(estimator, decide, eval_dir, min_steps, run_every_secs, run_every_steps)
 
 
 def stop_if_no_increase_hook(
@@ -139,18 +139,11 @@ def stop_if_no_increase_hook(
 ) -> v1.train.SessionRunHook:
     """Makes a hook that stops once a metric has not risen for a number of steps.
 
-    Args:
-      estimator: As for `stop_if_higher_hook`, like all arguments but the third.
-      metric_name: Name of the metric.
-      max_steps_without_increase: Stops if an evaluation is this many steps or more after the best
-        one before it.
-      eval_dir: Folder of the event files.
-      min_steps: Evaluations of earlier global steps do not count.
-      run_every_secs: Seconds between two checks.
-      run_every_steps: Steps between two checks.
+    It stops if an evaluation is `max_steps_without_increase` steps or more after the best one
+    before it. The other arguments are those of `stop_if_higher_hook`.
     """
-    has_stalled = _stalling(metric_name, max_steps_without_increase, operator.gt, "increase")
-    return _stop_if(estimator, has_stalled, eval_dir, min_steps, run_every_secs, run_every_steps)
+    decide = _stalling(metric_name, max_steps_without_increase, operator.gt, "increase")
+    return _stop_if(estimator, decide, eval_dir, min_steps, run_every_secs, run_every_steps)
 
 
 def stop_if_no_decrease_hook(
@@ -164,22 +157,13 @@ def stop_if_no_decrease_hook(
 ) -> v1.train.SessionRunHook:
     """Makes a hook that stops once a metric has not fallen for a number of steps.
 
-    Args:
-      estimator: As in `stop_if_no_increase_hook`.
-      metric_name: As in `stop_if_no_increase_hook`.
-      max_steps_without_decrease: Stops if an evaluation is this many steps or more after
-        the best one before it.
-      eval_dir: As in `stop_if_no_increase_hook`.
-      min_steps: As in `stop_if_no_increase_hook`.
-      run_every_secs: As in `stop_if_no_increase_hook`.
-      run_every_steps: As in `stop_if_no_increase_hook`.
+    The arguments are those of `stop_if_no_increase_hook`.
     """
-    has_stalled = _stalling(metric_name, max_steps_without_decrease, operator.lt, "decrease")
-    return _stop_if(estimator, has_stalled, eval_dir, min_steps, run_every_secs, run_every_steps)
+    decide = _stalling(metric_name, max_steps_without_decrease, operator.lt, "decrease")
+    return _stop_if(estimator, decide, eval_dir, min_steps, run_every_secs, run_every_steps)
 
 
-# Decisions: from metrics to the line with the reason to stop, or None.
-
+# From metrics to the line with the reason to stop, or None.
 _Decision = Callable[[_Metrics], str | None]
 
 
@@ -189,10 +173,8 @@ def _crossing(name: str, threshold: float, is_beyond: Any, words: str) -> _Decis
     def decide(metrics: _Metrics) -> str | None:
         for step, values in metrics.items():
             if is_beyond(values[name], threshold):
-                return (
-                    f'At step {step}, metric "{name}" has value {values[name]} which is {words} '
-                    f"the threshold ({threshold})."
-                )
+                what = f'At step {step}, metric "{name}" has value {values[name]}'
+                return f"{what} which is {words} the threshold ({threshold})."
         return None
 
     return decide
@@ -243,23 +225,14 @@ def _stop_if(
     return hook
 
 
-# Hooks.
-
-
 class _StopOnRequest(v1.train.SessionRunHook):  # type: ignore[misc]
     """Calls a function at intervals, and requests to stop when it returns True.
 
-    Args:
-      should_stop_fn: The function.
-      timer: Decides after which steps to call it.
-      checkpoint_dir: The folder that training resumes from; None leaves out tf.estimator's
-        variable.
-
-    Attributes:
-      reads_evaluations: Whether the function looks at the results of evaluations.
+    Without `checkpoint_dir`, the folder that training resumes from, tf.estimator's variable is
+    left out.
     """
 
-    reads_evaluations = False
+    reads_evaluations = False  # Whether the function looks at the results of evaluations.
 
     def __init__(
         self,
@@ -341,16 +314,12 @@ def make_stop_at_checkpoint_step_hook(
 class _StopAtCheckpointStep(v1.train.SessionRunHook):  # type: ignore[misc]
     """Stops once a folder's newest checkpoint has reached a step."""
 
-    def __init__(
-        self, model_dir: str, last_step: int, wait_after_file_check_secs: float = 30
-    ) -> None:
+    def __init__(self, model_dir: str, last_step: int, wait_s: float) -> None:
         if last_step is None:
             raise ValueError("last_step must be specified, got None.")
-        if model_dir is None:
-            raise ValueError("model_dir must be specified, got None.")
         self._model_dir = model_dir
         self._last_step = last_step
-        self._wait_s = wait_after_file_check_secs
+        self._wait_s = wait_s
 
     def begin(self) -> None:
         self._global_step = v1.train.get_global_step()

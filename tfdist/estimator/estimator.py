@@ -149,13 +149,9 @@ class Estimator:
     @property
     def model_fn(self) -> Callable[..., EstimatorSpec]:
         """The model_fn as a function of exactly (features, labels, mode, config)."""
-
-        def public_model_fn(
-            features: Any, labels: Any, mode: str, config: RunConfig
-        ) -> EstimatorSpec:
-            return self._call_model_fn(features, labels, mode, config)
-
-        return public_model_fn
+        return lambda features, labels, mode, config: self._call_model_fn(
+            features, labels, mode, config
+        )
 
     def latest_checkpoint(self) -> str | None:
         """Returns the path of the newest checkpoint in model_dir, or None; it may be damaged."""
@@ -227,7 +223,8 @@ class Estimator:
         max_steps = whole_steps("max_steps", max_steps)
         if steps is not None and max_steps is not None:
             raise ValueError("Can not provide both steps and max_steps. Give one of them.")
-        check_multiple(steps, self._config.device.iterations_per_loop)
+        config = self._config
+        check_multiple(steps, config.device.iterations_per_loop)
         checked = checked_hooks(hooks, _HOOKS_RULE)
         listeners = checked_listeners(saving_listeners)
         params = self._params_in(ModeKeys.TRAIN, input_fn)
@@ -238,7 +235,7 @@ class Estimator:
                     create_global_step=self._create_and_assert_global_step,
                     input_fn=input_fn,
                     params=params,
-                    config=self._config_of_session(),
+                    config=config if config.train_distribute else config.in_this_process(),
                     model_dir=self.model_dir,
                     hooks=checked,
                     steps=steps,
@@ -277,9 +274,7 @@ class Estimator:
         check_multiple(steps, self._config.device.iterations_per_loop)
         checked = checked_hooks(hooks, _HOOKS_RULE)
         params = self._params_in(ModeKeys.EVAL, input_fn)
-        path = checkpoint_path or newest_whole(self.model_dir)
-        if path is None:
-            self._warn_of_no_checkpoint("evaluate")
+        path = self._checkpoint_to("evaluate", checkpoint_path)
         return run_evaluation(
             self._build_evaluation(input_fn, params, has_checkpoint=path is not None),
             master=self._config.evaluation_master,
@@ -313,9 +308,7 @@ class Estimator:
             raise ValueError(f"num_predictions must be at least 1, got {num_predictions}.")
         params = self._params_in(ModeKeys.PREDICT, input_fn)
         checked = checked_hooks(hooks, _HOOKS_RULE)
-        path = checkpoint_path or newest_whole(self.model_dir)
-        if path is None:
-            self._warn_of_no_checkpoint("predict")
+        path = self._checkpoint_to("predict", checkpoint_path)
         yield from predict.predict(
             model_fn=self._in_mode(ModeKeys.PREDICT),
             input_fn=input_fn,
@@ -452,15 +445,14 @@ class Estimator:
             warm_start=self._warm_start_unless(has_checkpoint),
         )
 
-    def _warn_of_no_checkpoint(self, work: str) -> None:
-        log = v1.logging.warning if self._warm_start is None else v1.logging.info
-        log("Could not find trained model in model_dir: %s, running initialization to %s. Check "
-            "the path, or train first.", self.model_dir, work)  # fmt: skip
-
-    def _config_of_session(self) -> RunConfig:
-        """Returns the config for training, with the session target of the strategy."""
-        config = self._config
-        return config if config.train_distribute is not None else config.in_this_process()
+    def _checkpoint_to(self, work: str, given: str | None) -> str | None:
+        """Returns the given checkpoint, else the newest one; says so if there is none."""
+        path = given or newest_whole(self.model_dir)
+        if path is None:
+            log = v1.logging.warning if self._warm_start is None else v1.logging.info
+            log("Could not find trained model in model_dir: %s, running initialization to %s. "
+                "Check the path, or train first.", self.model_dir, work)  # fmt: skip
+        return path
 
     def _pipeline(self, mode: str) -> PipelineEstimatorSpec | None:
         """Returns the spec of a pipeline's model_fn; None for an ordinary model_fn.
@@ -502,13 +494,15 @@ class Estimator:
                 pipeline = self._call_pipeline(mode, config)
                 return build_model(pipeline, features, labels, config, for_export=for_export)
         params = self._params_in(mode)
-        offered = {"labels": labels, "mode": mode, "params": params, "config": config}
+        offered = {
+            "features": features, "labels": labels, "mode": mode, "params": params, "config": config
+        }  # fmt: skip
         if labels is not None and "labels" not in argument_names(self._model_fn):
             raise ValueError("model_fn does not take labels, but input_fn returns labels.")
         # An optimizer makes the same variables in each mode.
         rounding = stochastic_rounding(self._config.device.stochastic_rounding)
         with _model_fn_logged(), rounding:
-            spec = call_with(self._model_fn, {"features": features, **offered})
+            spec = call_with(self._model_fn, offered)
         if isinstance(spec, PipelineEstimatorSpec):
             raise ValueError(
                 "a model_fn that returns a PipelineEstimatorSpec must not have `features` or "
@@ -588,10 +582,7 @@ class Estimator:
         notify_servers(config)
 
     def _assert_members_are_not_overridden(self) -> None:
-        """Raises an error for subclasses that override methods which the Estimator relies on.
-
-        Libraries replace this function, by its name in tf.estimator, to override them all the same.
-        """
+        # Libraries replace this function, by its name in tf.estimator, to override all the same.
         own = {name for name in vars(Estimator) if not name.startswith("__")} - _OVERRIDABLE
         overridden = sorted(
             name

@@ -20,27 +20,6 @@ import tf_keras
 # A float32 variable that its layer reads in half precision: one tensor per read, cast on the spot.
 from tf_keras.src.mixed_precision import autocast_variable
 
-__all__ = [
-    "CompiledWith",
-    "WeightReads",
-    "clone_and_build",
-    "compile_arguments",
-    "compiled_metrics",
-    "has_known_graph",
-    "has_weights_to_keep",
-    "is_in_layer",
-    "layers_compute_in",
-    "learning_rate_as_given",
-    "make_eager_again",
-    "mixed_float16_allowed",
-    "name_layers_from_the_start",
-    "policy_of_keras_3",
-    "read_in_half",
-    "to_legacy",
-    "track",
-    "weight_the_losses",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledWith:
@@ -74,18 +53,12 @@ def clone_and_build(
     custom_objects: dict[str, Any] | None,
     iterations: tf.Variable | None,
 ) -> Any:
-    """Rebuilds a model in the current graph on these inputs; compiles it if `iterations` is given.
+    """Rebuilds a user's model in the current graph on these inputs; the model is not changed.
 
     `tf_keras.models.clone_model` is public, but it does not compile and does not support subclassed
-    models.
-
-    Args:
-      model: The user's model; not changed.
-      inputs: Tensors in the model's order, a dict of them, or None for placeholders.
-      targets: Tensors in the order of the model's outputs, or None for placeholders.
-      compiled: The arguments to compile with.
-      custom_objects: Classes and functions by name, for layers that are not Keras' own.
-      iterations: The variable in which the optimizer counts its steps; None does not compile.
+    models. Without `inputs` and `targets`, tensors in the model's order, it makes placeholders.
+    `iterations` is the variable in which the optimizer counts its steps; without it nothing is
+    compiled.
     """
     with _compiled_as(model, compiled):
         return tf_keras.__internal__.models.clone_and_build_model(
@@ -101,11 +74,9 @@ def clone_and_build(
 
 @contextmanager
 def _compiled_as(model: Any, compiled: CompiledWith) -> Iterator[None]:
-    """Sets on a model, in the `with` block, the arguments that its clone is compiled with.
+    """Sets on a model, in the `with` block, the arguments that Keras compiles its clone with.
 
-    Keras compiles a clone with the arguments of the original model. They are read immediately,
-    before the clone is built, because another replica that builds at the same time may also set and
-    restore them.
+    Keras reads them before it builds the clone: another replica may set and restore them meanwhile.
     """
     borrows = compiled.optimizer is not compiled.own_optimizer
     if borrows:
@@ -122,9 +93,8 @@ def _compiled_as(model: Any, compiled: CompiledWith) -> Iterator[None]:
 def make_eager_again(model: Any) -> None:
     """Restores the classes of a model after a model of these classes was built in a graph.
 
-    tf_keras changes the parent of a class whenever an object of it is made: to the older parent in
-    a v1 graph, to the newer one in eager execution. Objects made earlier do not work with the
-    other parent.
+    tf_keras changes the parent of a class whenever it makes an object: to the older one in a v1
+    graph, else to the newer one. Objects made earlier do not work with the other parent.
     """
     if tf.executing_eagerly():
         for part in (model, *model.submodules):
@@ -225,20 +195,13 @@ class WeightReads(Protocol):
     dtype: tf.DType
     are_on: bool
 
-    def dense(self, variable: tf.Variable, dtype: tf.DType) -> tf.Tensor:
-        """Returns the whole weight."""
+    def dense(self, variable: tf.Variable, dtype: tf.DType) -> tf.Tensor: ...
 
-    def rows(self, rows: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """Returns rows that were gathered from a weight."""
+    def rows(self, rows: tf.Tensor, dtype: tf.DType) -> tf.Tensor: ...
 
 
 class _LayerWeight(autocast_variable.AutoCastVariable):  # type: ignore[misc]
-    """A weight of a layer of tf_keras that computes in half precision.
-
-    Args:
-      variable: The weight, in float32.
-      reads: Casts it, where Keras would cast each read on the device.
-    """
+    """A float32 weight of a layer that computes in half; `reads` casts it in place of Keras."""
 
     def __init__(self, variable: tf.Variable, reads: WeightReads) -> None:
         super().__init__(variable)

@@ -15,7 +15,11 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.arguments import check_flag
-from tfdist.cluster.environment import REPLACE
+from tfdist.cluster.environment import (
+    REPLACE,
+    read_snapshot_steps,
+    replaces_parameter_servers,
+)
 from tfdist.cluster.tasks import TaskType as TaskType
 from tfdist.cluster.tasks import checked_count
 from tfdist.cluster.tf_config import TfConfig, read_tf_config
@@ -92,10 +96,8 @@ class DeviceConfig:
         ):
             checked_count(name, getattr(self, name), more=f" 1 is {of_one} for each step.")
         if self.accumulation_reduction not in ("mean", "sum"):
-            raise ValueError(
-                f'accumulation_reduction must be "mean" or "sum", got '
-                f"{self.accumulation_reduction!r}."
-            )
+            found = self.accumulation_reduction
+            raise ValueError(f'accumulation_reduction must be "mean" or "sum", got {found!r}.')
         check_flag("variables_on_host", self.variables_on_host)
         if self.device is not None and not isinstance(self.device, str):
             raise ValueError(
@@ -175,12 +177,11 @@ class RunSettings:
         steps, secs = rules.decide_save_interval(
             self.save_checkpoints_steps, self.save_checkpoints_secs, _UNSET
         )
-        vars(self).update(
-            parameter_servers=rules.decide_parameter_servers(self.parameter_servers),
-            save_checkpoints_steps=steps,
-            save_checkpoints_secs=secs,
-            save_snapshot_steps=rules.decide_snapshot_steps(self.save_snapshot_steps),
-        )
+        vars(self).update(save_checkpoints_steps=steps, save_checkpoints_secs=secs)
+        if self.parameter_servers is None and replaces_parameter_servers():
+            vars(self)["parameter_servers"] = REPLACE
+        if self.save_snapshot_steps is None:
+            vars(self)["save_snapshot_steps"] = read_snapshot_steps() or 0
 
 
 class RunConfig(RunSettings, TaskRole):
@@ -248,12 +249,8 @@ class RunConfig(RunSettings, TaskRole):
         endings.install()
         vars(self).update(vars(TaskRole()))
         super().__post_init__()
-        train, evaluate = rules.decide_strategies(
-            self.train_distribute,
-            self.eval_distribute,
-            self.experimental_distribute,
-            self.parameter_servers,
-        )
+        given = self.train_distribute, self.eval_distribute, self.experimental_distribute
+        train, evaluate = rules.decide_strategies(*given, self.parameter_servers)
         tf_config = read_tf_config()
         if tf_config.values:
             v1.logging.info("TF_CONFIG environment variable: %s", tf_config.values)

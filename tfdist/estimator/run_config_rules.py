@@ -11,11 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.arguments import check_that, is_flag, is_number, is_whole
-from tfdist.cluster.environment import (
-    REPLACE,
-    read_snapshot_steps,
-    replaces_parameter_servers,
-)
+from tfdist.cluster.environment import REPLACE
 from tfdist.cluster.tf_config import TfConfig
 from tfdist.estimator.arguments import argument_names
 from tfdist.estimator.task_role import NO_SERVERS
@@ -54,28 +50,12 @@ def decide_save_interval(steps: Any, secs: Any, unset: object) -> tuple[Any, Any
 
 
 def refuse_two_intervals(steps: Any, secs: Any) -> None:
-    """Raises an error if both a number of steps and a number of seconds are given."""
+    """Raises a ValueError if both are given."""
     if steps is not None and secs is not None:
         raise ValueError(
             "`save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set. They are "
             f"{steps} and {secs}: give one of them."
         )
-
-
-def decide_parameter_servers(given: object) -> Any:
-    """Returns the argument, else "replace" if the environment says so, else None.
-
-    Raises:
-      ClusterError: If the environment says something else.
-    """
-    if given is None and replaces_parameter_servers():
-        return REPLACE
-    return given
-
-
-def decide_snapshot_steps(given: Any) -> Any:
-    """Returns the argument, else the launcher's --snapshot-steps, else 0."""
-    return (read_snapshot_steps() or 0) if given is None else given
 
 
 def is_for_parameter_servers(strategy: object) -> bool:
@@ -158,27 +138,32 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-_COUNT = "should be >= 0 and a whole number"
-_NUMBER = "should be > 0 and a number"
+_Rule = tuple[Callable[[Any], bool], str]
+_COUNT: _Rule = (
+    lambda value: is_whole(value) and value >= 0,
+    "should be >= 0 and a whole number",
+)
+_NUMBER: _Rule = (lambda value: is_number(value) and value > 0, "should be > 0 and a number")
+_FLAG: _Rule = (is_flag, "should be True or False")
 
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "save_summary_steps": (lambda value: is_whole(value) and value >= 0, _COUNT),
-    "save_checkpoints_steps": (lambda value: is_whole(value) and value >= 0, _COUNT),
+_RULES: dict[str, _Rule] = {
+    "save_summary_steps": _COUNT,
+    "save_checkpoints_steps": _COUNT,
     "save_checkpoints_secs": (
         lambda value: is_number(value) and value >= 0,
         "should be >= 0 and a number",
     ),
-    "keep_checkpoint_max": (lambda value: _is_integer(value) and value >= 0, _COUNT),
-    "keep_checkpoint_every_n_hours": (lambda value: is_number(value) and value > 0, _NUMBER),
+    "keep_checkpoint_max": (lambda value: _is_integer(value) and value >= 0, _COUNT[1]),
+    "keep_checkpoint_every_n_hours": _NUMBER,
     "log_step_count_steps": (
         lambda value: is_whole(value) and value > 0,
         "should be > 0 and a whole number",
     ),
-    "session_creation_timeout_secs": (lambda value: is_number(value) and value > 0, _NUMBER),
-    "checkpoint_save_graph_def": (is_flag, "should be True or False"),
-    "save_snapshot_steps": (lambda value: is_whole(value) and value >= 0, _COUNT),
-    "save_input": (is_flag, "should be True or False"),
-    "save_checkpoints_async": (is_flag, "should be True or False"),
+    "session_creation_timeout_secs": _NUMBER,
+    "checkpoint_save_graph_def": _FLAG,
+    "save_snapshot_steps": _COUNT,
+    "save_input": _FLAG,
+    "save_checkpoints_async": _FLAG,
     "session_config": (
         lambda value: isinstance(value, v1.ConfigProto),
         "must be instance of ConfigProto",

@@ -67,8 +67,8 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
 def _train_and_evaluate_alone(
     estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec
 ) -> Results:
-    v1.logging.info("Running training and evaluation locally (non-distributed).")
     config = estimator.config
+    v1.logging.info("Running training and evaluation locally (non-distributed).")
     v1.logging.info(
         "Start train and evaluate loop. The evaluate will happen after every checkpoint. "
         "Checkpoint frequency is determined based on RunConfig arguments: save_checkpoints_steps "
@@ -161,9 +161,9 @@ def _results(evaluator: Evaluator) -> Results:
 def _warn_of_missed_evaluations(train_spec: TrainSpec, eval_spec: EvalSpec) -> None:
     """Warns where a hook or an exporter compares evaluations, and there will be only one."""
     # The hooks of `early_stopping` have the attribute.
-    hooks = [hook for hook in train_spec.hooks if getattr(hook, "reads_evaluations", False)]
-    exporters = [one for one in eval_spec.exporters if isinstance(one, BestExporter)]
-    users = ["early stopping"] * bool(hooks) + ["BestExporter"] * bool(exporters)
+    stops = any(getattr(hook, "reads_evaluations", False) for hook in train_spec.hooks)
+    exports = any(isinstance(one, BestExporter) for one in eval_spec.exporters)
+    users = ["early stopping"] * stops + ["BestExporter"] * exports
     if users:
         v1.logging.warning(
             "%s will see no evaluation before the training ends, since several workers train and "
@@ -234,10 +234,6 @@ def _check_task(config: RunConfig) -> None:
         return
     if not config.cluster_spec:
         return
-    if not task_type:
-        raise ValueError(
-            "`estimator.config` must have task_type set. Set the task's type in TF_CONFIG."
-        )
     if task_type == "local":
         raise ValueError(
             "`task.type` in TF_CONFIG cannot be `local`. Leave out `cluster` and `task` to train "

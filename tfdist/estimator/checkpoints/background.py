@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -101,12 +100,7 @@ class BackgroundSaves(BackgroundWrites, v1.train.SessionRunHook):  # type: ignor
     def __enter__(self) -> BackgroundSaves:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         try:
             if error is None:
                 self._start_waiting()
@@ -194,19 +188,9 @@ class SaverOps:
 def save_values(
     saver: v1.train.Saver, ops: SaverOps, values: list[Any], path: str, step: Any
 ) -> str:
-    """Writes values as `saver.save` does, without a graph or a file `checkpoint`.
+    """Writes the values of `ops.values` as `saver.save` does, and returns the checkpoint's path.
 
-    Python is not held up meanwhile.
-
-    Args:
-      saver: The saver.
-      ops: Its ops.
-      values: The values of `ops.values`.
-      path: The checkpoint's path without its step.
-      step: The step.
-
-    Returns:
-      The checkpoint's path.
+    It writes no graph and no file `checkpoint`, and does not hold up Python. `path` has no step.
     """
     fed = {f"{_fed(index)}:0": value for index, value in enumerate(values)}
     with ops.graph.as_default(), _Session(ops.graph, fed) as session:

@@ -79,11 +79,7 @@ def difference(
 
 
 def mismatch(saver: v1.train.Saver, checkpoint: str) -> str | None:
-    """Compares what a saver will restore with a checkpoint.
-
-    Args:
-      saver: A built saver of the current graph. Only values that it restores count.
-      checkpoint: The checkpoint's path.
+    """Compares what a built saver of the current graph will restore with a checkpoint.
 
     Returns:
       One line for the user; None if all values can be restored. Also None for a checkpoint that

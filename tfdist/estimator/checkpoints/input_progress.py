@@ -13,23 +13,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from tfdist.estimator.inputs.position import (
-    Batching,
-    InputPosition,
-    write_position,
-)
+from tfdist.estimator.inputs.position import Batching, InputPosition, write_position
 from tfdist.strategies.saving.checkpoint_files import exists, file_beside
 
 
 class InputProgress:
     """The batches that a training has taken from its input.
 
-    Args:
-      start: The position at which the training begins; None saves no positions.
-      batches_per_call: The batches that each worker takes in a session call, or in the calls of a
-        step.
-      num_workers: The number of workers.
-      batching: The batches of the input.
+    Without `start`, the position at which the training begins, no positions are saved.
+    `batches_per_call` is what each worker takes in a session call, or in the calls of a step.
     """
 
     def __init__(
@@ -53,12 +45,9 @@ class InputProgress:
         self._batches += self._batches_per_call
 
     def write(self, position: InputPosition | None, checkpoint: str, written: str) -> None:
-        """Writes a position; without one, removes that of an earlier training.
+        """Writes the position of a save; without one, removes that of an earlier training.
 
-        Args:
-          position: The position at the time of the save.
-          checkpoint: The path of the checkpoint.
-          written: The path of the checkpoint at present, before it is moved.
+        `written` is the path of the checkpoint at present, before it is moved.
         """
         self._newest[os.path.dirname(checkpoint)] = checkpoint
         write_position(file_beside(checkpoint if position is None else written), position)

@@ -90,10 +90,7 @@ class Holder:
 def locked(model_dir: str) -> Iterator[Sequence[v1.train.CheckpointSaverListener]]:
     """Holds the lock of a model_dir in the `with` block, and releases it also after an error.
 
-    Only the chief of a training that saves checkpoints takes it.
-
-    Args:
-      model_dir: The folder; made if it is missing.
+    Only the chief of a training that saves checkpoints takes it. A missing folder is made.
 
     Yields:
       Listeners for the training's saver. They prevent a training without its lock from saving.
@@ -182,10 +179,9 @@ class _Lock:
         return True
 
     def _take_over(self) -> bool:
-        """Replaces the lock of a process that has ended; returns whether this process has it now.
+        """Replaces the lock of a process that has ended, or raises ModelDirInUseError.
 
-        Raises:
-          ModelDirInUseError: If the process has not ended.
+        Returns whether this process has it now.
         """
         text = self._read()
         if text == "":  # Its process may be between creating and writing it.
@@ -224,11 +220,8 @@ class _Lock:
     def _watch(self, text: str, holder: Holder) -> str | None:
         """Watches the lock of a process in another place, until 30 s pass without a rewrite.
 
-        Returns:
-          The last text of the lock; None if it was removed.
-
-        Raises:
-          ModelDirInUseError: If the process keeps rewriting the lock.
+        Returns its last text; None if it was removed. Raises ModelDirInUseError if the process
+        keeps rewriting it.
         """
         v1.logging.warning(
             "model_dir %r is locked by %s since %s: waiting %.0f s to see whether that still runs.",
@@ -292,8 +285,10 @@ class _Lock:
         try:
             with tf.io.gfile.GFile(self._path) as file:
                 return str(file.read())
-        except (tf.errors.NotFoundError, UnicodeDecodeError) as error:
-            return None if isinstance(error, tf.errors.NotFoundError) else ""
+        except tf.errors.NotFoundError:
+            return None
+        except UnicodeDecodeError:
+            return ""
 
     def _holder(self) -> Holder | None:
         text = self._read()

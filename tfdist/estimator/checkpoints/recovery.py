@@ -35,11 +35,7 @@ class Choice:
 
 
 def choose(paths: Iterable[str], find_damage: Callable[[str], str | None]) -> Choice:
-    """Chooses the first checkpoint that is whole.
-
-    Args:
-      paths: The checkpoints, from the newest to the oldest.
-      find_damage: Describes the damage of a checkpoint; None without any.
+    """Chooses the first checkpoint, of those from the newest to the oldest, that is whole.
 
     Raises:
       CheckpointDamagedError: If there are checkpoints, but all are damaged; the message lists all.
@@ -60,11 +56,9 @@ def choose(paths: Iterable[str], find_damage: Callable[[str], str | None]) -> Ch
 
 
 def newest_whole(model_dir: str, first: str | None = None) -> str | None:
-    """Returns the newest whole checkpoint, and logs the damaged ones; changes no file.
+    """Returns the newest whole checkpoint, or `first` if it is whole; changes no file.
 
-    Args:
-      model_dir: The folder.
-      first: A checkpoint to prefer if it is whole.
+    The damaged ones are logged.
 
     Raises:
       CheckpointDamagedError: If there are checkpoints, but none is whole.

@@ -222,12 +222,9 @@ def write_whole_checkpoints(
 
 
 def write_state(folder: str, paths: Sequence[str], name: str | None = None) -> None:
-    """Writes the file `checkpoint`, which names a folder's checkpoints.
+    """Writes the file `checkpoint`, or `name`: a folder's checkpoints, the newest as the last.
 
-    Args:
-      folder: The folder. The names are relative to it, so that it can be moved.
-      paths: From the oldest to the newest.
-      name: Another name of the file.
+    The paths in it are relative, so that the folder can be moved.
     """
     names = [os.path.relpath(path, folder) for path in paths]
     state = v1.train.generate_checkpoint_state_proto(os.path.abspath(folder), names[-1], names)
@@ -238,15 +235,9 @@ def write_state(folder: str, paths: Sequence[str], name: str | None = None) -> N
 
 
 def add_checkpoint(folder: str, name: str, write_files: Callable[[str], None]) -> str:
-    """Adds a checkpoint that was made elsewhere, as the newest one of a folder.
+    """Adds a checkpoint that was made elsewhere, as the newest one of a folder; returns its path.
 
-    Args:
-      folder: The folder.
-      name: The name of the checkpoint.
-      write_files: Writes its files into the folder that it gets, the index as the last one.
-
-    Returns:
-      The checkpoint's path.
+    `write_files` writes its files into the folder that it gets, the index as the last one.
 
     Raises:
       CheckpointSpaceError: If there is no disk space.
@@ -271,10 +262,7 @@ def full_disk_named(
 ) -> Iterator[None]:
     """Turns an error about a full disk in the `with` block into one line.
 
-    Args:
-      folder: The folder that is written to.
-      what: A name of the written data, for the message.
-      num_bytes: The size of the data; 0 if it is not known.
+    `what` names the written data in it; `num_bytes` is their size, 0 if that is not known.
 
     Raises:
       CheckpointSpaceError: If there is no disk space, or a file would exceed the allowed size.

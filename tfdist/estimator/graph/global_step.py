@@ -19,10 +19,7 @@ _WRITES = frozenset(
 
 
 def create_global_step() -> tf.Variable:
-    """Makes the int64 variable that counts steps, on the host.
-
-    Every method of the Estimator calls this before the user's functions run.
-    """
+    """Makes the int64 variable that counts steps, on the host, before the user's functions run."""
     return v1.train.create_global_step()
 
 
@@ -125,9 +122,7 @@ StepLimit = tuple[int | None, int | None]
 def last_step_of(limits: Iterable[StepLimit], first_step: int) -> int | None:
     """Returns the lowest global step at which one of the limits ends a training; None without any.
 
-    Args:
-      limits: The limits; a pair of two None is no limit.
-      first_step: The global step at which the training begins.
+    The training begins at `first_step`. A pair of two None is no limit.
     """
     ends = [last if steps is None else first_step + steps for steps, last in limits]
     return min((end for end in ends if end is not None), default=None)
@@ -138,12 +133,8 @@ def is_last_call(
 ) -> bool:
     """Returns whether the call just made has reached the last step.
 
-    Args:
-      session: Reads the global step if the fetched value does not decide it.
-      global_step: The variable.
-      fetched: Its value, fetched in the call: the value from before or after the call's steps.
-      steps_per_call: Steps in one session call.
-      last_step: The global step to stop at.
+    `fetched` is the global step from before or after the call's steps. If that does not decide it,
+    the variable is read again.
     """
     may_be_last = fetched + steps_per_call >= last_step
     return may_be_last and int(session.run(global_step)) >= last_step

@@ -72,10 +72,8 @@ def restored_by_worker_0(
 ) -> v1.train.Scaffold:
     """Makes a scaffold that restores worker 0's checkpoint and sends its values to all workers.
 
-    Args:
-      scaffold: The model's scaffold.
-      broadcast: The op that sets every variable to worker 0's value; a collective.
-      checkpoint_dir: On worker 0 the folder to restore from; None on the others.
+    `broadcast` sets every variable to worker 0's value; a collective. Worker 0 alone has a
+    `checkpoint_dir`, to restore from.
     """
     user_init_fn = scaffold.init_fn
 
@@ -106,13 +104,7 @@ def training_session(
     each hook's `after_create_session`. After a failure no second session is opened, as other
     workers would not follow.
     """
-    session = v1.train.SingularMonitoredSession(
-        hooks=hooks,
-        scaffold=scaffold,
-        master=master,
-        config=config,
-        checkpoint_dir=checkpoint_dir,
-    )
+    session = v1.train.SingularMonitoredSession(hooks, scaffold, master, config, checkpoint_dir)
     prepare_calls(session.raw_session())
     limit_close(session.raw_session())
     return session

@@ -23,6 +23,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
+from tfdist.estimator.inputs.batches import Input
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.graph.step_counter import StepCounter
 from tfdist.strategies.placement import HOST
@@ -74,13 +75,7 @@ class Agreed:
 
 
 def read_sums(sums: Sequence[float], num_workers: int) -> Agreed:
-    """Returns the meaning of a step's sums.
-
-    Args:
-      sums: [weighted loss, weight, has_more, stop, save, SIGTERM, SIGUSR1, index, *metrics], each
-        summed over the workers.
-      num_workers: The number of workers.
-    """
+    """Returns the meaning of a step's sums over so many workers, listed above."""
     return Agreed(
         num_ended=num_workers - round(float(sums[2])),
         stop=float(sums[3]) > 0,
@@ -90,16 +85,9 @@ def read_sums(sums: Sequence[float], num_workers: int) -> Agreed:
 
 
 class Agreement:
-    """The sums of one step over all workers.
+    """The sums of one step over all workers; built by each of them in cross-replica context.
 
-    Built in cross-replica context, by every worker.
-
-    Args:
-      strategy: A tfdist strategy.
-      loss: This worker's loss, a scalar.
-      has_more: 1.0 while this worker has input for another session call; None if not known.
-      weight: How much this worker's loss counts, a float32 scalar; None counts all alike.
-      metrics: This worker's training metrics, a float32 scalar each; they count as the loss does.
+    The arguments are this worker's, with the shapes of `Training`: loss, has_more, weight, metrics.
 
     Attributes:
       loss: float32 scalar, the mean over the workers; 0 if all weights are 0.
@@ -134,7 +122,7 @@ class Agreement:
             own = tf.concat([shares[:1], [counts, more], self._requests, shares[1:]], axis=0)
             self.sums = strategy.extended.reduce_to(
                 tf.distribute.ReduceOp.SUM, own, destinations=HOST
-            )  # [3 + 2 + NUM_WISHES + metrics]
+            )  # [3 + 2 + NUM_REQUESTS + metrics]
 
             def mean(total: tf.Tensor) -> tf.Tensor:
                 if weight is None:
@@ -147,11 +135,7 @@ class Agreement:
             }
 
     def feeds(self, signal: int | None) -> dict[tf.Tensor, list[float]]:
-        """Returns the requests of this worker as feeds of the coming call.
-
-        Args:
-          signal: The stop signal that this process got; None without one.
-        """
+        """Returns this worker's requests, with a stop signal's, as feeds of the coming call."""
         requests = [float(self.requests.stop), float(self.requests.save)]
         requests += requests_of(signal, self._worker_index)
         # A call without feeds is prepared once for all steps.
@@ -172,6 +156,17 @@ class Agreement:
             v1.logging.info("A hook asked to stop: all workers stop after this step.")
 
 
+def flag_of_each_worker(strategy: tf.distribute.Strategy, own: tf.Tensor) -> tf.Tensor:
+    """Returns what each worker gives, a float32 scalar on the host, as [num_workers].
+
+    A collective: every worker must fetch it.
+    """
+    collectives = strategy.extended.collectives
+    with tf.device(HOST):
+        flags = own * tf.one_hot(collectives.worker_index, collectives.num_workers)
+        return strategy.extended.reduce_to(tf.distribute.ReduceOp.SUM, flags, destinations=HOST)
+
+
 class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
     """Raises an error on all workers if the input of one is too short for a session call.
 
@@ -179,39 +174,28 @@ class StartTogether(v1.train.SessionRunHook):  # type: ignore[misc]
 
     Args:
       strategy: A tfdist strategy.
-      is_enough: 1.0 if this worker's input is long enough; see `Input`.
+      inputs: This worker's input.
       num_batches: The number of batches that training takes at once.
       what: What takes them, for the message: "a step" or "a session call".
-      is_resumed: Whether the batches of an interrupted training have been read again.
     """
 
     def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        is_enough: tf.Tensor,
-        num_batches: int,
-        what: str,
-        is_resumed: bool,
+        self, strategy: tf.distribute.Strategy, inputs: Input, num_batches: int, what: str
     ) -> None:
         self._strategy = strategy
-        self._is_enough = is_enough
+        self._inputs = inputs
         self._num_batches = num_batches
         self._what = what
-        self._is_resumed = is_resumed
 
     def begin(self) -> None:
-        collectives = self._strategy.extended.collectives
-        with tf.device(HOST):
-            own = self._is_enough * tf.one_hot(collectives.worker_index, collectives.num_workers)
-            self._enough = self._strategy.extended.reduce_to(
-                tf.distribute.ReduceOp.SUM, own, destinations=HOST
-            )  # [num_workers]
+        assert self._inputs.is_enough is not None
+        self._enough = flag_of_each_worker(self._strategy, self._inputs.is_enough)
 
     def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
         with in_phase("waiting"):
             enough = session.run(self._enough)
         short = [str(worker) for worker, one in enumerate(enough) if one == 0]
-        if short and self._is_resumed:
+        if short and self._inputs.is_resumed:
             v1.logging.info("The input had ended where the interrupted training was.")
             coord.request_stop()
         elif short:
@@ -259,8 +243,8 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
       agreement: Carries worker 0's request to save.
       weight_check: Compares the weights; a collective.
       synchronize: The op that combines the sync-on-read variables, a collective; None without any.
-      saver: On worker 0 a `CheckpointSaverHook` that would save after every step; else None.
-      timer: On worker 0, decides after which steps to save; else None.
+      saver_and_timer: On worker 0, a `CheckpointSaverHook` that would save after every step, and
+        what decides after which steps to save; else None.
       steps_per_call: Steps in one session call.
     """
 
@@ -269,15 +253,15 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         agreement: Agreement,
         weight_check: WeightCheck,
         synchronize: tf.Operation | None,
-        saver: v1.train.CheckpointSaverHook | None,
-        timer: v1.train.SecondOrStepTimer | None,
+        saver_and_timer: tuple[v1.train.CheckpointSaverHook, v1.train.SecondOrStepTimer] | None,
         steps_per_call: int,
     ) -> None:
         self._agreement = agreement
         self._weight_check = weight_check
         self._synchronize = synchronize
-        self._saver = saver
-        self._timer = timer
+        self._saver: v1.train.CheckpointSaverHook | None = None
+        if saver_and_timer is not None:
+            self._saver, self._timer = saver_and_timer
         self._steps_per_call = steps_per_call
         self._counter = StepCounter()
 
@@ -288,13 +272,12 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
 
     def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
         self._counter.start(session)
-        if self._timer is not None:
-            self._timer.update_last_triggered_step(self._counter.step)
         if self._saver is not None:
+            self._timer.update_last_triggered_step(self._counter.step)
             self._saver.after_create_session(session, coord)
 
     def before_run(self, run_context: SessionRunContext) -> None:
-        if self._timer is not None:
+        if self._saver is not None:
             coming = self._counter.step + self._steps_per_call
             self._agreement.requests.save = self._timer.should_trigger_for_step(coming)
 
@@ -303,7 +286,7 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         if not self._agreement.agreed.save:
             return
         self._prepare(run_context.session)
-        if self._saver is not None and self._timer is not None:
+        if self._saver is not None:
             step = self._counter.step
             self._timer.update_last_triggered_step(step)
             stale = SessionRunValues(step, run_values.options, run_values.run_metadata)
@@ -354,7 +337,7 @@ class LeaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
             self._own = v1.placeholder(tf.float32, [NUM_REQUESTS])
             self._all = self._strategy.extended.reduce_to(
                 tf.distribute.ReduceOp.SUM, tf.identity(self._own), destinations=HOST
-            )  # [NUM_WISHES]
+            )  # [NUM_REQUESTS]
 
     def end(self, session: v1.Session) -> None:
         index = self._strategy.extended.collectives.worker_index

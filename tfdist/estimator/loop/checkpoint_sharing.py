@@ -45,10 +45,7 @@ class SharedCheckpoint:
     def share(self, call: TrainCall) -> Start:
         """Sends this worker's start to the others, and returns what all of them use.
 
-        A collective; to be called once.
-
-        Raises:
-          LimitMismatchError: If the workers were given different steps or max_steps.
+        A collective; to be called once. The errors are those of `read_starts`.
         """
         own = {
             "found": asdict(call.found),
@@ -59,12 +56,9 @@ class SharedCheckpoint:
         return read_starts(self._share_start(json.dumps(own)))
 
     def check_fit(self, saver: v1.train.Saver, found: FoundCheckpoint, *, is_chief: bool) -> None:
-        """Checks the checkpoint on worker 0, which restores it.
+        """Raises CheckpointMismatchError on every worker if worker 0's graph has other variables.
 
         A collective; to be called once.
-
-        Raises:
-          CheckpointMismatchError: On every worker, if the graph has other variables.
         """
         if found.path is None:
             return

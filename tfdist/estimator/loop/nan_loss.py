@@ -15,6 +15,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
+from tfdist.estimator.loop.agreement import flag_of_each_worker
 from tfdist.process.endings import OneLineError
 from tfdist.process.exit_codes import LOST_WORKER
 from tfdist.strategies.placement import HOST
@@ -36,12 +37,8 @@ class NanLossElsewhereError(OneLineError, v1.train.NanLossDuringTrainingError): 
 class NanTogether(v1.train.SessionRunHook):  # type: ignore[misc]
     """Ends the training after a NaN, as `NanTensorHook` does, and tells whose loss it was.
 
-    Every worker has this hook, and sees the NaN in the same step.
-
-    Args:
-      strategy: A tfdist strategy.
-      loss: float32 scalar, the mean over the workers.
-      own_loss: float32 scalar, the loss of this worker, on the host.
+    Every worker has this hook, and sees the NaN in the same step. `loss` is the mean over the
+    workers, `own_loss` the loss of this one: float32 scalars on the host.
     """
 
     def __init__(
@@ -51,14 +48,9 @@ class NanTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         self._losses = [loss, own_loss]
 
     def begin(self) -> None:
-        collectives = self._strategy.extended.collectives
-        self._index = int(collectives.worker_index)
         with tf.device(HOST):
             self._is_own = v1.placeholder(tf.float32, [])
-            flags = self._is_own * tf.one_hot(self._index, collectives.num_workers)
-            self._flags = self._strategy.extended.reduce_to(
-                tf.distribute.ReduceOp.SUM, flags, destinations=HOST
-            )  # [num_workers]
+        self._flags = flag_of_each_worker(self._strategy, self._is_own)
 
     def before_run(self, run_context: SessionRunContext) -> v1.train.SessionRunArgs:
         return v1.train.SessionRunArgs(self._losses)

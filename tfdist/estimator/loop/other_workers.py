@@ -120,12 +120,8 @@ class OtherWorkers(Peers):
         return sessions.restored_by_worker_0(scaffold, broadcast, checkpoint_dir)
 
     def hooks_of_input(self, inputs: Input) -> Hooks:
-        assert inputs.is_enough is not None
         what = "a step" if self._call.iterations == 1 else "a session call"
-        start = StartTogether(
-            self._strategy, inputs.is_enough, self._num_batches, what, inputs.is_resumed
-        )
-        return [*inputs.hooks, start]
+        return [*inputs.hooks, StartTogether(self._strategy, inputs, self._num_batches, what)]
 
     def last_hooks(self, model: Model) -> Hooks:
         def complete_graph() -> None:
@@ -240,17 +236,15 @@ class SharedDecision(Decision):
         hooks = make_hooks() if self._is_chief else []
         if synchronize is None and not self._has_others:
             return self.hooks_of_user(hooks)  # A listener may ask to stop.
-        saver = timer = None
+        saver_and_timer = None
         saves = self._is_chief and self._call.saves_checkpoints
         if saves and (hooks or synchronize is not None):  # Without hooks: the user has a saver.
-            hooks, saver = [], make_saver(save_steps=1)
-            timer = SteadyTimer(
-                every_secs=self._call.config.save_checkpoints_secs,
-                every_steps=self._call.config.save_checkpoints_steps,
-            )
+            config = self._call.config
+            timer = SteadyTimer(config.save_checkpoints_secs, config.save_checkpoints_steps)
+            hooks, saver_and_timer = [], (make_saver(save_steps=1), timer)
         check = WeightCheck(self._strategy)
         together = SaveTogether(
-            self._agreement, check, synchronize, saver, timer, self._call.iterations
+            self._agreement, check, synchronize, saver_and_timer, self._call.iterations
         )
         return self.hooks_of_user([*hooks, together])
 

@@ -39,12 +39,9 @@ class NoReport:
         return []
 
     def start(self, session: v1.Session, first_step: int, last_step: int | None) -> None:
-        """Writes the start of the training; called once the session is open, before the first call.
+        """Writes the global steps at the start and the end, before the first call of a session.
 
-        Args:
-          session: The session.
-          first_step: The present global step.
-          last_step: The global step at which training ends; None if only its input ends it.
+        Without `last_step` only the input ends the training.
         """
 
     def training(self) -> AbstractContextManager[None]:
@@ -55,12 +52,9 @@ class NoReport:
         """Writes that a session call begins; must be called right before it."""
 
     def call_ends(self, session: v1.Session, loss: float, counts: Sequence[Any]) -> None:
-        """Writes the step and the loss; must be called right after each session call.
+        """Writes the step and the loss of a session call, right after it.
 
-        Args:
-          session: The session.
-          loss: The loss of the call's steps.
-          counts: The values of `fetches`.
+        `counts` are the values of `fetches`.
         """
 
     def end(self, session: v1.Session) -> None:
@@ -235,9 +229,7 @@ class InputCounter:
         features = leaves(batch[0])
         examples = _num_examples(features[0]) if features else 0
         if self._in_micro_batches and features:
-            examples = math.prod(
-                features[0].shape.as_list()[:2]
-            )  # [micro_batches, micro_batch, ...]: static.
+            examples = math.prod(features[0].shape.as_list()[:2])  # Static.
         self.examples_per_batch = examples if isinstance(examples, int) else None
         has_come = tf.nest.flatten(features[:1], expand_composites=True)
         with tf.control_dependencies(has_come):
@@ -263,11 +255,8 @@ def make_report(
 ) -> NoReport:
     """Makes the report of a training for the launcher; without a launcher nothing is written.
 
-    Args:
-      signals: The stop signals of this process.
-      steps_per_call: Steps in one session call.
-      batches_per_step: Batches that this worker takes in each step.
-      in_micro_batches: Whether a batch is a pipeline's: [micro_batches, micro_batch, ...].
+    `batches_per_step` is what this worker takes; those of a pipeline are `in_micro_batches`:
+    [micro_batches, micro_batch, ...].
     """
     file = find_progress_file()
     if file is None:

@@ -83,9 +83,8 @@ def all_hooks(
         *of_user(spec.training_hooks),
         saves,
         *(peers.hooks_of_input(model.inputs) if starts_last else []),
-        *peers.last_hooks(
-            model
-        ),  # They complete the graph, and wait for the other workers at the end.
+        # They complete the graph, and wait for the other workers at the end.
+        *peers.last_hooks(model),
     ]
     return hooks, limits
 
@@ -131,15 +130,7 @@ def profile_of_run() -> Hooks:
 
 @dataclass(frozen=True, kw_only=True)
 class Savers:
-    """The hooks that save checkpoints.
-
-    Attributes:
-      call: The arguments of the training.
-      scaffold: The scaffold of the session.
-      signals: The stop signals of this process.
-      progress: The batches taken from the input.
-      saves: The saves in the background.
-    """
+    """The hooks that save checkpoints."""
 
     call: TrainCall
     scaffold: v1.train.Scaffold
@@ -165,12 +156,8 @@ class Savers:
             return []
         if is_chief and self.call.saves_checkpoints:
             config = self.call.config
-            return [
-                self.own(
-                    save_secs=config.save_checkpoints_secs,
-                    save_steps=config.save_checkpoints_steps,
-                )
-            ]
+            secs, steps = config.save_checkpoints_secs, config.save_checkpoints_steps
+            return [self.own(save_secs=secs, save_steps=steps)]
         if self.call.listeners:
             raise ValueError(
                 "There should be a CheckpointSaverHook to use saving_listeners. Please set one of "

@@ -44,10 +44,7 @@ def hooks_with_loss_scales(
 ) -> Hooks:
     """Returns the hooks against NaN; in a graph with a loss scale, they let skipped steps pass.
 
-    Args:
-      hooks_against_nan: Hooks that end the training after a NaN loss.
-      train_op: The op that each session call runs.
-      logs: Whether this worker logs skipped steps.
+    `train_op` runs in each session call; `logs` says whether this worker logs skipped steps.
     """
     scales = loss_scales_in(v1.get_default_graph())
     if not scales:
@@ -68,22 +65,11 @@ def _add_summaries(scales: Sequence[LossScale], train_op: tf.Operation) -> None:
 class SkippedSteps(v1.train.SessionRunHook):  # type: ignore[misc]
     """Logs skipped steps, and hands only other calls on to the hooks against NaN.
 
-    Every worker has this hook.
-
-    Args:
-      scales: The loss scales of the graph.
-      others: The hooks that end the training after a NaN loss.
-      train_op: The op that each session call runs.
-      logs: Whether this worker logs skipped steps.
+    Every worker has this hook. `others` are the hooks against NaN.
     """
 
     def __init__(
-        self,
-        scales: Sequence[LossScale],
-        others: Hooks,
-        train_op: tf.Operation,
-        *,
-        logs: bool,
+        self, scales: Sequence[LossScale], others: Hooks, train_op: tf.Operation, *, logs: bool
     ) -> None:
         self._scales = scales
         self._others = others

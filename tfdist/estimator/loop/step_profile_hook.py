@@ -49,7 +49,13 @@ class StepProfileHook(v1.train.SessionRunHook):  # type: ignore[misc]
     def __init__(
         self, directory: str | os.PathLike[str], first_step: int = 10, last_step: int = 12
     ) -> None:
-        check_steps(first_step, last_step)
+        for name, step in (("first_step", first_step), ("last_step", last_step)):
+            if isinstance(step, bool) or not isinstance(step, int) or step < 1:
+                raise ValueError(f"{name} must be a whole number above 0, got {step!r}.")
+        if first_step > last_step:
+            raise ValueError(
+                f"first_step must not be above last_step, got {first_step} and {last_step}."
+            )
         check_can_draw()
         self.directory = os.fspath(directory)
         self.first_step, self.last_step = first_step, last_step
@@ -141,21 +147,6 @@ class StepProfileHook(v1.train.SessionRunHook):  # type: ignore[misc]
         return [
             _worker(json.loads(zlib.decompress(part.astype(np.uint8).tobytes()))) for part in parts
         ]
-
-
-def check_steps(first_step: int, last_step: int) -> None:
-    """Checks the steps of a profile.
-
-    Raises:
-      ValueError: If they are not whole numbers above 0, or not in order.
-    """
-    for name, step in (("first_step", first_step), ("last_step", last_step)):
-        if isinstance(step, bool) or not isinstance(step, int) or step < 1:
-            raise ValueError(f"{name} must be a whole number above 0, got {step!r}.")
-    if first_step > last_step:
-        raise ValueError(
-            f"first_step must not be above last_step, got {first_step} and {last_step}."
-        )
 
 
 def _worker(values: Any) -> Worker:
