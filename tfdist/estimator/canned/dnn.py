@@ -36,11 +36,7 @@ class Network:
 
 
 def dnn_tower(
-    network: Network,
-    feature_columns: Any,
-    optimizer: Any,
-    rate: float | None,
-    is_part: bool = False,
+    network: Network, feature_columns: Any, optimizer: Any, is_part: bool = False
 ) -> Tower:
     """Returns a tower of a deep network with the summaries of its layers.
 
@@ -53,8 +49,8 @@ def dnn_tower(
         TRAIN.
       feature_columns: Dense columns.
       optimizer: As in `Tower`.
-      rate: The `learning_rate` of `Tower`.
-      is_part: As in `Tower`. A part must have hidden layers.
+      is_part: As in `Tower`. A part must have hidden layers; the learning rate of its optimizer, if
+        given by name, is 0.001.
     """
     columns = tuple(feature_columns or ())
 
@@ -78,7 +74,7 @@ def dnn_tower(
         summarize_layer(logits, layers.tag("logits"))
         return logits
 
-    return Tower("dnn", build, optimizer, rate, is_part)
+    return Tower("dnn", build, optimizer, 0.001 if is_part else None, is_part)
 
 
 class DNNEstimator(CannedEstimator):
@@ -113,19 +109,14 @@ class DNNEstimator(CannedEstimator):
         batch_norm: bool = False,
     ) -> None:
         network = Network(hidden_units, activation_fn, dropout, batch_norm)
-        tower = dnn_tower(network, feature_columns, optimizer, None)
+        tower = dnn_tower(network, feature_columns, optimizer)
         super().__init__(head, [tower], model_dir, config, warm_start_from)
 
 
 class DNNClassifier(CannedEstimator):
     """A deep network that classifies: softmax cross entropy, or sigmoid for two classes.
 
-    Args:
-      hidden_units: As in `DNNEstimator`, as are all arguments not listed here.
-      n_classes: Number of classes. Without a vocabulary, labels are integers in [0, n_classes).
-      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
-      label_vocabulary: List of the labels, if they are strings.
-      loss_reduction: A `tf.losses.Reduction` other than NONE.
+    The arguments are those of `DNNEstimator` and, for the head, of `BaselineClassifier`.
     """
 
     def __init__(
@@ -146,18 +137,14 @@ class DNNClassifier(CannedEstimator):
     ) -> None:
         head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
         network = Network(hidden_units, activation_fn, dropout, batch_norm)
-        tower = dnn_tower(network, feature_columns, optimizer, None)
+        tower = dnn_tower(network, feature_columns, optimizer)
         super().__init__(head, [tower], model_dir, config, warm_start_from)
 
 
 class DNNRegressor(CannedEstimator):
     """A deep network for regression, trained with squared error.
 
-    Args:
-      hidden_units: As in `DNNEstimator`, as are all arguments not listed here.
-      label_dimension: Number of values to predict for each example.
-      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
-      loss_reduction: A `tf.losses.Reduction` other than NONE.
+    The arguments are those of `DNNEstimator` and, for the head, of `BaselineRegressor`.
     """
 
     def __init__(
@@ -177,5 +164,5 @@ class DNNRegressor(CannedEstimator):
     ) -> None:
         head = RegressionHead(label_dimension, weight_column, loss_reduction)
         network = Network(hidden_units, activation_fn, dropout, batch_norm)
-        tower = dnn_tower(network, feature_columns, optimizer, None)
+        tower = dnn_tower(network, feature_columns, optimizer)
         super().__init__(head, [tower], model_dir, config, warm_start_from)

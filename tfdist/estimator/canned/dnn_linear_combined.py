@@ -25,8 +25,7 @@ def dnn_and_linear(
 
     Args:
       network: The hidden layers of the deep part.
-      dnn: Feature columns and optimizer of the deep part. An optimizer given by name has a learning
-        rate of 0.001.
+      dnn: Feature columns and optimizer of the deep part.
       linear: Feature columns, optimizer and sparse_combiner of the linear part.
 
     Raises:
@@ -35,7 +34,7 @@ def dnn_and_linear(
     dnn_columns, linear_columns = tuple(dnn[0] or ()), tuple(linear[0] or ())
     towers = []
     if dnn_columns:
-        towers.append(dnn_tower(network, dnn_columns, dnn[1], 0.001, is_part=True))
+        towers.append(dnn_tower(network, dnn_columns, dnn[1], is_part=True))
     if linear_columns:
         towers.append(linear_tower(linear_columns, *linear[1:], is_part=True))
     if not towers:
@@ -93,13 +92,8 @@ class DNNLinearCombinedEstimator(CannedEstimator):
 class DNNLinearCombinedClassifier(CannedEstimator):
     """A classifier for two or more classes of a linear model and a deep network.
 
-    Args:
-      model_dir: As in `DNNLinearCombinedEstimator`, as are all arguments not listed here.
-      n_classes: Number of classes. Without a vocabulary, labels are integers in [0, n_classes).
-      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
-      label_vocabulary: List of the labels, if they are strings.
-      warm_start_from: A path or `WarmStartSettings`.
-      loss_reduction: A `tf.losses.Reduction` other than NONE.
+    The arguments are those of `DNNLinearCombinedEstimator` and, for the head, of
+    `BaselineClassifier`; `warm_start_from` is a path or `WarmStartSettings`.
     """
 
     def __init__(
@@ -131,12 +125,8 @@ class DNNLinearCombinedClassifier(CannedEstimator):
 class DNNLinearCombinedRegressor(CannedEstimator):
     """A regressor of a linear model and a deep network, trained with squared error.
 
-    Args:
-      model_dir: As in `DNNLinearCombinedEstimator`, as are all arguments not listed here.
-      label_dimension: Number of values to predict for each example.
-      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
-      warm_start_from: A path or `WarmStartSettings`.
-      loss_reduction: A `tf.losses.Reduction` other than NONE.
+    The arguments are those of `DNNLinearCombinedEstimator` and, for the head, of
+    `BaselineRegressor`; `warm_start_from` is a path or `WarmStartSettings`.
     """
 
     def __init__(

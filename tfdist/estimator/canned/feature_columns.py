@@ -46,13 +46,12 @@ def regressor_parse_example_spec(
       feature_columns: Columns of `tf.feature_column`.
       label_key: Name of the label in an example. The label has the shape [label_dimension].
       label_dtype: Dtype of the label.
-      label_default: The label of examples without one. If None, such examples are refused.
+      label_default: As in `classifier_parse_example_spec`.
       label_dimension: Number of values in a label.
-      weight_column: Name or numeric column of the example's weight.
+      weight_column: As in `classifier_parse_example_spec`.
 
     Raises:
-      ValueError: If the label or the weight is also a feature, or `weight_column` is of another
-        type.
+      ValueError: As in `classifier_parse_example_spec`.
     """
     label = tf.io.FixedLenFeature((label_dimension,), label_dtype, label_default)
     return _with_label_and_weight(feature_columns, label_key, label, weight_column)

@@ -222,12 +222,7 @@ class LinearEstimator(CannedEstimator):
 class LinearClassifier(CannedEstimator):
     """A linear model that classifies: softmax cross entropy, or sigmoid for two classes.
 
-    Args:
-      feature_columns: As in `LinearEstimator`, as are all arguments not listed here.
-      n_classes: Number of classes. Without a vocabulary, labels are integers in [0, n_classes).
-      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
-      label_vocabulary: List of the labels, if they are strings.
-      loss_reduction: A `tf.losses.Reduction` other than NONE.
+    The arguments are those of `LinearEstimator` and, for the head, of `BaselineClassifier`.
     """
 
     def __init__(
@@ -251,11 +246,7 @@ class LinearClassifier(CannedEstimator):
 class LinearRegressor(CannedEstimator):
     """A linear model for regression, trained with squared error.
 
-    Args:
-      feature_columns: As in `LinearEstimator`, as are all arguments not listed here.
-      label_dimension: Number of values to predict for each example.
-      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
-      loss_reduction: A `tf.losses.Reduction` other than NONE.
+    The arguments are those of `LinearEstimator` and, for the head, of `BaselineRegressor`.
     """
 
     def __init__(

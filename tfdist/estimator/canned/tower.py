@@ -8,9 +8,9 @@ logits of all towers are added. The head computes loss, metrics and predictions 
          +-----> linear tower -+                          |
                                         an optimizer for each tower's variables
 
-The same towers are used by both generations of canned estimators. They are built from `Layers`
-here, and from `ScopedLayers` in `tfdist.estimator.v1.model`. Each generation has its own heads,
-optimizers and defaults.
+Both generations of canned estimators have these towers. They are built from `Layers` here, and from
+`ScopedLayers` in `tfdist.estimator.v1.model`. Each generation has its own heads, optimizers and
+defaults.
 
 Legacy Keras 2 optimizers (`tf.keras.optimizers.legacy`) build v1 graphs, and their slots have the
 names in tf.estimator's checkpoints. Newer Keras optimizers are rebuilt as the legacy optimizers of
@@ -32,7 +32,7 @@ from tfdist.estimator.canned.layers import Layers
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.heads import checks
-from tfdist.estimator.heads.train_op import forget_variables, graph_optimizer
+from tfdist.estimator.heads.train_op import forget_variables, graph_optimizer, minimize
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 
@@ -64,7 +64,7 @@ class Tower:
       build: Function of (layers, features, mode, logits_dimension) that returns the logits, float32
         [batch, logits_dimension].
       optimizer: An optimizer, its name, or a function that returns one.
-      learning_rate: Learning rate of an optimizer given by name. None is the optimizer's default.
+      learning_rate: Learning rate of an optimizer given by name. None is the generation's default.
       is_part: Whether the tower is part of a model that combines a linear and a deep part.
     """
 
@@ -75,13 +75,7 @@ class Tower:
     is_part: bool = False
 
     def optimizer_maker(self, maker: Callable[[Any, float | None], MakeOptimizer]) -> MakeOptimizer:
-        """Returns a function that returns the optimizer for a new graph.
-
-        The function raises ValueError if the optimizer cannot be used.
-
-        Args:
-          maker: `keras_optimizer_maker` or `v1_optimizer_maker`.
-        """
+        """Returns a function that returns the optimizer for a new graph; ValueError if unusable."""
         make = maker(self.optimizer, self.learning_rate)
 
         def make_checked() -> Any:
@@ -135,8 +129,8 @@ def make_model_fn(head: Any, towers: Sequence[Tower]) -> Callable[..., Estimator
         how: dict[str, Any] = {}
         if mode == ModeKeys.TRAIN:
             optimizers = [make() for make in makers]
-            is_mean = getattr(head, "loss_reduction", checks.MEAN) != checks.SUM
-            how = _how_to_train(list(zip(optimizers, built, strict=True)), is_mean)
+            loss_reduction = getattr(head, "loss_reduction", checks.MEAN)
+            how = _how_to_train(list(zip(optimizers, built, strict=True)), loss_reduction)
         spec: EstimatorSpec = head.create_estimator_spec(
             features=features, mode=mode, labels=labels, logits=total(parts), **how
         )
@@ -146,11 +140,7 @@ def make_model_fn(head: Any, towers: Sequence[Tower]) -> Callable[..., Estimator
 
 
 def check_features(features: Any) -> None:
-    """Checks that the features are a dict.
-
-    Raises:
-      ValueError: If they are not.
-    """
+    """Raises ValueError unless the features are a dict."""
     if not isinstance(features, dict):
         raise ValueError(
             f"features should be a dictionary of `Tensor`s. Given type: {type(features)}. Return "
@@ -163,49 +153,36 @@ def total(parts: Sequence[tf.Tensor]) -> tf.Tensor:
     return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
 
-def _how_to_train(pairs: list[tuple[Any, Layers]], loss_is_mean: bool) -> dict[str, Any]:
+def _how_to_train(pairs: list[tuple[Any, Layers]], loss_reduction: str) -> dict[str, Any]:
     """Returns the arguments of `create_estimator_spec` for training.
 
     Args:
       pairs: The optimizer and the layers of each tower.
-      loss_is_mean: Whether the loss is a mean over the batch. If so, the workers' gradients are
-        averaged.
+      loss_reduction: As in `minimize`.
     """
-    global_step = v1.train.get_or_create_global_step()
     first, layers = pairs[0]
     if not is_v1(first):
-        first.iterations = global_step
+        first.iterations = v1.train.get_or_create_global_step()
     if len(pairs) == 1:
         how = {"optimizer": first, "trainable_variables": layers.variables}
         return {**how, "update_ops": layers.updates} if layers.updates else how
 
     def train_op_fn(loss: tf.Tensor) -> tf.Operation:
-        workers = tf.distribute.get_strategy().num_replicas_in_sync
-        share = loss / workers if loss_is_mean and workers > 1 else loss  # []
         ops: list[Any] = []
         for i, (optimizer, layers) in enumerate(pairs):
-            if is_v1(optimizer):
-                # A v1 optimizer itself divides a mean loss by the number of workers.
-                step = global_step if i == 0 else None
-                ops.append(optimizer.minimize(loss, global_step=step, var_list=layers.variables))
-            else:
-                ops += optimizer.get_updates(share, layers.variables)
+            ops += minimize(loss, loss_reduction, optimizer, layers.variables, counts_steps=i == 0)
             ops += layers.updates
         return tf.group(*ops)
 
     return {"train_op_fn": train_op_fn}
 
 
-def keras_optimizer_maker(optimizer: Any, learning_rate: float | None = None) -> MakeOptimizer:
-    """Returns a function that returns the optimizer for a new graph.
+def keras_optimizer_maker(optimizer: Any, learning_rate: float | None) -> MakeOptimizer:
+    """Returns a function that returns a Keras 2 or v1 optimizer for a new graph.
 
     Args:
-      optimizer: A name ("Adagrad", "Adam", "Ftrl", "RMSProp", "SGD"), a Keras 2 or v1 optimizer, or
-        a function without arguments that returns one. The function runs in the graph.
-      learning_rate: Learning rate of an optimizer given by name. None is the default of Keras.
-
-    Returns:
-      A function that raises ValueError if the optimizer cannot be used.
+      optimizer: As in `Tower`. A function takes no arguments, and runs in the graph.
+      learning_rate: As in `Tower`. None is the default of Keras.
     """
     # A legacy optimizer belongs to the first graph that uses it. Later graphs get a copy.
     config = _config_of(optimizer)
@@ -222,11 +199,12 @@ def keras_optimizer_maker(optimizer: Any, learning_rate: float | None = None) ->
 
 
 def v1_optimizer_maker(optimizer: Any, learning_rate: float | None) -> MakeOptimizer:
-    """Returns the same as `keras_optimizer_maker`, but allows v1 optimizers only."""
+    """Returns the same as `keras_optimizer_maker` for v1 optimizers only; the default is 0.05."""
+    rate = 0.05 if learning_rate is None else learning_rate
 
     def make() -> Any:
         if isinstance(optimizer, str):
-            return _class_named(optimizer, _V1_CLASSES)(learning_rate=learning_rate)
+            return _class_named(optimizer, _V1_CLASSES)(learning_rate=rate)
         made = optimizer() if callable(optimizer) else optimizer
         if not is_v1(made):
             raise ValueError(
@@ -252,10 +230,7 @@ def _class_named(name: str, classes: dict[str, Any]) -> Any:
 
 
 def _config_of(optimizer: Any) -> dict[str, Any] | None:
-    """Returns the settings of an unused legacy optimizer, before any graph holds them.
-
-    Returns None for any other optimizer, and for one without `get_config`.
-    """
+    """Returns the settings of an unused legacy optimizer; None for others, or if it has none."""
     if not isinstance(optimizer, tf_keras.optimizers.legacy.Optimizer) or optimizer.weights:
         return None
     try:
@@ -265,11 +240,7 @@ def _config_of(optimizer: Any) -> dict[str, Any] | None:
 
 
 def _for_graph(optimizer: Any) -> Any:
-    """Returns an optimizer that trains in a v1 graph; rebuilds a newer Keras 2 optimizer.
-
-    Raises:
-      ValueError: If it is not an optimizer, or cannot be rebuilt.
-    """
+    """Returns an optimizer that trains in a v1 graph; ValueError if there is none."""
     if is_v1(optimizer):
         return optimizer
     rebuilt = graph_optimizer(optimizer)

@@ -76,5 +76,5 @@ def dnn_model_fn_v2(
       batch_norm: Whether batch normalization follows each hidden layer.
     """
     network = Network(hidden_units, activation_fn, dropout, batch_norm)
-    tower = dnn_tower(network, feature_columns, optimizer, None)
+    tower = dnn_tower(network, feature_columns, optimizer)
     return make_model_fn(head, [tower])(features, labels, mode)

@@ -272,15 +272,9 @@ def _require_shape(
     name: str | None = None,
     **shown: Any,
 ) -> tf.Tensor:
-    """Returns the tensor after a check that its shape is `expected` or `also`.
+    """Returns the tensor, called `name` in a graph, if its shape is `expected` or `also`.
 
-    Args:
-      tensor: The tensor to check.
-      expected: The allowed shape, an int32 vector.
-      rule: The error message.
-      also: Another allowed shape, an int32 vector, or None.
-      name: Name of the tensor that is returned in a graph.
-      **shown: Shapes to show in the error message, by name.
+    Otherwise the error has the rule and the shapes to be shown. Shapes are int32 vectors.
     """
     allowed = [expected] if also is None else [expected, also]
     found = tf.shape(tensor)  # int32 [rank of tensor]

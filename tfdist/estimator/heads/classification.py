@@ -57,14 +57,7 @@ class BinaryClassHead(SingleHead):
         checks.check_vocabulary(label_vocabulary)
         self._thresholds = checks.checked_thresholds(thresholds)
         self._label_vocabulary = label_vocabulary
-        super().__init__(
-            logits_dimension=1,
-            loss_dimension=1,
-            weight_column=weight_column,
-            loss_reduction=loss_reduction,
-            loss_fn=loss_fn,
-            name=name,
-        )
+        super().__init__(1, weight_column, loss_reduction, loss_fn, name)
 
     def _predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         # [D0, D1, ... DN, 2]
@@ -88,17 +81,14 @@ class BinaryClassHead(SingleHead):
         return tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
 
     def _measures(self) -> list[Measure]:
-        def by_class(batch: Scored) -> tuple[Any, ...]:
-            return batch.labels, batch.predictions["class_ids"]
-
         def by_score(batch: Scored) -> tuple[Any, ...]:
             return batch.labels, batch.predictions["logistic"]
 
         return [
             average_loss(),
-            Measure("accuracy", Accuracy, by_class),
-            Measure("precision", Precision, by_class),
-            Measure("recall", Recall, by_class),
+            Measure("accuracy", Accuracy, _classes),
+            Measure("precision", Precision, _classes),
+            Measure("recall", Recall, _classes),
             Measure("prediction/mean", Mean, lambda batch: (batch.predictions["logistic"],)),
             Measure("label/mean", Mean, lambda batch: (batch.labels,)),
             Measure("accuracy_baseline", MajorityAccuracy, lambda batch: (batch.labels,)),
@@ -154,23 +144,13 @@ class MultiClassHead(SingleHead):
         if number is not None and number <= 2:
             raise ValueError(f"n_classes must be > 2: {number}. BinaryClassHead is for 2.")
         self._label_vocabulary = label_vocabulary
-        super().__init__(
-            logits_dimension=n_classes,
-            loss_dimension=1,
-            weight_column=weight_column,
-            loss_reduction=loss_reduction,
-            loss_fn=loss_fn,
-            name=name,
-        )
+        super().__init__(n_classes, weight_column, loss_reduction, loss_fn, name)
 
     def _predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         return {
             "logits": logits,  # [D0, D1, ... DN, n_classes]
             **predictions_of_one_class(
-                logits,
-                self.logits_dimension,
-                self._label_vocabulary,
-                lists_classes_first=self._lists_classes_first,
+                logits, self.logits_dimension, self._label_vocabulary, self._lists_classes_first
             ),
         }
 
@@ -200,21 +180,21 @@ class MultiClassHead(SingleHead):
     def _measures(self) -> list[Measure]:
         return [
             average_loss(),
-            Measure(
-                "accuracy", Accuracy, lambda batch: (batch.labels, batch.predictions["class_ids"])
-            ),
+            Measure("accuracy", Accuracy, _classes),
         ]
 
     def _export_outputs(self, predictions: dict[str, tf.Tensor]) -> dict[str, Any]:
         return classification_outputs(predictions, predictions["all_classes"])
 
 
+def _classes(batch: Scored) -> tuple[Any, ...]:
+    return batch.labels, batch.predictions["class_ids"]
+
+
 def classification_outputs(predictions: dict[str, tf.Tensor], names: tf.Tensor) -> dict[str, Any]:
     """Returns a classifier's export outputs: the probabilities of all classes, and predictions.
 
-    Args:
-      predictions: Predictions by name. "probabilities" must have the shape [batch, n_classes].
-      names: Strings of the classes, [batch, n_classes].
+    "probabilities" and the classes' names have the shape [batch, n_classes].
     """
     output = ClassificationOutput(scores=predictions["probabilities"], classes=names)
     return {
@@ -232,25 +212,14 @@ def binary_or_multi_class_head(
 ) -> BinaryClassHead | MultiClassHead:
     """Makes the head for the number of classes. The canned classifiers call it."""
     if n_classes == 2:
-        return BinaryClassHead(
-            weight_column=weight_column,
-            label_vocabulary=label_vocabulary,
-            loss_reduction=loss_reduction,
-        )
-    return MultiClassHead(
-        n_classes,
-        weight_column=weight_column,
-        label_vocabulary=label_vocabulary,
-        loss_reduction=loss_reduction,
-    )
+        return BinaryClassHead(weight_column, None, label_vocabulary, loss_reduction)
+    return MultiClassHead(n_classes, weight_column, label_vocabulary, loss_reduction)
 
 
 def ids_of_words(words: object, vocabulary: Sequence[str]) -> Any:
     """Returns the int64 id of each word, or -1 for a word that is not in the vocabulary.
 
-    Args:
-      words: String tensor, dense or sparse. Other dtypes raise TypeError.
-      vocabulary: The word of each id.
+    Raises TypeError if the words are not strings.
     """
     # `init_scope`: a table made inside the loop over steps would never be initialized.
     with tf.init_scope():
@@ -284,11 +253,7 @@ def all_names(logits: tf.Tensor, n_classes: int, vocabulary: Vocabulary) -> tf.T
 
 
 def predictions_of_one_class(
-    logits: tf.Tensor,
-    n_classes: int,
-    vocabulary: Vocabulary,
-    *,
-    lists_classes_first: bool = False,
+    logits: tf.Tensor, n_classes: int, vocabulary: Vocabulary, lists_classes_first: bool = False
 ) -> dict[str, tf.Tensor]:
     """Predicts one class for each example.
 

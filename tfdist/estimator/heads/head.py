@@ -187,21 +187,11 @@ class SpecHead(Head):
             if mode == ModeKeys.PREDICT:
                 outputs = self._outputs_to_serve(predictions, features, logits, labels)
                 return EstimatorSpec(mode, predictions=predictions, export_outputs=outputs)
-            loss = self.loss(
-                labels,
-                logits,
-                features=features,
-                mode=mode,
-                regularization_losses=regularization_losses,
-            )
+            extra: Any = {"regularization_losses": regularization_losses}
+            loss = self.loss(labels, logits, features=features, mode=mode, **extra)
             if mode == ModeKeys.EVAL:
-                metrics = self.update_metrics(
-                    self.metrics(regularization_losses=regularization_losses),
-                    features,
-                    logits,
-                    labels,
-                    regularization_losses=regularization_losses,
-                )
+                metrics = self.metrics(**extra)
+                metrics = self.update_metrics(metrics, features, logits, labels, **extra)
                 return EstimatorSpec(
                     mode, predictions=predictions, loss=loss, eval_metric_ops=metrics
                 )
@@ -226,7 +216,6 @@ class SingleHead(SpecHead):
 
     Args:
       logits_dimension: Size of the logits' last dimension.
-      loss_dimension: Size of the last dimension of the losses that loss_fn returns.
       weight_column: None, a feature's name, or a numeric column. The loss of an example is
         multiplied by its weight.
       loss_reduction: One of `tf.losses.Reduction`.
@@ -237,9 +226,7 @@ class SingleHead(SpecHead):
 
     def __init__(
         self,
-        *,
         logits_dimension: int,
-        loss_dimension: int,
         weight_column: Any,
         loss_reduction: str,
         loss_fn: Callable[..., tf.Tensor] | None,
@@ -248,7 +235,6 @@ class SingleHead(SpecHead):
         checks.check_loss_reduction(loss_reduction)
         checks.check_loss_fn(loss_fn)
         self._logits_dimension = logits_dimension
-        self._loss_dimension = loss_dimension
         self._weight_column = weight_column
         self._loss_reduction = loss_reduction
         self._loss_fn = loss_fn
@@ -256,6 +242,7 @@ class SingleHead(SpecHead):
 
     # Defined by subclasses.
 
+    _loss_dimension = 1
     _may_weigh_logits = False
 
     @abstractmethod

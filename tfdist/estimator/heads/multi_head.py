@@ -192,13 +192,10 @@ class MultiHead(SpecHead):
 
 
 def _merged_outputs(specs: dict[str, EstimatorSpec]) -> dict[str, Any]:
-    """Returns the export outputs of all heads.
+    """Returns the export outputs of all heads, from their specs in PREDICT by head name.
 
     Each output is named after its head. "predict" has the predictions of all heads, and the
     default output is that of the first head.
-
-    Args:
-      specs: The heads' specs in PREDICT, by head name.
     """
     merged: dict[str, Any] = {}
     predictions: dict[str, Any] = {}

@@ -66,14 +66,7 @@ class MultiLabelHead(SingleHead):
         self._measured_classes = _class_ids(
             classes_for_class_based_metrics, n_classes, label_vocabulary
         )
-        super().__init__(
-            logits_dimension=n_classes,
-            loss_dimension=1,
-            weight_column=weight_column,
-            loss_reduction=loss_reduction,
-            loss_fn=loss_fn,
-            name=name,
-        )
+        super().__init__(n_classes, weight_column, loss_reduction, loss_fn, name)
 
     def _predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         probabilities = tf.sigmoid(logits, name="probabilities")  # [D0, D1, ... DN, n_classes]
@@ -91,14 +84,7 @@ class MultiLabelHead(SingleHead):
         return checks.checked_labels(labels, logits, n_classes)
 
     def _indicators(self, labels: tf.SparseTensor) -> tf.Tensor:
-        """Converts the classes of each example to an int64 tensor of 0 and 1.
-
-        Args:
-          labels: Ids or strings, [D0, D1, ... DN, ?].
-
-        Returns:
-          A dense tensor [D0, D1, ... DN, n_classes].
-        """
+        """Converts ids or strings [D0, D1, ... DN, ?] to int64 0 and 1 for each class."""
         n_classes = self.logits_dimension
         if labels.dtype == tf.string and self._label_vocabulary is not None:
             ids = classification.ids_of_words(labels.values, self._label_vocabulary)
@@ -157,11 +143,7 @@ def _measures_of_class(class_id: int, vocabulary: Sequence[str] | None) -> list[
 
 
 def _class_ids(chosen: Any, n_classes: int, vocabulary: Sequence[str] | None) -> tuple[int, ...]:
-    """Converts ids or words to ids.
-
-    Raises:
-      ValueError: If an id or a word is not a class, or words are given without a vocabulary.
-    """
+    """Converts ids or words to ids; ValueError unless each is a class."""
     chosen = tuple(chosen or ())
     if not chosen:
         return ()

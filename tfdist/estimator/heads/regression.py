@@ -50,14 +50,8 @@ class RegressionHead(SingleHead):
         if label_dimension < 1:
             raise ValueError(f"Invalid label_dimension {label_dimension}. It must be at least 1.")
         self._inverse_link_fn = inverse_link_fn
-        super().__init__(
-            logits_dimension=label_dimension,
-            loss_dimension=label_dimension,
-            weight_column=weight_column,
-            loss_reduction=loss_reduction,
-            loss_fn=loss_fn,
-            name=name,
-        )
+        self._loss_dimension = label_dimension
+        super().__init__(label_dimension, weight_column, loss_reduction, loss_fn, name)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:  # type: ignore[override]
         return super().predictions(logits)
@@ -113,13 +107,7 @@ class PoissonRegressionHead(RegressionHead):
         name: str | None = None,
     ) -> None:
         self._compute_full_loss = compute_full_loss
-        super().__init__(
-            label_dimension=label_dimension,
-            weight_column=weight_column,
-            loss_reduction=loss_reduction,
-            inverse_link_fn=tf.exp,
-            name=name,
-        )
+        super().__init__(label_dimension, weight_column, loss_reduction, None, tf.exp, name)
 
     def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
         # [D0, D1, ... DN, label_dimension]
@@ -144,12 +132,7 @@ class LogisticRegressionHead(RegressionHead):
         loss_reduction: str = checks.MEAN,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            weight_column=weight_column,
-            loss_reduction=loss_reduction,
-            inverse_link_fn=tf.sigmoid,
-            name=name,
-        )
+        super().__init__(1, weight_column, loss_reduction, None, tf.sigmoid, name)
 
     def _own_losses(self, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
         labels = checks.checked_range(labels, 2, "Labels must be in range [0, 1]")

@@ -31,19 +31,8 @@ def build_train_op(
     """Builds the op of one training step, from the optimizer or train_op_fn and the update ops.
 
     The ops are built in the name scope "training", where the Keras optimizers of tf.estimator put
-    their variables.
-
-    Args:
-      loss: Scalar loss of this worker's batch.
-      loss_reduction: The reduction of the loss over the batch, a mean or a sum.
-      optimizer: A Keras or v1 optimizer, or None.
-      trainable_variables: The variables that the optimizer updates.
-      train_op_fn: Function of the loss that returns the train op, or None.
-      update_ops: Further ops to run in each step.
-
-    Raises:
-      ValueError: If an argument is invalid, or if not exactly one of `optimizer` and
-        `train_op_fn` is given.
+    their variables. The arguments are those of `Head.create_estimator_spec`, with its errors; the
+    loss is the scalar of this worker's batch.
     """
     if update_ops is not None:
         _check_list("update_ops", update_ops)
@@ -51,7 +40,7 @@ def build_train_op(
         if optimizer is not None and train_op_fn is not None:
             raise ValueError("train_op_fn and optimizer cannot both be set. Give one of them.")
         if optimizer is not None:
-            train_op = _minimize(loss, loss_reduction, optimizer, trainable_variables)
+            train_op = minimize(loss, loss_reduction, optimizer, trainable_variables)[0]
         elif train_op_fn is not None:
             train_op = train_op_fn(loss)
         else:
@@ -59,18 +48,28 @@ def build_train_op(
         return train_op if update_ops is None else tf.group(train_op, *update_ops)
 
 
-def _minimize(
+def minimize(
     loss: tf.Tensor,
     loss_reduction: str,
     optimizer: Any,
     variables: Sequence[tf.Variable] | None,
-) -> tf.Operation:
+    counts_steps: bool = True,
+) -> list[tf.Operation]:
+    """Builds the ops by which an optimizer updates variables.
+
+    Args:
+      loss: Scalar loss of this worker's batch.
+      loss_reduction: The reduction of the loss over the batch, a mean or a sum.
+      optimizer: A Keras or v1 optimizer.
+      variables: List or tuple; None is all, for a v1 optimizer only.
+      counts_steps: Whether a v1 optimizer increments the global step.
+    """
     if isinstance(optimizer, v1.train.Optimizer):
         if variables is not None:
             _check_list("trainable_variables", variables)
         # A v1 optimizer itself divides a mean loss by the number of workers.
-        step = v1.train.get_or_create_global_step()
-        return optimizer.minimize(loss, global_step=step, var_list=variables)
+        step = v1.train.get_or_create_global_step() if counts_steps else None
+        return [optimizer.minimize(loss, global_step=step, var_list=variables)]
     optimizer = graph_optimizer(optimizer)
     if variables is None:
         raise ValueError(
@@ -83,7 +82,7 @@ def _minimize(
     num_workers = tf.distribute.get_strategy().num_replicas_in_sync
     if num_workers > 1 and loss_reduction != checks.SUM:
         loss = loss / num_workers  # []
-    return optimizer.get_updates(loss, variables)[0]
+    return optimizer.get_updates(loss, variables)
 
 
 def _check_list(name: str, value: object) -> None:
@@ -94,13 +93,9 @@ def _check_list(name: str, value: object) -> None:
 def graph_optimizer(optimizer: Any) -> Any:
     """Returns a Keras 2 optimizer with `get_updates`, which builds the ops of a step.
 
-    tf_keras has two kinds of optimizers. Those in `tf_keras.optimizers.legacy` build graphs and
-    are returned unchanged. The newer ones, such as `tf_keras.optimizers.Adam`, build updates that a
-    v1 graph does not run. They are replaced by the legacy optimizer of the same name with the same
-    settings.
-
-    Args:
-      optimizer: An optimizer of tf_keras.
+    Those in `tf_keras.optimizers.legacy` build graphs and are returned unchanged. The newer ones,
+    such as `tf_keras.optimizers.Adam`, build updates that a v1 graph does not run. They are
+    replaced by the legacy optimizer of the same name with the same settings.
 
     Raises:
       ValueError: If `optimizer` is of another type, or has an option that the legacy optimizer

@@ -90,12 +90,10 @@ def classifier_head(
     n_classes: int, weight_column: Any, label_vocabulary: Sequence[str] | None, loss_reduction: str
 ) -> SingleHead:
     """Makes the head of a v1 classifier."""
-    common = {
-        "weight_column": weight_column,
-        "label_vocabulary": label_vocabulary,
-        "loss_reduction": _as_v2(loss_reduction, weight_column),
-    }
-    return _BinaryHead(**common) if n_classes == 2 else _MultiClassHead(n_classes, **common)
+    reduction = _as_v2(loss_reduction, weight_column)
+    if n_classes == 2:
+        return _BinaryHead(weight_column, None, label_vocabulary, reduction)
+    return _MultiClassHead(n_classes, weight_column, label_vocabulary, reduction)
 
 
 def regressor_head(label_dimension: int, weight_column: Any, loss_reduction: str) -> SingleHead:
@@ -105,13 +103,7 @@ def regressor_head(label_dimension: int, weight_column: Any, loss_reduction: str
 
 
 def _as_v2(loss_reduction: str, weight_column: Any) -> str:
-    """Converts a `tf.compat.v1.losses.Reduction` to a v2 reduction.
-
-    Without weights all v1 means are equal.
-
-    Raises:
-      ValueError: If there is no equivalent v2 reduction.
-    """
+    """Converts a v1 reduction to an equivalent v2 one; without weights all v1 means are equal."""
     if loss_reduction == SUM:
         return str(checks.SUM)
     if loss_reduction == _Reduction.SUM_OVER_BATCH_SIZE:

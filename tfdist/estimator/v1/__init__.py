@@ -14,15 +14,21 @@ import tfdist.estimator as v2
 from tfdist.estimator.keras import conversion
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.v1 import experimental, tpu
-from tfdist.estimator.v1.baseline import BaselineClassifier, BaselineEstimator, BaselineRegressor
-from tfdist.estimator.v1.dnn import DNNClassifier, DNNEstimator, DNNRegressor
-from tfdist.estimator.v1.dnn_linear_combined import (
+from tfdist.estimator.v1.canned import (
+    BaselineClassifier,
+    BaselineEstimator,
+    BaselineRegressor,
+    DNNClassifier,
+    DNNEstimator,
     DNNLinearCombinedClassifier,
     DNNLinearCombinedEstimator,
     DNNLinearCombinedRegressor,
+    DNNRegressor,
+    LinearClassifier,
+    LinearEstimator,
+    LinearRegressor,
 )
 from tfdist.estimator.v1.estimator import Estimator
-from tfdist.estimator.v1.linear import LinearClassifier, LinearEstimator, LinearRegressor
 
 __all__ = [
     "BaselineClassifier",

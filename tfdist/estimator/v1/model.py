@@ -201,7 +201,7 @@ def dnn_logit_fn_builder(
     if not isinstance(units, int):
         raise ValueError(f"units must be an int. Given type: {type(units)}")
     network = Network(hidden_units, activation_fn, dropout, batch_norm)
-    tower = dnn_tower(network, feature_columns, optimizer=None, rate=None)
+    tower = dnn_tower(network, feature_columns, optimizer=None)
 
     def dnn_logit_fn(features: Any, mode: str) -> tf.Tensor:
         return tower.build(ScopedLayers(None, input_layer_partitioner), features, mode, units)

@@ -1,0 +1,299 @@
+"""The canned estimators of tf.compat.v1.estimator: v1 optimizers, and losses summed over a batch.
+
+They are `tfdist.estimator`'s classes of the same names but for what a docstring here says. An
+optimizer is a name, a v1 optimizer, or a function that returns one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.estimator.canned.baseline import baseline_tower
+from tfdist.estimator.canned.dnn import Network, dnn_tower
+from tfdist.estimator.canned.dnn_linear_combined import dnn_and_linear
+from tfdist.estimator.canned.layers import Activation
+from tfdist.estimator.canned.linear import linear_tower
+from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
+from tfdist.estimator.heads.v1_heads import SUM, classifier_head, regressor_head
+from tfdist.estimator.run_config import RunConfig
+from tfdist.estimator.v1.model import CannedV1Estimator
+
+
+class BaselineEstimator(CannedV1Estimator):
+    """As `tfdist.estimator.BaselineEstimator`."""
+
+    def __init__(
+        self,
+        head: Any,
+        model_dir: str | os.PathLike[str] | None = None,
+        optimizer: Any = "Ftrl",
+        config: RunConfig | None = None,
+    ) -> None:
+        super().__init__(head, [baseline_tower(optimizer)], model_dir, config)
+
+
+class BaselineClassifier(CannedV1Estimator):
+    """As `tfdist.estimator.BaselineClassifier`."""
+
+    def __init__(
+        self,
+        model_dir: str | os.PathLike[str] | None = None,
+        n_classes: int = 2,
+        weight_column: Any = None,
+        label_vocabulary: Sequence[str] | None = None,
+        optimizer: Any = "Ftrl",
+        config: RunConfig | None = None,
+        loss_reduction: str = SUM,
+    ) -> None:
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
+        super().__init__(head, [baseline_tower(optimizer, weight_column)], model_dir, config)
+
+
+class BaselineRegressor(CannedV1Estimator):
+    """As `tfdist.estimator.BaselineRegressor`."""
+
+    def __init__(
+        self,
+        model_dir: str | os.PathLike[str] | None = None,
+        label_dimension: int = 1,
+        weight_column: Any = None,
+        optimizer: Any = "Ftrl",
+        config: RunConfig | None = None,
+        loss_reduction: str = SUM,
+    ) -> None:
+        head = regressor_head(label_dimension, weight_column, loss_reduction)
+        super().__init__(head, [baseline_tower(optimizer, weight_column)], model_dir, config)
+
+
+class DNNEstimator(CannedV1Estimator):
+    """As `tfdist.estimator.DNNEstimator`; an optimizer given by name has a learning rate of 0.05.
+
+    Args:
+      input_layer_partitioner: Partitioner of embeddings. None leaves them whole.
+    """
+
+    def __init__(
+        self,
+        head: Any,
+        hidden_units: Sequence[int],
+        feature_columns: Any,
+        model_dir: str | os.PathLike[str] | None = None,
+        optimizer: Any = "Adagrad",
+        activation_fn: Activation = tf.nn.relu,
+        dropout: float | None = None,
+        input_layer_partitioner: Any = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStartFrom = None,
+        batch_norm: bool = False,
+    ) -> None:
+        network = Network(hidden_units, activation_fn, dropout, batch_norm)
+        tower = dnn_tower(network, feature_columns, optimizer)
+        super().__init__(head, [tower], model_dir, config, warm_start_from, input_layer_partitioner)
+
+
+class DNNClassifier(CannedV1Estimator):
+    """As `tfdist.estimator.DNNClassifier`, with the partitioner of `DNNEstimator`."""
+
+    def __init__(
+        self,
+        hidden_units: Sequence[int],
+        feature_columns: Any,
+        model_dir: str | os.PathLike[str] | None = None,
+        n_classes: int = 2,
+        weight_column: Any = None,
+        label_vocabulary: Sequence[str] | None = None,
+        optimizer: Any = "Adagrad",
+        activation_fn: Activation = tf.nn.relu,
+        dropout: float | None = None,
+        input_layer_partitioner: Any = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStartFrom = None,
+        loss_reduction: str = SUM,
+        batch_norm: bool = False,
+    ) -> None:
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
+        network = Network(hidden_units, activation_fn, dropout, batch_norm)
+        tower = dnn_tower(network, feature_columns, optimizer)
+        super().__init__(head, [tower], model_dir, config, warm_start_from, input_layer_partitioner)
+
+
+class DNNRegressor(CannedV1Estimator):
+    """As `tfdist.estimator.DNNRegressor`, with the partitioner of `DNNEstimator`."""
+
+    def __init__(
+        self,
+        hidden_units: Sequence[int],
+        feature_columns: Any,
+        model_dir: str | os.PathLike[str] | None = None,
+        label_dimension: int = 1,
+        weight_column: Any = None,
+        optimizer: Any = "Adagrad",
+        activation_fn: Activation = tf.nn.relu,
+        dropout: float | None = None,
+        input_layer_partitioner: Any = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStartFrom = None,
+        loss_reduction: str = SUM,
+        batch_norm: bool = False,
+    ) -> None:
+        head = regressor_head(label_dimension, weight_column, loss_reduction)
+        network = Network(hidden_units, activation_fn, dropout, batch_norm)
+        tower = dnn_tower(network, feature_columns, optimizer)
+        super().__init__(head, [tower], model_dir, config, warm_start_from, input_layer_partitioner)
+
+
+class LinearEstimator(CannedV1Estimator):
+    """As `tfdist.estimator.LinearEstimator`.
+
+    Args:
+      partitioner: Partitioner of the weights. None leaves them whole.
+    """
+
+    def __init__(
+        self,
+        head: Any,
+        feature_columns: Any,
+        model_dir: str | os.PathLike[str] | None = None,
+        optimizer: Any = "Ftrl",
+        config: RunConfig | None = None,
+        partitioner: Any = None,
+        sparse_combiner: str = "sum",
+        warm_start_from: WarmStartFrom = None,
+    ) -> None:
+        tower = linear_tower(feature_columns, optimizer, sparse_combiner)
+        super().__init__(head, [tower], model_dir, config, warm_start_from, partitioner)
+
+
+class LinearClassifier(CannedV1Estimator):
+    """As `tfdist.estimator.LinearClassifier`, with the partitioner of `LinearEstimator`."""
+
+    def __init__(
+        self,
+        feature_columns: Any,
+        model_dir: str | os.PathLike[str] | None = None,
+        n_classes: int = 2,
+        weight_column: Any = None,
+        label_vocabulary: Sequence[str] | None = None,
+        optimizer: Any = "Ftrl",
+        config: RunConfig | None = None,
+        partitioner: Any = None,
+        warm_start_from: WarmStartFrom = None,
+        loss_reduction: str = SUM,
+        sparse_combiner: str = "sum",
+    ) -> None:
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
+        tower = linear_tower(feature_columns, optimizer, sparse_combiner)
+        super().__init__(head, [tower], model_dir, config, warm_start_from, partitioner)
+
+
+class LinearRegressor(CannedV1Estimator):
+    """As `tfdist.estimator.LinearRegressor`, with the partitioner of `LinearEstimator`."""
+
+    def __init__(
+        self,
+        feature_columns: Any,
+        model_dir: str | os.PathLike[str] | None = None,
+        label_dimension: int = 1,
+        weight_column: Any = None,
+        optimizer: Any = "Ftrl",
+        config: RunConfig | None = None,
+        partitioner: Any = None,
+        warm_start_from: WarmStartFrom = None,
+        loss_reduction: str = SUM,
+        sparse_combiner: str = "sum",
+    ) -> None:
+        head = regressor_head(label_dimension, weight_column, loss_reduction)
+        tower = linear_tower(feature_columns, optimizer, sparse_combiner)
+        super().__init__(head, [tower], model_dir, config, warm_start_from, partitioner)
+
+
+class DNNLinearCombinedEstimator(CannedV1Estimator):
+    """As `tfdist.estimator.DNNLinearCombinedEstimator`.
+
+    Args:
+      input_layer_partitioner: Partitioner of embeddings and linear weights. None leaves them whole.
+    """
+
+    def __init__(
+        self,
+        head: Any,
+        model_dir: str | os.PathLike[str] | None = None,
+        linear_feature_columns: Any = None,
+        linear_optimizer: Any = "Ftrl",
+        dnn_feature_columns: Any = None,
+        dnn_optimizer: Any = "Adagrad",
+        dnn_hidden_units: Sequence[int] | None = None,
+        dnn_activation_fn: Activation = tf.nn.relu,
+        dnn_dropout: float | None = None,
+        input_layer_partitioner: Any = None,
+        config: RunConfig | None = None,
+        batch_norm: bool = False,
+        linear_sparse_combiner: str = "sum",
+    ) -> None:
+        network = Network(dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
+        linear = (linear_feature_columns, linear_optimizer, linear_sparse_combiner)
+        towers = dnn_and_linear(network, (dnn_feature_columns, dnn_optimizer), linear)
+        super().__init__(head, towers, model_dir, config, None, input_layer_partitioner)
+
+
+class DNNLinearCombinedClassifier(CannedV1Estimator):
+    """As `tfdist.estimator.DNNLinearCombinedClassifier`, with a partitioner as above."""
+
+    def __init__(
+        self,
+        model_dir: str | os.PathLike[str] | None = None,
+        linear_feature_columns: Any = None,
+        linear_optimizer: Any = "Ftrl",
+        dnn_feature_columns: Any = None,
+        dnn_optimizer: Any = "Adagrad",
+        dnn_hidden_units: Sequence[int] | None = None,
+        dnn_activation_fn: Activation = tf.nn.relu,
+        dnn_dropout: float | None = None,
+        n_classes: int = 2,
+        weight_column: Any = None,
+        label_vocabulary: Sequence[str] | None = None,
+        input_layer_partitioner: Any = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStartFrom = None,
+        loss_reduction: str = SUM,
+        batch_norm: bool = False,
+        linear_sparse_combiner: str = "sum",
+    ) -> None:
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
+        network = Network(dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
+        linear = (linear_feature_columns, linear_optimizer, linear_sparse_combiner)
+        towers = dnn_and_linear(network, (dnn_feature_columns, dnn_optimizer), linear)
+        super().__init__(head, towers, model_dir, config, warm_start_from, input_layer_partitioner)
+
+
+class DNNLinearCombinedRegressor(CannedV1Estimator):
+    """As `tfdist.estimator.DNNLinearCombinedRegressor`, with a partitioner as above."""
+
+    def __init__(
+        self,
+        model_dir: str | os.PathLike[str] | None = None,
+        linear_feature_columns: Any = None,
+        linear_optimizer: Any = "Ftrl",
+        dnn_feature_columns: Any = None,
+        dnn_optimizer: Any = "Adagrad",
+        dnn_hidden_units: Sequence[int] | None = None,
+        dnn_activation_fn: Activation = tf.nn.relu,
+        dnn_dropout: float | None = None,
+        label_dimension: int = 1,
+        weight_column: Any = None,
+        input_layer_partitioner: Any = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStartFrom = None,
+        loss_reduction: str = SUM,
+        batch_norm: bool = False,
+        linear_sparse_combiner: str = "sum",
+    ) -> None:
+        head = regressor_head(label_dimension, weight_column, loss_reduction)
+        network = Network(dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
+        linear = (linear_feature_columns, linear_optimizer, linear_sparse_combiner)
+        towers = dnn_and_linear(network, (dnn_feature_columns, dnn_optimizer), linear)
+        super().__init__(head, towers, model_dir, config, warm_start_from, input_layer_partitioner)
