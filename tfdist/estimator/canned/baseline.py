@@ -19,15 +19,8 @@ from tfdist.estimator.run_config import RunConfig
 def baseline_tower(optimizer: Any, weight_column: Any = None) -> Tower:
     """Returns a tower with the same logits, a bias, for every example.
 
-    The bias is the variable baseline/bias, float32 [units].
-
-    Args:
-      optimizer: As in `Tower`.
-      weight_column: Name or numeric column of a feature to ignore. From the other features only the
-        batch size is used. It must be the same for all of them.
-
-    Returns:
-      A tower. Its `build` raises TypeError if `weight_column` is of another type.
+    The bias is the variable baseline/bias, float32 [units]. From the features, but for that of
+    `weight_column`, only the batch size is used. It must be the same for all of them.
     """
 
     def build(layers: Layers, features: dict[str, Any], mode: str, units: int) -> tf.Tensor:

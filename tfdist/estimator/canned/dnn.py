@@ -38,19 +38,15 @@ class Network:
 def dnn_tower(
     network: Network, feature_columns: Any, optimizer: Any, is_part: bool = False
 ) -> Tower:
-    """Returns a tower of a deep network with the summaries of its layers.
+    """Returns a tower of a deep network over dense columns, with the summaries of its layers.
 
     The variables are dnn/hiddenlayer_<i>/{kernel,bias} and dnn/logits/{kernel,bias}. Variables of
     embeddings are in dnn/input_from_feature_columns/input_layer/<column>/, and those of batch
-    normalization in dnn/hiddenlayer_<i>/batchnorm_<i>/.
+    normalization in dnn/hiddenlayer_<i>/batchnorm_<i>/. Dropout and batch normalization are in
+    training mode only in TRAIN.
 
-    Args:
-      network: The hidden layers. Dropout and batch normalization are in training mode only in
-        TRAIN.
-      feature_columns: Dense columns.
-      optimizer: As in `Tower`.
-      is_part: As in `Tower`. A part must have hidden layers; the learning rate of its optimizer, if
-        given by name, is 0.001.
+    A part (`Tower.is_part`) must have hidden layers. The learning rate of its optimizer, if given
+    by name, is 0.001.
     """
     columns = tuple(feature_columns or ())
 

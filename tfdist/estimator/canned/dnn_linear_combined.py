@@ -21,15 +21,9 @@ from tfdist.estimator.run_config import RunConfig
 def dnn_and_linear(
     network: Network, dnn: tuple[Any, Any], linear: tuple[Any, Any, str]
 ) -> list[Tower]:
-    """Returns the towers of the deep and the linear part that have feature columns.
+    """Returns the towers of the parts that have feature columns; ValueError if neither has.
 
-    Args:
-      network: The hidden layers of the deep part.
-      dnn: Feature columns and optimizer of the deep part.
-      linear: Feature columns, optimizer and sparse_combiner of the linear part.
-
-    Raises:
-      ValueError: If neither part has feature columns.
+    `dnn` is feature columns and optimizer; `linear` these and sparse_combiner.
     """
     dnn_columns, linear_columns = tuple(dnn[0] or ()), tuple(linear[0] or ())
     towers = []

@@ -126,14 +126,10 @@ def _scope_name(column: Any) -> str:
 def linear_tower(
     feature_columns: Any, optimizer: Any, sparse_combiner: str, is_part: bool = False
 ) -> Tower:
-    """Returns a tower of a linear model, with summaries 'bias' and 'fraction_of_zero_weights'.
+    """Returns a tower of a linear model over dense and categorical columns, with its summaries.
 
-    Args:
-      feature_columns: Dense and categorical columns.
-      optimizer: As in `Tower`. None is Ftrl with a learning rate that decreases with the number of
-        columns.
-      sparse_combiner: "sum", "mean" or "sqrtn".
-      is_part: As in `Tower`. A part also has summaries of its logits.
+    These are 'bias' and 'fraction_of_zero_weights', for a part (`Tower.is_part`) also the logits'.
+    The optimizer None is Ftrl with a learning rate that decreases with the number of columns.
     """
     columns = tuple(feature_columns or ())
 
@@ -165,9 +161,7 @@ def linear_tower(
 def _summarize_weights(bias: Any, variables: Iterable[Any]) -> None:
     """Writes 'bias' (a scalar if it is one number) and 'fraction_of_zero_weights'.
 
-    Args:
-      bias: The bias, perhaps in parts.
-      variables: All weights, perhaps in parts; the bias may be among them.
+    Variables may be in parts, and the bias may be among `variables`.
     """
     parts = _parts(bias)
     weights = [x for variable in variables for x in _parts(variable) if not _is_in(x, parts)]

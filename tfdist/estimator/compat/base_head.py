@@ -97,16 +97,9 @@ def create_estimator_spec_train_op(
     regularized_training_loss: Any = None,
     loss_reduction: str = checks.MEAN,
 ) -> Any:
-    """Builds the op of one training step; see `heads.train_op.build_train_op`.
+    """Builds the op of one training step from arguments as of `Head.create_estimator_spec`.
 
-    Args:
-      head_name: Without an effect.
-      optimizer: As in `Head.create_estimator_spec`, as are all arguments not listed here.
-      trainable_variables: The variables that the optimizer updates.
-      train_op_fn: A function of the loss that returns the train op.
-      update_ops: Further ops of a step.
-      regularized_training_loss: The loss, [] or, for an optimizer that takes it, [batch].
-      loss_reduction: The head's.
+    The loss is [] or, for an optimizer that takes it, [batch]. `head_name` has no effect.
     """
     return build_train_op(
         regularized_training_loss,

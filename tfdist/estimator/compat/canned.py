@@ -61,19 +61,7 @@ def dnn_model_fn_v2(
 ) -> EstimatorSpec:
     """Builds the network of a DNNEstimator: the body of its model_fn.
 
-    Args:
-      features: Dict of the batch's features.
-      labels: The batch's labels.
-      mode: One of `ModeKeys`.
-      head: As in `DNNEstimator`, as are all arguments not listed here.
-      hidden_units: Size of each hidden layer.
-      feature_columns: Dense columns.
-      optimizer: A name, an optimizer, or a function that returns one.
-      activation_fn: Activation function of the hidden layers.
-      dropout: The fraction of each hidden layer's values that training drops.
-      config: Without an effect.
-      use_tpu: Without an effect.
-      batch_norm: Whether batch normalization follows each hidden layer.
+    From `head` on, arguments are those of `DNNEstimator`; `config` and `use_tpu` have no effect.
     """
     network = Network(hidden_units, activation_fn, dropout, batch_norm)
     tower = dnn_tower(network, feature_columns, optimizer)

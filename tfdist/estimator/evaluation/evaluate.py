@@ -127,15 +127,8 @@ def run_evaluation(
 ) -> dict[str, Any]:
     """Opens a session, updates the metrics, and writes the results for TensorBoard.
 
-    Args:
-      evaluation: The evaluation to run.
-      master: The session's target.
-      steps: Batches to evaluate; None evaluates the whole input.
-      hooks: The user's hooks.
-      events_dir: Folder of the event file.
-      checkpoint_path: The checkpoint with the values of the variables.
-      init_fn: Sets variables after their initialisation, given a session; not used with a
-        checkpoint.
+    `steps` None evaluates the whole input. `init_fn` sets variables after their initialisation,
+    given a session; it is not used with a checkpoint.
 
     Returns:
       Metrics by name, as numpy values, with "loss" (mean over the batches) and "global_step".
@@ -159,7 +152,7 @@ def run_evaluation(
             config=evaluation.session_config,
             checkpoint_filename_with_path=checkpoint_path,
         ) as session:
-            _run_updates(session, evaluation.updates, evaluation.has_more, evaluation.is_enough)
+            _run_updates(session, evaluation)
         v1.logging.info("Inference Time : %0.5fs", time.time() - started)
         v1.logging.info(
             "Finished evaluation at %s", time.strftime("%Y-%m-%d-%H:%M:%S", time.localtime())
@@ -169,25 +162,20 @@ def run_evaluation(
         return results
 
 
-def _run_updates(
-    session: v1.train.SingularMonitoredSession,
-    updates: Sequence[tf.Operation],
-    has_more: tf.Tensor | None,
-    is_enough: tf.Tensor | None,
-) -> None:
+def _run_updates(session: v1.train.SingularMonitoredSession, evaluation: Evaluation) -> None:
     """Updates the metrics until the input ends, or a hook requests to stop.
 
     Several replicas run in step while there is a batch for each. When the remaining batches are too
     few for all replicas, the first replica takes them one after the other.
     """
-    suffices = is_enough is None or session.run_step_fn(
-        lambda step_context: step_context.session.run(is_enough)
+    suffices = evaluation.is_enough is None or session.run_step_fn(
+        lambda step_context: step_context.session.run(evaluation.is_enough)
     )
     while not session.should_stop():
-        if has_more is None or not suffices:
-            session.run(updates[0])
+        if evaluation.has_more is None or not suffices:
+            session.run(evaluation.updates[0])
         else:
-            _, suffices = session.run([updates, has_more])
+            _, suffices = session.run([evaluation.updates, evaluation.has_more])
 
 
 class _RunFirst(v1.train.SessionRunHook):  # type: ignore[misc]

@@ -88,17 +88,12 @@ def predict(
                 return
             yield batch
 
-    of_replicas = 1 if yield_single_examples else num_local_replicas(config, None)
-    yielded = 0
+    if yield_single_examples:
+        found: Iterator[Any] = itertools.chain.from_iterable(map(split_batch, batches()))
+    else:
+        found = joined(batches(), num_local_replicas(config, None))
     try:
-        for batch in joined(batches(), of_replicas):
-            for prediction in split_batch(batch) if yield_single_examples else [batch]:
-                if yielded == num_predictions:
-                    break
-                yield prediction
-                yielded += 1
-            if yielded == num_predictions:
-                break
+        yield from itertools.islice(found, num_predictions)
     except BaseException as error:  # Also GeneratorExit: then hooks' `end` is not called.
         with graph.as_default():
             session.__exit__(type(error), error, error.__traceback__)

@@ -56,20 +56,12 @@ def export(
     machine. The ops of `host_call` and `eval_metrics` are on the first CPU, which every machine
     has.
 
-    Args:
-      model_fn: A function from (features, labels, mode) to an EstimatorSpec.
-      create_global_step: Makes the global step of a graph.
-      config: The Estimator's config.
-      export_dir_base: The folder in which a new folder is made, named by the time.
-      receiver_fns: A dict of mode to a function that returns a receiver; modes with None are left
-        out.
-      checkpoint_path: The checkpoint with the variables to export.
-      assets_extra: A dict of path below "assets.extra" to the file that is copied there.
-      as_text: Whether to write saved_model.pbtxt.
-      strip_default_attrs: Whether ops lose attributes that have their default value.
+    `receiver_fns` are by mode; those that are None are left out. `strip_default_attrs` is whether
+    ops lose attributes that have their default value. The other arguments are those of
+    `Estimator.export_saved_model`.
 
     Returns:
-      The folder's path. The folder appears once it is complete.
+      The path of a new folder in `export_dir_base`. The folder appears once it is complete.
 
     Raises:
       ValueError: If no known mode is requested, or the checkpoint lacks variables.
@@ -81,7 +73,8 @@ def export(
             "EVAL or PREDICT."
         )
     folder = timestamped_folder(export_dir_base)
-    temporary = temporary_folder(folder)
+    base, name = os.path.split(folder)
+    temporary = os.path.join(base, f"temp-{name}")  # TensorFlow Serving ignores it.
     builder = v1.saved_model.Builder(temporary)
     saves_variables = True
     for mode, receiver_fn in wanted.items():
@@ -206,12 +199,6 @@ def timestamped_folder(base: Any) -> str:
     raise RuntimeError(
         f"Failed to obtain a unique export directory name in {base!r} after {_ATTEMPTS} attempts."
     )
-
-
-def temporary_folder(folder: str) -> str:
-    """Returns the folder in which an export is written; TensorFlow Serving ignores it."""
-    base, name = os.path.split(folder)
-    return os.path.join(base, f"temp-{name}")
 
 
 def exports_in(base: str) -> list[str]:

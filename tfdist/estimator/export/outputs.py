@@ -141,10 +141,8 @@ class _SupervisedOutput(ExportOutput):
     _method_name: str
 
     def __init__(self, loss: Any = None, predictions: Any = None, metrics: object = None) -> None:
-        self._loss = None if loss is None else _prefixed_tensors(loss, "loss")
-        self._predictions = (
-            None if predictions is None else _prefixed_tensors(predictions, "predictions")
-        )
+        self._loss = _prefixed_tensors(loss, "loss")
+        self._predictions = _prefixed_tensors(predictions, "predictions")
         self._metrics = None if metrics is None else _metric_tensors(metrics)
 
     @property
@@ -162,11 +160,7 @@ class _SupervisedOutput(ExportOutput):
     def as_signature_def(self, receiver_tensors: Mapping[str, tf.Tensor]) -> Any:
         if not receiver_tensors:
             raise ValueError(f"{self._method_name} inputs cannot be None or empty.")
-        outputs = {
-            **(self._loss or {}),
-            **(self._predictions or {}),
-            **(self._metrics or {}),
-        }
+        outputs = {**(self._loss or {}), **(self._predictions or {}), **(self._metrics or {})}
         info = v1.saved_model.build_tensor_info
         return v1.saved_model.build_signature_def(
             {key: info(tensor) for key, tensor in receiver_tensors.items()},
@@ -188,15 +182,10 @@ class EvalOutput(_SupervisedOutput):
 
 
 def with_serving_default(export_outputs: Any, predictions: Any) -> dict[str, ExportOutput]:
-    """Checks a model's outputs for serving and adds a default if there is only one output.
+    """Returns the given outputs for serving, with one named "serving_default".
 
-    Args:
-      export_outputs: Outputs by name. None means one `PredictOutput` of the predictions.
-      predictions: A tensor or a dict of tensors.
-
-    Returns:
-      The given dict, with an output named "serving_default". A single output gets this name in
-      addition to its own.
+    A single output gets this name in addition to its own. None means one `PredictOutput` of the
+    predictions.
 
     Raises:
       TypeError: If `export_outputs` is not a dict of `ExportOutput`.
@@ -231,11 +220,7 @@ def _is_string(value: object) -> bool:
 
 
 def _serialized_examples(receiver_tensors: Mapping[str, tf.Tensor], kind: str) -> Any:
-    """Returns the only input, which must be a string tensor.
-
-    Raises:
-      ValueError: If there are other inputs, or it is not a string tensor.
-    """
+    """Returns the only input; ValueError unless there is one, a string tensor."""
     tensors = list(receiver_tensors.values())
     if len(tensors) != 1 or tensors[0].dtype != tf.string:
         raise ValueError(
@@ -268,7 +253,9 @@ def _prefixed(key: str, prefix: str) -> str:
     return key if key.startswith(prefix) else f"{prefix}{_SEPARATOR}{key}"
 
 
-def _prefixed_tensors(outputs: Any, name: str) -> dict[str, Any]:
+def _prefixed_tensors(outputs: Any, name: str) -> dict[str, Any] | None:
+    if outputs is None:
+        return None
     named = _named_tensors(outputs, name, name)
     return {_prefixed(key, name): value for key, value in named.items()}
 
@@ -291,10 +278,7 @@ def _metric_tensors(metrics: Any) -> dict[str, Any]:
 
 
 def _as_tensor(update: Any) -> tf.Tensor:
-    """Returns the update as a tensor, since a signature holds only tensors.
-
-    An op becomes an empty tensor with a control dependency on the op.
-    """
+    """Returns an update as a tensor; an op becomes an empty one that depends on it."""
     if isinstance(update, tf.Tensor):
         return update
     with tf.control_dependencies([update]):

@@ -38,9 +38,6 @@ def build_signatures(
       export_outputs: Outputs by name.
       alternatives: Alternative inputs by name. Their signatures are named "<alternative>:<output>".
       serving_only: Whether to leave out signatures that TensorFlow Serving does not support.
-
-    Returns:
-      SignatureDef protos by name.
     """
     signatures: dict[str, Any] = {}
     excluded: dict[str, str] = {}
@@ -63,11 +60,7 @@ def build_signatures(
 
 
 def _check_is_fed(signature: Any) -> None:
-    """Checks that the signature's outputs need no placeholder except its inputs.
-
-    Raises:
-      ValueError: If they need another one.
-    """
+    """Raises ValueError if the signature's outputs need a placeholder that is no input."""
     graph = v1.get_default_graph()
 
     def tensors(infos: Mapping[str, Any]) -> list[tf.Tensor]:

@@ -119,14 +119,10 @@ def make_input(
 
 
 def start_of(position: InputPosition, num_workers: int, result: object) -> InputPosition:
-    """Returns the position at which an input begins: the given one, or else its start.
+    """Returns the position at which an input begins: that beside the checkpoint, or else its start.
 
-    Logs a line unless the input goes on after as many batches as were taken.
-
-    Args:
-      position: The position beside the checkpoint.
-      num_workers: The number of workers now.
-      result: The result of the input_fn.
+    Logs a line unless the input goes on after as many batches as were taken. `num_workers` and the
+    input_fn's result are those of now.
     """
     if not position.batches:
         return position

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,7 @@ Array = np.ndarray[Any, Any]
 
 
 def check_shuffle(shuffle: Any) -> None:
-    """Checks that `shuffle` is True or False, so that the user has chosen one.
-
-    Raises:
-      ValueError: If it is another value, such as None.
-    """
+    """Raises ValueError unless `shuffle` is True or False, so that the user has chosen one."""
     if not isinstance(shuffle, bool):
         raise ValueError(
             f"shuffle must be provided and explicitly set as boolean, got {shuffle!r}. Write "
@@ -38,12 +34,8 @@ def row_numbers(
 ) -> Iterator[Array]:
     """Yields the row numbers of each batch, [batch_size], and starts over at the end of the data.
 
-    Args:
-      num_rows: Number of rows in the data.
-      batch_size: Number of rows in a batch. Batches cross the ends of epochs; only the last batch
-        may be smaller.
-      num_epochs: Number of times that each row is returned. None means without end.
-      first_row: Number of the first row to return.
+    Batches cross the ends of epochs; only the last one may be smaller. Without `num_epochs` there
+    is none.
     """
     total = None if num_epochs is None else num_epochs * num_rows
     done = 0
@@ -58,11 +50,7 @@ def mixed(
 ) -> Iterator[Array]:
     """Yields the row numbers of batches in random order, [batch_size] at a time.
 
-    Args:
-      batches: The row numbers of each batch.
-      batch_size: Number of rows in a batch; only the last one may be smaller.
-      num_mixed: Each number is drawn among so many, as long as there are more.
-      order: Draws them.
+    Each number is drawn by `order` among `num_mixed`, as long as there are more.
     """
 
     def drawn() -> Iterator[int]:
@@ -83,7 +71,7 @@ def mixed(
 
 
 def next_batch(
-    columns: Mapping[str, Array],
+    columns: Sequence[Array],
     *,
     batch_size: int,
     num_epochs: int | None,
@@ -95,7 +83,7 @@ def next_batch(
     """Builds a queue of rows, the threads that fill it, and the ops that take a batch from it.
 
     Args:
-      columns: Arrays [rows, ...] by name, all with the same first dimension.
+      columns: Arrays [rows, ...], all with the same first dimension.
       batch_size: Number of rows in a batch.
       num_epochs: Number of times that each thread returns each row. None means without end.
       shuffle: Whether rows are returned in random order, starting at a random row. It follows from
@@ -109,7 +97,7 @@ def next_batch(
     """
     if num_threads > 1:
         _warn_of_threads(num_threads, num_epochs, shuffle)
-    arrays = [_as_fed(array) for array in columns.values()]
+    arrays = [_as_fed(array) for array in columns]
     types = [tf.as_dtype(array.dtype) for array in arrays]
     shapes = [array.shape[1:] for array in arrays]
     with v1.name_scope("enqueue_input"):

@@ -58,7 +58,7 @@ def numpy_input_fn(
         labels = _label_columns(y, features)
         _check_lengths(features, labels, y)
         tensors = next_batch(
-            _own_rows({**features, **labels}, input_context),
+            _own_rows([*features.values(), *labels.values()], input_context),
             batch_size=batch_size,
             num_epochs=num_epochs,
             shuffle=bool(shuffle),
@@ -112,19 +112,17 @@ def _name(item: tuple[Any, Any]) -> str:
     return str(item[0])
 
 
-def _own_rows(
-    columns: dict[str, Array], context: tf.distribute.InputContext | None
-) -> dict[str, Array]:
+def _own_rows(columns: list[Array], context: tf.distribute.InputContext | None) -> list[Array]:
     """Returns this worker's share of the rows: every n-th one of n workers."""
     if context is None or context.num_input_pipelines == 1:
         return columns
     count = context.num_input_pipelines
-    rows = len(next(iter(columns.values())))
+    rows = len(columns[0])
     if rows < count:
         raise ValueError(f"{rows} rows do not suffice for {count} workers. Use fewer workers.")
     own = context.input_pipeline_id
     v1.logging.info("Worker %d reads rows %d, %d, ... of %d.", own, own, own + count, rows)
-    return {name: column[own::count] for name, column in columns.items()}
+    return [column[own::count] for column in columns]
 
 
 def _check_lengths(features: dict[str, Array], labels: dict[str, Array], y: Any) -> None:
@@ -153,13 +151,12 @@ def pandas_input_fn(
     Args:
       x: A DataFrame. It is copied.
       y: Labels: a Series or a DataFrame with the same index as x, or None.
-      batch_size: Number of rows in a batch. Batches cross the ends of epochs; the last batch may be
-        smaller.
-      num_epochs: Number of times that each row is returned. None means without end.
+      batch_size: As in `numpy_input_fn`.
+      num_epochs: As in `numpy_input_fn`.
       shuffle: True or False; there is no default.
       queue_capacity: Capacity of the queue in rows. None means the number of rows of x, or four
         times that number with shuffling.
-      num_threads: Number of threads that fill the queue. Each reads all epochs.
+      num_threads: As in `numpy_input_fn`.
       target_column: A name for y that is not a column of x.
 
     Returns:
@@ -178,12 +175,13 @@ def pandas_input_fn(
         raise TypeError(f"target_column must be a string type, got {target_column!r}.")
     if y is not None:
         _check_labels(x, y, target_column)
-    names, has_label_names = list(x.columns), isinstance(y, pandas.DataFrame)
-    columns = {f"feature {i}": _array(x[name]) for i, name in enumerate(names)}
-    label_names = list(y.columns) if has_label_names else [target_column]
-    if y is not None:
-        parts = [y[name] for name in label_names] if has_label_names else [y]
-        columns.update({f"label {i}": _array(part) for i, part in enumerate(parts)})
+    names = list(x.columns)
+    label_names = list(y.columns) if isinstance(y, pandas.DataFrame) else None
+    columns = [_array(x[name]) for name in names]
+    if label_names is not None:
+        columns += [_array(y[name]) for name in label_names]
+    elif y is not None:
+        columns.append(_array(y))
     if queue_capacity is None:
         queue_capacity = 4 * len(x) if shuffle else len(x)
     capacity = queue_capacity
@@ -200,11 +198,9 @@ def pandas_input_fn(
         )
         features = dict(zip(names, tensors[: len(names)], strict=True))
         labels = tensors[len(names) :]
-        if y is None:
-            return features
-        if has_label_names:
+        if label_names is not None:
             return features, dict(zip(label_names, labels, strict=True))
-        return features, labels[0]
+        return (features, *labels) if labels else features
 
     return input_fn
 

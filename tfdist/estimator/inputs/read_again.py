@@ -70,11 +70,7 @@ class ReadAgain(v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 def taken_in_calls(batch: tf.Operation) -> Take:
-    """Returns a function that evaluates an input's tensors: one session call for each batch.
-
-    Args:
-      batch: An op that needs all tensors of a batch.
-    """
+    """Returns a function that runs an op, which needs all tensors of a batch, once for each."""
 
     def take(session: v1.Session, count: int) -> None:
         for _ in range(count):
@@ -86,8 +82,7 @@ def taken_in_calls(batch: tf.Operation) -> Take:
 def taken_in_loop(next_batch: Callable[[], list[tf.Tensor]]) -> Take:
     """Returns a function that reads batches in a loop inside of one session call.
 
-    Args:
-      next_batch: Makes the ops that fetch the next batch.
+    `next_batch` makes the ops that fetch the next batch.
     """
     count = v1.placeholder(tf.int64, [])
 

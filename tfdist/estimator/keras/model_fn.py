@@ -211,14 +211,9 @@ def weights_of_outputs(weights: Any, outputs: Sequence[str]) -> list[Any]:
 
 
 def named_metrics(clone: Any, names: Mapping[str, str] | None) -> dict[str, Any] | None:
-    """Returns the metrics given to `compile`, by name; None if there are none.
+    """Returns the metrics given to `compile`, by their new names if `names` has such.
 
-    Args:
-      clone: The compiled clone.
-      names: A dict of each metric's name to its new name; None keeps the names.
-
-    Raises:
-      ValueError: If the dict does not have exactly the names of the metrics.
+    Returns None if there are no metrics. Raises ValueError if `names` has not exactly theirs.
     """
     metrics = {metric.name: metric for metric in private_keras.compiled_metrics(clone)}
     if not metrics:

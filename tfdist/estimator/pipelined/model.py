@@ -59,18 +59,11 @@ def build_replicas(
     The stages are called once, in the context of the first of these replicas. All of them share
     the stages' functions, the weights and the optimizer.
 
-    Args:
-      spec: The stages.
-      batches: The features and the labels of each replica, as in `build_model`. The first are those
-        of the replica whose code is running.
-      config: As in `build_model`.
+    Arguments and errors are those of `build_model`; `batches` are the features and the labels of
+    each replica. The first are those of the replica whose code is running.
 
     Returns:
       The EstimatorSpec of each replica: the loss and the gradients of its micro-batches.
-
-    Raises:
-      TypeError: As in `build_model`.
-      ValueError: As in `build_model`.
     """
     _refuse_old_loops(config.device.iterations_per_loop)
     arguments = [_arguments(*batch) for batch in batches]
@@ -83,13 +76,7 @@ def _arguments(features: Any, labels: Any) -> tuple[Any, ...]:
 
 
 def _devices(spec: PipelineEstimatorSpec, config: RunConfig, *, offset: int = 0) -> list[str]:
-    """Returns the devices of the stages in the replica whose code is running, or a later one.
-
-    Args:
-      spec: The stages.
-      config: The Estimator's config.
-      offset: How many replicas it comes after the one that is running.
-    """
+    """Returns the devices of the stages, `offset` replicas after the one whose code is running."""
     need_devices(spec.num_devices)
     strategy = tf.distribute.get_strategy()
     if is_own(strategy):
@@ -168,10 +155,8 @@ def _training(
 ) -> list[EstimatorSpec]:
     """Builds the pipelines of replicas.
 
-    Args:
-      spec: The stages.
-      arguments: For each replica the arguments of its first stage, [micro-batches, batch, ...].
-      devices: For each replica the device of each stage.
+    For each replica, `arguments` has those of its first stage, [micro-batches, batch, ...], and
+    `devices` the device of each stage.
     """
     count = spec.gradient_accumulation_count
     assert count is not None

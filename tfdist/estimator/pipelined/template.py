@@ -42,11 +42,8 @@ class Template:
     def handles_of(self, replica: int) -> dict[str, tf.Tensor]:
         """Returns the handles of a replica's own variables, such as moving averages.
 
-        Args:
-          replica: How many replicas it comes after the one in whose context the stages were called.
-
-        Returns:
-          The handles by the names of those in the template.
+        It comes `replica` replicas after the one in whose context the stages were called. The keys
+        are the names of the handles in the template.
         """
         named = by_handle(self.traced.graph, v1.global_variables()) if replica else {}
         return {

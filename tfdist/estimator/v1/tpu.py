@@ -160,12 +160,6 @@ class TPUEstimator(Estimator):
       train_batch_size: Examples of a step. `params["batch_size"]` is the share of a replica.
       eval_batch_size: The same for evaluating.
       predict_batch_size: The same for predicting.
-      batch_axis: Has no effect.
-      eval_on_tpu: Has no effect.
-      export_to_tpu: Has no effect.
-      export_to_cpu: Has no effect.
-      embedding_config_spec: Has no effect.
-      export_saved_model_api_version: Has no effect.
 
     Raises:
       ValueError: If `use_tpu` is True, or another argument is not usable.
