@@ -99,9 +99,6 @@ PUBLIC = {
     "tfdist.launch.kubernetes": """
         main
     """,
-    "tfdist.launch.logs": """
-        main
-    """,
     "tfdist.launch.slurm": """
         main
     """,

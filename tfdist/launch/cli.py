@@ -85,8 +85,11 @@ def _run(name: str, words: Sequence[str]) -> int:
 
         print(completion(words, _SUMMARIES))
         return 0
-    home = "logs.status" if name == "status" else name
-    code = importlib.import_module(f"tfdist.launch.{home}").main(words)
+    if name == "status":
+        from tfdist.launch.logs import status
+
+        return status(words)
+    code = importlib.import_module(f"tfdist.launch.{name}").main(words)
     return code
 
 

@@ -11,8 +11,7 @@ from tfdist.launch.doctor.command import DOCTOR
 from tfdist.launch.errors import UsageError
 from tfdist.launch.horovod.command import HOROVOD
 from tfdist.launch.kubernetes.job_options import KUBERNETES
-from tfdist.launch.logs.command import LOGS
-from tfdist.launch.logs.status import STATUS
+from tfdist.launch.logs import LOGS, STATUS
 from tfdist.launch.options.command_line import COMMAND, CommandLine
 from tfdist.launch.options.run_options import RUN
 from tfdist.launch.slurm.slurm_options import SLURM

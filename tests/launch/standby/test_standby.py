@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tfdist.launch.machine.mpi import horovod_problem
-from tfdist.launch.standby.standby import Standby, can_stand_by
+from tfdist.launch.standby.standby import Program, Standby, can_stand_by
 
 pytestmark = pytest.mark.processes
 
@@ -93,11 +93,12 @@ def test_a_standby_that_still_imports_is_not_waited_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tfdist.launch.standby.standby._READY_LIMIT_S", 0.001)
-    standby = Standby(tmp_path, lambda: None)
-    facts: Any = ([sys.executable, "train.py"], str(tmp_path), dict(os.environ), None)
+    standby = Standby(tmp_path)
+    command = [sys.executable, "train.py"]
+    program = Program(command=command, cwd=str(tmp_path), environment=os.environ, cores=None)
     standby.imports_path.write_text('{"environment": {}, "modules": ["json"], "own": []}')
-    standby.begin(*facts)
-    assert asyncio.run(standby.fork(*facts)) is None
+    standby.begin(program)
+    assert asyncio.run(standby.fork(program)) is None
     assert standby.problem == "it was not ready after 0.001 s"
     assert standby.pid is None
 

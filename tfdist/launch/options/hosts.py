@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from tfdist.cluster.tasks import (
 from tfdist.launch.errors import UsageError
 
 _MOST_CHARACTERS = 1_000_000
+_EXAMPLE = 'Name a file with one host a line, for example "gpu1 slots=2".'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,36 +57,30 @@ def read_hostfile(path: str) -> tuple[Host, ...]:
     Raises:
       UsageError: If the file cannot be read, has another format, or names a host twice.
     """
+    named = f"--hostfile {shown(path)}"
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(_MOST_CHARACTERS + 1)
     except OSError as error:
-        raise UsageError(
-            f"--hostfile {shown(path)} cannot be read: {error.strerror}. "
-            'Name a file with one host a line, for example "gpu1 slots=2".'
-        ) from None
+        raise UsageError(f"{named} cannot be read: {error.strerror}. {_EXAMPLE}") from None
     except ValueError:
-        raise UsageError(
-            f"--hostfile {shown(path)} is not a text file in UTF-8. "
-            'Name a file with one host a line, for example "gpu1 slots=2".'
-        ) from None
+        raise UsageError(f"{named} is not a text file in UTF-8. {_EXAMPLE}") from None
     if len(text) > _MOST_CHARACTERS:
         raise UsageError(
-            f"--hostfile {shown(path)} has more than {_MOST_CHARACTERS} characters, the most "
-            "allowed. Name a file with one host a line."
+            f"{named} has more than {_MOST_CHARACTERS} characters, the most allowed. {_EXAMPLE}"
         )
     hosts: list[Host] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        words = line.partition("#")[0].split()
-        try:
+    where = ""
+    try:
+        for number, line in enumerate(text.splitlines(), start=1):
+            where = f", line {number}"
+            words = line.partition("#")[0].split()
             if words:
                 hosts += _checked(_read_line(words))
-        except ValueError as error:
-            raise UsageError(f"--hostfile {shown(path)}, line {number}: {error}") from None
-    try:
+        where = ""
         return _checked(hosts)
     except ValueError as error:
-        raise UsageError(f"--hostfile {shown(path)}: {error}") from None
+        raise UsageError(f"{named}{where}: {error}") from None
 
 
 def place_instances(hosts: Sequence[Host], num_instances: int) -> tuple[Host, ...]:
@@ -181,24 +177,17 @@ def _host(name: str, slots: int | None) -> Host:
 
 
 def _checked(hosts: Iterable[Host]) -> tuple[Host, ...]:
-    """Checks a whole list of hosts.
-
-    Raises:
-      ValueError: If the list is wrong. Callers put the option's name before the message.
-    """
+    """Checks a whole list; callers put the option's name before the message of a ValueError."""
     found = tuple(hosts)
     if not found:
         raise ValueError('it names no host. Name one a line, for example "gpu1 slots=2".')
     names = [host.name.lower() for host in found]
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise ValueError(
-                f"it names {shown(name)} twice, once is allowed. For {names.count(name)} "
-                f"instances there write {name}:{names.count(name)}, or slots={names.count(name)} "
-                "in a file."
-            )
-        seen.add(name)
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise ValueError(
+            f"it names {shown(name)} twice, once is allowed. For {count} instances there write "
+            f"{name}:{count}, or slots={count} in a file."
+        )
     local = [host.name for host in found if is_loopback(host.name)]
     if local and len(found) > 1:
         other = next(host.name for host in found if host.name != local[0])

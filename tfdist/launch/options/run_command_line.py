@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tfdist.cluster.environment import read_start_timeout
+from tfdist.cluster.tasks import listed
+from tfdist.cluster.tf_config import is_tf_config_set
 from tfdist.launch.errors import UsageError
 from tfdist.launch.options import run_rules as rules
 from tfdist.launch.options.command_line import COMMAND
@@ -61,8 +63,9 @@ def parse_run_options(argv: Sequence[str], environ: Mapping[str, str] = os.envir
         "config": _as_in_a_file(given),
     }
     options = RunOptions(**{**given, **settled})
-    notices += [*_settle(options, given, environ), *ignored_notices(RunOptions, given)]
-    return replace(options, notices=(*given["notices"], *notices))
+    _check_together(options, given)
+    notices = [*given["notices"], *notices, *_notices(options, given, environ)]
+    return replace(options, notices=tuple(notices))
 
 
 def _with_config_file(given: dict[str, Any]) -> dict[str, Any]:
@@ -88,8 +91,8 @@ def _num_slots(hosts: Sequence[Host]) -> int:
     return slots
 
 
-def _settle(options: RunOptions, given: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Checks options against each other; returns a line for each that has no effect."""
+def _check_together(options: RunOptions, given: Mapping[str, Any]) -> None:
+    """Checks options against each other and against this machine."""
     if options.log_dir is not None:
         rules.check_folder("--log-dir", options.log_dir)
     if options.profile is not None:
@@ -98,21 +101,39 @@ def _settle(options: RunOptions, given: Mapping[str, Any], environ: Mapping[str,
         check_export(str(options.export_config), options.overwrite_config)
     if "port" in given:
         rules.check_port(given["port"], options.num_instances)
-    if options.min_instances is not None:
-        rules.check_min_instances(
-            options.min_instances, options.num_instances, options.max_restarts
-        )
-    if options.snapshot_steps is not None:
-        rules.check_snapshot_steps(options.snapshot_steps, options.max_restarts)
-    if options.uses_mpirun:
-        rules.check_root(options.allow_run_as_root)
-    used = place_instances(options.hosts, options.num_instances)
-    return [
-        *rules.idle_host_notices(options.hosts, used),
-        *_network_notices(options, given),
-        *_mpirun_notices(options, given),
-        *rules.environment_notices(environ),
-    ]
+    rules.check_restarts(
+        most=options.num_instances,
+        least=options.min_instances,
+        snapshot_steps=options.snapshot_steps,
+        max_restarts=options.max_restarts,
+    )
+    if options.uses_mpirun and not options.allow_run_as_root:
+        rules.check_root()
+
+
+def _notices(
+    options: RunOptions, given: Mapping[str, Any], environ: Mapping[str, str]
+) -> Iterator[str]:
+    """Yields a line for each option or variable that has no effect in this run."""
+    used = {host.name for host in place_instances(options.hosts, options.num_instances)}
+    idle = [host.name for host in options.hosts if host.name not in used]
+    if idle:
+        yield f"{listed(idle)} gets no instance: --num-instances is {options.num_instances}"
+    if options.is_on_this_machine:
+        if "host_subnet" in given:
+            yield "--host-subnet is ignored: no other hosts are given (--host)"
+        if "port" in given:
+            yield "--port is ignored: workers on this machine take free ports"
+    elif "port" in given and options.engine == "horovod":
+        yield "--port is ignored: Horovod's workers find each other through mpirun"
+    for option in options_of(RunOptions).values():
+        is_of_mpirun = option.group.title == "mpirun" and not options.uses_mpirun
+        if is_of_mpirun and option.field in given:
+            name = option.long_name
+            yield f"{name} is ignored: on this machine --engine grpc uses no mpirun"
+    if is_tf_config_set(environ):
+        yield "TF_CONFIG of this environment is not used: each worker gets its own"
+    yield from ignored_notices(RunOptions, given)
 
 
 def _as_in_a_file(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,27 +152,3 @@ def _in_yaml(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return list(value) if isinstance(value, tuple) else value
-
-
-def _network_notices(options: RunOptions, given: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each network option that this run does not use."""
-    notices = []
-    if options.is_on_this_machine:
-        if "host_subnet" in given:
-            notices.append("--host-subnet is ignored: no other hosts are given (--host)")
-        if "port" in given:
-            notices.append("--port is ignored: workers on this machine take free ports")
-    elif "port" in given and options.engine == "horovod":
-        notices.append("--port is ignored: Horovod's workers find each other through mpirun")
-    return notices
-
-
-def _mpirun_notices(options: RunOptions, given: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each mpirun option that was given if the run does not use mpirun."""
-    if options.uses_mpirun:
-        return []
-    return [
-        f"{option.long_name} is ignored: on this machine --engine grpc uses no mpirun"
-        for option in options_of(RunOptions).values()
-        if option.group.title == "mpirun" and option.field in given
-    ]

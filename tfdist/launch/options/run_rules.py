@@ -178,52 +178,30 @@ def check_port(port: int, num_instances: int) -> None:
         )
 
 
-def check_min_instances(min_instances: int, num_instances: int, max_restarts: int) -> None:
-    """Checks the smallest size of a run; raises `UsageError` if it has no effect."""
-    if min_instances > num_instances:
+def check_restarts(
+    *, most: int, least: int | None, snapshot_steps: int | None, max_restarts: int
+) -> None:
+    """Checks the options that need restarts; `most` and `least` are numbers of instances."""
+    if least is not None and least > most:
         raise UsageError(
-            f"--min-instances is {min_instances}, and --num-instances is {num_instances}. "
-            f"Use at most {num_instances}."
+            f"--min-instances is {least}, and --num-instances is {most}. Use at most {most}."
         )
-    if max_restarts == 0:
-        raise UsageError(
-            f"--min-instances is {min_instances}, but --max-restarts is 0, so the run never starts "
-            "again. Add for example --max-restarts 3."
-        )
+    given = {"--min-instances": least, "--snapshot-steps": snapshot_steps}
+    for name, number in given.items():
+        if number and max_restarts == 0:
+            raise UsageError(
+                f"{name} is {number}, but --max-restarts is 0, so the run never starts again. "
+                "Add for example --max-restarts 3."
+            )
 
 
-def check_snapshot_steps(snapshot_steps: int, max_restarts: int) -> None:
-    """Checks that a run needs snapshots; raises `UsageError` if they have no effect."""
-    if snapshot_steps > 0 and max_restarts == 0:
-        raise UsageError(
-            f"--snapshot-steps is {snapshot_steps}, but --max-restarts is 0, so the run never "
-            "starts again. Add for example --max-restarts 3."
-        )
-
-
-def check_root(allow_run_as_root: bool | None) -> None:
-    """Checks that mpirun may run as this user."""
-    if allow_run_as_root is False and os.geteuid() == 0:
+def check_root() -> None:
+    """Refuses to run mpirun as root."""
+    if os.geteuid() == 0:
         raise UsageError(
             "--allow-run-as-root is no, but you are root, and mpirun starts the workers. "
             "Set it to yes, or run as another user."
         )
-
-
-def idle_host_notices(hosts: Sequence[Host], used: Sequence[Host]) -> list[str]:
-    """Returns a line that names the hosts without an instance, if there are any."""
-    names = {host.name for host in used}
-    idle = [host.name for host in hosts if host.name not in names]
-    if not idle:
-        return []
-    return [f"{listed(idle)} gets no instance: --num-instances is {len(used)}"]
-
-
-def environment_notices(environ: Mapping[str, str]) -> list[str]:
-    """Returns a line if this environment has a TF_CONFIG, which the workers do not get."""
-    if environ.get("TF_CONFIG", "").strip():
-        return ["TF_CONFIG of this environment is not used: each worker gets its own"]
-    return []
 
 
 def _word(value: bool) -> str:

@@ -41,9 +41,9 @@ from tfdist.launch.machine.cores_and_gpus import (
     share_environment,
 )
 from tfdist.launch.machine.descendants import descendants, end_all, send
-from tfdist.launch.machine.processes import adopt_orphans, die_with_parent, stop_signals
+from tfdist.launch.machine.processes import adopt_orphans, stop_signals
 from tfdist.launch.run.guardian import guarded
-from tfdist.launch.standby.standby import ForkedWorker, Standby, can_stand_by
+from tfdist.launch.standby.standby import ForkedWorker, Program, Standby, can_stand_by
 from tfdist.launch.workers.channel import (
     ADDRESSES_VARIABLE,
     AS_BYTES,
@@ -98,22 +98,22 @@ class Agent:
         progress_path.unlink(missing_ok=True)  # of the worker before
         self._progress = ProgressFile(progress_path)
         inherited = os.environ if start["rank_environment"] is None else start["rank_environment"]
-        self._environment = {
+        environment = {
             **worker_environment(inherited, start["environment"], is_rank=start["is_rank"]),
             **progress_environment(progress_path),
         }
-        self._cores = start["cores"]
+        command, cores = start["command"], start["cores"]
         if start["share"] is not None:
             share, machine = Share(**start["share"]), look_at_machine()
-            self._cores = bound_cores(share, machine)
-            own = share_environment(share, machine, os.environ)
-            self._environment = {**own, **self._environment}
-        self._keeps_standby = start["keeps_standby"] and can_stand_by(
-            start["command"], sys.executable
-        )
+            cores = bound_cores(share, machine)
+            environment = {**share_environment(share, machine, os.environ), **environment}
+        self._keeps_standby = start["keeps_standby"] and can_stand_by(command, sys.executable)
         self._standby = standby
         if self._keeps_standby:
-            self._environment[IMPORTS_VARIABLE] = os.fspath(standby.imports_path)
+            environment[IMPORTS_VARIABLE] = os.fspath(standby.imports_path)
+        self._program = Program(
+            command=command, cwd=start["cwd"], environment=environment, cores=cores
+        )
         self._grace_s = float(start["grace_s"])
         self._clock = clock
         self._kill_at_s = float("inf")  # on the observed clock, as all times here
@@ -140,7 +140,7 @@ class Agent:
         try:
             self._worker = await self._start_worker()
         except OSError as error:
-            program, missing = self._start["command"][0], error.filename
+            program, missing = self._program.command[0], error.filename
             where = "" if missing in (None, program) else f": {missing}"  # the working directory
             what = f"cannot start {program}: {error.strerror or error}{where}\n"
             self._channel.say("output", stream="err", text=what)
@@ -159,7 +159,7 @@ class Agent:
         assert worker.stdout is not None and worker.stderr is not None
         pumps = asyncio.gather(self._pump(worker.stdout, "out"), self._pump(worker.stderr, "err"))
         # asyncio's subprocess.wait() would also wait until every process has closed the pipes.
-        code = await asyncio.get_running_loop().run_in_executor(None, worker.wait)
+        code = await asyncio.to_thread(worker.wait)
         ended_s = self._clock.now_s()
         was_killed = self._is_kill_time()
         # The worker's output must be sent before its end is reported.
@@ -180,8 +180,7 @@ class Agent:
         return was_killed
 
     async def _start_worker(self) -> subprocess.Popen[bytes] | ForkedWorker:
-        command, cwd = self._start["command"], self._start["cwd"]
-        forked = await self._standby.fork(command, cwd, self._environment, self._cores)
+        forked = await self._standby.fork(self._program)
         if forked is not None:
             for stream in ("out", "err"):  # a new process would have printed it as well
                 if text := self._standby.output(stream):
@@ -189,23 +188,7 @@ class Agent:
             return forked
         if self._standby.problem:
             self._channel.say("standby", problem=self._standby.problem)
-        agent, cores = os.getpid(), self._cores
-
-        def take_place() -> None:
-            die_with_parent(agent)
-            if cores is not None:
-                os.sched_setaffinity(0, cores)
-
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=cwd,
-            env=self._environment,
-            start_new_session=True,
-            preexec_fn=take_place,
-        )
+        return self._program.start(subprocess.PIPE, subprocess.PIPE)
 
     def _spared(self) -> list[psutil.Process]:
         """Returns the standby, which is no process of the worker."""
@@ -239,9 +222,7 @@ class Agent:
             # `is_stopped` was determined before this report of a quiet worker.
             self._say_state(is_stopped=is_stopped)
             if self._keeps_standby:
-                self._standby.begin(
-                    self._start["command"], self._start["cwd"], self._environment, self._cores
-                )
+                self._standby.begin(self._program)
             await asyncio.sleep(BEAT_S)
 
     def _quiet_s(self, progress: Progress | None) -> float | None:
@@ -410,8 +391,8 @@ async def _run(index: int) -> None:
         message = await _hear(channel, clock)
     if message is None or message["kind"] == "bye":
         return
-    folder, agent = Path(tempfile.mkdtemp(prefix="tfdist-")), os.getpid()
-    standby = Standby(folder, lambda: die_with_parent(agent))
+    folder = Path(tempfile.mkdtemp(prefix="tfdist-"))
+    standby = Standby(folder)
     with guarded(folder):
         try:
             while message is not None:

@@ -40,7 +40,7 @@ from tfdist.launch.run.starters import AGENT, remote_shell, starters_of, uses_ss
 from tfdist.launch.run.supervision import Supervision
 from tfdist.launch.screen.terminal import Terminal
 from tfdist.launch.workers.channel import LINE_LIMIT_BYTES
-from tfdist.launch.workers.plan import Plan, num_local_ports, plan_here
+from tfdist.launch.workers.plan import Plan, make_plan, num_local_ports
 
 
 def main(options: RunOptions) -> int:
@@ -52,15 +52,14 @@ def main(options: RunOptions) -> int:
     _check_engine(options)
     _check_limits(options)
     preemption_file = find_preemption_file({**os.environ, **options.environment})
+    log_dir = options.log_dir or default_log_dir(datetime.now())
     with ReservedPorts(num_local_ports(options)) as ports:
-        plan = plan_here(options, ports.ports, options.log_dir or default_log_dir(datetime.now()))
+        plan = make_plan(options, ports=ports.ports, log_dir=log_dir)
     _check_lengths(options, plan)
     if options.dry_run:
         return _print([*notices(options), *description(options, plan, verbosity=2)])
     _check_hosts(options)
-    log_dir = make_log_dir(
-        options.log_dir or default_log_dir(datetime.now()), must_be_new=options.log_dir is None
-    )
+    log_dir = make_log_dir(log_dir, must_be_new=options.log_dir is None)
     if options.log_dir is None:
         prune_logs(options.keep_logs)
     adopt_orphans()
@@ -115,7 +114,6 @@ def _check_lengths(options: RunOptions, plan: Plan) -> None:
 
 
 def _print(lines: Iterable[str]) -> int:
-    """Prints lines to stdout and returns the exit code."""
     try:
         print(*lines, sep="\n", flush=True)
     except BrokenPipeError:  # the reader has closed the pipe, as `| head` does

@@ -95,7 +95,7 @@ from tfdist.launch.screen.size_change import (
 )
 from tfdist.launch.screen.terminal import Stream, Terminal, TerminalClosedError
 from tfdist.launch.workers.observed_time import ObservedClock
-from tfdist.launch.workers.plan import Plan, num_local_ports, plan_here
+from tfdist.launch.workers.plan import Plan, make_plan, num_local_ports
 from tfdist.launch.workers.worker_state import worker_snapshots
 from tfdist.process import snapshot_folders
 from tfdist.process.exit_codes import STOP_CODES
@@ -209,11 +209,11 @@ class Supervision:
             with ReservedPorts(num_local_ports(self._options)) as ports:
                 starts = self._restarts + self._joins
                 cost = self._interruptions
-                plan = plan_here(
+                plan = make_plan(
                     self._options,
-                    ports.ports,
-                    self._log_dir,
-                    starts,
+                    ports=ports.ports,
+                    log_dir=self._log_dir,
+                    restart_count=starts,
                     restart_step=cost.step if cost.step > 0 else None,
                     restart_cost=(round(cost.lost_until(self._clock.now_s())), cost.repeated_steps),
                     run=self._run,

@@ -103,12 +103,12 @@ def _check(options: SlurmOptions) -> None:
             f"{devices}: {options.replicas_per_instance} replicas of "
             f"{options.devices_per_replica}. Use --gpus-per-task {devices}."
         )
-    if options.min_instances is not None:
-        rules.check_min_instances(
-            options.min_instances, options.num_instances, options.max_restarts
-        )
-    if options.snapshot_steps is not None:
-        rules.check_snapshot_steps(options.snapshot_steps, options.max_restarts)
+    rules.check_restarts(
+        most=options.num_instances,
+        least=options.min_instances,
+        snapshot_steps=options.snapshot_steps,
+        max_restarts=options.max_restarts,
+    )
     cpus, threads = options.cpus_per_task, options.threads
     if cpus is not None and threads is not None and threads > cpus:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The agent's side of a standby: its start, the workers that it forks, and its end.
+"""The agent's side: a worker's program as a new process, or forked by the agent's standby.
 
 The drawing in `interpreter.py` shows the messages.
 """
@@ -15,10 +15,12 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from tfdist.cluster.instance_variables import OF_ONE_RUN
+from tfdist.launch.machine.processes import die_with_parent
 from tfdist.launch.standby import interpreter
 
 # The longest time that a start waits for a standby that still imports: a new process would not
@@ -28,6 +30,47 @@ _READY_LIMIT_S = 15.0
 _FORK_LIMIT_S = 5.0
 # Variables that differ between the starts of one worker, and that no import reads.
 _OF_ONE_START = (*OF_ONE_RUN, "OMPI_", "PRTE_", "ORTE_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A worker's command, and the place in which it runs."""
+
+    command: Sequence[str]
+    cwd: str
+    environment: Mapping[str, str]
+    cores: Sequence[int] | None
+
+    def start(
+        self, stdout: int | IO[bytes], stderr: int | IO[bytes], *, pass_fds: Sequence[int] = ()
+    ) -> subprocess.Popen[bytes]:
+        """Starts a new process in a session of its own; the kernel kills it when this one ends."""
+        parent = os.getpid()
+
+        def take_place() -> None:
+            die_with_parent(parent)
+            if self.cores is not None:
+                os.sched_setaffinity(0, self.cores)
+
+        return subprocess.Popen(
+            self.command,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=self.cwd,
+            env=self.environment,
+            pass_fds=pass_fds,
+            start_new_session=True,
+            preexec_fn=take_place,
+        )
+
+    def is_like(self, other: Program) -> bool:
+        """Returns whether it may go on from the imports of the other."""
+        return self._facts() == other._facts()
+
+    def _facts(self) -> tuple[Any, ...]:
+        shared = {k: v for k, v in self.environment.items() if not k.startswith(_OF_ONE_START)}
+        return tuple(self.command), self.cwd, shared
 
 
 class ForkedWorker:
@@ -56,21 +99,17 @@ class ForkedWorker:
 class Standby:
     """The standby of one agent, or its absence.
 
-    Args:
-      die_with_agent: Called in the new process before the interpreter starts.
-
     Attributes:
       imports_path: The file into which the first worker writes its imports.
       problem: The reason why the last `fork` had no use of the standby; "" without one.
     """
 
-    def __init__(self, folder: Path, die_with_agent: Callable[[], None]) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._die_with_agent = die_with_agent
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
         self._lines: IO[str] | None = None
-        self._for: tuple[Any, ...] = ()
+        self._for: Program | None = None
         self._is_ready = False
         self.problem = ""
         self.imports_path = folder / "imports"
@@ -80,16 +119,11 @@ class Standby:
         """Its process ID; None if there is none."""
         return None if self._process is None else self._process.pid
 
-    def begin(
-        self,
-        command: Sequence[str],
-        cwd: str,
-        environment: Mapping[str, str],
-        cores: Sequence[int] | None,
-    ) -> None:
-        """Starts the standby of a worker with these facts, once that has written its imports."""
+    def begin(self, program: Program) -> None:
+        """Starts the standby of this worker, once that has written its imports."""
         if self._process is not None or not self.imports_path.exists():
             return
+        environment = program.environment
         changes = json.loads(self.imports_path.read_text())["environment"]
         code = self._folder / "standby" / "sitecustomize.py"
         code.parent.mkdir(exist_ok=True)
@@ -109,48 +143,22 @@ class Standby:
             "PYTHONPATH": f"{code.parent}{os.pathsep}{path}" if path else str(code.parent),
             interpreter.VARIABLE: json.dumps(settings),
         }
-
-        def take_place() -> None:
-            self._die_with_agent()
-            if cores is not None:
-                os.sched_setaffinity(0, cores)
-
-        with (
-            its,
-            self._output("out").open("wb") as out,
-            self._output("err").open("wb") as err,
-        ):
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                cwd=cwd,
-                env=variables,
-                pass_fds=[its.fileno()],
-                start_new_session=True,
-                preexec_fn=take_place,
-            )
+        waiting = replace(program, environment=variables)
+        with its, self._output("out").open("wb") as out, self._output("err").open("wb") as err:
+            self._process = waiting.start(out, err, pass_fds=[its.fileno()])
         self._connection, self._lines = own, own.makefile("r")
-        self._for = _facts(command, cwd, environment)
+        self._for = program
 
-    async def fork(
-        self,
-        command: Sequence[str],
-        cwd: str,
-        environment: Mapping[str, str],
-        cores: Sequence[int] | None,
-    ) -> ForkedWorker | None:
+    async def fork(self, program: Program) -> ForkedWorker | None:
         """Returns a new worker; None if a new process has to be started, and no standby is left.
 
         `problem` then has the reason, if there was a standby.
         """
         worker = None
         self.problem = ""
-        if self._process is not None and self._for == _facts(command, cwd, environment):
-            ask = asyncio.get_running_loop().run_in_executor
+        if self._for is not None and program.is_like(self._for):
             with contextlib.suppress(OSError, ValueError, KeyError):
-                worker = await ask(None, self._fork, environment, cores)
+                worker = await asyncio.to_thread(self._fork, program)
             if worker is None and not self.problem:
                 lines = self.output("err").splitlines()
                 self.problem = lines[-1] if lines else "it has ended"
@@ -172,25 +180,23 @@ class Standby:
         if self._connection is not None and self._lines is not None:
             self._lines.close()
             self._connection.close()
-        self._process = self._connection = self._lines = None
+        self._process = self._connection = self._lines = self._for = None
         self._is_ready = False
         self.imports_path.unlink(missing_ok=True)
 
-    def _fork(
-        self, environment: Mapping[str, str], cores: Sequence[int] | None
-    ) -> ForkedWorker | None:
+    def _fork(self, program: Program) -> ForkedWorker | None:
         assert self._connection is not None
         if not self._is_ready:
             self._connection.settimeout(_READY_LIMIT_S)
             self._is_ready = bool(self._read().get("ready"))
             if not self._is_ready:
                 return None
-        request = json.dumps({"environment": dict(environment), "cores": cores}) + "\n"
+        facts = {"environment": dict(program.environment), "cores": program.cores}
+        data = json.dumps(facts).encode() + b"\n"
         pipes = [os.pipe(), os.pipe()]
         out, err = (os.fdopen(reader, "rb", buffering=0) for reader, _ in pipes)
         try:
             self._connection.settimeout(_FORK_LIMIT_S)
-            data = request.encode()
             sent = socket.send_fds(self._connection, [data], [writer for _, writer in pipes])
             self._connection.sendall(data[sent:])
             pid = self._read()["pid"]
@@ -232,9 +238,3 @@ def can_stand_by(command: Sequence[str], python: str) -> bool:
     is_python = re.fullmatch(r"python[0-9.]*", os.path.basename(program)) is not None
     is_same = os.path.dirname(program) == os.path.dirname(python)
     return is_python and is_same and (command[1] == "-m" or not command[1].startswith("-"))
-
-
-def _facts(command: Sequence[str], cwd: str, environment: Mapping[str, str]) -> tuple[Any, ...]:
-    """Returns what must be equal for a worker that goes on from another one's imports."""
-    shared = {k: v for k, v in environment.items() if not k.startswith(_OF_ONE_START)}
-    return tuple(command), cwd, shared

@@ -79,10 +79,10 @@ class Plan:
 def make_plan(
     options: RunOptions,
     *,
-    machine: Machine,
     ports: Sequence[int],
     log_dir: Path,
-    environ: Mapping[str, str],
+    machine: Machine | None = None,
+    environ: Mapping[str, str] = os.environ,
     restart_count: int = 0,
     restart_step: int | None = None,
     restart_cost: tuple[int, int] = (0, 0),
@@ -93,9 +93,9 @@ def make_plan(
 
     Args:
       options: The options of the run.
-      machine: The resources of this machine.
       ports: Free ports of this machine, one per process; only gRPC listens on them.
       log_dir: The folder of the log files.
+      machine: The resources of this machine; None looks at it.
       environ: The launcher's environment.
       restart_count: The number of earlier starts of this run.
       restart_step: The last step that a worker had made before the restart, if it is known.
@@ -103,6 +103,7 @@ def make_plan(
       run: The name of the run; see `tfdist.process.snapshot_folders`.
       num_full_instances: The instances that the run was asked for, if this start has fewer.
     """
+    machine = machine or look_at_machine()
     places = place_instances(options.hosts, options.num_instances)
     on_host: Counter[str] = Counter()
     local_indices = []
@@ -119,8 +120,7 @@ def make_plan(
             START_TIMEOUT: f"{options.start_timeout_s:g}",
             GRACE: f"{options.grace_s:g}",
             **_profile(options),
-            **_snapshots(options, restart_step, run),
-            **_cost(restart_count, restart_cost),
+            **_starts(options, restart_count, restart_step, restart_cost, run),
             **options.environment,
             **instance_environment(
                 index=index,
@@ -178,28 +178,21 @@ def default_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _profile(options: RunOptions) -> dict[str, str]:
-    """Returns the variables that ask each worker for a profile."""
     if options.profile is None:
         return {}
     return {PROFILE: os.path.abspath(options.profile), PROFILE_STEPS: options.profile_steps}
 
 
-def _snapshots(options: RunOptions, restart_step: int | None, run: str) -> dict[str, str]:
-    """Returns the variables with which workers keep snapshots, and find those of an earlier start.
-
-    A run that never starts again needs none.
-    """
-    if options.max_restarts == 0:
-        return {}
-    values = {SNAPSHOT_STEPS: options.snapshot_steps, RESTART_STEP: restart_step, RUN: run or None}
+def _starts(
+    options: RunOptions, count: int, step: int | None, cost: tuple[int, int], run: str
+) -> dict[str, str]:
+    """Returns the variables for snapshots, by which starts are connected, and of restarts' cost."""
+    values: dict[str, int | str | None] = {}
+    if options.max_restarts > 0:
+        values |= {SNAPSHOT_STEPS: options.snapshot_steps, RESTART_STEP: step, RUN: run or None}
+    if count > 0:
+        values |= {RESTART_LOST_S: cost[0], RESTART_REPEATED_STEPS: cost[1]}
     return {name: str(value) for name, value in values.items() if value is not None}
-
-
-def _cost(restart_count: int, cost: tuple[int, int]) -> dict[str, str]:
-    """Returns the variables that tell workers that start again what that has cost."""
-    if restart_count == 0:
-        return {}
-    return {RESTART_LOST_S: str(cost[0]), RESTART_REPEATED_STEPS: str(cost[1])}
 
 
 def num_local_ports(options: RunOptions) -> int:
@@ -207,36 +200,8 @@ def num_local_ports(options: RunOptions) -> int:
     return options.num_instances + options.evaluator if options.is_on_this_machine else 0
 
 
-def plan_here(
-    options: RunOptions,
-    ports: Sequence[int],
-    log_dir: Path,
-    restart_count: int = 0,
-    restart_step: int | None = None,
-    restart_cost: tuple[int, int] = (0, 0),
-    run: str = "",
-    num_full_instances: int | None = None,
-) -> Plan:
-    """Returns the plan for this machine and this process's environment."""
-    return make_plan(
-        options,
-        machine=look_at_machine(),
-        ports=ports,
-        log_dir=log_dir,
-        environ=os.environ,
-        restart_count=restart_count,
-        restart_step=restart_step,
-        restart_cost=restart_cost,
-        run=run,
-        num_full_instances=num_full_instances,
-    )
-
-
 def _cluster(
-    options: RunOptions,
-    hosts: Sequence[str],
-    local_indices: Sequence[int],
-    ports: Sequence[int],
+    options: RunOptions, hosts: Sequence[str], local_indices: Sequence[int], ports: Sequence[int]
 ) -> Cluster:
     """Returns the addresses of the workers. Horovod does not use those of its workers."""
     if options.is_on_this_machine:
@@ -259,7 +224,6 @@ def _cluster(
 
 
 def _check_tf_config(addresses: Sequence[str]) -> None:
-    """Checks that TF_CONFIG is not too long for a variable; raises `UsageError` if it is."""
     size = sum(len(address) + len('"", ') for address in addresses) + _REST_OF_TF_CONFIG
     if size > LONGEST_WORD:
         raise UsageError(

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.launch.cli import main
-from tfdist.launch.logs.command import follow
-from tfdist.launch.logs.status import last_line, table
+from tfdist.launch.logs import follow, last_line, table
 from tfdist.launch.run.run_logs import is_running, kept_from_pruning
 from tfdist.testing.run import wait_until
 

@@ -1,4 +1,4 @@
-"""The command `tfdist logs`: shows the logs of a run's workers, also while it runs."""
+"""The commands `tfdist logs` and `tfdist status`: runs of the past and of the present."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from tfdist.launch.options.values import any_path, any_text
 from tfdist.launch.run.run_logs import is_running, runs_in
 
 _POLL_S = 0.2
+_TAIL_BYTES = 4096  # of a log, for its last line
+_WIDTH = 60
 
 _GROUP = Group("options")
+_LOG_DIR = "the folder with the folders of all runs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +35,7 @@ class LogsOptions:
     )
     follow: bool = flag("go on with what is written until the run ends", shown_default="")
     log_dir: Path = option(
-        any_path("FOLDER"),
-        "the folder with the folders of all runs",
-        default=Path("tfdist-logs"),
-        shown_default="tfdist-logs",
+        any_path("FOLDER"), _LOG_DIR, default=Path("tfdist-logs"), shown_default="tfdist-logs"
     )
 
 
@@ -51,6 +51,24 @@ LOGS = CommandLine(
         "examples:\n  tfdist logs\n  tfdist logs --worker 1 --follow\n"
         "  tfdist logs 2026-11-21_18-41-08"
     ),
+    takes_command=False,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusOptions:
+    """The options of `tfdist status`."""
+
+    all: bool = flag("also list runs that have ended", shown_default="", group=_GROUP)
+    log_dir: Path = option(
+        any_path("FOLDER"), _LOG_DIR, default=Path("tfdist-logs"), shown_default="tfdist-logs"
+    )
+
+
+STATUS = CommandLine(
+    prog="tfdist status",
+    options=StatusOptions,
+    description="Lists the runs whose logs are in this folder, with worker 0's last line.",
     takes_command=False,
 )
 
@@ -129,5 +147,56 @@ def follow(run: Path, paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
 
 
 def _tag(path: Path) -> str:
-    """Returns "0" for worker-0.log, "evaluator" for evaluator.log."""
     return path.stem.removeprefix("worker-")
+
+
+def status(words: Sequence[str]) -> int:
+    """Prints a line for each run, and returns the exit code 0."""
+    options = StatusOptions(**STATUS.parse(words))
+    runs = [run for run in runs_in(options.log_dir) if options.all or is_running(run)]
+    if not runs:
+        kind = "" if options.all else " running"
+        print(f"There is no{kind} run in {options.log_dir}.")
+        return 0
+    for line in table(runs, time.time()):
+        print(line)
+    return 0
+
+
+def table(runs: Sequence[Path], now_s: float) -> list[str]:
+    """Returns the lines of a table of runs."""
+    rows = [("RUN", "STATE", "WORKERS", "LAST OUTPUT", "")]
+    for run in runs:
+        logs = sorted(run.glob("*.log"), key=lambda path: path.stat().st_mtime)
+        age_s = max(0.0, now_s - logs[-1].stat().st_mtime) if logs else 0.0
+        workers = str(len(list(run.glob("worker-*.log"))))
+        state = "running" if is_running(run) else "ended"
+        rows.append((run.name, state, workers, _age(age_s), last_line(run / "worker-0.log")))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return [
+        "  ".join(
+            f"{cell:<{width}}" for cell, width in zip(row, [*widths, 0], strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def last_line(path: Path) -> str:
+    """Returns the last line of a log that is not empty, shortened."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            lines = file.read().decode("utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    line = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    line = "".join(letter for letter in line if letter.isprintable())
+    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..."
+
+
+def _age(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s ago"
+    if seconds < 2 * 3600:
+        return f"{seconds / 60:.0f} min ago"
+    return f"{seconds / 3600:.0f} h ago"
