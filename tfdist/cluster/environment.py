@@ -50,9 +50,6 @@ def find_cluster(environ: Mapping[str, str] = os.environ) -> tuple[Cluster, Task
     Where the workers replace the parameter servers (see `replaces_parameter_servers`), the cluster
     of a worker has no ps tasks.
 
-    Args:
-      environ: The environment variables.
-
     Returns:
       The cluster and this process's task, or None if the environment describes no cluster.
 
@@ -138,9 +135,6 @@ def find_instance(environ: Mapping[str, str] = os.environ) -> Instance:
     one replica. A process that no launcher started is alone. So is an evaluator, which is not one
     of the instances.
 
-    Args:
-      environ: The environment variables.
-
     Returns:
       The instance; its `source` is "" for a process that is alone.
 
@@ -166,9 +160,6 @@ def find_instance(environ: Mapping[str, str] = os.environ) -> Instance:
 
 def find_launched_replicas(environ: Mapping[str, str] = os.environ) -> Instance | None:
     """Returns this instance if the launcher has set its number of replicas, else None.
-
-    Args:
-      environ: The environment variables.
 
     Raises:
       ClusterError: As in `find_instance`.

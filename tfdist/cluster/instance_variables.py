@@ -100,17 +100,9 @@ def instance_environment(
 ) -> dict[str, str]:
     """Returns the variables that make a process this instance of the run.
 
-    The replicas are divided evenly: each instance has num_total_replicas / num_instances.
-
-    Args:
-      index: Its index among all instances, from 0.
-      num_instances: The number of instances.
-      local_index: Its index among those of its machine, from 0.
-      num_total_replicas: Replicas in all instances together.
-      devices_per_replica: Devices that one replica takes.
-      restart_count: The number of restarts of the run so far.
-      num_full_instances: The number of instances that the run was asked for, if that is another.
-      has_evaluator: Whether a further process evaluates.
+    The replicas are divided evenly: each instance has num_total_replicas / num_instances. The first
+    arguments are attributes of `Instance`. `restart_count` is the number of restarts of the run so
+    far, `num_full_instances` the number that it was asked for, if that is another.
 
     Raises:
       ClusterError: If a number is out of range, or the replicas do not divide.
@@ -190,26 +182,18 @@ def read_restart_count(environ: Mapping[str, str]) -> int:
     """Reads the number of restarts of this run by the launcher: 0 at first.
 
     Raises:
-      ClusterError: If it is not a number.
+      ClusterError: If it is not a number, as in the three functions below.
     """
     return _integer(environ, RESTART_COUNT, 0) if RESTART_COUNT in environ else 0
 
 
 def read_num_full_instances(environ: Mapping[str, str]) -> int | None:
-    """Reads the number of instances that the run was asked for: None if it is not set.
-
-    Raises:
-      ClusterError: If it is not a number of at least 1.
-    """
+    """Reads the number of instances that the run was asked for: None if it is not set."""
     return _integer(environ, NUM_FULL_INSTANCES, 1) if NUM_FULL_INSTANCES in environ else None
 
 
 def read_restart_step(environ: Mapping[str, str]) -> int:
-    """Reads the last step that a worker had made before the restart: -1 if it is not known.
-
-    Raises:
-      ClusterError: If it is not a number.
-    """
+    """Reads the last step that a worker had made before the restart: -1 if it is not known."""
     return _integer(environ, RESTART_STEP, 0, digits=15) if RESTART_STEP in environ else -1
 
 
@@ -217,9 +201,6 @@ def read_restart_cost(environ: Mapping[str, str]) -> tuple[int, int]:
     """Reads what interruptions cost before this start: seconds without a step, steps made again.
 
     Both are 0 without one. Steps that this start makes again are not among them.
-
-    Raises:
-      ClusterError: If one of them is not a number.
     """
     seconds, steps = (
         _integer(environ, name, 0, digits=15) if name in environ else 0
@@ -234,7 +215,6 @@ def is_evaluator_launched(environ: Mapping[str, str]) -> bool:
 
 
 def _check(instance: Instance) -> None:
-    """Refuses numbers that contradict each other."""
     index, count = instance.index, instance.num_instances
     local, total = instance.num_local_replicas, instance.num_total_replicas
     offset = instance.replica_index_offset

@@ -61,9 +61,6 @@ def find_mpi_rank(environ: Mapping[str, str] = os.environ) -> MpiRank | None:
 
     If both have set their variables, HOROVOD_CONTROLLER decides, as in Horovod.
 
-    Args:
-      environ: The environment variables.
-
     Returns:
       The rank, or None if neither started this process.
 

@@ -94,7 +94,6 @@ def _run(name: str, words: Sequence[str]) -> int:
 
 
 def _check_current_folder() -> None:
-    """Checks that the current folder exists; raises `UsageError` if not."""
     try:
         os.getcwd()
     except OSError:

@@ -98,11 +98,7 @@ def join(
 
 
 def check_port(cluster: Cluster, task: Task) -> None:
-    """Refuses a port that is in use, without waiting for other workers.
-
-    Args:
-      cluster: The cluster.
-      task: The task of this process.
+    """Refuses a port of this process's task that is in use, without waiting for other workers.
 
     Raises:
       RendezvousError: If this worker's port is in use or may not be used.

@@ -139,7 +139,6 @@ def _load(path: str) -> Mapping[Any, Any]:
 
 
 def _words(command_line: CommandLine, key: str, value: Any) -> list[str]:
-    """Returns the equivalent words of a command line."""
     name = f"--{key}"
     if name not in command_line.names or name in _ABOUT_FILES:
         allowed = [name[2:] for name in command_line.names if name not in _ABOUT_FILES]

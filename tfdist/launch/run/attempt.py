@@ -211,23 +211,17 @@ class Attempt:
     def ask_to_stop(self, grace_s: float, in_step_grace_s: float = float("inf")) -> None:
         """Asks the agents to stop every worker: TERM, and KILL after `grace_s` seconds.
 
-        Args:
-          grace_s: Seconds between TERM and KILL.
-          in_step_grace_s: The same for a worker inside of a step, which cannot end if another
-            worker is lost.
+        `in_step_grace_s` is for a worker in a step, which cannot end if another worker is lost.
         """
         self._is_given_up = True
         for worker in self._reachable():
             worker.channel.say("stop", grace_s=grace_s, in_step_grace_s=in_step_grace_s)
 
     async def wait_until_gone(self, kill_at_s: Callable[[], float]) -> None:
-        """Waits until every agent has reported that no process of its worker is left.
+        """Waits until no agent that can be heard has a process of its worker left.
 
-        Does not wait for agents that are lost or silent, and waits until `_AFTER_KILL_S` seconds
-        after the kill time at most.
-
-        `kill_at_s` returns the time at which the agents kill their workers, on `clock`, at each
-        check.
+        Waits until `_AFTER_KILL_S` seconds after the kill time at most: `kill_at_s` returns when
+        the agents kill their workers, on `clock`.
         """
         while any(not self._is_silent(worker) for worker in self._reachable()):
             if self._clock.now_s() > kill_at_s() + _AFTER_KILL_S:
@@ -254,11 +248,8 @@ class Attempt:
         """Ends all agents, starters and workers that still run, in any state.
 
         Sends "bye" to each agent, gives mpirun a moment if all workers are over, then kills every
-        process that is left below this one.
-
-        Args:
-          keeps_agents: Leaves the agents for the next start, if each has reported the end of its
-            worker.
+        process that is left below this one. With `keeps_agents` the agents stay for the next start,
+        if each has reported the end of its worker.
         """
         keeps_agents = keeps_agents and all(
             worker.is_gone and not worker.is_lost for worker in self.workers
@@ -311,7 +302,6 @@ class Attempt:
         return tuple(printable(line) for line in lines[-_STARTER_LINES:])
 
     def _starters_end_s(self) -> float:
-        """Returns the time that the starters get to end by themselves."""
         if not all(worker.is_over for worker in self.workers):
             return _STARTER_END_S if any(one.is_mpirun for one, _ in self._started) else 0.0
         if self._engine == "horovod" and any(
@@ -358,7 +348,6 @@ class Attempt:
             await self.wait_for_change()
 
     async def _listen(self, channel: Channel) -> None:
-        """Receives an agent's messages until it closes the connection."""
         hello = None
         with contextlib.suppress(TimeoutError):
             hello = await channel.hear(SILENCE_S)
@@ -429,7 +418,6 @@ class Attempt:
 
 
 def _with_descendants(pids: Iterable[int]) -> list[psutil.Process]:
-    """Returns these processes and all below them."""
     found = []
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):

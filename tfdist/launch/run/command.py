@@ -29,7 +29,7 @@ from tfdist.launch.machine.processes import adopt_orphans, python_command
 from tfdist.launch.machine.remote_hosts import find_unknown_host
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.run.attempt import start_message
-from tfdist.launch.run.description import description, notices
+from tfdist.launch.run.description import description
 from tfdist.launch.run.run_logs import (
     default_log_dir,
     kept_from_pruning,
@@ -57,7 +57,7 @@ def main(options: RunOptions) -> int:
         plan = make_plan(options, ports=ports.ports, log_dir=log_dir)
     _check_lengths(options, plan)
     if options.dry_run:
-        return _print([*notices(options), *description(options, plan, verbosity=2)])
+        return _print(description(options, plan, verbosity=2))
     _check_hosts(options)
     log_dir = make_log_dir(log_dir, must_be_new=options.log_dir is None)
     if options.log_dir is None:

@@ -29,16 +29,11 @@ _SECRET_OPTION = re.compile(
 _HIDDEN = "***"
 
 
-def notices(options: RunOptions) -> Iterator[str]:
-    """Yields a line for each option or variable that has no effect in this run."""
-    for notice in options.notices:
-        yield f"tfdist: {notice}"
-
-
 def description(
     options: RunOptions, plan: Plan, *, verbosity: int, width: int = 100
 ) -> Iterator[str]:
-    """Yields the topology, the smaller sizes and, if asked for, the commands and environments."""
+    """Yields the notices, the topology, smaller sizes and, if asked for, the commands."""
+    yield from (f"tfdist: {notice}" for notice in options.notices)
     if options.print_topology:
         yield topology_text(plan, width)
         if options.min_instances not in (None, options.num_instances):

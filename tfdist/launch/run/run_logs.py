@@ -88,11 +88,9 @@ def is_running(run: Path) -> bool:
 
 
 def prune_logs(num_kept: int, folder: Path = Path(_FOLDER)) -> int:
-    """Deletes the oldest folders of logs; returns their number.
+    """Deletes the oldest folders of logs but `num_kept`; returns their number.
 
     Only those that have a default name, nothing but logs in them, and a run that is over.
-
-    `num_kept` of those with a default name stay.
     """
     runs = runs_in(folder)
     return sum(_delete(path) for path in runs[: max(0, len(runs) - num_kept)])
@@ -120,11 +118,9 @@ def as_text(output: str) -> str:
 
 
 class RunLogs:
-    """The open log files of a run.
+    """The open log files of a run, which goes on without one that cannot be written.
 
-    Args:
-      say: Called with a line for the user if a log cannot be written. The run continues without
-        that log.
+    `say` is called with a line for the user then.
     """
 
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:

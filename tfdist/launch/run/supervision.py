@@ -67,7 +67,7 @@ from tfdist.launch.machine.processes import stop_signals
 from tfdist.launch.machine.remote_hosts import call_on_hosts, lost_hosts
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.run.attempt import Attempt
-from tfdist.launch.run.description import description, notices
+from tfdist.launch.run.description import description
 from tfdist.launch.run.interruptions import Interruptions
 from tfdist.launch.run.membership import instances_by_host, resized, smaller_run
 from tfdist.launch.run.run_logs import RunLogs, as_text
@@ -349,14 +349,10 @@ class Supervision:
         self._attempt.signal(signal.SIGUSR1)
 
     def _introduce(self, plan: Plan) -> None:
-        width = self._terminal.width
-        for line in notices(self._options):
-            self._write(line)
-        for text in description(
-            self._options, plan, verbosity=self._options.verbosity, width=width
-        ):
+        verbosity, width = self._options.verbosity, self._terminal.width
+        for text in description(self._options, plan, verbosity=verbosity, width=width):
             self._write(text)
-        if self._options.verbosity > 0:
+        if verbosity > 0:
             self._say(f"logs are in {self._log_dir}")
 
     async def _run_once(self, plan: Plan) -> _End:
@@ -539,10 +535,7 @@ class Supervision:
     def _ask_to_stop(self, number: int, why: str = "", *, is_signal: bool = True) -> None:
         """Stops the workers: TERM and the grace period on the first signal, KILL on the second.
 
-        Args:
-          number: The signal, or the one by which a process without a handler would have ended.
-          why: Its cause in parentheses, if that is known.
-          is_signal: Whether this process got a signal, or its user's terminal is gone.
+        The arguments are those of `StopRequest.ask`.
         """
         now_s = self._clock.now_s()
         is_first = self._stop.number is None
@@ -558,7 +551,6 @@ class Supervision:
         self._attempt.changed.set()
 
     def _ask_to_save(self) -> None:
-        """Asks the workers to save a checkpoint and stop, without a time limit."""
         self._say("SIGUSR1: the workers save and stop")
         self._stop.saves = True
         self._attempt.signal(signal.SIGUSR1)

@@ -91,19 +91,12 @@ class Screen:
     def update(self, now_s: float) -> None:
         """Shows the lines that have waited too long for the other workers to print them as well.
 
-        The time is on the clock of `write`; infinity shows all that wait.
-
-        Raises:
-          TerminalClosedError: If the reader of the output is gone.
+        The time is on the clock of `write`; infinity shows all that wait. Raises errors as it does.
         """
         self._write(self._equal_lines.overdue(now_s))
 
     def flush(self, worker: int) -> None:
-        """Shows the unfinished lines of a worker that has ended, and waits for it no longer.
-
-        Raises:
-          TerminalClosedError: If the reader of the output is gone.
-        """
+        """Shows the unfinished lines of a worker that has ended, and waits for it no longer."""
         for key in [key for key in self._pending if key[0] == worker]:
             pending = self._pending.pop(key)
             if pending.text:
@@ -136,11 +129,7 @@ class Screen:
 
 @dataclass(frozen=True, kw_only=True)
 class PendingLine:
-    """An unfinished line.
-
-    Attributes:
-      shown_s: The time at which this line, or its last state, was last shown.
-    """
+    """An unfinished line, and the time at which it, or its last state, was last shown."""
 
     text: str = ""
     shown_s: float = 0.0

@@ -140,20 +140,14 @@ class Terminal:
             self._raise_if_closed()
 
     def print(self, what: RenderableType) -> None:
-        """Draws lines on stderr with rich and queues them, as `write` does.
-
-        Raises:
-          TerminalClosedError: As in `write`.
-        """
+        """Draws lines on stderr with rich and queues them, as `write` does."""
         self.write("err", self.drawn(what))
 
     def show_status(self, text: Text) -> None:
         """Draws the status line below all others, in place of the previous one.
 
         An empty text removes it. Has no effect unless `is_live`. A text that is too wide is cut.
-
-        Raises:
-          TerminalClosedError: As in `write`.
+        Raises errors as `write` does.
         """
         with self._changed:
             if text != self._status:
@@ -163,12 +157,10 @@ class Terminal:
             self._raise_if_closed()
 
     def close(self, limit_s: float = 60.0) -> list[TerminalClosedError]:
-        """Removes the status line and waits until all queued lines are written.
+        """Removes the status line, and returns when all queued lines are written.
 
-        Returns the errors that no call has raised.
-
-        Args:
-          limit_s: If the reader takes nothing for this many seconds, the rest is discarded.
+        If the reader takes nothing for `limit_s` seconds, the rest is discarded. Returns the errors
+        that no call has raised.
         """
         with self._changed:
             self._add_dropped()
