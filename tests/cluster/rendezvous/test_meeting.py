@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -17,104 +16,45 @@ import pytest
 from tfdist.cluster import Cluster, ClusterError, RendezvousError, Task, format_tf_config, meet
 from tfdist.cluster.rendezvous import chief as rendezvous_chief
 from tfdist.cluster.rendezvous.meeting import _follow
-from tfdist.cluster.rendezvous.protocol import (
-    LINE_MAX_BYTES,
-    Hello,
-    encode,
-    members_of,
-)
+from tfdist.cluster.rendezvous.protocol import LINE_MAX_BYTES, Hello, encode, members_of
 from tfdist.cluster.rendezvous.sockets import Patience, connect
+from tfdist.testing.run import wait_until
 
-MakeCluster = Callable[[int], Cluster]
 # What takes milliseconds on an idle core. A peer that does not come is waited for longer.
 SOON_S = 20.0
 
 
-@dataclass
-class MeetingWorker:
+class MeetingWorker(threading.Thread):
     """A worker that meets the others in a thread: what it said, and how it ended."""
 
-    said: list[str] = field(default_factory=list)
-    error: Exception | None = None
-    thread: threading.Thread | None = None
+    def __init__(self, cluster: Cluster, index: int, timeout_s: float) -> None:
+        super().__init__()
+        self.said: list[str] = []
+        self._meet = lambda: meet(
+            cluster,
+            cluster.workers[index],
+            timeout_s=timeout_s,
+            report_every_s=0.2,
+            say=self.said.append,
+        )
+        self._error = ""
 
-    def is_meeting(self) -> bool:
-        """True while `meet` is still running."""
-        return self.thread is not None and self.thread.is_alive()
+    def run(self) -> None:
+        try:
+            self._meet()
+        except RendezvousError as error:
+            self._error = str(error)
 
     def wait_for_end(self, limit_s: float = SOON_S) -> str:
         """Waits until `meet` has ended; "" if it returned, else the error's message."""
-        assert self.thread is not None
-        self.thread.join(limit_s)
-        assert not self.thread.is_alive(), f"still meeting after {limit_s} s; said {self.said}"
-        return str(self.error or "")
+        self.join(limit_s)
+        assert not self.is_alive(), f"still meeting after {limit_s} s; said {self.said}"
+        return self._error
 
-    def wait_until_said(self, fragment: str, limit_s: float = SOON_S) -> None:
+    def wait_until_said(self, fragment: str) -> None:
         """Waits until a line with the fragment was said."""
-        polls = threading.Event()
-        for _ in range(int(limit_s / 0.02)):
-            if any(fragment in line for line in self.said):
-                return
-            polls.wait(0.02)
-        raise AssertionError(f"did not say {fragment!r} in {limit_s} s, but {self.said}")
-
-
-@pytest.fixture(autouse=True)
-def short_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets worker 0 end soon after a failure, which most tests here bring about."""
-    monkeypatch.setattr(rendezvous_chief, "_FAREWELL_S", 0.2)
-
-
-@pytest.fixture
-def start_worker() -> Iterator[Callable[..., MeetingWorker]]:
-    """Starts `meet` for worker `index` of a cluster in a thread that ends with the test."""
-    started: list[MeetingWorker] = []
-
-    def start(cluster: Cluster, index: int, timeout_s: float = 3 * SOON_S) -> MeetingWorker:
-        worker = MeetingWorker()
-        task = cluster.workers[index]
-
-        def run() -> None:
-            try:
-                meet(cluster, task, timeout_s=timeout_s, report_every_s=0.2, say=worker.said.append)
-            except RendezvousError as error:
-                worker.error = error
-
-        worker.thread = threading.Thread(target=run)
-        worker.thread.start()
-        started.append(worker)
-        return worker
-
-    yield start
-    for worker in started:
-        worker.wait_for_end(limit_s=2 * SOON_S)
-
-
-StartWorker = Callable[..., MeetingWorker]
-
-
-def port_of(cluster: Cluster, index: int) -> int:
-    return int(cluster.address(cluster.workers[index]).rpartition(":")[2])
-
-
-def say_hello(cluster: Cluster, index: int) -> socket.socket:
-    """Connects to worker 0 as that worker would, and waits for its first answer."""
-    connection = connect(cluster.address(cluster.workers[0]))
-    connection.settimeout(5.0)
-    connection.sendall(encode(Hello(members=members_of(cluster), index=index, process="by hand")))
-    assert connection.recv(1 << 16)
-    return connection
-
-
-def knock(cluster: Cluster, index: int = 0, limit_s: float = SOON_S) -> socket.socket:
-    """Connects to a worker's port as soon as something listens there."""
-    end = time.monotonic() + limit_s
-    while True:
-        try:
-            return connect(cluster.address(cluster.workers[index]))
-        except ConnectionRefusedError:
-            assert time.monotonic() < end, f"worker {index} does not listen"
-            time.sleep(0.02)
+        is_said = wait_until(lambda: any(fragment in line for line in self.said), SOON_S)
+        assert is_said, f"did not say {fragment!r}, but {self.said}"
 
 
 MEET = """
@@ -125,93 +65,148 @@ meet(*find_cluster(), report_every_s=0.1, say=lambda line: print(line, flush=Tru
 """
 
 
-def start_process(cluster: Cluster, index: int) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", MEET],
-        env={**os.environ, "TF_CONFIG": format_tf_config(cluster, cluster.workers[index])},
-        cwd=Path(__file__).parents[3],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+class Run:
+    """The workers of one cluster; those that were started end with the test."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.started: list[MeetingWorker] = []
+
+    def address(self, index: int) -> str:
+        return self.cluster.address(self.cluster.workers[index])
+
+    def port(self, index: int) -> int:
+        return int(self.address(index).rpartition(":")[2])
+
+    def name(self, index: int) -> str:
+        """The worker's name in messages."""
+        return f"worker {index} ({self.address(index)})"
+
+    def start(self, *indices: int, timeout_s: float = 3 * SOON_S) -> list[MeetingWorker]:
+        """Starts `meet` for these workers, each in a thread."""
+        workers = [MeetingWorker(self.cluster, index, timeout_s) for index in indices]
+        for worker in workers:
+            worker.start()
+        self.started += workers
+        return workers
+
+    def start_process(self, index: int) -> "subprocess.Popen[str]":
+        """Starts `meet` for a worker in a process of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-c", MEET],
+            env={
+                **os.environ,
+                "TF_CONFIG": format_tf_config(self.cluster, self.cluster.workers[index]),
+            },
+            cwd=Path(__file__).parents[3],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def knock(self, index: int = 0) -> socket.socket:
+        """Connects to a worker's port as soon as something listens there."""
+        end = time.monotonic() + SOON_S
+        while True:
+            try:
+                return connect(self.address(index))
+            except ConnectionRefusedError:
+                assert time.monotonic() < end, f"worker {index} does not listen"
+                time.sleep(0.02)
+
+    def say_hello(self, index: int) -> socket.socket:
+        """Connects to worker 0 as that worker would, and waits for its first answer."""
+        connection = self.knock()
+        connection.settimeout(5.0)
+        hello = Hello(members=members_of(self.cluster), index=index, process="by hand")
+        connection.sendall(encode(hello))
+        assert connection.recv(1 << 16)
+        return connection
+
+
+RunOf = Callable[..., Run]
+
+
+@pytest.fixture
+def run_of(
+    free_ports: Callable[[int], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RunOf]:
+    """Makes a run of so many workers, or of this cluster."""
+    # Lets worker 0 end soon after a failure, which most tests here bring about.
+    monkeypatch.setattr(rendezvous_chief, "_FAREWELL_S", 0.2)
+    runs: list[Run] = []
+
+    def make(count: int, *, host: str = "localhost", cluster: Cluster | None = None) -> Run:
+        jobs = {"worker": tuple(f"{host}:{port}" for port in free_ports(count))}
+        runs.append(Run(cluster or Cluster(jobs=jobs)))
+        return runs[-1]
+
+    yield make
+    for run in runs:
+        for worker in run.started:
+            worker.wait_for_end(2 * SOON_S)
+
+
+def check_all_meet(*workers: MeetingWorker) -> None:
+    assert [worker.wait_for_end() for worker in workers] == [""] * len(workers)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
-def test_three_workers_meet_in_any_order(
-    local_cluster: MakeCluster, start_worker: StartWorker, order: tuple[int, ...]
-) -> None:
-    cluster = local_cluster(3)
-    workers = [start_worker(cluster, index) for index in order]
-    assert [worker.wait_for_end() for worker in workers] == ["", "", ""]
+def test_three_workers_meet_in_any_order(run_of: RunOf, order: tuple[int, ...]) -> None:
+    check_all_meet(*run_of(3).start(*order))
 
 
 def test_a_chief_hosts_the_meeting_and_others_need_not_come(
-    free_ports: Callable[[int], list[int]], start_worker: StartWorker
+    run_of: RunOf, free_ports: Callable[[int], list[int]]
 ) -> None:
     jobs = ("worker", "chief", "ps", "evaluator")
     ports = free_ports(len(jobs))
-    cluster = Cluster(
-        jobs={job: (f"127.0.0.1:{port}",) for job, port in zip(jobs, ports, strict=True)}
-    )
-    workers = [start_worker(cluster, index) for index in (0, 1)]
-    assert [worker.wait_for_end() for worker in workers] == ["", ""]
+    addresses = {job: (f"127.0.0.1:{port}",) for job, port in zip(jobs, ports, strict=True)}
+    run = run_of(0, cluster=Cluster(jobs=addresses))
+    check_all_meet(*run.start(0, 1))
     with pytest.raises(ClusterError, match="evaluator 0 is not a worker"):
-        meet(cluster, Task(type="evaluator", index=0))
+        meet(run.cluster, Task(type="evaluator", index=0))
 
 
-def test_the_ports_are_free_again_after_the_meeting(
-    local_cluster: MakeCluster, start_worker: StartWorker
-) -> None:
-    cluster = local_cluster(2)
+def test_the_ports_are_free_again_after_the_meeting(run_of: RunOf) -> None:
+    run = run_of(2)
     for _ in range(3):
-        workers = [start_worker(cluster, index) for index in (0, 1)]
-        assert [worker.wait_for_end() for worker in workers] == ["", ""]
+        check_all_meet(*run.start(0, 1))
     for index in (0, 1):
-        with socket.create_server(("", port_of(cluster, index))):
+        with socket.create_server(("", run.port(index))):
             pass
 
 
-def test_a_worker_alone_waits_for_no_other(local_cluster: MakeCluster) -> None:
-    cluster = local_cluster(1)
-    said: list[str] = []
-    meet(cluster, cluster.workers[0], say=said.append)
-    assert said == []
+def test_a_worker_alone_waits_for_no_other(run_of: RunOf) -> None:
+    (worker,) = run_of(1).start(0)
+    check_all_meet(worker)
+    assert worker.said == []
 
 
-def test_hosts_that_are_not_loopback_are_listened_on_everywhere(
-    free_ports: Callable[[int], list[int]], start_worker: StartWorker
-) -> None:
+def test_hosts_that_are_not_loopback_are_listened_on_everywhere(run_of: RunOf) -> None:
     # This host's name may not resolve, or to an address that is not this machine's.
-    cluster = Cluster(jobs={"worker": tuple(f"no-such-host.test:{p}" for p in free_ports(2))})
-    worker_0 = start_worker(cluster, 0)
-    local = Cluster(jobs={"worker": tuple(f"127.0.0.1:{port_of(cluster, i)}" for i in (0, 1))})
-    with knock(local) as connection:
+    run = run_of(2, host="no-such-host.test")
+    (worker_0,) = run.start(0)
+    local = Cluster(jobs={"worker": tuple(f"127.0.0.1:{run.port(i)}" for i in (0, 1))})
+    with run_of(0, cluster=local).knock() as connection:
         connection.settimeout(5.0)
-        connection.sendall(encode(Hello(members=members_of(cluster), index=1, process="by hand")))
-        assert worker_0.wait_for_end() == ""
+        hello = Hello(members=members_of(run.cluster), index=1, process="by hand")
+        connection.sendall(encode(hello))
+        check_all_meet(worker_0)
 
 
-def test_workers_meet_over_ipv6(
-    free_ports: Callable[[int], list[int]], start_worker: StartWorker
-) -> None:
+def test_workers_meet_over_ipv6(run_of: RunOf) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("this machine has no IPv6 loopback")
-    cluster = Cluster(jobs={"worker": tuple(f"[::1]:{port}" for port in free_ports(2))})
-    workers = [start_worker(cluster, index) for index in (0, 1)]
-    assert [worker.wait_for_end() for worker in workers] == ["", ""]
+    check_all_meet(*run_of(2, host="[::1]").start(0, 1))
 
 
-def test_everybody_says_who_is_missing_and_gives_up(
-    local_cluster: MakeCluster, start_worker: StartWorker
-) -> None:
-    cluster = local_cluster(4)
-    workers = [start_worker(cluster, index, timeout_s=1.5) for index in (0, 1)]
-    missing = " and ".join(
-        f"worker {index} ({cluster.address(cluster.workers[index])})" for index in (2, 3)
-    )
-    for worker in workers:
+def test_everybody_says_who_is_missing_and_gives_up(run_of: RunOf) -> None:
+    run = run_of(4)
+    missing = f"{run.name(2)} and {run.name(3)}"
+    for worker in run.start(0, 1, timeout_s=1.5):
         error = worker.wait_for_end()
         assert error.startswith(f"{missing} did not come within 1.5 s.")
         assert error.count("\n") == 1
@@ -221,46 +216,36 @@ def test_everybody_says_who_is_missing_and_gives_up(
         )
 
 
-def test_a_worker_that_cannot_reach_worker_0_says_so(
-    local_cluster: MakeCluster, start_worker: StartWorker
-) -> None:
-    cluster = local_cluster(2)
-    worker = start_worker(cluster, 1, timeout_s=0.7)
-    leader = f"worker 0 (localhost:{port_of(cluster, 0)})"
-    expected = f"{leader} did not come within 0.7 s (nothing listens there)."
+def test_a_worker_that_cannot_reach_worker_0_says_so(run_of: RunOf) -> None:
+    run = run_of(2)
+    (worker,) = run.start(1, timeout_s=0.7)
+    expected = f"{run.name(0)} did not come within 0.7 s (nothing listens there)."
     assert worker.wait_for_end().startswith(expected)
-    assert any(line.startswith(f"Waiting for {leader}: nothing listens") for line in worker.said)
+    assert any(line.startswith(f"Waiting for {run.name(0)}: nothing li") for line in worker.said)
 
 
-def test_an_unknown_host_is_named(
-    free_ports: Callable[[int], list[int]], start_worker: StartWorker
-) -> None:
-    cluster = Cluster(jobs={"worker": tuple(f"no-such-host.invalid:{p}" for p in free_ports(2))})
-    error = start_worker(cluster, 1, timeout_s=0.3).wait_for_end()
+def test_an_unknown_host_is_named(run_of: RunOf) -> None:
+    (worker,) = run_of(2, host="no-such-host.invalid").start(1, timeout_s=0.3)
+    error = worker.wait_for_end()
     assert "worker 0 (no-such-host.invalid:" in error
     assert "host name is unknown here" in error
 
 
-def test_a_late_worker_is_waited_for(local_cluster: MakeCluster, start_worker: StartWorker) -> None:
-    cluster = local_cluster(3)
-    early = [start_worker(cluster, index) for index in (1, 0)]
+def test_a_late_worker_is_waited_for(run_of: RunOf) -> None:
+    run = run_of(3)
+    early = run.start(1, 0)
     for worker in early:
         worker.wait_until_said("Waiting for worker 2")
-    late = start_worker(cluster, 2)
-    assert [worker.wait_for_end() for worker in (*early, late)] == ["", "", ""]
+    check_all_meet(*early, *run.start(2))
     assert [worker.said[-1] for worker in early] == ["All 3 workers are here."] * 2
 
 
-def test_another_cluster_ends_all_who_are_here(
-    local_cluster: MakeCluster, start_worker: StartWorker
-) -> None:
-    cluster = local_cluster(4)
-    right = [start_worker(cluster, index) for index in (0, 1)]
+def test_another_cluster_ends_all_who_are_here(run_of: RunOf) -> None:
+    run = run_of(4)
+    right = run.start(0, 1)
     right[1].wait_until_said("Waiting for worker 2")
-    start = time.monotonic()
-    wrong = start_worker(Cluster(jobs={"worker": cluster.jobs["worker"][:3]}), 2)
-    errors = {worker.wait_for_end() for worker in (*right, wrong)}
-    assert time.monotonic() - start < SOON_S
+    other = run_of(0, cluster=Cluster(jobs={"worker": run.cluster.jobs["worker"][:3]}))
+    errors = {worker.wait_for_end() for worker in (*right, *other.start(2))}
     assert len(errors) == 1
     error = errors.pop()
     assert error.startswith("worker 2 was started with another cluster: it lists ")
@@ -268,141 +253,102 @@ def test_another_cluster_ends_all_who_are_here(
 
 
 def test_a_worker_that_comes_just_after_a_failure_hears_of_it(
-    local_cluster: MakeCluster, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+    run_of: RunOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rendezvous_chief, "_FAREWELL_S", 1.0)
-    cluster = local_cluster(3)
-    other = Cluster(jobs={"worker": cluster.jobs["worker"][:2]})
-    chief, wrong = start_worker(cluster, 0), start_worker(other, 1)
+    run = run_of(3)
+    other = run_of(0, cluster=Cluster(jobs={"worker": run.cluster.jobs["worker"][:2]}))
+    (chief,), (wrong,) = run.start(0), other.start(1)
     assert "another cluster" in wrong.wait_for_end()
-    late = start_worker(cluster, 2, timeout_s=5.0)
+    (late,) = run.start(2, timeout_s=5.0)
     assert late.wait_for_end() == chief.wait_for_end()
 
 
-def test_a_second_process_of_one_task_ends_all_who_are_here(
-    local_cluster: MakeCluster, start_worker: StartWorker
-) -> None:
-    cluster = local_cluster(3)
-    workers = [start_worker(cluster, index) for index in (0, 1)]
+def test_a_second_process_of_one_task_ends_all_who_are_here(run_of: RunOf) -> None:
+    run = run_of(3)
+    workers = run.start(0, 1)
     workers[1].wait_until_said("Waiting for worker 2")
-    with say_hello(cluster, 1) as second:
+    with run.say_hello(1) as second:
         errors = {worker.wait_for_end() for worker in workers}
         assert second.recv(1) == b""
     assert len(errors) == 1
     assert errors.pop().startswith("Two processes were started as worker 1 (localhost:")
 
 
-def test_a_worker_that_dies_is_missing_again_and_may_come_back(
-    local_cluster: MakeCluster, start_worker: StartWorker
-) -> None:
-    cluster = local_cluster(3)
-    chief = start_worker(cluster, 0)
-    knock(cluster).close()
-    say_hello(cluster, 1).close()
-    chief.wait_until_said(f"worker 1 (localhost:{port_of(cluster, 1)}) left before the start")
+def test_a_worker_that_dies_is_missing_again_and_may_come_back(run_of: RunOf) -> None:
+    run = run_of(3)
+    (chief,) = run.start(0)
+    run.say_hello(1).close()
+    chief.wait_until_said(f"{run.name(1)} left before the start")
     chief.wait_until_said("Waiting for worker 1 (localhost:")
-    others = [start_worker(cluster, index) for index in (1, 2)]
-    assert [worker.wait_for_end() for worker in (chief, *others)] == ["", "", ""]
+    for _ in range(20):  # Each comes before worker 0 knows that the last one has gone.
+        run.say_hello(1).close()
+    check_all_meet(chief, *run.start(1, 2))
 
 
-def test_a_worker_that_restarts_at_once_is_no_second_process(
-    local_cluster: MakeCluster, start_worker: StartWorker
-) -> None:
-    cluster = local_cluster(3)
-    chief = start_worker(cluster, 0)
-    knock(cluster).close()
-    for _ in range(20):
-        say_hello(cluster, 1).close()
-    others = [start_worker(cluster, index) for index in (1, 2)]
-    assert [worker.wait_for_end() for worker in (chief, *others)] == ["", "", ""]
-
-
-def test_a_process_that_connects_again_is_no_second_process(
-    local_cluster: MakeCluster, start_worker: StartWorker
-) -> None:
-    cluster = local_cluster(3)
-    chief = start_worker(cluster, 0)
-    knock(cluster).close()
-    with say_hello(cluster, 1), say_hello(cluster, 1):
-        assert start_worker(cluster, 2).wait_for_end() == ""
-        assert chief.wait_for_end() == ""
+def test_a_process_that_connects_again_is_no_second_process(run_of: RunOf) -> None:
+    run = run_of(3)
+    (chief,) = run.start(0)
+    with run.say_hello(1), run.say_hello(1):
+        check_all_meet(chief, *run.start(2))
 
 
 @pytest.mark.processes
-def test_worker_0_may_be_started_again(
-    local_cluster: MakeCluster, start_worker: StartWorker
-) -> None:
-    cluster = local_cluster(3)
-    waiting = start_worker(cluster, 1)
-    with start_process(cluster, 0) as first:
+def test_worker_0_may_be_started_again(run_of: RunOf) -> None:
+    run = run_of(3)
+    (waiting,) = run.start(1)
+    with run.start_process(0) as first:
         waiting.wait_until_said("Waiting for worker 2")
         first.kill()
         first.communicate()
     waiting.wait_until_said("Waiting for worker 0")
-    others = [start_worker(cluster, index) for index in (0, 2)]
-    assert [worker.wait_for_end() for worker in (waiting, *others)] == ["", "", ""]
+    check_all_meet(waiting, *run.start(0, 2))
 
 
-@pytest.fixture
-def strangers() -> Iterator[list[socket.socket]]:
-    """Connections that stay open during the test."""
-    connections: list[socket.socket] = []
-    yield connections
-    for connection in connections:
-        connection.close()
-
-
-def test_strangers_do_not_disturb(
-    local_cluster: MakeCluster,
-    start_worker: StartWorker,
-    strangers: list[socket.socket],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_strangers_do_not_disturb(run_of: RunOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous_chief, "HELLO_LIMIT_S", 0.5)
-    cluster = local_cluster(3)
-    workers = [start_worker(cluster, index) for index in (0, 1)]
-    knock(cluster).close()  # a health check
-    knock(cluster, index=1).close()
-    for _ in range(3):
-        for line in (
-            b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-            b"\x16\x03\x01\x00\xff",
-            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-            b'{"protocol": "tfdist-rendezvous", "slow',
-            b"\n",
-            b"",
-        ):
-            strangers.append(knock(cluster))
-            strangers[-1].sendall(line)
-    for connection in strangers:  # the silent ones, too, are cut off after the limit
-        connection.settimeout(5.0)
-        with contextlib.suppress(ConnectionResetError):
-            assert connection.recv(1) == b""
-    workers.append(start_worker(cluster, 2))
-    assert [worker.wait_for_end() for worker in workers] == ["", "", ""]
+    run = run_of(3)
+    workers = run.start(0, 1)
+    run.knock().close()  # a health check
+    run.knock(1).close()
+    with contextlib.ExitStack() as stack:
+        strangers = []
+        for _ in range(3):
+            for line in (
+                b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                b"\x16\x03\x01\x00\xff",
+                b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+                b'{"protocol": "tfdist-rendezvous", "slow',
+                b"\n",
+                b"",
+            ):
+                strangers.append(stack.enter_context(run.knock()))
+                strangers[-1].sendall(line)
+        for connection in strangers:  # the silent ones, too, are cut off after the limit
+            connection.settimeout(5.0)
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+        check_all_meet(*workers, *run.start(2))
     said = [line for line in workers[0].said if "Ignored" in line]
     assert said == ["Ignored a connection from 127.0.0.1 that is not a worker of this run."]
 
 
-def test_another_program_at_worker_0s_address_is_noticed(
-    local_cluster: MakeCluster, start_worker: StartWorker
-) -> None:
-    cluster = local_cluster(2)
-    with socket.create_server(("127.0.0.1", port_of(cluster, 0))) as server:
+def test_another_program_at_worker_0s_address_is_noticed(run_of: RunOf) -> None:
+    run = run_of(2)
+    with socket.create_server(("127.0.0.1", run.port(0))) as server:
         server.settimeout(0.1)
-        worker = start_worker(cluster, 1, timeout_s=1.0)
-        while worker.is_meeting():
+        (worker,) = run.start(1, timeout_s=1.0)
+        while worker.is_alive():
             with contextlib.suppress(TimeoutError):
                 connection, _ = server.accept()
                 with connection:
                     connection.sendall(b"220 mail.example.org ESMTP\r\n")
     assert "another program answers there" in worker.wait_for_end()
-    assert any("worker 0 (localhost:" in line for line in worker.said)
-    assert any("another program answers there" in line for line in worker.said)
+    assert any(f"{run.name(0)}: another program answers there" in line for line in worker.said)
 
 
-def test_a_line_without_end_is_not_kept(local_cluster: MakeCluster) -> None:
-    hello = Hello(members=members_of(local_cluster(2)), index=1, process="p")
+def test_a_line_without_end_is_not_kept(run_of: RunOf) -> None:
+    hello = Hello(members=members_of(run_of(2).cluster), index=1, process="p")
     ours, theirs = socket.socketpair()
     with ours, theirs:
         sending = threading.Thread(target=theirs.sendall, args=(b"x" * (LINE_MAX_BYTES + 1),))
@@ -412,27 +358,26 @@ def test_a_line_without_end_is_not_kept(local_cluster: MakeCluster) -> None:
     assert problem == "another program answers there"
 
 
-def test_a_program_that_never_answers_at_worker_0s_address_is_noticed(
-    local_cluster: MakeCluster, start_worker: StartWorker
-) -> None:
-    cluster = local_cluster(2)
-    with socket.create_server(("127.0.0.1", port_of(cluster, 0))):
-        worker = start_worker(cluster, 1, timeout_s=0.5)
+def test_a_program_that_never_answers_at_worker_0s_address_is_noticed(run_of: RunOf) -> None:
+    run = run_of(2)
+    with socket.create_server(("127.0.0.1", run.port(0))):
+        (worker,) = run.start(1, timeout_s=0.5)
         worker.wait_until_said("it does not answer")
-        assert "worker 0 (localhost:" in worker.wait_for_end()
+        assert run.name(0) in worker.wait_for_end()
 
 
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])
-def test_a_port_in_use_is_named_at_once(local_cluster: MakeCluster, index: int, host: str) -> None:
-    cluster = local_cluster(2)
-    port = port_of(cluster, index)
-    with socket.create_server((host, port)), pytest.raises(RendezvousError) as caught:
-        meet(cluster, cluster.workers[index], timeout_s=SOON_S)
-    assert str(caught.value).startswith(
-        f"port {port} (this worker's address, worker {index} (localhost:{port})) is already in use."
+def test_a_port_in_use_is_named_at_once(run_of: RunOf, index: int, host: str) -> None:
+    run = run_of(2)
+    port = run.port(index)
+    with socket.create_server((host, port)):
+        (worker,) = run.start(index)
+        error = worker.wait_for_end()
+    assert error.startswith(
+        f"port {port} (this worker's address, {run.name(index)}) is already in use."
     )
-    assert "choose another port" in str(caught.value)
+    assert "choose another port" in error
 
 
 def test_a_connection_of_a_port_with_itself_counts_as_nobody_there(
@@ -452,34 +397,17 @@ def test_a_connection_of_a_port_with_itself_counts_as_nobody_there(
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("index", [0, 1])
-def test_ctrl_c_ends_the_waiting(
-    local_cluster: MakeCluster, start_worker: StartWorker, index: int
+@pytest.mark.parametrize(("index", "present"), [(0, []), (1, []), (1, [0])])
+def test_ctrl_c_ends_the_waiting_and_the_worker_may_be_started_again(
+    run_of: RunOf, index: int, present: list[int]
 ) -> None:
-    cluster = local_cluster(3)
-    with start_process(cluster, index) as process:
+    run = run_of(3)
+    early = run.start(*present)
+    with run.start_process(index) as process:
         assert process.stdout is not None
-        assert any("Waiting for" in line for line in process.stdout)
-        start = time.monotonic()
+        expected = "Waiting for worker 2" if present else "Waiting for"
+        assert any(expected in line for line in process.stdout)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=2 * SOON_S)
-    assert time.monotonic() - start < SOON_S
+        _, errors = process.communicate(timeout=SOON_S)
     assert errors.splitlines()[-1] == "Interrupted."
-    with socket.create_server(("127.0.0.1", port_of(cluster, index))):
-        pass
-
-
-@pytest.mark.processes
-def test_ctrl_c_ends_the_waiting_among_connected_workers(
-    local_cluster: MakeCluster, start_worker: StartWorker
-) -> None:
-    cluster = local_cluster(3)
-    chief = start_worker(cluster, 0)
-    with start_process(cluster, 1) as process:
-        assert process.stdout is not None
-        assert any("Waiting for worker 2" in line for line in process.stdout)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=SOON_S)
-    chief.wait_until_said("left before the start")
-    others = [start_worker(cluster, index) for index in (1, 2)]
-    assert [worker.wait_for_end() for worker in (chief, *others)] == ["", "", ""]
+    check_all_meet(*early, *run.start(*({0, 1, 2} - {*present})))
