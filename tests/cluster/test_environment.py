@@ -23,15 +23,6 @@ STEP = {
 }
 
 
-def test_an_environment_without_a_cluster_gives_none() -> None:
-    assert find_cluster({"PATH": "/bin"}) is None
-
-
-@pytest.mark.parametrize("blank", ["", "  \n"])
-def test_a_blank_tf_config_counts_as_unset(blank: str) -> None:
-    assert find_cluster({"TF_CONFIG": blank}) is None
-
-
 def test_tf_config_wins_over_slurm() -> None:
     assert find_cluster({"TF_CONFIG": TF_CONFIG, **STEP}) == parse_tf_config(TF_CONFIG)
 
@@ -54,20 +45,22 @@ def test_the_tasks_of_a_slurm_step_are_the_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    "environ",
     [
-        {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_STEP_TASKS_PER_NODE": "1"},
-        {"OMPI_COMM_WORLD_RANK": "0"},
-        {"HOROVOD_RANK": "0"},
+        {"PATH": "/bin"},
+        {"TF_CONFIG": ""},
+        {"TF_CONFIG": "  \n"},
+        {**STEP, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
+        {**STEP, "OMPI_COMM_WORLD_RANK": "0"},
+        {**STEP, "HOROVOD_RANK": "0"},
+        # A batch script, without srun.
+        {"SLURM_JOB_ID": "17", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_NODEID": "0"},
     ],
 )
-def test_a_single_task_or_mpirun_or_horovodrun_is_no_slurm_cluster(change: dict[str, str]) -> None:
-    assert find_cluster({**STEP, **change}) is None
-
-
-def test_a_batch_script_without_srun_is_no_cluster() -> None:
-    batch = {"SLURM_JOB_ID": "17", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
-    assert find_cluster(batch) is None
+def test_without_a_tf_config_or_a_step_of_several_tasks_there_is_no_cluster(
+    environ: dict[str, str],
+) -> None:
+    assert find_cluster(environ) is None
 
 
 @pytest.mark.parametrize(

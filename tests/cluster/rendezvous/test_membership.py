@@ -11,6 +11,7 @@ from tfdist.cluster.rendezvous import peer_state, sockets
 from tfdist.cluster.rendezvous.membership import Loss, Membership
 from tfdist.cluster.rendezvous.peer_state import CallClock, PeerState, encode_states
 from tfdist.process.progress_file import in_phase
+from tfdist.testing.run import wait_until
 
 LIMIT_S = 20.0
 
@@ -45,13 +46,14 @@ def leave(membership: Membership) -> threading.Thread:
     return thread
 
 
+def check_ended(*threads: threading.Thread) -> None:
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert not any(thread.is_alive() for thread in threads)
+
+
 def until(is_so: Callable[[], bool]) -> None:
-    end = threading.Event()
-    for _ in range(int(LIMIT_S / 0.02)):
-        if is_so():
-            return
-        end.wait(0.02)
-    raise AssertionError("the limit is over")
+    assert wait_until(is_so, LIMIT_S)
 
 
 @pytest.mark.parametrize("lost", [0, 2])
@@ -104,9 +106,7 @@ def test_no_worker_leaves_a_training_before_all_others(make_memberships: Make) -
     until(lambda: workers[0].states()[1].farewells == workers[1].states()[0].farewells == 1)
     assert all(thread.is_alive() for thread in leaving)
     leaving.append(leave(workers[2]))
-    for thread in leaving:
-        thread.join(LIMIT_S)
-    assert not any(thread.is_alive() for thread in leaving)
+    check_ended(*leaving)
 
 
 @pytest.mark.parametrize("lost", [0, 2])
@@ -114,9 +114,7 @@ def test_a_lost_worker_is_not_waited_for_at_the_end(make_memberships: Make, lost
     workers = make_memberships(3)
     leaving = [leave(one) for index, one in enumerate(workers) if index != lost]
     workers[lost].close()
-    for thread in leaving:
-        thread.join(LIMIT_S)
-    assert not any(thread.is_alive() for thread in leaving)
+    check_ended(*leaving)
 
 
 def test_a_silent_worker_is_not_waited_for_at_the_end(
@@ -126,9 +124,7 @@ def test_a_silent_worker_is_not_waited_for_at_the_end(
     until(lambda: all(link.has_spoken for link in chief._links.values()))
     monkeypatch.setattr(peer_state, "SILENT_AFTER_S", 0.3)
     monkeypatch.setattr(other, "_send_states", lambda: None)
-    leaving = leave(chief)
-    leaving.join(LIMIT_S)
-    assert not leaving.is_alive()
+    check_ended(leave(chief))
 
 
 def test_a_wait_is_reported_and_ends_after_the_limit(
@@ -157,9 +153,7 @@ def test_what_another_program_sends_changes_nothing(make_memberships: Make) -> N
     nonsense = PeerState(failure="ValueError: no", lost="its process has ended")
     other._links[0].connection.send(encode_states({0: nonsense, 9: nonsense}))
     leaving = [leave(chief), leave(other)]
-    for thread in leaving:
-        thread.join(LIMIT_S)
-    assert not any(thread.is_alive() for thread in leaving)
+    check_ended(*leaving)
 
 
 def test_a_connection_tries_each_second_whether_the_other_host_is_back() -> None:

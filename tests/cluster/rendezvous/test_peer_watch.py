@@ -27,15 +27,31 @@ def quick_news(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_watch, "_FAILURE_DELAY_S", 0.3)
 
 
-def test_an_ended_worker_interrupts_the_wait_and_is_named(make_memberships: Make) -> None:
-    chief, other = make_memberships(2)
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        (lambda other: other.close(), "its process has ended"),
+        (
+            lambda other: other.set_failure("ValueError: no"),
+            "its training has failed: ValueError: no",
+        ),
+    ],
+    ids=["its process has ended", "its training has failed"],
+)
+def test_the_first_worker_that_is_lost_interrupts_the_wait_and_is_named(
+    make_memberships: Make, end: Callable[[Membership], None], why: str
+) -> None:
+    chief, one, other = make_memberships(3)
     interrupted = threading.Event()
     with pytest.raises(WorkerLostError) as caught, PeerWatch(chief) as watch:
         watch.start(interrupted.set)
-        other.close()
+        end(other)
         assert interrupted.wait(10.0)
+        one.close()
         raise RuntimeError("the session was closed")
-    assert str(caught.value) == LINE
+    assert str(caught.value) == (
+        f"Lost worker 2 (host2:1) while training: {why}. See its output for the cause."
+    )
 
 
 def test_a_watch_may_end_while_a_loss_is_being_told(
@@ -58,60 +74,36 @@ def test_a_watch_may_end_while_a_loss_is_being_told(
     may_start.set()
 
 
-def test_the_worker_that_went_first_is_named(make_memberships: Make) -> None:
-    chief, one, other = make_memberships(3)
-    interrupted = threading.Event()
-    with pytest.raises(WorkerLostError, match="Lost worker 2"), PeerWatch(chief) as watch:
-        watch.start(interrupted.set)
-        other.close()
-        assert interrupted.wait(10.0)
-        one.close()
-        raise RuntimeError("the session was closed")
+def _ends_when_no_worker_waits(watch: PeerWatch, other: Membership) -> None:
+    watch.stop()
+    other.close()
 
 
-def test_a_worker_that_ends_when_no_worker_waits_for_it_is_not_lost(
-    make_memberships: Make,
+def _trains_again_after_a_failure(watch: PeerWatch, other: Membership) -> None:
+    other.set_failure("ValueError: no")
+    other.set_failure("")
+
+
+def _ends_but_is_not_watched(watch: PeerWatch, other: Membership) -> None:
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("end", "among"),
+    [
+        (_ends_when_no_worker_waits, None),
+        (_trains_again_after_a_failure, None),
+        (_ends_but_is_not_watched, (0, 1)),
+    ],
+)
+def test_a_worker_that_no_other_needs_is_not_lost(
+    make_memberships: Make, end: Callable[..., None], among: tuple[int, ...] | None
 ) -> None:
-    chief, other = make_memberships(2)
-    interrupted = threading.Event()
-    with PeerWatch(chief) as watch:
-        watch.start(interrupted.set)
-        watch.stop()
-        other.close()
-        assert not interrupted.wait(0.5)
-
-
-def test_a_worker_that_is_not_among_the_watched_ones_may_end(make_memberships: Make) -> None:
     chief, _, other = make_memberships(3)
     interrupted = threading.Event()
-    with PeerWatch(chief, among=(0, 1)) as watch:
+    with PeerWatch(chief, among=among) as watch:
         watch.start(interrupted.set)
-        other.close()
-        assert not interrupted.wait(0.5)
-
-
-def test_a_failed_training_whose_process_lives_on_interrupts_the_wait(
-    make_memberships: Make,
-) -> None:
-    chief, other = make_memberships(2)
-    interrupted = threading.Event()
-    with (
-        pytest.raises(WorkerLostError, match="its training has failed: ValueError: no"),
-        PeerWatch(chief) as watch,
-    ):
-        watch.start(interrupted.set)
-        other.set_failure("ValueError: no")
-        assert interrupted.wait(10.0)
-        raise RuntimeError("the session was closed")
-
-
-def test_a_worker_that_trains_again_after_a_failure_is_not_lost(make_memberships: Make) -> None:
-    chief, other = make_memberships(2)
-    interrupted = threading.Event()
-    with PeerWatch(chief) as watch:
-        watch.start(interrupted.set)
-        other.set_failure("ValueError: no")
-        other.set_failure("")
+        end(watch, other)
         assert not interrupted.wait(0.6)
 
 

@@ -40,9 +40,10 @@ def refused(by: Hello, count: int = 2, present: Collection[int] = (0,)) -> str:
     return message
 
 
-def test_a_hello_and_a_reply_read_back_equal() -> None:
+def test_a_hello_and_a_reply_read_back_equal_and_a_hello_of_the_same_cluster_is_welcome() -> None:
     said = hello(3, index=2)
     assert parse_hello(encode(said)) == said
+    assert refusal(said, members(3), present={0}) is None
     for reply in (
         Reply(event="wait", missing="worker 1 (a:1)", waited_s=1.5, limit_s=300.0),
         Reply(event="go"),
@@ -80,10 +81,6 @@ def test_members_are_the_training_workers_with_the_chief_first() -> None:
         "chief (a:1)",
         "worker 0 (b:1)",
     ]
-
-
-def test_a_worker_of_the_same_cluster_is_welcome() -> None:
-    assert refusal(hello(), members(2), present={0}) is None
 
 
 def test_another_cluster_is_refused_with_both_lists() -> None:
@@ -153,44 +150,34 @@ def test_other_versions_of_the_packages_are_refused() -> None:
     assert message.endswith("\nInstall the same versions for all workers.")
 
 
-def test_a_protocol_of_another_version_is_refused() -> None:
-    message = refused(hello(version=9))
-    assert "worker 1 (gpu1:3737) has another version of tfdist" in message
-    assert "version 9" in message
-
-
-def test_a_worker_of_the_first_protocol_is_understood_and_refused() -> None:
-    words = json.loads(encode(hello(version=1)))
-    del words["installed"]
+@pytest.mark.parametrize("version", [1, 9])
+def test_a_protocol_of_another_version_is_understood_and_refused(version: int) -> None:
+    words = json.loads(encode(hello(version=version)))
+    if version == 1:
+        del words["installed"]
     found = parse_hello(json.dumps(words).encode())
     assert found is not None
-    assert "it speaks version 1" in refused(found)
+    message = refused(found)
+    assert "worker 1 (gpu1:3737) has another version of tfdist" in message
+    assert f"it speaks version {version}" in message
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, ""),
-        (1, "worker 0 (gpu0:3737)"),
-        (2, "worker 0 (gpu0:3737) and worker 1 (gpu1:3737)"),
-        (3, "worker 0 (gpu0:3737), worker 1 (gpu1:3737) and worker 2 (gpu2:3737)"),
-    ],
-)
-def test_missing_workers_are_named(count: int, text: str) -> None:
-    assert name_missing(members(count)) == text
-
-
-def test_many_missing_workers_are_counted() -> None:
-    assert name_missing(members(100)).endswith("worker 3 (gpu3:3737) and 96 more")
+def test_missing_workers_are_named_and_many_are_counted() -> None:
+    names = [f"worker {index} (gpu{index}:3737)" for index in range(4)]
+    assert [name_missing(members(count)) for count in range(4)] == [
+        "",
+        names[0],
+        f"{names[0]} and {names[1]}",
+        f"{names[0]}, {names[1]} and {names[2]}",
+    ]
+    assert name_missing(members(100)) == f"{', '.join(names)} and 96 more"
 
 
 def test_waiting_is_told_with_its_limit() -> None:
-    assert waiting_line("worker 2 (a:1)", 10.04, 300) == (
-        "Waiting for worker 2 (a:1), 10 s of 300 s ..."
-    )
-    assert waiting_line("worker 0 (a:1)", 0.52, 2.5, "no answer") == (
-        "Waiting for worker 0 (a:1): no answer, 0.5 s of 2.5 s ..."
-    )
+    line = waiting_line("worker 2 (a:1)", 10.04, 300)
+    assert line == "Waiting for worker 2 (a:1), 10 s of 300 s ..."
+    line = waiting_line("worker 0 (a:1)", 0.52, 2.5, "no answer")
+    assert line == "Waiting for worker 0 (a:1): no answer, 0.5 s of 2.5 s ..."
 
 
 def test_giving_up_names_who_is_missing_and_the_mend() -> None:
