@@ -8,6 +8,8 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 Launch = Callable[..., Any]
 WORDS_THEN_GO = """
     print("words of", index, flush=True)
@@ -48,33 +50,23 @@ def test_a_closed_stdout_is_reported(launch: Launch) -> None:
     assert f"stopped by {why}" in reported
 
 
-def test_a_run_that_writes_to_a_closed_terminal_ends_as_one_that_was_hung_up(
-    launch: Launch,
+@pytest.mark.parametrize("ignores_hang_ups", [False, True])
+def test_a_run_that_writes_to_a_closed_terminal_ends_as_one_that_was_hung_up_unless_it_ignores_that(
+    launch: Launch, ignores_hang_ups: bool
 ) -> None:
     master, terminal = pty.openpty()
-    run = launch(
-        WORDS_THEN_GO, stdout=terminal
-    )  # The terminal is not its own, so it gets no SIGHUP.
+    before = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"] if ignores_hang_ups else []
+    # The terminal is not its own, so it gets no SIGHUP.
+    run = launch(WORDS_THEN_GO, before=before, stdout=terminal)
     os.close(terminal)
     run.wait_until_ready(0, 1)
     os.close(master)
     (run.folder / "go").touch()
-    assert run.wait() == 129, run.err
-    assert "stopped by SIGHUP" in run.err
-
-
-def test_a_run_that_ignores_hang_ups_goes_on_though_its_terminal_is_closed(
-    launch: Launch,
-) -> None:
-    master, terminal = pty.openpty()
-    ignoring = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]
-    run = launch(WORDS_THEN_GO, before=ignoring, stdout=terminal)
-    os.close(terminal)
-    run.wait_until_ready(0, 1)
-    os.close(master)
-    (run.folder / "go").touch()
-    assert run.wait() == 0, run.err
-    assert run.log("worker-1") == "words of 1\nmore\n"
+    assert run.wait() == (0 if ignores_hang_ups else 129), run.err
+    if ignores_hang_ups:
+        assert run.log("worker-1") == "words of 1\nmore\n"
+    else:
+        assert "stopped by SIGHUP" in run.err
 
 
 def test_logs_that_were_removed_are_made_again_and_a_restart_finds_their_folder(

@@ -102,37 +102,33 @@ def test_a_run_that_failed_goes_on_until_it_succeeds(launch: Launch) -> None:
     assert len({line.partition("{")[2] for line in starts}) == 2  # each start has its own ports
 
 
-def test_an_exception_that_comes_twice_ends_the_run(launch: Launch) -> None:
+@pytest.mark.parametrize(
+    ("progress", "num_starts", "reason"),
+    [
+        (
+            'phase="training", step=12, loss=0.5',
+            2,
+            "it failed twice in the same way at step 12, so",
+        ),
+        ('phase="starting"', 1, "an exception before the first step"),
+    ],
+)
+def test_an_exception_that_would_come_again_ends_the_run(
+    launch: Launch, progress: str, num_starts: int, reason: str
+) -> None:
     run = launch(
-        """
+        f"""
         from tfdist.process.progress_file import find_progress_file
         print("start", flush=True)
-        find_progress_file().write(phase="training", step=12, loss=0.5)
+        find_progress_file().write({progress})
         raise ValueError("the data are broken")
         """,
-        "--max-restarts",
-        "5",
+        *("--max-restarts", "5"),
         num_instances=1,
     )
     assert run.wait() == 1
-    assert run.log("worker-0").count("start\n") == 2
-    assert "not started again: it failed twice in the same way at step 12, so" in run.err
-
-
-def test_an_exception_before_the_first_step_ends_the_run(launch: Launch) -> None:
-    run = launch(
-        """
-        from tfdist.process.progress_file import find_progress_file
-        find_progress_file().write(phase="starting")
-        raise KeyError("learning_rate")
-        """,
-        "--max-restarts",
-        "5",
-        num_instances=1,
-    )
-    assert run.wait() == 1
-    assert "restart 1" not in run.err
-    assert "not started again: an exception before the first step" in run.err
+    assert run.log("worker-0").count("start\n") == num_starts
+    assert f"not started again: {reason}" in run.err
     assert "With --max-restarts" not in run.err
 
 

@@ -48,10 +48,7 @@ def test_each_worker_gets_its_place_and_its_output_is_kept_whole(launch: Launch)
         print(json.dumps([os.getcwd(), sys.stdin.read(), sorted(os.sched_getaffinity(0))]))
         print("to stderr", file=sys.stderr)
         """,
-        "--num-replicas",
-        "4",
-        "--env",
-        "MINE=a b",
+        *("--num-replicas", "4", "--env", "MINE=a b", "--evaluator"),
         environ={"TF_CONFIG": "another run's", "TFDIST_NUM_INSTANCES": "7", "INHERITED": "yes"},
     )
     assert run.wait() == 0
@@ -75,6 +72,10 @@ def test_each_worker_gets_its_place_and_its_output_is_kept_whole(launch: Launch)
         assert "to stderr" in lines
         assert f"[{index}] to stderr" in run.err
     assert "TF_CONFIG of this environment" in run.err
+    evaluators = json.loads(run.log("evaluator").splitlines()[0])
+    assert json.loads(evaluators["TF_CONFIG"])["task"] == {"type": "evaluator", "index": 0}
+    assert "TFDIST_INSTANCE_INDEX" not in evaluators
+    assert "[evaluator] {" in run.out
 
 
 def test_a_flood_of_output_is_kept_whole_to_its_last_byte(launch: Launch) -> None:
@@ -93,19 +94,26 @@ def test_a_flood_of_output_is_kept_whole_to_its_last_byte(launch: Launch) -> Non
     assert "[0] half a character: \N{REPLACEMENT CHARACTER}\n" in run.out
 
 
-def test_the_worker_that_exits_3_is_blamed_and_the_other_may_save(launch: Launch) -> None:
+def test_a_worker_that_exits_3_is_blamed_though_it_is_hidden_and_the_other_may_save(
+    launch: Launch,
+) -> None:
     run = launch(
         SAVE_ON_TERM
         + """
+    print("words of", index, flush=True)
     ready()
     if index == 1:
         wait_for("ready-0")
         print("my last words", flush=True)
         sys.exit(3)
     time.sleep(600)
-    """
+    """,
+        "--show",
+        "0",
     )
     assert run.wait() == 3
+    assert run.out == "[0] words of 0\n"
+    assert run.log("worker-1") == "words of 1\nmy last words\n"
     box = boxed(run.err)
     assert "worker 1 failed first" in box
     assert "exit code 3" in box
@@ -132,40 +140,6 @@ def test_a_stopped_worker_is_named_after_the_stall_timeout(launch: Launch) -> No
     assert "worker 1 failed first" in box
     assert "stopped (SIGSTOP)" in box
     assert "step 7" in box
-
-
-def test_hidden_output_is_kept_and_the_failure_of_any_worker_is_shown(launch: Launch) -> None:
-    run = launch(
-        """
-        print("words of", index, flush=True)
-        ready()
-        wait_for(f"ready-{1 - index}")
-        if index == 1:
-            sys.exit(4)
-        time.sleep(600)
-        """,
-        "--show",
-        "0",
-    )
-    assert run.wait() == 4
-    assert "[0] words of 0" in run.out
-    assert "words of 1" not in run.out
-    assert run.log("worker-1") == "words of 1\n"
-    assert "worker 1 failed first" in boxed(run.err)
-    assert "words of 1" in boxed(run.err)
-
-
-def test_an_evaluator_runs_beside_the_workers(launch: Launch) -> None:
-    run = launch(
-        "print(os.environ.get('TF_CONFIG'), os.environ.get('TFDIST_INSTANCE_INDEX'), flush=True)",
-        "--evaluator",
-        num_instances=1,
-    )
-    assert run.wait() == 0
-    text, _, index = run.log("evaluator").strip().rpartition(" ")
-    assert json.loads(text)["task"] == {"type": "evaluator", "index": 0}
-    assert index == "None"
-    assert "[evaluator] {" in run.out
 
 
 def test_a_dry_run_starts_and_writes_nothing_and_shows_no_secret(launch: Launch) -> None:

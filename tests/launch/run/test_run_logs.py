@@ -43,40 +43,34 @@ def logs_of(plan: Plan) -> Iterator[tuple[RunLogs, list[str]]]:
         logs.close()
 
 
-def test_a_workers_output_can_be_read_at_once(plan: Plan) -> None:
-    with logs_of(plan) as (logs, said):
-        logs.write(1, "no newline yet: ä")
-        assert plan.workers[1].log_path.read_text(encoding="utf-8") == "no newline yet: ä"
-        assert plan.workers[0].log_path.read_text() == ""
-    assert said == []
+def test_output_can_be_read_at_once_behind_that_of_an_earlier_start(plan: Plan) -> None:
+    for text, expected in (("one\n", "one\n"), ("no newline: ä", "one\nno newline: ä")):
+        with logs_of(plan) as (logs, said):
+            logs.write(1, text)
+            assert plan.workers[1].log_path.read_text(encoding="utf-8") == expected
+            assert plan.workers[0].log_path.read_text() == ""
+        assert said == []
 
 
-def test_a_log_of_an_earlier_start_is_continued(plan: Plan) -> None:
-    for text in ("one\n", "two\n"):
-        with logs_of(plan) as (logs, _):
-            logs.write(0, text)
-    assert plan.workers[0].log_path.read_text() == "one\ntwo\n"
-
-
-def test_a_full_disk_is_reported_once_and_the_other_logs_go_on(plan: Plan) -> None:
-    plan.workers[0].log_path.symlink_to("/dev/full")
+@pytest.mark.parametrize(
+    ("is_full", "problem"),
+    [
+        (True, "worker-0.log ends here: No space left on device"),
+        (False, "cannot be written: Is a directory"),
+    ],
+)
+def test_a_log_that_cannot_be_written_is_reported_once_and_the_others_go_on(
+    plan: Plan, is_full: bool, problem: str
+) -> None:
+    log = plan.workers[0].log_path
+    log.symlink_to("/dev/full") if is_full else log.mkdir()
     with logs_of(plan) as (logs, said):
         for _ in range(3):
             logs.write(0, "lost\n")
             logs.write(1, "kept\n")
     assert plan.workers[1].log_path.read_text() == "kept\n" * 3
-    assert len(said) == 1
-    assert "worker-0.log ends here: No space left on device" in said[0]
-
-
-def test_a_log_that_cannot_be_opened_is_reported_once(plan: Plan) -> None:
-    plan.workers[0].log_path.mkdir()
-    with logs_of(plan) as (logs, said):
-        logs.write(0, "lost\n")
-        logs.write(1, "kept\n")
-    assert plan.workers[1].log_path.read_text() == "kept\n"
-    assert len(said) == 1
-    assert "cannot be written: Is a directory" in said[0]
+    (line,) = said
+    assert problem in line
 
 
 def test_the_tail_has_the_output_of_this_start_alone_though_no_log_can_be_written(
@@ -102,13 +96,9 @@ def test_logs_that_are_closed_twice_are_closed_once(plan: Plan) -> None:
     assert plan.workers[0].log_path.read_text() == ""
 
 
-def test_the_default_folder_is_named_after_the_time() -> None:
-    folder = default_log_dir(datetime(2026, 3, 4, 5, 6, 7))
-    assert folder == Path("tfdist-logs/2026-03-04_05-06-07")
-
-
 def test_two_runs_in_one_second_have_folders_of_their_own(tmp_path: Path) -> None:
-    wanted = tmp_path / "logs" / "2026-03-04_05-06-07"
+    wanted = tmp_path / default_log_dir(datetime(2026, 3, 4, 5, 6, 7))
+    assert wanted == tmp_path / "tfdist-logs" / "2026-03-04_05-06-07"
     made = [make_log_dir(wanted, must_be_new=True) for _ in range(3)]
     assert [folder.name for folder in made] == [wanted.name, f"{wanted.name}.2", f"{wanted.name}.3"]
     assert all(folder.is_dir() for folder in made)

@@ -1,6 +1,7 @@
 """The worker that caused the end of a run, found from the workers' records without a process."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -25,16 +26,6 @@ def blamed(*workers: WorkerState, **options: float) -> tuple[str, str, int]:
     verdict = verdict_of(*workers, **options)
     worker = next(one for one in workers if one.plan.index == verdict.worker)
     return worker.plan.name, verdict.kind, verdict.exit_code
-
-
-def test_a_run_goes_on_while_a_worker_runs(make_worker: MakeWorker) -> None:
-    assert judge([make_worker(), make_worker()], NOW_S) is None
-    assert judge([make_worker(code=0, ended_s=0.0), make_worker()], NOW_S) is None
-
-
-def test_a_run_is_done_when_all_workers_have_succeeded(make_worker: MakeWorker) -> None:
-    workers = [make_worker(code=0, ended_s=NOW_S), make_worker(code=0, ended_s=NOW_S)]
-    assert judge(workers, NOW_S) == Verdict(exit_code=0)
 
 
 @pytest.mark.parametrize(
@@ -92,37 +83,31 @@ def test_a_survivor_is_not_judged_while_another_worker_saves(make_worker: MakeWo
     assert judge([first, survivor, saves], NOW_S) is None
 
 
-@pytest.mark.parametrize("phase", ["", "training", "saving", "leaving"])
+@pytest.mark.parametrize("facts", [{}, {"phase": "training"}, {"phase": "leaving"}])
 @pytest.mark.parametrize("grace_s", [0.0, 5.0])
 def test_a_run_whose_workers_all_end_with_0_succeeds_however_long_the_last_one_takes(
-    make_worker: MakeWorker, phase: str, grace_s: float
+    make_worker: MakeWorker, facts: dict[str, Any], grace_s: float
 ) -> None:
-    early, late = (
-        make_worker(code=0, ended_s=1.0),
-        make_worker(**({"phase": phase} if phase else {})),
-    )
+    early, late = make_worker(code=0, ended_s=1.0), make_worker(**facts)
     assert judge([early, late], NOW_S, grace_s=grace_s) is None
     late.code, late.ended_s = 0, NOW_S
     assert judge([early, late], NOW_S, grace_s=grace_s) == Verdict(exit_code=0)
 
 
-def test_a_worker_whose_agent_is_gone_is_blamed(make_worker: MakeWorker) -> None:
-    lost = make_worker(is_lost=True, lost_s=LONG_AGO_S)
-    assert blamed(lost, make_worker(heard_s=NOW_S)) == ("worker 0", "silent", 124)
-    assert "its agent exited" in verdict_of(lost).detail
-
-
-def test_a_worker_whose_mpirun_is_gone_is_blamed(make_worker: MakeWorker) -> None:
-    orphan = make_worker(orphaned_s=LONG_AGO_S, heard_s=NOW_S)
-    assert blamed(orphan) == ("worker 0", "silent", 124)
-    assert "mpirun" in verdict_of(orphan).detail
-
-
-def test_a_silent_worker_failed_when_it_was_last_heard_of(make_worker: MakeWorker) -> None:
-    heard_s = NOW_S - SILENCE_S - 1.0
-    silent, crashed = make_worker(heard_s=heard_s), make_worker(code=1, ended_s=heard_s + 5.0)
+@pytest.mark.parametrize(
+    ("facts", "detail"),
+    [
+        ({"is_lost": True, "lost_s": LONG_AGO_S}, "its agent exited"),
+        ({"orphaned_s": LONG_AGO_S, "heard_s": NOW_S}, "mpirun or ssh exited first"),
+        ({"heard_s": NOW_S - SILENCE_S - 1.0}, "no message from it for 21 s"),
+    ],
+)
+def test_a_worker_that_is_not_heard_of_any_more_is_blamed_from_then_on(
+    make_worker: MakeWorker, facts: dict[str, Any], detail: str
+) -> None:
+    silent, crashed = make_worker(**facts), make_worker(code=1, ended_s=NOW_S - 5.0)
     assert blamed(silent, crashed) == ("worker 0", "silent", 124)
-    assert "21 s" in verdict_of(silent).detail
+    assert verdict_of(silent, crashed).detail == detail
 
 
 def test_the_exit_of_a_lost_worker_counts_for_more_than_its_loss(
@@ -159,117 +144,73 @@ def test_workers_that_save_longer_than_the_grace_period_stop_together(
     assert judge([requested, saves], NOW_S, grace_s=5.0) == Verdict(exit_code=143)
 
 
-def test_without_a_timeout_no_worker_stalls(make_worker: MakeWorker) -> None:
-    assert judge([make_worker(quiet_s=900.0, phase="training")], NOW_S) is None
+def trains(quiet_s: float | None = None, *flags: str, **facts: Any) -> dict[str, Any]:
+    """Returns the facts of a worker that trains, and has made no step for so long."""
+    return {"phase": "training", "quiet_s": quiet_s, **dict.fromkeys(flags, True), **facts}
 
 
-def test_a_stall_begins_with_the_timeout(make_worker: MakeWorker) -> None:
-    worker = make_worker(quiet_s=9.9, phase="training", in_step=True)
-    assert judge([worker], NOW_S, stall_timeout_s=10.0) is None
-    worker.quiet_s = 10.0
-    assert blamed(worker, stall_timeout_s=10.0) == ("worker 0", "stalled", 124)
+def silent(*flags: str, **facts: Any) -> dict[str, Any]:
+    """Returns the facts of a worker that has not reported yet."""
+    return {**dict.fromkeys(flags, True), **facts}
 
 
-def test_a_stopped_worker_is_blamed_before_one_that_is_not_in_step(
-    make_worker: MakeWorker,
+def evaluates(quiet_s: float, *flags: str) -> dict[str, Any]:
+    return trains(quiet_s, "is_evaluator", *flags, phase="waiting")
+
+
+@pytest.mark.parametrize(
+    ("facts", "worker", "detail"),
+    [
+        ([trains(10, "in_step")], "worker 0", "no step for 10 s"),
+        # A stopped one comes before all others, though they may move.
+        ([trains(60), trains(20, "in_step", "is_stopped")], "worker 1", "SIGSTOP"),
+        ([trains(20, "is_stopped"), trains(0.1)], "worker 0", "SIGSTOP"),
+        ([silent("is_stopped", started_s=NOW_S - 30), silent()], "worker 0", "SIGSTOP"),
+        ([trains(1), evaluates(20, "is_stopped")], "evaluator", "SIGSTOP"),
+        # Then those for which the others wait.
+        ([trains(60, "in_step"), trains(20)], "worker 1", "in its own Python code"),
+        (
+            [trains(60, "in_step"), trains(20, "in_step", "waits_for_input")],
+            "worker 1",
+            "own input",
+        ),
+        ([trains(60, "in_step"), trains(59, phase="saving")], "worker 1", "last seen saving"),
+        ([trains(60, phase="waiting"), trains(20, phase="starting")], "worker 1", "starting"),
+        (
+            [trains(60, phase="waiting"), silent(started_s=NOW_S - 30)],
+            "worker 1",
+            "no progress yet",
+        ),
+        # Then the one that was quiet longest; an evaluator hides nothing.
+        ([trains(s, "in_step") for s in (20, 30, 25)], "worker 1", "no step for 30 s"),
+        ([trains(20, "in_step"), evaluates(0.5)], "worker 0", "waiting for the other workers"),
+    ],
+)
+def test_the_worker_that_keeps_the_others_waiting_is_blamed_for_a_stall(
+    make_worker: MakeWorker, facts: list[dict[str, Any]], worker: str, detail: str
 ) -> None:
-    outside = make_worker(quiet_s=60.0, phase="training", in_step=False)
-    stopped = make_worker(quiet_s=20.0, phase="training", in_step=True, is_stopped=True)
-    assert blamed(outside, stopped, stall_timeout_s=10.0) == ("worker 1", "stalled", 124)
-    assert "SIGSTOP" in verdict_of(outside, stopped, stall_timeout_s=10.0).detail
+    workers = [make_worker(**one) for one in facts]
+    assert blamed(*workers, stall_timeout_s=10.0) == (worker, "stalled", 124)
+    assert detail in verdict_of(*workers, stall_timeout_s=10.0).detail
+    assert judge(workers, NOW_S) is None
+    assert judge(workers, NOW_S, stall_timeout_s=61.0) is None
 
 
-def test_a_stopped_worker_is_blamed_though_others_still_move(make_worker: MakeWorker) -> None:
-    stopped = make_worker(quiet_s=20.0, phase="training", is_stopped=True)
-    moving = make_worker(quiet_s=0.1, phase="training")
-    assert blamed(moving, stopped, stall_timeout_s=10.0)[0] == "worker 0"
-
-
-def test_a_worker_between_steps_is_blamed_before_one_that_waits_longer(
-    make_worker: MakeWorker,
+@pytest.mark.parametrize(
+    "facts",
+    [
+        [trains(9.9, "in_step")],
+        [trains(60), trains(1)],
+        [trains(60, phase="waiting"), silent(started_s=NOW_S - 5)],
+        [silent(started_s=0.0)],  # a program that never reports progress
+        [trains(1), evaluates(900)],  # It waits for checkpoints.
+        [trains(1, code=0, ended_s=NOW_S), evaluates(900)],
+    ],
+)
+def test_a_run_that_goes_on_does_not_stall(
+    make_worker: MakeWorker, facts: list[dict[str, Any]]
 ) -> None:
-    waits = make_worker(quiet_s=60.0, phase="training", in_step=True)
-    sleeps = make_worker(quiet_s=20.0, phase="training", in_step=False)
-    assert blamed(waits, sleeps, stall_timeout_s=10.0) == ("worker 1", "stalled", 124)
-    assert "in its own Python code" in verdict_of(waits, sleeps, stall_timeout_s=10.0).detail
-
-
-def test_a_worker_that_waits_for_its_own_input_is_blamed_before_one_that_waits_for_others(
-    make_worker: MakeWorker,
-) -> None:
-    waits = make_worker(quiet_s=60.0, phase="training", in_step=True)
-    starves = make_worker(quiet_s=20.0, phase="training", in_step=True, waits_for_input=True)
-    assert blamed(waits, starves, stall_timeout_s=10.0)[0] == "worker 1"
-    assert "its own input" in verdict_of(waits, starves, stall_timeout_s=10.0).detail
-
-
-def test_a_worker_that_saves_for_too_long_is_blamed_before_one_that_waits_for_it(
-    make_worker: MakeWorker,
-) -> None:
-    waits = make_worker(quiet_s=60.0, phase="training", in_step=True)
-    saves = make_worker(quiet_s=59.0, phase="saving")
-    assert blamed(waits, saves, stall_timeout_s=10.0)[0] == "worker 1"
-    assert verdict_of(waits, saves, stall_timeout_s=10.0).detail.endswith("last seen saving")
-
-
-def test_a_worker_that_waits_for_others_to_join_is_not_blamed_for_one_that_does_not(
-    make_worker: MakeWorker,
-) -> None:
-    waits = make_worker(quiet_s=60.0, phase="waiting")
-    builds = make_worker(quiet_s=20.0, phase="starting")
-    assert blamed(waits, builds, stall_timeout_s=10.0)[0] == "worker 1"
-
-
-def test_otherwise_the_worker_that_was_quiet_longest_is_blamed(make_worker: MakeWorker) -> None:
-    workers = [make_worker(quiet_s=t, phase="training", in_step=True) for t in (20.0, 30.0, 25.0)]
-    assert blamed(*workers, stall_timeout_s=10.0)[0] == "worker 1"
-    assert "30 s" in verdict_of(*workers, stall_timeout_s=10.0).detail
-
-
-def test_nothing_stalls_while_one_worker_moves(make_worker: MakeWorker) -> None:
-    quiet, moving = (make_worker(quiet_s=t, phase="training") for t in (60.0, 1.0))
-    assert judge([quiet, moving], NOW_S, stall_timeout_s=10.0) is None
-
-
-def test_a_worker_without_a_report_yet_keeps_the_others_waiting(
-    make_worker: MakeWorker,
-) -> None:
-    tells, mute = make_worker(quiet_s=60.0, phase="waiting"), make_worker(started_s=NOW_S - 30.0)
-    assert blamed(tells, mute, stall_timeout_s=10.0) == ("worker 1", "stalled", 124)
-    mute.started_s = NOW_S - 5.0
-    assert judge([tells, mute], NOW_S, stall_timeout_s=10.0) is None
-
-
-def test_programs_that_never_report_progress_do_not_stall(make_worker: MakeWorker) -> None:
-    assert judge([make_worker(started_s=0.0)], NOW_S, stall_timeout_s=10.0) is None
-
-
-def test_a_worker_that_was_stopped_before_its_first_report_stalls(make_worker: MakeWorker) -> None:
-    stopped = make_worker(started_s=NOW_S - 30.0, is_stopped=True)
-    assert blamed(stopped, make_worker(), stall_timeout_s=10.0)[:2] == ("worker 0", "stalled")
-    assert judge([stopped], NOW_S, stall_timeout_s=31.0) is None
-
-
-def test_an_evaluator_may_wait_for_checkpoints_without_limit(
-    make_worker: MakeWorker,
-) -> None:
-    training = make_worker(quiet_s=1.0, phase="training")
-    evaluator = make_worker(is_evaluator=True, quiet_s=900.0, phase="waiting")
-    assert judge([training, evaluator], NOW_S, stall_timeout_s=10.0) is None
-    training.code, training.ended_s = 0, NOW_S
-    assert judge([training, evaluator], NOW_S, stall_timeout_s=10.0) is None
-
-
-def test_an_evaluator_does_not_hide_that_the_training_stalls(make_worker: MakeWorker) -> None:
-    training = make_worker(quiet_s=20.0, phase="training", in_step=True)
-    evaluator = make_worker(is_evaluator=True, quiet_s=0.5, phase="evaluating")
-    assert blamed(training, evaluator, stall_timeout_s=10.0)[0] == "worker 0"
-
-
-def test_an_evaluator_that_was_stopped_is_blamed(make_worker: MakeWorker) -> None:
-    training = make_worker(quiet_s=1.0, phase="training")
-    evaluator = make_worker(is_evaluator=True, quiet_s=20.0, phase="waiting", is_stopped=True)
-    assert blamed(training, evaluator, stall_timeout_s=10.0)[0] == "evaluator"
+    assert judge([make_worker(**one) for one in facts], NOW_S, stall_timeout_s=10.0) is None
 
 
 def test_a_worker_that_fails_is_blamed_before_one_that_stalls(make_worker: MakeWorker) -> None:
