@@ -54,7 +54,7 @@ def _validate(document: Manifest) -> None:
             kubernetes_validate.validate(document, version, strict=True)
         return
     _custom_resource(path).validate(document)
-    for template in _pod_templates(document):
+    for template in _templates(document):
         pods = {"apiVersion": "v1", "kind": "PodTemplate", "template": template}
         kubernetes_validate.validate(pods, _NEWEST, strict=True)
 
@@ -78,15 +78,36 @@ def _strict(schema: Any) -> Any:
     return schema
 
 
-def _pod_templates(value: Any) -> list[Manifest]:
-    """Returns all objects named "template" that have containers, at any depth."""
-    if isinstance(value, list):
-        return [template for one in value for template in _pod_templates(one)]
-    if not isinstance(value, dict):
-        return []
-    own = value.get("template")
-    found = [own] if isinstance(own, dict) and "containers" in own.get("spec", {}) else []
-    return found + [template for one in value.values() for template in _pod_templates(one)]
+def _templates(value: Any) -> list[Manifest]:
+    """Returns the pods' templates in a manifest, or in a list of some, at any depth."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    is_template = isinstance(value, dict) and "containers" in value.get("spec", {})
+    return [*([value] if is_template else []), *(one for x in inner for one in _templates(x))]
+
+
+@pytest.fixture(scope="session")
+def templates() -> Callable[[list[Manifest]], list[Manifest]]:
+    """Finds the pods' templates in manifests, complete: with a TrainJob's part of a container."""
+
+    def templates(documents: list[Manifest]) -> list[Manifest]:
+        trainers = [one["spec"]["trainer"] for one in documents if one["kind"] == "TrainJob"]
+        found = _templates(documents)
+        for template in found:
+            [container] = template["spec"]["containers"]
+            if trainers and "command" not in container:
+                container |= trainers[0]
+        return found
+
+    return templates
+
+
+@pytest.fixture(
+    params=["job", "tfjob", "mpijob", "trainjob", "trainjob --engine=horovod"],
+    ids=lambda words: words.replace(" --engine=", "-"),
+)
+def kind(request: pytest.FixtureRequest) -> list[str]:
+    """The options for each kind with each of its engines, in turn."""
+    return ["--kind", *request.param.split()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,15 +171,9 @@ def _job_pods(job: Manifest, namespace: str) -> list[Pod]:
         return [_pod("evaluator", f"{name}-x1y2z", (), pod, namespace)]
     hostnames = [f"{name}-{index}" for index in range(spec["completions"])]
     assert spec["parallelism"] == spec["completions"]
+    home = f"{pod['subdomain']}.{namespace}.svc"
     return [
-        _pod(
-            "worker",
-            hostname,
-            (f"{hostname}.{pod['subdomain']}.{namespace}.svc",),
-            pod,
-            namespace,
-            index=index,
-        )
+        _pod("worker", hostname, (f"{hostname}.{home}",), pod, namespace, index=index)
         for index, hostname in enumerate(hostnames)
     ]
 
@@ -178,15 +193,12 @@ def _tf_job_pods(job: Manifest, namespace: str) -> list[Pod]:
             pod = copy.deepcopy(replicas[role]["template"]["spec"])
             [container] = pod["containers"]
             assert container["name"] == "tensorflow"
-            assert {port["name"]: port["containerPort"] for port in container["ports"]} == {
-                "tfjob-port": 2222
-            }
+            [port] = container["ports"]
+            assert (port["name"], port["containerPort"]) == ("tfjob-port", 2222)
             if sum(len(addresses) for addresses in cluster.values()) > 1:
                 task = {"type": role.lower(), "index": index}
-                config = {"cluster": cluster, "task": task, "environment": "cloud"}
-                container.setdefault("env", []).append(
-                    {"name": "TF_CONFIG", "value": json.dumps(config)}
-                )
+                config = json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
+                container.setdefault("env", []).append({"name": "TF_CONFIG", "value": config})
             hostname = f"{name}-{role.lower()}-{index}"
             dns_names = (f"{hostname}.{namespace}.svc",)
             pods.append(_pod(role.lower(), hostname, dns_names, pod, namespace))
@@ -231,18 +243,10 @@ def _train_job_pods(job: Manifest, runtime: Manifest, namespace: str) -> list[Po
             }
             container["env"] = [*container.get("env", ()), *trainer.get("env", ())]
         if role == "node":
-            pods += [
-                _pod(
-                    "worker",
-                    dns_name.partition(".")[0],
-                    (dns_name, f"{dns_name}.{namespace}.svc"),
-                    pod,
-                    namespace,
-                    index=index,
-                    **mounted,
-                )
-                for index, dns_name in enumerate(dns_names)
-            ]
+            for index, dns_name in enumerate(dns_names):
+                names = (dns_name, f"{dns_name}.{namespace}.svc")
+                hostname = dns_name.partition(".")[0]
+                pods.append(_pod("worker", hostname, names, pod, namespace, index=index, **mounted))
         elif role == "launcher":
             pods.append(_launcher(f"{name}-launcher-0-0", pod, namespace, dns_names, 1, **mounted))
         else:
@@ -254,14 +258,14 @@ def _launcher(
     hostname: str, pod: Manifest, namespace: str, hosts: list[str], slots: int, **mounted: str
 ) -> Pod:
     pod = copy.deepcopy(pod)
+    set_by_operator = {
+        "orte_keep_fqdn_hostnames": "true",
+        "orte_default_hostfile": "/etc/mpi/hostfile",
+        "plm_rsh_args": "-o ConnectionAttempts=10",
+        "orte_set_default_slots": str(slots),
+    }
     pod["containers"][0].setdefault("env", []).extend(
-        {"name": f"OMPI_MCA_{name}", "value": value}
-        for name, value in (
-            ("orte_keep_fqdn_hostnames", "true"),
-            ("orte_default_hostfile", "/etc/mpi/hostfile"),
-            ("plm_rsh_args", "-o ConnectionAttempts=10"),
-            ("orte_set_default_slots", str(slots)),
-        )
+        {"name": f"OMPI_MCA_{name}", "value": value} for name, value in set_by_operator.items()
     )
     files = {"/etc/mpi/hostfile": "".join(f"{host} slots={slots}\n" for host in hosts)}
     return _pod("launcher", hostname, (), pod, namespace, files=files, **mounted)
@@ -290,7 +294,7 @@ def _pod(
         elif "secretKeyRef" in source:
             value = "the value of {name}/{key}".format(**source["secretKeyRef"])
         else:
-            value = expanded(variable["value"], environment)
+            value = _expanded(variable["value"], environment)
         environment[variable["name"]] = value
     claims = {
         volume["name"]: volume["persistentVolumeClaim"]["claimName"]
@@ -304,7 +308,7 @@ def _pod(
         hostname=hostname,
         dns_names=dns_names,
         command=tuple(
-            expanded(word, environment)
+            _expanded(word, environment)
             for word in (*container["command"], *container.get("args", ()))
         ),
         environment=environment,
@@ -319,11 +323,7 @@ def _pod(
     )
 
 
-def expanded(text: str, environment: dict[str, str]) -> str:
+def _expanded(text: str, environment: dict[str, str]) -> str:
     """Replaces $(NAME) as Kubernetes does: $$ is a $, and an unknown name stays as it is."""
-
-    def replace(match: re.Match[str]) -> str:
-        name = match[1]
-        return "$" if name is None else environment.get(name, match[0])
-
-    return re.sub(r"\$\$|\$\(([^)]*)\)", replace, text)
+    known = {f"$({name})": value for name, value in environment.items()} | {"$$": "$"}
+    return re.sub(r"\$\$|\$\([^)]*\)", lambda match: known.get(match[0], match[0]), text)

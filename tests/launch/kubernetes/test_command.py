@@ -39,7 +39,7 @@ def test_the_manifests_go_into_a_file(run: Run, capsys: Capture, tmp_path: Path)
 
 
 def test_a_file_that_cannot_be_written_is_refused(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--output .* cannot be written: Is a directory"):
+    with pytest.raises(UsageError, match=r"--output=.* cannot be written: Is a directory"):
         run("--output", str(tmp_path))
 
 

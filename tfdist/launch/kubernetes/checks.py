@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from tfdist.cluster.environment import FOR_USERS, PREEMPTED
 from tfdist.cluster.tasks import shown
@@ -33,18 +32,11 @@ _OF_EVALUATOR = ("evaluator_cpu", "evaluator_memory", "evaluator_gpus")
 
 
 def check(options: JobOptions) -> None:
-    """Checks for options that the cluster would refuse or that cannot work there.
-
-    Raises:
-      UsageError: For the first such option.
-    """
+    """Raises a UsageError for options that the cluster would refuse or that cannot work there."""
     _check_command(options)
     _check_runtime(options)
-    _check_evaluator(options)
     _check_length(options)
-    _check_addresses(options)
-    _check_devices(options)
-    _check_rights(options)
+    _check_pods(options)
     _check_variables(options)
     _check_volumes(options)
 
@@ -57,13 +49,9 @@ def notices(options: JobOptions) -> list[str]:
         for name, value in options.env
         if re.search(_SECRET_NAME, name, re.IGNORECASE) or re.search(_SECRET_VALUE, value)
     ]
-    is_run = not options.cluster_runtime
-    if (
-        is_run
-        and options.max_restarts
-        and not options.volumes
-        and not _names_remote_folder(options.command)
-    ):
+    has_store = any(re.search(r"\b(gs|s3|hdfs|viewfs|https?)://", one) for one in options.command)
+    keeps_files = options.volumes or has_store or options.cluster_runtime
+    if options.max_restarts and not keeps_files:
         lines.append(
             "--max-restarts without --volume: a pod's files go with it. Keep checkpoints on a "
             "claim that all pods mount (--volume CLAIM:/FOLDER), or in an object store."
@@ -95,6 +83,10 @@ def _check_command(options: JobOptions) -> None:
 
 def _check_runtime(options: JobOptions) -> None:
     """Checks that each option stands where it has an effect: with the runtime or with the run."""
+    for field in _OF_EVALUATOR:
+        if not options.evaluator and _is_given(options, field):
+            name = options_of(JobOptions)[field].long_name
+            raise UsageError(f"{name} without --evaluator has no effect. Add --evaluator.")
     if not options.cluster_runtime and options.runtime is None:
         return
     one = "--cluster-runtime" if options.cluster_runtime else "--runtime"
@@ -133,13 +125,6 @@ def _is_given(options: JobOptions, field: str) -> bool:
     return bool(getattr(options, field) != getattr(JobOptions, field))
 
 
-def _check_evaluator(options: JobOptions) -> None:
-    for field in _OF_EVALUATOR:
-        if not options.evaluator and _is_given(options, field):
-            name = options_of(JobOptions)[field].long_name
-            raise UsageError(f"{name} without --evaluator has no effect. Add --evaluator.")
-
-
 def _check_length(options: JobOptions) -> None:
     last = options.num_instances - 1
     # The JobSet of Trainer also needs room for the random suffix of a pod's name.
@@ -159,15 +144,10 @@ def _check_length(options: JobOptions) -> None:
             f'"{longest}", which a pod of {options.num_instances} adds, it would have more than '
             f"{LONGEST_LABEL}. Use at most {allowed}."
         )
-
-
-def _check_addresses(options: JobOptions) -> None:
-    """Checks that TF_CONFIG, which lists all workers, is not too long for a variable."""
-    if options.engine != "grpc":
-        return
+    # TF_CONFIG lists all workers.
     name, namespace = options.name, options.namespace or "default"
-    address = f'"{name}-{options.num_instances - 1}.{name}.{namespace}.svc:2222", '
-    if len(address) * options.num_instances > LONGEST_WORD:
+    address = f'"{name}-{last}.{name}.{namespace}.svc:2222", '
+    if options.engine == "grpc" and len(address) * options.num_instances > LONGEST_WORD:
         raise UsageError(
             f"--num-instances is {options.num_instances}, and TF_CONFIG with so many addresses is "
             f"longer than the {LONGEST_WORD} bytes that a variable may have. Use at most "
@@ -175,7 +155,7 @@ def _check_addresses(options: JobOptions) -> None:
         )
 
 
-def _check_devices(options: JobOptions) -> None:
+def _check_pods(options: JobOptions) -> None:
     needed = options.replicas_per_instance * options.devices_per_replica
     if options.gpus and needed > options.gpus:
         raise UsageError(
@@ -183,9 +163,6 @@ def _check_devices(options: JobOptions) -> None:
             f"replicas of {options.devices_per_replica} devices, which is {needed}. "
             f"Use --gpus {needed}, more instances or fewer replicas."
         )
-
-
-def _check_rights(options: JobOptions) -> None:
     if options.ipc_lock and options.user_id:
         raise UsageError(
             "--ipc-lock gives its capability to root only, and --run-as-user is "
@@ -218,7 +195,3 @@ def _check_volumes(options: JobOptions) -> None:
             raise UsageError(
                 f"--volume mounts a claim at {path}, where {other} mounted. Use another folder."
             )
-
-
-def _names_remote_folder(command: Sequence[str]) -> bool:
-    return any(re.search(r"\b(gs|s3|hdfs|viewfs|https?)://", word) for word in command)

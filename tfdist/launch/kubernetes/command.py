@@ -29,17 +29,17 @@ def main(words: Sequence[str]) -> int:
     """
     given = KUBERNETES.parse(words)
     if "write_dockerfile" in given:
-        return write_dockerfile(given)
+        return _write_dockerfile(given)
     options = job_options(given)
     check(options)
-    kubectl = find_kubectl() if options.verb else ""
+    kubectl = _find_kubectl() if options.verb else ""
     text = _text(options)
     for notice in (*options.notices, *notices(options)):
         _say(notice)
     if options.output:
-        _write(options.output, text)
+        _write("--output", options.output, text)
     if options.verb:
-        code = submit(kubectl, options, text)
+        code = _submit(kubectl, options, text)
         if code == 0 and not options.dry_run:
             _say_what_next(options)
         return code
@@ -48,12 +48,7 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def write_dockerfile(given: Mapping[str, Any]) -> int:
-    """Writes the Dockerfile for images of runs; returns the exit code.
-
-    Raises:
-      UsageError: If there are other options, or the file exists or cannot be written.
-    """
+def _write_dockerfile(given: Mapping[str, Any]) -> int:
     others = [name for name in given if name not in ("write_dockerfile", "notices")]
     if others:
         options = options_of(JobOptions)
@@ -61,13 +56,7 @@ def write_dockerfile(given: Mapping[str, Any]) -> int:
         raise UsageError(f"--write-dockerfile stands alone, got {other} too. Leave one out.")
     path: Path = given["write_dockerfile"]
     text = Path(__file__).with_name("Dockerfile").read_text(encoding="utf-8")
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise UsageError(
-            f"--write-dockerfile={path} cannot be written: {error.strerror}. Name another file."
-        ) from None
+    _write("--write-dockerfile", path, text, mode="x")
     _say(f"wrote {path}; its first lines say how to build the images")
     return 0
 
@@ -86,12 +75,13 @@ def _text(options: JobOptions) -> str:
     return to_yaml(manifests(options))
 
 
-def _write(output: Path, text: str) -> None:
+def _write(option: str, path: Path, text: str, mode: str = "w") -> None:
     try:
-        output.write_text(text, encoding="utf-8")
+        with path.open(mode, encoding="utf-8") as file:
+            file.write(text)
     except OSError as error:
         raise UsageError(
-            f"--output {output} cannot be written: {error.strerror}. Name another file."
+            f"{option}={path} cannot be written: {error.strerror}. Name another file."
         ) from None
 
 
@@ -111,8 +101,7 @@ def _say(text: str) -> None:
     print(f"tfdist kubernetes: {text}", file=sys.stderr)
 
 
-def find_kubectl() -> str:
-    """Returns the path of kubectl; a UsageError if kubectl is not on PATH."""
+def _find_kubectl() -> str:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         raise UsageError(
@@ -122,7 +111,7 @@ def find_kubectl() -> str:
     return kubectl
 
 
-def submit(kubectl: str, options: JobOptions, text: str) -> int:
+def _submit(kubectl: str, options: JobOptions, text: str) -> int:
     """Runs kubectl with the manifests on its stdin, and returns its exit code."""
     assert options.verb is not None
     command = [

@@ -8,38 +8,33 @@ from tfdist.launch.kubernetes.job_options import JobOptions
 from tfdist.launch.kubernetes.pods import (
     GRPC_PORT,
     addresses,
-    checked,
     deadline,
-    evaluator_variables,
-    metadata,
-    pod_container,
+    evaluator_container,
+    manifest,
     pod_template,
-    queued_metadata,
     run_labels,
-    worker_variables,
+    worker_container,
 )
 from tfdist.process.exit_codes import NEVER_AGAIN
 
 
 def indexed_job(options: JobOptions) -> list[dict[str, Any]]:
     """Returns the manifests: the Service, the workers' Job and the evaluator's Job."""
-    hostnames = [f"{options.name}-{index}" for index in range(options.num_instances)]
-    workers = addresses(options, hostnames, options.name)
+    workers = addresses(options, "-")
     manifests = [_service(options), _workers(options, workers)]
     return manifests + ([evaluator_job(options, workers)] if options.evaluator else [])
 
 
 def evaluator_job(options: JobOptions, workers: list[str]) -> dict[str, Any]:
     """Returns the Job of the pod that evaluates the workers' checkpoints."""
-    env = evaluator_variables(options, workers)
-    container = pod_container(options, "evaluator", "evaluator", env=env)
     spec = {
         "backoffLimit": options.max_restarts,
         **failure_policy(options),
         **deadline(options),
-        "template": pod_template(options, container, role="evaluator"),
+        "template": pod_template(options, evaluator_container(options, workers), role="evaluator"),
     }
-    return _job(queued_metadata(options, f"{options.name}-evaluator"), spec)
+    name = f"{options.name}-evaluator"
+    return manifest(options, "batch/v1", "Job", spec, name=name, is_queued=True)
 
 
 def failure_policy(options: JobOptions) -> dict[str, Any]:
@@ -56,9 +51,7 @@ def failure_policy(options: JobOptions) -> dict[str, Any]:
 
 
 def _workers(options: JobOptions, workers: list[str]) -> dict[str, Any]:
-    env = worker_variables(options, workers)
-    container = pod_container(options, "worker", "worker", env=env, port="grpc")
-    template = pod_template(options, container)
+    template = pod_template(options, worker_container(options, "worker", workers))
     template["spec"]["subdomain"] = options.name
     spec = {
         "completionMode": "Indexed",
@@ -73,26 +66,16 @@ def _workers(options: JobOptions, workers: list[str]) -> dict[str, Any]:
         **deadline(options),
         "template": template,
     }
-    return _job(queued_metadata(options), spec)
-
-
-def _job(meta: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
-    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
-    return checked("IoK8sApiBatchV1Job", job)
+    return manifest(options, "batch/v1", "Job", spec, is_queued=True)
 
 
 def _service(options: JobOptions) -> dict[str, Any]:
     port = {"name": "grpc", "port": GRPC_PORT, "targetPort": GRPC_PORT, "protocol": "TCP"}
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": metadata(options),
-        "spec": {
-            "clusterIP": "None",
-            # The workers resolve each other's addresses before any of them is ready.
-            "publishNotReadyAddresses": True,
-            "selector": run_labels(options),
-            "ports": [port],
-        },
+    spec = {
+        "clusterIP": "None",
+        # The workers resolve each other's addresses before any of them is ready.
+        "publishNotReadyAddresses": True,
+        "selector": run_labels(options),
+        "ports": [port],
     }
-    return checked("IoK8sApiCoreV1Service", service)
+    return manifest(options, "v1", "Service", spec)

@@ -15,41 +15,27 @@ from tfdist.launch.kubernetes.job_options import JobOptions
 from tfdist.launch.kubernetes.mpi_job import mpi_job
 from tfdist.launch.kubernetes.patches import Patch, Role, patched
 from tfdist.launch.kubernetes.pods import (
-    checked,
+    MODELS,
     checked_patch,
-    metadata,
+    manifest,
     pod_container,
     pod_selector,
     pod_template,
     program_variables,
-    queued_metadata,
     replica_variables,
     run_policy,
 )
 from tfdist.launch.kubernetes.train_job import train_job
 
 
-def tf_job(options: JobOptions) -> list[dict[str, Any]]:
-    """Returns the manifest of the TFJob.
-
-    Worker 0 is the chief, so that the operator knows when the run has ended.
-    """
+def _tf_job(options: JobOptions) -> list[dict[str, Any]]:
+    """Returns the TFJob. Worker 0 is its chief: the operator ends the run with the chief."""
     counts = {"Chief": 1, "Worker": options.num_instances - 1, "Evaluator": options.evaluator}
-    return [
-        {
-            "apiVersion": "kubeflow.org/v1",
-            "kind": "TFJob",
-            "metadata": queued_metadata(options),
-            "spec": {
-                **run_policy(options),
-                "tfReplicaSpecs": {
-                    role: _replicas(options, role, int(count))
-                    for role, count in counts.items()
-                    if count
-                },
-            },
-        }
-    ]
+    replicas = {
+        role: _replicas(options, role, int(count)) for role, count in counts.items() if count
+    }
+    spec = {**run_policy(options), "tfReplicaSpecs": replicas}
+    return [manifest(options, "kubeflow.org/v1", "TFJob", spec, is_queued=True)]
 
 
 def _replicas(options: JobOptions, role: str, count: int) -> dict[str, Any]:
@@ -59,44 +45,24 @@ def _replicas(options: JobOptions, role: str, count: int) -> dict[str, Any]:
     # The operator finds the container and the port by these names.
     pods: Role = "worker" if trains else "evaluator"
     container = pod_container(options, pods, "tensorflow", env=env, port="tfjob-port")
-    template = checked(
-        "IoK8sApiCoreV1PodTemplateSpec", pod_template(options, container, role=pods, restart=None)
-    )
     return {
         "replicas": count,
         # "ExitCode" starts a pod again if its exit code is 128 or more. The exit codes of workers
         # are chosen for this rule.
         "restartPolicy": "ExitCode" if options.max_restarts else "Never",
-        "template": template,
+        "template": pod_template(options, container, role=pods, restart=None),
     }
 
 
-def network_policy(options: JobOptions) -> dict[str, Any]:
+def _network_policy(options: JobOptions) -> dict[str, Any]:
     """Returns the manifest that allows only pods of this run to connect to pods of this run."""
     pods = {"matchLabels": pod_selector(options)}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": metadata(options),
-        "spec": {
-            "podSelector": pods,
-            "policyTypes": ["Ingress"],
-            "ingress": [{"from": [{"podSelector": pods}]}],
-        },
-    }
+    ingress = [{"from": [{"podSelector": pods}]}]
+    spec = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": ingress}
+    return manifest(options, "networking.k8s.io/v1", "NetworkPolicy", spec)
 
 
-_MAKERS = {"job": indexed_job, "tfjob": tf_job, "mpijob": mpi_job, "trainjob": train_job}
-
-
-# The models of the kinds that have one.
-_MODELS = {
-    "ClusterTrainingRuntime": "TrainerV1alpha1ClusterTrainingRuntime",
-    "Job": "IoK8sApiBatchV1Job",
-    "Service": "IoK8sApiCoreV1Service",
-    "TrainJob": "TrainerV1alpha1TrainJob",
-    "TrainingRuntime": "TrainerV1alpha1TrainingRuntime",
-}
+_MAKERS = {"job": indexed_job, "tfjob": _tf_job, "mpijob": mpi_job, "trainjob": train_job}
 
 
 def manifests(options: JobOptions) -> list[dict[str, Any]]:
@@ -106,7 +72,7 @@ def manifests(options: JobOptions) -> list[dict[str, Any]]:
       UsageError: If a patch fits none of them, or makes one what Kubernetes does not allow.
     """
     is_guarded = options.has_network_policy and not options.cluster_runtime
-    documents = [network_policy(options)] if is_guarded else []
+    documents = [_network_policy(options)] if is_guarded else []
     documents += _MAKERS[options.kind](options)
     for patch in options.patches:
         documents = _with_patch(documents, patch, options)
@@ -140,7 +106,7 @@ def _patched(document: dict[str, Any], patch: Patch) -> dict[str, Any]:
             "Write that, or none."
         )
     changed = patched(document, patch)
-    model = _MODELS.get(patch.kind)
+    model = MODELS.get(patch.kind)
     return checked_patch(model, changed, patch) if model else changed
 
 

@@ -11,15 +11,13 @@ from typing import Any
 
 from tfdist.launch.kubernetes.indexed_job import evaluator_job
 from tfdist.launch.kubernetes.job_options import JobOptions
-from tfdist.launch.kubernetes.patches import Role
 from tfdist.launch.kubernetes.pods import (
     addresses,
-    checked,
     escaped,
+    manifest,
     pod_container,
     pod_template,
     program_variables,
-    queued_metadata,
     replica_variables,
     run_policy,
 )
@@ -33,43 +31,33 @@ _ROOT_SSHD_CAPABILITIES = ("SETGID", "SETUID", "SYS_CHROOT")
 
 def mpi_job(options: JobOptions) -> list[dict[str, Any]]:
     """Returns the manifests: the MPIJob and the evaluator's Job."""
-    job = {
-        "apiVersion": "kubeflow.org/v2beta1",
-        "kind": "MPIJob",
-        "metadata": queued_metadata(options),
-        "spec": {
-            "mpiImplementation": "OpenMPI",
-            "slotsPerWorker": 1,
-            "sshAuthMountPath": key_folder(options),
-            "launcherCreationPolicy": "WaitForWorkersReady",
-            **run_policy(options),
-            "mpiReplicaSpecs": {"Launcher": _launcher(options), "Worker": _workers(options)},
+    launcher, worker = launcher_container(options, "launcher"), sshd_container(options, "worker")
+    replicas = {
+        "Launcher": {
+            "replicas": 1,
+            "restartPolicy": "Never",
+            "template": pod_template(options, launcher, restart=None, role="launcher"),
+        },
+        "Worker": {
+            "replicas": options.num_instances,
+            # The operator replaces the launcher's pod, but not a worker's pod. So the container of
+            # a worker must be started again in its pod.
+            "restartPolicy": "OnFailure" if options.max_restarts else "Never",
+            "template": pod_template(options, worker, restart=None),
         },
     }
+    spec = {
+        "mpiImplementation": "OpenMPI",
+        "slotsPerWorker": 1,
+        "sshAuthMountPath": key_folder(options),
+        "launcherCreationPolicy": "WaitForWorkersReady",
+        **run_policy(options),
+        "mpiReplicaSpecs": replicas,
+    }
+    job = manifest(options, "kubeflow.org/v2beta1", "MPIJob", spec, is_queued=True)
     if not options.evaluator:
         return [job]
-    hostnames = [f"{options.name}-worker-{index}" for index in range(options.num_instances)]
-    return [job, evaluator_job(options, addresses(options, hostnames, options.name))]
-
-
-def _launcher(options: JobOptions) -> dict[str, Any]:
-    template = _template(options, launcher_container(options, "launcher"), role="launcher")
-    return {"replicas": 1, "restartPolicy": "Never", "template": template}
-
-
-def _workers(options: JobOptions) -> dict[str, Any]:
-    return {
-        "replicas": options.num_instances,
-        # The operator replaces the launcher's pod, but not a worker's pod. So the container of a
-        # worker must be started again in its pod.
-        "restartPolicy": "OnFailure" if options.max_restarts else "Never",
-        "template": _template(options, sshd_container(options, "worker"), role="worker"),
-    }
-
-
-def _template(options: JobOptions, container: dict[str, Any], *, role: Role) -> dict[str, Any]:
-    template = pod_template(options, container, restart=None, role=role)
-    return checked("IoK8sApiCoreV1PodTemplateSpec", template)
+    return [job, evaluator_job(options, addresses(options, "-worker-"))]
 
 
 def key_folder(options: JobOptions) -> str:
@@ -82,7 +70,8 @@ def key_folder(options: JobOptions) -> str:
 
 def launcher_container(options: JobOptions, name: str) -> dict[str, Any]:
     """Returns the container that runs mpirun."""
-    command, env = mpirun_command(options), launcher_variables(options)
+    env = [*replica_variables(options), *program_variables(options)]
+    command = _mpirun_command(options, [variable["name"] for variable in env])
     return pod_container(options, "launcher", name, command=command, env=env)
 
 
@@ -120,7 +109,7 @@ def _sshd_command(options: JobOptions) -> list[str]:
     return [*command, *(word for setting in settings for word in ("-o", setting))]
 
 
-def mpirun_command(options: JobOptions) -> list[str]:
+def _mpirun_command(options: JobOptions, variables: list[str]) -> list[str]:
     """Returns the launcher's command; the operator's variables name the hosts."""
     ssh = (
         f"-p {SSH_PORT} -i {key_folder(options)}/id_rsa -o BatchMode=yes -o ConnectTimeout=10 "
@@ -130,19 +119,13 @@ def mpirun_command(options: JobOptions) -> list[str]:
     # After SIGTERM the ranks have time to save and exit before mpirun sends SIGKILL. All of this
     # must end before Kubernetes sends SIGKILL to the pod.
     kill_after_s = max(1, options.grace_s - 2)
-    # sshd starts programs without the container's variables, so mpirun passes them on.
-    names = [variable["name"] for variable in launcher_variables(options)]
     return [
         escaped(options.mpirun),
         *mpirun_options(options.mpirun, is_local=False, subnet=None, kill_after_s=kill_after_s),
         *("--mca", "plm_rsh_args", ssh),
         *([] if options.user_id else ["--allow-run-as-root"]),
         *("--tag-output", "-np", str(options.num_instances)),
-        *(word for name in ["PATH", *names] for word in ("-x", name)),
+        # sshd starts programs without the container's variables, so mpirun passes them on.
+        *(word for name in ["PATH", *variables] for word in ("-x", name)),
         *(escaped(word) for word in options.command),
     ]
-
-
-def launcher_variables(options: JobOptions) -> list[dict[str, Any]]:
-    """Returns the launcher's variables, which mpirun passes on to all ranks."""
-    return [*replica_variables(options), *program_variables(options)]

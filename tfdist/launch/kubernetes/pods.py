@@ -8,7 +8,7 @@ literal $.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kubeflow_trainer_api import models
@@ -33,25 +33,43 @@ GRPC_PORT = 2222
 _INDEX = "JOB_COMPLETION_INDEX"
 _NAMESPACE = "POD_NAMESPACE"
 
+# The models of the kinds that have one, and of pods.
+MODELS = {
+    "ClusterTrainingRuntime": "TrainerV1alpha1ClusterTrainingRuntime",
+    "Job": "IoK8sApiBatchV1Job",
+    "Service": "IoK8sApiCoreV1Service",
+    "TrainJob": "TrainerV1alpha1TrainJob",
+    "TrainingRuntime": "TrainerV1alpha1TrainingRuntime",
+}
+_POD_MODEL = "IoK8sApiCoreV1PodTemplateSpec"
+
 
 def present(**fields: Any) -> dict[str, Any]:
     """Returns an object of those fields that are something: not None, "", 0, False or empty."""
     return {name: value for name, value in fields.items() if value}
 
 
-def metadata(options: JobOptions, name: str | None = None) -> dict[str, Any]:
-    """Returns the metadata of one of the run's objects: its name, namespace and labels."""
-    return present(
-        name=name or options.name, namespace=options.namespace, labels=run_labels(options)
-    )
+def manifest(
+    options: JobOptions,
+    version: str,
+    kind: str,
+    spec: dict[str, Any],
+    *,
+    name: str | None = None,
+    is_queued: bool = False,
+    labels: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Returns one of the run's objects, checked by the model of its kind if there is one.
 
-
-def queued_metadata(options: JobOptions, name: str | None = None) -> dict[str, Any]:
-    """Returns the metadata of an object that Kueue may hold back until there is capacity."""
-    meta = metadata(options, name)
-    if options.queue:
-        meta["labels"]["kueue.x-k8s.io/queue-name"] = options.queue
-    return meta
+    Kueue may hold it back until there is capacity, if it `is_queued`. Its name is the run's unless
+    there is a `name`.
+    """
+    labels = {**run_labels(options), **(labels or {})}
+    if is_queued and options.queue:
+        labels["kueue.x-k8s.io/queue-name"] = options.queue
+    metadata = present(name=name or options.name, namespace=options.namespace, labels=labels)
+    document = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+    return checked(MODELS[kind], document) if kind in MODELS else document
 
 
 def run_labels(options: JobOptions) -> dict[str, str]:
@@ -85,6 +103,8 @@ def pod_container(
     user's; Kubernetes replaces no variables in one that is given. `port` names the port for gRPC.
     """
     words = [escaped(word) for word in options.command] if command is None else [*command]
+    pins_memory = options.ipc_lock and role != "launcher"
+    added = [*capabilities, *(["IPC_LOCK"] if pins_memory else [])]
     return present(
         name=name,
         image=options.image,
@@ -93,8 +113,11 @@ def pod_container(
         args=words[1:],
         env=[*env],
         ports=port and [{"name": port, "containerPort": GRPC_PORT, "protocol": "TCP"}],
-        resources=resources(options, role),
-        securityContext=_container_rights(options, role, capabilities),
+        resources=_resources(options, role),
+        securityContext={
+            "allowPrivilegeEscalation": False,
+            "capabilities": present(drop=["ALL"], add=added),
+        },
         volumeMounts=None if role == "launcher" else _mounts(options),
     )
 
@@ -108,7 +131,7 @@ def pod_template(
 ) -> dict[str, Any]:
     """Returns the template of pods with the given container, with the user's patches.
 
-    The launcher does not get the rights of the program. `restart` is None if an operator sets it.
+    `restart` is None if an operator sets it.
 
     Raises:
       UsageError: If a patch makes them what Kubernetes does not allow.
@@ -126,7 +149,7 @@ def pod_template(
     # needs no addresses of other services.
     spec["terminationGracePeriodSeconds"] = options.grace_s
     spec |= {"automountServiceAccountToken": False, "enableServiceLinks": False}
-    template = {"metadata": {"labels": run_labels(options)}, "spec": spec}
+    template = checked(_POD_MODEL, {"metadata": {"labels": run_labels(options)}, "spec": spec})
     for patch in options.patches:
         if patch.fits_pods(role):
             template = _with_patch(template, patch)
@@ -140,24 +163,20 @@ def _with_patch(template: dict[str, Any], patch: Patch) -> dict[str, Any]:
         changed = {**template, "spec": spec}
     else:
         changed = patched(template, patch)
-    return checked_patch("IoK8sApiCoreV1PodTemplateSpec", changed, patch)
+    return checked_patch(_POD_MODEL, changed, patch)
 
 
 def _volumes(options: JobOptions, container: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns the volumes that a container mounts."""
     memory = {"medium": "Memory", "sizeLimit": options.shared_memory}
-    volumes = [
-        {"name": _SHARED_MEMORY, "emptyDir": memory},
-        *(
-            {"name": f"claim-{i}", "persistentVolumeClaim": {"claimName": volume.claim}}
-            for i, volume in enumerate(options.volumes)
-        ),
-    ]
-    mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
-    return [volume for volume in volumes if volume["name"] in mounted]
+    volumes: dict[str, dict[str, Any]] = {_SHARED_MEMORY: {"emptyDir": memory}}
+    for i, volume in enumerate(options.volumes):
+        volumes[f"claim-{i}"] = {"persistentVolumeClaim": {"claimName": volume.claim}}
+    mounted = [mount["name"] for mount in container.get("volumeMounts", ())]
+    return [{"name": name, **volumes[name]} for name in mounted]
 
 
-def resources(options: JobOptions, role: Role = "worker") -> dict[str, Any]:
+def _resources(options: JobOptions, role: Role) -> dict[str, Any]:
     """Returns the container's limits and requests, or an empty dict if none were requested."""
     amounts, gpus = {"cpu": options.cpu, "memory": options.memory}, options.gpus
     if role == "launcher":
@@ -169,18 +188,6 @@ def resources(options: JobOptions, role: Role = "worker") -> dict[str, Any]:
     limits = present(**amounts, **{_GPU: str(gpus) if gpus else None})
     # Limits and requests are equal: a pod that requests less than its limit is evicted first.
     return present(limits=limits, requests=dict(limits))
-
-
-def _container_rights(
-    options: JobOptions, role: Role, capabilities: Sequence[str]
-) -> dict[str, Any]:
-    added = [*capabilities]
-    if options.ipc_lock and role != "launcher":
-        added.append("IPC_LOCK")
-    return {
-        "allowPrivilegeEscalation": False,
-        "capabilities": present(drop=["ALL"], add=added),
-    }
 
 
 def _pod_rights(options: JobOptions) -> dict[str, Any]:
@@ -225,21 +232,21 @@ def escaped(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def addresses(options: JobOptions, hostnames: Sequence[str], service: str) -> list[str]:
-    """Returns the addresses on which pods with these hostnames listen, as names of the service."""
-    namespace = options.namespace or f"$({_NAMESPACE})"
-    return [f"{hostname}.{service}.{namespace}.svc:{GRPC_PORT}" for hostname in hostnames]
+def addresses(options: JobOptions, infix: str) -> list[str]:
+    """Returns the workers' addresses; a hostname is the run's name, the infix and the index."""
+    home = f"{options.name}.{options.namespace or f'$({_NAMESPACE})'}.svc:{GRPC_PORT}"
+    return [f"{options.name}{infix}{index}.{home}" for index in range(options.num_instances)]
 
 
-def worker_variables(options: JobOptions, workers: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns the variables of a training pod; its index in the Job is its worker index."""
+def worker_container(options: JobOptions, name: str, workers: Sequence[str]) -> dict[str, Any]:
+    """Returns the container of a training pod over gRPC; its index in the Job is its worker's."""
     # The Job's controller also adds this variable, but at the end, so that TF_CONFIG cannot use it.
     annotation = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     index = _from_field(_INDEX, annotation)
     config = _tf_config(workers, "worker", f"$({_INDEX})")
     # The index must be a number, so there are no quotes around the text that Kubernetes replaces.
     config = config.replace(f'"$({_INDEX})"', f"$({_INDEX})")
-    return [
+    env = [
         index,
         *_namespace_variables(options),
         {"name": "TF_CONFIG", "value": config},
@@ -247,15 +254,17 @@ def worker_variables(options: JobOptions, workers: Sequence[str]) -> list[dict[s
         *replica_variables(options),
         *program_variables(options),
     ]
+    return pod_container(options, "worker", name, env=env, port="grpc")
 
 
-def evaluator_variables(options: JobOptions, workers: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns the variables of the evaluator's pod."""
-    return [
+def evaluator_container(options: JobOptions, workers: Sequence[str]) -> dict[str, Any]:
+    """Returns the container that evaluates the workers' checkpoints."""
+    env = [
         *_namespace_variables(options),
         {"name": "TF_CONFIG", "value": _tf_config(workers, "evaluator", 0)},
         *program_variables(options),
     ]
+    return pod_container(options, "evaluator", "evaluator", env=env)
 
 
 def replica_variables(options: JobOptions) -> list[dict[str, Any]]:
@@ -275,11 +284,8 @@ def program_variables(options: JobOptions) -> list[dict[str, Any]]:
     return [
         *({"name": name, "value": escaped(value)} for name, value in options.env),
         *(
-            {
-                "name": one.name,
-                "valueFrom": {"secretKeyRef": {"name": one.secret, "key": one.key}},
-            }
-            for one in options.secret_env
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+            for name, secret, key in options.secret_env
         ),
     ]
 
@@ -293,9 +299,8 @@ def _from_field(name: str, path: str) -> dict[str, Any]:
 
 
 def _tf_config(workers: Sequence[str], task_type: str, index: int | str) -> str:
-    return json.dumps(
-        {"cluster": {"worker": list(workers)}, "task": {"type": task_type, "index": index}}
-    )
+    task = {"type": task_type, "index": index}
+    return json.dumps({"cluster": {"worker": list(workers)}, "task": task})
 
 
 def checked(model: str, document: dict[str, Any]) -> dict[str, Any]:

@@ -10,23 +10,16 @@ from typing import Any
 
 from tfdist.launch.kubernetes.indexed_job import failure_policy
 from tfdist.launch.kubernetes.job_options import JobOptions
-from tfdist.launch.kubernetes.mpi_job import (
-    key_folder,
-    launcher_container,
-    sshd_container,
-)
+from tfdist.launch.kubernetes.mpi_job import key_folder, launcher_container, sshd_container
 from tfdist.launch.kubernetes.patches import Role
 from tfdist.launch.kubernetes.pods import (
     addresses,
-    checked,
     deadline,
-    evaluator_variables,
-    metadata,
-    pod_container,
+    evaluator_container,
+    manifest,
     pod_template,
     present,
-    queued_metadata,
-    worker_variables,
+    worker_container,
 )
 
 _GROUP = "trainer.kubeflow.org"
@@ -43,8 +36,7 @@ def train_job(options: JobOptions) -> list[dict[str, Any]]:
     With --cluster-runtime it is the runtime alone, and with --runtime the TrainJob alone.
     """
     # Hostnames of a JobSet: name of the set, name of the job, number of the job, index of the pod.
-    hostnames = [f"{options.name}-node-0-{index}" for index in range(options.num_instances)]
-    workers = addresses(options, hostnames, options.name)
+    workers = addresses(options, "-node-0-")
     if options.engine == "horovod":
         launcher = launcher_container(options, "node")
         jobs = [
@@ -53,13 +45,10 @@ def train_job(options: JobOptions) -> list[dict[str, Any]]:
             _job(options, "launcher", launcher, _TRAINER, after="node", role="launcher"),
         ]
     else:
-        env = worker_variables(options, workers)
-        container = pod_container(options, "worker", "node", env=env, port="grpc")
-        jobs = [_job(options, "node", container, _TRAINER)]
+        jobs = [_job(options, "node", worker_container(options, "node", workers), _TRAINER)]
     trainer = _taken_from(jobs[-1], options)
     if options.evaluator:
-        env = evaluator_variables(options, workers)
-        evaluator = pod_container(options, "evaluator", "evaluator", env=env)
+        evaluator = evaluator_container(options, workers)
         jobs.append(_job(options, "evaluator", evaluator, role="evaluator"))
     if options.cluster_runtime:
         return [_runtime(options, jobs)]
@@ -77,73 +66,48 @@ def _taken_from(job: dict[str, Any], options: JobOptions) -> dict[str, Any]:
 
 
 def _train_job(options: JobOptions, trainer: dict[str, Any]) -> dict[str, Any]:
-    job = {
-        "apiVersion": _VERSION,
-        "kind": "TrainJob",
-        "metadata": queued_metadata(options),
-        "spec": {
-            "runtimeRef": {
-                "apiGroup": _GROUP,
-                "kind": _CLUSTER_RUNTIME if options.runtime else _RUNTIME,
-                "name": options.runtime or options.name,
-            },
-            "trainer": {"numNodes": options.num_instances, **trainer},
-            **deadline(options),
+    spec = {
+        "runtimeRef": {
+            "apiGroup": _GROUP,
+            "kind": _CLUSTER_RUNTIME if options.runtime else _RUNTIME,
+            "name": options.runtime or options.name,
         },
+        "trainer": {"numNodes": options.num_instances, **trainer},
+        **deadline(options),
     }
-    return checked("TrainerV1alpha1TrainJob", job)
+    return manifest(options, _VERSION, "TrainJob", spec, is_queued=True)
 
 
 def _runtime(options: JobOptions, jobs: list[dict[str, Any]]) -> dict[str, Any]:
-    meta = metadata(options)
-    meta["labels"][f"{_GROUP}/framework"] = "tensorflow"
-    runtime = {
-        "apiVersion": _VERSION,
-        "kind": _CLUSTER_RUNTIME if options.cluster_runtime else _RUNTIME,
-        "metadata": meta,
-        "spec": {
-            "mlPolicy": _policy(options),
-            "template": {
-                "spec": {
-                    "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-                    **_success_policy(options),
-                    **_restart_policy(options),
-                    "replicatedJobs": jobs,
-                }
-            },
-        },
-    }
-    return checked(f"TrainerV1alpha1{runtime['kind']}", runtime)
-
-
-def _policy(options: JobOptions) -> dict[str, Any]:
-    # There is one launcher. The TrainJob sets the number of nodes.
-    if options.engine == "grpc":
-        return {"numNodes": options.num_instances}
-    mpi = {
-        "mpiImplementation": "OpenMPI",
-        "numProcPerNode": 1,
-        "runLauncherAsNode": False,
-        "sshAuthMountPath": key_folder(options),
-    }
-    return {"numNodes": 1, "mpi": mpi}
-
-
-def _success_policy(options: JobOptions) -> dict[str, Any]:
-    if options.engine == "grpc":
-        return {}
-    # sshd does not end by itself.
-    jobs = ["launcher", *(["evaluator"] if options.evaluator else [])]
-    return {"successPolicy": {"operator": "All", "targetReplicatedJobs": jobs}}
-
-
-def _restart_policy(options: JobOptions) -> dict[str, Any]:
-    rule = {
+    kind = _CLUSTER_RUNTIME if options.cluster_runtime else _RUNTIME
+    policy: dict[str, Any] = {"numNodes": options.num_instances}
+    success: dict[str, Any] = {}
+    if options.engine == "horovod":
+        mpi = {
+            "mpiImplementation": "OpenMPI",
+            "numProcPerNode": 1,
+            "runLauncherAsNode": False,
+            "sshAuthMountPath": key_folder(options),
+        }
+        # There is one launcher. The TrainJob sets the number of nodes.
+        policy = {"numNodes": 1, "mpi": mpi}
+        # sshd does not end by itself.
+        ending = ["launcher", *(["evaluator"] if options.evaluator else [])]
+        success = {"successPolicy": {"operator": "All", "targetReplicatedJobs": ending}}
+    never_again = {
         "name": "badConfiguration",
         "action": "FailJobSet",
         "onJobFailureReasons": ["PodFailurePolicy"],
     }
-    return {"failurePolicy": {"maxRestarts": options.max_restarts, "rules": [rule]}}
+    job_set = {
+        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+        **success,
+        "failurePolicy": {"maxRestarts": options.max_restarts, "rules": [never_again]},
+        "replicatedJobs": jobs,
+    }
+    spec = {"mlPolicy": policy, "template": {"spec": job_set}}
+    labels = {f"{_GROUP}/framework": "tensorflow"}
+    return manifest(options, _VERSION, kind, spec, labels=labels)
 
 
 def _job(

@@ -7,7 +7,7 @@ manifest field that the user did not write.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tfdist.cluster.tasks import shown
 from tfdist.launch.options.declaration import Value
@@ -24,16 +24,14 @@ _BYTES = {**_BINARY, **_DECIMAL}
 _LEAST_MEMORY = 2**20
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClaimMount:
+class ClaimMount(NamedTuple):
     """A PersistentVolumeClaim, and the folder in the pods where it is mounted."""
 
     claim: str
     path: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class SecretVariable:
+class SecretVariable(NamedTuple):
     """An environment variable with the value of a Secret's key."""
 
     name: str
