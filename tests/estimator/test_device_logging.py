@@ -40,48 +40,41 @@ def _count() -> tf.Tensor:
 
 def test_a_line_comes_at_the_first_call_and_then_at_the_interval(logged: list[str]) -> None:
     hook = Hook(every_n_iter=2)
-    lines = _run(hook, lambda: hook.log({"n": _count()}), logged)
-    assert [[line.split(" (")[0] for line in said] for said in lines] == [
-        ["n = 1.0"], [], ["n = 3.0"], []
-    ]  # fmt: skip
-    assert lines[2][0].endswith(" sec)")
+    for _ in range(2):  # The second time in another graph.
+        lines = _run(hook, lambda: hook.log({"n": _count()}), logged)
+        values = [[line.split(" (")[0] for line in said] for said in lines]
+        assert values == [["n = 1.0"], [], ["n = 3.0"], []]
+        assert lines[2][0].endswith(" sec)")
 
 
-def test_a_hook_can_be_used_in_a_graph_after_the_other(logged: list[str]) -> None:
-    hook = Hook(every_n_iter=2)
-    for _ in range(2):
-        assert _run(hook, lambda: hook.log({"n": _count()}), logged)[0][0] == "n = 1.0"
+def _two() -> list[tf.Tensor]:
+    return [tf.constant(42.0, name="foo"), tf.constant(43.0, name="bar")]
 
 
-def test_at_the_end_only_the_last_values_are_logged(logged: list[str]) -> None:
-    hook = Hook(at_end=True)
-    assert _run(hook, lambda: hook.log({"n": _count()}), logged) == [[], [], [], ["n = 3.0"]]
-
-
-def test_all_values_since_the_last_line_can_be_logged(logged: list[str]) -> None:
-    hook = Hook(at_end=True, logging_mode=ALL)
-    lines = _run(hook, lambda: hook.log({"n": _count()}), logged)
-    assert lines[-1] == ["n = [1. 2. 3.]"]
-
-
-def test_a_list_is_logged_by_the_names_of_its_tensors(logged: list[str]) -> None:
-    hook = Hook(at_end=True)
-
-    def build() -> Any:
-        return hook.log([tf.constant(42.0, name="foo"), tf.constant(43.0, name="bar")])
-
-    assert _run(hook, build, logged)[-1] == ["foo:0 = 42.0, bar:0 = 43.0"]
+@pytest.mark.parametrize(
+    ("options", "tensors", "line"),
+    [
+        ({}, lambda: {"n": _count()}, "n = 3.0"),
+        ({"logging_mode": ALL}, lambda: {"n": _count()}, "n = [1. 2. 3.]"),
+        ({}, _two, "foo:0 = 42.0, bar:0 = 43.0"),
+        (
+            {"formatter": lambda named: f"n is {named['n']:.3f}"},
+            lambda: {"n": _count()},
+            "n is 3.000",
+        ),
+    ],
+)
+def test_at_the_end_the_last_values_or_all_are_logged_by_their_names(
+    logged: list[str], options: dict[str, Any], tensors: Callable[[], Any], line: str
+) -> None:
+    hook = Hook(at_end=True, **options)
+    assert _run(hook, lambda: hook.log(tensors()), logged) == [[], [], [], [line]]
 
 
 def test_seconds_may_be_the_interval(logged: list[str]) -> None:
     hook = Hook(every_n_secs=1000)
     lines = _run(hook, lambda: hook.log(_count()), logged)
     assert [len(said) for said in lines] == [1, 0, 0, 0]
-
-
-def test_a_formatter_makes_the_line(logged: list[str]) -> None:
-    hook = Hook(at_end=True, formatter=lambda values: f"n is {values['n']:.3f}")
-    assert _run(hook, lambda: hook.log({"n": _count()}), logged)[-1] == ["n is 3.000"]
 
 
 # What is refused.

@@ -50,7 +50,7 @@ def _step(estimator: tfe.Estimator) -> int:
 
 
 class Begin(tfe.SessionRunHook):  # type: ignore[misc,name-defined]
-    """Makes another hook once the graph is there, and hands everything on to it."""
+    """Makes another hook once the graph is there, and takes its methods."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make = make
@@ -58,18 +58,8 @@ class Begin(tfe.SessionRunHook):  # type: ignore[misc,name-defined]
     def begin(self) -> None:
         self.hook = self.make()
         self.hook.begin()
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        self.hook.after_create_session(session, coord)
-
-    def before_run(self, run_context: Any) -> Any:
-        return self.hook.before_run(run_context)
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self.hook.after_run(run_context, run_values)
-
-    def end(self, session: Any) -> None:
-        self.hook.end(session)
+        for name in ("after_create_session", "before_run", "after_run", "end"):
+            setattr(self, name, getattr(self.hook, name))
 
 
 def test_a_feed_fn_hook_feeds_each_step(tmp_path: Path) -> None:

@@ -16,22 +16,22 @@ WITHOUT = [
 ]
 
 
-def test_importing_tfdist_imports_a_package_when_it_is_used() -> None:
+def _printed_by(code: str) -> list[str]:
+    """Returns the last two lines that a program prints."""
+    environ = {name: x for name, x in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-2:]
+
+
+def test_importing_tfdist_imports_a_package_when_it_is_used_and_no_more_than_it_needs() -> None:
     code = (
         "import sys, tfdist; tfdist.cluster.find_cluster; early = sys.modules.copy()\n"
         "print('tfdist.estimator' in early, 'tensorflow' in early, 'numpy' in early)\n"
-        "print(tfdist.estimator.Estimator.__name__)"
+        f"tfdist.estimator.Estimator; print([m for m in {WITHOUT} if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-2:] == ["False False False", "Estimator"]
-
-
-def test_importing_the_estimator_does_not_import_what_only_pipelines_need() -> None:
-    code = f"import sys, tfdist.estimator; print([m for m in {WITHOUT} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert _printed_by(code) == ["False False False", "[]"]
 
 
 def test_importing_hooks_leaves_the_choice_of_keras_to_the_program() -> None:
@@ -40,11 +40,7 @@ def test_importing_hooks_leaves_the_choice_of_keras_to_the_program() -> None:
         "print('tfdist.estimator' in sys.modules, 'TF_USE_LEGACY_KERAS' in os.environ)\n"
         "print(tfdist.monitoring.StepProfileHook.__name__, os.environ['TF_USE_LEGACY_KERAS'])"
     )
-    environ = {name: x for name, x in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-2:] == ["False False", "StepProfileHook 1"]
+    assert _printed_by(code) == ["False False", "StepProfileHook 1"]
 
 
 def test_names_that_are_imported_when_they_are_used_are_listed() -> None:

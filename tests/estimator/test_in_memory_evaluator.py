@@ -48,7 +48,7 @@ def _estimator(model_dir: Path, scaffold: Any = None) -> tfe.Estimator:
 
 
 def test_evaluations_are_made_at_the_start_at_the_interval_and_at_the_end(
-    tmp_path: Path, read_events: Make
+    tmp_path: Path, read_events: Make, saved_steps: Make
 ) -> None:
     runs = 0
 
@@ -69,22 +69,14 @@ def test_evaluations_are_made_at_the_start_at_the_interval_and_at_the_end(
     assert "checkpoint_path" not in events
     assert runs == 4 * 3
     assert not (tmp_path / "eval").exists()
-    assert sorted(path.stem for path in tmp_path.glob("*.index")) == [
-        "model.ckpt-0",
-        "model.ckpt-5",
-    ]
+    assert saved_steps(tmp_path) == [0, 5]
 
 
-def test_steps_limit_each_evaluation_of_an_endless_input(tmp_path: Path, read_events: Make) -> None:
+def test_a_hook_can_be_used_again_and_limits_an_endless_input(
+    tmp_path: Path, read_events: Make
+) -> None:
     estimator = _estimator(tmp_path)
-    hook = InMemoryEvaluatorHook(estimator, _input_fn, steps=2)
-    estimator.train(_input_fn, hooks=[hook], steps=3)
-    assert [step for step, _ in read_events(estimator.eval_dir())["mae"]] == [0, 3]
-
-
-def test_a_hook_can_be_used_again(tmp_path: Path, read_events: Make) -> None:
-    estimator = _estimator(tmp_path)
-    hook = InMemoryEvaluatorHook(estimator, _few, every_n_iter=2)
+    hook = InMemoryEvaluatorHook(estimator, _input_fn, steps=2, every_n_iter=2)
     estimator.train(_input_fn, hooks=[hook], steps=2)
     estimator.train(_input_fn, hooks=[hook], steps=2)
     steps = [step for step, _ in read_events(estimator.eval_dir())["loss"]]
@@ -138,15 +130,19 @@ def test_a_loop_of_steps_is_evaluated_after_session_calls(
 # What is refused.
 
 
-@pytest.mark.parametrize("every_n_iter", [0, -1, None])
-def test_an_interval_below_one_is_refused(tmp_path: Path, every_n_iter: Any) -> None:
-    with pytest.raises(ValueError, match=f"invalid every_n_iter={every_n_iter}"):
-        InMemoryEvaluatorHook(_estimator(tmp_path), _few, every_n_iter=every_n_iter)
-
-
-def test_hooks_of_another_type_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="must be SessionRunHook"):
-        InMemoryEvaluatorHook(_estimator(tmp_path), _few, hooks=[1])  # type: ignore[list-item]
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"every_n_iter": 0}, ValueError, "invalid every_n_iter=0"),
+        ({"every_n_iter": None}, ValueError, "invalid every_n_iter=None"),
+        ({"hooks": [1]}, TypeError, "must be SessionRunHook"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(
+    tmp_path: Path, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        InMemoryEvaluatorHook(_estimator(tmp_path), _few, **arguments)
 
 
 def test_several_workers_without_a_strategy_are_refused(

@@ -29,13 +29,14 @@ def _elsewhere() -> tf.Tensor:
         return tf.constant(1.0)
 
 
+def _mean_of_keras_3() -> Any:
+    import keras
+
+    return keras.metrics.Mean()
+
+
 def test_the_modes_are_tf_estimators_strings() -> None:
     assert (TRAIN, EVAL, PREDICT) == ("train", "eval", "infer")
-
-
-def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(ValueError, match="Unknown mode: 'training'"):
-        EstimatorSpec("training", loss=_loss())
 
 
 def test_absent_fields_get_empty_values() -> None:
@@ -68,29 +69,57 @@ def test_the_first_fields_are_tf_estimators_in_order() -> None:
     )
 
 
-# What each mode needs.
+# What is refused, and what is taken. The tensors are made in the test's graph.
 
 
-def test_training_needs_a_loss() -> None:
-    with pytest.raises(ValueError, match="Missing loss"):
-        EstimatorSpec(TRAIN, train_op=tf.no_op())
+@pytest.mark.parametrize(
+    ("mode", "make_fields", "error", "message"),
+    [
+        ("training", lambda: {"loss": _loss()}, ValueError, "Unknown mode: 'training'"),
+        (TRAIN, lambda: {"train_op": tf.no_op()}, ValueError, "Missing loss"),
+        (TRAIN, lambda: {"loss": _loss()}, ValueError, "Missing train_op.*host_call"),
+        (EVAL, lambda: {"predictions": _loss()}, ValueError, "Missing loss"),
+        (PREDICT, lambda: {"loss": _loss()}, ValueError, "Missing predictions"),
+        (EVAL, lambda: {"loss": tf.ones([2])}, ValueError, "Loss must be scalar.*Reduce it"),
+        (EVAL, lambda: {"loss": 1.0}, TypeError, r"loss must be Tensor, given: 1\.0"),
+        (
+            EVAL,
+            lambda: {"loss": tf.sparse.from_dense(tf.ones([1]))},
+            TypeError,
+            "loss must be Tensor",
+        ),
+        (
+            TRAIN,
+            lambda: {"loss": _loss(), "train_op": "minimize"},
+            TypeError,
+            "train_op must be Operation or Tensor, given: 'minimize'",
+        ),
+        (PREDICT, lambda: {"predictions": [1.0]}, TypeError, "predictions must be Tensor"),
+        (
+            PREDICT,
+            lambda: {"predictions": {"first": _loss(), "second": 3}},
+            TypeError,
+            r"predictions\[second\] must be Tensor, given: 3",
+        ),
+        (
+            EVAL,
+            lambda: {"loss": _loss(), "scaffold": "mine"},
+            TypeError,
+            r"scaffold must be tf\.train\.Scaffold",
+        ),
+    ],
+)
+def test_fields_that_are_missing_or_of_another_kind_are_refused(
+    mode: str, make_fields: Callable[[], dict[str, Any]], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        EstimatorSpec(mode, **make_fields())
 
 
-def test_training_needs_a_train_op_or_a_host_call() -> None:
-    with pytest.raises(ValueError, match=r"Missing train_op.*host_call"):
-        EstimatorSpec(TRAIN, loss=_loss())
-    EstimatorSpec(TRAIN, loss=_loss(), train_op=tf.no_op())
+def test_training_takes_a_train_op_or_a_host_call_and_a_variable_stands_for_its_op() -> None:
     EstimatorSpec(TRAIN, loss=_loss(), host_call=(_update, [_loss()]))
-
-
-def test_evaluating_needs_a_loss() -> None:
-    with pytest.raises(ValueError, match="Missing loss"):
-        EstimatorSpec(EVAL, predictions=_loss())
-
-
-def test_predicting_needs_predictions() -> None:
-    with pytest.raises(ValueError, match="Missing predictions"):
-        EstimatorSpec(PREDICT, loss=_loss())
+    variable = v1.get_variable("v", [])
+    assert EstimatorSpec(TRAIN, loss=_loss(), train_op=variable).train_op is variable.op
 
 
 def test_fields_that_a_mode_does_not_need_are_kept() -> None:
@@ -100,47 +129,9 @@ def test_fields_that_a_mode_does_not_need_are_kept() -> None:
     assert spec.host_call is not None
 
 
-# Loss, train_op, predictions.
-
-
-@pytest.mark.parametrize("shape", [[1], [1, 1]])
-def test_a_loss_of_one_element_becomes_a_scalar(shape: list[int]) -> None:
-    assert EstimatorSpec(EVAL, loss=tf.ones(shape)).loss.shape.rank == 0
-
-
-def test_a_loss_of_unknown_shape_becomes_a_scalar() -> None:
-    loss = v1.placeholder(tf.float32, shape=None)
-    assert EstimatorSpec(EVAL, loss=loss).loss.shape.rank == 0
-
-
-def test_a_loss_of_two_elements_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Loss must be scalar.*Reduce it"):
-        EstimatorSpec(EVAL, loss=tf.ones([2]))
-
-
-def test_a_loss_that_is_no_tensor_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"loss must be Tensor, given: 1\.0"):
-        EstimatorSpec(EVAL, loss=1.0)
-    sparse = tf.sparse.from_dense(tf.ones([1]))
-    with pytest.raises(TypeError, match="loss must be Tensor"):
-        EstimatorSpec(EVAL, loss=sparse)
-
-
-def test_a_train_op_that_is_neither_op_nor_tensor_is_refused() -> None:
-    with pytest.raises(TypeError, match="train_op must be Operation or Tensor, given: 'minimize'"):
-        EstimatorSpec(TRAIN, loss=_loss(), train_op="minimize")
-
-
-def test_a_variable_as_train_op_is_replaced_by_its_op() -> None:
-    variable = v1.get_variable("v", [])
-    assert EstimatorSpec(TRAIN, loss=_loss(), train_op=variable).train_op is variable.op
-
-
-def test_predictions_that_are_no_tensors_are_refused_by_key() -> None:
-    with pytest.raises(TypeError, match="predictions must be Tensor"):
-        EstimatorSpec(PREDICT, predictions=[1.0])
-    with pytest.raises(TypeError, match=r"predictions\[second\] must be Tensor, given: 3"):
-        EstimatorSpec(PREDICT, predictions={"first": _loss(), "second": 3})
+def test_a_loss_of_one_element_or_of_unknown_shape_becomes_a_scalar() -> None:
+    for loss in (tf.ones([1]), tf.ones([1, 1]), v1.placeholder(tf.float32, shape=None)):
+        assert EstimatorSpec(EVAL, loss=loss).loss.shape.rank == 0
 
 
 @pytest.mark.parametrize(
@@ -180,31 +171,31 @@ def test_a_pair_of_function_and_list_is_accepted(field: str) -> None:
     assert getattr(_spec_with(field, (_update, tensors)), field) == (_update, tensors)
 
 
-def test_a_function_alone_is_refused(field: str) -> None:
-    with pytest.raises(
-        TypeError, match=rf"{field} must be a tuple.*got a function\. Write {field}="
-    ):
-        _spec_with(field, _update)
-
-
-def test_a_list_in_place_of_the_pair_is_refused(field: str) -> None:
-    with pytest.raises(TypeError, match=f"{field} must be a tuple.*got a list"):
-        _spec_with(field, [_update, [_loss()]])
-
-
-def test_three_elements_are_refused(field: str) -> None:
-    with pytest.raises(ValueError, match=f"{field} must have two elements, got 3"):
-        _spec_with(field, (_update, [_loss()], 1))
-
-
-def test_a_first_element_that_cannot_be_called_is_refused(field: str) -> None:
-    with pytest.raises(TypeError, match=f"first element of {field} must be callable, got a list"):
-        _spec_with(field, ([_loss()], _update))
-
-
-def test_a_single_tensor_in_place_of_the_list_is_refused(field: str) -> None:
-    with pytest.raises(TypeError, match=f"second element of {field} must be a list"):
-        _spec_with(field, (_update, _loss()))
+@pytest.mark.parametrize(
+    ("make_value", "error", "message"),
+    [
+        (lambda: _update, TypeError, r"^{} must be a tuple.*got a function\. Write {}="),
+        (lambda: [_update, [_loss()]], TypeError, "^{} must be a tuple.*got a list"),
+        (lambda: (_update, [_loss()], 1), ValueError, "^{} must have two elements, got 3"),
+        (
+            lambda: ([_loss()], _update),
+            TypeError,
+            "first element of {} must be callable, got a list",
+        ),
+        (lambda: (_update, _loss()), TypeError, "second element of {} must be a list"),
+        (
+            lambda: (_update, [_loss(), None]),
+            TypeError,
+            "`{}` argument 1 .*None.*loss does not depend",
+        ),
+        (lambda: (_update, [3.0]), TypeError, r"`{}` argument 0 must be a tensor, got 3\.0"),
+    ],
+)
+def test_what_is_no_pair_of_function_and_tensors_is_refused(
+    field: str, make_value: Callable[[], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message.format(field, field)):
+        _spec_with(field, make_value())
 
 
 def test_only_eval_metrics_takes_a_dict_of_tensors() -> None:
@@ -221,34 +212,35 @@ def test_only_host_call_may_have_no_tensors(empty: Any) -> None:
         _spec_with("eval_metrics", (_update, empty))
 
 
-def test_a_missing_gradient_is_refused_by_its_place(field: str) -> None:
-    with pytest.raises(TypeError, match=rf"`{field}` argument 1 .*None.*loss does not depend"):
-        _spec_with(field, (_update, [_loss(), None]))
-
-
-def test_a_number_among_the_tensors_is_refused(field: str) -> None:
-    with pytest.raises(TypeError, match=rf"`{field}` argument 0 must be a tensor, got 3\.0"):
-        _spec_with(field, (_update, [3.0]))
-
-
 # Metrics.
 
 
-def test_metrics_that_are_no_dict_are_refused() -> None:
-    with pytest.raises(TypeError, match="eval_metric_ops must be a dict"):
-        EstimatorSpec(EVAL, loss=_loss(), eval_metric_ops=[v1.metrics.mean(_loss())])
-
-
-@pytest.mark.parametrize("value", [1.0, (1.0,), (1.0, 2.0, 3.0)])
-def test_a_metric_that_is_no_pair_is_refused_by_name(value: Any) -> None:
-    with pytest.raises(TypeError, match="for key: wrong"):
-        EstimatorSpec(EVAL, loss=_loss(), eval_metric_ops={"wrong": value})
-
-
-@pytest.mark.parametrize("part", [None, 1.0])
-def test_a_metric_without_an_op_is_refused_by_name(part: Any) -> None:
-    with pytest.raises(TypeError, match=r"eval_metric_ops\['wrong'\] must have tensors or ops"):
-        EstimatorSpec(EVAL, loss=_loss(), eval_metric_ops={"wrong": (_loss(), part)})
+@pytest.mark.parametrize(
+    ("make_metrics", "error", "message"),
+    [
+        (lambda: [v1.metrics.mean(_loss())], TypeError, "eval_metric_ops must be a dict"),
+        (lambda: {"wrong": 1.0}, TypeError, "for key: wrong"),
+        (lambda: {"wrong": (1.0,)}, TypeError, "for key: wrong"),
+        (lambda: {"wrong": (1.0, 2.0, 3.0)}, TypeError, "for key: wrong"),
+        (lambda: {"wrong": (_loss(), None)}, TypeError, r"ops\['wrong'\] must have tensors or ops"),
+        (lambda: {"wrong": (_loss(), 1.0)}, TypeError, r"ops\['wrong'\] must have tensors or ops"),
+        (
+            lambda: {"mean": _mean_of_keras_3()},
+            TypeError,
+            r"'mean' is a keras.* object, which has no update ops",
+        ),
+        (
+            lambda: {"accuracy": tf_keras.metrics.BinaryAccuracy()},
+            ValueError,
+            r'call update_state\(...\) on the "binary_accuracy" metric',
+        ),
+    ],
+)
+def test_metrics_of_another_kind_are_refused_by_name(
+    make_metrics: Callable[[], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        EstimatorSpec(EVAL, loss=_loss(), eval_metric_ops=make_metrics())
 
 
 def test_a_metrics_value_may_be_nested() -> None:
@@ -271,23 +263,7 @@ def test_a_keras_metric_becomes_a_pair_in_the_users_dict() -> None:
         assert session.run(value) == 2.0
 
 
-def test_a_keras_metric_without_an_update_is_refused() -> None:
-    metrics = {"accuracy": tf_keras.metrics.BinaryAccuracy()}
-    with pytest.raises(
-        ValueError, match=r'call update_state\(...\) on the "binary_accuracy" metric'
-    ):
-        EstimatorSpec(EVAL, loss=_loss(), eval_metric_ops=metrics)
-
-
-def test_a_keras_3_metric_is_refused() -> None:
-    import keras
-
-    metrics = {"mean": keras.metrics.Mean()}
-    with pytest.raises(TypeError, match=r"'mean' is a keras.* object, which has no update ops"):
-        EstimatorSpec(EVAL, loss=_loss(), eval_metric_ops=metrics)
-
-
-# Hooks, scaffold, exports.
+# Hooks and exports.
 
 HOOK_FIELDS = ["training_hooks", "training_chief_hooks", "evaluation_hooks", "prediction_hooks"]
 
@@ -304,11 +280,6 @@ def test_hooks_are_kept_as_a_tuple(name: str) -> None:
 def test_what_is_no_list_of_hooks_is_refused(name: str, value: Any) -> None:
     with pytest.raises(TypeError, match=f"All hooks must be SessionRunHook instances in {name}"):
         EstimatorSpec(EVAL, loss=_loss(), **{name: value})
-
-
-def test_a_scaffold_of_another_type_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"scaffold must be tf\.train\.Scaffold"):
-        EstimatorSpec(EVAL, loss=_loss(), scaffold="mine")
 
 
 def test_export_outputs_are_looked_at_in_predict_only() -> None:
