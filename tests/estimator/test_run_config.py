@@ -5,7 +5,6 @@ import functools
 import inspect
 import json
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,14 +72,6 @@ def test_an_unknown_attribute_says_its_name() -> None:
         _ = RunConfig().save_steps
 
 
-def test_the_model_dir_may_be_a_path(tmp_path: Path) -> None:
-    assert RunConfig(model_dir=tmp_path).model_dir == str(tmp_path)
-
-
-def test_its_text_shows_what_was_set() -> None:
-    assert "save_summary_steps=7" in repr(RunConfig(save_summary_steps=7))
-
-
 # Checkpoint frequency.
 
 
@@ -101,13 +92,9 @@ def test_one_frequency_excludes_the_other(given: Any, steps: int | None, secs: i
 
 
 def test_two_frequencies_are_refused() -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"`save_checkpoints_secs` cannot be both set.* 1 and 2",
-    ):
-        RunConfig(save_checkpoints_steps=1, save_checkpoints_secs=2)
-    with pytest.raises(ValueError, match="cannot be both set"):
-        RunConfig().replace(save_checkpoints_steps=1, save_checkpoints_secs=2)
+    for make in (RunConfig, RunConfig().replace):
+        with pytest.raises(ValueError, match=r"_secs` cannot be both set.* 1 and 2"):
+            make(save_checkpoints_steps=1, save_checkpoints_secs=2)
 
 
 # replace.
@@ -120,14 +107,11 @@ def test_replace_gives_a_copy() -> None:
     assert config.tf_random_seed is None
 
 
-def test_replacing_one_frequency_clears_the_other() -> None:
+def test_replacing_one_frequency_clears_the_other_but_none_leaves_it() -> None:
     by_steps = RunConfig().replace(save_checkpoints_steps=4)
     assert (by_steps.save_checkpoints_steps, by_steps.save_checkpoints_secs) == (4, None)
     by_secs = by_steps.replace(save_checkpoints_secs=9)
     assert (by_secs.save_checkpoints_steps, by_secs.save_checkpoints_secs) == (None, 9)
-
-
-def test_replacing_one_frequency_by_none_leaves_the_other() -> None:
     assert RunConfig().replace(save_checkpoints_steps=None).save_checkpoints_secs == 600
     assert RunConfig().replace(save_checkpoints_secs=None).save_checkpoints_secs is None
 
@@ -139,12 +123,10 @@ def test_replace_takes_the_constructors_names_only(name: str) -> None:
 
 
 def test_replace_checks_as_the_constructor_does() -> None:
-    with pytest.raises(
-        ValueError, match="save_summary_steps should be >= 0 and a whole number, got -1"
-    ):
-        RunConfig().replace(save_summary_steps=-1)
-    with pytest.raises(ValueError, match="model_dir should be non-empty"):
-        RunConfig().replace(model_dir="")
+    message = "save_summary_steps should be >= 0 and a whole number, got -1"
+    for name, value, words in (("save_summary_steps", -1, message), ("model_dir", "", "non-empty")):
+        with pytest.raises(ValueError, match=words):
+            RunConfig().replace(**{name: value})
 
 
 def test_copies_do_not_share_the_session_config() -> None:
@@ -241,76 +223,56 @@ def _role(config: RunConfig) -> tuple[Any, ...]:
     )
 
 
-def test_without_tf_config_a_task_is_alone() -> None:
-    config = RunConfig()
-    assert _role(config) == ("worker", 0, True, "", "", 1, 0, 0)
-    assert config.cluster_spec.as_dict() == {}
-    assert config.service is None
+def test_without_tf_config_a_task_is_alone(tf_config: Any) -> None:
+    tf_config(" ")  # A blank one is none.
+    for config in (RunConfig(), RunConfig().replace(tf_random_seed=1)):
+        assert _role(config) == ("worker", 0, True, "", "", 1, 0, 0)
+        assert config.cluster_spec.as_dict() == {}
+        assert config.service is None
+
+
+ALONE_EVALUATOR = ("evaluator", 0, False, "", "", 0, 0, None)
+MASTER = {"master": ["a:1"], "worker": ["b:2"]}
+WORKERS = {"worker": ["a:1", "b:2"]}
+WITHOUT_EVALUATOR = {job: addresses for job, addresses in CLUSTER.items() if job != "evaluator"}
 
 
 @pytest.mark.parametrize(
-    ("task_type", "index", "is_chief", "address", "global_id"),
+    ("cluster", "role"),
     [
-        ("chief", 0, True, "a:1", 0),
-        ("worker", 0, False, "b:2", 2),  # A listed evaluator counts: e comes before w.
-        ("worker", 1, False, "c:3", 3),
-        ("ps", 0, False, "d:4", 4),
+        (CLUSTER, ("chief", 0, True, "grpc://a:1", "", 3, 1, 0)),
+        # A listed evaluator counts: e comes before w.
+        (CLUSTER, ("worker", 0, False, "grpc://b:2", "", 3, 1, 2)),
+        (CLUSTER, ("worker", 1, False, "grpc://c:3", "", 3, 1, 3)),
+        (CLUSTER, ("ps", 0, False, "grpc://d:4", "", 3, 1, 4)),
+        (CLUSTER, ALONE_EVALUATOR),
+        (CLUSTER, ("evaluator", 7, False, "", "", 0, 0, None)),  # It may have any index.
+        (WITHOUT_EVALUATOR, ALONE_EVALUATOR),
+        ({}, ALONE_EVALUATOR),
+        (MASTER, ("master", 0, True, "grpc://a:1", "", 2, 0, 0)),
+        (MASTER, ("worker", 0, False, "grpc://b:2", "", 2, 0, 1)),
+        (WORKERS, ("worker", 0, True, "grpc://a:1", "", 2, 0, 0)),
+        (WORKERS, ("worker", 1, False, "grpc://b:2", "", 2, 0, 1)),
+        ({"worker": ["a:1"]}, ("worker", 0, True, "", "", 1, 0, 0)),
     ],
 )
 def test_a_task_of_a_cluster_knows_its_role(
-    tf_config: Any, task_type: str, index: int, is_chief: bool, address: str, global_id: int
+    tf_config: Any, cluster: dict[str, list[str]], role: tuple[Any, ...]
 ) -> None:
-    tf_config({"cluster": CLUSTER, "task": {"type": task_type, "index": index}})
+    task_type, index, *_ = role
+    tf_config({"cluster": cluster, "task": {"type": task_type, "index": index}})
     config = RunConfig()
-    expected = (task_type, index, is_chief, f"grpc://{address}", "", 3, 1, global_id)
-    assert _role(config) == expected
-    assert config.cluster_spec.as_dict() == CLUSTER
-
-
-@pytest.mark.parametrize("is_listed", [True, False])
-def test_an_evaluator_is_not_in_the_cluster(tf_config: Any, is_listed: bool) -> None:
-    cluster = {job: a for job, a in CLUSTER.items() if is_listed or job != "evaluator"}
-    tf_config({"cluster": cluster, "task": {"type": "evaluator", "index": 0}})
-    config = RunConfig()
-    assert _role(config) == ("evaluator", 0, False, "", "", 0, 0, None)
-    assert config.cluster_spec.as_dict() == {}
-
-
-def test_a_master_takes_the_chiefs_place(tf_config: Any) -> None:
-    cluster = {"master": ["a:1"], "worker": ["b:2"]}
-    tf_config({"cluster": cluster, "task": {"type": "master", "index": 0}})
-    assert _role(RunConfig()) == ("master", 0, True, "grpc://a:1", "", 2, 0, 0)
-    tf_config({"cluster": cluster, "task": {"type": "worker", "index": 0}})
-    assert _role(RunConfig()) == ("worker", 0, False, "grpc://b:2", "", 2, 0, 1)
-
-
-def test_worker_0_is_the_chief_of_a_cluster_of_workers_only(tf_config: Any) -> None:
-    cluster = {"worker": ["a:1", "b:2"]}
-    tf_config({"cluster": cluster, "task": {"type": "worker", "index": 0}})
-    assert _role(RunConfig()) == ("worker", 0, True, "grpc://a:1", "", 2, 0, 0)
-    tf_config({"cluster": cluster, "task": {"type": "worker", "index": 1}})
-    assert _role(RunConfig()) == ("worker", 1, False, "grpc://b:2", "", 2, 0, 1)
-
-
-def test_a_cluster_of_one_has_no_master(tf_config: Any) -> None:
-    tf_config({"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}})
-    assert _role(RunConfig()) == ("worker", 0, True, "", "", 1, 0, 0)
+    assert _role(config) == role
+    expected = {} if task_type == "evaluator" else cluster
+    assert config.cluster_spec.as_dict() == expected
 
 
 def test_tf_config_brings_masters_and_service(tf_config: Any) -> None:
-    tf_config(
-        {
-            "session_master": "grpc://train:1",
-            "eval_session_master": "grpc://eval:1",
-            "service": {"key": "value"},
-        }
-    )
+    masters = {"session_master": "grpc://train:1", "eval_session_master": "grpc://eval:1"}
+    tf_config({**masters, "service": {"key": "value"}})
     config = RunConfig()
     assert (config.master, config.evaluation_master) == ("grpc://train:1", "grpc://eval:1")
     assert config.service == {"key": "value"}
-
-
-def test_a_service_that_is_no_dict_is_refused(tf_config: Any) -> None:
     tf_config({"service": ["value"]})
     with pytest.raises(TypeError, match=r'"service" .* must be a dict. Given.*\[\'value\'\]'):
         RunConfig()
@@ -320,14 +282,9 @@ def test_the_model_dir_of_tf_config_is_taken(tf_config: Any) -> None:
     tf_config({"model_dir": "/models/1"})
     assert RunConfig().model_dir == "/models/1"
     assert RunConfig(model_dir="/models/1").model_dir == "/models/1"
-    with pytest.raises(
-        ValueError,
-        match=r"must have the same value as the model_dir in TF_CONFIG. It is '/models/2', .*/1'",
-    ):
+    message = r"must have the same value as the model_dir in TF_CONFIG. It is '/models/2', .*/1'"
+    with pytest.raises(ValueError, match=message):
         RunConfig(model_dir="/models/2")
-
-
-def test_an_empty_model_dir_in_tf_config_is_refused(tf_config: Any) -> None:
     tf_config({"model_dir": ""})
     with pytest.raises(ValueError, match="model_dir in TF_CONFIG should be non-empty"):
         RunConfig()
@@ -348,16 +305,6 @@ def test_a_task_without_a_cluster_is_refused(
     tf_config({**cluster, "task": task})
     with pytest.raises(ClusterError, match=f'"cluster" is not set in TF_CONFIG, task {rule}'):
         RunConfig()
-
-
-def test_an_evaluator_without_a_cluster_does_not_become_a_worker(tf_config: Any) -> None:
-    tf_config({"task": {"type": "evaluator", "index": 0}})
-    assert _role(RunConfig()) == ("evaluator", 0, False, "", "", 0, 0, None)
-
-
-def test_a_blank_tf_config_is_none(tf_config: Any) -> None:
-    tf_config(" ")
-    assert RunConfig().num_worker_replicas == 1
 
 
 PS_AND_WORKERS = {"ps": ["a:1"], "worker": ["b:1"]}
@@ -417,11 +364,6 @@ def test_a_sum_of_large_tensors_is_one_op_so_that_its_order_does_not_depend_on_t
     types = [node.op for graph in metadata.partition_graphs for node in graph.node]
     assert types.count("AddN") == 1
     assert "AssignAdd" not in types
-
-
-def test_an_evaluator_may_have_any_index(tf_config: Any) -> None:
-    tf_config({"cluster": CLUSTER, "task": {"type": "evaluator", "index": 7}})
-    assert RunConfig().task_id == 7
 
 
 @pytest.mark.parametrize(
@@ -509,12 +451,9 @@ def test_strategies_may_come_in_experimental_distribute() -> None:
 @pytest.mark.parametrize("name", ["train_distribute", "eval_distribute"])
 def test_a_strategy_given_twice_is_refused(name: str) -> None:
     strategy = MultiWorkerStrategy()
-    both: dict[str, Any] = {
-        name: strategy,
-        "experimental_distribute": Distribute(strategy, strategy),
-    }
+    both = Distribute(strategy, strategy)
     with pytest.raises(ValueError, match=f"Either `{name}` or `experimental_distribute.{name}`"):
-        RunConfig(**both)
+        RunConfig(experimental_distribute=both, **{name: strategy})
 
 
 def test_a_remote_cluster_is_refused() -> None:
@@ -549,12 +488,8 @@ def test_workers_replace_parameter_servers_if_asked(
     assert RunConfig(parameter_servers="replace").replaced_servers == ("localhost:2",)
     with pytest.raises(ClusterError, match=r'must have one "chief".*parameter_servers="replace"'):
         RunConfig()
-    tf_config(
-        {
-            "cluster": {**_WITH_SERVERS, "chief": ["localhost:3"]},
-            "task": {"type": "chief", "index": 0},
-        }
-    )
+    cluster = {**_WITH_SERVERS, "chief": ["localhost:3"]}
+    tf_config({"cluster": cluster, "task": {"type": "chief", "index": 0}})
     assert RunConfig().num_ps_replicas == 1
     assert RunConfig().replace(parameter_servers="replace").num_ps_replicas == 0
 

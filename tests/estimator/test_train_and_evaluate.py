@@ -61,82 +61,53 @@ def test_the_specs_have_tf_estimators_defaults() -> None:
 
 
 def test_the_specs_keep_lists_as_tuples() -> None:
-    hook, listener, exporter = (
-        v1.train.SessionRunHook(),
-        v1.train.CheckpointSaverListener(),
-        Exporter(),
-    )
+    hook, exporter = v1.train.SessionRunHook(), Exporter()
+    listener = v1.train.CheckpointSaverListener()
     train_spec = TrainSpec(_input_fn, hooks=[hook], saving_listeners=[listener])
     assert (train_spec.hooks, train_spec.saving_listeners) == ((hook,), (listener,))
     assert EvalSpec(_input_fn, hooks=[hook]).hooks == (hook,)
-    assert EvalSpec(_input_fn, exporters=[exporter]).exporters == (exporter,)
+    assert EvalSpec(_input_fn, exporters=iter([exporter])).exporters == (exporter,)
+    assert EvalSpec(_input_fn, exporters=[]).exporters == ()
     assert EvalSpec(_input_fn, exporters=exporter).exporters == (exporter,)
 
 
-@pytest.mark.parametrize("spec", [TrainSpec, EvalSpec])
-def test_an_input_fn_must_be_callable(spec: Any) -> None:
-    with pytest.raises(TypeError, match="`input_fn` must be callable, given: 'data'"):
-        spec("data")
-
-
-@pytest.mark.parametrize("spec", [TrainSpec, EvalSpec])
-def test_hooks_of_another_type_are_refused(spec: Any) -> None:
-    with pytest.raises(TypeError, match="All hooks must be `SessionRunHook` instances, given: 1"):
-        spec(_input_fn, hooks=[1])
-
-
 @pytest.mark.parametrize(
-    ("spec", "name", "value", "rule"),
+    ("spec", "arguments", "error", "message"),
     [
-        (TrainSpec, "max_steps", 0, "> 0"),
-        (EvalSpec, "steps", 0, "> 0"),
-        (EvalSpec, "start_delay_secs", -1, ">= 0"),
-        (EvalSpec, "throttle_secs", -1, ">= 0"),
+        (TrainSpec, {"input_fn": "data"}, TypeError, "`input_fn` must be callable, given: 'data'"),
+        (EvalSpec, {"input_fn": "data"}, TypeError, "`input_fn` must be callable, given: 'data'"),
+        (TrainSpec, {"hooks": [1]}, TypeError, "must be `SessionRunHook` instances, given: 1"),
+        (EvalSpec, {"hooks": [1]}, TypeError, "must be `SessionRunHook` instances, given: 1"),
+        (TrainSpec, {"max_steps": 0}, ValueError, "Must specify max_steps > 0, given: 0"),
+        (EvalSpec, {"steps": 0}, ValueError, "Must specify steps > 0, given: 0"),
+        (EvalSpec, {"start_delay_secs": -1}, ValueError, "start_delay_secs >= 0, given: -1"),
+        (EvalSpec, {"throttle_secs": -1}, ValueError, "throttle_secs >= 0, given: -1"),
+        (
+            TrainSpec,
+            {"saving_listeners": [v1.train.SessionRunHook()]},
+            TypeError,
+            "saving_listeners must be `CheckpointSaverListener` inst",
+        ),
+        (EvalSpec, {"name": 3}, TypeError, "`name` must be string, given: 3"),
+        (EvalSpec, {"exporters": 3}, TypeError, "`exporters` must be an Exporter"),
+        (EvalSpec, {"exporters": "exporter"}, TypeError, "`exporters` must be an Exporter"),
+        (EvalSpec, {"exporters": [Exporter(), "a"]}, TypeError, "`exporters` must be an Exporter"),
+        (EvalSpec, {"exporters": Exporter("")}, ValueError, "a name that is `None` or empty"),
+        (EvalSpec, {"exporters": Exporter(None)}, ValueError, "a name that is `None` or empty"),
+        (EvalSpec, {"exporters": Exporter(3)}, ValueError, "An Exporter must have a string name"),
+        (
+            EvalSpec,
+            {"exporters": [Exporter("best"), Exporter("best")]},
+            ValueError,
+            "`exporters` must have unique names. 'best'",
+        ),
     ],
 )
-def test_numbers_too_small_are_refused(spec: Any, name: str, value: int, rule: str) -> None:
-    with pytest.raises(ValueError, match=f"Must specify {name} {rule}, given: {value}"):
-        spec(_input_fn, **{name: value})
-
-
-def test_listeners_of_another_type_are_refused() -> None:
-    with pytest.raises(TypeError, match="saving_listeners must be `CheckpointSaverListener` inst"):
-        TrainSpec(_input_fn, saving_listeners=[v1.train.SessionRunHook()])
-
-
-def test_a_name_that_is_no_string_is_refused() -> None:
-    with pytest.raises(TypeError, match="`name` must be string, given: 3"):
-        EvalSpec(_input_fn, name=3)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("value", [3, "exporter", [Exporter(), "exporter"]])
-def test_exporters_of_another_type_are_refused(value: Any) -> None:
-    with pytest.raises(TypeError, match="`exporters` must be an Exporter"):
-        EvalSpec(_input_fn, exporters=value)
-
-
-def test_exporters_may_be_any_iterable() -> None:
-    first, second = Exporter("first"), Exporter("second")
-    assert EvalSpec(_input_fn, exporters=iter([first, second])).exporters == (first, second)
-    assert EvalSpec(_input_fn, exporters=[]).exporters == ()
-
-
-@pytest.mark.parametrize(
-    ("name", "rule"),
-    [
-        ("", "cannot have a name that is `None` or empty"),
-        (None, "cannot have a name that is `None` or empty"),
-        (3, "must have a string name"),
-    ],
-)
-def test_an_exporter_needs_a_name(name: Any, rule: str) -> None:
-    with pytest.raises(ValueError, match=f"An Exporter {rule}"):
-        EvalSpec(_input_fn, exporters=Exporter(name))
-
-
-def test_two_exporters_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"`exporters` must have unique names. 'best'"):
-        EvalSpec(_input_fn, exporters=[Exporter("best"), Exporter("best")])
+def test_arguments_that_a_spec_cannot_use_are_refused(
+    spec: Any, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        spec(**{"input_fn": _input_fn, **arguments})
 
 
 def test_arguments_of_another_type_are_refused(make_estimator: Make) -> None:
@@ -162,41 +133,32 @@ def test_evaluated_steps_that_do_not_fill_a_loop_are_refused_before_training(
 # Training and evaluating in turn.
 
 
-def test_each_later_checkpoint_is_evaluated(
-    make_estimator: Make, numbers: Make, saved_steps: Make, tmp_path: Path, logged: list[str]
+@pytest.mark.parametrize(
+    ("max_steps", "throttle_secs", "evaluated"),
+    [
+        (5, 0, [2, 4, 5]),
+        (4, 0, [2, 4]),  # The last one is not evaluated twice.
+        (7, 600, [2, 7]),
+    ],
+)
+def test_each_later_checkpoint_is_evaluated_unless_it_is_throttled_but_always_the_last(
+    make_estimator: Make,
+    numbers: Make,
+    logged: list[str],
+    max_steps: int,
+    throttle_secs: int,
+    evaluated: list[int],
 ) -> None:
     metrics, exports = train_and_evaluate(
         make_estimator(),
-        TrainSpec(numbers(), max_steps=5),
-        EvalSpec(numbers(), steps=1, throttle_secs=0),
+        TrainSpec(numbers(), max_steps=max_steps),
+        EvalSpec(numbers(), steps=1, throttle_secs=throttle_secs),
     )
-    assert saved_steps(tmp_path) == [0, 2, 4, 5]
-    assert _evaluated_steps(logged) == [2, 4, 5]
+    assert _evaluated_steps(logged) == evaluated
+    line = "Skip the current checkpoint eval due to throttle secs (600 secs)."
+    assert (line in logged) == (throttle_secs > 0)
     assert metrics is not None and metrics.keys() == {"mae", "loss", "global_step"}
-    assert (metrics["global_step"], exports) == (5, [])
-
-
-def test_a_throttled_evaluation_is_skipped_but_never_the_last(
-    make_estimator: Make, numbers: Make, logged: list[str]
-) -> None:
-    train_and_evaluate(
-        make_estimator(),
-        TrainSpec(numbers(), max_steps=7),
-        EvalSpec(numbers(), steps=1, throttle_secs=600),
-    )
-    assert _evaluated_steps(logged) == [2, 7]
-    assert "Skip the current checkpoint eval due to throttle secs (600 secs)." in logged
-
-
-def test_the_last_checkpoint_is_not_evaluated_twice(
-    make_estimator: Make, numbers: Make, logged: list[str]
-) -> None:
-    train_and_evaluate(
-        make_estimator(),
-        TrainSpec(numbers(), max_steps=4),
-        EvalSpec(numbers(), steps=1, throttle_secs=0),
-    )
-    assert _evaluated_steps(logged) == [2, 4]
+    assert (metrics["global_step"], exports) == (max_steps, [])
 
 
 def test_training_without_max_steps_goes_to_the_end_of_the_input(
@@ -313,10 +275,7 @@ def test_an_evaluator_evaluates_the_newest_checkpoint_and_ends_with_the_last(
 
 @pytest.mark.usefixtures("evaluator_task")
 def test_an_evaluator_waits_for_checkpoints(
-    make_estimator: Make,
-    numbers: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    logged: list[str],
+    make_estimator: Make, numbers: Make, monkeypatch: pytest.MonkeyPatch, logged: list[str]
 ) -> None:
     slept: list[float] = []
 
@@ -574,23 +533,16 @@ def test_an_evaluator_of_a_cluster_with_parameter_servers_evaluates(
 
 
 @pytest.mark.parametrize(
-    ("task_type", "phrase"),
+    ("task_type", "index", "phrase"),
     [
-        ("local", "`task.type` in TF_CONFIG cannot be `local`"),
-        ("fun", "Task type fun is not supported. Supported task types are .*'chief', 'evaluator'"),
+        ("local", 0, "`task.type` in TF_CONFIG cannot be `local`"),
+        ("fun", 0, "Task type fun is not supported. Supported task types are .*'chief', 'evaluat"),
+        ("evaluator", 1, "there can only be one `evaluator` task .*with task id 0"),
     ],
 )
-def test_other_tasks_are_refused(fake: Make, task_type: str, phrase: str) -> None:
-    estimator = fake(_task({"chief": ["a:1"], task_type: ["b:1"]}, task_type))
+def test_other_tasks_are_refused(fake: Make, task_type: str, index: int, phrase: str) -> None:
+    estimator = fake(_task({"chief": ["a:1"], task_type: ["b:1"]}, task_type, index))
     with pytest.raises(ValueError, match=phrase):
-        train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))
-
-
-def test_a_second_evaluator_is_refused(fake: Make) -> None:
-    estimator = fake(_task({"chief": ["a:1"]}, "evaluator", 1))
-    with pytest.raises(
-        ValueError, match=r"there can only be one `evaluator` task .*with task id 0"
-    ):
         train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))
 
 
