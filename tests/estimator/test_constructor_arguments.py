@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
 from tfdist import monitoring, training
@@ -121,12 +120,3 @@ def test_a_model_dir_that_is_no_path_and_a_resolver_that_is_none_are_refused() -
         tfe.RunConfig(model_dir=1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"cluster_resolver must be a .*ClusterResolver, got \{\}"):
         MultiWorkerStrategy({})  # type: ignore[arg-type]
-
-
-def test_a_spec_of_another_mode_is_refused(dense: Any, numbers: Any) -> None:
-    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
-        loss = v1.get_variable("loss", [])
-        return tfe.EstimatorSpec(tfe.ModeKeys.EVAL, loss=loss)
-
-    with pytest.raises(ValueError, match=r"of mode 'eval' when it was called with mode 'train'"):
-        tfe.Estimator(model_fn).train(numbers(), steps=1)

@@ -58,18 +58,14 @@ def _step(estimator: tfe.Estimator) -> int:
 # How long.
 
 
-def test_steps_are_counted_from_where_training_resumes(
+def test_steps_are_counted_from_where_training_resumes_and_max_steps_from_0(
     estimator: tfe.Estimator, numbers: Make, saved_steps: Make
 ) -> None:
     assert _step(estimator.train(numbers(), steps=3)) == 3
     assert _step(estimator.train(numbers(), steps=2)) == 5
     assert saved_steps(estimator.model_dir) == [0, 3, 5]
-
-
-def test_max_steps_is_absolute(estimator: tfe.Estimator, numbers: Make) -> None:
-    assert _step(estimator.train(numbers(), steps=3)) == 3
     count = Count()
-    assert _step(estimator.train(numbers(), max_steps=5, hooks=[count])) == 5
+    assert _step(estimator.train(numbers(), max_steps=7, hooks=[count])) == 7
     assert count.runs == 2
 
 
@@ -87,12 +83,13 @@ def test_a_reached_max_steps_builds_nothing(
 
 
 def test_the_end_of_the_input_ends_training_with_a_checkpoint(
-    estimator: tfe.Estimator, numbers: Make, saved_steps: Make
+    estimator: tfe.Estimator, numbers: Make, saved_steps: Make, read_events: Make
 ) -> None:
     estimator.train(numbers(batches=3))
     assert saved_steps(estimator.model_dir) == [0, 3]
     estimator.train(numbers(batches=2), steps=10)
     assert saved_steps(estimator.model_dir) == [0, 3, 5]
+    assert read_events(estimator.model_dir) == {}  # Summaries are switched off.
 
 
 def test_an_empty_input_makes_no_steps_and_says_so(
@@ -100,9 +97,8 @@ def test_an_empty_input_makes_no_steps_and_says_so(
 ) -> None:
     estimator.train(numbers(batches=0), steps=3)
     assert saved_steps(estimator.model_dir) == [0]
-    assert (
-        "Training with estimator made no steps. Perhaps input is empty or misspecified." in logged
-    )
+    line = "Training with estimator made no steps. Perhaps input is empty or misspecified."
+    assert line in logged
 
 
 def test_a_hook_that_raises_stop_iteration_ends_training_normally(
@@ -139,17 +135,8 @@ def test_checkpoints_are_written_at_the_start_at_each_interval_and_at_the_end(
     assert saved_steps(tmp_path) == [0, 4, 8, 10]
     assert (tmp_path / "graph.pbtxt").exists()
     assert len(list(tmp_path.glob("*.meta"))) == 4
-    assert (
-        (tmp_path / "checkpoint").read_text().startswith('model_checkpoint_path: "model.ckpt-10"')
-    )
-
-
-def test_keep_checkpoint_max_deletes_the_oldest(
-    dense: Make, numbers: Make, saved_steps: Make, tmp_path: Path
-) -> None:
-    config = _config(save_checkpoints_steps=1, keep_checkpoint_max=2)
-    tfe.Estimator(dense(), tmp_path, config).train(numbers(), max_steps=4)
-    assert saved_steps(tmp_path) == [3, 4]
+    state = (tmp_path / "checkpoint").read_text()
+    assert state.startswith('model_checkpoint_path: "model.ckpt-10"')
 
 
 def test_a_resumed_training_that_keeps_all_checkpoints_names_its_newest(
@@ -162,15 +149,20 @@ def test_a_resumed_training_that_keeps_all_checkpoints_names_its_newest(
     assert estimator.latest_checkpoint() == str(tmp_path / "model.ckpt-4")
 
 
-def test_a_saver_does_not_warn_of_what_it_calls_itself(
-    dense: Make, numbers: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_saver_deletes_the_oldest_and_does_not_warn_of_what_it_calls_itself(
+    dense: Make,
+    numbers: Make,
+    saved_steps: Make,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     from tensorflow.python.util import deprecation
 
     deprecation._PRINTED_WARNING.clear()  # Each warning is printed once in a process.
-    config = _config(save_checkpoints_steps=1, keep_checkpoint_max=1)
+    config = _config(save_checkpoints_steps=1, keep_checkpoint_max=2)
     for max_steps in (2, 4):
         tfe.Estimator(dense(), tmp_path, config).train(numbers(), max_steps=max_steps)
+        assert saved_steps(tmp_path) == [max_steps - 1, max_steps]
     assert "saver.py" not in caplog.text
     assert deprecation._PRINTED_WARNING
 
@@ -214,7 +206,7 @@ def test_a_users_saver_hook_replaces_the_estimators(
     assert calls == ["saved 0", "saved 2"]
 
 
-def test_saving_listeners_are_told_of_every_checkpoint(
+def test_saving_listeners_are_told_of_every_checkpoint_and_can_stop_training(
     dense: Make, numbers: Make, tmp_path: Path
 ) -> None:
     calls: list[str] = []
@@ -226,28 +218,17 @@ def test_saving_listeners_are_told_of_every_checkpoint(
         def before_save(self, session: Any, global_step_value: int) -> None:
             calls.append(f"before {global_step_value}")
 
-        def after_save(self, session: Any, global_step_value: int) -> None:
+        def after_save(self, session: Any, global_step_value: int) -> bool:
             calls.append(f"after {global_step_value}")
+            return global_step_value == 4
 
         def end(self, session: Any, global_step_value: int) -> None:
             calls.append(f"end {global_step_value}")
 
     estimator = tfe.Estimator(dense(), tmp_path, _config(save_checkpoints_steps=2))
-    estimator.train(numbers(), max_steps=3, saving_listeners=[Listen()])
-    saves = [f"{when} {step}" for step in (0, 2, 3) for when in ("before", "after")]
-    assert calls == ["begin", *saves, "end 3"]
-
-
-def test_a_listener_can_stop_training(
-    dense: Make, numbers: Make, saved_steps: Make, tmp_path: Path
-) -> None:
-    class Stop(v1.train.CheckpointSaverListener):  # type: ignore[misc]
-        def after_save(self, session: Any, global_step_value: int) -> bool:
-            return global_step_value == 2
-
-    estimator = tfe.Estimator(dense(), tmp_path, _config(save_checkpoints_steps=1))
-    estimator.train(numbers(), max_steps=9, saving_listeners=[Stop()])
-    assert saved_steps(tmp_path) == [0, 1, 2]
+    estimator.train(numbers(), max_steps=9, saving_listeners=[Listen()])
+    saves = [f"{when} {step}" for step in (0, 2, 4) for when in ("before", "after")]
+    assert calls == ["begin", *saves, "end 4"]
 
 
 # Log lines and summaries.
@@ -256,12 +237,14 @@ def test_a_listener_can_stop_training(
 def test_the_log_says_what_tf_estimators_did(
     dense: Make, numbers: Make, tmp_path: Path, logged: list[str]
 ) -> None:
-    config = tfe.RunConfig(log_step_count_steps=2)
+    device = tfe.DeviceConfig(device="/device:CPU:1")
+    config = tfe.RunConfig(log_step_count_steps=2, device=device)
     tfe.Estimator(dense(), tmp_path, config).train(numbers(), max_steps=4)
     text = "\n".join(logged)
     for line in (
         "Calling model_fn.",
         "Done calling model_fn.",
+        "host_call: 2 gradients (36 bytes) from /device:CPU:1 to /device:CPU:0",
         "Create CheckpointSaverHook.",
         "Graph was finalized.",
         "Running local_init_op.",
@@ -275,14 +258,6 @@ def test_the_log_says_what_tf_estimators_did(
     assert losses[0].endswith(", step = 0")
     # The global step is read while the step runs, before or after it is counted.
     assert re.search(r", step = [23] \(.* sec\)$", losses[1])
-
-
-def test_one_line_says_where_the_gradients_go(
-    dense: Make, numbers: Make, tmp_path: Path, logged: list[str]
-) -> None:
-    config = _config(device=tfe.DeviceConfig(device="/device:CPU:1"))
-    tfe.Estimator(dense(), tmp_path, config).train(numbers(), steps=1)
-    assert "host_call: 2 gradients (36 bytes) from /device:CPU:1 to /device:CPU:0" in logged
 
 
 def test_a_summary_called_loss_of_the_users_own_is_the_only_one(
@@ -301,33 +276,22 @@ def test_a_summary_called_loss_of_the_users_own_is_the_only_one(
     assert "loss_1" not in events
 
 
-def test_no_summaries_are_written_where_they_are_switched_off(
-    estimator: tfe.Estimator, numbers: Make, read_events: Make
-) -> None:
-    estimator.train(numbers(), steps=1)
-    assert read_events(estimator.model_dir) == {}
-
-
 # Hooks.
 
 
-def test_a_hook_is_called_as_in_any_monitored_session(
-    estimator: tfe.Estimator, numbers: Make
+def test_hooks_are_called_as_in_any_monitored_session_in_tf_estimators_order(
+    dense: Make, numbers: Make, tmp_path: Path
 ) -> None:
-    count = Count()
-    estimator.train(numbers(), steps=2, hooks=[count])
-    assert count.calls == ["begin", "create", *["before", "after"] * 2, "end"]
-
-
-def test_hooks_run_in_tf_estimators_order(dense: Make, numbers: Make, tmp_path: Path) -> None:
     calls: list[str] = []
     model_fn = dense(
         training_chief_hooks=[Count("chief ", calls)], training_hooks=[Count("model's ", calls)]
     )
+    count = Count()
     estimator = tfe.Estimator(model_fn, tmp_path, _config())
-    estimator.train(numbers(), steps=1, hooks=[Count("user's ", calls)])
+    estimator.train(numbers(), steps=2, hooks=[count, Count("user's ", calls)])
     begins = [call for call in calls if call.endswith("begin")]
     assert begins == ["chief begin", "user's begin", "model's begin"]
+    assert count.calls == ["begin", "create", *["before", "after"] * 2, "end"]
 
 
 def test_a_loss_that_is_not_a_number_ends_training(numbers: Make, tmp_path: Path) -> None:
@@ -347,38 +311,26 @@ def test_a_loss_that_is_not_a_number_ends_training(numbers: Make, tmp_path: Path
 # The user's functions.
 
 
-def test_model_fn_gets_what_it_names(numbers: Make, tmp_path: Path) -> None:
+def test_the_users_functions_get_what_they_name(numbers: Make, tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
 
     def model_fn(
         features: Any, labels: Any, mode: str, params: Any, config: Any
     ) -> tfe.EstimatorSpec:
-        seen.update(features=features, labels=labels, mode=mode, params=params, config=config)
+        seen.update(features=features, labels=labels, model=(mode, params, config.model_dir))
         return tfe.EstimatorSpec(mode, loss=tf.constant(1.0), train_op=tf.no_op())
-
-    estimator = tfe.Estimator(model_fn, tmp_path, _config(), params={"a": 1})
-    estimator.train(numbers(), steps=1)
-    assert (seen["mode"], seen["params"]) == ("train", {"a": 1})
-    assert (seen["features"]["x"].shape.rank, seen["labels"].shape.rank) == (2, 2)
-    assert isinstance(seen["config"], tfe.RunConfig)
-    assert seen["config"].model_dir == str(tmp_path)
-
-
-def test_input_fn_gets_what_it_names(dense: Make, numbers: Make, tmp_path: Path) -> None:
-    seen: list[Any] = []
-
-    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> tfe.EstimatorSpec:
-        return dense()(features, labels, mode)
 
     def input_fn(
         mode: str, params: Any, config: Any, input_context: Any = "none"
     ) -> tf.data.Dataset:
-        seen.extend([mode, params, config.model_dir, input_context])
+        seen.update(input=(mode, params, config.model_dir, input_context))
         return numbers()()
 
     estimator = tfe.Estimator(model_fn, tmp_path, _config(), params={"a": 1})
     estimator.train(input_fn, steps=1)
-    assert seen == ["train", {"a": 1}, str(tmp_path), "none"]
+    assert seen["model"] == ("train", {"a": 1}, str(tmp_path))
+    assert seen["input"] == (*seen["model"], "none")
+    assert (seen["features"]["x"].shape.rank, seen["labels"].shape.rank) == (2, 2)
 
 
 def test_input_may_be_tensors(dense: Make, tmp_path: Path) -> None:
@@ -389,19 +341,28 @@ def test_input_may_be_tensors(dense: Make, tmp_path: Path) -> None:
     assert _step(estimator.train(input_fn, steps=3)) == 3
 
 
-def test_labels_that_the_model_does_not_take_are_refused(numbers: Make, tmp_path: Path) -> None:
-    def model_fn(features: Any, mode: str) -> Any:
-        raise AssertionError("not called here")
-
-    with pytest.raises(ValueError, match="does not take labels, but input_fn returns labels"):
-        tfe.Estimator(model_fn, tmp_path).train(numbers(), steps=1)
+def _without_labels(features: Any, mode: str) -> Any:
+    raise AssertionError("not called here")
 
 
-def test_a_model_fn_that_returns_no_spec_is_refused(numbers: Make, tmp_path: Path) -> None:
-    def model_fn(features: Any, labels: Any, mode: str) -> Any:
-        return {"loss": tf.constant(1.0)}
-
-    with pytest.raises(ValueError, match=r"model_fn should return an EstimatorSpec, got {'loss'"):
+@pytest.mark.parametrize(
+    ("model_fn", "message"),
+    [
+        (_without_labels, "does not take labels, but input_fn returns labels"),
+        (
+            lambda features, labels, mode: {"loss": tf.constant(1.0)},
+            r"model_fn should return an EstimatorSpec, got {'loss'",
+        ),
+        (
+            lambda features, labels, mode: tfe.EstimatorSpec("eval", loss=tf.constant(1.0)),
+            "of mode 'eval' when it was called with mode 'train'",
+        ),
+    ],
+)
+def test_a_model_fn_that_does_not_fit_is_refused(
+    numbers: Make, tmp_path: Path, model_fn: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
         tfe.Estimator(model_fn, tmp_path).train(numbers(), steps=1)
 
 
@@ -421,9 +382,7 @@ def test_the_seed_makes_two_trainings_equal(numbers: Make, tmp_path: Path) -> No
 
 
 def test_the_callers_eager_mode_is_untouched(estimator: tfe.Estimator, numbers: Make) -> None:
-    assert tf.executing_eagerly()
     estimator.train(numbers(), steps=1)
-    assert tf.executing_eagerly()
     assert float(tf.constant(1.0) + 1.0) == 2.0
 
 
