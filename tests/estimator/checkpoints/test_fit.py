@@ -103,16 +103,12 @@ def test_a_changed_layer_is_refused_in_one_line(
     assert written_in(tmp_path) == before
 
 
-@pytest.mark.parametrize("use", [train, predict])
-def test_a_variable_that_the_checkpoint_lacks_is_named(
-    numbers: Make, tmp_path: Path, use: Any
-) -> None:
+def test_a_variable_that_the_checkpoint_lacks_is_named(numbers: Make, tmp_path: Path) -> None:
     train(model(has_bias=False), tmp_path, numbers)
-    with pytest.raises(CheckpointMismatchError) as caught:
-        use(model(), tmp_path, numbers)
-    assert (
-        "bias (float32 [3] in the model) is not in the checkpoint (variables that differ: 1 of 3)"
-    ) in str(caught.value)
+    with pytest.raises(
+        CheckpointMismatchError, match=r"bias \(float32 \[3\] in the model\) is not in the checkp"
+    ):
+        predict(model(), tmp_path, numbers)
 
 
 @pytest.mark.parametrize("use", [train, export])
@@ -143,12 +139,9 @@ def test_replicas_refuse_a_changed_layer(numbers: Make, tmp_path: Path) -> None:
 
 def test_partitions_are_compared_by_the_shape_of_the_whole(numbers: Make, tmp_path: Path) -> None:
     train(model(3, parts=2), tmp_path, numbers)
-    with pytest.raises(CheckpointMismatchError) as caught:
+    message = r"kernel is float32 \[2, 3\] in the checkpoint and float32 \[2, 5\] in the model"
+    with pytest.raises(CheckpointMismatchError, match=message):
         train(model(5, parts=2, has_bias=False), tmp_path, numbers)
-    assert (
-        "kernel is float32 [2, 3] in the checkpoint and float32 [2, 5] in the model "
-        "(variables that differ: 1 of 2)"
-    ) in str(caught.value)
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
@@ -217,17 +210,14 @@ def test_a_table_is_compared_by_its_name_and_dtypes(tmp_path: Path) -> None:
         saver, insert = saver_and_table()
         session.run(insert)
         path = saver.save(session, str(tmp_path / "model.ckpt"))
+    other_dtype = "int64 [1] in the checkpoint and float32 of any shape in the model"
     for changed, expected in (
-        ({}, None),
+        ({}, "None"),
         ({"name": "other"}, "is not in the checkpoint"),
-        (
-            {"dtype": tf.float32},
-            "int64 [1] in the checkpoint and float32 of any shape in the model",
-        ),
+        ({"dtype": tf.float32}, other_dtype),
     ):
         with tf.Graph().as_default():
-            found = mismatch(saver_and_table(**changed)[0], path)
-        assert found is None if expected is None else expected in str(found)
+            assert expected in str(mismatch(saver_and_table(**changed)[0], path))
 
 
 def objects() -> Any:
@@ -278,50 +268,38 @@ def test_a_warm_start_from_another_shape_or_dtype_is_refused(
 
 # The comparison.
 
-FLOATS = CheckpointValue(dtype=tf.float32, shape=tf.TensorShape([2, None]))
 
+def test_the_first_difference_in_the_models_order_is_named_and_an_open_size_may_be_any() -> None:
+    def value(*shape: int | None) -> CheckpointValue:
+        return CheckpointValue(dtype=tf.float32, shape=tf.TensorShape(shape))
 
-@pytest.mark.parametrize(
-    ("saved_value", "expected"),
-    [
-        (CheckpointValue(dtype=tf.float32, shape=tf.TensorShape([2, 7])), None),
-        (
-            CheckpointValue(dtype=tf.float32, shape=tf.TensorShape([3, 7])),
-            "x is float32 [3, 7] in the checkpoint and float32 [2, None] in the model "
-            "(variables that differ: 1 of 1)",
-        ),
-    ],
-)
-def test_a_size_that_the_model_leaves_open_may_be_any(
-    saved_value: CheckpointValue, expected: str | None
-) -> None:
-    assert difference({"x": FLOATS}, {"x": saved_value, "y": FLOATS}) == expected
-
-
-def test_the_first_difference_in_the_models_order_is_named() -> None:
-    names = [f"layer_{i}" for i in range(9)]
-    text = difference({name: FLOATS for name in names}, {"layer_0": FLOATS})
-    assert text == (
+    wanted = {f"layer_{i}": value(2, None) for i in range(9)}
+    assert difference(wanted, {**wanted, "layer_8": value(2, 7), "more": value(1)}) is None
+    assert difference(wanted, {**wanted, "layer_8": value(3, 7)}) == (
+        "layer_8 is float32 [3, 7] in the checkpoint and float32 [2, None] in the model "
+        "(variables that differ: 1 of 9)"
+    )
+    assert difference(wanted, {"layer_0": value(2, 7)}) == (
         "layer_1 (float32 [2, None] in the model) is not in the checkpoint "
         "(variables that differ: 8 of 9)"
     )
 
 
 @pytest.mark.parametrize("has_own", [False, True])
-def test_variables_are_looked_at_once_for_values_unless_the_user_asks_twice(has_own: bool) -> None:
-    with tf.Graph().as_default():
-        v1.get_variable("kernel", [2])
-        own = tf.constant([], tf.string) if has_own else None
-        scaffold = v1.train.Scaffold(ready_for_local_init_op=own)
-        given = CheckedScaffold(scaffold, lambda saver: None).finalize()
-        assert given.ready_for_local_init_op is own
-        assert given.ready_op is scaffold.ready_op is not None
+def test_variables_are_looked_at_once_for_values_unless_the_user_asks_twice(
+    graph: tf.Graph, has_own: bool
+) -> None:
+    v1.get_variable("kernel", [2])
+    own = tf.constant([], tf.string) if has_own else None
+    scaffold = v1.train.Scaffold(ready_for_local_init_op=own)
+    given = CheckedScaffold(scaffold, lambda saver: None).finalize()
+    assert given.ready_for_local_init_op is own
+    assert given.ready_op is scaffold.ready_op is not None
 
 
-def test_a_variable_that_nothing_initializes_is_named() -> None:
-    with tf.Graph().as_default():
-        v1.get_variable("kernel", [2])
-        scaffold = CheckedScaffold(v1.train.Scaffold(init_op=tf.no_op()), lambda saver: None)
-        creator = v1.train.ChiefSessionCreator(scaffold)
-        with pytest.raises(RuntimeError, match="Variables not initialized: kernel"):
-            creator.create_session()
+def test_a_variable_that_nothing_initializes_is_named(graph: tf.Graph) -> None:
+    v1.get_variable("kernel", [2])
+    scaffold = CheckedScaffold(v1.train.Scaffold(init_op=tf.no_op()), lambda saver: None)
+    creator = v1.train.ChiefSessionCreator(scaffold)
+    with pytest.raises(RuntimeError, match="Variables not initialized: kernel"):
+        creator.create_session()

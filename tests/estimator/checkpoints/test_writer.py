@@ -172,13 +172,10 @@ def test_all_is_on_the_disk_before_it_has_its_name_and_named_before_others_are_d
     data, index, meta = (f"model.ckpt-2.{e}" for e in ("data-00000-of-00001", "index", "meta"))
     first_name = events.index(f"name {data}")
     assert {f"sync .saving/{name}" for name in (data, index, meta)} == set(events[:first_name])
-    assert events[first_name : first_name + 4] == [
-        f"name {data}",
-        f"name {meta}",
-        f"name {index}",
-        "sync .",
-    ]
-    assert events[first_name + 4 :] == ["sync .saving/checkpoint", "name checkpoint", "sync ."]
+    names = [f"name {data}", f"name {meta}", f"name {index}", "sync ."]
+    assert events[first_name:] == [
+        *names, "sync .saving/checkpoint", "name checkpoint", "sync ."
+    ]  # fmt: skip
     assert not (training.folder / "model.ckpt-1.index").exists()
 
 
