@@ -299,27 +299,31 @@ def test_a_save_that_is_too_long_for_a_stop_is_reported(
     assert reports[0].startswith("The checkpoint of step 0 took ")
 
 
-@pytest.mark.parametrize("error", [ValueError("of a hook"), KeyboardInterrupt()])
-def test_an_error_waits_for_the_checkpoint_that_is_being_written(
-    train: Make, disk: Disk, tmp_path: Path, saved_steps: Make, error: BaseException
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "expected"),
+    [
+        (lambda step: _raise(ValueError("of a hook")), ValueError, [0]),
+        (lambda step: _raise(KeyboardInterrupt()), KeyboardInterrupt, [0]),
+        (lambda step: os.kill(os.getpid(), signal.SIGTERM), SystemExit, [0, 1]),
+    ],
+    ids=["error", "interrupt", "signal"],
+)
+def test_an_error_or_a_stop_signal_waits_for_the_checkpoint_that_is_being_written(
+    train: Make,
+    disk: Disk,
+    tmp_path: Path,
+    saved_steps: Make,
+    act: Callable[[int], None],
+    kind: type[BaseException],
+    expected: list[int],
 ) -> None:
-    def fail(step: int) -> None:
-        raise error
-
-    with pytest.raises(type(error)):
-        train(After(fail))
-    assert saved_steps(tmp_path) == [0]
-
-
-def test_a_stop_signal_waits_for_the_checkpoint(
-    train: Make, disk: Disk, tmp_path: Path, saved_steps: Make
-) -> None:
-    def stop(step: int) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.raises(SystemExit):
-        train(After(stop), save_checkpoints_steps=100)
-    assert saved_steps(tmp_path) == [0, 1]
+    with pytest.raises(kind):
+        train(After(act), save_checkpoints_steps=100)
+    assert saved_steps(tmp_path) == expected
 
 
 def test_a_failed_write_ends_the_training_before_the_next_step(
@@ -345,12 +349,8 @@ def test_a_failed_write_does_not_hide_the_error_that_ends_the_training(
     train: Make, disk: Disk, logged: list[str]
 ) -> None:
     disk.error = OSError(errno.EIO, "Input/output error")
-
-    def fail(step: int) -> None:
-        raise ValueError("of a hook")
-
     with pytest.raises(ValueError, match="of a hook"):
-        train(After(fail))
+        train(After(lambda step: _raise(ValueError("of a hook"))))
     lines = [line for line in logged if "could not be written" in line]
     assert lines == ["The checkpoint of step 0 could not be written: [Errno 5] Input/output error"]
 
@@ -391,13 +391,8 @@ tfe.Estimator(model_fn, sys.argv[1], config).train(
 @pytest.mark.processes
 def test_after_a_kill_in_a_write_the_run_goes_on_from_the_checkpoint_before(tmp_path: Path) -> None:
     def run(steps: int) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-c", _KILLED, str(tmp_path), str(steps)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        command = [sys.executable, "-c", _KILLED, str(tmp_path), str(steps)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     assert run(100).returncode == -signal.SIGKILL
     assert list((tmp_path / ".saving").iterdir())
@@ -417,7 +412,8 @@ class Reader(v1.train.CheckpointSaverListener):  # type: ignore[misc]
     """Notes the newest checkpoint, if it is whole."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.seen = str(folder), []  # type: ignore[var-annotated]
+        self.folder = str(folder)
+        self.seen: list[str | None] = []
 
     def look(self) -> None:
         path = tf.train.latest_checkpoint(self.folder)
@@ -450,6 +446,7 @@ def test_a_listener_with_an_after_save_finds_the_files_there(
     train: Make, tmp_path: Path, logged: list[str]
 ) -> None:
     listener = AfterSave(tmp_path)
+    assert reads_files(listener) and not reads_files(AtEnd(tmp_path))
     train(listeners=[listener], steps=3)
     assert listener.seen == ["model.ckpt-0", "model.ckpt-2", "model.ckpt-3"]
     line = "Steps wait until a checkpoint is written, as AfterSave may read its files."
@@ -492,11 +489,6 @@ def test_evaluations_between_steps_find_the_checkpoint(
     assert steps == [2, 4]
 
 
-def test_only_listeners_with_an_after_save_read_files(tmp_path: Path) -> None:
-    assert reads_files(AfterSave(tmp_path))
-    assert not reads_files(AtEnd(tmp_path))
-
-
 # Off, and too little memory.
 
 
@@ -505,17 +497,8 @@ def test_it_can_be_switched_off(train: Make, disk: Disk, tmp_path: Path) -> None
         train(save_checkpoints_async=False)
 
 
-def test_it_is_true_or_false() -> None:
-    with pytest.raises(ValueError, match="save_checkpoints_async"):
-        tfe.RunConfig(save_checkpoints_async="no")
-
-
 def test_a_copy_that_does_not_fit_into_memory_is_not_made(
-    train: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    logged: list[str],
-    tmp_path: Path,
-    saved_steps: Make,
+    train: Make, monkeypatch: Any, logged: list[str], tmp_path: Path, saved_steps: Make
 ) -> None:
     monkeypatch.setattr(background, "total_and_free_bytes", lambda: (1000, 40))
     monkeypatch.setattr(BackgroundSaves, "copy", None)

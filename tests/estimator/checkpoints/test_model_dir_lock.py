@@ -64,6 +64,18 @@ def write_lock(folder: Path | str, holder: Holder, beats: int = 0) -> None:
     new.replace(Path(folder, FILE_NAME))
 
 
+def lock_in(folder: Path) -> Any:
+    return json.loads((folder / FILE_NAME).read_text())
+
+
+def refused(folder: Path | str, match: str | None = None) -> str:
+    """Tries to train there, and returns the message of the refusal."""
+    with pytest.raises(ModelDirInUseError, match=match) as caught, locked(str(folder)):
+        pass
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
 def taken_over(logged: list[str]) -> list[str]:
     return [line for line in logged if "is taken over" in line]
 
@@ -72,16 +84,11 @@ def taken_over(logged: list[str]) -> list[str]:
 
 
 def test_the_lock_says_who_trains_and_is_gone_after_the_training(tmp_path: Path) -> None:
-    with locked(str(tmp_path)):
-        said = json.loads((tmp_path / FILE_NAME).read_text())
+    with pytest.raises(ZeroDivisionError), locked(str(tmp_path)):
+        said = lock_in(tmp_path)
         assert said["pid"] == os.getpid()
         assert said["host"] == os.uname().nodename
         assert said["since"].startswith(time.strftime("%Y-"))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_lock_is_gone_after_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), locked(str(tmp_path)):
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
 
@@ -130,8 +137,7 @@ def test_a_lock_that_is_still_empty_is_read_again(
 ) -> None:
     (tmp_path / FILE_NAME).touch()
     monkeypatch.setattr(time, "sleep", lambda _: leave_lock(tmp_path, child.pid))
-    with pytest.raises(ModelDirInUseError, match="since noon"), locked(str(tmp_path)):
-        pass
+    refused(tmp_path, "since noon")
     assert logged == []  # Nothing was watched.
 
 
@@ -141,15 +147,12 @@ def test_a_second_training_is_refused_at_once_while_the_first_one_runs(
 ) -> None:
     leave_lock(tmp_path, child.pid)
     began_s = time.monotonic()
-    with pytest.raises(ModelDirInUseError) as caught, locked(str(tmp_path)):
-        pass
-    assert time.monotonic() - began_s < model_dir_lock.SILENCE_S
-    assert str(caught.value) == (
+    assert refused(tmp_path) == (
         f"process {child.pid} on vm7 has been training in model_dir {str(tmp_path)!r} since noon. "
         "A second training would overwrite its checkpoints: stop it, or choose another model_dir."
     )
-    assert caught.value.exit_code == 2
-    assert json.loads((tmp_path / FILE_NAME).read_text())["pid"] == child.pid
+    assert time.monotonic() - began_s < model_dir_lock.SILENCE_S
+    assert lock_in(tmp_path)["pid"] == child.pid
 
 
 def ended(process: "subprocess.Popen[bytes]", folder: Path) -> None:
@@ -179,7 +182,7 @@ def test_the_lock_of_a_process_that_has_ended_is_taken_over_at_once_and_said(
 ) -> None:
     leave(child, tmp_path)
     with locked(str(tmp_path)):
-        assert json.loads((tmp_path / FILE_NAME).read_text())["pid"] == os.getpid()
+        assert lock_in(tmp_path)["pid"] == os.getpid()
     assert logged == [
         f"The lock of model_dir {str(tmp_path)!r} is taken over from process {child.pid} on vm7, "
         "which trained there since noon and has ended."
@@ -191,7 +194,7 @@ def test_the_lock_of_a_process_that_has_ended_is_taken_over_at_once_and_said(
 def test_of_many_who_take_it_over_one_gets_it(tmp_path: Path, child: Any) -> None:
     ended(child, tmp_path)
     held: list[model_dir_lock._Lock] = []
-    refused: list[str] = []
+    messages: list[str] = []
     together = threading.Barrier(8)
 
     def try_it() -> None:
@@ -201,14 +204,14 @@ def test_of_many_who_take_it_over_one_gets_it(tmp_path: Path, child: Any) -> Non
             lock.acquire()
             held.append(lock)
         except ModelDirInUseError as error:
-            refused.append(str(error))
+            messages.append(str(error))
 
     threads = [threading.Thread(target=try_it) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (len(held), len(refused)) == (1, 7)
+    assert (len(held), len(messages)) == (1, 7)
     held[0].release()
     assert list(tmp_path.iterdir()) == []
 
@@ -248,7 +251,7 @@ def test_a_process_elsewhere_loses_its_lock_at_once_to_a_later_start_of_its_run(
     monkeypatch.setenv("TFDIST_RESTART_COUNT", "2")
     leave_lock(tmp_path, 4711, place=ELSEWHERE, run=run, start=start)
     with locked(str(tmp_path)):
-        own = json.loads((tmp_path / FILE_NAME).read_text())
+        own = lock_in(tmp_path)
     assert (own["run"], own["start"]) == ("r1", 2)
     is_earlier = (run, start) == ("r1", 1)
     assert [": waiting" in line for line in logged] == ([False] if is_earlier else [True, False])
@@ -276,12 +279,8 @@ def beating(tmp_path: Path) -> Iterator[threading.Event]:
 
 @pytest.mark.usefixtures("beating")
 def test_a_process_elsewhere_that_writes_its_lock_is_left_alone(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ModelDirInUseError, match="process 4711 on vm7 has been training"),
-        locked(str(tmp_path)),
-    ):
-        pass
-    assert json.loads((tmp_path / FILE_NAME).read_text())["pid"] == 4711
+    refused(tmp_path, "process 4711 on vm7 has been training")
+    assert lock_in(tmp_path)["pid"] == 4711
 
 
 def test_a_process_elsewhere_may_end_meanwhile(
@@ -313,11 +312,7 @@ def test_a_remote_model_dir_is_locked_too(tmp_path: Path, monkeypatch: pytest.Mo
     for _ in range(2):
         with locked(folder):
             time.sleep(3 * model_dir_lock.BEAT_S)
-            with (
-                pytest.raises(ModelDirInUseError, match=f"process {os.getpid()} on"),
-                locked(folder),
-            ):
-                pass
+            refused(folder, f"process {os.getpid()} on")
             assert [path.name for path in Path("model").iterdir()] == [FILE_NAME]
         assert list(Path("model").iterdir()) == []
     assert list(tmp_path.iterdir()) == [tmp_path / "model"]  # No folder named "file:".
@@ -367,15 +362,18 @@ def test_each_training_has_the_lock_and_leaves_none(
 
 
 @pytest.mark.processes
-def test_a_second_training_changes_nothing_in_the_model_dir(
+def test_a_second_training_changes_nothing_in_the_model_dir_and_others_need_no_lock(
     tmp_path: Path, dense: Any, numbers: Any, child: Any
 ) -> None:
-    tfe.Estimator(dense(), tmp_path).train(numbers(), steps=1)
+    estimator = tfe.Estimator(dense(), tmp_path).train(numbers(), steps=1)
     leave_lock(tmp_path, child.pid)
     before = sorted(path.name for path in tmp_path.iterdir())
     with pytest.raises(ModelDirInUseError):
-        tfe.Estimator(dense(), tmp_path).train(numbers(), steps=1)
+        estimator.train(numbers(), steps=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+    estimator.evaluate(numbers(), steps=1)
+    next(estimator.predict(numbers(batches=1)))
+    assert (tmp_path / FILE_NAME).exists()
 
 
 @pytest.mark.processes
@@ -392,19 +390,7 @@ def test_who_does_not_save_needs_no_lock(
 ) -> None:
     leave_lock(tmp_path, child.pid)
     tfe.Estimator(dense(), tmp_path, config()).train(numbers(), steps=1)
-    assert json.loads((tmp_path / FILE_NAME).read_text())["pid"] == child.pid
-
-
-@pytest.mark.processes
-def test_evaluating_and_predicting_need_no_lock(
-    tmp_path: Path, dense: Any, numbers: Any, child: Any
-) -> None:
-    estimator = tfe.Estimator(dense(), tmp_path)
-    estimator.train(numbers(), steps=1)
-    leave_lock(tmp_path, child.pid)
-    estimator.evaluate(numbers(), steps=1)
-    next(estimator.predict(numbers(batches=1)))
-    assert (tmp_path / FILE_NAME).exists()
+    assert lock_in(tmp_path)["pid"] == child.pid
 
 
 def test_a_training_whose_lock_was_taken_over_saves_no_more_and_fails(
@@ -419,4 +405,4 @@ def test_a_training_whose_lock_was_taken_over_saves_no_more_and_fails(
     assert "process 4711 on vm7 has taken model_dir" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert saved_steps(tmp_path) == [0]
-    assert json.loads((tmp_path / FILE_NAME).read_text())["pid"] == 4711
+    assert lock_in(tmp_path)["pid"] == 4711

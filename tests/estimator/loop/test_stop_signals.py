@@ -119,45 +119,41 @@ def test_a_signal_before_the_first_step_ends_at_once(
     assert state.exists() == (moment == "first save")  # that checkpoint is whole
 
 
-def test_a_stopped_training_is_neither_evaluated_nor_exported(
-    make: Make, numbers: Make, tmp_path: Path
+@pytest.mark.parametrize(
+    ("train_hooks", "eval_hooks", "expected", "has_evaluated"),
+    [([(2, TERM)], [], [0, 2], False), ([], [(3, TERM)], [0, 5], True)],
+    ids=["in a training", "in an evaluation"],
+)
+def test_a_stopped_training_is_not_evaluated_and_a_stopped_evaluation_ends_at_once(
+    make: Make,
+    numbers: Make,
+    saved_steps: Make,
+    tmp_path: Path,
+    train_hooks: Any,
+    eval_hooks: Any,
+    expected: list[int],
+    has_evaluated: bool,
 ) -> None:
     evaluations: list[int] = []
 
     def eval_input_fn() -> Any:
         evaluations.append(1)
-        return numbers(batches=1)()
+        return numbers()()
 
+    spec = tfe.TrainSpec(numbers(), max_steps=100, hooks=[SignalAfter(*a) for a in train_hooks])
+    hooks = [SignalAfter(*a) for a in eval_hooks]
+    eval_spec = tfe.EvalSpec(eval_input_fn, steps=None, hooks=hooks, throttle_secs=0)
     with pytest.raises(SystemExit) as ended:
-        tfe.train_and_evaluate(
-            make(),
-            tfe.TrainSpec(numbers(), max_steps=100, hooks=[SignalAfter(2, TERM)]),
-            tfe.EvalSpec(eval_input_fn, steps=1),
-        )
+        tfe.train_and_evaluate(make(save_checkpoints_steps=5), spec, eval_spec)
     assert ended.value.code == 143
-    assert not evaluations
-
-
-def test_a_signal_ends_an_evaluation_between_two_parts_of_training(
-    make: Make, numbers: Make, saved_steps: Make, tmp_path: Path
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        tfe.train_and_evaluate(
-            make(save_checkpoints_steps=5),
-            tfe.TrainSpec(numbers(), max_steps=100),
-            tfe.EvalSpec(numbers(), steps=None, hooks=[SignalAfter(3, TERM)], throttle_secs=0),
-        )
-    assert ended.value.code == 143
-    assert saved_steps(tmp_path / "model") == [0, 5]
+    assert saved_steps(tmp_path / "model") == expected
+    assert bool(evaluations) == has_evaluated
 
 
 def test_a_signal_ends_an_evaluator(
     make: Make, numbers: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(
-        "TF_CONFIG",
-        '{"cluster": {"chief": ["localhost:3737"]}, "task": {"type": "evaluator", "index": 0}}',
-    )
+    monkeypatch.setenv("TF_CONFIG", '{"task": {"type": "evaluator", "index": 0}}')
     timer = threading.Timer(0.3, send, [TERM])
     timer.start()
     with pytest.raises(SystemExit) as ended:  # while it waits for a checkpoint
@@ -265,48 +261,39 @@ def test_training_outside_the_main_thread_leaves_signals_alone(make: Make, numbe
     assert stop_signals.current() is None
 
 
+SAVED = "after step 7; its checkpoint is saved."
+
+
 @pytest.mark.parametrize(
     ("order", "num_workers", "saves", "line"),
     [
-        (
-            StopOrder(number=TERM),
-            1,
-            True,
-            "Stopped by SIGTERM after step 7; its checkpoint is saved.",
-        ),
-        (
-            StopOrder(number=USR1, receiver=2),
-            3,
-            True,
-            "Stopped by SIGUSR1 to worker 2 after step 7; its checkpoint is saved.",
-        ),
+        (StopOrder(number=TERM), 1, True, f"SIGTERM {SAVED}"),
+        (StopOrder(number=USR1, receiver=2), 3, True, f"SIGUSR1 to worker 2 {SAVED}"),
         (
             StopOrder(number=TERM, receivers=2, receiver=3),
             3,
             False,
-            "Stopped by SIGTERM to 2 of 3 workers after step 7; no checkpoint is saved, as the "
-            "RunConfig asks for none.",
+            "SIGTERM to 2 of 3 workers after step 7; no checkpoint is saved, as the RunConfig asks "
+            "for none.",
         ),
     ],
 )
 def test_one_line_says_who_asked_and_what_is_saved(
     order: StopOrder, num_workers: int, saves: bool, line: str
 ) -> None:
-    assert describe(order, step=7, num_workers=num_workers, saves=saves) == line
+    said = describe(order, step=7, num_workers=num_workers, saves=saves)
+    assert said == f"Stopped by {line}"
+
+
+WAITING = "while waiting for another worker: this worker ends now."
 
 
 @pytest.mark.parametrize(
     ("number", "has_to_finish", "waited_s", "in_call_s", "expected"),
     [
         (TERM, False, 1.0, None, None),
-        (TERM, False, 3.0, None, "SIGTERM while waiting for another worker: this worker ends now."),
-        (
-            signal.SIGINT,
-            False,
-            3.0,
-            None,
-            "Interrupted while waiting for another worker: this worker ends now.",
-        ),
+        (TERM, False, 3.0, None, f"SIGTERM {WAITING}"),
+        (signal.SIGINT, False, 3.0, None, f"Interrupted {WAITING}"),
         (TERM, True, 100.0, None, None),  # it saves, or its hooks work
         (TERM, True, 100.0, 24.0, None),  # calls have taken 15 s before
         (
