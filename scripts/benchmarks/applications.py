@@ -6,7 +6,6 @@ import functools
 from collections.abc import Iterator
 from dataclasses import replace
 
-import peers
 from contender import Contender, over_gloo, over_grpc, over_mpi, separate
 from peers import (
     HOROVOD_FIT,
@@ -55,7 +54,6 @@ def measure(options: Options) -> Part:
                 contenders=contenders,
                 steps=WORKS[model].steps_per_turn,
                 needed=needed,
-                why_missing=why_missing,
                 check=functools.partial(check_parameters, model),
             )
             for contenders, needed in (
@@ -96,7 +94,7 @@ def first_contenders(model: str) -> Iterator[Contender]:
         yield separate(name, "application.py", model, "none", count=count)
     yield from _ours(model)
     for count, name in ((1, HOROVOD_FIT + ONE_WORKER), (2, HOROVOD_FIT)):
-        yield over_mpi(name, "horovod_fit.py", model, count=count)
+        yield over_mpi(name, "horovod_keras.py", model, "fit", count=count)
 
 
 def further_contenders(model: str) -> Iterator[Contender]:
@@ -115,8 +113,3 @@ def further_contenders(model: str) -> Iterator[Contender]:
 def _ours(model: str) -> Iterator[Contender]:
     yield over_mpi(OURS["Horovod"], "application.py", model, "0", "horovod")
     yield over_grpc(OURS["gRPC"], "application.py", model, "grpc")
-
-
-def why_missing(name: str) -> str | None:
-    """Says in one line why a contender cannot be started, with the fix; None if it can."""
-    return peers.why_missing(name.removesuffix(ONE_WORKER))

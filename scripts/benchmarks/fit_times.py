@@ -14,7 +14,6 @@ from peers import (
     OURS,
     TORCH_DDP,
     torch_python,
-    why_missing,
 )
 from results import Options, Part
 from rounds import Race, chosen_models, measure_models
@@ -56,7 +55,6 @@ def measure(options: Options) -> Part:
                 contenders=contenders,
                 steps=WORKS[model].steps_per_turn,
                 needed=IDEAL,
-                why_missing=why_missing,
             )
             for contenders in (over_horovod(model), over_tensorflow(model), others(model))
         ]
@@ -89,8 +87,8 @@ def over_horovod(work: str) -> Iterator[Contender]:
         yield over_mpi(FITS["Horovod", library], *words)
     words = ("keras_fit.py", work, "0", "horovod", "tf_keras", "loop")
     yield over_mpi(LOOPS["Horovod"], *words)
-    yield over_mpi(HOROVOD_FIT, "horovod_fit.py", work)
-    yield over_mpi(HOROVOD_TAPE, "horovod_tape.py", work)
+    yield over_mpi(HOROVOD_FIT, "horovod_keras.py", work, "fit")
+    yield over_mpi(HOROVOD_TAPE, "horovod_keras.py", work, "tape")
 
 
 def over_tensorflow(work: str) -> Iterator[Contender]:
@@ -114,7 +112,7 @@ def others(work: str) -> Iterator[Contender]:
 def _ideal(work: str) -> Contender:
     if work in (RESNET_20, BERT_MINI):
         return separate(IDEAL, "application.py", work, "none")
-    return separate(IDEAL, "plain.py", work)
+    return separate(IDEAL, "own_loop.py", work, "plain")
 
 
 def _estimator(work: str) -> str:

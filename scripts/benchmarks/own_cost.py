@@ -68,11 +68,11 @@ def measure(options: Options) -> Part:
             Race(
                 label=f"own cost, {model}",
                 contenders=[
-                    one_process(name, "own_loop.py", model, loop) for name, loop in LOOPS.items()
+                    one_process(name, "own_loop.py", model, "0", loop)
+                    for name, loop in LOOPS.items()
                 ],
                 steps=TINY_STEPS if model == TINY else works.WORKS[model].steps_per_turn,
                 needed=RUN,
-                why_missing=lambda name: None,
             )
         ]
         for model in models

@@ -87,7 +87,11 @@ _WHY_MISSING: dict[str, Callable[[], str | None]] = {
 
 
 def why_missing(library: str) -> str | None:
-    """Says in one line why a library cannot be measured, with the fix; None if it can."""
+    """Says in one line why a library cannot be measured, with the fix; None if it can.
+
+    What follows a colon, as in "LIBRARY: one worker", does not count.
+    """
+    library = library.partition(":")[0]
     for word, why in _WHY_MISSING.items():
         if word in library:
             reason = why()

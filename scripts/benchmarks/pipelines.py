@@ -56,7 +56,6 @@ def measure(options: Options) -> Part:
                 contenders=make_contenders(name, m),
                 steps=MICRO_BATCHES_PER_TURN[name] // m,
                 needed=PLAIN,
-                why_missing=why_missing,
             )
             measured = take_rounds(race, options)
             missing += measured.missing

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from contender import Contender
+from peers import why_missing
 from results import Options, Pairs, Part, Row, Spread, quartiles, ratios, rows, seconds
 from turn_taking import ContenderError, Running, Turn, running
 
@@ -25,7 +26,6 @@ class Race:
         is asked for, since its ports may be taken later.
       steps: Of a turn.
       needed: The contender without which nothing can be said of the others.
-      why_missing: Says in a line why a contender cannot be started; None if it can.
       check: Raises a ContenderError if a contender that has started is not comparable.
     """
 
@@ -33,7 +33,6 @@ class Race:
     contenders: Iterable[Contender]
     steps: int
     needed: str
-    why_missing: Callable[[str], str | None]
     check: Callable[[Running], None] = _accept_all
 
 
@@ -130,7 +129,7 @@ def take_rounds(race: Race, options: Options) -> Found:
 
 def _start(race: Race, contender: Contender, options: Options, stack: ExitStack) -> Running:
     """Starts a contender and lets it warm up, in a turn that does not count."""
-    if reason := race.why_missing(contender.name):
+    if reason := why_missing(contender.name):
         raise ContenderError(reason)
     with ExitStack() as own:
         run = own.enter_context(running(contender, options.cores))
@@ -145,7 +144,7 @@ def _leave_out(
 ) -> None:
     if name == race.needed:
         raise error
-    is_absent = race.why_missing(name) is not None  # whatever the model
+    is_absent = why_missing(name) is not None  # whatever the model
     found.missing.append(str(error) if is_absent else f"{race.label}: {error}")
     options.say(f"left out: {found.missing[-1]}")
 

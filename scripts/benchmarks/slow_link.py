@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from contender import Contender, program
 from results import Options, Part, Row, row
-from shaped_link import Link, linked_hosts
 from turn_taking import Running, running
-from virtual_hosts import SUBNET, HostsError, why_impossible
+from virtual_hosts import SUBNET, HostsError, VirtualNetwork, virtual_network, why_impossible
 
 from tfdist.launch.machine.mpi import (
     find_mpirun,
@@ -33,6 +32,14 @@ GRADIENT_BYTES = {"cnn": 4 * 347_146, "mlp": 4 * 8_308_746}
 TURN_S = 1.0
 MIN_STEPS = 3
 
+NAMES = ("slow1", "slow2")
+# While a link is idle its bucket fills, and a step would send that much at once: 2% of the CNN's
+# gradients. Packets are smaller than TCP's usual 64 KiB, so that so small a bucket holds two.
+BURST = "32kb"
+PACKET_BYTES = 16384
+# So long a queue, full at the rate, that TCP is slowed down by waiting and not by losses.
+QUEUE = "100ms"
+
 ABOUT = (
     "Two workers of tfdist, each on its own core and in its own network namespace, train over a "
     "link that is shaped (token bucket, each direction by itself). Computation is the same step in "
@@ -40,6 +47,26 @@ ABOUT = (
     "by the same engine over the same link. The bound is the longer of the two: both overlap "
     "perfectly. One after the other is their sum."
 )
+
+
+def shape(network: VirtualNetwork, rate_bits: float) -> None:
+    """Gives the hosts' links a rate in bits a second, in each direction by itself.
+
+    Raises:
+      HostsError: If this kernel cannot.
+    """
+    commands = (
+        f"ip link set dev eth0 gso_max_size {PACKET_BYTES}",
+        f"tc qdisc replace dev eth0 root tbf rate {rate_bits:.0f}bit burst {BURST} latency {QUEUE}",
+    )
+    for host, command in itertools.product(network.hosts, commands):
+        done = host.run(command.split())
+        if done.returncode != 0:
+            why = done.stderr.strip().rpartition("\n")[2].rstrip(".") or "it printed nothing"
+            raise HostsError(
+                f"a link cannot be shaped here: {why}. Use a kernel with the token bucket filter "
+                "(CONFIG_NET_SCH_TBF, module sch_tbf)."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,24 +142,28 @@ def measure(options: Options) -> Part:
         missing.append(f"Horovod: {without_horovod} Run: tfdist horovod install")
     found: list[Found] = []
     try:
-        with linked_hosts() as link:
-            link.shape(RATES[0])  # If it cannot be shaped, say so before anything is started.
+        with virtual_network(NAMES) as network:
+            shape(network, RATES[0])  # If it cannot be shaped, say so before anything is started.
             ports = itertools.count(FIRST_PORT)
             for model in (name for name in options.models if name in GRADIENT_BYTES):
-                found += _measure_model(model, engines, link, ports, options)
+                found += _measure_model(model, engines, network, ports, options)
     except HostsError as error:
         return make_part((), (f"A slow link: {error}",))
     return make_part(found, missing)
 
 
 def _measure_model(
-    model: str, engines: Sequence[str], link: Link, ports: Iterator[int], options: Options
+    model: str,
+    engines: Sequence[str],
+    network: VirtualNetwork,
+    ports: Iterator[int],
+    options: Options,
 ) -> Iterator[Found]:
-    contenders = {COMPUTATION: _computation(model, link)}
+    contenders = {COMPUTATION: _computation(model, network)}
     for engine in engines:
         make = _over_mpi if engine == "horovod" else _over_grpc
         for script in ("bare_reduction.py", "host_call.py"):
-            contenders[f"{engine} {script}"] = make(model, script, link, next(ports))
+            contenders[f"{engine} {script}"] = make(model, script, network, next(ports))
     with ExitStack() as stack:
         runs: dict[str, Running] = {}
         for name, contender in contenders.items():
@@ -140,7 +171,7 @@ def _measure_model(
             runs[name] = stack.enter_context(running(contender, options.cores))
             runs[name].take_turn(steps_per_turn(model, RATES[0]))
         for rate in RATES:
-            link.shape(rate)
+            shape(network, rate)
             times = _take_turns(runs, model, rate, options)
             for engine in engines:
                 yield Found(
@@ -168,21 +199,21 @@ def _take_turns(
     return times
 
 
-def _computation(model: str, link: Link) -> Contender:
+def _computation(model: str, network: VirtualNetwork) -> Contender:
     commands = [
-        host.command(program("plain.py", model, str(index)))
-        for index, host in enumerate(link.hosts)
+        host.command(program("own_loop.py", model, str(index), "plain"))
+        for index, host in enumerate(network.hosts)
     ]
     return Contender(name=COMPUTATION, commands=commands)
 
 
-def _over_grpc(model: str, script: str, link: Link, port: int) -> Contender:
-    workers = [f"{host.address}:{port}" for host in link.hosts]
+def _over_grpc(model: str, script: str, network: VirtualNetwork, port: int) -> Contender:
+    workers = [f"{host.address}:{port}" for host in network.hosts]
     return Contender(
         name=f"{script}, gRPC",
         commands=[
             host.command(program(script, model, str(index), "grpc"))
-            for index, host in enumerate(link.hosts)
+            for index, host in enumerate(network.hosts)
         ],
         environ=[
             {
@@ -195,23 +226,30 @@ def _over_grpc(model: str, script: str, link: Link, port: int) -> Contender:
     )
 
 
-def _over_mpi(model: str, script: str, link: Link, port: int) -> Contender:
+def _over_mpi(model: str, script: str, network: VirtualNetwork, port: int) -> Contender:
     mpirun = find_mpirun()
     assert mpirun is not None  # `horovod_problem` would have said so.
     # The hosts share /tmp: a daemon would tidy up what another contender's has made.
-    session = link.folder / f"session-{port}"
+    session = network.folder / f"session-{port}"
     session.mkdir()
     # As it comes, Open MPI uses one direction of a link at a time; that would be no bound.
     engine = "tuned-horovod" if script == "bare_reduction.py" else "horovod"
     command = [
         mpirun,
         *mpirun_options(mpirun, is_local=False, subnet=SUBNET, kill_after_s=1.0),
-        *("--mca", "plm_rsh_agent", link.agent, "--mca", "orte_tmpdir_base", str(session)),
-        *("-np", str(len(link.hosts)), "-H", ",".join(host.name for host in link.hosts)),
+        *(
+            "--mca",
+            "plm_rsh_agent",
+            network.write_agent(),
+            "--mca",
+            "orte_tmpdir_base",
+            str(session),
+        ),
+        *("-np", str(len(network.hosts)), "-H", ",".join(host.name for host in network.hosts)),
         *program(script, model, "0", engine),
     ]
     return Contender(
         name=f"{script}, Horovod",
-        commands=[link.hosts[0].command(command)],
+        commands=[network.hosts[0].command(command)],
         environ=[mpirun_environment(mpirun, {})],
     )

@@ -15,7 +15,6 @@ from peers import (
     OURS,
     TORCH_DDP,
     torch_python,
-    why_missing,
 )
 from results import Options, Part
 from rounds import Race, chosen_models, measure_models
@@ -52,7 +51,6 @@ def measure(options: Options) -> Part:
                 contenders=make_contenders(model, DRAWN if options.is_quick else None),
                 steps=WORKS[model].steps_per_turn,
                 needed=IDEAL,
-                why_missing=why_missing,
             )
         ]
         for model in chosen_models(options, MODELS, instead)
@@ -81,12 +79,12 @@ def make_contenders(work: str, names: Sequence[str] | None = None) -> Iterator[C
 
 
 def _all(work: str) -> Iterator[Contender]:
-    yield separate(IDEAL, "plain.py", work)
+    yield separate(IDEAL, "own_loop.py", work, "plain")
     yield over_grpc(BARE["gRPC"], "bare_reduction.py", work, "grpc")
     yield over_grpc(OURS["gRPC"], "host_call.py", work, "grpc")
     yield over_mpi(BARE["Horovod"], "bare_reduction.py", work, "0", "horovod")
     yield over_mpi(OURS["Horovod"], "host_call.py", work, "0", "horovod")
-    yield over_mpi(HOROVOD_TAPE, "horovod_tape.py", work)
+    yield over_mpi(HOROVOD_TAPE, "horovod_keras.py", work, "tape")
     yield over_grpc(MIRRORED_STEP, "keras_fit.py", work, "mirrored", "tf_keras", "loop")
     yield over_grpc(MIRRORED_FIT, "keras_fit.py", work, "mirrored", "tf_keras", "fit")
     yield over_gloo(TORCH_DDP, "torch_ddp.py", work, python=torch_python())

@@ -7,11 +7,11 @@ from typing import Any
 
 import psutil
 import pytest
-import shaped_link
 import slow_link
 import virtual_hosts
 from results import Options
 from slow_link import Found
+from virtual_hosts import virtual_network
 
 from tfdist.testing.run import wait_until
 
@@ -66,25 +66,35 @@ needs_hosts = pytest.mark.skipif(
 
 @needs_hosts
 def test_the_hosts_are_gone_after_a_failure_with_all_that_ran_there() -> None:
-    with pytest.raises(ZeroDivisionError), shaped_link.linked_hosts() as link:
-        link.shape(100 * MBIT)
-        for host in link.hosts:
+    with pytest.raises(ZeroDivisionError), virtual_network(slow_link.NAMES) as network:
+        slow_link.shape(network, 100 * MBIT)
+        for host in network.hosts:
             assert "tbf" in qdisc_of(host) and "rate 100Mbit" in qdisc_of(host)
-        sleeper = subprocess.Popen(link.hosts[1].command(["sleep", "1000"]))
+        sleeper = subprocess.Popen(network.hosts[1].command(["sleep", "1000"]))
         assert wait_until(lambda: psutil.Process(sleeper.pid).name() == "sleep", 20.0)
-        networks = [network_of(host.pid) for host in link.hosts]
+        networks = [network_of(host.pid) for host in network.hosts]
         raise ZeroDivisionError
     assert sleeper.wait() == -9
-    assert not Path(link.folder).exists()
+    assert not Path(network.folder).exists()
     assert not set(networks) & {network_of(int(p.name)) for p in processes()}
 
 
 @needs_hosts
 def test_mpirun_reaches_the_other_host_through_the_agent() -> None:
-    with shaped_link.linked_hosts() as link:
-        command = [link.agent, "-x", link.hosts[1].name, "hostname", "&&", "echo", "$NAME"]
+    with virtual_network(slow_link.NAMES) as network:
+        command = [
+            network.write_agent(),
+            "-x",
+            network.hosts[1].name,
+            "hostname",
+            "&&",
+            "echo",
+            "$NAME",
+        ]
         done = subprocess.run(
-            link.hosts[0].command(command), env={**os.environ, "NAME": "kept"}, capture_output=True
+            network.hosts[0].command(command),
+            env={**os.environ, "NAME": "kept"},
+            capture_output=True,
         )
     assert done.stdout.decode().split() == ["slow2", "kept"]
 

@@ -105,7 +105,7 @@ def test_a_peer_that_is_not_installed_is_named_with_the_fix(
     assert 'pip install ".[benchmark]"' in (why_missing(TORCH_DDP) or "")
     assert "scripts/old_tensorflow.py" in (why_missing(peers.OLD_ESTIMATOR) or "")
     alone = peers.OLD_ESTIMATOR + applications.ONE_WORKER
-    assert applications.why_missing(alone) == why_missing(peers.OLD_ESTIMATOR)
+    assert why_missing(alone) == why_missing(peers.OLD_ESTIMATOR)
 
 
 @pytest.mark.processes
@@ -148,7 +148,7 @@ def measure(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Part]:
 
     def measure(*contenders: Contender) -> Part:
         monkeypatch.setattr(step_times, "make_contenders", lambda *requested: contenders)
-        monkeypatch.setattr(step_times, "why_missing", lambda name: None)
+        monkeypatch.setattr(rounds, "why_missing", lambda name: None)
         return step_times.measure(options("cnn"))
 
     return measure

@@ -26,21 +26,11 @@ def main() -> None:
     turns.pin_to_own_core(worker_index)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     model_fn, batch = (_resnet if name == works.RESNET_20 else _bert)(worker_index)
+    import estimators
     import tensorflow as tf
 
     import tfdist.estimator as tfe
     from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
-
-    class TakeTurns(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-        def after_create_session(self, session: Any, coord: Any) -> None:
-            shapes = [variable.shape for variable in tf.compat.v1.trainable_variables()]
-            num_parameters = sum(shape.num_elements() for shape in shapes)
-            self.turns = turns.Turns(worker_index, num_parameters)
-            self.turns.goes_on()
-
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            if not self.turns.goes_on():
-                run_context.request_stop()
 
     strategies: dict[str, Callable[[], Any]] = {
         "grpc": MultiWorkerStrategy,
@@ -51,7 +41,10 @@ def main() -> None:
     config = tfe.RunConfig(train_distribute=strategy, save_checkpoints_steps=NO_CHECKPOINTS)
     # In the folder of this run, which the benchmark removes.
     estimator = tfe.Estimator(model_fn, os.path.abspath(f"model-{worker_index}"), config)
-    estimator.train(lambda: tf.data.Dataset.from_tensors(batch).repeat(), hooks=[TakeTurns()])
+    estimator.train(
+        lambda: tf.data.Dataset.from_tensors(batch).repeat(),
+        hooks=[estimators.TakeTurns(worker_index)],
+    )
 
 
 def _resnet(worker_index: int) -> tuple[Callable[..., Any], Any]:

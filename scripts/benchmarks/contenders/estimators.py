@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import keras_models as models
@@ -12,61 +11,12 @@ import turns
 
 import tfdist.estimator as tfe
 
-v1 = tf.compat.v1
-
-# One weight: what a step of it takes is what a step costs before anything is computed.
-TINY = "tiny"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Built:
-    """A model in a graph.
-
-    Attributes:
-      loss: Scalar.
-      variables: Those to train.
-      optimizer: Of v1.
-      updates: Further ops that every step runs.
-    """
-
-    loss: tf.Tensor
-    variables: list[tf.Variable]
-    optimizer: Any
-    updates: list[tf.Operation]
-
-
-def make_dataset(name: str) -> tf.data.Dataset:
-    """Returns one batch, in memory, again and again."""
-    if name != TINY:
-        return models.make_dataset(name, 0)
-    return tf.data.Dataset.from_tensors((1.0, 1.0)).repeat()
-
-
-def build(name: str, features: tf.Tensor, labels: tf.Tensor) -> Built:
-    """Builds a work's model, or the tiny one, in the current graph."""
-    if name == TINY:
-        weight = v1.get_variable("weight", initializer=0.0, use_resource=True)
-        return Built(
-            loss=tf.square(weight * features - labels),
-            variables=[weight],
-            optimizer=v1.train.GradientDescentOptimizer(0.001),
-            updates=[],
-        )
-    model = models.make_model(name)
-    loss = models.loss_of(model, features, labels)
-    return Built(
-        loss=loss,
-        variables=model.trainable_variables,
-        optimizer=models.make_optimizer(name),
-        updates=model.get_updates_for(None) + model.get_updates_for(features),
-    )
-
 
 def make_model_fn(name: str) -> Callable[..., tfe.EstimatorSpec]:
-    """Makes a model_fn of a work, or TINY, whose gradients are applied on the host."""
+    """Makes a model_fn of a work, or of the tiny model, whose gradients are applied on the host."""
 
     def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str) -> tfe.EstimatorSpec:
-        built = build(name, features, labels)
+        built = models.build(name, features, labels)
         optimizer = built.optimizer
         found = optimizer.compute_gradients(built.loss, var_list=built.variables)
 
@@ -93,7 +43,9 @@ class TakeTurns(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._worker_index = worker_index
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        self._turns = turns.Turns(self._worker_index)
+        shapes = [variable.shape for variable in tf.compat.v1.trainable_variables()]
+        num_parameters = sum(shape.num_elements() for shape in shapes)
+        self._turns = turns.Turns(self._worker_index, num_parameters)
         self._turns.goes_on()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:

@@ -41,13 +41,11 @@ def step_plainly(name: str, worker_index: int) -> None:
     with tf.Graph().as_default():
         dataset = models.make_dataset(name, worker_index)
         features, labels = v1.data.make_one_shot_iterator(dataset).get_next()
-        model = models.make_model(name)
-        loss = models.loss_of(model, features, labels)
-        optimizer = models.make_optimizer(name)
-        train_op = optimizer.minimize(loss, var_list=model.trainable_variables)
+        built = models.build(name, features, labels)
+        train_op = built.optimizer.minimize(built.loss, var_list=built.variables)
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())
-            session.run([train_op, loss])
+            session.run([train_op, built.loss])
             say_done()
 
 

@@ -9,6 +9,7 @@ import importlib.util
 import math
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 if importlib.util.find_spec("tf_keras"):  # not in TensorFlow 2.15, which has Keras 2 itself
@@ -20,16 +21,16 @@ import turns
 import work as works
 
 v1 = tf.compat.v1
+layers = tf.keras.layers
 
 STEPS_PER_EPOCH = 10_000_000  # The turns end it earlier.
+
+# One weight: what a step of it takes is what a step costs before anything is computed.
+TINY = "tiny"
 
 
 def make_model(name: str) -> Any:
     """Returns a Keras model from a batch of features to logits [batch, classes]."""
-    if name in (works.RESNET_20, works.BERT_MINI):
-        import keras_applications
-
-        return keras_applications.make_model(name)
     return _BUILDERS[name]()
 
 
@@ -90,7 +91,46 @@ def fit_in_turns(
 
 def make_dataset(name: str, worker_index: int) -> tf.data.Dataset:
     """Returns one batch of the worker's, in memory, again and again."""
+    if name == TINY:
+        return tf.data.Dataset.from_tensors((1.0, 1.0)).repeat()
     return tf.data.Dataset.from_tensors(works.make_batch(works.WORKS[name], worker_index)).repeat()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A model in a graph.
+
+    Attributes:
+      loss: Scalar.
+      variables: Those to train.
+      optimizer: Of v1.
+      updates: Further ops that every step runs.
+    """
+
+    loss: tf.Tensor
+    variables: list[tf.Variable]
+    optimizer: Any
+    updates: list[tf.Operation]
+
+
+def build(name: str, features: tf.Tensor, labels: tf.Tensor) -> Built:
+    """Builds a work's model, or the tiny one, in the current graph."""
+    if name == TINY:
+        weight = v1.get_variable("weight", initializer=0.0, use_resource=True)
+        return Built(
+            loss=tf.square(weight * features - labels),
+            variables=[weight],
+            optimizer=v1.train.GradientDescentOptimizer(0.001),
+            updates=[],
+        )
+    model = make_model(name)
+    loss = loss_of(model, features, labels)
+    return Built(
+        loss=loss,
+        variables=model.trainable_variables,
+        optimizer=make_optimizer(name),
+        updates=model.get_updates_for(None) + model.get_updates_for(features),
+    )
 
 
 def make_optimizer(name: str) -> Any:
@@ -120,7 +160,6 @@ def make_keras_loss(name: str) -> Any:
 
 
 def _make_cnn() -> Any:
-    layers = tf.keras.layers
     return tf.keras.Sequential(
         [
             layers.Conv2D(32, 3, activation="relu"),
@@ -133,24 +172,128 @@ def _make_cnn() -> Any:
 
 
 def _make_mlp() -> Any:
-    layers = [tf.keras.layers.Dense(size, activation="relu") for size in works.MLP_LAYERS]
-    return tf.keras.Sequential([*layers, tf.keras.layers.Dense(works.NUM_CLASSES)])
+    hidden = [layers.Dense(size, activation="relu") for size in works.MLP_LAYERS]
+    return tf.keras.Sequential([*hidden, layers.Dense(works.NUM_CLASSES)])
 
 
 def _make_embedding() -> Any:
     vocabulary = works.WORKS[works.EMBEDDING].vocabulary
     return tf.keras.Sequential(
         [
-            tf.keras.layers.Embedding(vocabulary, works.EMBEDDING_SIZE),
-            tf.keras.layers.GlobalAveragePooling1D(),
-            tf.keras.layers.Dense(works.EMBEDDING_SIZE, activation="relu"),
-            tf.keras.layers.Dense(works.NUM_CLASSES),
+            layers.Embedding(vocabulary, works.EMBEDDING_SIZE),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(works.EMBEDDING_SIZE, activation="relu"),
+            layers.Dense(works.NUM_CLASSES),
         ]
     )
+
+
+def _make_resnet() -> Any:
+    """Returns ResNet-20 for 32x32 images; its shortcuts leave pixels out and add zeros."""
+
+    def convolve(x: tf.Tensor, filters: int, stride: int) -> tf.Tensor:
+        x = layers.Conv2D(filters, 3, stride, padding="same", use_bias=False)(x)
+        return layers.BatchNormalization()(x)
+
+    image = tf.keras.Input(works.WORKS[works.RESNET_20].feature_shape)
+    x = layers.ReLU()(convolve(image, works.RESNET_GROUPS[0], 1))
+    for group, filters in enumerate(works.RESNET_GROUPS):
+        for block in range(works.RESNET_BLOCKS):
+            stride = 2 if group > 0 and block == 0 else 1
+            inner = convolve(layers.ReLU()(convolve(x, filters, stride)), filters, 1)
+            shortcut = _Shortcut(filters)(x) if stride > 1 else x
+            x = layers.ReLU()(layers.Add()([inner, shortcut]))  # [batch, height, width, filters]
+    x = layers.GlobalAveragePooling2D()(x)
+    return tf.keras.Model(image, layers.Dense(works.NUM_CLASSES)(x))
+
+
+# A layer of its own: in a v1 graph, and in Keras 3, there is no layer of tf.pad.
+class _Shortcut(tf.keras.layers.Layer):  # type: ignore[misc]
+    """Leaves every other pixel out, and adds channels of zeros."""
+
+    def __init__(self, filters: int) -> None:
+        super().__init__()
+        self.filters = filters
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        added = self.filters - x.shape[-1]
+        return tf.pad(x[:, ::2, ::2], [[0, 0], [0, 0], [0, 0], [0, added]])
+
+
+class _AddPositions(tf.keras.layers.Layer):  # type: ignore[misc]
+    """Adds a weight for each position to [batch, sequence, hidden]."""
+
+    def build(self, shape: tf.TensorShape) -> None:
+        self.table = self.add_weight(
+            name="table", shape=[works.BERT_POSITIONS, shape[-1]], initializer="glorot_uniform"
+        )
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return x + self.table[: x.shape[1]]
+
+
+class _Gather(tf.keras.layers.Layer):  # type: ignore[misc]
+    """Takes the words at some positions: [batch, sequence, hidden] -> [batch, masks, hidden]."""
+
+    def call(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        return tf.gather(x, positions, batch_dims=1)
+
+
+class _Decoder(tf.keras.layers.Layer):  # type: ignore[misc]
+    """Finds words: the product with the embedding's weights, and a bias."""
+
+    def __init__(self, embedding: Any) -> None:
+        super().__init__()
+        self.embedding = embedding
+
+    def build(self, shape: tf.TensorShape) -> None:
+        self.bias = self.add_weight(
+            name="bias", shape=[self.embedding.input_dim], initializer="glorot_uniform"
+        )
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        # [batch, masks, hidden] -> [batch, masks, vocabulary]
+        return tf.matmul(x, self.embedding.embeddings, transpose_b=True) + self.bias
+
+
+def _gelu(x: tf.Tensor) -> tf.Tensor:
+    return tf.nn.gelu(x, approximate=True)
+
+
+def _make_bert() -> Any:
+    """Returns BERT mini from words to the logits of masked words and of the next sentence."""
+    work, hidden = works.WORKS[works.BERT_MINI], works.BERT_HIDDEN
+    norm: Callable[[], Any] = lambda: layers.LayerNormalization(epsilon=works.BERT_EPSILON)  # noqa: E731
+    (length,) = work.feature_shape
+    inputs = {
+        name: tf.keras.Input([size], dtype=tf.int32, name=name)
+        for name, size in {
+            "words": length,
+            "segments": length,
+            "mask": length,
+            "positions": work.num_masks,
+        }.items()
+    }
+    embedding = layers.Embedding(work.vocabulary, hidden)
+    x = embedding(inputs["words"]) + layers.Embedding(2, hidden)(inputs["segments"])
+    x = norm()(_AddPositions()(x))  # [batch, sequence, hidden]
+    mask = inputs["mask"][:, tf.newaxis]  # [batch, 1, sequence]
+    for _ in range(works.BERT_LAYERS):
+        attention = layers.MultiHeadAttention(works.BERT_HEADS, hidden // works.BERT_HEADS)
+        x = norm()(x + attention(x, x, attention_mask=mask))
+        inner = layers.Dense(works.BERT_INNER, activation=_gelu)(x)
+        x = norm()(x + layers.Dense(hidden)(inner))
+    masked = _Gather()(x, inputs["positions"])
+    masked = norm()(layers.Dense(hidden, activation=_gelu)(masked))
+    pooled = layers.Dense(hidden, activation="tanh")(x[:, 0])
+    outputs = {"words": _Decoder(embedding)(masked), "sentences": layers.Dense(2)(pooled)}
+    return tf.keras.Model(inputs, outputs)
 
 
 _BUILDERS = {
     works.CNN: _make_cnn,
     works.MLP: _make_mlp,
     works.EMBEDDING: _make_embedding,
+    works.RESNET_20: _make_resnet,
+    works.BERT_MINI: _make_bert,
 }

@@ -1,10 +1,10 @@
 """One worker's steps: in the Estimator's loop, or in a bare loop of session calls.
 
-python own_loop.py WORK LOOP
+python own_loop.py WORK WORKER_INDEX LOOP
 
 LOOP is "estimator"; "run" or "callable" for a bare loop in the Estimator's own session, over the
 graph that it has built, with `session.run` or a function from `session.make_callable`; "plain" for
-a bare loop (callable) over the model in a graph without tfdist.
+a bare loop (callable) over the model in a graph without tfdist, which knows of no other worker.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import turns
 
 
 def main() -> None:
-    name, loop = sys.argv[1:]
-    turns.pin_to_own_core(0)
+    name, worker_index, loop = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    turns.pin_to_own_core(worker_index)
     if loop == "plain":
-        train_plainly(name)
+        train_plainly(name, worker_index)
     else:
         train_with_estimator(name, loop)
 
@@ -29,6 +29,7 @@ def main() -> None:
 def train_with_estimator(name: str, loop: str) -> None:
     """Trains with the Estimator; a bare loop begins where its first call would."""
     import estimators
+    import keras_models as models
     import tensorflow as tf
 
     import tfdist.estimator as tfe
@@ -39,38 +40,38 @@ def train_with_estimator(name: str, loop: str) -> None:
         def before_run(self, run_context: Any) -> None:
             fetches, session = run_context.original_args.fetches, run_context.session
             if loop == "callable":
-                take_turns(session.make_callable(fetches))
+                take_turns(session.make_callable(fetches), 0)
             else:
-                take_turns(lambda: session.run(fetches))
+                take_turns(lambda: session.run(fetches), 0)
             run_context.request_stop()
 
     hook = estimators.TakeTurns() if loop == "estimator" else BareLoop()
     with tempfile.TemporaryDirectory() as folder:
         estimator = tfe.Estimator(estimators.make_model_fn(name), folder)
-        estimator.train(lambda: estimators.make_dataset(name), hooks=[hook])
+        estimator.train(lambda: models.make_dataset(name, 0), hooks=[hook])
 
 
-def train_plainly(name: str) -> None:
+def train_plainly(name: str, worker_index: int) -> None:
     """Trains in a session of TensorFlow's alone."""
-    import estimators
+    import keras_models as models
     import tensorflow as tf
 
     v1 = tf.compat.v1
     with tf.Graph().as_default():
-        dataset = estimators.make_dataset(name)
+        dataset = models.make_dataset(name, worker_index)
         features, labels = v1.data.make_one_shot_iterator(dataset).get_next()
-        built = estimators.build(name, features, labels)
+        built = models.build(name, features, labels)
         step = v1.train.get_or_create_global_step()
         update = built.optimizer.minimize(built.loss, step, var_list=built.variables)
         train_op = tf.group(update, *built.updates)
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())
-            take_turns(session.make_callable([train_op, built.loss]))
+            take_turns(session.make_callable([train_op, built.loss]), worker_index)
 
 
-def take_turns(do_step: Callable[[], Any]) -> None:
+def take_turns(do_step: Callable[[], Any], worker_index: int) -> None:
     """Does steps as long as the benchmark wants some."""
-    my_turns = turns.Turns(0)
+    my_turns = turns.Turns(worker_index)
     while my_turns.goes_on():
         do_step()
 

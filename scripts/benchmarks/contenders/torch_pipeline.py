@@ -55,7 +55,7 @@ def make_blocks(name: str) -> list[Any]:
     """Returns the network's blocks in their order; the last one has the classes too."""
     import torch
     from torch import nn
-    from torch_applications import encoder_layer
+    from torch_models import encoder_layer
 
     if name == works.DENSE:
         widths = [works.DENSE_FEATURES, *[works.DENSE_WIDTH] * works.DENSE_BLOCKS]

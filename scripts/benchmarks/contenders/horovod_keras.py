@@ -1,11 +1,10 @@
-"""Horovod's own way: a tape that reduces gradients, in a tf.function, with a Keras optimizer.
+"""Horovod's own ways with Keras: `fit` with its DistributedOptimizer, or its tape in a tf.function.
 
-python horovod_tape.py WORK, under mpirun
+python horovod_keras.py WORK fit|tape, under mpirun
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 
@@ -13,14 +12,41 @@ import turns
 
 
 def main() -> None:
-    name = sys.argv[1]
+    name, way = sys.argv[1:3]
     worker_index = int(os.environ["OMPI_COMM_WORLD_RANK"])
     turns.pin_to_own_core(worker_index)
+    # Horovod looks at tf.keras when it is imported: after this import it finds Keras 2.
+    import keras_models  # noqa: F401
+
+    (fit if way == "fit" else loop)(name, worker_index)
+
+
+def fit(name: str, worker_index: int) -> None:
+    """Trains by `fit`."""
+    import horovod.tensorflow.keras as hvd
+    import keras_models as models
+
+    hvd.init()
+    model = models.make_built_model(name)
+    # A gradient in slices is reduced as a whole one: an embedding that is a decoder too has both.
+    optimizer = hvd.DistributedOptimizer(models.make_keras_optimizer(name), sparse_as_dense=True)
+    model.compile(
+        optimizer=optimizer,
+        loss=models.make_keras_loss(name),
+        experimental_run_tf_function=False,  # Its documentation has it so.
+    )
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    models.fit_in_turns(
+        model, models.make_dataset(name, worker_index), worker_index, broadcast, end=hvd.shutdown
+    )
+
+
+def loop(name: str, worker_index: int) -> None:
+    """Trains with a Keras optimizer and a tape that reduces gradients."""
+    import horovod.tensorflow as hvd
     import keras_models as models
     import tensorflow as tf
 
-    # Horovod looks at tf.keras when it is imported: only now it is Keras 2 that it finds.
-    hvd = importlib.import_module("horovod.tensorflow")
     hvd.init()
     model = models.make_model(name)
     optimizer = models.make_keras_optimizer(name)
