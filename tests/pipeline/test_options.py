@@ -2,12 +2,13 @@
 
 import copy
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tfdist.pipeline.options import Options
+from tfdist.pipeline.options import ADVICE, Options
 from tfdist.pipeline.settings import Settings
 from tfdist.pipeline.stages import PipelinedExecution, ShardedExecution, Stage
 
@@ -231,21 +232,8 @@ def test_every_goes_with_every_n_alone() -> None:
         ("device_iteration", "Did you mean options.device_iterations?"),
         ("gradientAccumulation", "Did you mean options.gradient_accumulation?"),
         ("deviceIterations", "Write options.device_iterations(10)."),
-        ("replicationFactor", "Write options.replication_factor(2)."),
-        ("outputMode", 'Write options.output_mode("all").'),
-        ("setExecutionStrategy", "Write options.execution_strategy(strategy)."),
-        ("randomSeed", "Write options.random_seed(0)."),
-        ("enableProfiling", "Write options.enable_profiling(directory)."),
-        ("showCompilationProgressBar", "Write options.show_progress_bar(True)."),
         ("Training", "Write options.gradient_accumulation(10) for gradientAccumulation"),
-        ("Training", 'options.accumulation_reduction("mean") for accumulationAndReplication'),
-        ("TensorLocations", 'Write options.optimizer_state("host") for setOptimizerLocation.'),
-        ("Precision", "There is nothing to set"),
-        ("_Popart", "Write options.recomputation(True) for autoRecomputation"),
-        ("autoRoundNumIPUs", "There is nothing to set"),
-        ("syncPattern", "There is nothing to set"),
-        ("connectionType", "There is nothing to set"),
-        ("setAvailableMemoryProportion", "There is nothing to set"),
+        ("syncPattern", "There is nothing to set: it has no meaning on GPUs"),
         ("useIpuModel", "Call tfdist.pipeline.set_cpu_devices(4)"),
         ("profile_dir", "Write options.enable_profiling(directory)"),
         ("colour", "It has accumulation_reduction, device_iterations, enable_profiling"),
@@ -256,6 +244,14 @@ def test_a_name_that_options_do_not_have_is_told_what_to_write(name: str, advice
         getattr(Options(), name)
     assert str(error.value).startswith(f'Options has no "{name}". ')
     assert advice in str(error.value)
+
+
+def test_the_advice_on_other_names_is_calls_that_options_take() -> None:
+    named = set(re.findall(r"options\.(\w+)", " ".join(ADVICE.values())))
+    assert all(hasattr(Options(), name) for name in named)
+    for name in ADVICE:
+        with pytest.raises(AttributeError, match=re.escape(ADVICE[name])):
+            getattr(Options(), name)
 
 
 def test_a_method_of_a_group_is_refused_as_its_group() -> None:

@@ -1,7 +1,7 @@
 """A pipelined model gives the numbers of the same model on one device: outputs, losses, weights."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,6 @@ class Case:
     optimizer: Any = field(default_factory=lambda: tf_keras.optimizers.SGD(0.1))
     kind: str = "numbers"
     num_stages: int = 2
-    takes_training: bool = False
 
 
 def samples(kind: str, count: int) -> tuple[Any, ...]:
@@ -51,12 +50,16 @@ def samples(kind: str, count: int) -> tuple[Any, ...]:
     return rng.normal(size=(count, 6)).astype("float32"), labels
 
 
-def seeded(seed: int) -> Any:
-    return tf_keras.initializers.GlorotUniform(seed=seed)
+def normal(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
-def dense(units: int, seed: int, **more: Any) -> tf_keras.layers.Dense:
-    return tf_keras.layers.Dense(units, kernel_initializer=seeded(seed), **more)
+def seeded(seed: int, library: Any = tf_keras) -> Any:
+    return library.initializers.GlorotUniform(seed=seed)
+
+
+def dense(units: int, seed: int, library: Any = tf_keras, **more: Any) -> Any:
+    return library.layers.Dense(units, kernel_initializer=seeded(seed, library), **more)
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
@@ -64,44 +67,39 @@ def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     return tf.reduce_mean(losses)
 
 
-class Layers(tf.Module):
-    """Each stage a list of what is called one after the other; then the loss."""
+def weights_of(layers: Iterable[Any]) -> list[Any]:
+    return [weight for layer in layers for weight in getattr(layer, "weights", [])]
 
-    def __init__(self, *stages: Sequence[Callable[..., Any]], with_training: bool = False) -> None:
-        super().__init__()
-        self.stages = stages
-        self.with_training = with_training
 
-    def __call__(self, x: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        more = {"training": True} if self.with_training else {}
-        for number, layers in enumerate(self.stages):
+def layered(
+    *stages: Sequence[Callable[..., Any]],
+    with_training: bool = False,
+    variables: Sequence[tf.Variable] = (),
+    **more: Any,
+) -> Case:
+    """A model of stages, each a list of what is called one after the other; then the loss.
+
+    The variables are those that no layer has.
+    """
+    told = {"training": True} if with_training else {}
+
+    def model(x: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        for number, layers in enumerate(stages):
             with Block(f"B{number + 1}"):
                 for layer in layers:
-                    x = layer(x, **(more if hasattr(layer, "weights") else {}))
-        with Block(f"B{len(self.stages)}"):
+                    x = layer(x, **(told if hasattr(layer, "weights") else {}))
+        with Block(f"B{len(stages)}"):
             return x, cross_entropy(labels, x)
 
-    def weights(self) -> list[Any]:
-        layers = [layer for stage in self.stages for layer in stage]
-        return [w for layer in layers for w in getattr(layer, "weights", [])]
+    def weights() -> list[Any]:
+        return [*variables, *weights_of(layer for layers in stages for layer in layers)]
+
+    return Case(model, weights, num_stages=len(stages), **more)
 
 
-def layered(*stages: Sequence[Any], optimizer: Any = None, **more: Any) -> Case:
-    has_training = more.pop("with_training", False)
-    model = Layers(*stages, with_training=has_training)
-    more.setdefault("num_stages", len(stages))
-    case = Case(model, model.weights, **more)
-    if optimizer is not None:
-        case.optimizer = optimizer
-    return case
-
-
-def mlp(optimizer: Any = None) -> Case:
+def mlp() -> Case:
     return layered(
-        [dense(8, 1, activation="relu")],
-        [dense(7, 2, activation="tanh")],
-        [dense(3, 3)],
-        optimizer=optimizer,
+        [dense(8, 1, activation="relu")], [dense(7, 2, activation="tanh")], [dense(3, 3)]
     )
 
 
@@ -119,71 +117,46 @@ def cnn() -> Case:
     )
 
 
-class TiedEmbedding(tf.Module):
-    """The embedding of the first stage is the last one's decoder: a sparse and a dense gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        rng = np.random.default_rng(1)
-        self.table = tf.Variable(rng.normal(size=(9, 6)).astype("float32"))
-        self.inner = tf.Variable(rng.normal(size=(6, 6)).astype("float32"))
-
-    def __call__(self, words: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        with Block("B1"):
-            x = tf.nn.embedding_lookup(self.table, words)
-        with Block("B2"):
-            x = tf.tanh(tf.einsum("bsi,ij->bsj", x, self.inner))
-        with Block("B3"):
-            logits = tf.einsum("bsi,vi->bsv", x, self.table)
-            return logits, cross_entropy(targets, logits)
-
-
 def tied_embedding() -> Case:
-    model = TiedEmbedding()
-    optimizer = v1.train.MomentumOptimizer(0.1, 0.9)
-    return Case(model, lambda: model.variables, optimizer, kind="words", num_stages=3)
+    """The embedding of the first stage is the last one's decoder: a sparse and a dense gradient."""
+    table, inner = tf.Variable(normal(1, 9, 6)), tf.Variable(normal(2, 6, 6))
 
-
-class Embedding(tf.Module):
-    """An embedding alone: rows that no micro-batch has keep their momentum's decay out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        rng = np.random.default_rng(1)
-        self.table = tf.Variable(rng.normal(size=(9, 3)).astype("float32"))
-        self.out = tf.Variable(rng.normal(size=(3, 9)).astype("float32"))
-
-    def __call__(self, words: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def model(words: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         with Block("B1"):
-            x = tf.nn.embedding_lookup(self.table, words)
+            x = tf.nn.embedding_lookup(table, words)
         with Block("B2"):
-            logits = tf.einsum("bsi,iv->bsv", x, self.out)
+            x = tf.tanh(tf.einsum("bsi,ij->bsj", x, inner))
+        with Block("B3"):
+            logits = tf.einsum("bsi,vi->bsv", x, table)
             return logits, cross_entropy(targets, logits)
+
+    optimizer = v1.train.MomentumOptimizer(0.1, 0.9)
+    return Case(model, lambda: [table, inner], optimizer, kind="words", num_stages=3)
 
 
 def embedding() -> Case:
-    model = Embedding()
+    """An embedding alone: rows that no micro-batch has keep their momentum's decay out."""
+    table, out = tf.Variable(normal(1, 9, 3)), tf.Variable(normal(2, 3, 9))
+
+    def model(words: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with Block("B1"):
+            x = tf.nn.embedding_lookup(table, words)
+        with Block("B2"):
+            logits = tf.einsum("bsi,iv->bsv", x, out)
+            return logits, cross_entropy(targets, logits)
+
     # It treats rows without a gradient otherwise than rows whose gradient is zero.
     optimizer = v1.train.MomentumOptimizer(0.1, 0.9)
-    return Case(model, lambda: model.variables, optimizer, kind="words")
+    return Case(model, lambda: [table, out], optimizer, kind="words")
 
 
-def keras_dropout() -> Case:
-    drop = [tf_keras.layers.Dropout(0.4, seed=seed) for seed in (1, 2)]
-    return layered([dense(8, 1), drop[0]], [dense(8, 2), drop[1], dense(3, 3)], with_training=True)
-
-
-def keras3_dense(units: int, seed: int) -> Any:
-    return keras.layers.Dense(units, kernel_initializer=keras.initializers.GlorotUniform(seed=seed))
-
-
-def keras3_dropout() -> Case:
-    drop = [keras.layers.Dropout(0.4, seed=seed) for seed in (1, 2)]
+def dropout(library: Any) -> Case:
+    drop = [library.layers.Dropout(0.4, seed=seed) for seed in (1, 2)]
     return layered(
-        [keras3_dense(8, 1), drop[0]],
-        [keras3_dense(8, 2), drop[1], keras3_dense(3, 3)],
+        [dense(8, 1, library), drop[0]],
+        [dense(8, 2, library), drop[1], dense(3, 3, library)],
         with_training=True,
-        optimizer=keras.optimizers.Adam(0.01),
+        optimizer=library.optimizers.Adam(0.01),
     )
 
 
@@ -194,94 +167,64 @@ def functional_dropout() -> Case:
     )
 
 
-def keras_batch_norm() -> Case:
-    norm = [tf_keras.layers.BatchNormalization(momentum=0.7) for _ in range(2)]
-    return layered([dense(8, 1), norm[0]], [dense(8, 2), norm[1], dense(3, 3)], with_training=True)
-
-
-def keras3_batch_norm() -> Case:
-    norm = [keras.layers.BatchNormalization(momentum=0.7) for _ in range(2)]
+def batch_norm(library: Any) -> Case:
+    norm = [library.layers.BatchNormalization(momentum=0.7) for _ in range(2)]
     return layered(
-        [keras3_dense(8, 1), norm[0]],
-        [keras3_dense(8, 2), norm[1], keras3_dense(3, 3)],
+        [dense(8, 1, library), norm[0]],
+        [dense(8, 2, library), norm[1], dense(3, 3, library)],
         with_training=True,
-        optimizer=keras.optimizers.SGD(0.1, momentum=0.9),
+        optimizer=library.optimizers.SGD(0.1, momentum=0.9),
     )
 
 
-class Skipping(tf.Module):
+def skipping() -> Case:
     """The third stage uses the first one's output as well, and the second one does not."""
+    layers = [dense(8, 1), dense(8, 2), dense(3, 3)]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = [dense(8, 1), dense(8, 2), dense(3, 3)]
-
-    def __call__(self, x: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def model(x: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         with Block("B1"):
-            first = self.layers[0](x)
+            first = layers[0](x)
         with Block("B2"):
-            second = self.layers[1](tf.nn.relu(first))
+            second = layers[1](tf.nn.relu(first))
         with Block("B3"):
-            logits = self.layers[2](second + first)
+            logits = layers[2](second + first)
             return logits, cross_entropy(labels, logits) + 0.1 * tf.reduce_mean(x * x)
 
-    def weights(self) -> list[Any]:
-        return [w for layer in self.layers for w in layer.weights]
-
-
-def skipping() -> Case:
-    model = Skipping()
-    return Case(model, model.weights, num_stages=3)
-
-
-class Several(tf.Module):
-    """Inputs in a dict and a list, outputs in a dict, one of them of the first stage."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = [dense(8, 1), dense(3, 2), dense(2, 3)]
-
-    def __call__(self, inputs: Any, labels: Any) -> Any:
-        with Block("B1"):
-            x = self.layers[0](inputs["left"] - inputs["right"])
-            picked = tf.argmax(x, 1)
-        with Block("B2"):
-            rows = tf.gather(tf.one_hot(tf.range(8), 8), picked)  # Integers between two stages.
-            three, two = self.layers[1](x * rows), self.layers[2](x)
-            loss = cross_entropy(labels[0], three) + cross_entropy(labels[1], two)
-        return {"picked": picked, "logits": (three, two)}, loss
-
-    def weights(self) -> list[Any]:
-        return [w for layer in self.layers for w in layer.weights]
+    return Case(model, lambda: weights_of(layers), num_stages=3)
 
 
 def several() -> Case:
-    model = Several()
-    return Case(model, model.weights, kind="several")
+    """Inputs in a dict and a list, outputs in a dict, one of them of the first stage."""
+    layers = [dense(8, 1), dense(3, 2), dense(2, 3)]
 
-
-class Unused(tf.Module):
-    """A weight that the loss does not depend on, and one that is not trained."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        rng = np.random.default_rng(1)
-        self.used = tf.Variable(rng.normal(size=(6, 3)).astype("float32"))
-        self.unused = tf.Variable(rng.normal(size=(6, 3)).astype("float32"))
-        self.frozen = tf.Variable(rng.normal(size=(3, 3)).astype("float32"), trainable=False)
-
-    def __call__(self, x: tf.Tensor, labels: tf.Tensor) -> Any:
+    def model(inputs: Any, labels: Any) -> Any:
         with Block("B1"):
-            other = x @ self.unused
-            logits = x @ self.used
+            x = layers[0](inputs["left"] - inputs["right"])
+            picked = tf.argmax(x, 1)
         with Block("B2"):
-            logits = logits @ self.frozen
-            return other, logits, cross_entropy(labels, logits)
+            rows = tf.gather(tf.one_hot(tf.range(8), 8), picked)  # Integers between two stages.
+            three, two = layers[1](x * rows), layers[2](x)
+            loss = cross_entropy(labels[0], three) + cross_entropy(labels[1], two)
+        return {"picked": picked, "logits": (three, two)}, loss
+
+    return Case(model, lambda: weights_of(layers), kind="several")
 
 
 def unused() -> Case:
-    model = Unused()
-    return Case(model, lambda: model.variables, tf_keras.optimizers.AdamW(0.01, weight_decay=0.1))
+    """A weight that the loss does not depend on, and one that is not trained."""
+    used, other = tf.Variable(normal(1, 6, 3)), tf.Variable(normal(2, 6, 3))
+    frozen = tf.Variable(normal(3, 3, 3), trainable=False)
+
+    def model(x: tf.Tensor, labels: tf.Tensor) -> Any:
+        with Block("B1"):
+            returned = x @ other
+            logits = x @ used
+        with Block("B2"):
+            logits = logits @ frozen
+            return returned, logits, cross_entropy(labels, logits)
+
+    optimizer = tf_keras.optimizers.AdamW(0.01, weight_decay=0.1)
+    return Case(model, lambda: [used, other, frozen], optimizer)
 
 
 @tf.custom_gradient
@@ -314,12 +257,12 @@ def branched(weight: tf.Variable) -> Callable[[tf.Tensor], tf.Tensor]:
 
 
 def control_flow() -> Case:
-    rng = np.random.default_rng(1)
-    loop, branch = (tf.Variable(rng.normal(size=(6, 6)).astype("float32")) for _ in range(2))
-    case = layered([looped(loop), branched(branch)], [branched(branch), looped(loop), dense(3, 1)])
-    layers = case.weights
-    case.weights = lambda: [loop, branch, *layers()]
-    return case
+    loop, branch = tf.Variable(normal(1, 6, 6)), tf.Variable(normal(2, 6, 6))
+    return layered(
+        [looped(loop), branched(branch)],
+        [branched(branch), looped(loop), dense(3, 1)],
+        variables=[loop, branch],
+    )
 
 
 def recurrent() -> Case:
@@ -335,18 +278,13 @@ def recurrent() -> Case:
 
 
 def nested_function() -> Case:
-    rng = np.random.default_rng(1)
-    weight = tf.Variable(rng.normal(size=(6, 6)).astype("float32"))
-    table = tf.Variable(rng.normal(size=(6,)).astype("float32"), trainable=False)
+    weight, table = tf.Variable(normal(1, 6, 6)), tf.Variable(normal(2, 6), trainable=False)
 
     @tf.function
     def inner(x: tf.Tensor) -> tf.Tensor:
         return tf.nn.relu(x @ weight) + table
 
-    case = layered([inner], [inner, dense(3, 1)])
-    layers = case.weights
-    case.weights = lambda: [weight, table, *layers()]
-    return case
+    return layered([inner], [inner, dense(3, 1)], variables=[weight, table])
 
 
 def mixed(policy: str) -> Case:
@@ -357,8 +295,7 @@ def mixed(policy: str) -> Case:
 
 
 def captured_constant() -> Case:
-    rng = np.random.default_rng(1)
-    large = tf.constant(rng.normal(size=(6, 6)).astype("float32"))
+    large = tf.constant(normal(1, 6, 6))
     return layered([lambda x: x @ large, dense(8, 1)], [lambda x: x @ tf.eye(8), dense(3, 2)])
 
 
@@ -367,11 +304,11 @@ MODELS: dict[str, Callable[[], Case]] = {
     "cnn": cnn,
     "tied embedding": tied_embedding,
     "embedding": embedding,
-    "dropout, tf_keras": keras_dropout,
-    "dropout, Keras 3": keras3_dropout,
+    "dropout, tf_keras": functools.partial(dropout, tf_keras),
+    "dropout, Keras 3": functools.partial(dropout, keras),
     "dropout, tf.nn": functional_dropout,
-    "batch norm, tf_keras": keras_batch_norm,
-    "batch norm, Keras 3": keras3_batch_norm,
+    "batch norm, tf_keras": functools.partial(batch_norm, tf_keras),
+    "batch norm, Keras 3": functools.partial(batch_norm, keras),
     "skip connection": skipping,
     "several inputs": several,
     "unused weight": unused,
@@ -419,24 +356,25 @@ def train_plainly(
         watched[:] = tape.watched_variables()
         return returned, tape.gradient(returned[-1], watched)
 
-    given, sums = [], None
+    given: list[Any] = []
+    arrived: list[Any] = []  # The gradients of each micro-batch since the last update.
     count = len(tf.nest.flatten(arguments)[0]) // MICRO_BATCH
     for number in range(count):
         part = slice(number * MICRO_BATCH, (number + 1) * MICRO_BATCH)
         cut = tf.nest.map_structure(lambda one, part=part: tf.constant(one[part]), arguments)
         returned, gradients = forward_and_back(*cut)
         given.append(tf.nest.map_structure(lambda one: one.numpy(), returned))
-        parts = gradients if sums is None else map(joined, sums, gradients)
-        sums = list(parts)
+        arrived.append(gradients)
         if (number + 1) % accumulation == 0:
             scale = 1 / accumulation if reduction == "mean" else 1.0
+            of_variables = zip(*arrived, strict=True)
             pairs = [
-                (scaled(total, scale), variable)
-                for total, variable in zip(sums, watched, strict=True)
-                if total is not None
+                (total(parts, scale), variable)
+                for parts, variable in zip(of_variables, watched, strict=True)
+                if parts[0] is not None
             ]
             apply(case, pairs)
-            sums = None
+            arrived.clear()
     return given
 
 
@@ -447,20 +385,14 @@ def apply(case: Case, pairs: list[Any]) -> None:
     case.optimizer.apply_gradients(pairs)
 
 
-def joined(total: Any, gradient: Any) -> Any:
-    if isinstance(total, tf.IndexedSlices) and isinstance(gradient, tf.IndexedSlices):
+def total(parts: Sequence[Any], scale: float) -> Any:
+    """Adds gradients up and scales the sum; slices stay slices if all are."""
+    if all(isinstance(one, tf.IndexedSlices) for one in parts):
+        values, indices = zip(*((one.values, one.indices) for one in parts), strict=True)
         return tf.IndexedSlices(
-            tf.concat([total.values, gradient.values], 0),
-            tf.concat([total.indices, gradient.indices], 0),
-            total.dense_shape,
+            tf.concat(values, 0) * scale, tf.concat(indices, 0), parts[0].dense_shape
         )
-    return total if gradient is None else tf.convert_to_tensor(total) + gradient
-
-
-def scaled(gradient: Any, scale: float) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
-    return gradient * scale
+    return tf.add_n([tf.convert_to_tensor(one) for one in parts]) * scale
 
 
 def train_in_pipeline(
@@ -582,8 +514,8 @@ def test_an_optimizer_with_state_on_the_host_gives_the_same_numbers() -> None:
 def keras3_mlp() -> Case:
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
     return layered(
-        [keras3_dense(8, 1), tf.nn.relu],
-        [keras3_dense(3, 2)],
+        [dense(8, 1, keras), tf.nn.relu],
+        [dense(3, 2, keras)],
         optimizer=keras.optimizers.AdamW(schedule, weight_decay=0.1, global_clipnorm=0.1),
     )
 

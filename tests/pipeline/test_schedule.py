@@ -35,6 +35,10 @@ def picture(text: str) -> str:
     return "\n".join(line.strip() for line in text.strip().splitlines())
 
 
+def laid_out(schedule: Schedule, stages: int, micro_batches: int, trains: bool) -> list[Tick]:
+    return (training_ticks if trains else inference_ticks)(schedule, stages, micro_batches)
+
+
 def ticks_of(ticks: Sequence[Tick]) -> dict[Box, int]:
     return {box: number for number, tick in enumerate(ticks) for box in tick}
 
@@ -86,59 +90,28 @@ def test_columns_are_as_wide_as_the_longest_number() -> None:
 
 
 @few
-@given(SCHEDULE, STAGES, MICRO_BATCHES)
-def test_training_does_every_box_once(schedule: Schedule, stages: int, micro_batches: int) -> None:
-    boxes = [box for tick in training_ticks(schedule, stages, micro_batches) for box in tick]
-    every = itertools.product(range(stages), range(micro_batches), (False, True))
-    assert sorted(boxes) == sorted(Box(*one) for one in every)
-
-
-@few
-@given(SCHEDULE, STAGES, MICRO_BATCHES)
-def test_inference_does_every_forward_once(
-    schedule: Schedule, stages: int, micro_batches: int
-) -> None:
-    boxes = [box for tick in inference_ticks(schedule, stages, micro_batches) for box in tick]
-    every = itertools.product(range(stages), range(micro_batches), (False,))
-    assert sorted(boxes) == sorted(Box(*one) for one in every)
-
-
-@few
 @given(SCHEDULE, STAGES, MICRO_BATCHES, st.booleans())
-def test_a_tick_has_at_most_one_box_of_a_stage_and_is_never_empty(
+def test_every_box_is_done_once_after_those_it_needs_and_one_of_a_stage_in_a_tick(
     schedule: Schedule, stages: int, micro_batches: int, trains: bool
 ) -> None:
-    for tick in (training_ticks if trains else inference_ticks)(schedule, stages, micro_batches):
+    ticks = laid_out(schedule, stages, micro_batches, trains)
+    directions = (False, True) if trains else (False,)
+    every = itertools.product(range(stages), range(micro_batches), directions)
+    assert sorted(box for tick in ticks for box in tick) == sorted(Box(*one) for one in every)
+    for tick in ticks:
         assert tick == tuple(sorted(tick))
         assert len({box.stage for box in tick}) == len(tick) > 0
-
-
-@few
-@given(SCHEDULE, STAGES, MICRO_BATCHES, st.booleans())
-def test_every_box_comes_after_those_it_needs(
-    schedule: Schedule, stages: int, micro_batches: int, trains: bool
-) -> None:
-    lay_out = training_ticks if trains else inference_ticks
-    tick_of = ticks_of(lay_out(schedule, stages, micro_batches))
-    for box, tick in tick_of.items():
-        assert all(tick_of[needed] < tick for needed in needs(box, stages))
-
-
-@few
-@given(SCHEDULE, STAGES, MICRO_BATCHES, st.booleans())
-def test_a_stage_takes_the_micro_batches_by_rising_number_in_each_direction(
-    schedule: Schedule, stages: int, micro_batches: int, trains: bool
-) -> None:
-    lay_out = training_ticks if trains else inference_ticks
-    tick_of = ticks_of(lay_out(schedule, stages, micro_batches))
-    for box, tick in tick_of.items():
-        if box.micro_batch:
-            assert tick_of[Box(box.stage, box.micro_batch - 1, box.backward)] < tick
+    tick_of = ticks_of(ticks)
+    for box, number in tick_of.items():
+        needed = needs(box, stages)
+        if box.micro_batch:  # A stage takes the micro-batches by rising number.
+            needed.append(Box(box.stage, box.micro_batch - 1, box.backward))
+        assert all(tick_of[one] < number for one in needed)
 
 
 @few
 @given(SCHEDULE, STAGES, MICRO_BATCHES)
-def test_activations_kept_follow_from_the_schedule(
+def test_activations_kept_follow_from_the_schedule_and_inference_keeps_none(
     schedule: Schedule, stages: int, micro_batches: int
 ) -> None:
     kept = activations_kept(training_ticks(schedule, stages, micro_batches), stages)
@@ -148,16 +121,8 @@ def test_activations_kept_follow_from_the_schedule(
         "grouped": [2 * (stages - stage) - 1 for stage in range(stages)],
     }
     assert kept == [min(number, micro_batches) for number in most[schedule]]
-
-
-@few
-@given(SCHEDULE, STAGES, MICRO_BATCHES)
-def test_inference_keeps_no_activations(
-    schedule: Schedule, stages: int, micro_batches: int
-) -> None:
-    assert activations_kept(inference_ticks(schedule, stages, micro_batches), stages) == (
-        [0] * stages
-    )
+    forward_only = inference_ticks(schedule, stages, micro_batches)
+    assert activations_kept(forward_only, stages) == [0] * stages
 
 
 @few
@@ -212,7 +177,7 @@ def test_the_smallest_device_iterations_just_fill_an_inference_pipeline(stages: 
 def test_the_bound_is_the_share_of_places_in_the_drawing_that_have_a_box(
     schedule: Schedule, stages: int, micro_batches: int, trains: bool
 ) -> None:
-    ticks = (training_ticks if trains else inference_ticks)(schedule, stages, micro_batches)
+    ticks = laid_out(schedule, stages, micro_batches, trains)
     share = sum(map(len, ticks)) / (stages * len(ticks))
     assert busy_share_bound(schedule, stages, micro_batches) == pytest.approx(share)
 
@@ -255,8 +220,7 @@ def test_devices_that_keep_to_their_order_never_wait_in_a_circle(
     case: tuple[Schedule, list[int], int, bool],
 ) -> None:
     schedule, devices, micro_batches, trains = case
-    lay_out = training_ticks if trains else inference_ticks
-    ticks = lay_out(schedule, len(devices), micro_batches)
+    ticks = laid_out(schedule, len(devices), micro_batches, trains)
     waiting = {device: list(boxes) for device, boxes in order_on_devices(ticks, devices).items()}
     done: set[Box] = set()
     while any(waiting.values()):

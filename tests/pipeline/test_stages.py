@@ -193,11 +193,9 @@ def test_blocks_with_the_same_device_form_a_stage() -> None:
     assert plan_stages(PipelinedExecution(), blocks) == planned(("B1+B2", 1), ("B3", 0))
 
 
-def test_each_block_is_a_stage_by_auto_increment() -> None:
-    assert plan_stages(PipelinedExecution(INCREMENT), FOUR) == IN_FOUR
-
-
-def test_auto_increment_goes_back_to_a_device_that_a_block_names() -> None:
+def test_by_auto_increment_each_block_is_a_stage_unless_it_names_the_device_of_the_one_before() -> (
+    None
+):
     blocks = found("embedding", "encoder 0", "encoder 1", ("pooler", 0), ("classifier", 0))
     assert plan_stages(PipelinedExecution(INCREMENT), blocks) == planned(
         ("embedding", 0), ("encoder 0", 1), ("encoder 1", 2), ("pooler+classifier", 0)
@@ -208,9 +206,6 @@ def test_a_block_in_no_stage_is_refused() -> None:
     words = 'block "B4" of the model is in no stage; the stages have "B1", "B2" and "B3"'
     with pytest.raises(ValueError, match=words):
         plan_stages(PipelinedExecution("B1", "B2", "B3"), FOUR)
-
-
-def test_a_block_in_no_stage_is_told_the_name_that_is_nearly_the_same() -> None:
     with pytest.raises(ValueError, match=r'"B1" of the model.*Did you mean "b1"'):
         plan_stages(PipelinedExecution("b1", "B2", "B3", "B4"), FOUR)
 
@@ -310,12 +305,9 @@ def test_inference_needs_a_micro_batch_for_each_stage(schedule: str) -> None:
 @pytest.mark.parametrize(
     "strategy", [ShardedExecution(), PipelinedExecution(schedule="sequential")]
 )
-def test_one_stage_at_a_time_is_content_with_one_micro_batch(strategy: Any) -> None:
+def test_one_stage_and_one_at_a_time_are_content_with_one_micro_batch(strategy: Any) -> None:
     check(IN_FOUR, strategy.schedule, gradient_accumulation=1)
     check(IN_FOUR, strategy.schedule, **INFERENCE)
-
-
-def test_one_stage_is_content_with_one_micro_batch() -> None:
     check(planned(("B1", 0)), gradient_accumulation=1)
     check(planned(("B1", 0)), **INFERENCE)
 

@@ -1,6 +1,6 @@
 """Options of a pipelined model, written as a chain of calls.
 
-PopTorch has more options. For each of them `advise` returns the replacement.
+PopTorch has more options. `ADVICE` has the replacements.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tfdist.pipeline.settings import OptimizerState, OutputMode, Reduction, Settings
@@ -19,18 +19,17 @@ from tfdist.pipeline.stages import REPR_WIDTH, ExecutionStrategy, quoted
 # Setters with another name than their setting.
 _SETTER_OF = {"profile_dir": "enable_profiling"}
 
-_OURS: Mapping[str, str] = {
-    "deviceIterations": "device_iterations(10)",
-    "replicationFactor": "replication_factor(2)",
-    "outputMode": 'output_mode("all")',
-    "setExecutionStrategy": "execution_strategy(strategy)",
-    "randomSeed": "random_seed(0)",
-    "enableProfiling": "enable_profiling(directory)",
-    "anchorMode": 'output_mode("all")',
-    "showCompilationProgressBar": "show_progress_bar(True)",
-}
-
-_GROUPS: Mapping[str, str] = {
+# PopTorch's names, and two of `Settings` that are no setters -> what to write instead.
+ADVICE: Mapping[str, str] = {
+    "deviceIterations": "Write options.device_iterations(10).",
+    "replicationFactor": "Write options.replication_factor(2).",
+    "outputMode": 'Write options.output_mode("all").',
+    "setExecutionStrategy": "Write options.execution_strategy(strategy).",
+    "randomSeed": "Write options.random_seed(0).",
+    "enableProfiling": "Write options.enable_profiling(directory).",
+    "anchorMode": 'Write options.output_mode("all").',
+    "showCompilationProgressBar": "Write options.show_progress_bar(True).",
+    # Groups of options.
     "Training": (
         "Write options.gradient_accumulation(10) for gradientAccumulation and "
         'options.accumulation_reduction("mean") for accumulationAndReplicationReductionType. '
@@ -47,9 +46,7 @@ _GROUPS: Mapping[str, str] = {
     ),
     "Jit": "There is nothing to set: TensorFlow traces the model.",
     "_Popart": "Write options.recomputation(True) for autoRecomputation; the rest is nothing here.",
-}
-
-_ELSEWHERE: Mapping[str, str] = {
+    # What is elsewhere.
     "anchorTensor": "Return the tensor from the model's forward pass instead.",
     "inputReplicaGrouping": "There is nothing to set: every replica has micro-batches of its own.",
     "broadcastBuffers": "There is nothing to set: the replicas share the variables.",
@@ -63,21 +60,11 @@ _ELSEWHERE: Mapping[str, str] = {
     "every": 'Write options.output_mode("every_n", every=2). To read: settings.every.',
 }
 
-_NOTHING_TO_SET: frozenset[str] = frozenset(
-    {
-        "autoRoundNumIPUs",
-        "connectionType",
-        "enableExecutableCaching",
-        "enableStableNorm",
-        "logCycleCount",
-        "logDir",
-        "maxRepeatLogs",
-        "modelName",
-        "relaxOptimizerAttributesChecks",
-        "setAvailableMemoryProportion",
-        "syncPattern",
-    }
-)
+_MEANINGLESS = (
+    "autoRoundNumIPUs connectionType enableExecutableCaching enableStableNorm logCycleCount logDir "
+    "maxRepeatLogs modelName relaxOptimizerAttributesChecks setAvailableMemoryProportion "
+    "syncPattern"
+).split()
 
 
 class Options:
@@ -227,12 +214,12 @@ class Options:
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _SETTERS:
             raise AttributeError(f"options are set by calls. Write options.{name}({value!r}).")
-        raise AttributeError(f"Options has no {quoted(name)}. {advise(name, _SETTERS)}")
+        raise AttributeError(f"Options has no {quoted(name)}. {_advise(name)}")
 
     if not TYPE_CHECKING:  # A type checker reports unknown names itself.
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(f"Options has no {quoted(name)}. {advise(name, _SETTERS)}")
+            raise AttributeError(f"Options has no {quoted(name)}. {_advise(name)}")
 
     def __eq__(self, other: object) -> bool:
         return self._settings == other._settings if isinstance(other, Options) else NotImplemented
@@ -265,18 +252,14 @@ def _calls(changes: dict[str, Any]) -> list[str]:
     return calls
 
 
-def advise(name: str, setters: Collection[str]) -> str:
+def _advise(name: str) -> str:
     """Returns advice on an unknown name, one or two sentences long."""
-    if name in _OURS:
-        return f"Write options.{_OURS[name]}."
-    if name in _GROUPS:
-        return _GROUPS[name]
-    if name in _ELSEWHERE:
-        return _ELSEWHERE[name]
-    if name in _NOTHING_TO_SET:
+    if name in ADVICE:
+        return ADVICE[name]
+    if name in _MEANINGLESS:
         return "There is nothing to set: it has no meaning on GPUs and CPUs."
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    near = difflib.get_close_matches(words.removeprefix("set_"), setters, n=1)
+    near = difflib.get_close_matches(words.removeprefix("set_"), _SETTERS, n=1)
     if near:
         return f"Did you mean options.{near[0]}?"
-    return f"It has {', '.join(sorted(setters))}."
+    return f"It has {', '.join(sorted(_SETTERS))}."
