@@ -14,8 +14,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.arguments import check_number
 from tfdist.cluster.tasks import checked_count
-from tfdist.training.checks import check_number, check_rate
 
 Schedule = Callable[..., Any]
 
@@ -95,14 +95,7 @@ def stepped(rates: Mapping[int, float]) -> Schedule:
     Args:
       rates: The first step of each rate, in increasing order from 0, and the rate.
     """
-    steps = list(rates)
-    for step in steps:
-        checked_count("a step of stepped", step, least=0)
-    if not steps or steps[0] != 0 or steps != sorted(steps):
-        raise ValueError(
-            f"the steps of stepped must increase from 0 on, got {steps}. Write "
-            "{0: 0.1, 1000: 0.01}."
-        )
+    steps = increasing_steps(rates, "stepped", "{0: 0.1, 1000: 0.01}")
     values = [check_number(f"the rate from step {step} on", rates[step]) for step in steps]
 
     def rate(step: tf.Tensor) -> tf.Tensor:
@@ -110,6 +103,22 @@ def stepped(rates: Mapping[int, float]) -> Schedule:
         return tf.gather(tf.constant(values, tf.float64), passed - 1)
 
     return _Schedule(rate)
+
+
+def increasing_steps(by_step: Mapping[int, Any], what: str, example: str) -> list[int]:
+    """Returns the steps of a schedule after checking that they increase from 0 on.
+
+    Raises:
+      ValueError: If they do not; the message has the schedule's name, and an example of one.
+    """
+    steps = list(by_step)
+    for step in steps:
+        checked_count(f"a step of {what}", step, least=0)
+    if not steps or steps[0] != 0 or steps != sorted(steps):
+        raise ValueError(
+            f"the steps of {what} must increase from 0 on, got {steps}. Write {example}."
+        )
+    return steps
 
 
 class _Schedule:
@@ -136,6 +145,17 @@ class _Schedule:
                 )
             step = step.read_value()
         return tf.cast(self._rate(tf.cast(step, tf.float64)), tf.float64)
+
+
+def check_rate(value: Any, name: str = "learning_rate") -> Any:
+    """Returns a learning rate after checking it; a tensor, variable or function is not read.
+
+    Raises:
+      ValueError: If it is a number that is negative or not finite.
+    """
+    if callable(value) or tf.is_tensor(value) or isinstance(value, tf.Variable):
+        return value
+    return check_number(name, value)
 
 
 def rate_in_float64(rate: Any, step: Any = None) -> tf.Tensor:

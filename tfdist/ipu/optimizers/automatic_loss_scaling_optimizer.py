@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tfdist import training
+from tfdist.cluster.arguments import check_number
 from tfdist.cluster.tasks import checked_count
-from tfdist.training.checks import check_number
 
 
 class AutomaticLossScalingOptimizer(training.LossScaleOptimizer):

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.arguments import check_flag, check_number
 from tfdist.strategies.placement import HOST
-from tfdist.training.checks import check_flag, check_number
 from tfdist.training.half_precision import computed_in
 from tfdist.training.name_patterns import NamePatterns, name_of
 from tfdist.training.optimizers.rule_optimizer import RuleOptimizer
+
+_POWERS = ("beta1_power", "beta2_power")  # Variables of the optimizer.
 
 
 class AdamMoments(RuleOptimizer):
@@ -85,27 +86,18 @@ class AdamMoments(RuleOptimizer):
             first = min(var_list, key=name_of)
             has_float64 = any(computed_in(variable) == tf.float64 for variable in var_list)
             dtype = np.float64 if has_float64 else np.float32
-            for name, beta in zip(("beta1_power", "beta2_power"), self._betas, strict=True):
+            for name, beta in zip(_POWERS, self._betas, strict=True):
                 self._create_non_slot_variable(dtype(beta), name, first)
 
-    def _power_variables(self) -> tuple[Any, Any]:
-        with tf.init_scope():  # In a loop of steps, the graph around the loop.
-            graph = None if tf.executing_eagerly() else v1.get_default_graph()
-        return (
-            self._get_non_slot_variable("beta1_power", graph),
-            self._get_non_slot_variable("beta2_power", graph),
-        )
-
-    def _powers(self, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
+    def _powers(self, dtype: tf.DType) -> list[tf.Tensor]:
         if not self._bias_correction:
-            return tf.zeros([], dtype), tf.zeros([], dtype)
-        first, second = self._power_variables()
-        return tf.cast(first.read_value(), dtype), tf.cast(second.read_value(), dtype)
+            return [tf.zeros([], dtype)] * 2
+        return [tf.cast(self._own_variable(name).read_value(), dtype) for name in _POWERS]
 
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Any:
         if not self._bias_correction:
             return tf.group(*update_ops, name=name_scope)
         with tf.control_dependencies(update_ops), tf.device(HOST):
-            powers = zip(self._power_variables(), self._betas, strict=True)
+            powers = zip(map(self._own_variable, _POWERS), self._betas, strict=True)
             products = [power.assign(power.read_value() * beta) for power, beta in powers]
         return tf.group(*update_ops, *products, name=name_scope)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.training.checks import check_number
+from tfdist.cluster.arguments import check_number
 from tfdist.training.name_patterns import NamePatterns
 from tfdist.training.optimizers.adam_moments import AdamMoments
 from tfdist.training.optimizers.rule_optimizer import read_handle

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.training.checks import check_number
+from tfdist.cluster.arguments import check_number
 from tfdist.training.name_patterns import exclusions
 from tfdist.training.norms import norm
 from tfdist.training.optimizers.adam_moments import AdamMoments
@@ -86,14 +86,13 @@ class LAMB(AdamMoments):
         self._no_decay, self._no_ratio = exclusions(
             exclude_from_weight_decay, exclude_from_layer_adaptation
         )
-        given = dict.fromkeys([self._no_decay, self._no_ratio])
         super().__init__(
             learning_rate,
             beta_1=beta_1,
             beta_2=beta_2,
             epsilon=epsilon,
             bias_correction=bias_correction,
-            patterns=list(given),
+            patterns=[self._no_decay, self._no_ratio],
             stochastic_rounding=stochastic_rounding,
             name=name,
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.training.checks import check_flag, check_number
+from tfdist.cluster.arguments import check_flag, check_number
 from tfdist.training.name_patterns import exclusions
 from tfdist.training.norms import norm
 from tfdist.training.optimizers.rule_optimizer import RuleOptimizer, read_handle
@@ -81,8 +81,8 @@ class LARS(RuleOptimizer):
         self._no_decay, self._no_ratio = exclusions(
             exclude_from_weight_decay, exclude_from_layer_adaptation
         )
-        given = dict.fromkeys([self._no_decay, self._no_ratio])
-        super().__init__(learning_rate, name, list(given), stochastic_rounding)
+        patterns = [self._no_decay, self._no_ratio]
+        super().__init__(learning_rate, name, patterns, stochastic_rounding)
         self._momentum = check_number("momentum", momentum, below=1)
         self._weight_decay = check_number("weight_decay", weight_decay)
         self._eeta = check_number("eeta", eeta, above=0)

@@ -19,12 +19,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.arguments import check_flag
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import anonymous_name
-from tfdist.training.checks import check_flag, check_rate
 from tfdist.training.half_precision import computed_in, in_float32, is_half
 from tfdist.training.name_patterns import NamePatterns, name_of
-from tfdist.training.schedules import rate_in_float64
+from tfdist.training.schedules import check_rate, rate_in_float64
 from tfdist.training.stochastic_rounding import (
     is_stochastic_rounding_enabled,
     stochastic_round,
@@ -40,7 +40,7 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
     Args:
       learning_rate: A number, a tensor, or a function without arguments (a schedule).
       name: The prefix of the slots' names.
-      patterns: The lists of patterns that the user gave; one that fits no variable is logged.
+      patterns: The lists of patterns that the user gave; one that fits no variable is logged once.
       stochastic_rounding: Whether weights in half precision are rounded up or down by chance; False
         rounds to the nearest value.
 
@@ -101,7 +101,7 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
         if not (self._rounds_stochastically and is_half(variable)):
             return tf.cast(weight, dtype)
         own = zlib.crc32(name_of(variable).encode()) << 31
-        seed = tf.bitwise.bitwise_xor(self._seed_variable().read_value(), np.int64(own))  # []
+        seed = tf.bitwise.bitwise_xor(self._own_variable(_SEED).read_value(), np.int64(own))  # []
         step = v1.train.get_global_step().read_value()  # []
         return stochastic_round(weight, dtype, tf.stack([seed, tf.cast(step, tf.int64)]))
 
@@ -137,10 +137,11 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
             seed = np.int64(v1.get_default_graph().seed or 0)
             self._create_non_slot_variable(seed, _SEED, min(halves, key=name_of))
 
-    def _seed_variable(self) -> Any:
+    def _own_variable(self, name: str) -> Any:
+        """Returns a variable of the optimizer that belongs to no weight."""
         with tf.init_scope():  # In a loop of steps, the graph around the loop.
             graph = None if tf.executing_eagerly() else v1.get_default_graph()
-        return self._get_non_slot_variable(_SEED, graph)
+        return self._get_non_slot_variable(name, graph)
 
     def _prepare(self) -> None:
         # Scalars of all variables are made once: a graph of many variables is built sooner.

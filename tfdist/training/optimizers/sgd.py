@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.training.checks import check_flag, check_number
+from tfdist.cluster.arguments import check_flag, check_number
 from tfdist.training.optimizers.rule_optimizer import RuleOptimizer
 
 

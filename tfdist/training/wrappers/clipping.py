@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.cluster.arguments import check_number
 from tfdist.strategies.reductions.slices import add_equal_rows, scaled
-from tfdist.training.checks import check_number
 from tfdist.training.norms import global_norm
 from tfdist.training.wrappers.optimizer_wrapper import OptimizerWrapper, Pairs
 

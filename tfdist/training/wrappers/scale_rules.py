@@ -13,9 +13,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import tensorflow as tf
 
+from tfdist.cluster.arguments import check_number
 from tfdist.cluster.tasks import checked_count
-from tfdist.training.checks import check_number
-from tfdist.training.schedules import stepped
+from tfdist.training.schedules import increasing_steps, stepped
 
 State = dict[str, Any]
 
@@ -66,6 +66,24 @@ class _Stateless:
         return tf.constant(True)
 
 
+class _Adaptive:
+    """A rule that keeps its scale in the state."""
+
+    initial_scale: float
+    min_scale: float
+    max_scale: float
+
+    def _check_scales(self) -> None:
+        for name in ("min_scale", "max_scale", "initial_scale"):
+            _check_scale(name, getattr(self, name))
+
+    def scale(self, state: State, step: Any) -> Any:
+        return state["scale"]
+
+    def is_lowest(self, state: State) -> Any:
+        return state["scale"] <= np.float32(self.min_scale)
+
+
 @dataclass(frozen=True)
 class FixedLossScale(_Stateless):
     """The same scale in every step.
@@ -114,14 +132,7 @@ class ScheduledLossScale(_Stateless):
     scales: Mapping[int, float]
 
     def __post_init__(self) -> None:
-        steps = list(self.scales)
-        for step in steps:
-            checked_count("a step of the loss scales", step, least=0)
-        if not steps or steps[0] != 0 or steps != sorted(steps):
-            raise ValueError(
-                f"the steps of the loss scales must increase from 0 on, got {steps}. Write "
-                "{0: 4096, 1500: 256}."
-            )
+        increasing_steps(self.scales, "the loss scales", "{0: 4096, 1500: 256}")
         for step, scale in self.scales.items():
             _check_scale(f"the loss scale from step {step} on", scale)
 
@@ -133,7 +144,7 @@ class ScheduledLossScale(_Stateless):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DynamicLossScale:
+class DynamicLossScale(_Adaptive):
     """Falls when a gradient is not finite, rises after a number of steps without one.
 
     Micikevicius et al., "Mixed Precision Training", 2018, section 3.2 and 5.
@@ -169,8 +180,7 @@ class DynamicLossScale:
         checked_count("growth_steps", self.growth_steps)
         check_number("growth_factor", self.growth_factor, above=1)
         check_number("backoff_factor", self.backoff_factor, above=0, below=1)
-        for name in ("min_scale", "max_scale", "initial_scale"):
-            _check_scale(name, getattr(self, name))
+        self._check_scales()
         if not self.min_scale <= self.initial_scale <= self.max_scale:
             raise ValueError(
                 f"initial_scale must lie between min_scale and max_scale, got "
@@ -179,9 +189,6 @@ class DynamicLossScale:
 
     def first_state(self) -> State:
         return {"scale": np.float32(self.initial_scale), "good_steps": np.int64(0)}
-
-    def scale(self, state: State, step: Any) -> Any:
-        return state["scale"]
 
     def next_state(self, state: State, is_finite: Any, gradients: Sequence[Any]) -> State:
         scale = state["scale"]
@@ -194,9 +201,6 @@ class DynamicLossScale:
             "good_steps": tf.where(grows, np.int64(0), good_steps),
         }
 
-    def is_lowest(self, state: State) -> Any:
-        return state["scale"] <= np.float32(self.min_scale)
-
     def describe(self) -> str:
         return (
             f"dynamic from {self.initial_scale:g}, x {self.growth_factor:g} after "
@@ -206,7 +210,7 @@ class DynamicLossScale:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistogramLossScale:
+class HistogramLossScale(_Adaptive):
     """Graphcore's automatic loss scaling: falls when too many values are saturated.
 
     Gradient values are counted in two bins: magnitudes below float16's largest number, and others.
@@ -251,8 +255,7 @@ class HistogramLossScale:
         check_number("increase_factor", self.increase_factor, above=0)
         check_number("decrease_factor", self.decrease_factor, above=0, below=self.increase_factor)
         check_number("ratio_threshold", self.ratio_threshold, above=0, below=1)
-        for name in ("min_scale", "max_scale", "initial_scale"):
-            _check_scale(name, getattr(self, name))
+        self._check_scales()
         if not self.min_scale <= self.initial_scale < self.max_scale:
             raise ValueError(
                 f"initial_scale must be at least min_scale and below max_scale, got "
@@ -263,9 +266,6 @@ class HistogramLossScale:
         zero = np.int64(0)
         scale = np.float32(self.initial_scale)
         return {"scale": scale, "steps": zero, "saturated": zero, "values": zero}
-
-    def scale(self, state: State, step: Any) -> Any:
-        return state["scale"]
 
     def next_state(self, state: State, is_finite: Any, gradients: Sequence[Any]) -> State:
         # NaN is in the upper bin, too. Not `~(a < b)`: sessions rewrite it to `a >= b`, which is
@@ -290,9 +290,6 @@ class HistogramLossScale:
             "saturated": tf.where(is_due, zero, saturated),
             "values": tf.where(is_due, zero, values),
         }
-
-    def is_lowest(self, state: State) -> Any:
-        return state["scale"] <= np.float32(self.min_scale)
 
     def describe(self) -> str:
         return (
