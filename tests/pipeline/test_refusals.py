@@ -38,7 +38,8 @@ def test_too_few_iterations_for_the_stages_in_inference(layered: Any, quiet: Qui
 
 
 def test_gradient_accumulation_in_inference(layered: Any, quiet: Quiet) -> None:
-    with pytest.raises(ValueError, match=r"gradient_accumulation is 3.*must be 1 in inference"):
+    words = r"is 3, and must be 1.*clone\(\).gradient_accumulation\(1\), with device_iterations"
+    with pytest.raises(ValueError, match=words):
         inference_model(layered(2), quiet(TWO, gradient_accumulation=3))
 
 

@@ -81,13 +81,13 @@ def layered(
 
     The variables are those that no layer has.
     """
-    told = {"training": True} if with_training else {}
+    more_given = {"training": True} if with_training else {}
 
     def model(x: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         for number, layers in enumerate(stages):
             with Block(f"B{number + 1}"):
                 for layer in layers:
-                    x = layer(x, **(told if hasattr(layer, "weights") else {}))
+                    x = layer(x, **(more_given if hasattr(layer, "weights") else {}))
         with Block(f"B{len(stages)}"):
             return x, cross_entropy(labels, x)
 

@@ -322,12 +322,6 @@ def test_interleaved_training_refuses_two_stages_on_one_device() -> None:
         check(stages)
 
 
-def test_inference_refuses_gradient_accumulation() -> None:
-    words = r"is 10, and must be 1.*clone\(\).gradient_accumulation\(1\), with device_iterations"
-    with pytest.raises(ValueError, match=words):
-        check(IN_FOUR, "sequential", training=False, gradient_accumulation=10)
-
-
 def test_more_devices_than_there_are_are_refused() -> None:
     check(IN_FOUR, num_devices=4)
     words = (

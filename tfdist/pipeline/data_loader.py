@@ -14,7 +14,7 @@ from tfdist.cluster.environment import find_instance
 from tfdist.cluster.instance_variables import Instance
 from tfdist.cluster.tasks import checked_count
 from tfdist.pipeline.options import Options
-from tfdist.pipeline.samples import Samples, count_samples, find_samples, own_samples, read_batches
+from tfdist.pipeline.samples import Samples, find_samples, read_batches
 from tfdist.pipeline.settings import check_bool, check_count
 
 __all__ = ["DataLoader"]
@@ -89,15 +89,16 @@ class DataLoader:
         self._num_threads = 1 if num_workers is None else num_workers
         self._instance = find_instance() if auto_distributed_partitioning else Instance()
         self._check_seed()
-        self._stream = dataset if is_stream else None
+        self._stream: Any = dataset if is_stream else None
         self._samples = None if is_stream else find_samples(dataset)
-        count = count_samples(dataset) if self._samples is None else len(self._samples)
-        if count is None and shuffle:
+        # Below 0: unknown or infinite.
+        count = int(dataset.cardinality()) if self._samples is None else len(self._samples)
+        if count < 0 and shuffle:
             raise ValueError(
                 "a tf.data.Dataset of unknown or infinite length cannot be shuffled as a whole. "
                 "Write dataset.shuffle(buffer_size), and leave shuffle out."
             )
-        self._part = None if count is None else self._choose_part(count)
+        self._part = None if count < 0 else self._choose_part(count)
         self._epoch = 0
         options.freeze("a DataLoader")
 
@@ -134,11 +135,14 @@ class DataLoader:
         return _read_ahead(self._samples, items, self._num_threads)
 
     def _read_stream(self, random: np.random.Generator) -> Iterator[Any]:
-        shard = (self._instance.num_instances, self._instance.index)
-        stream = own_samples(self._stream, self._part, shard)
-        if self._part is not None and self._shuffle:
-            seed = int(random.integers(2**62))
-            stream = stream.shuffle(len(self._part), seed, reshuffle_each_iteration=False)
+        stream, part = self._stream, self._part
+        if part is None:
+            stream = stream.shard(self._instance.num_instances, self._instance.index)
+        else:
+            stream = stream.skip(part.start).take(len(part))
+            if self._shuffle:
+                seed = int(random.integers(2**62))
+                stream = stream.shuffle(len(part), seed, reshuffle_each_iteration=False)
         num_items = 0
         for item in read_batches(stream, self.combined_batch_size, drop_last=self._drop_last):
             num_items += 1
@@ -165,7 +169,7 @@ class DataLoader:
         """
         if not count:
             raise ValueError("the dataset is empty: it has 0 samples, and 1 is the least.")
-        part = own_part(count, self._instance, equal=self._drop_last)
+        part = _own_part(count, self._instance, equal=self._drop_last)
         number = self._instance.num_instances
         of_all = f" of {count} for each of {number} workers" if number > 1 else ""
         if self._drop_last and len(part) < self.combined_batch_size:
@@ -193,7 +197,7 @@ class DataLoader:
         return f"{self.combined_batch_size}{product}"
 
 
-def own_part(count: int, instance: Instance, *, equal: bool) -> range:
+def _own_part(count: int, instance: Instance, *, equal: bool) -> range:
     """Returns the numbers of the samples that one instance of a run reads.
 
     Args:

@@ -60,11 +60,19 @@ ADVICE: Mapping[str, str] = {
     "every": 'Write options.output_mode("every_n", every=2). To read: settings.every.',
 }
 
-_MEANINGLESS = (
-    "autoRoundNumIPUs connectionType enableExecutableCaching enableStableNorm logCycleCount logDir "
-    "maxRepeatLogs modelName relaxOptimizerAttributesChecks setAvailableMemoryProportion "
-    "syncPattern"
-).split()
+_MEANINGLESS = [
+    "autoRoundNumIPUs",
+    "connectionType",
+    "enableExecutableCaching",
+    "enableStableNorm",
+    "logCycleCount",
+    "logDir",
+    "maxRepeatLogs",
+    "modelName",
+    "relaxOptimizerAttributesChecks",
+    "setAvailableMemoryProportion",
+    "syncPattern",
+]
 
 
 class Options:

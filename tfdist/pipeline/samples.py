@@ -161,25 +161,6 @@ def _stack(indices: Sequence[int], values: Iterable[Any]) -> tf.Tensor:
     return tf.convert_to_tensor(np.stack(arrays))  # [samples, ...]
 
 
-def count_samples(stream: tf.data.Dataset) -> int | None:
-    """Returns the number of samples of a dataset; None if it is unknown or infinite."""
-    count = int(stream.cardinality())
-    return None if count < 0 else count
-
-
-def own_samples(stream: tf.data.Dataset, part: range | None, shard: tuple[int, int]) -> Any:
-    """Returns a dataset of this worker's samples.
-
-    Args:
-      stream: The dataset of all samples.
-      part: The numbers of this worker's samples; None if the dataset's length is unknown.
-      shard: (count, index), used without `part`: each `count`-th sample from the `index`-th on.
-    """
-    if part is None:
-        return stream.shard(*shard)
-    return stream.skip(part.start).take(len(part))
-
-
 def read_batches(stream: tf.data.Dataset, size: int, *, drop_last: bool) -> Iterator[Any]:
     """Batches a dataset, and prefetches a few batches.
 

@@ -76,14 +76,7 @@ def training_ticks(schedule: Schedule, num_stages: int, num_micro_batches: int) 
       ValueError: If the schedule is not known or a number is below 1.
     """
     _check(schedule, num_stages, num_micro_batches)
-    forward_tick, backward_tick = _FORMULAS[schedule]
-    at: defaultdict[int, list[Box]] = defaultdict(list)
-    for stage in range(num_stages):
-        for micro_batch in range(num_micro_batches):
-            place = num_stages, stage, micro_batch
-            at[forward_tick(*place)].append(Box(stage, micro_batch, backward=False))
-            at[backward_tick(*place)].append(Box(stage, micro_batch, backward=True))
-    return [tuple(at[tick]) for tick in sorted(at)]
+    return _lay_out(num_stages, num_micro_batches, _FORMULAS[schedule])
 
 
 def inference_ticks(schedule: Schedule, num_stages: int, num_micro_batches: int) -> list[Tick]:
@@ -104,12 +97,8 @@ def inference_ticks(schedule: Schedule, num_stages: int, num_micro_batches: int)
       ValueError: If the schedule is not known or a number is below 1.
     """
     _check(schedule, num_stages, num_micro_batches)
-    every = num_stages if schedule == "sequential" else 1  # Ticks from one micro-batch to the next.
-    at: defaultdict[int, list[Box]] = defaultdict(list)
-    for stage in range(num_stages):
-        for micro_batch in range(num_micro_batches):
-            at[stage + every * micro_batch].append(Box(stage, micro_batch, backward=False))
-    return [tuple(at[tick]) for tick in sorted(at)]
+    forward, _ = _FORMULAS["sequential" if schedule == "sequential" else "grouped"]
+    return _lay_out(num_stages, num_micro_batches, [forward])
 
 
 def in_order(tick: Tick) -> list[Box]:
@@ -233,6 +222,17 @@ _FORMULAS: dict[Schedule, tuple[_Formula, _Formula]] = {
         lambda n, k, m: 2 * n * m + 2 * n - 1 - k,
     ),
 }
+
+
+def _lay_out(num_stages: int, num_micro_batches: int, formulas: Sequence[_Formula]) -> list[Tick]:
+    """Returns the ticks with a box for each formula: of the forwards, and of the backwards."""
+    at: defaultdict[int, list[Box]] = defaultdict(list)
+    for stage in range(num_stages):
+        for micro_batch in range(num_micro_batches):
+            for backward, tick_of in zip((False, True), formulas, strict=False):
+                tick = tick_of(num_stages, stage, micro_batch)
+                at[tick].append(Box(stage, micro_batch, backward))
+    return [tuple(at[tick]) for tick in sorted(at)]
 
 
 def _check(schedule: Schedule, num_stages: int, num_micro_batches: int) -> None:

@@ -207,11 +207,9 @@ def check_plan(
       num_devices: Number of this process's devices, without the host.
 
     Raises:
-      ValueError: If there are too few micro-batches or devices, gradient_accumulation is not 1 in
-        inference, or the schedule does not allow several stages on one device.
+      ValueError: If there are too few micro-batches or devices, or the schedule does not allow
+        several stages on one device.
     """
-    if not training:
-        check_inference(gradient_accumulation)
     if schedule != "sequential":
         _check_filling(len(stages), training, gradient_accumulation, device_iterations)
     if schedule == "interleaved" and training:
@@ -220,11 +218,7 @@ def check_plan(
 
 
 def check_inference(gradient_accumulation: int) -> None:
-    """Refuses gradient accumulation in inference.
-
-    Raises:
-      ValueError: If gradient_accumulation is not 1.
-    """
+    """Refuses gradient accumulation in inference, by a ValueError."""
     if gradient_accumulation != 1:
         raise ValueError(
             f"gradient_accumulation is {gradient_accumulation}, and must be 1 in inference. Write "

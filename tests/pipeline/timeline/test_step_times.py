@@ -113,17 +113,3 @@ def test_replicas_share_a_stage_and_each_has_its_own_activations(simulate: Simul
 def test_boxes_without_a_duration_do_not_divide_by_nothing() -> None:
     timeline = Timeline([timed("F0", 0, 5, 5)], ["B1"])
     assert (timeline.duration_s, timeline.busy_share, timeline.imbalance) == (0, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("boxes", "message"),
-    [
-        ([], "at least one box, got none"),
-        ([timed("F0", 2, 0, 1)], "of stage 2, and there are names for 2 stages"),
-        ([timed("F3", 0, 2, 1)], "F3 of stage 0 ends at 1 s, before its start at 2 s"),
-        ([timed("F0", 0, 0, 1), timed("B0", 1, 1, 2)], r"Stage 1 \(B2\) has no forward"),
-    ],
-)
-def test_what_cannot_be_a_step_is_refused(boxes: list[TimedBox], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Timeline(boxes, ["B1", "B2"])

@@ -94,38 +94,11 @@ class Timeline:
       boxes: The boxes of all replicas, in any order.
       stage_names: A name for each stage, such as the names of its blocks.
       title: The first words of the text and the picture, such as the execution strategy.
-
-    Raises:
-      ValueError: If there are no boxes, the stage of a box has no name, a box ends before it
-        starts, or a stage has no forward.
     """
 
     boxes: Sequence[TimedBox]
     stage_names: Sequence[str]
     title: str = "Pipeline"
-
-    def __post_init__(self) -> None:
-        if not self.boxes:
-            raise ValueError("A timeline needs at least one box, got none. Record a whole step.")
-        for timed in self.boxes:
-            if not 0 <= timed.box.stage < len(self.stage_names):
-                raise ValueError(
-                    f"A box is of stage {timed.box.stage}, and there are names for "
-                    f"{len(self.stage_names)} stages. Name every stage in stage_names."
-                )
-            if timed.end_s < timed.start_s:
-                raise ValueError(
-                    f"{timed.box.label} of stage {timed.box.stage} ends at {timed.end_s} s, before "
-                    f"its start at {timed.start_s} s. Take both from one clock."
-                )
-        absent = set(range(len(self.stage_names))) - {
-            timed.box.stage for timed in self.boxes if not timed.box.backward
-        }
-        if absent:
-            raise ValueError(
-                f"Stage {min(absent)} ({self.stage_names[min(absent)]}) has no forward among the "
-                "boxes. Record a whole step."
-            )
 
     @cached_property
     def start_s(self) -> float:
