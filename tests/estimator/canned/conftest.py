@@ -10,6 +10,13 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 Arrays = dict[str, np.ndarray]
+DNN = {
+    "dnn/hiddenlayer_0/kernel": [1, 3],
+    "dnn/hiddenlayer_0/bias": [3],
+    "dnn/logits/kernel": [3, 1],
+    "dnn/logits/bias": [1],
+}
+LINEAR = {"linear/linear_model/word/weights": [4, 1], "linear/linear_model/bias_weights": [1]}
 
 
 @pytest.fixture
@@ -57,13 +64,17 @@ def columns() -> dict[str, Any]:
 
 
 @pytest.fixture
-def batches(features: Arrays) -> Callable[..., Callable[[], tf.data.Dataset]]:
-    """Makes an input_fn: batches of four, without end while training; `keys` are its features."""
+def batches(features: Arrays, labels: Arrays) -> Callable[..., Callable[[], tf.data.Dataset]]:
+    """Makes an input_fn: batches of four, without end while training; `keys` are its features.
 
-    def batches(labels: np.ndarray | None, *keys: str, repeat: bool = True) -> Any:
+    Labels are an array, a name among `labels`, or None.
+    """
+
+    def batches(label: np.ndarray | str | None, *keys: str, repeat: bool = True) -> Any:
         def input_fn() -> tf.data.Dataset:
             chosen = {key: features[key] for key in keys or features}
-            data = chosen if labels is None else (chosen, labels)
+            own = labels[label] if isinstance(label, str) else label
+            data = chosen if own is None else (chosen, own)
             dataset = tf.data.Dataset.from_tensor_slices(data).batch(4)
             return dataset.repeat() if repeat else dataset
 
@@ -73,32 +84,29 @@ def batches(features: Arrays) -> Callable[..., Callable[[], tf.data.Dataset]]:
 
 
 @pytest.fixture
-def save() -> Callable[[Path, Arrays], str]:
-    """Writes a checkpoint of these variables, and a global step of 7 if there is none in them."""
-
-    def save(folder: Path, values: Arrays) -> str:
-        with tf.Graph().as_default(), v1.Session() as session:
-            for name, value in {"global_step": np.int64(7), **values}.items():
-                v1.get_variable(name, initializer=tf.constant(value))
-            session.run(v1.global_variables_initializer())
-            return str(v1.train.Saver().save(session, str(folder / "model.ckpt"), global_step=7))
-
-    return save
+def shapes() -> dict[str, dict[str, list[int]]]:
+    """The variables of a network of one layer over "age", and of a linear model over "word"."""
+    return {"dnn": DNN, "linear": LINEAR, "both": {**DNN, **LINEAR}}
 
 
 @pytest.fixture
-def wave() -> Callable[[dict[str, list[int]]], Arrays]:
-    """Makes a value for each variable's name and shape: sines, other ones for each name."""
+def save(tmp_path: Path) -> Callable[[dict[str, Any]], str]:
+    """Writes a checkpoint of these variables, and a global step of 7 if there is none in them.
 
-    def wave(shapes: dict[str, list[int]]) -> Arrays:
-        return {
-            name: np.sin(len(name) + np.arange(np.prod(shape, dtype=int)))
-            .reshape(shape)
-            .astype(np.float32)
-            for name, shape in shapes.items()
-        }
+    A variable is given by its value or, for sines, by its shape as a list.
+    """
 
-    return wave
+    def save(variables: dict[str, Any]) -> str:
+        with tf.Graph().as_default(), v1.Session() as session:
+            for name, value in {"global_step": np.int64(7), **variables}.items():
+                if isinstance(value, list):
+                    value = np.sin(len(name) + np.arange(np.prod(value))).reshape(value)
+                    value = value.astype(np.float32)
+                v1.get_variable(name, initializer=tf.constant(value))
+            session.run(v1.global_variables_initializer())
+            return str(v1.train.Saver().save(session, str(tmp_path / "model.ckpt"), global_step=7))
+
+    return save
 
 
 @pytest.fixture

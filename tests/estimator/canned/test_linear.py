@@ -25,11 +25,11 @@ WIDE_SHAPES = {
 
 
 def test_a_classifier_over_every_kind_of_column_trains_as_tf_estimator_does(
-    columns: Any, batches: Any, labels: Any, save: Any, wave: Any, losses: Any, tmp_path: Path
+    columns: Any, batches: Any, save: Any, losses: Any
 ) -> None:
-    start = save(tmp_path, wave(WIDE_SHAPES))
+    start = save(WIDE_SHAPES)
     estimator = tfe.LinearClassifier([columns[name] for name in WIDE], warm_start_from=start)
-    found = losses(estimator, batches(labels["two"]))
+    found = losses(estimator, batches("two"))
     np.testing.assert_allclose(found, [1.289315, 0.721899, 0.731812, 0.578279], atol=2e-6)
     bias = estimator.get_variable_value(MODEL + "bias_weights")
     np.testing.assert_allclose(bias, [0.040536], atol=2e-6)
@@ -38,7 +38,7 @@ def test_a_classifier_over_every_kind_of_column_trains_as_tf_estimator_does(
         [-0.278051, -0.015251, 0.00965, -0.109772, 0.081687],
         atol=2e-6,
     )
-    metrics = estimator.evaluate(batches(labels["two"], repeat=False))
+    metrics = estimator.evaluate(batches("two", repeat=False))
     expected = {
         "accuracy": 0.75, "accuracy_baseline": 0.666667, "auc": 0.84375,
         "auc_precision_recall": 0.695901, "average_loss": 0.560216, "label/mean": 0.333333,
@@ -52,10 +52,10 @@ def test_a_classifier_over_every_kind_of_column_trains_as_tf_estimator_does(
 
 
 def test_the_variables_and_slots_have_the_names_of_tf_estimators_checkpoints(
-    columns: Any, batches: Any, labels: Any
+    columns: Any, batches: Any
 ) -> None:
     estimator = tfe.LinearClassifier([columns["age"], columns["word"]])
-    estimator.train(batches(labels["two"]), steps=1)
+    estimator.train(batches("two"), steps=1)
     variables = [MODEL + name for name in ("age/weights", "word/weights", "bias_weights")]
     ftrl = "training/Ftrl/"
     settings = [
@@ -72,7 +72,7 @@ def test_the_variables_and_slots_have_the_names_of_tf_estimators_checkpoints(
 
 
 def test_weights_of_several_ids_are_averaged_and_examples_weighed(
-    columns: Any, batches: Any, labels: Any, save: Any, wave: Any, losses: Any, tmp_path: Path
+    columns: Any, batches: Any, save: Any, losses: Any
 ) -> None:
     shapes = {
         MODEL + "word/weights": [3, 1],
@@ -85,9 +85,9 @@ def test_weights_of_several_ids_are_averaged_and_examples_weighed(
         weight_column="weight",
         sparse_combiner="mean",
         loss_reduction=tf.losses.Reduction.SUM,
-        warm_start_from=save(tmp_path, wave(shapes)),
+        warm_start_from=save(shapes),
     )
-    found = losses(estimator, batches(labels["number"]))
+    found = losses(estimator, batches("number"))
     np.testing.assert_allclose(found, [12.763972, 8.634184, 3.819283, 4.169784], atol=2e-6)
     embedding = estimator.get_variable_value(MODEL + "word_embedding/embedding_weights")
     np.testing.assert_allclose(
@@ -105,7 +105,7 @@ def test_an_example_with_several_ids_gets_the_sum_or_mean_of_their_weights(
         MODEL + "id/weights": np.float32([[1], [2], [3]]),
         MODEL + "bias_weights": np.float32([10]),
     }
-    save(tmp_path, values)
+    save(values)
     column = tf.feature_column.categorical_column_with_identity("id", 3)
     estimator = tfe.LinearRegressor([column], model_dir=tmp_path, sparse_combiner=combiner)
 
@@ -118,11 +118,11 @@ def test_an_example_with_several_ids_gets_the_sum_or_mean_of_their_weights(
 
 
 def test_bias_and_sparsity_are_summarized(
-    columns: Any, batches: Any, labels: Any, read_events: Any, tmp_path: Path
+    columns: Any, batches: Any, read_events: Any, tmp_path: Path
 ) -> None:
     config = tfe.RunConfig(save_summary_steps=1)
     estimator = tfe.LinearRegressor([columns["age"], columns["word"]], tmp_path, config=config)
-    estimator.train(batches(labels["number"]), steps=2)
+    estimator.train(batches("number"), steps=2)
     events = read_events(tmp_path)
     assert events["bias"][0] == (1, 0.0)
     # Of one age's and four words' weights that of "a" stays zero: its label is zero.
@@ -140,9 +140,7 @@ def test_a_regressor_has_a_row_of_weights_for_each_number(
     assert bias[0] == pytest.approx(-bias[1])
 
 
-def test_without_an_optimizer_the_rate_falls_with_the_number_of_columns(
-    batches: Any, labels: Any
-) -> None:
+def test_without_an_optimizer_the_rate_falls_with_the_number_of_columns(batches: Any) -> None:
     # One feature under many names, since columns of one name are refused.
     many = [tf.feature_column.numeric_column(f"age{i}") for i in range(36)]
 
@@ -150,7 +148,7 @@ def test_without_an_optimizer_the_rate_falls_with_the_number_of_columns(
         def rename(features: Any, label: Any) -> Any:
             return {column.key: features["age"] for column in many}, label
 
-        return batches(labels["number"])().map(rename)
+        return batches("number")().map(rename)
 
     estimator = tfe.LinearRegressor(many, optimizer=None).train(input_fn, steps=1)
     assert estimator.get_variable_value("training/Ftrl/learning_rate") == pytest.approx(1 / 6)
@@ -158,7 +156,7 @@ def test_without_an_optimizer_the_rate_falls_with_the_number_of_columns(
 
 def test_features_may_be_plain_python_numbers(save: Any, tmp_path: Path) -> None:
     values = {MODEL + "age/weights": np.float32([[10]]), MODEL + "bias_weights": np.float32([5])}
-    save(tmp_path, values)
+    save(values)
     age = tf.feature_column.numeric_column("age")
     estimator = tfe.LinearRegressor([age], tmp_path, optimizer="SGD")
     metrics = estimator.evaluate(lambda: ({"age": ((17,),)}, ((5.0,),)), steps=1)
@@ -183,17 +181,17 @@ def test_features_that_are_no_dict_are_refused(columns: Any) -> None:
     ],
 )
 def test_columns_that_cannot_be_used_are_refused(
-    columns: Any, batches: Any, labels: Any, chosen: list[str], message: str
+    columns: Any, batches: Any, chosen: list[str], message: str
 ) -> None:
     columns["absent"] = tf.feature_column.numeric_column("absent")
     estimator = tfe.LinearRegressor([columns[name] for name in chosen])
     with pytest.raises(ValueError, match=message):
-        estimator.train(batches(labels["number"]), steps=1)
+        estimator.train(batches("number"), steps=1)
 
 
-def test_columns_of_tensorflow_1_are_refused(columns: Any, batches: Any, labels: Any) -> None:
+def test_columns_of_tensorflow_1_are_refused(columns: Any, batches: Any) -> None:
     with tf.Graph().as_default():
         old = v1.feature_column.shared_embedding_columns([columns["word"]], 2)
     for estimator in (tfe.LinearRegressor(old), tfe.DNNRegressor([2], old)):
         with pytest.raises(ValueError, match="Received a feature column from TensorFlow v1"):
-            estimator.train(batches(labels["number"]), steps=1)
+            estimator.train(batches("number"), steps=1)

@@ -12,12 +12,12 @@ legacy = tf_keras.optimizers.legacy
 
 
 @pytest.fixture
-def train(columns: Any, batches: Any, labels: Any) -> Any:
+def train(columns: Any, batches: Any) -> Any:
     """Trains a linear regressor with this optimizer for a few steps."""
 
     def train(optimizer: Any, steps: int = 2) -> tfe.Estimator:
         estimator = tfe.LinearRegressor([columns["age"]], optimizer=optimizer)
-        return estimator.train(batches(labels["number"]), steps=steps)
+        return estimator.train(batches("number"), steps=steps)
 
     return train
 
@@ -71,11 +71,11 @@ def test_the_rate_may_follow_the_global_step(train: Any, kind: Any) -> None:
     assert not [name for name in names if "learning_rate" in name or "iter" in name]
 
 
-def test_one_optimizer_object_trains_twice(columns: Any, batches: Any, labels: Any) -> None:
+def test_one_optimizer_object_trains_twice(columns: Any, batches: Any) -> None:
     # tf.estimator could not do that.
     estimator = tfe.LinearRegressor([columns["age"]], optimizer=legacy.Adam(0.1))
     for _ in range(2):
-        estimator.train(batches(labels["number"]), steps=2)
+        estimator.train(batches("number"), steps=2)
     assert estimator.get_variable_value("global_step") == 4
 
 
