@@ -56,10 +56,15 @@ def run(session: v1.Session, signature: Any, inputs: dict[str, Any], *outputs: s
     return session.run(fetches, feed)
 
 
-def predictions(estimator: tfe.Estimator, x: Any) -> list[dict[str, Any]]:
-    return list(
-        estimator.predict(lambda: tf.data.Dataset.from_tensor_slices({"x": x}).batch(len(x)))
-    )
+def served(path: bytes, **more: Any) -> Any:
+    """Returns what the default signature makes of X."""
+    model = tf.saved_model.load(path.decode(), **more)
+    return model.signatures["serving_default"](x=tf.constant(X))
+
+
+def predicted(estimator: tfe.Estimator) -> Any:
+    rows = estimator.predict(lambda: tf.data.Dataset.from_tensors({"x": X}))
+    return np.array([row["output"] for row in rows])
 
 
 KERNEL = np.array([[0.5, -1.0, 2.0], [1.5, 0.25, -0.5]], np.float32)
@@ -89,11 +94,36 @@ def trained(tmp_path: Path) -> Callable[..., tfe.Estimator]:
     return trained
 
 
+@pytest.fixture
+def export(tmp_path: Path, trained: Any) -> Callable[..., bytes]:
+    """Exports the Estimator that `trained` makes."""
+
+    def export(model_fn: Any, receiver: Any = raw, config: Any = None, **arguments: Any) -> bytes:
+        estimator = trained(model_fn, config=config)
+        return estimator.export_saved_model(tmp_path / "exports", receiver, **arguments)
+
+    return export
+
+
+@pytest.fixture
+def predicting(dense: Any) -> Callable[..., Any]:
+    """Makes a `dense` model_fn whose spec in PREDICT is what `change(spec, features)` returns."""
+
+    def predicting(change: Callable[..., tfe.EstimatorSpec]) -> Any:
+        def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+            spec = dense()(features, labels, mode)
+            return change(spec, features) if mode == tfe.ModeKeys.PREDICT else spec
+
+        return model_fn
+
+    return predicting
+
+
 # Serving.
 
 
-def test_an_export_is_a_folder_named_by_the_time(tmp_path: Path, dense: Any, trained: Any) -> None:
-    path = trained(dense()).export_saved_model(tmp_path / "exports", parsing)
+def test_an_export_is_a_folder_named_by_the_time(tmp_path: Path, dense: Any, export: Any) -> None:
+    path = export(dense(), parsing)
     assert isinstance(path, bytes)
     (folder,) = (tmp_path / "exports").iterdir()  # Nothing temporary is left.
     assert str(folder) == path.decode()
@@ -119,12 +149,12 @@ def test_a_loaded_model_predicts_what_the_estimator_does(
     tmp_path: Path, dense: Any, numbers: Any
 ) -> None:
     estimator = tfe.Estimator(dense("adam"), tmp_path / "model").train(numbers(), steps=5)
-    expected = [p["output"] for p in predictions(estimator, X)]
+    expected = predicted(estimator)
     path = estimator.export_saved_model(tmp_path / "exports", parsing)
     model = tf.saved_model.load(path.decode())
-    served = model.signatures["serving_default"](examples=tf.constant(examples(X)))
-    np.testing.assert_array_equal(served["output"], expected)
-    np.testing.assert_array_equal(served["x"], X)
+    found = model.signatures["serving_default"](examples=tf.constant(examples(X)))
+    np.testing.assert_array_equal(found["output"], expected)
+    np.testing.assert_array_equal(found["x"], X)
     with loaded(path, "serve") as (session, graph):
         signature = graph.signature_def["serving_default"]
         (output,) = run(session, signature, {"examples": examples(X)}, "output")
@@ -144,15 +174,12 @@ def test_nothing_is_bound_to_a_device_but_the_first_cpu(
 
 
 def test_each_output_and_each_way_to_feed_it_is_a_signature(
-    tmp_path: Path, trained: Any, dense: Any, logged: list[str]
+    export: Any, predicting: Any, logged: list[str]
 ) -> None:
-    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
-        spec = dense()(features, labels, mode)
-        if mode != tfe.ModeKeys.PREDICT:
-            return spec
+    def change(spec: tfe.EstimatorSpec, features: Any) -> tfe.EstimatorSpec:
         output = spec.predictions["output"]
         return tfe.EstimatorSpec(
-            mode,
+            spec.mode,
             predictions=output,
             export_outputs={
                 "serving_default": tfe.export.PredictOutput({"all": output}),
@@ -170,7 +197,7 @@ def test_each_output_and_each_way_to_feed_it_is_a_signature(
             {"raw": parsed.features, "unrelated": unrelated},
         )
 
-    path = trained(model_fn).export_saved_model(tmp_path / "exports", receiver)
+    path = export(predicting(change), receiver)
     with loaded(path, "serve") as (session, graph):
         signatures = graph.signature_def
         assert set(signatures) == {"serving_default", "classes", "first", "raw:serving_default"}
@@ -193,22 +220,17 @@ def test_each_output_and_each_way_to_feed_it_is_a_signature(
 
 
 def test_an_export_without_usable_signatures_is_said_so(
-    tmp_path: Path, trained: Any, dense: Any, logged: list[str]
+    export: Any, predicting: Any, logged: list[str]
 ) -> None:
-    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
-        spec = dense()(features, labels, mode)
-        if mode != tfe.ModeKeys.PREDICT:
-            return spec
+    def change(spec: tfe.EstimatorSpec, features: Any) -> tfe.EstimatorSpec:
         output = tfe.export.RegressionOutput(spec.predictions["output"])
         return spec._replace(export_outputs={"serving_default": output})
 
-    trained(model_fn).export_saved_model(tmp_path / "exports", raw)
+    export(predicting(change))
     assert "Export includes no signatures!" in logged
 
 
-def test_a_model_fn_whose_features_are_a_tensor_can_be_served(
-    tmp_path: Path, dense: Any, trained: Any
-) -> None:
+def test_a_model_fn_whose_features_are_a_tensor_can_be_served(dense: Any, export: Any) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
         return dense()({"x": features}, labels, mode)
 
@@ -216,21 +238,18 @@ def test_a_model_fn_whose_features_are_a_tensor_can_be_served(
         x = v1.placeholder(tf.float32, [None, 2])
         return tfe.export.TensorServingInputReceiver(x, x)
 
-    path = trained(model_fn).export_saved_model(tmp_path / "exports", receiver)
+    path = export(model_fn, receiver)
     with loaded(path, "serve") as (session, graph):
         signature = graph.signature_def["serving_default"]
         (output,) = run(session, signature, {"input": X}, "output")
     np.testing.assert_allclose(output, OUTPUT, rtol=1e-6)
 
 
-def test_tables_and_their_files_come_along(tmp_path: Path, dense: Any, trained: Any) -> None:
+def test_tables_and_their_files_come_along(tmp_path: Path, predicting: Any, export: Any) -> None:
     vocabulary = tmp_path / "words.txt"
     vocabulary.write_text("zero\none\ntwo\n")
 
-    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
-        spec = dense()(features, labels, mode)
-        if mode != tfe.ModeKeys.PREDICT:
-            return spec
+    def change(spec: tfe.EstimatorSpec, features: Any) -> tfe.EstimatorSpec:
         table = tf.lookup.StaticHashTable(
             tf.lookup.TextFileInitializer(
                 str(vocabulary),
@@ -242,24 +261,22 @@ def test_tables_and_their_files_come_along(tmp_path: Path, dense: Any, trained: 
             default_value="unknown",
         )
         word = table.lookup(tf.argmax(features["x"], axis=1))
-        return tfe.EstimatorSpec(mode, predictions={"word": word})
+        return tfe.EstimatorSpec(spec.mode, predictions={"word": word})
 
-    estimator = trained(model_fn)
-    path = estimator.export_saved_model(tmp_path / "exports", raw)
+    path = export(predicting(change))
     assert Path(path.decode(), "assets", "words.txt").read_text() == "zero\none\ntwo\n"
     vocabulary.unlink()  # The export has its own.
-    served = tf.saved_model.load(path.decode()).signatures["serving_default"](x=tf.constant(X))
-    assert served["word"].numpy().tolist() == [b"one", b"zero", b"zero"]
+    assert served(path)["word"].numpy().tolist() == [b"one", b"zero", b"zero"]
     with loaded(path, "serve") as (session, graph):
         signature = graph.signature_def["serving_default"]
         assert run(session, signature, {"x": X[:1]}, "word")[0].tolist() == [b"one"]
 
 
-def test_extra_files_are_copied(tmp_path: Path, dense: Any, trained: Any) -> None:
+def test_extra_files_are_copied(tmp_path: Path, dense: Any, export: Any) -> None:
     source = tmp_path / "source.txt"
     source.write_text("hello")
     extra = {"a.txt": str(source), "deep/er/b.txt": str(source)}
-    path = trained(dense()).export_saved_model(tmp_path / "exports", raw, assets_extra=extra)
+    path = export(dense(), assets_extra=extra)
     for name in extra:
         assert Path(path.decode(), "assets.extra", name).read_text() == "hello"
 
@@ -345,10 +362,8 @@ def test_all_modes_share_the_variables_of_training(
     path = estimator.experimental_export_all_saved_models(tmp_path / "exports", receivers)
     variables = tf.train.list_variables(f"{path.decode()}/variables/variables")
     assert dict(variables).keys() == set(estimator.get_variable_names())
-    expected = np.array([p["output"] for p in predictions(estimator, X)])
-    model = tf.saved_model.load(path.decode(), tags=["serve"])
-    served = model.signatures["serving_default"](x=tf.constant(X))
-    np.testing.assert_array_equal(served["output"], expected)
+    expected = predicted(estimator)
+    np.testing.assert_array_equal(served(path, tags=["serve"])["output"], expected)
     feed = {"x": X, "label": np.zeros([3, 3], np.float32)}
     losses = []
     for mode in ("train", "eval"):
@@ -357,10 +372,9 @@ def test_all_modes_share_the_variables_of_training(
     np.testing.assert_allclose(losses, [np.mean(expected**2)] * 2, rtol=1e-6)
 
 
-def test_steps_in_a_loop_are_exported_as_one_step(tmp_path: Path, dense: Any, trained: Any) -> None:
-    device = tfe.DeviceConfig(iterations_per_loop=5)
-    estimator = trained(dense(), config=tfe.RunConfig(device=device))
-    path = estimator.export_saved_model(tmp_path / "exports", supervised, experimental_mode="train")
+def test_steps_in_a_loop_are_exported_as_one_step(dense: Any, export: Any) -> None:
+    config = tfe.RunConfig(device=tfe.DeviceConfig(iterations_per_loop=5))
+    path = export(dense(), supervised, config, experimental_mode="train")
     with loaded(path, "train") as (session, graph):
         inputs = graph.signature_def["train"].inputs
         (train_op,) = v1.get_collection("saved_model_train_op")
@@ -378,8 +392,8 @@ def test_an_older_checkpoint_can_be_exported(tmp_path: Path, dense: Any, numbers
         exported = estimator.export_saved_model(
             tmp_path / f"exports{step}", raw, checkpoint_path=path
         )
-        values = tf.train.load_checkpoint(f"{exported.decode()}/variables/variables")
-        assert values.get_tensor("global_step") == step
+        saved = f"{exported.decode()}/variables/variables"
+        assert tf.train.load_variable(saved, "global_step") == step
 
 
 @pytest.mark.parametrize("what", ["folder", "checkpoint"])
@@ -390,8 +404,7 @@ def test_untrained_but_warm_started_exports_what_it_starts_from(
     source = old.model_dir if what == "folder" else old.latest_checkpoint()
     new = tfe.Estimator(dense(), tmp_path / "new", warm_start_from=source)
     path = new.export_saved_model(tmp_path / "exports", raw)
-    served = tf.saved_model.load(path.decode()).signatures["serving_default"](x=tf.constant(X))
-    np.testing.assert_allclose(served["output"], OUTPUT, rtol=1e-6)
+    np.testing.assert_allclose(served(path)["output"], OUTPUT, rtol=1e-6)
 
 
 def test_a_checkpoint_of_weights_alone_is_exported_with_step_0(tmp_path: Path, dense: Any) -> None:
@@ -402,11 +415,9 @@ def test_a_checkpoint_of_weights_alone_is_exported_with_step_0(tmp_path: Path, d
         session.run(v1.global_variables_initializer())
         path = v1.train.Saver([kernel, bias]).save(session, str(tmp_path / "weights"))
     estimator = tfe.Estimator(dense(), tmp_path / "model", warm_start_from=path)
-    exported = estimator.export_saved_model(tmp_path / "exports", raw).decode()
-    served = tf.saved_model.load(exported).signatures["serving_default"](x=tf.constant(X))
-    np.testing.assert_allclose(served["output"], OUTPUT, rtol=1e-6)
-    values = tf.train.load_checkpoint(f"{exported}/variables/variables")
-    assert values.get_tensor("global_step") == 0
+    exported = estimator.export_saved_model(tmp_path / "exports", raw)
+    np.testing.assert_allclose(served(exported)["output"], OUTPUT, rtol=1e-6)
+    assert tf.train.load_variable(f"{exported.decode()}/variables/variables", "global_step") == 0
 
 
 def test_without_a_checkpoint_there_is_nothing_to_export(tmp_path: Path, dense: Any) -> None:
@@ -450,7 +461,7 @@ def test_without_a_known_mode_nothing_is_written(
 
 
 def test_the_receiver_and_the_model_find_a_seeded_graph_with_a_global_step(
-    tmp_path: Path, dense: Any, trained: Any
+    dense: Any, export: Any
 ) -> None:
     seen = []
 
@@ -462,13 +473,11 @@ def test_the_receiver_and_the_model_find_a_seeded_graph_with_a_global_step(
         return raw()
 
     def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
-        if mode == tfe.ModeKeys.PREDICT:
-            look()
-            assert labels is None
+        look()
+        assert labels is None
         return dense()(features, labels, mode)
 
-    estimator = trained(model_fn, config=tfe.RunConfig(tf_random_seed=7))
-    estimator.export_saved_model(tmp_path / "exports", receiver)
+    export(model_fn, receiver, tfe.RunConfig(tf_random_seed=7))
     assert seen == [(7, tf.int64)] * 2
 
 
@@ -512,14 +521,10 @@ def test_an_object_based_checkpoint_can_be_exported(
     estimator = tfe.Estimator(model_fn, tmp_path / "model").train(numbers(), steps=2)
     assert "kernel/.ATTRIBUTES/VARIABLE_VALUE" in estimator.get_variable_names()
     path = estimator.export_saved_model(tmp_path / "exports", raw)
-    served = tf.saved_model.load(path.decode()).signatures["serving_default"](x=tf.constant(X))
-    expected = [p["output"] for p in predictions(estimator, X)]
-    np.testing.assert_array_equal(served["output"], expected)
+    np.testing.assert_array_equal(served(path)["output"], predicted(estimator))
 
 
-def test_the_scaffolds_local_init_op_runs_when_loaded(
-    tmp_path: Path, dense: Any, trained: Any
-) -> None:
+def test_the_scaffolds_local_init_op_runs_when_loaded(dense: Any, export: Any) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
         spec = dense()(features, labels, mode)
         keys = [v1.GraphKeys.LOCAL_VARIABLES]
@@ -527,22 +532,16 @@ def test_the_scaffolds_local_init_op_runs_when_loaded(
         scaffold = v1.train.Scaffold(local_init_op=v1.assign(own, 12345.0).op)
         return spec._replace(scaffold=scaffold)
 
-    path = trained(model_fn).export_saved_model(tmp_path / "exports", raw)
-    with loaded(path, "serve") as (session, _):
+    with loaded(export(model_fn), "serve") as (session, _):
         assert session.run(v1.local_variables()) == [12345.0]
 
 
-def test_an_operation_on_a_gpu_falls_back_to_the_cpu(
-    tmp_path: Path, dense: Any, trained: Any
-) -> None:
+def test_an_operation_on_a_gpu_falls_back_to_the_cpu(dense: Any, export: Any) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
-        if mode != tfe.ModeKeys.PREDICT:
-            return dense()(features, labels, mode)
         with tf.device("/device:GPU:0"):
             return dense()(features, labels, mode)
 
-    path = trained(model_fn).export_saved_model(tmp_path / "exports", raw)
-    assert tf.saved_model.contains_saved_model(path.decode())
+    assert tf.saved_model.contains_saved_model(export(model_fn).decode())
 
 
 def test_an_export_inside_another_graph_knows_nothing_of_it(
