@@ -1,6 +1,7 @@
 """Refusals of heads: when they are made, when a graph is built, and when it runs."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -92,77 +93,46 @@ def _sparse(values: Any) -> tf.SparseTensor:
     return tf.SparseTensor([[0, 0]], values, [2, 1])
 
 
-ALWAYS: dict[str, tuple[type[Exception], Callable[[], Any]]] = {
+ALWAYS: dict[str, Callable[[], Any]] = {
     r"logits shape must be \[D0, D1, ... DN, logits_dimension\], got \(2, 2\)": (
-        ValueError,
-        lambda: tfe.BinaryClassHead().predictions(np.ones([2, 2])),
+        lambda: tfe.BinaryClassHead().predictions(np.ones([2, 2]))
     ),
     r"logits must have rank at least 2.  Received rank 1, shape \(2,\)": (
-        ValueError,
-        lambda: tfe.BinaryClassHead().predictions(np.ones([2])),
+        lambda: tfe.BinaryClassHead().predictions(np.ones([2]))
     ),
     "Prediction key must be in PredictionKeys, given: other": (
-        ValueError,
-        lambda: tfe.BinaryClassHead().predictions(np.ones([2, 1]), ["other"]),
+        lambda: tfe.BinaryClassHead().predictions(np.ones([2, 1]), ["other"])
     ),
-    "You must provide a labels Tensor. Given: None.": (ValueError, lambda: _classes(None)),
-    r"You must provide a labels Tensor. Given: None. ": (ValueError, lambda: _several(None)),
-    "Mismatched label shape. Expected labels dimension=1.  Received 2.": (
-        ValueError,
-        lambda: _binary(np.ones([2, 2])),
-    ),
-    "Mismatched label shape. Expected labels dimension=3.  Received 2.": (
-        ValueError,
-        lambda: _several(np.ones([2, 2], np.int64)),
-    ),
-    "SparseTensor labels are not supported": (ValueError, lambda: _classes(_sparse([1]))),
-    "RaggedTensor labels are not supported": (
-        ValueError,
-        lambda: _several(tf.ragged.constant([[1], [0, 2]])),
-    ),
-    "Labels dtype should be integer. Instead got <dtype: 'float": (
-        ValueError,
-        lambda: _classes(np.array([1.0, 0.0])),
-    ),
-    "Labels dtype should be integer. Instead got <dtype: 'string'>": (
-        ValueError,
-        lambda: _several(_sparse(["a"])),
-    ),
+    "You must provide a labels Tensor. Given: None.": lambda: _classes(None),
+    r"You must provide a labels Tensor. Given: None. ": lambda: _several(None),
+    "Mismatched label shape. Expected .*dimension=1.  Received 2": lambda: _binary(np.ones([2, 2])),
+    "Expected labels dimension=3.  Received 2.": lambda: _several(np.ones([2, 2], np.int64)),
+    "SparseTensor labels are not supported": lambda: _classes(_sparse([1])),
+    "RaggedTensor labels are not supported": lambda: _several(tf.ragged.constant([[1], [0, 2]])),
+    "dtype should be integer. Instead got <dtype: 'float": lambda: _classes(np.array([1.0, 0.0])),
+    "dtype should be integer. Instead got <dtype: 'string'>": lambda: _several(_sparse(["a"])),
     "Labels dtype should be string if there is a vocabulary": (
-        ValueError,
-        lambda: _classes(np.array([1, 2]), label_vocabulary=["a", "b", "c"]),
+        lambda: _classes(np.array([1, 2]), label_vocabulary=["a", "b", "c"])
     ),
-    "Labels are strings: give label_vocabulary": (
-        ValueError,
-        lambda: _binary(np.array(["a", "b"])),
-    ),
-    "Feature missing is not in features dictionary": (
-        ValueError,
-        lambda: _binary(np.ones(2), weight_column="missing"),
-    ),
-    "Weight column should be castable to float. Given dtype: <dtype: 'string'>": (
-        ValueError,
-        lambda: _binary(np.ones(2), np.array(["a", "b"])),
-    ),
-    "Weights must be a dense Tensor": (ValueError, lambda: _binary(np.ones(2), _sparse([1.0]))),
-    "cannot have rank 0": (ValueError, lambda: _binary(np.ones(2), 1.0)),
-    "Weight column must be either a string or NumericColumn. Given type: <class 'int'>": (
-        TypeError,
-        lambda: _binary(np.ones(2), weight_column=3),
-    ),
+    "Labels are strings: give label_vocabulary": lambda: _binary(np.array(["a", "b"])),
+    "Feature miss is not in features dictionary": lambda: _binary(np.ones(2), weight_column="miss"),
+    "castable to float. Given dtype: <dtype: 's": lambda: _binary(np.ones(2), np.array(["a", "b"])),
+    "Weights must be a dense Tensor": lambda: _binary(np.ones(2), _sparse([1.0])),
+    "cannot have rank 0": lambda: _binary(np.ones(2), 1.0),
 }
 
 
 @pytest.mark.parametrize("way", ["eagerly", "in a graph"])
 @pytest.mark.parametrize("message", ALWAYS)
 def test_what_is_seen_when_a_graph_is_built_is_refused_there(message: str, way: str) -> None:
-    error, call = ALWAYS[message]
-    if way == "eagerly":
-        with pytest.raises(error, match=message):
-            call()
-    else:
-        with tf.Graph().as_default(), pytest.raises(error, match=message):
-            call()
+    graph = nullcontext() if way == "eagerly" else tf.Graph().as_default()
+    with graph, pytest.raises(ValueError, match=message):
+        ALWAYS[message]()
+
+
+def test_a_weight_column_is_a_name_or_a_column() -> None:
+    with pytest.raises(TypeError, match=r"must be either a string or NumericColumn\. .*'int'"):
+        _binary(np.ones(2), weight_column=3)
 
 
 # What depends on values, or on dimensions other than the last one: ValueError eagerly, an
@@ -267,20 +237,16 @@ def _unknown(value: np.ndarray) -> Any:
 
 
 @pytest.mark.parametrize("case", LATER)
-def test_what_depends_on_values_is_refused_eagerly(case: str) -> None:
-    message, _, call = LATER[case]
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
-@pytest.mark.parametrize("case", LATER)
-def test_what_depends_on_values_is_refused_when_a_graph_runs(
-    case: str, graph: tf.Graph, fetch: Any
+def test_what_depends_on_values_is_refused_eagerly_and_when_a_graph_runs(
+    case: str, fetch: Any
 ) -> None:
-    _, message, call = LATER[case]
-    tensor = call()
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        fetch(tensor)
+    eagerly, in_a_graph, call = LATER[case]
+    with pytest.raises(ValueError, match=eagerly):
+        call()
+    with tf.Graph().as_default():
+        tensor = call()
+        with pytest.raises(tf.errors.InvalidArgumentError, match=in_a_graph):
+            fetch(tensor)
 
 
 def test_shapes_that_are_not_known_before_the_run_may_fit(graph: tf.Graph, fetch: Any) -> None:

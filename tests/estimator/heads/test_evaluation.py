@@ -153,40 +153,48 @@ def test_the_loss_is_a_sum_over_the_batch_or_a_mean(
     assert loss == pytest.approx(times * 1.145275, abs=1e-5)
 
 
-def test_string_labels_are_looked_up(evaluate: Any, features: Any, logits_of: Any) -> None:
-    def make() -> tfe.Head:
-        return tfe.MultiClassHead(3, weight_column="weight", label_vocabulary=["a", "b", "c"])
-
-    labels = np.array(["a", "c", "a", "b"])
-    loss, metrics = evaluate(make, features, logits_of("classes"), labels)
-    assert loss == pytest.approx(1.145275, abs=2e-6)
-    assert metrics == pytest.approx(EXPECTED["classes"][1], abs=2e-6)
+WORDS = ["a", "b", "c"]
 
 
-def test_binary_string_labels_are_looked_up(evaluate: Any, features: Any, one_logit: Any) -> None:
-    def make() -> tfe.Head:
-        return tfe.BinaryClassHead("weight", label_vocabulary=("no", "yes"))
-
-    loss, _ = evaluate(make, features, one_logit, np.array([["yes"], ["no"], ["no"], ["yes"]]))
-    assert loss == pytest.approx(0.685001, abs=2e-6)
-
-
-@pytest.mark.parametrize("has_vocabulary", [False, True])
-def test_sparse_labels_are_the_classes_that_an_example_has(
-    evaluate: Any, features: Any, three_logits: Any, has_vocabulary: bool
-) -> None:
+def _sparse(values: Any) -> tf.SparseTensor:
+    """The labels of "labels": the classes that each example has."""
     where = [[0, 0], [1, 0], [1, 1], [2, 0], [2, 1], [3, 0]]
-    ids = np.array([0, 1, 2, 0, 1, 2])
-    values = np.array(["a", "b", "c"])[ids] if has_vocabulary else ids
-    labels = tf.SparseTensor(where, values, [4, 2])
-    vocabulary = ["a", "b", "c"] if has_vocabulary else None
+    return tf.SparseTensor(where, np.array(values), [4, 2])
 
-    def make() -> tfe.Head:
-        return tfe.MultiLabelHead(3, "weight", label_vocabulary=vocabulary)
 
-    loss, metrics = evaluate(make, features, three_logits, labels)
-    assert loss == pytest.approx(0.664636, abs=2e-6)
-    assert metrics["auc"] == pytest.approx(0.818681, abs=2e-6)
+@pytest.mark.parametrize(
+    ("kind", "make", "labels"),
+    [
+        (
+            "classes",
+            lambda: tfe.MultiClassHead(3, "weight", label_vocabulary=WORDS),
+            lambda: np.array(["a", "c", "a", "b"]),
+        ),
+        (
+            "binary",
+            lambda: tfe.BinaryClassHead("weight", label_vocabulary=("no", "yes")),
+            lambda: np.array([["yes"], ["no"], ["no"], ["yes"]]),
+        ),
+        (
+            "labels",
+            lambda: tfe.MultiLabelHead(3, "weight"),
+            lambda: _sparse([0, 1, 2, 0, 1, 2]),
+        ),
+        (
+            "labels",
+            lambda: tfe.MultiLabelHead(3, "weight", label_vocabulary=WORDS),
+            lambda: _sparse(["a", "b", "c", "a", "b", "c"]),
+        ),
+    ],
+    ids=["words", "two words", "sparse ids", "sparse words"],
+)
+def test_labels_may_be_words_and_sparse(
+    evaluate: Any, features: Any, logits_of: Any, kind: str, make: Any, labels: Any
+) -> None:
+    loss, metrics = evaluate(make, features, logits_of(kind), labels())
+    expected_loss, expected = EXPECTED[kind]
+    assert loss == pytest.approx(expected_loss, abs=2e-6)
+    assert metrics == pytest.approx({name: expected[name] for name in metrics}, abs=2e-6)
 
 
 def test_classes_measured_alone_may_be_words(

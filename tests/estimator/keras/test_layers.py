@@ -215,48 +215,37 @@ def test_dropout_of_v1_layers_drops_in_training_only(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def tensorflow_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
-    """Puts a TensorFlow in place of the real one whose `keras` looks like this; None: unloaded."""
+def choose_with(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
+    """Chooses where TensorFlow's `keras` looks so, None: is unloaded; returns the environment."""
 
-    def tensorflow_with(shown: str | None) -> None:
+    def choose_with(shown: str | None, chosen: str | None = None) -> dict[str, str]:
         class Keras:
             def __repr__(self) -> str:
                 return str(shown)
 
-        monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+        environ = {} if chosen is None else {"TF_USE_LEGACY_KERAS": chosen}
         if shown is None:
             monkeypatch.delitem(sys.modules, "tensorflow")
         else:
             monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(keras=Keras()))
-
-    return tensorflow_with
-
-
-@pytest.mark.parametrize("shown", [None, "<KerasLazyLoader>"])
-def test_keras_2_is_chosen_before_tf_keras_is_touched(
-    tensorflow_with: Make, monkeypatch: pytest.MonkeyPatch, shown: str | None
-) -> None:
-    tensorflow_with(shown)
-    environ: dict[str, str] = {}
-    monkeypatch.setattr("os.environ", environ)
-    version.choose()
-    assert environ == {"TF_USE_LEGACY_KERAS": "1"}
-
-
-def test_the_users_own_choice_stays(tensorflow_with: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    tensorflow_with("<KerasLazyLoader>")
-    environ = {"TF_USE_LEGACY_KERAS": "0"}
-    monkeypatch.setattr("os.environ", environ)
-    version.choose()
-    assert environ == {"TF_USE_LEGACY_KERAS": "0"}
-
-
-def test_keras_3_that_is_in_use_already_is_told(
-    tensorflow_with: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tensorflow_with("<module 'keras._tf_keras.keras' from 'keras'>")
-    environ: dict[str, str] = {}
-    monkeypatch.setattr("os.environ", environ)
-    with pytest.warns(UserWarning, match="Set TF_USE_LEGACY_KERAS=1, or import tfdist.estimator"):
+        monkeypatch.setattr("os.environ", environ)
         version.choose()
+        return environ
+
+    return choose_with
+
+
+@pytest.mark.parametrize(
+    ("shown", "chosen", "expected"),
+    [(None, None, "1"), ("<KerasLazyLoader>", None, "1"), ("<KerasLazyLoader>", "0", "0")],
+)
+def test_keras_2_is_chosen_before_tf_keras_is_touched_unless_the_user_has_chosen(
+    choose_with: Make, shown: str | None, chosen: str | None, expected: str
+) -> None:
+    assert choose_with(shown, chosen) == {"TF_USE_LEGACY_KERAS": expected}
+
+
+def test_keras_3_that_is_in_use_already_is_told(choose_with: Make) -> None:
+    with pytest.warns(UserWarning, match="Set TF_USE_LEGACY_KERAS=1, or import tfdist.estimator"):
+        environ = choose_with("<module 'keras._tf_keras.keras' from 'keras'>")
     assert environ == {}
