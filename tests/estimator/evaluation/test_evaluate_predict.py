@@ -132,45 +132,46 @@ def test_eval_metrics_on_the_host_equal_eval_metric_ops(untrained: Make, contain
     assert devices == ["/device:CPU:0"]
 
 
-def test_both_kinds_of_metrics_are_refused(untrained: Make) -> None:
-    both = untrained(
-        lambda features, mode: {
-            "eval_metrics": (_mean_of, [features]),
-            "eval_metric_ops": _mean_of(features),
-        }
-    )
-    with pytest.raises(ValueError, match="cannot contain both eval_metric_ops and eval_metrics"):
-        both.evaluate(_four_numbers)
+def _on_host(result: Callable[[tf.Tensor], Any]) -> Callable[[tf.Tensor], dict[str, Any]]:
+    return lambda features: {"eval_metrics": (result, [features])}
 
 
 @pytest.mark.parametrize(
-    ("result", "message"),
+    ("fields", "error", "message"),
     [
-        (None, "function of eval_metrics must return a dict of metrics, got None"),
-        ({"mean": 1.0}, "Values of eval_metric_ops must be .* for key: mean"),
+        (
+            lambda x: {"eval_metrics": (_mean_of, [x]), "eval_metric_ops": _mean_of(x)},
+            ValueError,
+            "cannot contain both eval_metric_ops and eval_metrics",
+        ),
+        (
+            _on_host(lambda x: None),
+            TypeError,
+            "eval_metrics must return a dict of metrics, got None",
+        ),
+        (
+            _on_host(lambda x: {"mean": 1.0}),
+            TypeError,
+            "Values of eval_metric_ops must be .* for key: mean",
+        ),
+        (
+            _on_host(lambda x: {"loss": v1.metrics.mean(x)}),
+            ValueError,
+            "Metric with name 'loss' is not allowed",
+        ),
+        (
+            lambda x: {"eval_metric_ops": {"global_step": v1.metrics.mean(x)}},
+            ValueError,
+            "Metric with name 'global_step' is not allowed",
+        ),
     ],
+    ids=["both kinds", "no dict", "no metric", "loss", "global_step"],
 )
-def test_a_function_that_returns_no_metrics_is_refused(
-    untrained: Make, result: Any, message: str
+def test_metrics_that_cannot_be_evaluated_are_refused(
+    untrained: Make, fields: Make, error: type[Exception], message: str
 ) -> None:
-    estimator = untrained(
-        lambda features, mode: {"eval_metrics": (lambda tensor: result, [features])}
-    )
-    with pytest.raises(TypeError, match=message):
-        estimator.evaluate(_four_numbers)
-
-
-@pytest.mark.parametrize("name", ["loss", "global_step"])
-@pytest.mark.parametrize("field", ["eval_metric_ops", "eval_metrics"])
-def test_a_metric_with_a_name_that_the_estimator_uses_is_refused(
-    untrained: Make, name: str, field: str
-) -> None:
-    def spec(features: Any, mode: str) -> dict[str, Any]:
-        metric = {name: v1.metrics.mean(features)}
-        return {field: metric if field == "eval_metric_ops" else (lambda x: metric, [features])}
-
-    with pytest.raises(ValueError, match=f"Metric with name '{name}' is not allowed"):
-        untrained(spec).evaluate(_four_numbers)
+    with pytest.raises(error, match=message):
+        untrained(lambda features, mode: fields(features)).evaluate(_four_numbers)
 
 
 @pytest.mark.parametrize("is_on_host", [False, True])
@@ -279,6 +280,26 @@ def test_arrays_and_summaries_are_written_and_the_rest_is_named(
     assert any(line.startswith("Skipping summary for text") for line in logged)
 
 
+class Watch(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Keeps the session that it was created in."""
+
+    has_seen_end = False
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self.session = session
+
+    def end(self, session: Any) -> None:
+        self.has_seen_end = True
+
+    def is_open(self) -> bool:
+        try:
+            self.session.run([])
+        except RuntimeError as error:
+            assert "closed" in str(error)
+            return False
+        return True
+
+
 # predict.
 
 
@@ -286,24 +307,27 @@ def _doubled(features: Any, mode: str) -> dict[str, Any]:
     return {"predictions": {"doubled": features * 2.0, "same": features}}
 
 
-def test_a_dict_gives_a_dict_for_each_example_in_order(untrained: Make) -> None:
-    rows = list(untrained(_doubled).predict(_four_numbers))
-    assert rows == [{"doubled": 2.0 * n, "same": n} for n in (1.0, 2.0, 3.0, 4.0)]
+NUMBERS = (1.0, 2.0, 3.0, 4.0)
 
 
-def test_a_tensor_gives_its_rows(untrained: Make) -> None:
-    estimator = untrained(lambda features, mode: {"predictions": features * 2.0})
-    assert list(estimator.predict(_four_numbers)) == [2.0, 4.0, 6.0, 8.0]
+@pytest.mark.parametrize(
+    ("spec", "arguments", "expected"),
+    [
+        (_doubled, {}, [{"doubled": 2 * n, "same": n} for n in NUMBERS]),
+        (lambda features, mode: {"predictions": features * 2.0}, {}, [2.0, 4.0, 6.0, 8.0]),
+        (_doubled, {"predict_keys": ["same", "absent"]}, [{"same": n} for n in NUMBERS]),
+    ],
+    ids=["a dict", "a tensor", "predict_keys"],
+)
+def test_each_example_gives_a_dict_or_a_row_in_order(
+    untrained: Make, spec: Any, arguments: dict[str, Any], expected: list[Any]
+) -> None:
+    assert list(untrained(spec).predict(_four_numbers, **arguments)) == expected
 
 
 def test_whole_batches_come_on_demand(untrained: Make) -> None:
     batches = list(untrained(_doubled).predict(_four_numbers, yield_single_examples=False))
     assert [batch["same"].tolist() for batch in batches] == [[1.0, 2.0], [3.0, 4.0]]
-
-
-def test_predict_keys_choose(untrained: Make) -> None:
-    rows = list(untrained(_doubled).predict(_four_numbers, predict_keys=["same", "absent"]))
-    assert rows == [{"same": n} for n in (1.0, 2.0, 3.0, 4.0)]
 
 
 def test_predict_keys_that_choose_nothing_are_refused(untrained: Make) -> None:
@@ -337,16 +361,10 @@ def test_the_newest_checkpoint_predicts(trained: tfe.Estimator, numbers: Make) -
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 9])
 def test_the_number_of_predictions_can_be_limited(untrained: Make, number: int) -> None:
-    ended: list[str] = []
-
-    class Ends(v1.train.SessionRunHook):  # type: ignore[misc]
-        def end(self, session: Any) -> None:
-            ended.append("end")
-
-    estimator = untrained(_doubled)
-    values = list(estimator.predict(_four_numbers, hooks=[Ends()], num_predictions=number))
+    watch, estimator = Watch(), untrained(_doubled)
+    values = list(estimator.predict(_four_numbers, hooks=[watch], num_predictions=number))
     assert [value["doubled"] for value in values] == [2.0, 4.0, 6.0, 8.0][:number]
-    assert ended == ["end"]
+    assert watch.has_seen_end
     batches = estimator.predict(_four_numbers, yield_single_examples=False, num_predictions=1)
     assert len(list(batches)) == 1
 
@@ -403,41 +421,19 @@ def test_input_without_an_end_is_told_so(untrained: Make, logged: list[str]) -> 
 # A suspended generator.
 
 
-class Watch(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Keeps the session that it was created in."""
-
-    has_seen_end = False
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        self.session = session
-
-    def end(self, session: Any) -> None:
-        self.has_seen_end = True
-
-    def is_open(self) -> bool:
-        try:
-            self.session.run([])
-        except RuntimeError as error:
-            assert "closed" in str(error)
-            return False
-        return True
-
-
 def test_a_generator_that_is_closed_early_closes_its_session(untrained: Make) -> None:
     watch = Watch()
     predictions = untrained(_doubled).predict(_four_numbers, hooks=[watch])
     next(predictions)
     assert watch.is_open()
     predictions.close()
-    assert not watch.is_open()
-    assert not watch.has_seen_end
+    assert not watch.is_open() and not watch.has_seen_end
 
 
 def test_a_generator_that_has_ended_has_closed_its_session(untrained: Make) -> None:
     watch = Watch()
     list(untrained(_doubled).predict(_four_numbers, hooks=[watch]))
-    assert not watch.is_open()
-    assert watch.has_seen_end
+    assert watch.has_seen_end and not watch.is_open()
 
 
 def test_a_failing_model_closes_its_session_and_says_why(untrained: Make) -> None:
