@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+import tf_keras
 
-import tfdist.estimator as tfe
 from tfdist.estimator.export import (
     ClassificationOutput,
     EvalOutput,
-    ExportOutput,
     PredictOutput,
     RegressionOutput,
     TrainOutput,
@@ -57,11 +56,8 @@ def test_a_prediction_takes_and_gives_anything_by_name() -> None:
     assert signature.method_name == "tensorflow/serving/predict"
     assert names(signature.inputs) == {"x": "x:0", "y": "y:0"}
     assert names(signature.outputs) == {"a": "a:0", "head/b": "b:0"}
-
-
-def test_one_predicted_tensor_is_called_output() -> None:
-    tensor = fed()
-    assert PredictOutput(tensor).outputs == {"output": tensor}
+    alone = fed()
+    assert PredictOutput(alone).outputs == {"output": alone}
 
 
 @pytest.mark.parametrize(
@@ -124,9 +120,12 @@ def test_a_supervised_signature_has_loss_predictions_and_metrics(output: Any, me
 
 
 def test_one_predicted_tensor_and_one_metric_need_no_names() -> None:
-    made = EvalOutput(fed(), fed(), (fed(), fed()))
-    assert set(made.predictions) == {"predictions"}
-    assert set(made.metrics) == {"metrics/value", "metrics/update_op"}
+    metric = tf_keras.metrics.Mean()  # A Keras object will do.
+    metric.update_state(1.0)
+    for one in ((fed(), fed()), metric):
+        made = EvalOutput(fed(), fed(), one)
+        assert set(made.predictions) == {"predictions"}
+        assert set(made.metrics) == {"metrics/value", "metrics/update_op"}
 
 
 def test_what_is_not_given_is_none_and_gives_no_output() -> None:
@@ -137,36 +136,12 @@ def test_what_is_not_given_is_none_and_gives_no_output() -> None:
         made.as_signature_def({})
 
 
-def test_a_metric_may_be_a_keras_object() -> None:
-    import tf_keras
-
-    metric = tf_keras.metrics.Mean()
-    metric.update_state(1.0)
-    assert set(EvalOutput(metrics={"m": metric}).metrics) == {
-        "metrics/m/value",
-        "metrics/m/update_op",
-    }
-
-
-def test_every_output_is_an_export_output() -> None:
-    for output in (PredictOutput(fed()), RegressionOutput(fed()), EvalOutput(), TrainOutput()):
-        assert isinstance(output, ExportOutput)
-    assert tfe.export.PredictOutput is PredictOutput
-
-
-def test_without_export_outputs_the_predictions_are_served() -> None:
+def test_the_predictions_or_a_single_output_are_served_by_default() -> None:
     tensor = fed()
     (name, output), *others = with_serving_default(None, {"a": tensor}).items()
-    assert (name, others) == ("serving_default", [])
-    assert output.outputs == {"a": tensor}
-
-
-def test_a_single_output_is_the_default_one_too() -> None:
-    output = PredictOutput(fed())
-    assert with_serving_default({"mine": output}, None) == {
-        "mine": output,
-        "serving_default": output,
-    }
+    assert (name, output.outputs, others) == ("serving_default", {"a": tensor}, [])
+    found = with_serving_default({"mine": output}, None)
+    assert found == {"mine": output, "serving_default": output}
 
 
 def test_export_outputs_that_cannot_be_served_are_refused() -> None:

@@ -29,9 +29,7 @@ def fed(dtype: tf.DType = tf.float32) -> tf.Tensor:
 def test_single_tensors_get_names() -> None:
     features, inputs, other = fed(), fed(tf.string), fed()
     receiver = ServingInputReceiver(features, inputs, {"raw": other})
-    assert receiver.features == {"feature": features}
-    assert receiver.receiver_tensors == {"input": inputs}
-    assert receiver.receiver_tensors_alternatives == {"raw": {"input": other}}
+    assert receiver == ({"feature": features}, {"input": inputs}, {"raw": {"input": other}})
     assert receiver._fields == ("features", "receiver_tensors", "receiver_tensors_alternatives")
 
 
@@ -43,12 +41,10 @@ def test_dicts_stay_as_they_are() -> None:
     assert receiver.receiver_tensors_alternatives is None
 
 
-def test_features_may_be_ragged() -> None:
+def test_features_may_be_ragged_or_carry_their_tensor() -> None:
     ragged = v1.ragged.placeholder(tf.float32, 1)
     assert ServingInputReceiver(ragged, fed()).features == {"feature": ragged}
 
-
-def test_a_feature_may_carry_its_tensor() -> None:
     class Labelled:
         tensor = np.zeros(2)
 
@@ -99,9 +95,7 @@ def test_wrong_parts_are_refused(make: Callable[[], Any], message: str) -> None:
 def test_a_tensor_receiver_leaves_the_feature_alone() -> None:
     feature, inputs = fed(), fed(tf.string)
     receiver = TensorServingInputReceiver(feature, inputs, {"raw": feature})
-    assert receiver.features is feature
-    assert receiver.receiver_tensors == {"input": inputs}
-    assert receiver.receiver_tensors_alternatives == {"raw": {"input": feature}}
+    assert receiver == (feature, {"input": inputs}, {"raw": {"input": feature}})
 
 
 def test_a_supervised_receiver_leaves_features_and_labels_alone() -> None:
@@ -131,11 +125,13 @@ def test_examples_are_parsed() -> None:
     assert found["words"].values.tolist() == [b"a", b"b"]
 
 
-def test_a_batch_size_for_examples() -> None:
+def test_a_batch_size_may_be_given() -> None:
     spec = {"x": tf.io.FixedLenFeature([2], tf.int64)}
-    receiver = build_parsing_serving_input_receiver_fn(spec, default_batch_size=5)()
-    assert receiver.receiver_tensors["examples"].shape.as_list() == [5]
-    assert receiver.features["x"].shape.as_list() == [5, 2]
+    parsing = build_parsing_serving_input_receiver_fn(spec, default_batch_size=5)()
+    assert parsing.receiver_tensors["examples"].shape.as_list() == [5]
+    assert parsing.features["x"].shape.as_list() == [5, 2]
+    raw = build_raw_serving_input_receiver_fn({"a": tf.zeros([4, 3])}, default_batch_size=7)()
+    assert raw.features["a"].shape.as_list() == [7, 3]
 
 
 def test_raw_features_are_fed_through_placeholders_like_them() -> None:
@@ -156,12 +152,6 @@ def test_raw_features_are_fed_through_placeholders_like_them() -> None:
         "b": ("scope/second:0", tf.string, [None], "Placeholder"),
         "c": ("third:0", tf.int64, None, "Placeholder"),
     }
-
-
-def test_a_batch_size_for_raw_features() -> None:
-    features = {"a": tf.zeros([4, 3])}
-    receiver = build_raw_serving_input_receiver_fn(features, default_batch_size=7)()
-    assert receiver.features["a"].shape.as_list() == [7, 3]
 
 
 def test_raw_features_may_be_eager_tensors() -> None:

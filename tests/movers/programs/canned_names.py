@@ -80,6 +80,7 @@ print(
             f"{case} in {mode}": names(case, mode)
             for case in ESTIMATORS
             for mode in (tfe.ModeKeys.TRAIN, tfe.ModeKeys.EVAL, tfe.ModeKeys.PREDICT)
+            if mode == tfe.ModeKeys.TRAIN or case in ("deep", "wide, number", "both", "neither")
         }
     )
 )

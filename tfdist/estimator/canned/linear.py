@@ -31,13 +31,7 @@ class LinearLayer(tf_keras.layers.Layer):  # type: ignore[misc]
 
     The variables are `<name>/<column>/weights`, float32 [ids or numbers, units], and
     `<name>/bias_weights`, float32 [units]. All are initialized with zeros. A partitioned variable
-    scope may divide them.
-
-    Args:
-      feature_columns: Dense and categorical columns.
-      units: Number of logits per example.
-      sparse_combiner: Combination of the weights of an example's ids: "sum", "mean" or "sqrtn".
-      name: First part of the variables' names.
+    scope may divide them. Columns are dense or categorical.
     """
 
     def __init__(

@@ -75,9 +75,7 @@ def create_eval_metrics_tuple(
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Returns the `eval_metrics` of a spec: the function, and those of its arguments in the graph.
 
-    Args:
-      fn: A function that returns the metrics.
-      kwargs: Its arguments. Those that are no tensors are passed on as they are.
+    Arguments that are no tensors are passed on as they are.
     """
     tensors = {name: value for name, value in kwargs.items() if tf.is_tensor(value)}
     others = {name: value for name, value in kwargs.items() if name not in tensors}

@@ -20,7 +20,7 @@ from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.graph.replicas import each_replica, evaluation_strategy
 from tfdist.estimator.graph.step import next_batches
-from tfdist.estimator.inputs.batches import call_input_fn, make_input
+from tfdist.estimator.inputs.batches import RunFirst, call_input_fn, make_input
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, is_keras_metric
 from tfdist.process.progress_file import in_phase
@@ -105,7 +105,7 @@ def build_evaluation(
         return Evaluation(
             graph=graph,
             scaffold=_scaffold(specs[0]),
-            input_hooks=[*inputs.hooks, *([] if share is None else [_RunFirst(share)])],
+            input_hooks=[*inputs.hooks, *([] if share is None else [RunFirst(share)])],
             model_hooks=specs[0].evaluation_hooks,
             values={**values, "global_step": global_step},
             updates=updates,
@@ -176,16 +176,6 @@ def _run_updates(session: v1.train.SingularMonitoredSession, evaluation: Evaluat
             session.run(evaluation.updates[0])
         else:
             _, suffices = session.run([evaluation.updates, evaluation.has_more])
-
-
-class _RunFirst(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Runs an op once, before the first step."""
-
-    def __init__(self, op: tf.Operation) -> None:
-        self._op = op
-
-    def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
-        session.run(self._op)
 
 
 def metrics_of(spec: EstimatorSpec) -> dict[str, Any]:

@@ -77,9 +77,7 @@ def check_vocabulary(vocabulary: Any, n_classes: int | None = None) -> None:
 def checked_logits(logits: Any, dimension: int) -> tf.Tensor:
     """Casts logits to float32 and checks their shape, [D0, D1, ... DN, dimension].
 
-    Args:
-      logits: A numeric tensor.
-      dimension: An int, or an int tensor. A tensor is compared when the graph runs.
+    If the dimension is a tensor, it is compared when the graph runs.
     """
     rule = "logits shape must be [D0, D1, ... DN, logits_dimension]"
     with v1.name_scope("logits", values=(logits,)):
@@ -137,18 +135,12 @@ def checked_weights(
 ) -> tf.Tensor | None:
     """Looks up the float32 weights of a batch and checks that their shape fits the logits.
 
-    Args:
-      features: Dict with the feature that holds the weights.
-      weight_column: None, a feature's name, or a numeric column.
-      logits: Float tensor [D0, D1, ... DN, logits_dimension].
-      is_per_logit: Whether weights may have the same shape as the logits.
-
     Returns:
       None if `weight_column` is None. Otherwise weights of shape [D0, D1, ... DN, 1], or of the
       logits' shape if `is_per_logit`.
 
     Raises:
-      TypeError: If `weight_column` is of another type.
+      TypeError: If `weight_column` is neither a feature's name nor a numeric column.
     """
     if weight_column is None:
         return None

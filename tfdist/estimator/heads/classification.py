@@ -255,13 +255,9 @@ def all_names(logits: tf.Tensor, n_classes: int, vocabulary: Vocabulary) -> tf.T
 def predictions_of_one_class(
     logits: tf.Tensor, n_classes: int, vocabulary: Vocabulary, lists_classes_first: bool = False
 ) -> dict[str, tf.Tensor]:
-    """Predicts one class for each example.
+    """Predicts one class for each example, from logits [D0, D1, ... DN, n_classes].
 
-    Args:
-      logits: Float tensor [D0, D1, ... DN, n_classes].
-      n_classes: An int or an int tensor.
-      vocabulary: The word of each class, or None.
-      lists_classes_first: Whether the ops of "all_class_ids" and "all_classes" are made first.
+    `lists_classes_first`: Whether the ops of "all_class_ids" and "all_classes" are made first.
 
     Returns:
       Predictions by name: "probabilities" in the shape of `logits`, "class_ids" (int64) and

@@ -212,16 +212,8 @@ class SingleHead(SpecHead):
     """A head with one tensor of logits, one tensor of labels and one loss.
 
     A subclass defines how labels are read, how the loss of an example is computed, and which
-    predictions, metrics and export outputs there are.
-
-    Args:
-      logits_dimension: Size of the logits' last dimension.
-      weight_column: None, a feature's name, or a numeric column. The loss of an example is
-        multiplied by its weight.
-      loss_reduction: One of `tf.losses.Reduction`.
-      loss_fn: Function of (labels, logits) or (labels, logits, features) that returns the loss of
-        each example. If None, the head's default loss is used.
-      name: Suffix of metrics and summaries.
+    predictions, metrics and export outputs there are. The arguments are those of its heads; without
+    a loss_fn, the loss is the subclass's own.
     """
 
     def __init__(

@@ -91,11 +91,8 @@ class PoissonRegressionHead(RegressionHead):
     The logits are the logarithms of the predicted means.
 
     Args:
-      label_dimension: Number of values per example.
-      weight_column: As in `RegressionHead`.
-      loss_reduction: One of `tf.losses.Reduction`.
+      label_dimension: As in `RegressionHead`, as are all arguments not listed here.
       compute_full_loss: Whether the loss includes the constant term log(label!).
-      name: Suffix of metrics and summaries.
     """
 
     def __init__(
@@ -118,12 +115,7 @@ class LogisticRegressionHead(RegressionHead):
     """Head for logistic regression: sigmoid cross entropy of labels in [0, 1].
 
     Unlike `BinaryClassHead`, it predicts and exports no classes, only the logistic value, and it
-    measures no accuracy.
-
-    Args:
-      weight_column: As in `RegressionHead`.
-      loss_reduction: One of `tf.losses.Reduction`.
-      name: Suffix of metrics and summaries.
+    measures no accuracy. The arguments are those of `RegressionHead`.
     """
 
     def __init__(

@@ -55,14 +55,10 @@ def minimize(
     variables: Sequence[tf.Variable] | None,
     counts_steps: bool = True,
 ) -> list[tf.Operation]:
-    """Builds the ops by which an optimizer updates variables.
+    """Builds the ops by which a Keras or v1 optimizer updates variables; None is all, for a v1 one.
 
-    Args:
-      loss: Scalar loss of this worker's batch.
-      loss_reduction: The reduction of the loss over the batch, a mean or a sum.
-      optimizer: A Keras or v1 optimizer.
-      variables: List or tuple; None is all, for a v1 optimizer only.
-      counts_steps: Whether a v1 optimizer increments the global step.
+    The loss is the scalar of this worker's batch. A v1 optimizer increments the global step if it
+    `counts_steps`.
     """
     if isinstance(optimizer, v1.train.Optimizer):
         if variables is not None:
@@ -149,12 +145,9 @@ def forget_dependent_variables(optimizer: Any) -> None:
     """Removes variables of a newer optimizer from the graph that a v1 graph cannot initialize.
 
     The variable of a schedule's current learning rate, or of a learning rate that is a tensor, is
-    initialized from the values of other variables. A v1 graph initializes all variables at once,
-    so this fails. Nothing uses that variable here.
-
-    Heads call this in every mode, because an evaluation must have the variables that were saved.
-    Other variables stay in the graph, so that it makes no difference whether the user passes the
-    optimizer in every mode.
+    initialized from the values of other variables, and a v1 graph initializes all at once. Nothing
+    uses that variable here. Heads call this in every mode, because an evaluation must have the
+    variables that were saved.
     """
     if isinstance(optimizer, tf_keras.optimizers.Optimizer) and not hasattr(
         optimizer, "get_updates"

@@ -102,7 +102,8 @@ def make_input(
             "input_fn returned None. It must return a tf.data.Dataset, or features and labels."
         )
     features, labels = split(result)
-    is_endless = not (_has_queues() or _is_read_from_a_dataset(features))
+    has_queues = bool(v1.get_collection(v1.GraphKeys.QUEUE_RUNNERS))
+    is_endless = not (has_queues or _is_read_from_a_dataset(features))
     if many_per_call or look_ahead is not None:
         return _from_tensors((features, labels), is_endless, look_ahead, read_again)
     hooks: list[v1.train.SessionRunHook] = []
@@ -197,7 +198,7 @@ def _from_dataset(dataset: tf.data.Dataset, look_ahead: int | None, read_again: 
             take = taken_in_loop(lambda: list(_tensors_of(iterator.get_next())))
             hooks = [ReadAgain(read_again, take)]
         if look_ahead is None or read_again:
-            hooks.insert(0, _InitializeIterator(iterator))
+            hooks.insert(0, RunFirst(iterator.initializer))
         is_enough = None
         if look_ahead is not None:  # One call initializes the iterator and reads the filler.
             with tf.control_dependencies([] if read_again else [iterator.initializer]):
@@ -277,15 +278,11 @@ def _is_fed(result: object) -> bool:
     return bool(placeholders_of(tensors))
 
 
-def _has_queues() -> bool:
-    return bool(v1.get_collection(v1.GraphKeys.QUEUE_RUNNERS))
+class RunFirst(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Hook that runs an op after each creation of a session, such as an iterator's initializer."""
 
-
-class _InitializeIterator(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Hook that initializes a dataset's iterator after each creation of a session."""
-
-    def __init__(self, iterator: Any) -> None:
-        self._initializer = iterator.initializer
+    def __init__(self, op: tf.Operation) -> None:
+        self._op = op
 
     def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
-        session.run(self._initializer)
+        session.run(self._op)

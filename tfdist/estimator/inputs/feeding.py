@@ -82,15 +82,10 @@ def next_batch(
 ) -> list[tf.Tensor]:
     """Builds a queue of rows, the threads that fill it, and the ops that take a batch from it.
 
-    Args:
-      columns: Arrays [rows, ...], all with the same first dimension.
-      batch_size: Number of rows in a batch.
-      num_epochs: Number of times that each thread returns each row. None means without end.
-      shuffle: Whether rows are returned in random order, starting at a random row. It follows from
-        the seed of the graph, if that has one.
-      capacity: Capacity of the queue in rows; with `shuffle`, so many rows are mixed as well.
-      min_after_dequeue: With `shuffle`, the number of rows from which the summary counts.
-      num_threads: Number of reading threads. Each reads all the data.
+    Columns are arrays [rows, ...]. Each thread reads all rows `num_epochs` times, or without end.
+    With `shuffle`, the order is random and starts at a random row; it follows from the seed of the
+    graph, if that has one. As many rows are mixed as the queue has capacity for, and its summary
+    counts from `min_after_dequeue` on.
 
     Returns:
       A tensor [batch, ...] for each column, in the order of the columns.

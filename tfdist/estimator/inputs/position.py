@@ -113,15 +113,10 @@ def batching_of(result: object) -> Batching:
 
 
 def batches_before(saved: InputPosition, num_workers: int, batching: Batching) -> int | None:
-    """Returns how many batches each worker reads again; None if the position does not fit.
+    """Returns how many batches each worker reads again; None if the saved position does not fit.
 
     With another number of workers, or another size of batches, the input goes on after the same
     elements, where the workers take them in turn.
-
-    Args:
-      saved: The position of the interrupted training.
-      num_workers: The number of workers now.
-      batching: The batches of the dataset now.
     """
     is_same_size = saved.elements in (None, batching.elements(saved.batches, num_workers))
     if saved.num_workers == num_workers and (is_same_size or batching.size is None):

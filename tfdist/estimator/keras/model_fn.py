@@ -175,13 +175,8 @@ def _tensor(value: object) -> Any:
 def weights_of_outputs(weights: Any, outputs: Sequence[str]) -> list[Any]:
     """Returns the weights per example, [batch], of each output, or None for an output.
 
-    Args:
-      weights: A tensor for the only output; a list with one entry per output; or a dict by name.
-      outputs: The outputs' names.
-
-    Raises:
-      ValueError: If a list has another length, or a dict another name.
-      TypeError: If one tensor is given for several outputs.
+    Weights are a tensor for the only output, a list with one entry per output, or a dict by name.
+    Others raise ValueError, one tensor for several outputs TypeError.
     """
     if isinstance(weights, Mapping) and set(weights) & set(outputs) == set(weights):
         return [weights.get(name) for name in outputs]

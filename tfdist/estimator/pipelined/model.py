@@ -33,12 +33,9 @@ def build_model(
 ) -> EstimatorSpec:
     """Builds the model of the replica whose code is running, in the current graph.
 
-    Args:
-      spec: The stages.
-      features: The features of the input; in TRAIN each tensor is [micro-batches, batch, ...].
-      labels: The labels, with the same shapes; None without labels.
-      config: The Estimator's config, which has the first device if there is no strategy.
-      for_export: Whether no stage is bound to a device, so that the graph runs on any machine.
+    In TRAIN each tensor of the features and labels is [micro-batches, batch, ...]. Without a
+    strategy the config has the first device. `for_export` binds no stage to a device, so that the
+    graph runs on any machine.
 
     Raises:
       TypeError: If eval_metrics_fn or optimizer_function returns a value of a wrong type.

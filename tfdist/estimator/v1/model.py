@@ -185,18 +185,11 @@ def dnn_logit_fn_builder(
 ) -> Callable[[Any, str], tf.Tensor]:
     """Returns a function of (features, mode) that builds a network and its summaries.
 
-    Args:
-      units: Number of logits per example.
-      hidden_units: Size of each hidden layer.
-      feature_columns: Dense columns.
-      activation_fn: Activation function of the hidden layers. None is the identity.
-      dropout: The fraction of each hidden layer's values that training drops.
-      input_layer_partitioner: Partitioner of embeddings.
-      batch_norm: Whether batch normalization follows each hidden layer. Its updates are in the
-        graph's UPDATE_OPS collection.
+    From `hidden_units` on, arguments are those of `DNNEstimator`. The updates of batch
+    normalization are in the graph's UPDATE_OPS collection.
 
     Raises:
-      ValueError: If `units` is not an int.
+      ValueError: If `units`, the number of logits per example, is not an int.
     """
     if not isinstance(units, int):
         raise ValueError(f"units must be an int. Given type: {type(units)}")
@@ -214,10 +207,7 @@ def linear_logit_fn_builder(
 ) -> Callable[[Any], tf.Tensor]:
     """Returns a function of features that builds a linear model and its summaries.
 
-    Args:
-      units: Number of logits per example.
-      feature_columns: Dense and categorical columns.
-      sparse_combiner: Combination of the weights of an example's ids: "sum", "mean" or "sqrtn".
+    `units` is the number of logits per example; the other arguments are those of `LinearEstimator`.
     """
     tower = linear_tower(feature_columns, None, sparse_combiner)
 
