@@ -50,12 +50,12 @@ def dense() -> Callable[..., ModelFn]:
     """Makes a model_fn with a kernel [2, 3] of ones and a bias [3] of zeros.
 
     Args of what it returns:
-      optimizer: "sgd", "momentum" or "adam".
+      optimizer: "sgd", "momentum", "adam", or a function that makes an optimizer.
       way: "host_call"; "counted", where minimize increments the global step; or "uncounted".
       spec: Further fields of the EstimatorSpec.
     """
 
-    def dense(optimizer: str = "sgd", way: str = "host_call", **spec: Any) -> ModelFn:
+    def dense(optimizer: Any = "sgd", way: str = "host_call", **spec: Any) -> ModelFn:
         def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
             kernel = v1.get_variable("kernel", [2, 3], initializer=v1.ones_initializer())
             bias = v1.get_variable("bias", [3], initializer=v1.zeros_initializer())
@@ -66,7 +66,7 @@ def dense() -> Callable[..., ModelFn]:
             if mode == tfe.ModeKeys.EVAL:
                 metrics = {"mae": v1.metrics.mean_absolute_error(labels, output)}
                 return tfe.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics, **spec)
-            chosen = OPTIMIZERS[optimizer]()
+            chosen = OPTIMIZERS.get(optimizer, optimizer)()
             if way == "host_call":
                 pairs = chosen.compute_gradients(loss)
 
@@ -83,6 +83,28 @@ def dense() -> Callable[..., ModelFn]:
         return model_fn
 
     return dense
+
+
+@pytest.fixture
+def make(dense: Callable[..., ModelFn], tmp_path: Path) -> Callable[..., tfe.Estimator]:
+    """Makes an Estimator, by default of `dense()`, in tmp_path or a folder in it.
+
+    It writes no summaries and no lines about steps. `device` has the settings of a DeviceConfig.
+    """
+
+    def make(
+        model_fn: Any = None,
+        folder: str = "",
+        *,
+        device: dict[str, Any] | None = None,
+        sizes: dict[str, int] | None = None,
+        **settings: Any,
+    ) -> tfe.Estimator:
+        quiet = {"save_summary_steps": None, "log_step_count_steps": None}
+        config = tfe.RunConfig(**{**quiet, **settings}, device=tfe.DeviceConfig(**(device or {})))
+        return tfe.Estimator(model_fn or dense(), tmp_path / folder, config, **(sizes or {}))
+
+    return make
 
 
 @pytest.fixture

@@ -193,10 +193,29 @@ def test_a_strategy_that_cannot_train_here_is_refused() -> None:
 # DeviceConfig.
 
 
-@pytest.mark.parametrize("loops", [0, -1, 1.5, True, "4"])
-def test_iterations_per_loop_must_be_an_integer_from_1(loops: Any) -> None:
-    with pytest.raises(ValueError, match="iterations_per_loop must be an integer of at least 1"):
-        DeviceConfig(iterations_per_loop=loops)
+@pytest.mark.parametrize("number", [0, -1, 1.5, True, "4"])
+@pytest.mark.parametrize("name", ["iterations_per_loop", "gradient_accumulation", "num_replicas"])
+def test_a_number_of_a_device_config_is_an_integer_from_1(name: str, number: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1"):
+        DeviceConfig(**{name: number})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"accumulation_reduction": "max"}, 'must be "mean" or "sum", got \'max\''),
+        ({"precision": "half"}, "precision must be one of float32, mixed_float16"),
+        ({"precision": "bfloat16", "stochastic_rounding": 1}, "must be True, False or None, got 1"),
+        ({"stochastic_rounding": True}, "all weights are float32. Leave it out, or set precision"),
+        (
+            {"stochastic_rounding": False, "precision": "mixed_float16"},
+            "all weights are float32. Leave it out, or set precision",
+        ),
+    ],
+)
+def test_other_settings_of_a_device_config_are_refused(settings: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DeviceConfig(**settings)
 
 
 def test_a_device_config_is_a_value() -> None:
