@@ -1,6 +1,7 @@
 """A pipeline of stages: its numbers, evaluations, checkpoints, logs and inputs."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +40,17 @@ from tfdist.training import SGD
 # The numbers.
 
 
+def values_of(estimator: tfe.Estimator) -> dict[str, Any]:
+    return {name: estimator.get_variable_value(name) for name in estimator.get_variable_names()}
+
+
 @pytest.fixture(scope="module")
 def trained_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
-    known: dict[Any, dict[str, Any]] = {}
-
+    @cache
     def trained_plainly(optimizer: str = "sgd", factor: float = 1.0) -> dict[str, Any]:
-        if (optimizer, factor) not in known:
-            model_fn = make_plain(optimizer=optimizer, factor=factor)
-            estimator = make_estimator(model_fn, tmp_path_factory.mktemp("plain"))
-            estimator.train(batches(MICRO * COUNT))
-            names = estimator.get_variable_names()
-            known[optimizer, factor] = {n: estimator.get_variable_value(n) for n in names}
-        return known[optimizer, factor]
+        model_fn = make_plain(optimizer=optimizer, factor=factor)
+        estimator = make_estimator(model_fn, tmp_path_factory.mktemp("plain"))
+        return values_of(estimator.train(batches(MICRO * COUNT)))
 
     return trained_plainly
 
@@ -90,40 +90,34 @@ def test_a_pipeline_trains_as_one_device_does_with_the_whole_batch(
     assert trained["global_step"] == STEPS
 
 
+def _train_both(folder: Path, data: Any, *model: Any, **options: Any) -> list[tfe.Estimator]:
+    """Trains the model on one device, and as a pipeline."""
+    ways = (("plain", make_plain, MICRO * COUNT), ("pipelined", make_pipelined, MICRO))
+    return [
+        make_estimator(make(*model, **options), folder / name).train(batches(batch, data))
+        for name, make, batch in ways
+    ]
+
+
 def test_an_infinite_micro_batch_skips_its_own_step_of_a_pipeline(
     tmp_path: Path, weights: Any
 ) -> None:
     bad = X.copy()
     bad[COUNT * MICRO + MICRO] = np.inf  # In the second micro-batch of the second step.
-    values = []
-    for model_fn, batch, folder in (
-        (make_plain(optimizer="scaled"), MICRO * COUNT, "plain"),
-        (make_pipelined(optimizer="scaled"), MICRO, "pipelined"),
-    ):
-        estimator = make_estimator(model_fn, tmp_path / folder)
-        estimator.train(batches(batch, (bad, Y)))
-        values.append(weights(estimator))
-    assert_same(*values)
-    assert (values[1]["global_step"], values[1]["loss_scale/skipped_steps"]) == (STEPS, 1)
+    plain, pipelined = map(weights, _train_both(tmp_path, (bad, Y), optimizer="scaled"))
+    assert_same(plain, pipelined)
+    assert (pipelined["global_step"], pipelined["loss_scale/skipped_steps"]) == (STEPS, 1)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_variables_on_the_device_give_the_same_numbers(
-    tmp_path: Path, weights: Any, trained_plainly: Any, replicas: int
+@pytest.mark.parametrize(("replicas", "has_strategy"), [(1, False), (2, False), (1, True)])
+def test_variables_on_the_device_and_a_strategy_give_the_same_numbers(
+    tmp_path: Path, weights: Any, trained_plainly: Any, replicas: int, has_strategy: bool
 ) -> None:
-    estimator = make_estimator(
-        make_pipelined(optimizer="adam"), tmp_path, replicas=replicas, variables_on_host=False
-    )
-    estimator.train(batches(MICRO // replicas))
-    assert_same(weights(estimator), trained_plainly("adam"))
-
-
-def test_a_strategy_of_one_worker_gives_the_same_numbers(
-    tmp_path: Path, weights: Any, trained_plainly: Any
-) -> None:
+    strategy = {"train_distribute": LocalStrategy(1)}
+    settings = strategy if has_strategy else {"variables_on_host": False}
     model_fn = make_pipelined(optimizer="adam")
-    estimator = make_estimator(model_fn, tmp_path, train_distribute=LocalStrategy(1))
-    estimator.train(batches(MICRO))
+    estimator = make_estimator(model_fn, tmp_path, replicas=replicas, **settings)
+    estimator.train(batches(MICRO // replicas))
     assert_same(weights(estimator), trained_plainly("adam"))
 
 
@@ -158,15 +152,7 @@ def test_stages_share_an_embedding(tmp_path: Path, weights: Any) -> None:
         return tf.matmul(hidden, table(), transpose_b=True), y
 
     stages = [look_up, second_stage, name_words]
-    values = []
-    for model_fn, batch, folder in (
-        (make_plain(stages, "momentum"), MICRO * COUNT, "plain"),
-        (make_pipelined(stages, "momentum"), MICRO, "pipelined"),
-    ):
-        estimator = make_estimator(model_fn, tmp_path / folder)
-        estimator.train(batches(batch, (WORDS, Y)))
-        values.append(weights(estimator))
-    assert_same(*values)
+    assert_same(*map(weights, _train_both(tmp_path, (WORDS, Y), stages, "momentum")))
 
 
 def test_keras_layers_are_made_in_stages(tmp_path: Path, weights: Any) -> None:
@@ -174,22 +160,10 @@ def test_keras_layers_are_made_in_stages(tmp_path: Path, weights: Any) -> None:
         start = tf_keras.initializers.GlorotUniform(seed=units)
         return tf_keras.layers.Dense(units, "tanh", kernel_initializer=start)
 
-    stages = [
-        lambda x, y: (layer(4)(x), y),
-        lambda x, y: (layer(6)(x), y),
-        lambda x, y: (layer(3)(x), y),
-    ]
-    values, results = [], []
-    for model_fn, batch, folder in (
-        (make_plain(stages), MICRO * COUNT, "plain"),
-        (make_pipelined(stages), MICRO, "pipelined"),
-    ):
-        estimator = make_estimator(model_fn, tmp_path / folder)
-        estimator.train(batches(batch))
-        values.append(weights(estimator))
-        results.append(estimator.evaluate(batches(8)))
-    assert_same(*values)
-    assert_same(*results)
+    stages = [lambda x, y, units=units: (layer(units)(x), y) for units in (4, 6, 3)]
+    estimators = _train_both(tmp_path, (X, Y), stages)
+    assert_same(*map(weights, estimators))
+    assert_same(*(estimator.evaluate(batches(8)) for estimator in estimators))
 
 
 @pytest.mark.parametrize(
@@ -282,13 +256,8 @@ def _weighted_plain(features: Any, labels: Any, mode: str, params: Any) -> tfe.E
     def apply(*on_host: Any) -> Any:
         return chosen.apply_gradients(zip(on_host, variables, strict=True))
 
-    return tfe.EstimatorSpec(
-        mode,
-        loss=loss,
-        loss_weight=total,
-        host_call=(apply, gradients),
-        training_metrics=metrics,
-    )
+    reported = {"loss_weight": total, "training_metrics": metrics}
+    return tfe.EstimatorSpec(mode, loss=loss, host_call=(apply, gradients), **reported)
 
 
 class _Reported(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
@@ -307,16 +276,12 @@ class _Reported(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
 
 @pytest.fixture(scope="module")
 def weighted_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
-    known: dict[str, Any] = {}
-
+    @cache
     def weighted_plainly(optimizer: str) -> Any:
-        if optimizer not in known:
-            folder, hook = tmp_path_factory.mktemp("weighted"), _Reported()
-            estimator = tfe.Estimator(_weighted_plain, folder, params={"optimizer": optimizer})
-            estimator.train(batches(MICRO * COUNT, WEIGHTED), hooks=[hook])
-            names = estimator.get_variable_names()
-            known[optimizer] = {n: estimator.get_variable_value(n) for n in names}, hook.values
-        return known[optimizer]
+        folder, hook = tmp_path_factory.mktemp("weighted"), _Reported()
+        estimator = tfe.Estimator(_weighted_plain, folder, params={"optimizer": optimizer})
+        estimator.train(batches(MICRO * COUNT, WEIGHTED), hooks=[hook])
+        return values_of(estimator), hook.values
 
     return weighted_plainly
 
@@ -424,21 +389,16 @@ def _logits(trained_pipeline: tfe.Estimator) -> Any:
     return np.tanh(hidden @ value("second_") + value("bias")) @ value("third_one")
 
 
-def test_predict_yields_a_tensor(trained_pipeline: tfe.Estimator) -> None:
-    found = np.stack(list(trained_pipeline.predict(batches(8, X))))
+def test_predict_yields_tensors_or_dicts(trained_pipeline: tfe.Estimator) -> None:
+    found = list(trained_pipeline.predict(batches(8, X)))
+    named = list(as_trained(_with_dict(), trained_pipeline).predict(batches(8, X)))
     np.testing.assert_allclose(found, _logits(trained_pipeline), atol=1e-6)
+    np.testing.assert_allclose([one["logits"] for one in named], found, atol=1e-6)
 
 
 def _with_dict() -> Callable[..., PipelineEstimatorSpec]:
     return make_pipelined(
         [first_stage, second_stage, lambda x, y=0: ({"logits": third_stage(x)[0]},)]
-    )
-
-
-def test_predict_yields_dicts(trained_pipeline: tfe.Estimator) -> None:
-    found = list(as_trained(_with_dict(), trained_pipeline).predict(batches(8, X)))
-    np.testing.assert_allclose(
-        [one["logits"] for one in found], _logits(trained_pipeline), atol=1e-6
     )
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -132,13 +133,11 @@ def _values(estimator: tfe.Estimator) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def trained_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
     """The weights of the model with `host_call`, which takes the whole batch of each step."""
-    known: dict[str, dict[str, Any]] = {}
 
+    @cache
     def trained_plainly(precision: str) -> dict[str, Any]:
-        if precision not in known:
-            folder, device = tmp_path_factory.mktemp("plain"), {"precision": precision}
-            known[precision] = _values(_train(_plain, folder, COUNT * MICRO, device)[0])
-        return known[precision]
+        folder, device = tmp_path_factory.mktemp("plain"), {"precision": precision}
+        return _values(_train(_plain, folder, COUNT * MICRO, device)[0])
 
     return trained_plainly
 
