@@ -109,7 +109,7 @@ def test_log_is_called_once_in_a_model(graph: tf.Graph) -> None:
     ("way", "iterations"), [("counted", 1), ("host_call", 3), ("uncounted", 3)]
 )
 def test_every_step_of_a_training_is_logged(
-    dense: Make, numbers: Make, tmp_path: Path, logged: list[str], way: str, iterations: int
+    make: Make, dense: Make, numbers: Make, logged: list[str], way: str, iterations: int
 ) -> None:
     hook = Hook(at_end=True, logging_mode=ALL)
 
@@ -118,12 +118,7 @@ def test_every_step_of_a_training_is_logged(
         hook.log({"shape": tf.shape(features["x"]), "loss": spec.loss})  # The op is not used.
         return spec._replace(training_hooks=[hook])
 
-    config = tfe.RunConfig(
-        save_summary_steps=None,
-        log_step_count_steps=None,
-        device=tfe.DeviceConfig(iterations_per_loop=iterations),
-    )
-    estimator = tfe.Estimator(model_fn, tmp_path, config)
+    estimator = make(model_fn, device={"iterations_per_loop": iterations})
     for _ in range(2):
         logged.clear()
         estimator.train(numbers(), steps=6)
@@ -162,7 +157,7 @@ def test_the_originals_hook_takes_its_arguments(logged: list[str]) -> None:
 
 
 def test_of_two_replicas_the_first_is_logged(
-    dense: Make, numbers: Make, tmp_path: Path, logged: list[str]
+    make: Make, dense: Make, numbers: Make, logged: list[str]
 ) -> None:
     hook = Hook(at_end=True, logging_mode=ALL)
 
@@ -170,6 +165,5 @@ def test_of_two_replicas_the_first_is_logged(
         hook.log({"batch": tf.shape(features["x"])[0]})
         return dense()(features, labels, mode)
 
-    config = tfe.RunConfig(device=tfe.DeviceConfig(num_replicas=2))
-    tfe.Estimator(model_fn, tmp_path, config).train(numbers(), hooks=[hook], steps=2)
+    make(model_fn, device={"num_replicas": 2}).train(numbers(), hooks=[hook], steps=2)
     assert "batch = [4 4]" in logged

@@ -24,10 +24,9 @@ STOP = "signal_early_stopping/STOP"
 
 
 @pytest.fixture
-def estimator(dense: Make, tmp_path: Path) -> tfe.Estimator:
+def estimator(make: Make) -> tfe.Estimator:
     """An Estimator whose evaluations have been (step, loss, accuracy) as below."""
-    config = tfe.RunConfig(save_summary_steps=None, log_step_count_steps=None)
-    estimator = tfe.Estimator(dense(), tmp_path, config)
+    estimator: tfe.Estimator = make()
     with tf.Graph().as_default(), v1.summary.FileWriter(estimator.eval_dir()) as writer:
         for step, loss, accuracy in [(1000, 0.8, 0.5), (2000, 0.7, 0.6), (3000, 0.4, 0.7)]:
             _write(writer, step, loss=loss, accuracy=accuracy)
@@ -176,13 +175,8 @@ def test_the_function_is_asked_at_the_first_step_and_then_at_the_interval(
     assert all(2 <= b - a <= 4 for a, b in itertools.pairwise(requested))
 
 
-def test_training_with_evaluation_ends_early(
-    dense: Make, numbers: Make, tmp_path: Path, logged: list[str]
-) -> None:
-    config = tfe.RunConfig(
-        save_checkpoints_steps=5, save_summary_steps=None, log_step_count_steps=None
-    )
-    estimator = tfe.Estimator(dense(), tmp_path, config)
+def test_training_with_evaluation_ends_early(make: Make, numbers: Make, logged: list[str]) -> None:
+    estimator = make(save_checkpoints_steps=5)
     hook = stop_if_lower_hook(estimator, "loss", 1e6, run_every_secs=None, run_every_steps=3)
     metrics, _ = tfe.train_and_evaluate(
         estimator,
@@ -197,9 +191,8 @@ def test_training_with_evaluation_ends_early(
     assert any(line.startswith('At step 5, metric "loss" has value') for line in logged)
 
 
-def test_two_replicas_stop_together(dense: Make, numbers: Make, tmp_path: Path) -> None:
-    config = tfe.RunConfig(device=tfe.DeviceConfig(num_replicas=2))
-    estimator = tfe.Estimator(dense(), tmp_path, config)
+def test_two_replicas_stop_together(make: Make, numbers: Make) -> None:
+    estimator = make(device={"num_replicas": 2})
     for last in (2, 4):  # Asked after the first step of each training; stopped one step later.
         hook = make_early_stopping_hook(estimator, lambda: True)
         assert _step(estimator.train(numbers(), hooks=[hook])) == last
@@ -210,22 +203,13 @@ def test_two_replicas_stop_together(dense: Make, numbers: Make, tmp_path: Path) 
 
 
 @pytest.fixture
-def train(dense: Make, numbers: Make, tmp_path: Path) -> Make:
+def train(make: Make, numbers: Make) -> Make:
     def train(*, with_hook: bool, steps: int = 2, stop: bool = False) -> tfe.Estimator:
-        config = tfe.RunConfig(save_summary_steps=None, log_step_count_steps=None)
-        estimator = tfe.Estimator(dense(), tmp_path, config)
+        estimator = make()
         hook = make_early_stopping_hook(estimator, lambda: stop)
         return estimator.train(numbers(), steps=steps, hooks=[hook] * with_hook)
 
     return train
-
-
-def test_a_checkpoint_has_tf_estimators_variable_but_never_tells_others_to_stop(
-    train: Make,
-) -> None:
-    estimator = train(with_hook=True, steps=9, stop=True)
-    assert _step(estimator) == 1
-    assert estimator.get_variable_value(STOP) == False  # noqa: E712
 
 
 def test_a_checkpoint_that_tf_estimator_has_stopped_early_is_resumed(

@@ -40,9 +40,8 @@ def test_the_hooks_are_tensorflows_own(name: str) -> None:
 
 
 @pytest.fixture
-def estimator(dense: Make, tmp_path: Path) -> tfe.Estimator:
-    config = tfe.RunConfig(save_summary_steps=None, log_step_count_steps=None)
-    return tfe.Estimator(dense(), tmp_path, config)
+def estimator(make: Make) -> tfe.Estimator:
+    return make()
 
 
 def _step(estimator: tfe.Estimator) -> int:
@@ -167,10 +166,9 @@ def test_a_stop_hook_of_the_users_own_stops_at_its_step(
 
 
 def test_a_stop_hook_stops_at_the_first_call_of_several_steps_that_reaches_its_step(
-    dense: Make, numbers: Make, tmp_path: Path
+    make: Make, numbers: Make
 ) -> None:
-    config = tfe.RunConfig(device=tfe.DeviceConfig(iterations_per_loop=3))
-    estimator = tfe.Estimator(dense(), tmp_path, config)
+    estimator = make(device={"iterations_per_loop": 3})
     estimator.train(numbers(), hooks=[tfe.StopAtStepHook(num_steps=5)])
     assert _step(estimator) == 6
 

@@ -98,30 +98,22 @@ def test_arrays_in_memory_are_read_from_the_start_each_time(
     assert second == pytest.approx(0.0, abs=1e-6)  # 0.1 * 2 * (1 * 2 + 2 * 4) / 2 = 1
 
 
-def test_the_input_fn_gets_the_batch_size_of_evaluations(
-    dense: Make, numbers: Make, tmp_path: Path
-) -> None:
+def test_the_input_fn_gets_the_batch_size_of_evaluations(make: Make, numbers: Make) -> None:
     sizes: list[int] = []
 
     def input_fn(params: dict[str, Any]) -> tf.data.Dataset:
         sizes.append(params["batch_size"])
         return numbers(batches=1, batch_size=params["batch_size"])()
 
-    config = tfe.RunConfig(save_summary_steps=None, log_step_count_steps=None)
-    estimator = tfe.Estimator(dense(), tmp_path, config, eval_batch_size=6)
+    estimator = make(sizes={"eval_batch_size": 6})
     estimator.train(numbers(), hooks=[InMemoryEvaluatorHook(estimator, input_fn)], steps=1)
     assert set(sizes) == {6}
 
 
 def test_a_loop_of_steps_is_evaluated_after_session_calls(
-    dense: Make, numbers: Make, tmp_path: Path, read_events: Make
+    make: Make, numbers: Make, read_events: Make
 ) -> None:
-    config = tfe.RunConfig(
-        save_summary_steps=None,
-        log_step_count_steps=None,
-        device=tfe.DeviceConfig(iterations_per_loop=2),
-    )
-    estimator = tfe.Estimator(dense(), tmp_path, config)
+    estimator = make(device={"iterations_per_loop": 2})
     hook = InMemoryEvaluatorHook(estimator, numbers(batches=1), every_n_iter=2)
     estimator.train(numbers(), hooks=[hook], steps=6)
     assert [step for step, _ in read_events(estimator.eval_dir())["loss"]] == [0, 4, 6]

@@ -1,5 +1,6 @@
 """`train_and_evaluate` in one process; TrainSpec and EvalSpec."""
 
+import functools
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -35,16 +36,8 @@ def _input_fn() -> Any:
 
 
 @pytest.fixture
-def make_estimator(dense: Make, tmp_path: Path) -> Callable[..., tfe.Estimator]:
-    def make_estimator(**settings: Any) -> tfe.Estimator:
-        config = tfe.RunConfig(
-            save_summary_steps=None,
-            log_step_count_steps=None,
-            **{"save_checkpoints_steps": 2, **settings},
-        )
-        return tfe.Estimator(dense(), tmp_path, config)
-
-    return make_estimator
+def make_estimator(make: Make) -> Make:
+    return functools.partial(make, save_checkpoints_steps=2)
 
 
 def _evaluated_steps(logged: list[str]) -> list[int]:
@@ -125,7 +118,7 @@ def test_arguments_of_another_type_are_refused(make_estimator: Make) -> None:
 def test_evaluated_steps_that_do_not_fill_a_loop_are_refused_before_training(
     make_estimator: Make,
 ) -> None:
-    estimator = make_estimator(device=tfe.DeviceConfig(iterations_per_loop=3))
+    estimator = make_estimator(device={"iterations_per_loop": 3})
     with pytest.raises(ValueError, match=r"steps \(100\) must be a multiple of"):
         train_and_evaluate(estimator, TrainSpec(_input_fn), EvalSpec(_input_fn))
 

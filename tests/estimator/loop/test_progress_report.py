@@ -30,14 +30,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProgressFile:
     return ProgressFile(path)
 
 
-@pytest.fixture
-def make(dense: Make, tmp_path: Path) -> Make:
-    def make(**config: Any) -> tfe.Estimator:
-        return tfe.Estimator(dense(), tmp_path / "model", tfe.RunConfig(**config))
-
-    return make
-
-
 def _read(file: ProgressFile) -> Progress:
     progress = file.read()
     assert progress is not None
@@ -90,7 +82,7 @@ def test_loops_replicas_and_batches_of_unknown_size_are_counted(
         return dataset.repeat().batch(4, drop_remainder=drop_remainder)
 
     strategy = LocalStrategy(num_replicas=replicas) if replicas > 1 else None
-    device = tfe.DeviceConfig(iterations_per_loop=loop)
+    device = {"iterations_per_loop": loop}
     make(device=device, train_distribute=strategy).train(input_fn, steps=6, hooks=[])
     assert (_read(file).step, _read(file).examples) == (6, examples)
 
@@ -162,7 +154,7 @@ def test_a_step_that_waits_for_its_input_says_so(
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    device = tfe.DeviceConfig(iterations_per_loop=loop)
+    device = {"iterations_per_loop": loop}
     make(device=device).train(input_fn, steps=6)
     watcher.join()
     assert waiting == [True, True]
@@ -188,5 +180,5 @@ def test_a_step_that_takes_long_for_another_reason_does_not_blame_the_input(
     def input_fn() -> Any:
         return tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat()
 
-    tfe.Estimator(model_fn, tmp_path / "model").train(input_fn, steps=2)
+    tfe.Estimator(model_fn, tmp_path).train(input_fn, steps=2)
     assert seen == [False, False]

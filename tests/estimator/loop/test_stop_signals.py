@@ -37,16 +37,6 @@ class SignalAfter(tfe.SessionRunHook):  # type: ignore[misc,name-defined]
             send(*self.signals)
 
 
-@pytest.fixture
-def make(dense: Make, tmp_path: Path) -> Make:
-    """Makes an Estimator whose model_dir is tmp_path / "model"."""
-
-    def make(**config: Any) -> tfe.Estimator:
-        return tfe.Estimator(dense(), tmp_path / "model", tfe.RunConfig(**config))
-
-    return make
-
-
 @pytest.mark.parametrize(
     ("signals", "loop", "code", "step"),
     [
@@ -67,16 +57,16 @@ def test_a_signal_ends_training_after_the_step_with_a_checkpoint(
     code: int,
     step: int,
 ) -> None:
-    estimator = make(device=tfe.DeviceConfig(iterations_per_loop=loop))
+    estimator = make(device={"iterations_per_loop": loop})
     with pytest.raises(SystemExit) as ended:
         estimator.train(numbers(), hooks=[SignalAfter(2, *signals)])
     assert ended.value.code == code
-    assert saved_steps(tmp_path / "model") == [0, step]
+    assert saved_steps(tmp_path) == [0, step]
     name = signal.Signals(signals[0]).name
     assert f"Stopped by {name} after step {step}; its checkpoint is saved." in logged
     assert [signal.getsignal(n) for n in (TERM, USR1)] == [signal.SIG_DFL, signal.SIG_DFL]
     estimator.train(numbers(), steps=3)  # goes on from there
-    assert saved_steps(tmp_path / "model") == [0, step, step + 3]
+    assert saved_steps(tmp_path) == [0, step, step + 3]
 
 
 def test_a_signal_in_the_last_save_lets_it_finish_and_then_leaves(
@@ -90,7 +80,7 @@ def test_a_signal_in_the_last_save_lets_it_finish_and_then_leaves(
     with pytest.raises(SystemExit) as ended:
         make().train(numbers(), steps=3, saving_listeners=[Signal()])
     assert ended.value.code == 143
-    assert saved_steps(tmp_path / "model") == [0, 3]
+    assert saved_steps(tmp_path) == [0, 3]
 
 
 @pytest.mark.parametrize("moment", ["input_fn", "first save"])
@@ -115,7 +105,7 @@ def test_a_signal_before_the_first_step_ends_at_once(
     with pytest.raises(SystemExit) as ended:
         make().train(input_fn, saving_listeners=[Signal()])
     assert ended.value.code == 138
-    state = tmp_path / "model" / "checkpoint"
+    state = tmp_path / "checkpoint"
     assert state.exists() == (moment == "first save")  # that checkpoint is whole
 
 
@@ -146,7 +136,7 @@ def test_a_stopped_training_is_not_evaluated_and_a_stopped_evaluation_ends_at_on
     with pytest.raises(SystemExit) as ended:
         tfe.train_and_evaluate(make(save_checkpoints_steps=5), spec, eval_spec)
     assert ended.value.code == 143
-    assert saved_steps(tmp_path / "model") == expected
+    assert saved_steps(tmp_path) == expected
     assert bool(evaluations) == has_evaluated
 
 

@@ -17,10 +17,6 @@ import tfdist.estimator as tfe
 Make = Callable[..., Any]
 
 
-def _config(**settings: Any) -> tfe.RunConfig:
-    return tfe.RunConfig(save_summary_steps=None, log_step_count_steps=None, **settings)
-
-
 class Count(v1.train.SessionRunHook):  # type: ignore[misc]
     """Counts session calls and remembers what a hook is told."""
 
@@ -47,8 +43,8 @@ class Count(v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 @pytest.fixture
-def estimator(dense: Make, tmp_path: Path) -> tfe.Estimator:
-    return tfe.Estimator(dense(), tmp_path, _config())
+def estimator(make: Make) -> tfe.Estimator:
+    return make()
 
 
 def _step(estimator: tfe.Estimator) -> int:
@@ -128,10 +124,9 @@ def test_an_error_of_the_model_ends_training_and_is_raised(
 
 
 def test_checkpoints_are_written_at_the_start_at_each_interval_and_at_the_end(
-    dense: Make, numbers: Make, saved_steps: Make, tmp_path: Path
+    make: Make, numbers: Make, saved_steps: Make, tmp_path: Path
 ) -> None:
-    config = _config(save_checkpoints_steps=4)
-    tfe.Estimator(dense(), tmp_path, config).train(numbers(), max_steps=10)
+    make(save_checkpoints_steps=4).train(numbers(), max_steps=10)
     assert saved_steps(tmp_path) == [0, 4, 8, 10]
     assert (tmp_path / "graph.pbtxt").exists()
     assert len(list(tmp_path.glob("*.meta"))) == 4
@@ -140,38 +135,32 @@ def test_checkpoints_are_written_at_the_start_at_each_interval_and_at_the_end(
 
 
 def test_a_resumed_training_that_keeps_all_checkpoints_names_its_newest(
-    dense: Make, numbers: Make, tmp_path: Path
+    make: Make, numbers: Make, tmp_path: Path
 ) -> None:
-    config = _config(save_checkpoints_steps=2, keep_checkpoint_max=None)
     for max_steps in (2, 4):
-        estimator = tfe.Estimator(dense(), tmp_path, config)
+        estimator = make(save_checkpoints_steps=2, keep_checkpoint_max=None)
         estimator.train(numbers(), max_steps=max_steps)
     assert estimator.latest_checkpoint() == str(tmp_path / "model.ckpt-4")
 
 
 def test_a_saver_deletes_the_oldest_and_does_not_warn_of_what_it_calls_itself(
-    dense: Make,
-    numbers: Make,
-    saved_steps: Make,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    make: Make, numbers: Make, saved_steps: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from tensorflow.python.util import deprecation
 
     deprecation._PRINTED_WARNING.clear()  # Each warning is printed once in a process.
-    config = _config(save_checkpoints_steps=1, keep_checkpoint_max=2)
+    estimator = make(save_checkpoints_steps=1, keep_checkpoint_max=2)
     for max_steps in (2, 4):
-        tfe.Estimator(dense(), tmp_path, config).train(numbers(), max_steps=max_steps)
+        estimator.train(numbers(), max_steps=max_steps)
         assert saved_steps(tmp_path) == [max_steps - 1, max_steps]
     assert "saver.py" not in caplog.text
     assert deprecation._PRINTED_WARNING
 
 
 def test_checkpoints_can_be_switched_off(
-    dense: Make, numbers: Make, saved_steps: Make, tmp_path: Path
+    make: Make, numbers: Make, saved_steps: Make, tmp_path: Path
 ) -> None:
-    config = _config(save_checkpoints_steps=None, save_checkpoints_secs=None)
-    estimator = tfe.Estimator(dense(), tmp_path, config)
+    estimator = make(save_checkpoints_steps=None, save_checkpoints_secs=None)
     estimator.train(numbers(), max_steps=2)
     assert saved_steps(tmp_path) == []
     listener = v1.train.CheckpointSaverListener()
@@ -180,15 +169,14 @@ def test_checkpoints_can_be_switched_off(
 
 
 def test_the_graph_is_left_out_of_checkpoints_on_demand(
-    dense: Make, numbers: Make, tmp_path: Path
+    make: Make, numbers: Make, tmp_path: Path
 ) -> None:
-    config = _config(checkpoint_save_graph_def=False)
-    tfe.Estimator(dense(), tmp_path, config).train(numbers(), steps=1)
+    make(checkpoint_save_graph_def=False).train(numbers(), steps=1)
     assert not list(tmp_path.glob("*.meta")) and not (tmp_path / "graph.pbtxt").exists()
 
 
 def test_a_users_saver_hook_replaces_the_estimators(
-    dense: Make, numbers: Make, saved_steps: Make, tmp_path: Path
+    make: Make, numbers: Make, saved_steps: Make, tmp_path: Path
 ) -> None:
     own = v1.train.CheckpointSaverHook(
         str(tmp_path), save_steps=2, saver=None, checkpoint_basename="own.ckpt"
@@ -199,7 +187,7 @@ def test_a_users_saver_hook_replaces_the_estimators(
         def after_save(self, session: Any, global_step_value: int) -> None:
             calls.append(f"saved {global_step_value}")
 
-    estimator = tfe.Estimator(dense(), tmp_path, _config())
+    estimator = make()
     estimator.train(numbers(), max_steps=2, hooks=[own], saving_listeners=[Listen()])
     assert saved_steps(tmp_path) == []
     assert sorted(path.stem for path in tmp_path.glob("*.index")) == ["own.ckpt-0", "own.ckpt-2"]
@@ -207,7 +195,7 @@ def test_a_users_saver_hook_replaces_the_estimators(
 
 
 def test_saving_listeners_are_told_of_every_checkpoint_and_can_stop_training(
-    dense: Make, numbers: Make, tmp_path: Path
+    make: Make, numbers: Make
 ) -> None:
     calls: list[str] = []
 
@@ -225,7 +213,7 @@ def test_saving_listeners_are_told_of_every_checkpoint_and_can_stop_training(
         def end(self, session: Any, global_step_value: int) -> None:
             calls.append(f"end {global_step_value}")
 
-    estimator = tfe.Estimator(dense(), tmp_path, _config(save_checkpoints_steps=2))
+    estimator = make(save_checkpoints_steps=2)
     estimator.train(numbers(), max_steps=9, saving_listeners=[Listen()])
     saves = [f"{when} {step}" for step in (0, 2, 4) for when in ("before", "after")]
     assert calls == ["begin", *saves, "end 4"]
@@ -280,21 +268,21 @@ def test_a_summary_called_loss_of_the_users_own_is_the_only_one(
 
 
 def test_hooks_are_called_as_in_any_monitored_session_in_tf_estimators_order(
-    dense: Make, numbers: Make, tmp_path: Path
+    make: Make, dense: Make, numbers: Make
 ) -> None:
     calls: list[str] = []
     model_fn = dense(
         training_chief_hooks=[Count("chief ", calls)], training_hooks=[Count("model's ", calls)]
     )
     count = Count()
-    estimator = tfe.Estimator(model_fn, tmp_path, _config())
+    estimator = make(model_fn)
     estimator.train(numbers(), steps=2, hooks=[count, Count("user's ", calls)])
     begins = [call for call in calls if call.endswith("begin")]
     assert begins == ["chief begin", "user's begin", "model's begin"]
     assert count.calls == ["begin", "create", *["before", "after"] * 2, "end"]
 
 
-def test_a_loss_that_is_not_a_number_ends_training(numbers: Make, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_a_number_ends_training(make: Make, numbers: Make) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
         step = v1.train.get_global_step()
         bad = tf.where(tf.equal(step, 2), np.nan, 1.0)
@@ -304,7 +292,7 @@ def test_a_loss_that_is_not_a_number_ends_training(numbers: Make, tmp_path: Path
 
     count = Count()
     with pytest.raises(v1.train.NanLossDuringTrainingError):
-        tfe.Estimator(model_fn, tmp_path, _config()).train(numbers(), steps=9, hooks=[count])
+        make(model_fn).train(numbers(), steps=9, hooks=[count])
     assert count.runs == 3  # The user's hooks have seen the bad step.
 
 
@@ -326,18 +314,18 @@ def test_the_users_functions_get_what_they_name(numbers: Make, tmp_path: Path) -
         seen.update(input=(mode, params, config.model_dir, input_context))
         return numbers()()
 
-    estimator = tfe.Estimator(model_fn, tmp_path, _config(), params={"a": 1})
+    estimator = tfe.Estimator(model_fn, tmp_path, params={"a": 1})
     estimator.train(input_fn, steps=1)
     assert seen["model"] == ("train", {"a": 1}, str(tmp_path))
     assert seen["input"] == (*seen["model"], "none")
     assert (seen["features"]["x"].shape.rank, seen["labels"].shape.rank) == (2, 2)
 
 
-def test_input_may_be_tensors(dense: Make, tmp_path: Path) -> None:
+def test_input_may_be_tensors(make: Make) -> None:
     def input_fn() -> Any:
         return {"x": tf.ones([4, 2])}, tf.ones([4, 3])
 
-    estimator = tfe.Estimator(dense(), tmp_path, _config())
+    estimator = make()
     assert _step(estimator.train(input_fn, steps=3)) == 3
 
 
@@ -366,14 +354,13 @@ def test_a_model_fn_that_does_not_fit_is_refused(
         tfe.Estimator(model_fn, tmp_path).train(numbers(), steps=1)
 
 
-def test_the_seed_makes_two_trainings_equal(numbers: Make, tmp_path: Path) -> None:
+def test_the_seed_makes_two_trainings_equal(make: Make, numbers: Make) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
         v1.get_variable("kernel", [3], initializer=v1.random_normal_initializer())
         return tfe.EstimatorSpec(mode, loss=tf.constant(1.0), train_op=tf.no_op())
 
     def kernel(folder: str, seed: int) -> Any:
-        config = _config(tf_random_seed=seed)
-        estimator = tfe.Estimator(model_fn, tmp_path / folder, config).train(numbers(), steps=1)
+        estimator = make(model_fn, folder, tf_random_seed=seed).train(numbers(), steps=1)
         return estimator.get_variable_value("kernel")
 
     one, same, other = kernel("a", 1), kernel("b", 1), kernel("c", 2)
@@ -386,7 +373,7 @@ def test_the_callers_eager_mode_is_untouched(estimator: tfe.Estimator, numbers: 
     assert float(tf.constant(1.0) + 1.0) == 2.0
 
 
-def test_a_users_scaffold_is_used(numbers: Make, tmp_path: Path) -> None:
+def test_a_users_scaffold_is_used(make: Make, numbers: Make) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
         kernel = v1.get_variable("kernel", [], initializer=v1.zeros_initializer())
 
@@ -399,7 +386,7 @@ def test_a_users_scaffold_is_used(numbers: Make, tmp_path: Path) -> None:
             mode, loss=tf.constant(1.0), train_op=tf.no_op(), scaffold=scaffold
         )
 
-    estimator = tfe.Estimator(model_fn, tmp_path, _config()).train(numbers(), steps=1)
+    estimator = make(model_fn).train(numbers(), steps=1)
     assert estimator.get_variable_names() == ["renamed"]
     assert estimator.get_variable_value("renamed") == 5.0
 
