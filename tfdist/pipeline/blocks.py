@@ -194,11 +194,7 @@ class BlockRecord:
         self._mark()
 
     def blocks_of(self, operations: list[tf.Operation]) -> dict[str, str | None]:
-        """Returns the block of each operation by the operation's name.
-
-        Args:
-          operations: The graph's operations in the order of creation.
-        """
+        """Returns the block of each operation by its name; they are in the order of creation."""
         bounds = [*self._marks, (len(operations), None)]
         result: dict[str, str | None] = {op.name: None for op in operations[: bounds[0][0]]}
         for (start, name), (end, _) in itertools.pairwise(bounds):

@@ -56,14 +56,11 @@ class CompiledCalls:
         user: str,
         make_update: Callable[[TracedModel], Apply] | None,
     ) -> None:
-        """Freezes the options. The graph is built in the first call.
+        """Freezes the options; the first call builds the graph.
 
-        Args:
-          model: The forward pass.
-          options: The options; frozen by this call.
-          user: The user of the options, for error messages: "a training model".
-          make_update: Returns the function that updates the weights of a traced model; None in
-            inference.
+        `user` is the user of the options in error messages, such as "a training model".
+        `make_update` returns the function that updates the weights of a traced model; it is None in
+        inference.
         """
         if not callable(model):
             raise TypeError(f"the model must be callable, got {model!r}.")
@@ -100,13 +97,7 @@ class CompiledCalls:
         return tf.nest.pack_sequence_as(program.traced.structure, outputs)
 
     def _micro_batch_size(self, arguments: Sequence[tf.Tensor]) -> int:
-        """Returns the number of samples in a micro-batch.
-
-        Raises:
-          TypeError: If an argument has no dimensions.
-          ValueError: If the arguments have different numbers of samples, or the samples do not
-            split into micro-batches.
-        """
+        """Returns the samples of a micro-batch; refuses arguments that do not split into them."""
         if not all(one.shape.rank for one in arguments):
             raise TypeError(
                 "the arguments of a call are arrays or tensors, got single numbers. A list is a "
@@ -185,9 +176,7 @@ class CompiledCalls:
 
 
 def profiled_call(program: Program, arguments: Sequence[Any], settings: Settings) -> list[Any]:
-    """Runs a call and writes its profile into the settings' `profile_dir`.
-
-    The timeline shows the last iteration of the call.
+    """Runs a call and writes its profile, with a timeline of its last iteration.
 
     Returns:
       The call's outputs, flat.
@@ -220,11 +209,7 @@ def timeline_of(program: Program, times: np.ndarray, title: str) -> Timeline:
 
 @contextmanager
 def building_bar(*, shown: bool) -> Iterator[Callable[[float], None]]:
-    """Shows a progress bar from 0 to 100 on stderr while the graph is built.
-
-    Yields:
-      A function that sets the progress; it takes the share that is done, from 0 to 1.
-    """
+    """Shows a progress bar on stderr; yields a function that takes the share done, 0 to 1."""
     columns = (
         TextColumn("Graph compilation:"),
         TaskProgressColumn(),

@@ -162,11 +162,7 @@ class DataLoader:
             )
 
     def _choose_part(self, count: int) -> range:
-        """Returns the numbers of this instance's samples, out of `count`.
-
-        Raises:
-          ValueError: If there are too few samples.
-        """
+        """Returns the numbers of this instance's samples, out of `count`; refuses too few."""
         if not count:
             raise ValueError("the dataset is empty: it has 0 samples, and 1 is the least.")
         part = _own_part(count, self._instance, equal=self._drop_last)
@@ -200,11 +196,8 @@ class DataLoader:
 def _own_part(count: int, instance: Instance, *, equal: bool) -> range:
     """Returns the numbers of the samples that one instance of a run reads.
 
-    Args:
-      count: Number of samples in the whole dataset.
-      instance: The instance.
-      equal: Whether all instances have the same number of samples; the last few samples may then be
-        left out. Otherwise every sample is in one part, and the sizes differ by one at most.
+    With `equal` all parts have one size, and the last few samples may be in none. Otherwise the
+    sizes differ by one at most.
     """
     index, of = instance.index, instance.num_instances
     if equal:
@@ -219,16 +212,7 @@ def _samples(count: int) -> str:
 def _read_ahead(
     samples: Samples, items: Sequence[range | np.ndarray], num_threads: int
 ) -> Iterator[Any]:
-    """Reads items in background threads, ahead of the caller.
-
-    Args:
-      samples: The samples.
-      items: The numbers of the samples of each item.
-      num_threads: Number of threads; 0 reads in the caller's thread.
-
-    Yields:
-      The items in order: tensors [samples, ...] in the structure of a sample.
-    """
+    """Yields items in order, read by threads ahead of the caller; without threads by the caller."""
     if not num_threads:
         yield from map(samples.read, items)
         return

@@ -149,15 +149,10 @@ def inference_model(model: Callable[..., Any], options: Options) -> InferenceMod
 
 
 def update_by(optimizer: Any, traced: TracedModel, state: OptimizerState) -> Apply:
-    """Creates the optimizer's slots and returns the function that updates the weights.
+    """Creates the optimizer's slots, each beside its weight, and returns what updates the weights.
 
-    Each slot is on the device of its weight.
-
-    Args:
-      optimizer: An object with `apply_gradients`.
-      traced: The traced model. Its trained variables get slots.
-      state: With "host", weights that are not on the host are refused, since a slot is where its
-        weight is.
+    With the state "host", weights that are not on the host are refused, since a slot is where its
+    weight is.
 
     Raises:
       ValueError: If no variable is trained, or the slots must be on the host and a weight is not.

@@ -22,10 +22,9 @@ class Samples(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, numbers: range | np.ndarray) -> Any:
-        """Returns the samples with these numbers, stacked.
+        """Returns the samples with these numbers in the structure of a sample.
 
-        Returns:
-          Eager tensors on the host, [samples, ...] each, in the structure of a sample.
+        They are eager tensors on the host, [samples, ...] each.
         """
 
 
@@ -95,10 +94,10 @@ class SampleSequence:
 
 
 def find_samples(dataset: Any) -> Samples:
-    """Returns the samples of a user's dataset, which is not a `tf.data.Dataset`.
+    """Returns the samples of a dataset that is no `tf.data.Dataset`.
 
     Raises:
-      TypeError: If the dataset is neither arrays nor an object with `__len__` and `__getitem__`.
+      TypeError: If it is neither arrays nor an object with `__len__` and `__getitem__`.
       ValueError: As for `ArraySamples`.
     """
     if isinstance(dataset, (np.ndarray, tf.Tensor, tuple, Mapping)):
@@ -134,15 +133,7 @@ def _outline(structure: Any) -> str:
 
 
 def _stack(indices: Sequence[int], values: Iterable[Any]) -> tf.Tensor:
-    """Stacks one value of every sample.
-
-    Returns:
-      [samples, ...].
-
-    Raises:
-      TypeError: If no tensor can be made of a value.
-      ValueError: If the values have different shapes.
-    """
+    """Stacks one value of every sample, [samples, ...]; refuses objects and unlike shapes."""
     values = list(values)
     if isinstance(values[0], (bool, int, float, complex, str, bytes)):
         return tf.convert_to_tensor(values)  # [samples]
@@ -162,11 +153,7 @@ def _stack(indices: Sequence[int], values: Iterable[Any]) -> tf.Tensor:
 
 
 def read_batches(stream: tf.data.Dataset, size: int, *, drop_last: bool) -> Iterator[Any]:
-    """Batches a dataset, and prefetches a few batches.
-
-    Yields:
-      Batches in the structure of a sample, [size, ...] each; the last one may be smaller unless
-      `drop_last`.
+    """Yields batches, [size, ...] each; the last one may be smaller, unless `drop_last`.
 
     Raises:
       ValueError: If samples have different shapes.

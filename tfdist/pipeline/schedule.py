@@ -62,15 +62,7 @@ def training_ticks(schedule: Schedule, num_stages: int, num_micro_batches: int) 
       `2 * (num_stages - k) - 1` activations.
 
     Grouped and interleaved take the same number of ticks, `2 * (num_micro_batches + num_stages -
-    1)`.
-
-    Args:
-      schedule: One of `SCHEDULES`.
-      num_stages: At least 1.
-      num_micro_batches: At least 1; the gradient accumulation of one replica.
-
-    Returns:
-      The ticks. No tick is empty; its boxes are sorted by stage.
+    1)`. No tick is empty; its boxes are sorted by stage.
 
     Raises:
       ValueError: If the schedule is not known or a number is below 1.
@@ -83,18 +75,8 @@ def inference_ticks(schedule: Schedule, num_stages: int, num_micro_batches: int)
     """Returns the schedule of the forward passes of an inference call.
 
     Sequential does one box in a tick, micro-batch after micro-batch. Grouped and interleaved are
-    the same here: stage k does micro-batch m at tick k + m.
-
-    Args:
-      schedule: One of `SCHEDULES`.
-      num_stages: At least 1.
-      num_micro_batches: At least 1; the device iterations of one replica.
-
-    Returns:
-      The ticks. No tick is empty; its boxes are sorted by stage.
-
-    Raises:
-      ValueError: If the schedule is not known or a number is below 1.
+    the same here: stage k does micro-batch m at tick k + m. Ticks and errors are as in
+    `training_ticks`.
     """
     _check(schedule, num_stages, num_micro_batches)
     forward, _ = _FORMULAS["sequential" if schedule == "sequential" else "grouped"]
@@ -114,10 +96,8 @@ def order_on_devices(ticks: Sequence[Tick], devices: Sequence[int]) -> dict[int,
 
     The order cannot deadlock: every box depends on boxes of earlier ticks only. Stages that share a
     device may have boxes in the same tick. Then backwards come first, since they free activations,
-    from the last stage to the first. Forwards follow, from the first stage to the last.
-
-    Returns:
-      Boxes by device, the devices by rising number.
+    from the last stage to the first. Forwards follow, from the first stage to the last. The devices
+    are in the order of their numbers.
     """
     order: dict[int, list[Box]] = {device: [] for device in sorted(set(devices))}
     for tick in ticks:
@@ -127,13 +107,10 @@ def order_on_devices(ticks: Sequence[Tick], devices: Sequence[int]) -> dict[int,
 
 
 def activations_kept(ticks: Sequence[Tick], num_stages: int) -> list[int]:
-    """Returns the largest number of micro-batches with activations that each stage keeps at once.
+    """Returns for each stage the most micro-batches with activations that it keeps at once.
 
     Activations are kept from the tick of the forward to the tick of the backward, both included. A
     forward without a backward, as in inference, keeps none.
-
-    Returns:
-      One count per stage.
     """
     returning = {(box.stage, box.micro_batch) for tick in ticks for box in tick if box.backward}
     kept, most = [0] * num_stages, [0] * num_stages

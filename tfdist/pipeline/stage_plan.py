@@ -54,11 +54,8 @@ def plan_stages(
 
     A stage is on the device that it names. If it names none, it is on the device that its blocks
     name, or otherwise on the device with the stage's number. Consecutive stages on the same device
-    become one stage.
-
-    Args:
-      strategy: The execution strategy that the user has set.
-      found: The blocks in the order in which the forward pass first entered them, each once.
+    become one stage. `found` are the blocks in the order in which the forward pass first entered
+    them, each once.
 
     Raises:
       ValueError: If the model has no block, or blocks and stages do not agree: a block is in no
@@ -196,15 +193,9 @@ def check_plan(
 ) -> None:
     """Refuses a plan that cannot run with these options or on this machine.
 
-    Args:
-      stages: The result of `plan_stages`.
-      schedule: The execution strategy's schedule. "sequential" does not need a minimum number of
-        micro-batches, since it does not fill a pipeline.
-      training: Whether there is a backward pass.
-      gradient_accumulation: Number of micro-batches in a weight update.
-      device_iterations: Number of weight updates in a call; in inference, of micro-batches.
-      replication_factor: Number of copies of the model in this process.
-      num_devices: Number of this process's devices, without the host.
+    The arguments after the schedule are those of `Settings`, whether there is a backward pass, and
+    the number of this process's devices without the host. The schedule "sequential" needs no
+    minimum number of micro-batches, since it does not fill a pipeline.
 
     Raises:
       ValueError: If there are too few micro-batches or devices, or the schedule does not allow

@@ -27,12 +27,9 @@ def computed_in(variable: Any) -> tf.DType:
 
 
 def in_float32(gradient: Any) -> Any:
-    """Returns a gradient in float32 if it is in half precision.
+    """Returns a gradient, tensor or slices or None, in float32 if it is in half precision.
 
     The cast is on the host, so that half the bytes are copied to it.
-
-    Args:
-      gradient: A tensor or `tf.IndexedSlices` of any shape, or None.
     """
 
     def cast(value: Any) -> tf.Tensor:
@@ -46,14 +43,9 @@ def in_float32(gradient: Any) -> Any:
 
 
 def cast_from_host(value: tf.Tensor, dtype: tf.DType, device: str) -> tf.Tensor:
-    """Casts the value of a weight where the weight is, so that half the bytes leave the host.
+    """Casts a weight's float32 value to a half on its device, so that half the bytes are copied.
 
     The gradient arrives on the host in half precision and becomes float32 there.
-
-    Args:
-      value: float32 of any shape.
-      dtype: `tf.float16` or `tf.bfloat16`.
-      device: The device of the weight.
     """
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]

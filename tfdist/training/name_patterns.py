@@ -55,7 +55,7 @@ class NamePatterns:
 def exclusions(
     from_weight_decay: Sequence[str] | None, from_layer_adaptation: Sequence[str] | None
 ) -> tuple[NamePatterns, NamePatterns]:
-    """Returns the patterns of variables without weight decay, and of those without a trust ratio.
+    """Returns the patterns of variables without weight decay, and without a trust ratio.
 
     The second ones are the first ones if they are None.
     """

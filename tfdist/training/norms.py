@@ -32,8 +32,7 @@ def norm(tensor: Any) -> tf.Tensor:
 def global_norm(tensors: Sequence[Any]) -> tf.Tensor:
     """Returns the norm of all tensors as one vector, a float32 scalar (float64 if one is).
 
-    Args:
-      tensors: Tensors, or `tf.IndexedSlices`. Rows of equal index must have been added up.
+    Rows of equal index in `tf.IndexedSlices` must have been added up.
     """
     values = [values_of(tensor) for tensor in tensors]
     dtype = tf.float64 if any(value.dtype == tf.float64 for value in values) else tf.float32

@@ -80,12 +80,8 @@ def describe_emulation(
 ) -> str | None:
     """Returns a line for the log where a device computes a half precision in float32.
 
-    On CPUs float16 is always emulated: TensorFlow's packages are built without AVX512-FP16.
-
-    Args:
-      precision: The precision of a model.
-      device_kind: "CPU" or "GPU"; GPUs have both halves.
-      features: The features of the processor; empty if they are not known.
+    On CPUs float16 is always emulated: TensorFlow's packages are built without AVX512-FP16. GPUs
+    have both halves. The processor's features are empty if they are not known.
     """
     half = precision.compute.name
     if precision.is_float32 or device_kind != "CPU":

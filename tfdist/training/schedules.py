@@ -106,11 +106,7 @@ def stepped(rates: Mapping[int, float]) -> Schedule:
 
 
 def increasing_steps(by_step: Mapping[int, Any], what: str, example: str) -> list[int]:
-    """Returns the steps of a schedule after checking that they increase from 0 on.
-
-    Raises:
-      ValueError: If they do not; the message has the schedule's name, and an example of one.
-    """
+    """Returns the steps of a schedule after checking that they increase from 0 on (ValueError)."""
     steps = list(by_step)
     for step in steps:
         checked_count(f"a step of {what}", step, least=0)
@@ -122,10 +118,9 @@ def increasing_steps(by_step: Mapping[int, Any], what: str, example: str) -> lis
 
 
 class _Schedule:
-    """A schedule of this module; a call returns a float32 scalar.
+    """A schedule of this module: a function from the step, a float64 scalar, to the rate.
 
-    Args:
-      rate: A function from the step, a float64 scalar, to the rate.
+    A call returns a float32 scalar.
     """
 
     def __init__(self, rate: Callable[[tf.Tensor], Any]) -> None:
@@ -148,22 +143,16 @@ class _Schedule:
 
 
 def check_rate(value: Any, name: str = "learning_rate") -> Any:
-    """Returns a learning rate after checking it; a tensor, variable or function is not read.
-
-    Raises:
-      ValueError: If it is a number that is negative or not finite.
-    """
+    """Returns a rate after checking it (ValueError); a tensor, variable or function is not read."""
     if callable(value) or tf.is_tensor(value) or isinstance(value, tf.Variable):
         return value
     return check_number(name, value)
 
 
 def rate_in_float64(rate: Any, step: Any = None) -> tf.Tensor:
-    """Returns a learning rate as a float64 scalar.
+    """Returns a number, a tensor, a schedule or another function's value as a float64 scalar.
 
-    Args:
-      rate: A number, a tensor, a schedule of this module, or another function.
-      step: The step for a schedule; None calls it without arguments.
+    Without a step a function is called without arguments.
     """
     if isinstance(rate, _Schedule):
         return rate.exact(step)

@@ -89,20 +89,14 @@ def stochastic_round(tensor: Any, dtype: Any, seed: Any, saturate: bool = True) 
 
 
 def enable_stochastic_rounding(enabled: bool) -> None:
-    """Switches stochastic rounding off, or on again, for the updates that are built from now on.
-
-    For this process; `tfdist.ipu` has the original's switch of the device.
-    """
+    """Switches stochastic rounding for this process, for the updates built from now on."""
     global _is_enabled
     _is_enabled = enabled
 
 
 @contextmanager
 def stochastic_rounding(enabled: bool | None) -> Iterator[None]:
-    """Switches stochastic rounding for the updates that are built in the `with` block.
-
-    None leaves it as it is.
-    """
+    """Switches stochastic rounding for the updates built in the block; None leaves it."""
     before = _is_enabled
     enable_stochastic_rounding(before if enabled is None else enabled)
     try:
@@ -140,10 +134,9 @@ def _draw(value: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _round_small(value: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
-    """Rounds magnitudes below float16's smallest normal number to multiples of its smallest one.
+    """Returns magnitudes rounded to multiples of float16's smallest number, as bits, int32.
 
-    Returns:
-      The bits of the rounded magnitudes, int32.
+    They are below its smallest normal number.
     """
     units = tf.abs(value) * 2.0**_SMALLEST_EXPONENT  # Exact: a power of two.
     whole = tf.floor(units)

@@ -84,17 +84,11 @@ def make_stages(
     recomputation: bool = False,
     progress: Callable[[], None] = lambda: None,
 ) -> tuple[StageFunctions, ...]:
-    """Creates the functions of each stage.
+    """Creates the functions of each stage from a forward pass and the result of `add_gradients`.
 
-    Args:
-      traced: The forward pass.
-      gradients: The result of `add_gradients` for it.
-      recomputation: Whether the backward function computes the forward's tensors again. It does not
-        repeat stateful operations, such as random draws, since their results may differ.
-      progress: Called after each stage.
-
-    Returns:
-      The functions, one entry for each stage.
+    With `recomputation` the backward function computes the forward's tensors again. It does not
+    repeat stateful operations, such as random draws, since their results may differ. `progress` is
+    called after each stage.
     """
     traced = with_added(traced, gradients)
     backward = [
@@ -161,14 +155,9 @@ def _slice_backward(traced: Traced, stage: int, gradients: Gradients, recomputat
 
 
 def _computed_again(traced: Traced, stage: int, kept: Set[str]) -> set[str]:
-    """Returns the cheap operations whose inputs a backward has anyway.
+    """Returns the cheap operations whose inputs a backward has anyway: those that it would keep.
 
     It computes them again instead of keeping their results: of GELU's five tensors it keeps two.
-
-    Args:
-      traced: The forward pass.
-      stage: The stage.
-      kept: Names of the tensors that its backward would take without that.
     """
     again: set[str] = set()
 
@@ -274,15 +263,10 @@ class PieceSource:
         sums: Sequence[tf.TensorSpec] = (),
         first_sum: int = 0,
     ) -> Piece:
-        """Creates a function of a part of the graph.
+        """Creates a function of a part of the graph, which returns the values of `outputs`.
 
-        Args:
-          name: The function's name.
-          part: The function's operations and inputs.
-          outputs: The tensors that the function returns.
-          sums: Sums that the function takes after the inputs, and to which it adds outputs.
-          first_sum: Position of the output that is added to the first sum. The following outputs
-            are added to the following sums.
+        After the part's inputs it takes the `sums`: it adds the outputs from position `first_sum`
+        on to them.
         """
         definition = self._definition(part)
         inputs = part.inputs

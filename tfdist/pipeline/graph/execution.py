@@ -98,20 +98,11 @@ def walk(
     changed in the order of the micro-batches: by the first one of each replica, then by the second
     ones.
 
-    Args:
-      stages: The stages' functions.
-      ticks: The schedule.
-      replicas: For each replica the devices and the micro-batches.
-      weights: Returns the values of the weights on the devices.
-      captured: Handles and constants, by their names in the trace.
-      outputs: The traced tensors whose values are returned for every micro-batch.
-      one_at_a_time: Whether each box waits for the previous one, even if that is on another device.
-      with_marks: Whether to record when each box begins and ends.
-      progress: Called after each box with the share of the boxes that are in the graph, above 0 to
-        1. Thousands of micro-batches take seconds to minutes.
-
-    Returns:
-      The results of each replica.
+    `captured` are handles and constants by their names in the trace, and `outputs` the traced
+    tensors whose values are returned for every micro-batch. With `one_at_a_time` each box waits for
+    the previous one on any device; with `with_marks` its begin and end are recorded. `progress` is
+    called after each box with the share of the boxes that are in the graph, above 0 to 1: thousands
+    of micro-batches take seconds to minutes.
     """
     calls = Calls()
     walkers = [
@@ -310,14 +301,11 @@ def _call_again(
 
 
 def call_on_device(piece: Piece, values: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
-    """Calls a stage's function.
+    """Calls a stage's function; returns its results.
 
     On a logical CPU device its operations run one after the other in one thread. With more threads
     the operations of one stage would take the cores that are meant for the other stages, at a
     higher cost. A stage with a loop or a condition needs more threads and gets them.
-
-    Returns:
-      The function's results.
     """
     executor = "SINGLE_THREADED_EXECUTOR" if _fits_one_thread(piece, values, device) else ""
     with tf.device(device), tf.experimental.function_executor_type(executor):
@@ -380,12 +368,7 @@ class Weights:
         self._copies: dict[tuple[str, tf.DType, str], tf.Tensor] = {}
 
     def __call__(self, weight: tf.Tensor, device: str) -> tf.Tensor:
-        """Returns a weight's value on a device.
-
-        Args:
-          weight: The result of the read operation in the trace, or of its cast to half precision.
-          device: The device of the value.
-        """
+        """Returns on a device the value of a read of the trace, or of its cast to half."""
         read = read_of_weight(weight.op)
         assert read is not None
         name = read.inputs[0].name

@@ -143,11 +143,7 @@ def _gradients_of_stage(
 
 
 def _has_gradient(tensor: tf.Tensor) -> bool:
-    """Returns whether a tensor that a stage takes from another one can have a gradient.
-
-    Raises:
-      ValueError: If it is a list of tensors (tf.variant).
-    """
+    """Returns whether a tensor of another stage can have a gradient; refuses a list of tensors."""
     if tensor.dtype == tf.variant:
         raise ValueError(
             f"a list of tensors (a tf.TensorArray, or rows of different lengths) goes from one "

@@ -112,10 +112,8 @@ class Traced:
         """Returns the part of the graph that each stage's forward has to compute.
 
         The stages are visited from the last to the first: each adds the tensors that it needs to
-        the targets of the earlier stages that compute them.
-
-        Args:
-          kept: For each stage the forward tensors that its backward needs.
+        the targets of the earlier stages that compute them. `kept` are the forward tensors that
+        each stage's backward needs.
         """
         wanted: list[list[Any]] = [[] for _ in self.stage_names]
         for tensor in self.results():
@@ -187,10 +185,8 @@ def has_effect(op: tf.Operation) -> bool:
 def written_handles(operations: Iterable[tf.Operation], trained: Collection[str]) -> frozenset[str]:
     """Returns the names of the handles of variables that a forward pass may change.
 
-    Args:
-      operations: The forward pass.
-      trained: Names of the handles of trainable variables. An operation of unknown type is assumed
-        to read these variables and to change other ones.
+    An operation of unknown type is assumed to read the `trained` variables, named by their handles,
+    and to change other ones.
     """
     return frozenset(
         tensor.name
@@ -217,12 +213,7 @@ def refuse_changes_in_two_stages(
     """Refuses a variable that the forward pass changes and that several stages use.
 
     While a stage works on a micro-batch, later stages work on earlier ones: they would read a value
-    that depends on the schedule.
-
-    Args:
-      operations: The forward pass.
-      stage_of: The stage of each operation, by the operation's name.
-      written: Names of the handles of variables that the forward pass changes.
+    that depends on the schedule. `written` are the names of the changed variables' handles.
 
     Raises:
       ValueError: If there is such a variable.
@@ -252,16 +243,11 @@ def stages_of_operations(
     block_of: Mapping[str, str | None],
     stages: Sequence[PlannedStage],
 ) -> dict[str, int | None]:
-    """Returns the stage of each operation, by the operation's name.
+    """Returns the stage of each operation by the operation's name.
 
     An operation that computes nothing is in the latest stage of its inputs. If its inputs are in no
     stage, its stage is None: any stage may have a copy of it. Other operations outside all blocks
-    are left out.
-
-    Args:
-      operations: The forward pass, in the order of creation.
-      block_of: The block of each operation by its name; None is outside all blocks.
-      stages: The stages.
+    are left out. The operations are in the order of creation.
 
     Raises:
       ValueError: If a stage uses a tensor that a later stage computes.

@@ -68,16 +68,11 @@ def trace(
 ) -> TracedModel:
     """Traces a model and cuts it into stages.
 
-    Args:
-      model: Called with the arguments, and with `training` if it has such an argument.
-      specs: The arguments of one micro-batch, with a `tf.TensorSpec` for each tensor.
-      strategy: The requested stages.
-      training: Whether the model returns a loss and gradients are computed.
-      recomputation: As for `cutting.make_stages`.
-      place_variables: Maps the index of a stage's device to the device of variables that the
-        model creates while it is traced, inside a block of that stage.
-      check: Called with the planned stages before they are cut; raises if they cannot be run.
-      progress: Called after the trace and after each stage.
+    The model is called with the arguments of one micro-batch, `specs`, and with `training` if it
+    has such an argument. `place_variables` maps the index of a stage's device to the device of the
+    variables that the model creates inside a block of that stage. `check` gets the planned stages
+    before they are cut, and raises if they cannot be run. `progress` is called after the trace and
+    after each stage.
 
     Raises:
       TypeError: If a model for training does not return its loss last.

@@ -198,13 +198,10 @@ class Timeline:
 
 
 def peak_activations(boxes: Iterable[TimedBox]) -> int:
-    """Returns the largest number of micro-batches that were in progress at the same time.
+    """Returns the most micro-batches that one stage of one replica had in progress at once.
 
     A micro-batch is in progress from the start of its forward to the end of its backward: the time
     for which its activations are kept. A forward without a backward, as in inference, keeps none.
-
-    Args:
-      boxes: The boxes of one stage of one replica.
     """
     boxes = list(boxes)
     returning = {timed.box.micro_batch for timed in boxes if timed.box.backward}

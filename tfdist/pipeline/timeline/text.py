@@ -14,16 +14,9 @@ _SMALLEST_WIDTH = 60
 
 
 def text_of(timeline: Timeline, width: int = 160) -> str:
-    """Returns a timeline as ASCII text.
+    """Returns a timeline as ASCII text, of at most `width` columns, or 60 if it is less.
 
     A device that several stages share has one row for each of them.
-
-    Args:
-      timeline: The timeline.
-      width: The largest number of columns in a line; a value below 60 is taken as 60.
-
-    Returns:
-      The lines, each with a line break at its end.
     """
     width = max(width, _SMALLEST_WIDTH)
     parts = [
@@ -60,10 +53,7 @@ def verdict_on_cut(timeline: Timeline) -> str:
 
 
 def verdict_on_use(timeline: Timeline) -> str:
-    """Returns one line with the devices' busy share and its upper bound.
-
-    There is no bound if stages share a device.
-    """
+    """Returns one line with the devices' busy share, and its bound if no stages share a device."""
     text = f"Devices busy {percent(timeline.busy_share)} of the time"
     if any(len(device.lanes) > 1 for device in timeline.devices):
         return f"{text}."
@@ -76,10 +66,7 @@ def verdict_on_use(timeline: Timeline) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Returns a duration in milliseconds, with three significant digits or as a whole number.
-
-    Durations of a second or more are whole numbers with separators of thousands.
-    """
+    """Returns a duration in milliseconds with three significant digits; from 1 s on whole ones."""
     number = 1000 * seconds
     return f"{number:,.0f}" if number >= 1000 else f"{number:#.3g}".rstrip(".")
 

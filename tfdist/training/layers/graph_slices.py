@@ -38,17 +38,10 @@ class Slice:
 def slice_graph(
     targets: Iterable[tf.Tensor | tf.Operation], is_inside: Callable[[tf.Operation], bool]
 ) -> Slice:
-    """Returns the part of a graph that some targets need.
+    """Returns the part of a graph that some targets need: tensors, and operations that must run.
 
     The walk goes back from the targets along data and control edges, and stops at operations
-    outside the part.
-
-    Args:
-      targets: Tensors, and operations that must run.
-      is_inside: Returns whether an operation is part of the slice. A target operation always is.
-
-    Returns:
-      The operations inside, and the tensors from outside that they use.
+    outside the part. A target operation is part of it in any case.
     """
     inputs: dict[str, tf.Tensor] = {}
 
@@ -68,10 +61,7 @@ def slice_graph(
 def copy_nodes(nodes: Sequence[Any], definition: v1.GraphDef, *, keep_devices: bool) -> None:
     """Adds nodes to a definition, without colocation and without control edges from others.
 
-    Args:
-      nodes: The nodes of a slice's operations (`NodeDef`).
-      definition: The definition, from which they can be imported into a graph.
-      keep_devices: Whether a copy is on the device of the node.
+    With `keep_devices` a copy is on the device of the node.
     """
     names = {node.name for node in nodes}
     for original in nodes:

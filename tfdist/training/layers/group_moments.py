@@ -104,8 +104,8 @@ def _own_moments(
     """Returns the moments of this replica's batch.
 
     Returns:
-      (the centers, with 1 in `axes`; the deviations from them, of the shape of `x`;
-      count, centers, rests and M2, [1 + 3 * channels]).
+      (centers, with 1 in `axes`; deviations from them, as `x`; count, centers, rests and M2,
+      [1 + 3 * channels]).
     """
 
     def total(values: tf.Tensor) -> tf.Tensor:

@@ -40,12 +40,7 @@ from tfdist.training.layers.replica_groups import refusing_statistics_over_repli
 
 @dataclass(frozen=True, kw_only=True)
 class _Region:
-    """A region whose operations are being made.
-
-    Attributes:
-      graph: The graph.
-      first: The number of operations that the graph had before.
-    """
+    """A region whose operations are being made: its graph, and how many that had before."""
 
     graph: tf.Graph
     first: int
@@ -161,13 +156,10 @@ def _gradients(
     arriving: Sequence[tf.Tensor],
     is_repeated: Callable[[tf.Operation], bool],
 ) -> list[Any]:
-    """Returns the gradients of the kept tensors; the forward tensors for them are computed again.
+    """Returns the gradients of the kept tensors, given the `arriving` ones of the outputs.
 
-    Args:
-      outputs: The region's outputs.
-      kept: The tensors that the region takes.
-      arriving: The gradients of the outputs.
-      is_repeated: Returns whether an operation of the forward pass is computed again.
+    The forward tensors that they need are computed again, by a copy of the operations that
+    `is_repeated` names.
     """
     graph = v1.get_default_graph()
     if outputs[0].graph is not graph:
@@ -216,8 +208,7 @@ def _copy(
 ) -> dict[str, tf.Tensor]:
     """Copies operations into the current graph, where they wait for some tensors.
 
-    Returns:
-      The copies of the inputs and outputs, by the originals' names.
+    Returns the copies of the inputs and outputs, by the originals' names.
     """
     given = {tensor.name: tensor for tensor in waits_for}
     with tf.control_dependencies(waits_for):

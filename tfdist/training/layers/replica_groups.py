@@ -75,11 +75,7 @@ class ReplicaGroups:
         return self.num_replicas % self.size > 0
 
     def rows_of(self, replica: int) -> slice:
-        """Returns the rows of a replica's group, of those of all workers.
-
-        Args:
-          replica: The index of the replica in this worker.
-        """
+        """Returns the rows of the group of this worker's replica, of those of all workers."""
         number = replica if not self.spans_workers else self._number(replica)
         count = self.size // self.rows_together
         first = number // self.size * count
@@ -91,10 +87,9 @@ class ReplicaGroups:
 
 @contextmanager
 def refusing_statistics_over_replicas(place: str) -> Iterator[None]:
-    """Refuses, in the `with` block, layers whose statistics would be those of several replicas.
+    """Refuses, in the `with` block, layers with statistics of several replicas.
 
-    Args:
-      place: Where the code in the block runs, for the message.
+    `place` says in the message where the code in the block runs.
     """
     token = _refusing_place.set(place)
     try:
@@ -111,8 +106,7 @@ def refusing_place() -> str | None:
 def current_groups(size: int | None) -> ReplicaGroups:
     """Returns the groups of the strategy whose replica is running; of a lone replica without one.
 
-    Args:
-      size: The number of replicas in a group; None is all replicas of all workers.
+    A size of None is all replicas of all workers.
 
     Raises:
       ValueError: If the size does not divide the number of replicas, or the strategy is not one of
@@ -157,15 +151,9 @@ def combine_in_group(
     A collective, one message: every replica of every worker must call it, also those of other
     groups. A group inside one worker sends nothing.
 
-    Args:
-      groups: The groups.
-      row: This replica's numbers, [columns].
-      combine: Maps [rows, columns] to [columns], on the host; it is called for the rows of one
-        worker, then for its results.
-      name: What the rows are, for the check that all workers have the same model.
-
-    Returns:
-      [columns], on the host.
+    The row is [columns], and the result as well, on the host. `combine` maps [rows, columns] to
+    [columns] there; it is called for the rows of one worker, then for its results. The name says
+    what the rows are, for the check that all workers have the same model.
     """
     if groups.size == 1:
         return row

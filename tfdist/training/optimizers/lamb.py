@@ -15,12 +15,9 @@ from tfdist.training.optimizers.rule_optimizer import read_handle, scratch_with
 
 
 def trust_ratio(weight_norm: Any, step_norm: Any, max_weight_norm: float | None = None) -> Any:
-    """Returns LAMB's ratio |w| / |r| as a scalar; 1 if one of the norms is 0.
+    """Returns LAMB's ratio |w| / |r| as a scalar, with at most `max_weight_norm` for |w|.
 
-    Args:
-      weight_norm: |w|.
-      step_norm: |r|, the norm of direction and decay together.
-      max_weight_norm: The largest |w| that counts, phi of the paper; None is no limit.
+    It is 1 if one of the norms is 0; r is direction and decay together.
     """
     if max_weight_norm is not None:
         weight_norm = tf.minimum(weight_norm, max_weight_norm)

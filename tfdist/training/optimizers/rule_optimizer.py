@@ -83,11 +83,8 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
     ) -> Any:
         """Returns the op that updates a weight and its slots in place.
 
-        Args:
-          variable: The variable that the weight belongs to.
-          weight: The handle of the weight, in float32 (float64); of the variable, or of a copy.
-          gradient: Of the weight's shape and dtype.
-          slots: The handles of the slots, in the order of `_slot_names`.
+        `weight` is a handle in float32 (float64): that of the variable, or of a copy. The gradient
+        has its shape and dtype; `slots` are handles in the order of `_slot_names`.
         """
         raise NotImplementedError
 

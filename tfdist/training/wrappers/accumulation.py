@@ -137,10 +137,7 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
 
 
 def accumulated_updates() -> list[AccumulatedUpdate]:
-    """Returns the updates of accumulating optimizers in the current graph.
-
-    Inside a loop or a branch it is the graph around it.
-    """
+    """Returns the updates of accumulating optimizers in the graph, around a loop or branch."""
     with tf.init_scope():
         return [] if tf.executing_eagerly() else list(v1.get_collection(_UPDATES))
 

@@ -243,8 +243,7 @@ class LossScaleOptimizer(OptimizerWrapper):
     def _note_of_skipped(self, reduced: Pairs) -> Callable[[tf.Tensor], Any] | None:
         """Makes the variable about the last skipped step, and adds the scale to the graph's.
 
-        Returns:
-          A function that assigns the variable; None outside of v1 graphs.
+        Returns a function that assigns the variable; None outside of v1 graphs.
         """
         with tf.init_scope():
             if tf.executing_eagerly():

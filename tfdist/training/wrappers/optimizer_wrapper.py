@@ -168,13 +168,10 @@ def reduce_then(update: Callable[[Pairs], Any], pairs: Pairs) -> Any:
 
     The convention is that of v1 optimizers: `compute_gradients` has divided the loss by the number
     of replicas, so that the sum of the gradients is the gradient of the mean loss. Without a
-    strategy the gradients are handed on as they are.
+    strategy the gradients are handed on as they are. `update` is called on the host with the
+    reduced pairs, and returns an op.
 
     A collective: every replica must call it.
-
-    Args:
-      update: Called on the host with pairs of reduced gradient and variable; returns an op.
-      pairs: Pairs of this replica's gradient and variable.
     """
     if not tf.distribute.has_strategy():
         return update(pairs)
@@ -194,10 +191,7 @@ def reduce_then(update: Callable[[Pairs], Any], pairs: Pairs) -> Any:
 
 
 def has_own_gradients(optimizer: Any) -> bool:
-    """Returns whether a v1 optimizer, or one that is wrapped, has its own `compute_gradients`.
-
-    That of a wrapper only calls the wrapped optimizer's.
-    """
+    """Returns whether a v1 optimizer, also a wrapped one, has its own `compute_gradients`."""
     while (
         isinstance(optimizer, OptimizerWrapper)
         and type(optimizer).compute_gradients is OptimizerWrapper.compute_gradients

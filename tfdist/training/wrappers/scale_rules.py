@@ -40,10 +40,8 @@ class ScaleRule(Protocol):
     def next_state(self, state: State, is_finite: Any, gradients: Sequence[Any]) -> State:
         """Returns the state after a step.
 
-        Args:
-          state: The state before it.
-          is_finite: Whether all reduced gradients are finite, a boolean scalar.
-          gradients: The reduced and scaled gradients, tensors of float32 and of any shapes.
+        `is_finite` says, as a boolean scalar, whether all reduced gradients are finite. The
+        `gradients` are reduced and scaled, float32 of any shapes.
         """
 
     def is_lowest(self, state: State) -> Any:
