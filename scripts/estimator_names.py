@@ -110,9 +110,7 @@ def _walk(module: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def signatures(value: Any, estimator: Any = None) -> dict[str, Signature]:
     """Lists arguments and defaults of a function, or of a class ("") and its public methods.
 
-    Args:
-      value: The function or class.
-      estimator: The class whose methods are not listed again for its subclasses.
+    The methods of `estimator` are not listed again for its subclasses.
     """
     found = {}
     if not inspect.isclass(value) or _is_made_with_arguments(value):

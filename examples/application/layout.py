@@ -77,12 +77,8 @@ def find_layout(
 ) -> Layout:
     """Returns the layout of the run that this process is part of.
 
-    Args:
-      instance: This process among those of the run.
-      micro_batch: Samples of one forward pass.
-      accumulation: Micro-batches of each replica in a step.
-      requested: The replicas of each worker that the options ask for; a launcher's number has
-        precedence.
+    `requested` are the replicas of each worker that the options ask for; a launcher's number has
+    precedence.
     """
     launched = find_launched_replicas() if instance.source else None
     return Layout(
@@ -95,13 +91,10 @@ def find_layout(
 
 
 def check_fills_pipeline(accumulation: int, num_stages: int, schedule: str, flag: str) -> None:
-    """Refuses fewer micro-batches than a pipeline needs to be full.
+    """Refuses fewer micro-batches of a replica in a step than a pipeline needs to be full.
 
-    Args:
-      accumulation: Micro-batches of a replica in a step.
-      num_stages: The stages of the pipeline; 1 is none.
-      schedule: Its schedule; "sequential" needs no number.
-      flag: The option of the accumulation.
+    One stage is no pipeline, the schedule "sequential" needs no number, and `flag` is the option of
+    the accumulation.
     """
     least = 2 * num_stages - 1
     if num_stages > 1 and schedule != "sequential" and accumulation < least:
@@ -114,12 +107,7 @@ def check_fills_pipeline(accumulation: int, num_stages: int, schedule: str, flag
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """The order of the samples in every epoch.
-
-    Attributes:
-      num_samples: Number of samples in an epoch.
-      seed: Seed of the orders; None keeps the data set's own order in each epoch.
-    """
+    """The order of the samples in every epoch; without a seed it is the data set's own."""
 
     num_samples: int
     seed: int | None
@@ -148,10 +136,8 @@ def epoch_order(num_samples: int, seed: int, epoch: int) -> np.ndarray:
 def saving_on_interrupt(folder: str | os.PathLike[str] | None) -> Iterator[None]:
     """Makes Ctrl-C end a training as SIGTERM does: after the step, with a checkpoint.
 
-    A second Ctrl-C ends the program at once.
-
-    Args:
-      folder: Where the training saves, for the line that says so; None if it does not.
+    A second Ctrl-C ends the program at once. The line that says so names the folder in which the
+    training saves, if it does.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -51,8 +51,7 @@ class DataError(UsageError):
 def refusals(*kinds: type[Exception]) -> Iterator[None]:
     """Ends the program with exit code 2 and one or two lines where it cannot go on.
 
-    Args:
-      *kinds: The errors beside `UsageError` whose text says all.
+    So it does after a `UsageError`, and after the `kinds` of errors whose text says all.
     """
     try:
         yield
@@ -84,12 +83,8 @@ def option(
 ) -> Any:
     """Returns the field of an option.
 
-    Args:
-      default: The value without a preset and a command line; a tuple for several values.
-      kind: Converts the text of the command line; an ArgumentTypeError says what is allowed.
-      text: The text of --help.
-      *aliases: Further names.
-      nargs: As in argparse; "+" for a tuple.
+    `kind` converts the text of the command line; an ArgumentTypeError says what is allowed. The
+    text is that of --help, and `nargs` as in argparse: "+" for a default that is a tuple.
     """
     several = {"nargs": nargs or ("+" if isinstance(default, tuple) else None)}
     return field(default=default, metadata={"kind": kind, "text": text, "names": aliases} | several)

@@ -64,9 +64,7 @@ class RecordFiles:
     def examples(self, numbers: Iterable[int], check: Check) -> list[Features]:
         """Returns the features of the records with these numbers.
 
-        Args:
-          numbers: The numbers.
-          check: Called with the features of each record; raises `Unfit` for those that do not fit.
+        `check` is called with those of each record; it raises `Unfit` for those that do not fit.
 
         Raises:
           DataError: If a record is damaged or no Example, or `check` refuses it.

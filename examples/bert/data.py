@@ -138,11 +138,8 @@ class Dataset:
 
         An element is a dict with int32 `input_ids`, `input_mask` and `segment_ids` [batch,
         sequence], int32 `masked_lm_positions` and `masked_lm_ids` and float32 `masked_lm_weights`
-        [batch, masks], and int32 `next_sentence_labels` [batch]. Each epoch has another order.
-
-        Args:
-          layout: The micro-batches of a step, which a worker's replicas take in turn.
-          first_step: Where to begin: the number of steps that were trained before.
+        [batch, masks], and int32 `next_sentence_labels` [batch]. Each epoch has another order. A
+        worker's replicas take the micro-batches in turn, from step `first_step` on.
 
         Raises:
           DataError: If there are fewer samples than a step takes.
@@ -247,13 +244,9 @@ def open_dataset(
 ) -> Dataset:
     """Finds and checks the samples of a dataset; makes those of "sample" at the first use.
 
-    Args:
-      name: "generated", "sample" or "pretraining".
-      shape: The sizes that the model expects.
-      seed: Decides the order of the samples, and how those of "sample" and "generated" are made.
-      input_files: Paths or patterns of the TFRecord files of "pretraining".
-      vocab_file: The vocabulary. "sample" makes its own if there is none.
-      evaluation: Whether to open those that "sample" holds out.
+    The seed decides the order of the samples, and how those of "sample" and "generated" are made.
+    The input files are paths or patterns of the TFRecord files of "pretraining". "sample" makes a
+    vocabulary of its own if there is none; `evaluation` opens what it holds out.
 
     Raises:
       DataError: If something is missing or does not fit the model.

@@ -34,12 +34,7 @@ LONG_STEP_S, COUNT_EVERY_S = 2.0, 1.0  # The bar counts the micro-batches of a l
 
 
 class Log:
-    """Writes lines on worker 0, and nothing on others.
-
-    Args:
-      worker_index: This worker's index.
-      start: The time at which the program started, by `time.perf_counter`.
-    """
+    """Writes lines on worker 0, and nothing on others; `start` is that of the program."""
 
     def __init__(self, worker_index: int, start: float) -> None:
         self.is_shown = worker_index == 0
@@ -70,13 +65,8 @@ def what_fits(described: str, width: int) -> str:
 class StepLog(v1.train.SessionRunHook):
     """Shows the compilation and each step, and keeps the figures for the end.
 
-    Several weight updates make a step of the log, whose values are their means.
-
-    Args:
-      plan: The sizes.
-      log: Writes the lines.
-      rate: The learning rate's schedule, a function of the global step.
-      device_names: The name of each device of the first replica.
+    Several weight updates make a step of the log, whose values are their means. `rate` is the
+    learning rate's schedule; the devices are those of the first replica.
     """
 
     def __init__(
@@ -244,13 +234,7 @@ class StepLog(v1.train.SessionRunHook):
 
 
 class SavedNotes(v1.train.CheckpointSaverListener):
-    """Writes a line for each checkpoint.
-
-    Args:
-      log: Writes it.
-      folder: The folder of the checkpoints.
-      updates_per_step: Weight updates in a step of the log.
-    """
+    """Writes a line for each checkpoint in a folder, with the step of the log."""
 
     def __init__(self, log: Log, folder: str, updates_per_step: int) -> None:
         self._log, self._folder, self._per_step = log, folder, updates_per_step

@@ -45,8 +45,7 @@ class MaskedTexts:
     def guesses(self, predictions: Sequence[dict[str, Any]]) -> list[list[list[tuple[str, float]]]]:
         """Returns for each text, for each of its masked words, the likeliest pieces.
 
-        Args:
-          predictions: For each text `words` and `probabilities`, [masks, NUM_GUESSES].
+        A prediction has `words` and `probabilities`, [masks, NUM_GUESSES].
         """
         num_masked = np.count_nonzero(self.features["masked_lm_positions"], axis=1)  # [texts]
         return [

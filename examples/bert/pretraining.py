@@ -223,10 +223,8 @@ def stages_of(bert: Bert) -> tuple[list[Callable[[State], State]], list[int]]:
 def count_micro_batch(loss: tf.Tensor, *, with_updates: bool) -> None:
     """Adds the ops that count a micro-batch whose loss is known, for the log.
 
-    Args:
-      loss: The loss.
-      with_updates: Whether to put the op into UPDATE_OPS, which run with each micro-batch. A
-        pipeline finds it by itself.
+    `with_updates` puts the op into UPDATE_OPS, which run with each micro-batch. A pipeline finds it
+    by itself.
     """
     with v1.variable_scope("", reuse=v1.AUTO_REUSE):
         counter = v1.get_variable(

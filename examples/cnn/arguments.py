@@ -203,9 +203,7 @@ def _complete(settings: Settings) -> Settings:
 def _check(settings: Settings, given: dict[str, Any]) -> None:
     """Refuses options that do not go together.
 
-    Args:
-      settings: All options.
-      given: Those of the command line. A preset may have one that another takes the sense of.
+    `given` are those of the command line: a preset may have one that another takes the sense of.
     """
     for name, needed in {"groups": "--group-norm", "BN_span": "--batch-norm"}.items():
         if name in given and settings.norm not in needed:

@@ -93,13 +93,10 @@ def open_dataset(
 ) -> Dataset:
     """Opens a data set: reads its images, or the index of ImageNet's.
 
-    Args:
-      name: One of DATASETS.
-      seed: Seed of the order and of the random crops and flips, from 0.
-      data_dir: The folder of the published files of CIFAR and ImageNet.
-      generated: Whether to make NUM_GENERATED random images of this data set's shape instead, which
-        come over and over in one order. Nothing is read from files: they are for measuring speed.
-        A model learns them fast.
+    The seed is that of the order and of the random crops and flips; the folder that of the
+    published files of CIFAR and ImageNet. `generated` makes NUM_GENERATED random images of this
+    data set's shape instead, which come over and over in one order: for measuring speed. A model
+    learns them fast.
 
     Raises:
       DataError: If the name is unknown, or files are missing or of another format.
@@ -198,14 +195,10 @@ class Images:
         """Returns an input_fn for `Estimator.train`: this worker's micro-batches without end.
 
         Each is (images [micro_batch, height, width, channels], labels int32 [micro_batch]).
-
-        Args:
-          layout: The micro-batches of a step.
-          augment: Whether to shift (ImageNet: to crop) and to mirror the images at random.
-          eight_bit: Whether images are bytes, which the model gives to `normalise` on its device.
-            Otherwise they are normalised on the host: float32.
-          first_step: The step to begin with. None is the global step at the start of the session,
-            so that a resumed run reads what an undisturbed one would.
+        `augment` shifts (ImageNet: crops) and mirrors the images at random. With `eight_bit` images
+        are bytes, which the model gives to `normalise` on its device; otherwise they are normalised
+        on the host: float32. Without a first step it is the global step at the start of the
+        session, so that a resumed run reads what an undisturbed one would.
         """
         size = layout.micro_batch
         order = Order(num_samples=self.num_images, seed=self.seed if self.shuffles else None)

@@ -38,15 +38,9 @@ class Pixels:
     def fetch(
         self, numbers: tf.Tensor, draws: tf.Tensor, *, augment: bool, can_flip: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Fetches images by their numbers.
+        """Fetches images by their numbers, int64 [batch], and `augment`s them by their draws.
 
         Generated data has fewer images than numbers, and begins again after its last one.
-
-        Args:
-          numbers: int64 [batch].
-          draws: float32 [batch, NUM_DRAWS], for `augment`.
-          augment: Whether to shift and mirror the images by these draws.
-          can_flip: Whether `augment` mirrors.
 
         Returns:
           Images uint8 [batch, height, width, channels] and labels int32 [batch].
@@ -84,13 +78,8 @@ def draw(num_images: int, seed: int, numbers: np.ndarray, epochs: np.ndarray) ->
 def crop_and_flip(images: np.ndarray, draws: np.ndarray, *, flips: bool) -> np.ndarray:
     """Shifts each image by up to 4 pixels, and mirrors every second one from left to right.
 
-    Args:
-      images: [batch, height, width, channels]. What a shift uncovers is 0.
-      draws: float32 [batch, NUM_DRAWS], from 0 up to 1: see `draw`.
-      flips: False never mirrors: a mirrored digit is not a digit.
-
-    Returns:
-      Images of the same shape.
+    Images are [batch, height, width, channels]; what a shift uncovers is 0. The draws are those of
+    `draw`. Without `flips` nothing is mirrored: a mirrored digit is not a digit.
     """
     batch, height, width, _ = images.shape
     padded = np.pad(images, ((0, 0), (4, 4), (4, 4), (0, 0)))
@@ -194,12 +183,8 @@ def _read_cifar(
 ) -> tuple[Pixels, Pixels]:
     """Reads records of some labels, a byte each, and 3 x 32 x 32 bytes: red, green, blue.
 
-    Args:
-      folder: The folder of the files, or the one that the published archive was unpacked in.
-      published: The folder's name in the archive.
-      training: Names of the files for training.
-      validation: Name of the file for validation.
-      labels: The number of classes of each label; the last label is used.
+    The files are in the folder, or in `published` there, as in the archive. `labels` has the number
+    of classes of each label; the last label is used.
     """
     if (folder / published).is_dir():
         folder = folder / published

@@ -96,15 +96,10 @@ def check(example: records.Features) -> None:
 
 
 def decode_jpeg(jpeg: tf.Tensor, draws: tf.Tensor | None, *, can_flip: bool) -> tf.Tensor:
-    """Decodes a part of a JPEG, and resizes it.
+    """Decodes a part of a JPEG, given as its bytes, to uint8 [SIZE, SIZE, 3].
 
-    Args:
-      jpeg: Its bytes, a scalar.
-      draws: float32 [NUM_DRAWS], for a random part of the image; None is the part in its middle.
-      can_flip: Whether to mirror every second image, by the draws.
-
-    Returns:
-      The image, uint8 [SIZE, SIZE, 3].
+    Draws, float32 [NUM_DRAWS], choose a random part, and whether an image that can flip is
+    mirrored; None is the part in its middle.
     """
     import tensorflow as tf
 

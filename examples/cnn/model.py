@@ -66,12 +66,9 @@ def make_network(settings: Settings, segments: Sequence[Segment], *, is_training
 
 
 def make_model_fn(settings: Settings, plan: Plan, images: Images) -> Callable[..., Any]:
-    """Returns the model_fn of a run.
+    """Returns the model_fn of a run; more than one stage of the plan makes a pipeline.
 
-    Args:
-      settings: The options.
-      plan: The sizes; more than one stage makes a pipeline.
-      images: Says how images of bytes are normalised.
+    The images say how bytes are normalised.
     """
 
     def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str) -> tfe.EstimatorSpec:

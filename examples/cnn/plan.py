@@ -66,12 +66,7 @@ def find_data(settings: Settings) -> tuple[Facts, Dataset | None]:
 
 
 def make_plan(settings: Settings, facts: Facts, instance: Instance) -> Plan:
-    """Returns the plan of a run.
-
-    Args:
-      settings: The options.
-      facts: The sizes of the data set.
-      instance: This process among those of the run.
+    """Returns the plan of a run, for this process among those of the run.
 
     Raises:
       UsageError: If the options cannot be carried out.

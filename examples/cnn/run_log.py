@@ -38,13 +38,7 @@ VALIDATION_LINE = (
 
 
 class RunLog:
-    """Prints lines and writes them into the folder of a run, with rows of tables.
-
-    Args:
-      folder: The folder of the run.
-      worker: The index of this worker; only worker 0 prints.
-      writes: Whether this worker writes files.
-    """
+    """Prints lines, on worker 0, and writes them into the folder of a run, with rows of tables."""
 
     def __init__(self, folder: Path, worker: int, *, writes: bool) -> None:
         self._folder = folder
@@ -94,11 +88,6 @@ class LogHook(v1.train.SessionRunHook):
     """Logs means over the last steps, every few steps: a line, and a row of training.csv.
 
     Loss and accuracy are means over all replicas of all workers.
-
-    Args:
-      log: The log of the run.
-      plan: The sizes of the run.
-      schedule: The learning rate as a function of the step.
     """
 
     def __init__(self, log: RunLog, plan: Plan, schedule: Schedule) -> None:

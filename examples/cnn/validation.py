@@ -105,15 +105,7 @@ def validator_alone(
 
 @dataclass(frozen=True, kw_only=True)
 class Validator:
-    """Validates checkpoints of a run.
-
-    Attributes:
-      estimator: The Estimator of the run.
-      settings: The options of the run.
-      plan: The sizes of the run.
-      dataset: The images.
-      log: Gets a line and a row of validation.csv for each checkpoint.
-    """
+    """Validates checkpoints of a run; each gets a line of the log and a row of validation.csv."""
 
     estimator: Estimator
     settings: Settings

@@ -67,13 +67,9 @@ def read_arguments() -> argparse.Namespace:
 def run_command(
     arguments: argparse.Namespace, folder: Path, *options: str, program: Sequence[str] = ()
 ) -> list[str]:
-    """Returns the launcher's command; its logs, and the last step, are in the folder.
+    """Returns the launcher's command, with further options of it and of the program.
 
-    Args:
-      arguments: The command line's.
-      folder: The folder.
-      *options: Further options of `tfdist run`.
-      program: Further options of the program.
+    Its logs, and the last step, are in the folder.
     """
     return [
         *(sys.executable, "-m", "tfdist", "run", "--engine", arguments.engine, *options),
@@ -116,13 +112,16 @@ def saved_step(model_dir: Path) -> int:
     return int(match[1]) if match else -1
 
 
-class Chaos:
-    """One disturbed run.
+def name_last_step(folder: Path, round_steps: int) -> int:
+    """Has a run end in two rounds: the restarted workers are in the next one at most."""
+    rounds = max(0, saved_step(folder / "model")) // round_steps
+    last_step = (rounds + 2) * round_steps
+    (folder / LAST_STEP).write_text(str(last_step))
+    return last_step
 
-    Args:
-      arguments: The command line's.
-      folder: Where everything goes.
-    """
+
+class Chaos:
+    """One disturbed run; everything goes into the folder."""
 
     def __init__(self, arguments: argparse.Namespace, folder: Path) -> None:
         self._arguments = arguments
@@ -146,11 +145,7 @@ class Chaos:
                 self.num_handles.append(launcher.num_fds())
                 killed.update(workers)
                 self._kill_one(workers, popen)
-            # The restarted workers are in the next round at most.
-            round_steps = self._arguments.round_steps
-            rounds = max(0, saved_step(self._folder / "model")) // round_steps
-            self.last_step = (rounds + 2) * round_steps
-            (self._folder / LAST_STEP).write_text(str(self.last_step))
+            self.last_step = name_last_step(self._folder, self._arguments.round_steps)
             popen.wait(END_LIMIT_S)
         finally:
             popen.terminate()

@@ -47,6 +47,7 @@ from chaos import (
     POLL_S,
     TRAINING,
     largest_difference,
+    name_last_step,
     run_command,
     saved_step,
     values_of,
@@ -96,11 +97,7 @@ def read_arguments() -> argparse.Namespace:
 
 
 class Hosts:
-    """The hosts of a run and their servers.
-
-    Args:
-      network: `head`, and the hosts.
-    """
+    """The hosts of a run, beside `head`, and their servers."""
 
     def __init__(self, network: VirtualNetwork) -> None:
         self.network = network
@@ -163,13 +160,7 @@ class Hosts:
 
 
 class HostChaos:
-    """One disturbed run.
-
-    Args:
-      arguments: The command line's.
-      hosts: The hosts.
-      folder: Where everything goes.
-    """
+    """One disturbed run; everything goes into the folder."""
 
     def __init__(self, arguments: argparse.Namespace, hosts: Hosts, folder: Path) -> None:
         self._arguments = arguments
@@ -190,10 +181,7 @@ class HostChaos:
                 if time.monotonic() - self._started_s > self._arguments.limit_s or self.problem:
                     break
                 self._lose_and_regain(number)
-            round_steps = self._arguments.round_steps
-            rounds = max(0, saved_step(self._folder / "model")) // round_steps
-            self.last_step = (rounds + 2) * round_steps
-            (self._folder / LAST_STEP).write_text(str(self.last_step))
+            self.last_step = name_last_step(self._folder, self._arguments.round_steps)
             with suppress(subprocess.TimeoutExpired):
                 self._popen.wait(5.0 if self.problem else END_LIMIT_S)
         finally:

@@ -58,10 +58,8 @@ def _version(names: tuple[str, ...]) -> str:
 def cores_taken(before: Any, after: Any, own_s: float) -> float:
     """Returns how many cores other processes and other machines took.
 
-    Args:
-      before: `psutil.cpu_times()` at the start.
-      after: The same at the end.
-      own_s: What the benchmark's own processes took, in seconds.
+    Of `psutil.cpu_times()` at the start and at the end, and the seconds of the benchmark's own
+    processes.
     """
     spent = {name: getattr(after, name) - getattr(before, name) for name in before._fields}
     idle_s = spent["idle"] + spent["iowait"]

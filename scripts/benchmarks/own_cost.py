@@ -116,11 +116,7 @@ def measure_starts(options: Options) -> dict[str, list[float]]:
 def first_step_s(work: str, way: str, cores: Sequence[int], num_workers: int = 1) -> float:
     """Starts the workers at once; returns seconds until the last one has done its first step.
 
-    Args:
-      work: What is trained.
-      way: What each does; see contenders/first_step.py.
-      cores: One for each worker.
-      num_workers: How many.
+    `way` is what each does: see contenders/first_step.py. Each worker has a core.
 
     Raises:
       ContenderError: If a worker fails, or takes too long.

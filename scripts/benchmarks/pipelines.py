@@ -132,12 +132,8 @@ def make_contenders(
 ) -> Iterator[Contender]:
     """Yields all contenders for a network, in the order of their turns.
 
-    Start each before the next one is asked for: its port may be taken later.
-
-    Args:
-      name: The network.
-      micro_batches: Of a step.
-      environ: Variables for those on TensorFlow.
+    Start each before the next one is asked for: its port may be taken later. `environ` are
+    variables for those on TensorFlow.
     """
     ours = ("pipeline_step.py", name, str(micro_batches))
     torch = ("torch_pipeline.py", name, str(micro_batches))

@@ -204,9 +204,7 @@ a model has to reduce beside its computation, the less can libraries differ."""
 def page(records: Mapping[str, Record], pictures: Mapping[str, tuple[str, str]]) -> str:
     """Returns the page: against other libraries, against the bounds, then the pictures.
 
-    Args:
-      records: By the name of their part, in the order in which they are shown.
-      pictures: Path and text of each part's picture, by the same name.
+    Records, and the path and text of each part's picture, are by the names of the parts.
     """
     sections = [PAGE.replace("RECORD", "lab/record.md"), _comparisons(records), _targets(records)]
     for name, record in records.items():
@@ -300,9 +298,7 @@ def _comparisons(records: Mapping[str, Record]) -> str:
 def _times_as_fast(ratios: Mapping[str, Spread], variants: Sequence[str]) -> str:
     """Returns a row for each library and a column for each model; empty if nothing is compared.
 
-    Args:
-      ratios: Those named "MODEL, VARIANT: times as fast as LIBRARY" are taken.
-      variants: Those of tfdist, which share a cell.
+    Ratios named "MODEL, VARIANT: times as fast as LIBRARY" are taken; the variants share a cell.
     """
     pattern = re.compile(rf"(.+), ({'|'.join(variants)}): times as fast as (.+)")
     found: dict[tuple[str, str], dict[str, str]] = {}

@@ -45,9 +45,7 @@ LIMIT_S = 150.0
 class Steps:
     """The steps of one process, noted in the folder's file, and the kill.
 
-    Args:
-      folder: The folder of the run; with a file "kill" worker 1 kills itself once.
-      rank: The index of this worker.
+    In a folder with a file "kill" worker 1 kills itself once.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:

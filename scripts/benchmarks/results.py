@@ -168,9 +168,7 @@ def row(times: Sequence[float], bound: Sequence[float], peak_bytes: int | None =
 def rows(races: Sequence[Turns], bound: str) -> dict[str, Row]:
     """Returns the rows of all races; of a contender in several races, that of the first.
 
-    Args:
-      races: The first one has the bound; one without it is compared with the first one's.
-      bound: The contender that is the bound.
+    The first race has the bound; one without it is compared with the first one's.
     """
     found: dict[str, Row] = {}
     for turns in races:

@@ -73,14 +73,9 @@ def measure_models(
 ) -> Part:
     """Measures one model after the other.
 
-    A contender that cannot be had, does not start or ends early is named and left out.
-
-    Args:
-      races: The races of each model, by its title ("CNN, 1.4 MB").
-      bound: The contender that the others are divided by.
-      pairs: Returns the ratios to take of a model, from its short title ("CNN").
-      options: The options of every part.
-      **text: `title` and `about` of the part.
+    A contender that cannot be had, does not start or ends early is named and left out. The races
+    are by the model's title ("CNN, 1.4 MB"); `pairs` returns the ratios to take from its short
+    title ("CNN"); the text is the part's `title` and `about`.
 
     Raises:
       ContenderError: If one that is needed fails.
@@ -99,8 +94,6 @@ def measure_models(
 
 def take_rounds(race: Race, options: Options) -> Found:
     """Starts the contenders, and lets them take turns.
-
-    A contender that cannot be had, does not start or ends early is named and left out.
 
     Raises:
       ContenderError: If the one that is needed fails.

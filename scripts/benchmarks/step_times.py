@@ -67,13 +67,9 @@ def pairs(model: str) -> Iterator[tuple[str, str, str]]:
 
 
 def make_contenders(work: str, names: Sequence[str] | None = None) -> Iterator[Contender]:
-    """Yields the contenders for a model, in the order of their turns.
+    """Yields the contenders for a model that are named, or all, in the order of their turns.
 
     Start each before the next one is asked for: its ports may be taken later.
-
-    Args:
-      work: The model.
-      names: Those to yield; None for all.
     """
     return (one for one in _all(work) if names is None or one.name in names)
 

@@ -73,10 +73,7 @@ class Running:
     ) -> Turn:
         """Lets the workers do so many steps; the others of the benchmark are stopped meanwhile.
 
-        Args:
-          num_steps: How many.
-          timeout_s: For all of them.
-          watches_memory: Whether to measure `Turn.step_bytes`, which costs time at the start.
+        `watches_memory` measures `Turn.step_bytes`, which costs time at the start.
 
         Raises:
           ContenderError: If a worker ends or takes too long.
@@ -160,11 +157,7 @@ def _stop_group(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def running(contender: Contender, cores: Sequence[int]) -> Iterator[Running]:
-    """Starts a contender, and ends it.
-
-    Args:
-      contender: What to start.
-      cores: One for each worker.
+    """Starts a contender, with a core for each worker, and ends it.
 
     Raises:
       ContenderError: If a worker does not come.

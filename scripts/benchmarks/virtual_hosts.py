@@ -135,12 +135,8 @@ class VirtualNetwork:
 class SshServers:
     """A real sshd on each host, which lets this user in with a key.
 
-    Args:
-      network: The hosts.
-      variables: By host's name, variables of every session there.
-
-    Attributes:
-      client: The command of the ssh client that reaches the hosts.
+    `variables` are those of every session on a host, by its name. `client` is the command of the
+    ssh client that reaches the hosts.
     """
 
     def __init__(

@@ -33,11 +33,7 @@ def make_model_fn(name: str) -> Callable[..., tfe.EstimatorSpec]:
 
 
 class TakeTurns(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Does the Estimator's steps in turns.
-
-    Args:
-      worker_index: Which worker of the contender this is.
-    """
+    """Does the Estimator's steps in turns, as this worker of the contender."""
 
     def __init__(self, worker_index: int = 0) -> None:
         self._worker_index = worker_index

@@ -64,12 +64,7 @@ def fit_in_turns(
 ) -> None:
     """Trains a compiled and built model by `fit`, in turns; ends the process at the end.
 
-    Args:
-      model: The model.
-      dataset: An endless one.
-      worker_index: Which worker of the contender this is.
-      *callbacks: Further callbacks, before the one that takes turns.
-      end: Called before the process ends.
+    The callbacks come before the one that takes turns; `end` is called before the process ends.
     """
 
     class TakeTurns(tf.keras.callbacks.Callback):  # type: ignore[misc]

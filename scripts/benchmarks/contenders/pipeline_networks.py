@@ -129,13 +129,9 @@ def staged_model(
     micro_batches: int,
     strategy: Callable[..., ExecutionStrategy],
 ) -> TrainingModel:
-    """Trains the network in stages.
+    """Trains a new network, whose variables become those of the devices, in stages.
 
-    Args:
-      network: A new one: its variables become those of the devices.
-      cut: The numbers of each stage's blocks. The stages have devices of their own, in turn.
-      micro_batches: Of one weight update.
-      strategy: Makes the execution strategy of the stages.
+    `cut` has the numbers of each stage's blocks. The stages have devices of their own, in turn.
     """
     stages = [
         Stage(*map(block_name, numbers)).device(index % NUM_DEVICES)

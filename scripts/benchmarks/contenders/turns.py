@@ -37,11 +37,8 @@ def pin_to_all_cores() -> None:
 class Turns:
     """The turns of this worker.
 
-    Ask `goes_on` before each step; all workers of a contender get the same turns.
-
-    Args:
-      worker_index: Which worker of the contender this is.
-      num_parameters: Trainable values of its model, where contenders are compared by them.
+    Ask `goes_on` before each step; all workers of a contender get the same turns. Contenders are
+    compared by their numbers of trainable values, where they have one.
     """
 
     def __init__(self, worker_index: int, num_parameters: int = 0) -> None:
