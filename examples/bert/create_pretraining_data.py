@@ -26,7 +26,7 @@ sys.path.append(str(Path(__file__).parents[1] / "application"))
 
 import records
 import wordpieces
-from options import DataError
+from options import DataError, boolean
 from samples import Recipe, make_samples
 
 
@@ -66,13 +66,6 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("short_seq_prob", type=float, default=0.1, help="share of shorter samples")
     add("random_seed", type=int, default=12345, help="seed of pairs, masks and order")
     return parser.parse_args(argv)
-
-
-def boolean(text: str) -> bool:
-    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    if text.lower() not in known:
-        raise argparse.ArgumentTypeError(f"{text!r} is not one of true, false, yes, no, 1, 0")
-    return known[text.lower()]
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -42,13 +42,6 @@ class SampleShape:
     mask_tokens: int
     vocab_size: int
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.mask_tokens <= self.sequence_length:
-            raise DataError(
-                f"--mask-tokens {self.mask_tokens} does not fit --sequence-length "
-                f"{self.sequence_length}. Choose from 1 to {self.sequence_length}."
-            )
-
     def sizes(self) -> dict[str, int]:
         """Returns the number of values of each feature in a record."""
         in_sequence = ("input_ids", "input_mask", "segment_ids")

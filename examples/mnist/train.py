@@ -52,12 +52,12 @@ def parse_arguments() -> argparse.Namespace:
         help="how workers communicate: gRPC (TF_CONFIG lists them), Horovod (under mpirun), or "
         "not at all; auto chooses by how this process was started",
     )
-    parser.add_argument("--num-steps", type=positive_int, default=1000, help="training steps")
+    parser.add_argument("--num-steps", type=positive(int), default=1000, help="training steps")
     parser.add_argument(
-        "--batch-size", type=positive_int, default=32, help="images per step, in each worker"
+        "--batch-size", type=positive(int), default=32, help="images per step, in each worker"
     )
     parser.add_argument(
-        "--learning-rate", type=positive_float, default=0.001, help="learning rate of Adam"
+        "--learning-rate", type=positive(float), default=0.001, help="learning rate of Adam"
     )
     parser.add_argument(
         "--precision",
@@ -76,28 +76,20 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def positive_int(text: str) -> int:
-    value = int(text)
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
+def positive(kind: type) -> object:
+    def parse(text: str) -> object:
+        value = kind(text)
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return value
 
-
-def positive_float(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
+    parse.__name__ = f"positive_{kind.__name__}"
+    return parse
 
 
 def check_environment(strategy: str) -> None:
     """Reports a wrong TF_CONFIG or mpirun before TensorFlow is imported, which takes seconds."""
-    if strategy == "auto":
-        find_instance()
-    elif strategy == "horovod":
-        find_mpi_rank()
-    else:
-        find_cluster()
+    {"auto": find_instance, "horovod": find_mpi_rank}.get(strategy, find_cluster)()
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -111,14 +103,12 @@ def train(arguments: argparse.Namespace) -> None:
     v1 = tf.compat.v1
     v1.logging.set_verbosity(v1.logging.INFO)
     tf.keras.utils.set_random_seed(1)  # The same initial weights in every run.
-    if arguments.strategy == "auto":
-        strategy = strategy_for_run()
-    elif arguments.strategy == "grpc":
-        strategy = MultiWorkerStrategy()
-    elif arguments.strategy == "horovod":
-        strategy = HorovodStrategy()
-    else:
-        strategy = None
+    strategy = {
+        "auto": strategy_for_run,
+        "grpc": MultiWorkerStrategy,
+        "horovod": HorovodStrategy,
+        "none": lambda: None,
+    }[arguments.strategy]()
     images, labels, test_images, test_labels = load_digits(arguments.data)
 
     def train_input_fn(input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:

@@ -495,9 +495,6 @@ def test_records_that_do_not_fit_the_model_are_refused(tmp_path: Path) -> None:
     assert "has no input_mask, segment_ids" in with_sizes()
     records.write_file(path, [b"\xff no message"])
     assert "no tf.train.Example" in with_sizes()
-    assert "--mask-tokens 20 does not fit --sequence-length 16" in refused(
-        lambda: data.SampleShape(sequence_length=16, mask_tokens=20, vocab_size=9)
-    )
 
 
 def test_files_that_are_no_records_are_refused(tmp_path: Path) -> None:
@@ -587,7 +584,7 @@ def test_a_missing_package_is_named_with_its_command(
             "--input_file two.txt --vocab_file new.txt --train-vocab 9",
             "a vocabulary of 9 is too small for this text",
         ),
-        ("--input_file two.txt --do_lower_case maybe", "'maybe' is not one of true, false"),
+        ("--input_file two.txt --do_lower_case maybe", "'maybe' is not true or false"),
         ("--input_file two.txt --max_seq 9", "unrecognized arguments: --max_seq 9"),
     ],
 )

@@ -45,6 +45,16 @@ def test_a_stage_never_keeps_more_activations_than_its_schedule_says(
         assert all(one <= most for one, most in zip(kept, allowed, strict=True)), (kept, allowed)
 
 
+def bytes_kept(quiet: Quiet, model: Any, recomputation: bool = False) -> list[int]:
+    """Returns the bytes that both stages keep of a micro-batch, [2, 100] float32."""
+    strategy = PipelinedExecution("B1", "B2")
+    train = training_model(
+        model, quiet(strategy, gradient_accumulation=3, recomputation=recomputation)
+    )
+    train(np.ones([6, 100], "float32"))
+    return [stage.activation_bytes for stage in program_of(train).traced.cut_stages]
+
+
 class Deep(tf.Module):
     """Two stages of layers without weights: all their activations are kept for backward."""
 
@@ -64,21 +74,11 @@ class Deep(tf.Module):
 
 
 def test_recomputation_keeps_only_what_a_stage_takes(quiet: Quiet) -> None:
-    kept = {}
-    for recomputation in (False, True):
-        options = quiet(
-            PipelinedExecution("B1", "B2"), gradient_accumulation=3, recomputation=recomputation
-        )
-        train = training_model(Deep(6, 6), options)
-        train(np.ones([6, 100], "float32"))
-        kept[recomputation] = [
-            stage.activation_bytes for stage in program_of(train).traced.cut_stages
-        ]
     micro_batch = 2 * 100 * 4
     # What each of the 6 sines takes. The first one takes a product, which is computed again. The
     # first stage takes the model's input, which is there anyway.
-    assert kept[False] == [5 * micro_batch, 6 * micro_batch]
-    assert kept[True] == [0, micro_batch]
+    assert bytes_kept(quiet, Deep(6, 6)) == [5 * micro_batch, 6 * micro_batch]
+    assert bytes_kept(quiet, Deep(6, 6), recomputation=True) == [0, micro_batch]
 
 
 class Gelu(tf.Module):
@@ -123,13 +123,9 @@ def test_random_draws_are_kept_and_not_drawn_again(quiet: Quiet) -> None:
         with Block("B2"):
             return tf.reduce_mean(tf.nn.dropout(x * x, 0.5, seed=1))
 
-    options = quiet(PipelinedExecution("B1", "B2"), gradient_accumulation=3, recomputation=True)
-    train = training_model(model, options)
-    train(np.ones([6, 100], "float32"))
-    micro_batch = 2 * 100 * 4
-    _, second = program_of(train).traced.cut_stages
+    _, second = bytes_kept(quiet, model, recomputation=True)
     # Which elements are kept, one byte each, and what the stage takes.
-    assert second.activation_bytes == micro_batch + 2 * 100
+    assert second == 2 * 100 + 2 * 100 * 4
 
 
 def test_a_stage_keeps_a_checkpoint_and_a_function_of_recompute_keeps_its_inputs(
@@ -147,13 +143,7 @@ def test_a_stage_keeps_a_checkpoint_and_a_function_of_recompute_keeps_its_inputs
             with Block("B2"):
                 return tf.reduce_mean(tf.sin(keep(layer(x))))
 
-        options = quiet(
-            PipelinedExecution("B1", "B2"), gradient_accumulation=3, recomputation=recomputation
-        )
-        train = training_model(model, options)
-        train(np.ones([6, 100], "float32"))
-        _, second = program_of(train).traced.cut_stages
-        return int(second.activation_bytes)
+        return bytes_kept(quiet, model, recomputation=recomputation)[1]
 
     taken, mask = 2 * 100 * 4, 2 * 100
     assert activation_bytes(layer, tf.identity, True) == taken + mask

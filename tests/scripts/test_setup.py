@@ -102,26 +102,42 @@ def test_a_changed_pin_is_installed(project_with_venv: Path) -> None:
     assert any("tfdist horovod install" in call for call in calls)
 
 
-def test_without_horovod_the_set_up_goes_on_and_says_why_every_time(
-    project_with_venv: Path,
+@pytest.mark.parametrize(
+    ("fails", "reason", "without_it", "again", "call"),
+    [
+        (
+            "NO_COMPILER",
+            "No compiler. Install one.",
+            "Everything over gRPC works without it",
+            "TFDIST_BUILD_HOROVOD",
+            "tfdist horovod install",
+        ),
+        (
+            "NO_OLD",
+            "No Python 3.9. Install one.",
+            "The tests that compare with it will skip",
+            "TFDIST_OLD_TENSORFLOW",
+            "old_tensorflow.py",
+        ),
+    ],
+)
+def test_what_cannot_be_had_is_left_out_with_the_reason_every_time_until_it_is_asked_for(
+    project_with_venv: Path, fails: str, reason: str, without_it: str, again: str, call: str
 ) -> None:
-    first = set_up(project_with_venv, NO_COMPILER="1")
+    first = set_up(project_with_venv, "test", **{fails: "1"})
     assert first.returncode == 0
-    assert "No compiler. Install one. Everything over gRPC works without it" in first.stderr
+    assert f"{reason} {without_it}" in first.stderr
     calls_of(project_with_venv)
 
-    second = set_up(project_with_venv, NO_COMPILER="1")
+    second = set_up(project_with_venv, "test", **{fails: "1"})
     assert second.returncode == 0
     (line,) = second.stderr.splitlines()
-    assert "TFDIST_BUILD_HOROVOD=1 tries again. No compiler. Install one." in line
+    assert f"{again}=1 tries again. {reason}" in line
     assert calls_of(project_with_venv) == []
 
-
-def test_horovod_is_built_again_when_asked_for(project_with_venv: Path) -> None:
-    set_up(project_with_venv, NO_COMPILER="1")
-    set_up(project_with_venv, TFDIST_BUILD_HOROVOD="1")
-    calls_of(project_with_venv)
-    assert set_up(project_with_venv).stderr == ""
+    assert set_up(project_with_venv, "test", **{again: "1"}).stderr == ""
+    assert any(call in one for one in calls_of(project_with_venv))
+    assert set_up(project_with_venv, "test").stderr == ""
     assert calls_of(project_with_venv) == []
 
 
@@ -133,25 +149,6 @@ def test_only_the_tests_get_tensorflow_2_15(project_with_venv: Path) -> None:
     again = set_up(project_with_venv, "test")
     assert (again.returncode, again.stderr) == (0, "")
     assert calls_of(project_with_venv) == []
-
-
-def test_without_tensorflow_2_15_the_set_up_goes_on_and_says_why_every_time(
-    project_with_venv: Path,
-) -> None:
-    first = set_up(project_with_venv, "test", NO_OLD="1")
-    assert first.returncode == 0
-    assert "No Python 3.9. Install one. The tests that compare with it will skip" in first.stderr
-    calls_of(project_with_venv)
-
-    second = set_up(project_with_venv, "test")
-    assert second.returncode == 0
-    (line,) = second.stderr.splitlines()
-    assert "TFDIST_OLD_TENSORFLOW=1 tries again. No Python 3.9. Install one." in line
-    assert calls_of(project_with_venv) == []
-
-    assert set_up(project_with_venv, "test", TFDIST_OLD_TENSORFLOW="1").stderr == ""
-    assert any("old_tensorflow.py" in call for call in calls_of(project_with_venv))
-    assert set_up(project_with_venv, "test").stderr == ""
 
 
 @pytest.mark.parametrize(

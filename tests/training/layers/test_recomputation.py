@@ -151,8 +151,7 @@ def test_assignments_happen_once_and_results_keep_their_structure() -> None:
         assert session.run(v1.global_variables()) == [1]
 
 
-@pytest.mark.parametrize("iterations", [1, 2])
-@pytest.mark.parametrize("num_replicas", [1, 2])
+@pytest.mark.parametrize(("iterations", "num_replicas"), [(1, 1), (2, 2)])
 def test_an_estimator_trains_the_same_weights(
     tmp_path: Path, iterations: int, num_replicas: int
 ) -> None:

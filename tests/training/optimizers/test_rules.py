@@ -137,20 +137,6 @@ def test_the_rule_computes_what_the_kernels_compute(
     _check(by_rule, reference, weights, gradients)
 
 
-@pytest.mark.parametrize("case", ["LAMB with decay", "AdamW", "LARS", "SGD with momentum"])
-def test_weights_in_half_have_slots_in_float32(
-    take: Any, weights: Any, gradients: Any, case: str
-) -> None:
-    make, reference = CASES[case]
-    values = take(make(), weights, gradients, dtype=np.float16)
-    slots = [value for name, value in values.items() if name.startswith("kernel/")]
-    assert slots and all(slot.dtype == np.float32 for slot in slots)
-    for name, weight in weights.items():
-        expected = reference(weight, [step[name] for step in gradients])
-        assert values[name].dtype == np.float16
-        np.testing.assert_allclose(values[name], expected, atol=1e-2, err_msg=name)
-
-
 @pytest.mark.parametrize(
     ("optimizer", "reference"),
     [
