@@ -44,7 +44,6 @@ CASES: dict[tuple[str, int], list[tuple[str, str, str]]] = {
     ("grpc", 2): [
         ("LAMB", "together", "replicas"),
         ("SGD", "weighted", "loop of replicas"),
-        ("SGD", "together", "loop"),
         ("SGD", "scaled", "loop"),
         ("AdamW", "clipped", "workers"),
         ("SGD", "accumulated", "workers"),
@@ -53,11 +52,9 @@ CASES: dict[tuple[str, int], list[tuple[str, str, str]]] = {
         ("AdamW", "together", "loop of replicas"),
         ("SGD", "recomputed", "replicas"),
         ("SGD", "together", "workers"),
-        ("LAMB", "together", "loop"),
-        ("SGD", "weighted", "loop"),
+        ("LARS", "together", "loop"),
     ],
     ("grpc", 3): [("AdamW", "together", "workers")],
-    ("horovod", 3): [("LARS", "together", "loop")],
 }
 
 
@@ -131,13 +128,12 @@ def test_each_layout_trains_as_one_device_with_the_whole_batch(
                 assert np.array_equal(value, other["values"][name]), (case, name)
 
 
-@pytest.mark.parametrize("iterations", [1, 2])
 def test_a_run_with_everything_on_that_was_stopped_ends_with_the_bits_of_one_that_was_not(
-    fake_cluster: Any, tmp_path: Any, iterations: int
+    fake_cluster: Any, tmp_path: Any
 ) -> None:
     """The first step after the resume overflows. The weights are rounded by chance."""
     features = {**FEATURES["together"][0], "num_replicas": 2, "weights": "bfloat16"}
-    whole = {**_options("LAMB", features), "iterations": iterations}
+    whole = {**_options("LAMB", features), "iterations": 2}
     stopped = {**whole, "folder": "stopped"}
     trainings = [whole, {**stopped, "stop_at": 2}, {**stopped, "resume_at": 2}]
     [results] = fake_cluster.run(_train_all, "none", str(tmp_path), trainings, engine="none")

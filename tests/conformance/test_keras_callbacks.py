@@ -139,7 +139,7 @@ def test_a_saved_state_is_restored_with_other_workers_engines_and_replicas(
     )
     for way, expected in plain.items():
         first = workers[0][way]
-        assert first["loss"] == pytest.approx(expected["loss"], abs=1e-6)
+        assert first["history"]["loss"] == pytest.approx(expected["history"]["loss"], abs=1e-6)
         np.testing.assert_allclose(first["sums"], expected["sums"], atol=1e-5, err_msg=way)
         for worker in workers[1:]:
             assert worker[way] == first

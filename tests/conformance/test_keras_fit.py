@@ -21,17 +21,26 @@ LAYOUTS = {
 }
 SHARED = [name for name in LAYOUTS if name != "alone"]
 
-# Each library has every optimizer, model and input in one of the shared layouts, and each layout
-# has it with one of the libraries.
-ELSEWHERE = {
-    f"{library} {name}": SHARED[(number + offset) % 2]
-    for number, name in enumerate(keras_trainings.DIVIDED)
-    for offset, library in enumerate(keras_trainings.LIBRARIES)
-}
+# One process makes all trainings. Each of a library is made in one of the shared layouts as well,
+# and that of the other library in the other; random values are drawn in both.
+KINDS = list(dict.fromkeys(name.split()[1] for name in keras_trainings.CASES))
 NAMES = {
-    layout: [name for name in keras_trainings.CASES if ELSEWHERE.get(name) != layout]
-    for layout in LAYOUTS
+    layout: [
+        f"{library} {kind}"
+        for library, offset in zip(keras_trainings.LIBRARIES, offsets, strict=True)
+        for number, kind in enumerate(KINDS)
+        if (kind == "dropout" or number % 2 == offset)
+        and f"{library} {kind}" in keras_trainings.CASES
+    ]
+    for layout, offsets in zip(SHARED, [(0, 1), (1, 0)], strict=True)
 }
+
+
+def in_layouts_of(kind: str) -> pytest.MarkDecorator:
+    """Runs a test for each library, in the shared layout that makes the training."""
+    names = [(layout, name) for layout in SHARED for name in NAMES[layout]]
+    cases = [(layout, name.split()[0]) for layout, name in names if name.endswith(f" {kind}")]
+    return pytest.mark.parametrize(("layout", "library"), cases)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +52,7 @@ def test_a_training_of_all_workers_equals_one_process(
     compare_with_one_process(name, atol=2e-6)
 
 
-@pytest.mark.parametrize("library", keras_trainings.LIBRARIES)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@in_layouts_of("overflow")
 def test_an_overflow_on_one_replica_skips_the_step_on_all(
     found: Callable[[str], list[dict[str, Any]]], library: str
 ) -> None:
@@ -60,8 +68,7 @@ def test_an_overflow_on_one_replica_skips_the_step_on_all(
         assert weights[1] != weights[2]
 
 
-@pytest.mark.parametrize("library", keras_trainings.LIBRARIES)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@in_layouts_of("batch_norm_of_a_replica")
 def test_batch_norm_of_each_replica_has_equal_statistics_in_the_end(
     found: Callable[[str], list[dict[str, Any]]], library: str
 ) -> None:

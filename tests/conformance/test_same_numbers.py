@@ -44,10 +44,8 @@ def test_sparse_gradients_of_an_embedding_are_reduced(
 @pytest.mark.parametrize(
     ("engine", "options"),
     [
-        ("grpc", {"optimizer": "adam"}),
         ("grpc", {"is_weighted": True, "num_replicas": 2}),
         ("horovod", {"optimizer": "adam"}),
-        ("horovod", {"is_weighted": True, "num_replicas": 2}),
     ],
 )
 def test_a_table_that_is_looked_up_and_multiplied_is_reduced_in_parts(
@@ -70,9 +68,8 @@ def test_a_table_that_is_looked_up_and_multiplied_is_reduced_in_parts(
 @pytest.mark.parametrize(
     ("engine", "options"),
     [
-        ("horovod", {}),
+        ("horovod", {"variables_on_host": False}),
         ("grpc", {"iterations": 3}),
-        ("grpc", {"variables_on_host": False}),
         ("none", {"num_workers": 1, "num_replicas": 2}),
     ],
 )
@@ -99,9 +96,8 @@ def test_an_overflow_on_one_worker_skips_the_step_on_all(
 @pytest.mark.parametrize(
     ("engine", "options"),
     [
-        ("horovod", {}),
+        ("horovod", {"variables_on_host": False}),
         ("grpc", {"iterations": 3}),
-        ("grpc", {"variables_on_host": False}),
         ("none", {"num_replicas": 2}),
     ],
 )

@@ -1,5 +1,6 @@
 """Runs of the examples' programs."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,10 @@ class Ran:
 
 @pytest.fixture(scope="session")
 def sample_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The cache folder of the text of examples/bert, which is made once."""
-    return tmp_path_factory.mktemp("cache")
+    """The cache folder of the text of examples/bert, which pytest-xdist's processes share."""
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    return shared / "bert-cache"
 
 
 @pytest.fixture

@@ -110,22 +110,20 @@ def test_checkpoints_and_their_mean_are_validated_after_the_training_and_later(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", ["grpc", "horovod"])
+@pytest.mark.parametrize(
+    ("engine", "norm", "whole"), [("grpc", "group", "whole"), ("horovod", "batch", "norm")]
+)
 def test_two_workers_have_the_losses_of_one_with_the_whole_batch(
-    alone: dict[str, Any], fake_cluster: Any, tmp_path: Path, engine: str
+    alone: dict[str, Any], fake_cluster: Any, tmp_path: Path, engine: str, norm: str, whole: str
 ) -> None:
-    trainings = [
-        [*SMALL, *NORMS[norm], "--batch-size", "6", "--replicas", "2", "--no-validation",
-         "--log-all-instances", "--log-dir", str(tmp_path / norm)]
-        for norm in NORMS
-    ]  # fmt: skip
+    options = [*SMALL, *NORMS[norm], "--batch-size", "6", "--replicas", "2", "--no-validation"]
+    options += ["--log-all-instances", "--log-dir", str(tmp_path)]
     printed = fake_cluster.run(
-        run_all, TRAIN, trainings, engine=engine, num_workers=2, timeout_s=240
+        run_all, TRAIN, [options], engine=engine, num_workers=2, timeout_s=240
     )
-    assert printed[1] == ["", ""]
-    for norm, whole in {"group": "whole", "batch": "norm"}.items():
-        assert_equal(read_rows(tmp_path / norm), read_rows(alone["folder"] / whole))
-        assert read_rows(tmp_path / norm) == read_rows(tmp_path / norm, "training_1")
+    assert printed[1] == [""]
+    assert_equal(read_rows(tmp_path), read_rows(alone["folder"] / whole))
+    assert read_rows(tmp_path) == read_rows(tmp_path, "training_1")
 
 
 # A run that saves after each second step.

@@ -386,6 +386,3 @@ INPUTS = {
 for _library in LIBRARIES:
     for _name, _make_input in INPUTS.items():
         CASES[f"{_library} {_name}"] = _input_case(_make_input)
-
-# The trainings of both libraries that need not be made with each of them in every layout.
-DIVIDED = [*OPTIMIZERS, *INPUTS, "several_inputs_and_outputs", "own_train_step"]
