@@ -113,7 +113,7 @@ def saved_step(model_dir: Path) -> int:
 
 
 def name_last_step(folder: Path, round_steps: int) -> int:
-    """Has a run end in two rounds: the restarted workers are in the next one at most."""
+    """Makes a run end in two rounds: the restarted workers are in the next one at most."""
     rounds = max(0, saved_step(folder / "model")) // round_steps
     last_step = (rounds + 2) * round_steps
     (folder / LAST_STEP).write_text(str(last_step))

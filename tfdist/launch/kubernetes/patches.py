@@ -53,7 +53,7 @@ class Patch:
 
     @property
     def is_of_pods(self) -> bool:
-        """Whether it changes pods, whatever manifest they are in."""
+        """True where it changes pods, whatever manifest they are in."""
         return self.kind in (POD, CONTAINER)
 
     def fits_pods(self, role: Role) -> bool:
