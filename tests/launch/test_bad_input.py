@@ -102,6 +102,13 @@ COMMANDS: list[tuple[str, list[str]]] = [
     # Options that contradict each other.
     ("run --num-instances 4 --num-replicas 10 cat", ["is 10", "is 4", "8 or 12", "2 or 5"]),
     ("run --num-instances 2 --num-replicas 1 cat", ["is 1", "is 2", "--num-replicas 2"]),
+    ("run --num-instances 3 --num-replicas 7 cat", ["is 7", "is 3", "6 or 9", "1 or 7"]),
+    (
+        "run --min-instances 3 --num-instances 2 --max-restarts 1 cat",
+        ["--min-instances is 3", "--num-instances is 2", "Use at most 2."],
+    ),
+    ("run --min-instances 1 cat", ["--min-instances is 1", "Add for example --max-restarts 3."]),
+    ("run --snapshot-steps 5 cat", ["--snapshot-steps is 5", "Add for example --max-restarts 3."]),
     ("run --show 2 --num-instances 2 cat", ["--show is 2", "allowed here: 0 and 1", "raise"]),
     ("run --show evaluator cat", ["--show is evaluator", "add --evaluator"]),
     ("run --show all cat", ['got "all"', "indices", "Write for example 0"]),

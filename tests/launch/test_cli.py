@@ -34,19 +34,8 @@ def replace_command(monkeypatch: pytest.MonkeyPatch) -> Replace:
 def test_help_names_the_commands(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 0
     text = capsys.readouterr().out
-    for name in (
-        "run",
-        "slurm",
-        "kubernetes",
-        "horovod",
-        "doctor",
-        "env",
-        "logs",
-        "status",
-        "completion",
-        "--version",
-    ):
-        assert name in text
+    names = "run slurm kubernetes horovod doctor env logs status completion --version"
+    assert all(f"  {name} " in text for name in names.split())
 
 
 @pytest.mark.processes

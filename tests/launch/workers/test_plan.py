@@ -19,24 +19,18 @@ MACHINE = Machine(cores=(0, 1, 2, 3), numa_nodes=((0, 1, 2, 3),))
 PORTS = (20001, 20002, 20003, 20004)
 
 
-def planned(
-    *,
-    environ: Mapping[str, str] | None = None,
-    restart_count: int = 0,
-    restart_step: int | None = None,
-    restart_cost: tuple[int, int] = (0, 0),
-    **options: Any,
-) -> Plan:
+def planned(*, environ: Mapping[str, str] | None = None, **options: Any) -> Plan:
+    """Returns the plan of a run with these options, or facts about its restarts."""
+    names = ("restart_count", "restart_step", "restart_cost")
+    facts = {name: options.pop(name) for name in names if name in options}
     return make_plan(
         RunOptions(command=("python", "train.py"), **{"num_replicas": 2, **options}),
         machine=MACHINE,
         ports=PORTS,
         log_dir=Path("logs"),
         environ=environ or {},
-        restart_count=restart_count,
-        restart_step=restart_step,
-        restart_cost=restart_cost,
         run="a-run",
+        **facts,
     )
 
 
@@ -73,33 +67,33 @@ def test_replicas_are_dealt_out_evenly() -> None:
     assert (instance.replica_index_offset, instance.devices_per_replica) == (3, 2)
 
 
-def test_workers_get_the_number_of_earlier_starts_and_their_cost() -> None:
-    assert planned().workers[0].environment["TFDIST_RESTART_COUNT"] == "0"
-    environment = planned(restart_count=2, restart_cost=(7, 30)).workers[0].environment
-    assert environment["TFDIST_RESTART_COUNT"] == "2"
-    assert environment["TFDIST_RESTART_LOST_S"] == "7"
-    assert environment["TFDIST_RESTART_REPEATED_STEPS"] == "30"
-
-
-def test_workers_of_a_run_that_may_start_again_can_keep_snapshots_and_find_them() -> None:
-    def variables(**options: Any) -> dict[str, str]:
-        environment = planned(**options).workers[0].environment
-        names = ("TFDIST_RUN", "TFDIST_SNAPSHOT_STEPS", "TFDIST_RESTART_STEP")
-        return {name: environment[name] for name in names if name in environment}
-
-    assert variables() == {}
-    assert variables(max_restarts=1) == {"TFDIST_RUN": "a-run"}
-    assert variables(max_restarts=1, snapshot_steps=5, restart_step=12) == {
-        "TFDIST_RUN": "a-run",
-        "TFDIST_SNAPSHOT_STEPS": "5",
-        "TFDIST_RESTART_STEP": "12",
-    }
-
-
-def test_workers_get_the_start_timeout_and_the_grace_period() -> None:
-    environment = planned(start_timeout_s=12.5, grace_s=7.5).workers[0].environment
-    assert environment["TFDIST_START_TIMEOUT_S"] == "12.5"
-    assert environment["TFDIST_GRACE_S"] == "7.5"
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, {"RESTART_COUNT": "0"}),
+        (
+            {"restart_count": 2, "restart_cost": (7, 30)},
+            {"RESTART_COUNT": "2", "RESTART_LOST_S": "7", "RESTART_REPEATED_STEPS": "30"},
+        ),
+        # A run that may start again can keep snapshots, and find them.
+        ({"max_restarts": 1}, {"RESTART_COUNT": "0", "RUN": "a-run"}),
+        (
+            {"max_restarts": 1, "snapshot_steps": 5, "restart_step": 12},
+            {"RESTART_COUNT": "0", "RUN": "a-run", "SNAPSHOT_STEPS": "5", "RESTART_STEP": "12"},
+        ),
+        (
+            {"start_timeout_s": 12.5, "grace_s": 7.5},
+            {"RESTART_COUNT": "0", "START_TIMEOUT_S": "12.5", "GRACE_S": "7.5"},
+        ),
+    ],
+)
+def test_workers_get_the_facts_of_their_start(
+    facts: dict[str, Any], expected: dict[str, str]
+) -> None:
+    environment = planned(**facts).workers[0].environment
+    names = ("RESTART_", "RUN", "SNAPSHOT_", *expected)
+    found = {name.removeprefix("TFDIST_"): value for name, value in environment.items()}
+    assert {name: found[name] for name in found if name.startswith(names)} == expected
 
 
 def test_workers_over_horovod_get_no_tf_config() -> None:
@@ -122,41 +116,38 @@ def test_workers_on_other_hosts_take_their_share_of_their_own_machine() -> None:
     assert [worker.cores for worker in plan.workers] == [None] * 4
     assert "OMP_NUM_THREADS" not in plan.workers[0].environment
     shares = [worker.share for worker in plan.workers]
-    assert [share and (share.index, share.num_workers) for share in shares] == [
-        (0, 2),
-        (0, 2),
-        (1, 2),
-        (1, 2),
+    found = [share and (share.index, share.num_workers) for share in shares]
+    assert found == [(0, 2), (0, 2), (1, 2), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected", "local_indices"),
+    [
+        ({"hosts": hosts("a", "b")}, ["a:3737", "b:3737", "a:3738"], "001"),
+        ({"hosts": hosts("a", "b", slots=2)}, ["a:3737", "a:3738", "b:3737"], "010"),
+        ({"hosts": hosts("a", slots=3), "port": 5000}, ["a:5000", "a:5001", "a:5002"], "012"),
+        (
+            {"hosts": hosts("fe80::1", slots=3)},
+            [f"[fe80::1]:{p}" for p in (3737, 3738, 3739)],
+            "012",
+        ),
+    ],
+)
+def test_workers_are_put_on_hosts_in_turn_or_until_the_slots_of_one_are_full(
+    options: dict[str, Any], expected: list[str], local_indices: str
+) -> None:
+    plan = planned(num_instances=3, num_replicas=3, **options)
+    assert addresses(plan) == expected
+    assert [worker.host for worker in plan.workers] == [
+        address.rpartition(":")[0].strip("[]") for address in expected
     ]
-
-
-def test_hosts_without_slots_get_workers_in_turn() -> None:
-    plan = planned(num_instances=3, num_replicas=3, hosts=hosts("a", "b"))
-    assert [worker.host for worker in plan.workers] == ["a", "b", "a"]
-    locals_ = [worker.environment["TFDIST_LOCAL_INSTANCE_INDEX"] for worker in plan.workers]
-    assert locals_ == ["0", "0", "1"]
-    assert addresses(plan) == ["a:3737", "b:3737", "a:3738"]
-
-
-def test_hosts_with_slots_are_filled_one_after_another() -> None:
-    plan = planned(num_instances=3, num_replicas=3, hosts=hosts("a", "b", slots=2))
-    assert [worker.host for worker in plan.workers] == ["a", "a", "b"]
-    assert addresses(plan) == ["a:3737", "a:3738", "b:3737"]
+    found = [worker.environment["TFDIST_LOCAL_INSTANCE_INDEX"] for worker in plan.workers]
+    assert "".join(found) == local_indices
 
 
 def test_too_few_slots_are_refused() -> None:
     with pytest.raises(UsageError, match=r"2 slots.*--num-instances is 3"):
         planned(num_instances=3, num_replicas=3, hosts=hosts("a", "b", slots=1))
-
-
-def test_the_first_port_on_other_hosts_may_be_chosen() -> None:
-    plan = planned(num_instances=2, hosts=hosts("a", slots=2), port=5000)
-    assert addresses(plan) == ["a:5000", "a:5001"]
-
-
-def test_an_ipv6_host_stands_in_brackets() -> None:
-    plan = planned(num_instances=2, hosts=hosts("fe80::1", "fe80::2"))
-    assert addresses(plan) == ["[fe80::1]:3737", "[fe80::2]:3737"]
 
 
 def test_the_evaluator_is_an_additional_process_and_no_instance() -> None:
@@ -179,15 +170,11 @@ def test_training_workers_know_that_the_run_has_an_evaluator() -> None:
     assert "TFDIST_HAS_EVALUATOR" not in planned(num_instances=2).workers[0].environment
 
 
-def test_the_evaluator_runs_here_though_the_training_runs_elsewhere() -> None:
-    plan = planned(num_instances=2, hosts=hosts("a", "b"), evaluator=True)
-    assert plan.workers[2].host == "localhost"
-
-
-def test_the_evaluator_of_a_horovod_run_learns_its_part_from_tf_config() -> None:
-    plan = planned(num_instances=2, engine="horovod", evaluator=True)
-    _, task = parse_tf_config(plan.workers[2].environment["TF_CONFIG"])
-    assert task.type == "evaluator"
+def test_the_evaluator_of_any_run_is_here_and_learns_its_part_from_tf_config() -> None:
+    for options in ({"hosts": hosts("a", "b")}, {"engine": "horovod"}):
+        evaluator = planned(num_instances=2, evaluator=True, **options).workers[2]
+        _, task = parse_tf_config(evaluator.environment["TF_CONFIG"])
+        assert (evaluator.host, task.type) == ("localhost", "evaluator")
 
 
 def test_variables_set_by_the_user_reach_all_workers() -> None:
@@ -205,10 +192,7 @@ def test_the_users_variables_override_the_launchers() -> None:
 def test_threads_that_the_launchers_environment_sets_are_not_set_again() -> None:
     environment = planned(environ={"OMP_NUM_THREADS": "7"}).workers[0].environment
     assert "OMP_NUM_THREADS" not in environment  # inherited
-
-
-def test_workers_output_is_not_buffered() -> None:
-    assert planned().workers[0].environment["PYTHONUNBUFFERED"] == "1"
+    assert environment["PYTHONUNBUFFERED"] == "1"
 
 
 @pytest.mark.parametrize(
