@@ -4,7 +4,7 @@ import io
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from rich.console import Console
 
@@ -39,16 +39,11 @@ Failed = Callable[..., Failure]
 
 
 def drawn(
-    failure: Failure,
-    aftermath: Aftermath,
-    *,
-    width: int,
-    encoding: str = "utf-8",
-    color_system: Literal["standard"] | None = None,
+    failure: Failure, aftermath: Aftermath, *, width: int, encoding: str = "utf-8", **colors: Any
 ) -> str:
     """Returns the box as rich draws it."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    console = Console(file=file, color_system=color_system, width=width)
+    console = Console(file=file, width=width, **{"color_system": None, **colors})
     with console.capture() as capture:
         console.print(failure_box(failure, aftermath, width=width), crop=False)
     return capture.get().rstrip("\n")
@@ -103,16 +98,20 @@ def test_a_worker_that_mpi_ended_without_a_word_has_the_reason_of_mpirun(failed:
     assert "enlarge /dev/shm" in drawn(failed(code=1, mpirun_lines=[line]), THREE, width=100)
 
 
-def test_without_unicode_the_box_is_ascii(failed: Failed) -> None:
-    assert drawn(failed(), THREE, width=80, encoding="ascii").isascii()
+def test_without_unicode_the_box_is_ascii_and_without_a_process_it_says_so(failed: Failed) -> None:
+    box = drawn(failed(pid=None), THREE, width=80, encoding="ascii")
+    assert box.isascii()
+    assert "node2, not started" in box
 
 
-def test_the_exception_is_red_and_without_colours_there_are_no_escape_sequences(
+def test_the_exception_is_red_unless_there_are_no_colours_or_the_worker_has_stalled(
     failed: Failed,
 ) -> None:
     failure = failed(log_tail=TRACEBACK)
     shown = drawn(failure, THREE, width=80, color_system="standard")
     assert shown.count("\x1b[1;31mValueError: 17 is too many") == 1
+    stalled = failed(kind="stalled", code=None, log_tail=TRACEBACK)
+    assert "error" not in drawn(stalled, THREE, width=80)
     assert "\x1b" not in drawn(failure, THREE, width=80)
 
 
@@ -162,10 +161,6 @@ def test_the_box_of_one_worker_names_no_first_worker_and_no_others(failed: Faile
     assert " worker 0 failed ─" in shown
     assert "others" not in shown
     assert "With --max-restarts N the run is started again from its last" in shown
-
-
-def test_a_worker_that_never_started_has_no_process(failed: Failed) -> None:
-    assert "node2, not started" in drawn(failed(pid=None), THREE, width=80)
 
 
 def test_the_end_of_the_other_workers_is_reported() -> None:
@@ -259,11 +254,6 @@ def test_the_messages_of_tensorflow_without_a_gpu_give_no_advice(failed: Failed)
     assert "Check the GPUs and their drivers" in advice(failed(code=1, log_tail=(broken,)))
     error = "InternalError: CUDNN_STATUS_NOT_INITIALIZED"
     assert "Check the GPUs" in advice(failed(code=1, log_tail=(no_driver, error)))
-
-
-def test_an_exception_in_the_log_of_a_stalled_worker_is_not_its_error(failed: Failed) -> None:
-    failure = failed(kind="stalled", code=None, log_tail=TRACEBACK)
-    assert "error" not in drawn(failure, THREE, width=80)
 
 
 def test_the_end_of_a_log_with_any_content_is_read(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 import pytest
@@ -127,11 +128,10 @@ def test_a_status_that_a_resize_has_broken_in_two_is_removed_whole(
     assert terminal.width == 30
 
 
-@pytest.mark.parametrize("environ", [{"TERM": "dumb"}])
 def test_a_terminal_without_cursor_movement_gets_no_status(
-    tty: Tty, make_terminal: Callable[..., Terminal], environ: dict[str, str]
+    tty: Tty, make_terminal: Callable[..., Terminal]
 ) -> None:
-    terminal = make_terminal(tty.file, tty.file, **environ)
+    terminal = make_terminal(tty.file, tty.file, TERM="dumb")
     assert not terminal.is_live
     terminal.show_status(Text("step 1"))
     terminal.write("out", "line\n")
@@ -214,22 +214,35 @@ def test_a_closed_stdout_is_reported_once_and_stderr_goes_on(
     assert err.getvalue() == "the end\n"
 
 
+@contextmanager
+def piped(*, is_blocking: bool = True) -> Iterator[tuple[TextIO, Callable[[Terminal], list[str]]]]:
+    """Yields a pipe's file, and a function that reads the lines until the terminal is closed."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, is_blocking)
+    with os.fdopen(writer, "w") as file, os.fdopen(reader) as source:
+
+        def close_and_read(terminal: Terminal) -> list[str]:
+            taken: list[str] = []
+            thread = threading.Thread(target=lambda: taken.extend(source))
+            thread.start()
+            terminal.close(LIMIT_S)
+            file.close()
+            thread.join()
+            return taken
+
+        yield file, close_and_read
+
+
 def test_a_blocked_reader_delays_no_worker_and_misses_only_droppable_lines(
     make_terminal: Callable[..., Terminal],
 ) -> None:
-    reader, writer = os.pipe()
-    with os.fdopen(writer, "w") as file, os.fdopen(reader) as source:
+    with piped() as (file, close_and_read):
         terminal = make_terminal(file, file)
         line = "x" * 999 + "\n"
         for _ in range(10_000):  # would block if it waited for the reader
             terminal.write("out", line, is_droppable=True)
         terminal.write("err", "the failure box\n")
-        taken: list[str] = []
-        thread = threading.Thread(target=lambda: taken.extend(source))
-        thread.start()
-        terminal.close(LIMIT_S)
-        file.close()
-        thread.join()
+        taken = close_and_read(terminal)
     notes = [re.match(r"tfdist: (\d+) lines are in the logs only", text) for text in taken]
     missing = sum(int(note[1]) for note in notes if note)
     assert missing > 1_000
@@ -258,19 +271,8 @@ def test_a_reader_that_never_reads_is_given_up(make_terminal: Callable[..., Term
         process.communicate()
 
 
-def test_a_non_blocking_pipe_loses_nothing(
-    make_terminal: Callable[..., Terminal],
-) -> None:
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    text = "0123456789\n" * 100_000
-    with os.fdopen(writer, "w") as file, os.fdopen(reader) as source:
+def test_a_non_blocking_pipe_loses_nothing(make_terminal: Callable[..., Terminal]) -> None:
+    with piped(is_blocking=False) as (file, close_and_read):
         terminal = make_terminal(file, None)
-        terminal.write("out", text)
-        taken: list[str] = []
-        thread = threading.Thread(target=lambda: taken.append(source.read()))
-        thread.start()
-        terminal.close(LIMIT_S)
-        file.close()
-        thread.join()
-    assert taken == [text]
+        terminal.write("out", "0123456789\n" * 100_000)
+        assert close_and_read(terminal) == ["0123456789\n"] * 100_000
