@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from tfdist.cluster import ClusterError, RendezvousError, WorkerLostError
+from tfdist.cluster.rendezvous.protocol import AbsentWorkerError, PortTakenError
+from tfdist.process import endings
 from tfdist.process.progress_file import ProgressFile, progress_environment
 
 pytestmark = pytest.mark.processes
@@ -18,11 +21,8 @@ ROOT = str(Path(__file__).parents[2])
 ERRORS = """
 import os, signal, sys
 sys.path.insert(0, {root!r})
-from tfdist.cluster import ClusterError, WorkerLostError; from tfdist.process import endings
-from tfdist.process.exit_codes import BAD_CONFIGURATION
-from tfdist.cluster.rendezvous.protocol import (
-    AbsentWorkerError, PortTakenError, RendezvousError
-)
+from tfdist.cluster import ClusterError; from tfdist.process import endings
+from tfdist.cluster.rendezvous.protocol import PortTakenError
 {before}
 endings.install()
 endings.install()
@@ -52,21 +52,19 @@ def end(tmp_path: Path) -> Callable[..., Any]:
     return end
 
 
-@pytest.mark.parametrize(
-    ("error", "exit_code"),
-    [
-        ("ClusterError", 2),
-        ("RendezvousError", 2),
-        ("AbsentWorkerError", 200),
-        ("PortTakenError", 201),
-        ("WorkerLostError", 200),
-    ],
-)
-def test_an_error_for_the_user_is_one_line_with_its_exit_code(
+@pytest.mark.parametrize(("error", "exit_code"), [("ClusterError", 2), ("PortTakenError", 201)])
+def test_an_error_for_the_user_is_one_line_with_its_exit_code_and_what_is_registered_still_runs(
     end: Any, error: str, exit_code: int
 ) -> None:
-    ended = end(f"raise {error}('what, and the fix')")
-    assert (ended.returncode, ended.stderr) == (exit_code, f"{error}: what, and the fix\n")
+    ended = end(f"import atexit; atexit.register(print, 'cleaned up'); raise {error}('the fix')")
+    assert (ended.returncode, ended.stdout) == (exit_code, "cleaned up\n")
+    assert ended.stderr == f"{error}: the fix\n"
+
+
+def test_each_error_for_the_user_has_its_exit_code() -> None:
+    codes = {ClusterError: 2, RendezvousError: 2, AbsentWorkerError: 200}
+    codes |= {PortTakenError: 201, WorkerLostError: 200}
+    assert {error: error.exit_code for error in codes} == codes
 
 
 def test_any_other_error_is_pythons_traceback_and_1(end: Any) -> None:
@@ -76,13 +74,7 @@ def test_any_other_error_is_pythons_traceback_and_1(end: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "returncode"),
-    [
-        ({}, -signal.SIGINT),
-        ({"TFDIST_INSTANCE_INDEX": "0"}, 130),
-        ({"OMPI_COMM_WORLD_RANK": "0"}, 130),
-        ({"HOROVOD_RANK": "0"}, 130),
-    ],
+    ("env", "returncode"), [({}, -signal.SIGINT), ({"TFDIST_INSTANCE_INDEX": "0"}, 130)]
 )
 def test_ctrl_c_has_no_stack(end: Any, env: dict[str, str], returncode: int) -> None:
     # By hand the process dies of the signal, so that a shell's loop ends as well.
@@ -96,11 +88,6 @@ def test_a_hook_of_the_users_own_gets_every_error(end: Any, error: str, exit_cod
         f"raise {error}('x')", before="sys.excepthook = lambda *e: print('own', e[0].__name__)"
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (exit_code, f"own {error}\n", "")
-
-
-def test_what_is_registered_for_the_exit_still_runs(end: Any) -> None:
-    ended = end("import atexit; atexit.register(print, 'cleaned up'); raise ClusterError('x')")
-    assert (ended.returncode, ended.stdout) == (2, "cleaned up\n")
 
 
 def test_an_interactive_session_goes_on(end: Any) -> None:
@@ -170,6 +157,12 @@ def test_a_strategy_and_a_run_config_put_the_hook_in_place(fake_cluster: Any, na
 
     [modules] = fake_cluster.run(make_one, engine="none")
     assert modules == ["sys", "tfdist.process.endings"]
+
+
+def test_a_process_of_any_launcher_is_launched() -> None:
+    for name in ("TFDIST_INSTANCE_INDEX", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK"):
+        assert endings.is_launched({name: "0"})
+    assert not endings.is_launched({"HOROVOD_CYCLE_TIME": "5"})
 
 
 def test_an_error_of_the_cluster_is_one_line_before_anything_of_a_run_is_made() -> None:

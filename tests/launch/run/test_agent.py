@@ -33,11 +33,6 @@ from tfdist.testing.run import wait_until
 pytestmark = pytest.mark.processes
 
 
-def test_a_worker_gets_the_agents_environment_and_its_own_variables() -> None:
-    found = worker_environment({"A": "1", "B": "2"}, {"B": "3", "C": "4"}, is_rank=False)
-    assert found == {"A": "1", "B": "3", "C": "4"}
-
-
 def test_a_worker_in_a_step_without_the_others_is_killed_unless_it_writes_a_checkpoint() -> None:
     in_step = Progress(phase="training", in_step=True)
     assert is_stuck_in_step(in_step)
@@ -47,34 +42,20 @@ def test_a_worker_in_a_step_without_the_others_is_killed_unless_it_writes_a_chec
     assert not is_stuck_in_step(None)
 
 
-def test_a_worker_does_not_inherit_variables_of_the_agent_or_of_another_run() -> None:
-    inherited = {
-        "TFDIST_AGENT_TOKEN": "t",
-        "TFDIST_AGENT_LAUNCHERS": "127.0.0.1:1",
-        "TF_CONFIG": "{}",
-        "TFDIST_NUM_INSTANCES": "9",
-        "TFDIST_INSTANCE_INDEX": "8",
-        "TFDIST_PROGRESS_FILE": "/tmp/p",
-        "TFDIST_RESTART_COUNT": "7",
-        "HOROVOD_RANK": "6",
-        "HOROVOD_SIZE": "9",
-        "HOROVOD_LOCAL_RANK": "6",
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "a",
-    }
-    kept = {"TFDIST_OTHER": "kept", "HOROVOD_CYCLE_TIME": "5"}
-    assert worker_environment({**inherited, **kept}, {}, is_rank=True) == kept
+OF_ANOTHER_RUN = """
+    TFDIST_AGENT_TOKEN TFDIST_AGENT_LAUNCHERS TF_CONFIG TFDIST_NUM_INSTANCES TFDIST_INSTANCE_INDEX
+    TFDIST_PROGRESS_FILE TFDIST_RESTART_COUNT HOROVOD_RANK HOROVOD_SIZE HOROVOD_LOCAL_RANK
+    HOROVOD_CONTROLLER HOROVOD_GLOO_RENDEZVOUS_ADDR
+"""
 
 
-def test_only_ranks_get_mpiruns_variables() -> None:
-    inherited = {
-        "OMPI_COMM_WORLD_RANK": "0",
-        "PMIX_RANK": "0",
-        "PMI_SIZE": "2",
-        "OPAL_PREFIX": "/x",
-    }
-    assert worker_environment(inherited, {}, is_rank=True) == inherited
-    assert worker_environment(inherited, {}, is_rank=False) == {"OPAL_PREFIX": "/x"}
+def test_a_worker_inherits_no_variables_of_another_run_and_mpiruns_only_as_a_rank() -> None:
+    kept = {"TFDIST_OTHER": "kept", "HOROVOD_CYCLE_TIME": "5", "OPAL_PREFIX": "/x"}
+    of_mpirun = {"OMPI_COMM_WORLD_RANK": "0", "PMIX_RANK": "0", "PMI_SIZE": "2"}
+    inherited = {**dict.fromkeys(OF_ANOTHER_RUN.split(), "1"), **kept, **of_mpirun}
+    assert worker_environment(inherited, {}, is_rank=True) == {**kept, **of_mpirun}
+    own = {"OPAL_PREFIX": "/y", "MINE": "1"}
+    assert worker_environment(inherited, own, is_rank=False) == {**kept, **own}
 
 
 def test_a_chunk_of_output_always_fits_into_a_line() -> None:
@@ -119,22 +100,10 @@ class Launcher:
         self._connection.sendall(json.dumps({"kind": kind, **facts}).encode() + b"\n")
 
     def start(self, *command: str, **facts: Any) -> None:
-        self.say(
-            "start",
-            **{
-                "command": command,
-                "environment": {"MINE": "1"},
-                "cwd": os.getcwd(),
-                "cores": None,
-                "share": None,
-                "rank_environment": None,
-                "keeps_standby": False,
-                "is_rank": False,
-                "grace_s": 30.0,
-                "ignores_hang_up": False,
-                **facts,
-            },
-        )
+        usual = {"environment": {"MINE": "1"}, "cwd": os.getcwd(), "grace_s": 30.0}
+        usual |= dict.fromkeys(("cores", "share", "rank_environment"))
+        usual |= dict.fromkeys(("keeps_standby", "is_rank", "ignores_hang_up"), False)
+        self.say("start", command=command, **{**usual, **facts})
 
     def hear(self, kind: str) -> Mapping[str, Any]:
         """Returns the next message of this kind."""
@@ -290,8 +259,9 @@ def test_an_agent_that_is_rejected_in_the_handshake_connects_again() -> None:
         prove(connection)
         launcher = Launcher(connection, agent)
         assert launcher.hear("hello")["index"] == 3
-        launcher.leave()
+        launcher.say("bye")  # It is not needed.
         assert agent.communicate(timeout=30)[0] == ""
+        launcher.leave()
 
 
 def test_an_agent_lets_its_worker_save_and_then_ends_it_when_its_launcher_has_gone(
@@ -323,11 +293,6 @@ def test_an_agents_worker_ends_with_it(launcher: Launcher) -> None:
     assert wait_until(lambda: not _is_alive(worker), 20.0)
     launcher.agent.wait()
     launcher.agent.returncode = 0  # as the fixture requires
-
-
-def test_an_agent_that_is_not_needed_leaves(launcher: Launcher) -> None:
-    launcher.say("bye")
-    assert launcher.agent.wait(30) == 0
 
 
 def test_an_agent_reports_when_its_worker_is_suspended_and_can_end_it(launcher: Launcher) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,10 +57,8 @@ def test_the_sizes_with_which_a_run_may_go_on_are_shown() -> None:
 
 def test_the_evaluator_comes_first_and_gets_nothing_that_is_exported() -> None:
     plan = make_plan({"A": "1", "N": "0"}, {"A": "1", "N": "1"}, {"A": "1"})
-    evaluator = WorkerPlan(
-        **{**vars(plan.workers[2]), "name": "evaluator", "replicas": range(0), "host": "node1"}
-    )
-    plan = Plan(engine="grpc", hosts=plan.hosts, workers=(*plan.workers[:2], evaluator))
+    evaluator = replace(plan.workers[2], name="evaluator", replicas=range(0), host="node1")
+    plan = replace(plan, workers=(*plan.workers[:2], evaluator))
     assert command_lines(plan)[:4] == [
         "# evaluator on node1, log: logs/worker-2.txt",
         "A=1 train",
@@ -107,9 +106,8 @@ def test_nothing_in_a_word_or_value_is_run_when_the_lines_are_pasted(
     for at, word in enumerate(BREAK_INS):
         words = ("--password", word, word)
         plan = make_plan({"X": word, "A_TOKEN": word}, command=(sys.executable, "-c", SHOW, *words))
-        log_path = Path(f"logs{word}/worker-0.log")
-        worker = WorkerPlan(**{**vars(plan.workers[0]), "log_path": log_path})
-        lines = command_lines(Plan(engine="grpc", hosts=plan.hosts, workers=(worker,)))
+        worker = replace(plan.workers[0], log_path=Path(f"logs{word}/worker-0.log"))
+        lines = command_lines(replace(plan, workers=(worker,)))
         done = subprocess.run(
             [shell], input="\n".join(lines), text=True, capture_output=True, cwd=tmp_path
         )
@@ -154,7 +152,7 @@ def test_words_that_are_not_utf_8_are_printed_as_they_are(tmp_path: Path) -> Non
         assert done.stdout.endswith(b"echo '" + word + b"'\n")
 
 
-def test_secrets_are_hidden() -> None:
+def test_secrets_are_hidden_and_ordinary_options_with_similar_names_are_not() -> None:
     names = ("HF_TOKEN", "my_secret", "DB_PASSWORD", "WANDB_API_KEY", "GOOGLE_CREDENTIALS")
     plan = make_plan(
         dict.fromkeys(names, "hush"),
@@ -165,8 +163,5 @@ def test_secrets_are_hidden() -> None:
     assert lines[1].endswith(" train --api-key '***' '--hf_token=***' '--password=***' --x=1")
     assert "WANDB_API_KEY='***' " in lines[1]
     assert lines[-1] == "# *** stands for a secret"
-
-
-def test_ordinary_options_with_similar_names_are_shown() -> None:
-    command = ("train", "--tokenizer", "bert", "--max-tokens=5", "--key-metric", "loss")
-    assert command_text(command) == " ".join(command)
+    ordinary = ("train", "--tokenizer", "bert", "--max-tokens=5", "--key-metric", "loss")
+    assert command_text(ordinary) == " ".join(ordinary)

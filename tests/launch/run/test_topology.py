@@ -1,6 +1,10 @@
 """The table of hosts, instances and replicas, and the lines below it."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tfdist.launch.machine.cores_and_gpus import Share
 from tfdist.launch.options.hosts import Host
@@ -16,31 +20,29 @@ def make_plan(
     num_ilds: int | None = None,
     evaluator: bool = False,
     cores: int = 0,
-    environment: dict[str, str] | None = None,
     unused_hosts: tuple[str, ...] = (),
+    **facts: Any,
 ) -> Plan:
     """Returns a plan with this many instances per host, and replicas per instance."""
-    names = [f"worker {index}" for index in range(instances * len(hosts))]
-    workers = [
-        WorkerPlan(
-            index=index,
-            name=name,
-            host=hosts[index // instances if index < len(names) else 0],
-            replicas=range(index * replicas, (index + 1) * replicas)
-            if index < len(names)
-            else range(0),
-            devices_per_replica=2,
-            cores=tuple(range(index % instances * cores, (index % instances + 1) * cores)) or None,
-            command=("python", "train.py"),
-            environment=environment or {},
-            log_path=Path(f"worker-{index}.txt"),
-        )
-        for index, name in enumerate([*names, "evaluator"] if evaluator else names)
-    ]
+
+    def plan_of(index: int) -> WorkerPlan:
+        first_core, is_training = index % instances * cores, index < instances * len(hosts)
+        known: dict[str, Any] = {
+            "name": f"worker {index}" if is_training else "evaluator",
+            "host": hosts[index // instances if is_training else 0],
+            "replicas": range(index * replicas, (index + 1) * replicas if is_training else 0),
+            "devices_per_replica": 2,
+            "cores": tuple(range(first_core, first_core + cores)) or None,
+            "command": ("python", "train.py"),
+            "environment": {},
+            "log_path": Path(f"worker-{index}.txt"),
+        }
+        return WorkerPlan(index=index, **{**known, **facts})
+
     return Plan(
         engine="grpc",
         hosts=tuple(Host(name=name) for name in hosts + unused_hosts),
-        workers=tuple(workers),
+        workers=tuple(plan_of(index) for index in range(instances * len(hosts) + evaluator)),
         num_ilds=num_ilds,
     )
 
@@ -150,10 +152,10 @@ def test_instances_dealt_out_to_the_hosts_in_turn_stand_below_their_host() -> No
     plan = make_plan(hosts=("node1", "node2"), instances=2)
     workers = [plan.workers[number] for number in (0, 2, 1, 3)]
     dealt = tuple(
-        WorkerPlan(**{**vars(worker), "index": index, "replicas": range(index, index + 1)})
+        replace(worker, index=index, replicas=range(index, index + 1))
         for index, worker in enumerate(workers)
     )
-    table = topology_table(Plan(engine="grpc", hosts=plan.hosts, workers=dealt), 80)
+    table = topology_table(replace(plan, workers=dealt), 80)
     assert "| node1 | node2 |" in table
     assert "| 0 | 2 | 1 | 3 |" in table
 
@@ -176,30 +178,33 @@ def test_evaluator_devices_cores_and_threads_are_listed_below_the_table() -> Non
     ]
 
 
-def test_cores_of_many_workers_are_counted() -> None:
-    assert "\ncores: 2 for each worker" in topology_text(make_plan(instances=16, cores=2), 80)
+SHARE = Share(num_workers=2, index=0, bind="cores", threads=None, num_devices=1)
 
 
-def test_unbound_workers_are_reported_as_unbound() -> None:
-    assert topology_text(make_plan(instances=2), 80).endswith("\ncores: not bound")
-
-
-def test_on_other_hosts_the_agents_choose_the_cores() -> None:
-    plan = make_plan(hosts=("node1", "node2"), instances=2)
-    share = Share(num_workers=2, index=0, bind="cores", threads=None, num_devices=1)
-    workers = tuple(WorkerPlan(**{**vars(worker), "share": share}) for worker in plan.workers)
-    text = topology_text(Plan(engine="grpc", hosts=plan.hosts, workers=workers), 80)
-    assert text.splitlines()[-2:] == [
-        "cores: 1/2 of its host's for each worker",
-        "threads: as many as cores",
-    ]
+@pytest.mark.parametrize(
+    ("facts", "lines"),
+    [
+        ({"instances": 16, "cores": 2}, ["cores: 2 for each worker"]),
+        ({"instances": 2}, ["cores: not bound"]),
+        # On other hosts the agents choose the cores.
+        (
+            {"hosts": ("node1", "node2"), "instances": 2, "share": SHARE},
+            ["cores: 1/2 of its host's for each worker", "threads: as many as cores"],
+        ),
+    ],
+)
+def test_cores_are_counted_or_reported_as_unbound_or_as_a_share(
+    facts: dict[str, Any], lines: list[str]
+) -> None:
+    expected = ["devices per replica: 2", *lines]
+    assert topology_text(make_plan(**facts), 80).splitlines()[9:] == expected
 
 
 def test_gpus_are_listed_if_they_are_divided() -> None:
     plan = make_plan(instances=2)
     workers = tuple(
-        WorkerPlan(**{**vars(worker), "environment": {"CUDA_VISIBLE_DEVICES": str(worker.index)}})
+        replace(worker, environment={"CUDA_VISIBLE_DEVICES": str(worker.index)})
         for worker in plan.workers
     )
-    text = topology_text(Plan(engine="grpc", hosts=plan.hosts, workers=workers), 80)
+    text = topology_text(replace(plan, workers=workers), 80)
     assert text.endswith("\nGPUs: 0 for worker 0, 1 for worker 1")
