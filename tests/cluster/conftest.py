@@ -1,12 +1,10 @@
-"""Fixtures for tests of the cluster: free ports, and clusters on them."""
+"""A fixture for tests of the cluster: free ports."""
 
 import random
 import socket
 from collections.abc import Callable
 
 import pytest
-
-from tfdist.cluster import Cluster
 
 
 def _is_free(port: int) -> bool:
@@ -31,13 +29,3 @@ def free_ports() -> Callable[[int], list[int]]:
         return chosen
 
     return choose
-
-
-@pytest.fixture
-def local_cluster(free_ports: Callable[[int], list[int]]) -> Callable[[int], Cluster]:
-    """Makes a cluster of so many workers on free ports of this machine."""
-
-    def make(num_workers: int) -> Cluster:
-        return Cluster(jobs={"worker": tuple(f"localhost:{p}" for p in free_ports(num_workers))})
-
-    return make

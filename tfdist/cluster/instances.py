@@ -191,8 +191,10 @@ def micro_batch_size(global_batch_size: int, accumulation_steps: int = 1) -> int
     size, rest = divmod(global_batch_size, shares)
     if rest:
         nearest = nearest_multiples(global_batch_size, shares)
+        each = f"{instance.num_instances} instances x {instance.num_local_replicas}"
+        replicas = each if instance.is_uniform else instance.num_total_replicas
         raise ValueError(
-            f"global batch {global_batch_size} does not split over {_described(instance)} x "
+            f"global batch {global_batch_size} does not split over {replicas} replicas x "
             f"{accumulation_steps} accumulation steps ({shares} shares). Nearest "
             f"{'sizes that do' if len(nearest) > 1 else 'size that does'}: {listed(nearest)}."
         )
@@ -232,9 +234,3 @@ def _uniform(function: str) -> Instance:
             "differ. Use num_total_replicas(), num_local_replicas() and replica_index_offset()."
         )
     return instance
-
-
-def _described(instance: Instance) -> str:
-    if not instance.is_uniform:
-        return f"{instance.num_total_replicas} replicas"
-    return f"{instance.num_instances} instances x {instance.num_local_replicas} replicas"

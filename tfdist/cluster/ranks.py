@@ -94,10 +94,10 @@ def check_launcher(environ: Mapping[str, str] = os.environ) -> None:
         return
     slurm_place = find_step_place(environ)
     for name in _SIZES:
-        size = _number(environ.get(name))
-        place = (environ.get(name.replace("SIZE", "RANK")), environ[name]) if size else None
+        text = environ.get(name, "")
+        size = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
         # Other numbers than the step's: `srun` only started the daemons of another launcher.
-        if size is not None and size > 1 and place != slurm_place:
+        if size > 1 and (environ.get(name.replace("SIZE", "RANK")), text) != slurm_place:
             raise _not_supported(f"{name} is {size}", f"these {size} processes", name)
     if "PMIX_RANK" in environ and slurm_place is None:  # PMIx does not give the size.
         found = f"PMIX_RANK is {shown(environ['PMIX_RANK'])}, without Open MPI's variables"
@@ -121,12 +121,14 @@ def _read_rank(environ: Mapping[str, str], launcher: str, names: list[str]) -> M
             "without --min-np, --max-np and --host-discovery-script."
         )
     present = [name for name in names if name in environ]
+    # Horovod's settings begin with HOROVOD_ as well.
+    all_of = "all OMPI_COMM_WORLD variables" if launcher == MPIRUN else ", ".join(names)
     numbers: list[int] = []
     for name in names:
         if name not in environ:
             raise ClusterError(
                 f"{name} is not set, though {present[0]} is. Start the program with {launcher}, "
-                f"which sets both, or unset {_all_of(launcher, names)}."
+                f"which sets both, or unset {all_of}."
             )
         numbers.append(read_integer(environ, name, advice=f"Leave it to {launcher}."))
     rank, size, local_rank, local_size = numbers
@@ -143,12 +145,3 @@ def _read_rank(environ: Mapping[str, str], launcher: str, names: list[str]) -> M
     return MpiRank(
         rank=rank, size=size, local_rank=local_rank, local_size=local_size, launcher=launcher
     )
-
-
-def _all_of(launcher: str, names: list[str]) -> str:
-    # Horovod's settings begin with HOROVOD_ as well.
-    return "all OMPI_COMM_WORLD variables" if launcher == MPIRUN else ", ".join(names)
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and re.fullmatch(r"[0-9]{1,9}", text) else None

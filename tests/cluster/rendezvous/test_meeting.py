@@ -10,11 +10,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tfdist.cluster import Cluster, ClusterError, RendezvousError, Task, format_tf_config, meet
+from tfdist.cluster import (
+    Cluster,
+    ClusterError,
+    RendezvousError,
+    Task,
+    format_tf_config,
+    meet,
+    wait_for_servers,
+)
 from tfdist.cluster.rendezvous import chief as rendezvous_chief
+from tfdist.cluster.rendezvous import sockets
 from tfdist.cluster.rendezvous.meeting import _follow
 from tfdist.cluster.rendezvous.protocol import LINE_MAX_BYTES, Hello, encode, members_of
 from tfdist.cluster.rendezvous.sockets import Patience, connect
@@ -411,3 +421,67 @@ def test_ctrl_c_ends_the_waiting_and_the_worker_may_be_started_again(
         _, errors = process.communicate(timeout=SOON_S)
     assert errors.splitlines()[-1] == "Interrupted."
     check_all_meet(*early, *run.start(*({0, 1, 2} - {*present})))
+
+
+# After TensorFlow's servers were started, each worker checks that it can reach the others'.
+
+
+def serve(run: Run, index: int) -> socket.socket:
+    return socket.create_server(("localhost", run.port(index)))
+
+
+def test_servers_that_accept_are_enough(run_of: RunOf) -> None:
+    run = run_of(3)
+    said: list[str] = []
+    with serve(run, 0), serve(run, 1), serve(run, 2):
+        for task in run.cluster.workers:
+            wait_for_servers(run.cluster, task, timeout_s=5.0, say=said.append)
+    assert said == []
+
+
+def test_ps_and_evaluator_are_not_asked(free_ports: Callable[[int], list[int]]) -> None:
+    jobs = zip(("chief", "ps", "evaluator"), free_ports(3), strict=True)
+    cluster = Cluster(jobs={job: (f"localhost:{port}",) for job, port in jobs})
+    wait_for_servers(cluster, Task(type="chief", index=0), timeout_s=0.0)
+
+
+def test_a_server_that_never_answers_is_named(run_of: RunOf) -> None:
+    run = run_of(3)
+    said: list[str] = []
+    limits = {"timeout_s": 0.6, "report_every_s": 0.2}
+    with serve(run, 1), pytest.raises(RendezvousError) as caught:
+        wait_for_servers(run.cluster, run.cluster.workers[0], say=said.append, **limits)
+    missing, message = run.name(2), str(caught.value)
+    assert message.startswith(f"{missing} joined, but the TensorFlow server there cannot be reach")
+    assert "nothing listens there for 0.6 s" in message
+    assert "firewall between the hosts?" in message
+    assert said[0].startswith(f"Waiting for the TensorFlow server of {missing}: nothing listens")
+
+
+def test_a_server_that_starts_late_is_waited_for(run_of: RunOf) -> None:
+    run = run_of(2)
+    has_waited = threading.Event()
+
+    def wait() -> None:
+        limits = {"timeout_s": 10.0, "report_every_s": 0.1}
+        task = run.cluster.workers[0]
+        wait_for_servers(run.cluster, task, say=lambda line: has_waited.set(), **limits)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert has_waited.wait(5.0)
+    assert waiting.is_alive()
+    with serve(run, 1):
+        waiting.join(10.0)
+        assert not waiting.is_alive()
+
+
+def test_tries_follow_each_other_closely_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append)
+    monkeypatch.setattr(sockets, "time", clock)
+    patience = Patience(limit_s=300.0, report_every_s=5.0)
+    for _ in range(30):
+        patience.pause()
+    assert sum(pauses[:5]) < 0.1
+    assert pauses[-1] == max(pauses) == 0.2

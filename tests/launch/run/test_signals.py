@@ -221,3 +221,44 @@ def test_nothing_is_left_when_a_worker_fails_and_another_ignores_term(launch: La
     assert "worker 1 failed first" in run.err
     assert "worker 0 was then stopped (TERM) and had to be killed" in run.err
     assert run.is_nothing_left()
+
+
+# A terminal that is closed ends a run, but not one that was started with nohup.
+
+# The launcher leads the session of a terminal that is its standard input, as a shell's job does.
+IN_TERMINAL = ("setsid", "--ctty")
+UNTIL_REQUESTED = """
+    on(signal.SIGTERM, lambda: sys.exit(143))
+    (here / f"ignores-{index}-{signal.getsignal(signal.SIGHUP) == signal.SIG_IGN}").touch()
+    ready()
+    wait_for("go")
+    """
+
+
+@needs_horovod
+def test_a_run_under_nohup_goes_on_without_its_terminal(launch: Launch) -> None:
+    master, terminal = os.openpty()
+    before = (*IN_TERMINAL, "nohup")
+    run = launch(UNTIL_REQUESTED, "--engine", "horovod", before=before, stdin=terminal)
+    os.close(terminal)
+    run.wait_until_ready(0, 1)
+    run.wait_for("ignores-0-True", "ignores-1-True")
+    os.close(master)
+    # A shell that ends sends it to other processes than the terminal does.
+    for process in (*run.living("tfdist.launch.run.agent"), *run.living("program.py")):
+        if process.name() != "mpirun":
+            process.send_signal(signal.SIGHUP)
+    (run.folder / "go").touch()
+    assert run.wait() == 0, run.err
+    assert "SIGHUP" not in run.err
+
+
+def test_a_run_ends_with_its_terminal(launch: Launch) -> None:
+    master, terminal = os.openpty()
+    run = launch(UNTIL_REQUESTED, before=IN_TERMINAL, stdin=terminal)
+    os.close(terminal)
+    run.wait_until_ready(0, 1)
+    os.close(master)
+    assert run.wait() == 129, run.err
+    assert "SIGHUP: the workers save and leave" in run.err
+    assert "stopped by SIGHUP" in run.err

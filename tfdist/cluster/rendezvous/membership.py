@@ -196,7 +196,9 @@ class Membership:
                 self._send_states()
                 next_beat_s = now + _BEAT_S
                 self._report_wait(report)
-        self._end()
+        for index in list(self._links):
+            self._drop(index)
+        self._selector.close()
 
     def _read(self, index: int) -> bool:
         """Reads from a connection; returns whether others wait for what has changed."""
@@ -209,10 +211,13 @@ class Membership:
             self._drop(index)
             self._lose(index, "its process has ended" if ended else "it does not answer")
             return True
-        before = {i: (s.farewells, s.failure, s.lost) for i, s in self._states.items()}
+        before = self._news()
         for line in lines:
             self._take(index, parse_states(line))
-        return before != {i: (s.farewells, s.failure, s.lost) for i, s in self._states.items()}
+        return before != self._news()
+
+    def _news(self) -> dict[int, tuple[int, str, str]]:
+        return {i: (s.farewells, s.failure, s.lost) for i, s in self._states.items()}
 
     def _take(self, sender: int, states: Mapping[int, PeerState]) -> None:
         # The chief speaks for all, the others for themselves.
@@ -271,9 +276,10 @@ class Membership:
         else:
             states = {self.own: self._own_state()}
         line = encode_states(states)
+        audible_s = time.monotonic() - _MOST_SILENT_S
         for index, link in list(self._links.items()):
             # The chief answers a worker's first words: until then it still reads the rendezvous.
-            if self.own != 0 or (link.has_spoken and self._silent_s(index) < _MOST_SILENT_S):
+            if self.own != 0 or (link.has_spoken and self._heard_s[index] > audible_s):
                 link.send(line)
         with self._changed:
             self._reported_farewells = min([self._farewells, *self._farewells_of_present(states)])
@@ -325,9 +331,6 @@ class Membership:
     def _farewells_of_present(states: Mapping[int, PeerState]) -> Iterable[int]:
         return (one.farewells for one in states.values() if not (one.lost or one.is_silent))
 
-    def _silent_s(self, index: int) -> float:
-        return time.monotonic() - self._heard_s[index]
-
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._wake_write.send(b"!")
@@ -336,11 +339,6 @@ class Membership:
         link = self._links.pop(index)
         self._selector.unregister(link.connection)
         link.connection.close()
-
-    def _end(self) -> None:
-        for index in list(self._links):
-            self._drop(index)
-        self._selector.close()
 
     def _close_copies(self) -> None:
         """In a forked child: otherwise the connections would outlive this process."""

@@ -96,8 +96,9 @@ class PeerWatch:
     def _end(self, loss: Loss) -> None:
         if self._is_over.wait(_FAILURE_DELAY_S if loss.is_failure else _NEWS_DELAY_S):
             return
-        if loss.is_failure and self._has_begun_again(loss.index):
-            self._is_busy.release()
+        assert self.membership is not None
+        if loss.is_failure and not self.membership.states()[loss.index].failure:
+            self._is_busy.release()  # It trains again.
             return
         self._lost = loss.line
         if self.interrupt is None:
@@ -109,10 +110,6 @@ class PeerWatch:
                 interrupting.join()
         if not self._is_over.is_set():
             end_now(f"{WorkerLostError.__name__}: {self._lost}", LOST_WORKER)
-
-    def _has_begun_again(self, index: int) -> bool:
-        assert self.membership is not None
-        return not self.membership.states()[index].failure
 
     def __enter__(self) -> "PeerWatch":
         """Returns the watch, not yet started."""

@@ -79,6 +79,13 @@ _SIGNS = (
     ),
 )
 _NATIVE = "Native code crashed: start again with PYTHONFAULTHANDLER=1 to see the Python line."
+_ASKED = "Another process ended it: a batch system, another user, or a limit of the machine."
+_SIGNALS: dict[int | None, str] = {
+    **dict.fromkeys(
+        (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE), _NATIVE
+    ),
+    **dict.fromkeys((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT), _ASKED),
+}
 
 
 def advice(failure: Failure) -> str:
@@ -98,7 +105,12 @@ def advice(failure: Failure) -> str:
     if failure.kind == "exited" and failure.code in _CODES:
         return _CODES[failure.code]
     number = failure.code if failure.kind == "signal" else signal_of_code(failure.code or 0)
-    return _KILLED if number == signal.SIGKILL else _sign_advice(failure) or _default_advice(number)
+    if number == signal.SIGKILL:
+        return _KILLED
+    lines = [line for line in failure.log_tail if not is_startup_line(line)]
+    text = "\n".join([*lines, *failure.mpirun_lines])
+    hints = (hint for pattern, hint in _SIGNS if re.search(pattern, text))
+    return next(hints, _SIGNALS.get(number, ""))
 
 
 def _stall_advice(failure: Failure) -> str:
@@ -106,17 +118,3 @@ def _stall_advice(failure: Failure) -> str:
     if "SIGSTOP" in failure.detail:
         return f"The process was stopped: by a debugger, Ctrl-Z, or kill -STOP. {longer}"
     return f"While it hangs, `py-spy dump --pid` shows where. {longer}"
-
-
-def _sign_advice(failure: Failure) -> str:
-    lines = [line for line in failure.log_tail if not is_startup_line(line)]
-    text = "\n".join([*lines, *failure.mpirun_lines])
-    return next((hint for pattern, hint in _SIGNS if re.search(pattern, text)), "")
-
-
-def _default_advice(number: int | None) -> str:
-    if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE):
-        return _NATIVE
-    if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        return "Another process ended it: a batch system, another user, or a limit of the machine."
-    return ""

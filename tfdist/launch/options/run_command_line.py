@@ -144,11 +144,6 @@ def _as_in_a_file(given: Mapping[str, Any]) -> dict[str, Any]:
             value = given.get(option.field, option.default_in_file)
             if value is None and option.value:
                 value = option.value.none_word
-            values[option.key] = _in_yaml(value)
+            value = str(value) if isinstance(value, Path) else value
+            values[option.key] = list(value) if isinstance(value, tuple) else value
     return {**dict(sorted(values.items())), COMMAND: list(given[COMMAND])}
-
-
-def _in_yaml(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    return list(value) if isinstance(value, tuple) else value

@@ -60,7 +60,7 @@ from pathlib import Path
 
 from tfdist.cluster.tasks import listed
 from tfdist.launch.errors import StartError
-from tfdist.launch.failures.failure import Failure
+from tfdist.launch.failures.failure import Failure, worker_tag
 from tfdist.launch.failures.first_failure import Verdict
 from tfdist.launch.machine.ports import ReservedPorts, own_addresses
 from tfdist.launch.machine.processes import stop_signals
@@ -85,7 +85,7 @@ from tfdist.launch.screen.failure_box import (
     failure_box,
     how_text,
 )
-from tfdist.launch.screen.output import Screen, worker_tags
+from tfdist.launch.screen.output import Screen
 from tfdist.launch.screen.progress_line import ProgressLine
 from tfdist.launch.screen.size_change import (
     going_on_text,
@@ -359,7 +359,7 @@ class Supervision:
         options = self._options
         screen = Screen(
             self._terminal,
-            worker_tags(plan),
+            {worker.index: worker_tag(worker.name) for worker in plan.workers},
             shown=options.show,
             is_tagged=options.tag_output,
             joined=[w.index for w in plan.workers if w.replicas and options.output == "changes"],

@@ -28,7 +28,9 @@ def strip_escapes(text: str, *, keep_colors: bool = False) -> str:
     """
     if text.isprintable():
         return text
-    stripped = _ESCAPE.sub(_color_of if keep_colors else "", text)
+    stripped = _ESCAPE.sub(
+        lambda found: found[0] if keep_colors and _COLOR.fullmatch(found[0]) else "", text
+    )
     stripped = _CONTROL.sub("", stripped)
     if not keep_colors:
         return stripped.replace("\x1b", "")
@@ -45,7 +47,3 @@ def last_state(line: str) -> str:
         return line
     states = [state for state in line.split("\r") if strip_escapes(state).strip()]
     return states[-1] if states else ""
-
-
-def _color_of(match: re.Match[str]) -> str:
-    return match[0] if _COLOR.fullmatch(match[0]) else ""

@@ -69,9 +69,13 @@ def failure_box(
         "error": error,
         "step": "" if failure.step is None else str(failure.step),
         "others": others_text(aftermath),
-        "restarts": _restarts_text(aftermath),
-        "next": advice(failure) or _restart_advice(failure, aftermath),
+        "restarts": "",
+        "next": advice(failure),
     }
+    if aftermath.max_restarts:
+        rows["restarts"] = f"{aftermath.restarts} of {aftermath.max_restarts} were used"
+    elif not rows["next"] and not why_permanent(failure, None):
+        rows["next"] = "With --max-restarts N the run is started again from its last checkpoint."
     log = str(failure.log_path)
     # The path is not broken into two lines, because it could not be copied then.
     is_log_inside = len(log) <= width - len("| restarts   |")
@@ -147,18 +151,6 @@ def others_text(aftermath: Aftermath) -> str:
     if len(killed) == len(stopped):
         return f"{text}; all of them had to be killed"
     return f"{text}; {joined_names(killed) if killed else 'none'} had to be killed"
-
-
-def _restarts_text(aftermath: Aftermath) -> str:
-    if not aftermath.max_restarts:
-        return ""
-    return f"{aftermath.restarts} of {aftermath.max_restarts} were used"
-
-
-def _restart_advice(failure: Failure, aftermath: Aftermath) -> str:
-    if aftermath.max_restarts or why_permanent(failure, None):
-        return ""
-    return "With --max-restarts N the run is started again from its last checkpoint."
 
 
 def log_tail(path: Path, first_byte: int = 0) -> tuple[str, ...]:

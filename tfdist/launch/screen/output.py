@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from tfdist.launch.failures.failure import numbers_text, worker_tag
+from tfdist.launch.failures.failure import numbers_text
 from tfdist.launch.failures.startup_lines import is_startup_line
 from tfdist.launch.screen.ansi import last_state, strip_escapes
 from tfdist.launch.screen.equal_lines import EqualLines, Line
 from tfdist.launch.screen.terminal import Stream, Terminal
-from tfdist.launch.workers.plan import Plan
 
 _STREAMS: tuple[Stream, ...] = ("out", "err")
 _LONGEST_LINE = 1_000
@@ -26,11 +25,6 @@ _MANY = (33, 208, 35, 170, 37, 167, 99, 106, 204, 67, 178, 137)
 _FEW = (6, 3, 2, 5, 4, 14, 13, 12, 11, 10)
 
 
-def worker_tags(plan: Plan) -> dict[int, str]:
-    """Returns the tag of each worker's lines by index, without brackets: "0", "evaluator"."""
-    return {worker.index: worker_tag(worker.name) for worker in plan.workers}
-
-
 def worker_style(position: int, num_colors: int) -> str:
     """Returns the style of a worker's tag. More workers than colours repeat them."""
     palette = _MANY if num_colors > 16 else _FEW
@@ -41,7 +35,7 @@ class Screen:
     """Shows the output of the workers.
 
     Args:
-      tags: The tag of each worker's lines by index, without brackets.
+      tags: The tag of each worker's lines by index, without brackets: "0", "evaluator".
       shown: The indices of the workers that are shown; None shows all.
       joined: The indices of the workers whose equal lines are shown once; see `EqualLines`.
       hides_startup_lines: If True, TensorFlow's start-up lines are counted and not shown.

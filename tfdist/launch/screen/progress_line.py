@@ -136,7 +136,7 @@ def progress_text(
         "epoch": "epoch {}/{}".format(*epoch) if epoch[0] > 0 else "",
         "bar": "",
         "percent": f"{100 * min(step, total) // total} %" if is_measured else "",
-        "loss": "" if math.isnan(loss) else f"loss {_loss_text(loss)}",
+        "loss": "" if math.isnan(loss) else f"loss {loss:#.4g}".removesuffix("."),
         "speed": _speed_text(recent),
         "elapsed": f"{_time_text(elapsed_s)} elapsed" if math.isfinite(elapsed_s) else "",
         "eta": f"ETA {_time_text(remaining_s)}" if is_well and math.isfinite(remaining_s) else "",
@@ -160,7 +160,9 @@ def progress_text(
         if room >= 0:
             break
     if has_bar and is_measured and room - 2 >= _BAR_WIDTHS[0]:
-        fields["bar"] = _bar(min(1.0, step / total), min(room - 2, _BAR_WIDTHS[1]))
+        wide = min(room - 2, _BAR_WIDTHS[1])
+        done = math.floor(min(1.0, step / total) * wide)
+        fields["bar"] = Text.assemble(("━" * done, _DONE), ("─" * (wide - done), _TO_DO))
     return _joined(_GAP, fields.values())
 
 
@@ -194,15 +196,6 @@ def _troubles(statuses: Sequence[WorkerStatus]) -> Text:
         longest = max(group, key=lambda status: status.late_s)
         texts.append(f"{joined_names(status.name for status in group)} {longest}")
     return _joined(Text(", "), [Text(text, _ALERT) for text in texts])
-
-
-def _bar(fraction: float, width: int) -> Text:
-    done = math.floor(fraction * width)
-    return Text.assemble(("━" * done, _DONE), ("─" * (width - done), _TO_DO))
-
-
-def _loss_text(loss: float) -> str:
-    return f"{loss:#.4g}".removesuffix(".")
 
 
 def _speed_text(recent: RecentProgress) -> str:

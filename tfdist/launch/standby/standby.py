@@ -64,11 +64,9 @@ class Program:
             preexec_fn=take_place,
         )
 
-    def is_like(self, other: Program) -> bool:
-        """Returns whether it may go on from the imports of the other."""
-        return self._facts() == other._facts()
-
-    def _facts(self) -> tuple[Any, ...]:
+    @property
+    def facts(self) -> tuple[Any, ...]:
+        """The facts in which a worker must equal the one from whose imports it goes on."""
         shared = {k: v for k, v in self.environment.items() if not k.startswith(_OF_ONE_START)}
         return tuple(self.command), self.cwd, shared
 
@@ -156,7 +154,7 @@ class Standby:
         """
         worker = None
         self.problem = ""
-        if self._for is not None and program.is_like(self._for):
+        if self._for is not None and program.facts == self._for.facts:
             with contextlib.suppress(OSError, ValueError, KeyError):
                 worker = await asyncio.to_thread(self._fork, program)
             if worker is None and not self.problem:

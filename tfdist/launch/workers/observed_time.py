@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from tfdist.launch.workers.channel import SILENCE_S
 
@@ -19,9 +20,8 @@ from tfdist.launch.workers.channel import SILENCE_S
 _LONGEST_S = SILENCE_S / 10
 
 
-def machine_time_s() -> float:
-    """Returns the seconds since the machine was started, with those for which it was asleep."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+# The seconds since the machine was started, with those for which it was asleep.
+_machine_time_s = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 class ObservedClock:
@@ -32,7 +32,7 @@ class ObservedClock:
       returned_s: The time on this clock at which it ended.
     """
 
-    def __init__(self, read_s: Callable[[], float] = machine_time_s) -> None:
+    def __init__(self, read_s: Callable[[], float] = _machine_time_s) -> None:
         self._read_s = read_s
         self._last_read_s = read_s()
         self._now_s = self._last_read_s
