@@ -79,12 +79,12 @@ _SIGNS = (
     ),
 )
 _NATIVE = "Native code crashed: start again with PYTHONFAULTHANDLER=1 to see the Python line."
-_ASKED = "Another process ended it: a batch system, another user, or a limit of the machine."
+_REQUESTED = "Another process ended it: a batch system, another user, or a limit of the machine."
 _SIGNALS: dict[int | None, str] = {
     **dict.fromkeys(
         (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE), _NATIVE
     ),
-    **dict.fromkeys((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT), _ASKED),
+    **dict.fromkeys((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT), _REQUESTED),
 }
 
 
