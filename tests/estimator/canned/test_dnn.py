@@ -189,12 +189,6 @@ def test_shared_embeddings_keep_their_first_values_and_that_is_said(
     assert any("word_shared_embedding" in line and "not trained" in line for line in logged)
 
 
-def test_a_categorical_column_must_be_made_dense(columns: Any, batches: Any) -> None:
-    estimator = tfe.DNNRegressor([2], [columns["word"]])
-    with pytest.raises(ValueError, match="with an embedding_column or indicator_column"):
-        estimator.train(batches("number"), steps=1)
-
-
 def test_a_head_of_the_users_is_trained(columns: Any, batches: Any) -> None:
     estimator = tfe.DNNEstimator(tfe.MultiClassHead(3, name="mine"), [3], [columns["age"]])
     estimator.train(batches("three"), steps=2)

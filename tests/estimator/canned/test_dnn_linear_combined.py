@@ -105,25 +105,3 @@ def test_both_parts_are_summarized(
     } <= set(read_events(tmp_path))  # fmt: skip
     moved = estimator.get_variable_value("dnn/hiddenlayer_0/batchnorm_0/moving_variance")
     assert np.all(moved != 1.0)
-
-
-def test_a_model_without_columns_is_refused() -> None:
-    expected = "Either linear_feature_columns or dnn_feature_columns must be defined"
-    for make in (tfe.DNNLinearCombinedClassifier, tfe.DNNLinearCombinedRegressor):
-        with pytest.raises(ValueError, match=expected):
-            make()
-
-
-def test_a_network_without_hidden_layers_is_refused(columns: Any, batches: Any) -> None:
-    estimator = tfe.DNNLinearCombinedRegressor(dnn_feature_columns=[columns["age"]])
-    with pytest.raises(ValueError, match="dnn_hidden_units must be defined"):
-        estimator.train(batches("number"), steps=1)
-
-
-def test_sync_replicas_is_refused(columns: Any, batches: Any) -> None:
-    estimator = tfe.DNNLinearCombinedRegressor(
-        linear_feature_columns=[columns["age"]],
-        linear_optimizer=v1.train.SyncReplicasOptimizer(v1.train.AdamOptimizer(), 1),
-    )
-    with pytest.raises(ValueError, match="SyncReplicasOptimizer does not support multi"):
-        estimator.train(batches("number"), steps=1)

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
 
@@ -161,37 +160,3 @@ def test_features_may_be_plain_python_numbers(save: Any, tmp_path: Path) -> None
     estimator = tfe.LinearRegressor([age], tmp_path, optimizer="SGD")
     metrics = estimator.evaluate(lambda: ({"age": ((17,),)}, ((5.0,),)), steps=1)
     assert metrics["loss"] == pytest.approx(170**2)
-
-
-# What is refused.
-
-
-def test_features_that_are_no_dict_are_refused(columns: Any) -> None:
-    estimator = tfe.LinearRegressor([columns["age"]])
-    with pytest.raises(ValueError, match="features should be a dictionary of `Tensor`s"):
-        estimator.train(lambda: tf.data.Dataset.from_tensors(([[1.0]], [[1.0]])))
-
-
-@pytest.mark.parametrize(
-    ("chosen", "message"),
-    [
-        ([], "feature_columns must not be empty"),
-        (["age", "age"], "Duplicate feature column name found for columns"),
-        (["absent"], "Feature absent is not in features dictionary"),
-    ],
-)
-def test_columns_that_cannot_be_used_are_refused(
-    columns: Any, batches: Any, chosen: list[str], message: str
-) -> None:
-    columns["absent"] = tf.feature_column.numeric_column("absent")
-    estimator = tfe.LinearRegressor([columns[name] for name in chosen])
-    with pytest.raises(ValueError, match=message):
-        estimator.train(batches("number"), steps=1)
-
-
-def test_columns_of_tensorflow_1_are_refused(columns: Any, batches: Any) -> None:
-    with tf.Graph().as_default():
-        old = v1.feature_column.shared_embedding_columns([columns["word"]], 2)
-    for estimator in (tfe.LinearRegressor(old), tfe.DNNRegressor([2], old)):
-        with pytest.raises(ValueError, match="Received a feature column from TensorFlow v1"):
-            estimator.train(batches("number"), steps=1)

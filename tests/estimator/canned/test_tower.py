@@ -1,12 +1,15 @@
-"""The optimizers that canned estimators take."""
+"""The optimizers that canned estimators take, and what they refuse."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
 
 import tfdist.estimator as tfe
+from tfdist.estimator import v1 as tfe1
 
 legacy = tf_keras.optimizers.legacy
 
@@ -96,14 +99,71 @@ def test_an_optimizer_of_the_users_counts_the_steps(train: Any) -> None:
     assert estimator.get_variable_value(mine.iterations.name) == 3
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "message"),
-    [
-        ("Momentum", r"Unsupported optimizer name: Momentum. Supported names are: \('Adagrad',"),
-        (3, "is not a tf.keras.optimizers.Optimizer instance .* type <class 'int'>"),
-        (lambda: None, "is not a tf.keras.optimizers.Optimizer instance .* <class 'NoneType'>"),
-    ],
-)
-def test_anything_else_is_refused(train: Any, optimizer: Any, message: str) -> None:
+# What is refused: optimizers, columns and features.
+
+
+def _of_v1(columns: Any) -> list[Any]:
+    with tf.Graph().as_default():
+        return list(v1.feature_column.shared_embedding_columns([columns["word"]], 2))
+
+
+def _combined(**arguments: Any) -> tfe.Estimator:
+    return tfe.DNNLinearCombinedRegressor(**arguments)
+
+
+REFUSED: dict[str, Callable[[Any], tfe.Estimator]] = {
+    r"Unsupported optimizer name: Momentum. Supported names are: \('Adagrad',": (
+        lambda columns: tfe.LinearRegressor([columns["age"]], optimizer="Momentum")
+    ),
+    "is not a tf.keras.optimizers.Optimizer instance .* type <class 'int'>": (
+        lambda columns: tfe.LinearRegressor([columns["age"]], optimizer=3)
+    ),
+    "is not a tf.keras.optimizers.Optimizer instance .* <class 'NoneType'>": (
+        lambda columns: tfe.LinearRegressor([columns["age"]], optimizer=lambda: None)
+    ),
+    "Unsupported optimizer name: Rprop. Supported names are": (
+        lambda columns: tfe1.LinearRegressor([columns["age"]], optimizer="Rprop")
+    ),
+    "The given object is not an Optimizer instance. Given: 3": (
+        lambda columns: tfe1.LinearRegressor([columns["age"]], optimizer=3)
+    ),
+    "The given object is not an Optimizer instance. Given: <tf_keras": (
+        lambda columns: tfe1.LinearRegressor([columns["age"]], optimizer=legacy.SGD(0.1))
+    ),
+    "SyncReplicasOptimizer does not support multi": lambda columns: _combined(
+        linear_feature_columns=[columns["age"]],
+        linear_optimizer=v1.train.SyncReplicasOptimizer(v1.train.AdamOptimizer(), 1),
+    ),
+    "Either linear_feature_columns or dnn_feature_columns must be": lambda columns: _combined(),
+    "dnn_hidden_units must be defined": (
+        lambda columns: _combined(dnn_feature_columns=[columns["age"]])
+    ),
+    "feature_columns must not be empty": lambda columns: tfe.LinearRegressor([]),
+    "Duplicate feature column name found for columns": (
+        lambda columns: tfe.LinearRegressor([columns["age"], columns["age"]])
+    ),
+    "Feature absent is not in features dictionary": (
+        lambda columns: tfe.LinearRegressor([tf.feature_column.numeric_column("absent")])
+    ),
+    "with an embedding_column or indicator_column": (
+        lambda columns: tfe.DNNRegressor([2], [columns["word"]])
+    ),
+    "Received a feature column from TensorFlow v1": (
+        lambda columns: tfe.LinearRegressor(_of_v1(columns))
+    ),
+    "a feature column from TensorFlow v1, but this is a TensorFlow v2": (
+        lambda columns: tfe.DNNRegressor([2], _of_v1(columns))
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_trained_is_refused(columns: Any, batches: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        train(optimizer)
+        REFUSED[message](columns).train(batches("number"), steps=1)
+
+
+def test_features_that_are_no_dict_are_refused(columns: Any) -> None:
+    estimator = tfe.LinearRegressor([columns["age"]])
+    with pytest.raises(ValueError, match="features should be a dictionary of `Tensor`s"):
+        estimator.train(lambda: tf.data.Dataset.from_tensors(([[1.0]], [[1.0]])))

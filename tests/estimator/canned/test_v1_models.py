@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
-import tf_keras
 
 import tfdist.estimator as tfe
 from tfdist.estimator import v1 as tfe1
@@ -148,14 +147,6 @@ def test_every_kind_is_an_estimator_of_v1_and_exports_as_one() -> None:
     estimator = tfe1.BaselineEstimator(tfe.RegressionHead())
     assert isinstance(estimator, tfe1.Estimator)
     assert hasattr(estimator, "export_savedmodel")
-
-
-@pytest.mark.parametrize("optimizer", ["Momentum", tf_keras.optimizers.legacy.SGD(0.1), 3])
-def test_only_v1_optimizers_are_taken(columns: Any, batches: Any, optimizer: Any) -> None:
-    estimator = tfe1.LinearRegressor([columns["age"]], optimizer=optimizer)
-    expected = "Unsupported optimizer name|The given object is not an Optimizer instance"
-    with pytest.raises(ValueError, match=expected):
-        estimator.train(batches("number"), steps=1)
 
 
 def test_the_loss_may_be_a_mean(columns: Any, batches: Any, losses: Any) -> None:
