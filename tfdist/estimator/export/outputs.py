@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -41,6 +42,7 @@ class ExportOutput(ABC):
         """
 
 
+@dataclass(frozen=True, eq=False)
 class ClassificationOutput(ExportOutput):
     """Class scores, class labels, or both; the signature takes serialized examples.
 
@@ -53,32 +55,26 @@ class ClassificationOutput(ExportOutput):
       ValueError: If both are missing, or one is not a tensor of that type.
     """
 
-    def __init__(self, scores: tf.Tensor | None = None, classes: tf.Tensor | None = None) -> None:
-        if scores is not None and not _is_float(scores):
-            raise ValueError(f"Classification scores must be a float32 Tensor; got {scores}")
-        if classes is not None and not _is_string(classes):
-            raise ValueError(f"Classification classes must be a string Tensor; got {classes}")
-        if scores is None and classes is None:
+    scores: tf.Tensor | None = None
+    classes: tf.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.scores is not None and not _is_float(self.scores):
+            raise ValueError(f"Classification scores must be a float32 Tensor; got {self.scores}")
+        if self.classes is not None and not _is_string(self.classes):
+            raise ValueError(f"Classification classes must be a string Tensor; got {self.classes}")
+        if self.scores is None and self.classes is None:
             raise ValueError(
                 "Cannot create a ClassificationOutput with empty arguments. At least one of "
                 "`scores` and `classes` must be defined."
             )
-        self._scores = scores
-        self._classes = classes
-
-    @property
-    def scores(self) -> tf.Tensor | None:
-        return self._scores
-
-    @property
-    def classes(self) -> tf.Tensor | None:
-        return self._classes
 
     def as_signature_def(self, receiver_tensors: Mapping[str, tf.Tensor]) -> Any:
         examples = _serialized_examples(receiver_tensors, "Classification")
         return v1.saved_model.classification_signature_def(examples, self.classes, self.scores)
 
 
+@dataclass(frozen=True, eq=False)
 class RegressionOutput(ExportOutput):
     """One number for each example; the signature takes serialized examples.
 
@@ -89,14 +85,11 @@ class RegressionOutput(ExportOutput):
       ValueError: If `value` is not a float tensor.
     """
 
-    def __init__(self, value: object) -> None:
-        if not _is_float(value):
-            raise ValueError(f"Regression output value must be a float32 Tensor; got {value}")
-        self._value = value
+    value: tf.Tensor
 
-    @property
-    def value(self) -> tf.Tensor:
-        return self._value
+    def __post_init__(self) -> None:
+        if not _is_float(self.value):
+            raise ValueError(f"Regression output value must be a float32 Tensor; got {self.value}")
 
     def as_signature_def(self, receiver_tensors: Mapping[str, tf.Tensor]) -> Any:
         examples = _serialized_examples(receiver_tensors, "Regression")
@@ -115,11 +108,7 @@ class PredictOutput(ExportOutput):
     """
 
     def __init__(self, outputs: Any) -> None:
-        self._outputs = _named_tensors(outputs, "output", "Prediction")
-
-    @property
-    def outputs(self) -> dict[str, Any]:
-        return self._outputs
+        self.outputs = _named_tensors(outputs, "output", "Prediction")
 
     def as_signature_def(self, receiver_tensors: Mapping[str, tf.Tensor]) -> Any:
         return v1.saved_model.predict_signature_def(dict(receiver_tensors), self.outputs)
@@ -141,26 +130,14 @@ class _SupervisedOutput(ExportOutput):
     _method_name: str
 
     def __init__(self, loss: Any = None, predictions: Any = None, metrics: object = None) -> None:
-        self._loss = _prefixed_tensors(loss, "loss")
-        self._predictions = _prefixed_tensors(predictions, "predictions")
-        self._metrics = None if metrics is None else _metric_tensors(metrics)
-
-    @property
-    def loss(self) -> dict[str, Any] | None:
-        return self._loss
-
-    @property
-    def predictions(self) -> dict[str, Any] | None:
-        return self._predictions
-
-    @property
-    def metrics(self) -> dict[str, Any] | None:
-        return self._metrics
+        self.loss = _prefixed_tensors(loss, "loss")
+        self.predictions = _prefixed_tensors(predictions, "predictions")
+        self.metrics = None if metrics is None else _metric_tensors(metrics)
 
     def as_signature_def(self, receiver_tensors: Mapping[str, tf.Tensor]) -> Any:
         if not receiver_tensors:
             raise ValueError(f"{self._method_name} inputs cannot be None or empty.")
-        outputs = {**(self._loss or {}), **(self._predictions or {}), **(self._metrics or {})}
+        outputs = {**(self.loss or {}), **(self.predictions or {}), **(self.metrics or {})}
         info = v1.saved_model.build_tensor_info
         return v1.saved_model.build_signature_def(
             {key: info(tensor) for key, tensor in receiver_tensors.items()},

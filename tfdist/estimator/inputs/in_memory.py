@@ -66,13 +66,10 @@ def numpy_input_fn(
             min_after_dequeue=int(queue_capacity / 4),
             num_threads=num_threads,
         )
-        by_name = dict(zip([*features, *labels], tensors, strict=True))
-        own = {name: by_name[name] for name in features} if isinstance(x, dict) else tensors[0]
+        own = _packed(tensors[: len(features)], list(features) if isinstance(x, dict) else None)
         if y is None:
             return own
-        if isinstance(y, dict):
-            return own, {name: by_name[name] for name in labels}
-        return own, tensors[-1]
+        return own, _packed(tensors[len(features) :], list(labels) if isinstance(y, dict) else None)
 
     return input_fn
 
@@ -102,10 +99,12 @@ def _label_columns(y: Any, features: dict[str, Array]) -> dict[str, Array]:
                 "one of the two."
             )
         return dict(sorted(y.items(), key=_name))
-    name = _TARGET
-    while name in features:
-        name += "_n"
-    return {name: y}
+    return {_TARGET: y}
+
+
+def _packed(tensors: list[tf.Tensor], names: list[str] | None) -> Any:
+    """Returns a dict of the tensors by name; without names the only tensor."""
+    return tensors[0] if names is None else dict(zip(names, tensors, strict=True))
 
 
 def _name(item: tuple[Any, Any]) -> str:
@@ -196,11 +195,8 @@ def pandas_input_fn(
             min_after_dequeue=int(max(capacity / 4, 1)),
             num_threads=num_threads,
         )
-        features = dict(zip(names, tensors[: len(names)], strict=True))
-        labels = tensors[len(names) :]
-        if label_names is not None:
-            return features, dict(zip(label_names, labels, strict=True))
-        return (features, *labels) if labels else features
+        features = _packed(tensors[: len(names)], names)
+        return features if y is None else (features, _packed(tensors[len(names) :], label_names))
 
     return input_fn
 

@@ -155,7 +155,7 @@ def _check_model(model: Any, custom_objects: dict[str, Any] | None) -> None:
             "The given keras model has not been compiled yet. Please compile the model with "
             "`model.compile()` before calling `model_to_estimator()`."
         )
-    if private_keras.has_known_graph(model) or isinstance(model, tf_keras.Sequential):
+    if not _is_subclassed(model):
         return
     try:
         with tf_keras.utils.custom_object_scope(custom_objects or {}):
@@ -165,6 +165,10 @@ def _check_model(model: Any, custom_objects: dict[str, Any] | None) -> None:
             "Subclassed `Model`s passed to `model_to_estimator` must implement "
             "`Model.get_config` and `Model.from_config`."
         ) from None
+
+
+def _is_subclassed(model: Any) -> bool:
+    return not (private_keras.has_known_graph(model) or isinstance(model, tf_keras.Sequential))
 
 
 def _is_keras_3(kind: type) -> bool:
@@ -178,7 +182,7 @@ def _saves_objects(checkpoint_format: str | None, model: Any) -> bool:
         raise ValueError(
             f'Checkpoint format must be one of "checkpoint" or "saver". Got {checkpoint_format}'
         )
-    if not (private_keras.has_known_graph(model) or isinstance(model, tf_keras.Sequential)):
+    if _is_subclassed(model):
         raise ValueError(
             "Object-based checkpoints are currently not supported with subclassed models. Give "
             'checkpoint_format="saver".'

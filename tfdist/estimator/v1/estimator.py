@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABCMeta
 
 import tensorflow.compat.v1 as v1
 
@@ -11,25 +12,15 @@ from tfdist.estimator.evaluation.saved_model import ReceiverFn
 from tfdist.estimator.spec import ModeKeys
 
 
-class _AnyEstimator(type):
-    """Metaclass that makes every Estimator an instance of the v1 `Estimator`.
+class Estimator(v2.Estimator, metaclass=ABCMeta):
+    """The v1 Estimator, which also has `export_savedmodel`.
 
-    In tf.estimator, the v1 class is the base class of all Estimators.
+    Every Estimator is an instance of it, since in tf.estimator it is the base class of all.
     """
 
-    def __instancecheck__(cls, instance: object) -> bool:
-        if cls is Estimator:
-            return isinstance(instance, v2.Estimator)
-        return super().__instancecheck__(instance)
-
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        if cls is Estimator:
-            return issubclass(subclass, v2.Estimator)
-        return super().__subclasscheck__(subclass)
-
-
-class Estimator(v2.Estimator, metaclass=_AnyEstimator):
-    """The v1 Estimator, which also has `export_savedmodel`."""
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        return issubclass(other, v2.Estimator) if cls is Estimator else NotImplemented
 
     def export_savedmodel(
         self,
