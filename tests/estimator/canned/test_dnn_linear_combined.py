@@ -49,10 +49,7 @@ def _v1_sgd(rate: float) -> Any:
 
 @pytest.mark.parametrize(
     ("dnn_optimizer", "linear_optimizer", "changed", "kept"),
-    [
-        (_v1_sgd(0.1), _sgd(0.0), "dnn", "linear"),
-        (_sgd(0.0), _v1_sgd(0.1), "linear", "dnn"),
-    ],
+    [(_v1_sgd(0.1), _sgd(0.0), "dnn", "linear"), (_sgd(0.0), _v1_sgd(0.1), "linear", "dnn")],
 )
 def test_each_optimizer_changes_its_own_part_and_a_step_is_one_step(
     columns: Any,

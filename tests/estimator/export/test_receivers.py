@@ -180,8 +180,7 @@ def test_a_single_feature_and_label_are_fed_as_input_and_label() -> None:
 
 
 @pytest.mark.parametrize(
-    ("features", "labels"),
-    [({"a": 1, "b": 2}, {"b": 3}), ({"label": 1}, 2), (1, {"input": 2})],
+    ("features", "labels"), [({"a": 1, "b": 2}, {"b": 3}), ({"label": 1}, 2), (1, {"input": 2})]
 )
 def test_a_key_of_both_features_and_labels_is_refused_at_once(features: Any, labels: Any) -> None:
     with pytest.raises(ValueError, match="Features and labels must have distinct keys"):

@@ -84,10 +84,7 @@ EXPECTED: dict[str, tuple[float, dict[str, float]]] = {
         19.078123,
         {"average_loss": 16.958334, "label/mean": 3.166667, "prediction/mean": 0.194444},
     ),
-    "poisson": (
-        1.22422,
-        {"average_loss": 1.088196, "label/mean": 1.0, "prediction/mean": 1.63623},
-    ),
+    "poisson": (1.22422, {"average_loss": 1.088196, "label/mean": 1.0, "prediction/mean": 1.63623}),
     "logistic": (
         0.935001,
         {"average_loss": 0.831112, "label/mean": 0.666667, "prediction/mean": 0.480648},
@@ -175,11 +172,7 @@ def _sparse(values: Any) -> tf.SparseTensor:
             lambda: tfe.BinaryClassHead("weight", label_vocabulary=("no", "yes")),
             lambda: np.array([["yes"], ["no"], ["no"], ["yes"]]),
         ),
-        (
-            "labels",
-            lambda: tfe.MultiLabelHead(3, "weight"),
-            lambda: _sparse([0, 1, 2, 0, 1, 2]),
-        ),
+        ("labels", lambda: tfe.MultiLabelHead(3, "weight"), lambda: _sparse([0, 1, 2, 0, 1, 2])),
         (
             "labels",
             lambda: tfe.MultiLabelHead(3, "weight", label_vocabulary=WORDS),

@@ -135,11 +135,7 @@ def test_a_train_op_fn_trains(trained: Any, counts: bool) -> None:
 
 def test_words_are_looked_up_in_a_loop_of_steps(trained: Any) -> None:
     estimator = trained(
-        OPTIMIZERS["legacy"][0],
-        input_fn=_words,
-        vocabulary=["no", "yes"],
-        iterations=2,
-        steps=4,
+        OPTIMIZERS["legacy"][0], input_fn=_words, vocabulary=["no", "yes"], iterations=2, steps=4
     )
     metrics = estimator.evaluate(_words, steps=2)
     assert metrics["global_step"] == 4

@@ -15,11 +15,7 @@ age = column.numeric_column("age")
 word = column.categorical_column_with_vocabulary_list("word", ["a", "b"], num_oov_buckets=1)
 deep = {"hidden_units": [4, 3], "feature_columns": [age, column.embedding_column(word, 2)]}
 wide = {"feature_columns": [age, word]}
-both = {
-    "dnn_hidden_units": [3],
-    "dnn_feature_columns": [age],
-    "linear_feature_columns": [word],
-}
+both = {"dnn_hidden_units": [3], "dnn_feature_columns": [age], "linear_feature_columns": [word]}
 three = {"n_classes": 3}
 words = {"n_classes": 3, "label_vocabulary": ["x", "y", "z"]}
 weight = {"weight_column": "weight"}

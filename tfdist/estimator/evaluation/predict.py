@@ -48,10 +48,7 @@ def predict(
     generators can be read alternately.
     """
     graph = tf.Graph()
-    with (
-        graph.as_default(),
-        seeded_graph(config.tf_random_seed, is_untrained=is_untrained),
-    ):
+    with graph.as_default(), seeded_graph(config.tf_random_seed, is_untrained=is_untrained):
         placement = place(config.device.device)
         create_global_step(graph)
         result = call_input_fn(

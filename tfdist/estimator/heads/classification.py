@@ -178,10 +178,7 @@ class MultiClassHead(SingleHead):
         return tf.expand_dims(losses, -1)  # [D0, D1, ... DN, 1]
 
     def _measures(self) -> list[Measure]:
-        return [
-            average_loss(),
-            Measure("accuracy", Accuracy, _classes),
-        ]
+        return [average_loss(), Measure("accuracy", Accuracy, _classes)]
 
     def _export_outputs(self, predictions: dict[str, tf.Tensor]) -> dict[str, Any]:
         return classification_outputs(predictions, predictions["all_classes"])
@@ -205,10 +202,7 @@ def classification_outputs(predictions: dict[str, tf.Tensor], names: tf.Tensor) 
 
 
 def binary_or_multi_class_head(
-    n_classes: int,
-    weight_column: Any,
-    label_vocabulary: Sequence[str] | None,
-    loss_reduction: str,
+    n_classes: int, weight_column: Any, label_vocabulary: Sequence[str] | None, loss_reduction: str
 ) -> BinaryClassHead | MultiClassHead:
     """Makes the head for the number of classes. The canned classifiers call it."""
     if n_classes == 2:

@@ -119,10 +119,7 @@ class LogisticRegressionHead(RegressionHead):
     """
 
     def __init__(
-        self,
-        weight_column: Any = None,
-        loss_reduction: str = checks.MEAN,
-        name: str | None = None,
+        self, weight_column: Any = None, loss_reduction: str = checks.MEAN, name: str | None = None
     ) -> None:
         super().__init__(1, weight_column, loss_reduction, None, tf.sigmoid, name)
 

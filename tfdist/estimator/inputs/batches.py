@@ -75,11 +75,7 @@ def call_input_fn(
 
 
 def make_input(
-    result: Any,
-    *,
-    many_per_call: bool = False,
-    look_ahead: int | None = None,
-    read_again: int = 0,
+    result: Any, *, many_per_call: bool = False, look_ahead: int | None = None, read_again: int = 0
 ) -> Input:
     """Prepares the result of an input_fn.
 

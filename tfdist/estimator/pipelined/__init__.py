@@ -10,12 +10,7 @@ from tfdist.estimator.pipelined.spec import (
     num_devices_in,
 )
 
-__all__ = [
-    "OptimizerFunctionOutput",
-    "PipelineEstimatorSpec",
-    "in_steps",
-    "num_devices_in",
-]
+__all__ = ["OptimizerFunctionOutput", "PipelineEstimatorSpec", "in_steps", "num_devices_in"]
 
 
 def __dir__() -> list[str]:
