@@ -67,6 +67,7 @@ def test_both_together_train_as_tf_estimators_do(
 
 def test_a_baseline_trains_as_tf_estimator_does(batches: Any, losses: Any) -> None:
     estimator = tfe1.BaselineRegressor()
+    assert isinstance(estimator, tfe1.Estimator) and hasattr(estimator, "export_savedmodel")
     found = losses(estimator, batches("number", "age"))
     np.testing.assert_allclose(found, [1.477645, 3.022868, 1.558434, 1.481261], atol=3e-6)
     names = {"baseline/bias", "baseline/bias/Ftrl", "baseline/bias/Ftrl_1", "global_step"}
@@ -141,12 +142,6 @@ def test_columns_of_tensorflow_1_are_taken(columns: Any, batches: Any) -> None:
         estimator.train(batches("number"), steps=1)
         name = next(n for n in estimator.get_variable_names() if n.endswith("embedding_weights"))
         assert estimator.get_variable_value(name).shape == (4, 2)
-
-
-def test_every_kind_is_an_estimator_of_v1_and_exports_as_one() -> None:
-    estimator = tfe1.BaselineEstimator(tfe.RegressionHead())
-    assert isinstance(estimator, tfe1.Estimator)
-    assert hasattr(estimator, "export_savedmodel")
 
 
 def test_the_loss_may_be_a_mean(columns: Any, batches: Any, losses: Any) -> None:

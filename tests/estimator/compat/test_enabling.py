@@ -174,13 +174,6 @@ def test_every_estimator_is_one_of_v1(dense: Make, tmp_path: Path) -> None:
     assert not isinstance(3, older.Estimator)
 
 
-def test_other_names_of_v1_are_those_of_v2() -> None:
-    assert older.RunConfig is tfe.RunConfig
-    assert {"Estimator", "RunConfig", "inputs", "model_to_estimator"} <= set(dir(older))
-    with pytest.raises(AttributeError, match="'KMeans'"):
-        _ = older.KMeans
-
-
 def test_export_savedmodel_is_there_in_v1_only(
     dense: Make, numbers: Make, tmp_path: Path, logged: list[str]
 ) -> None:

@@ -350,13 +350,18 @@ def test_predictions_of_unequal_lengths_are_refused_unless_batches_are_asked(
     assert {name: len(value) for name, value in batch.items()} == {"two": 2, "one": 1}
 
 
-def test_the_newest_checkpoint_predicts(trained: tfe.Estimator, numbers: Make) -> None:
+def test_the_newest_checkpoint_predicts_unless_another_is_named_and_labels_are_dropped(
+    trained: tfe.Estimator, numbers: Make
+) -> None:
     rows = list(trained.predict(numbers(batches=2), predict_keys=["output"]))
     kernel = trained.get_variable_value("kernel")
     bias = trained.get_variable_value("bias")
     x = np.random.RandomState(0).randn(64, 2)[:8]
     assert len(rows) == 8
     np.testing.assert_allclose([row["output"] for row in rows], x @ kernel + bias, rtol=1e-5)
+    first = f"{trained.model_dir}/model.ckpt-0"
+    row = next(trained.predict(numbers(), checkpoint_path=first))
+    np.testing.assert_allclose(row["output"], np.full(3, x[0].sum()), rtol=1e-5)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 9])
@@ -385,15 +390,6 @@ def test_a_subclass_makes_the_step_counter_that_predict_finds(tmp_path: Path) ->
         return tfe.EstimatorSpec(mode, predictions=features)
 
     assert len(list(Mine(model_fn, tmp_path).predict(_four_numbers))) == 4
-
-
-def test_predict_drops_labels_and_a_checkpoint_can_be_named(
-    trained: tfe.Estimator, numbers: Make
-) -> None:
-    path = f"{trained.model_dir}/model.ckpt-0"
-    row = next(trained.predict(numbers(), checkpoint_path=path))
-    x = np.random.RandomState(0).randn(64, 2)[0]
-    np.testing.assert_allclose(row["output"], np.full(3, x.sum()), rtol=1e-5)
 
 
 def test_an_untrained_model_predicts_and_says_so(untrained: Make, logged: list[str]) -> None:

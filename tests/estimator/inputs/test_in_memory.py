@@ -43,22 +43,19 @@ def _lists(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("num_epochs", "first_row", "expected"),
+    ("arguments", "expected"),
     [
-        (1, 0, [[0, 1], [2, 3], [4]]),
-        (2, 0, [[0, 1], [2, 3], [4, 0], [1, 2], [3, 4]]),
-        (1, 3, [[3, 4], [0, 1], [2]]),
-        (0, 0, []),
+        ((5, 2, 1, 0), [[0, 1], [2, 3], [4]]),
+        ((5, 2, 2, 0), [[0, 1], [2, 3], [4, 0], [1, 2], [3, 4]]),
+        ((5, 2, 1, 3), [[3, 4], [0, 1], [2]]),
+        ((5, 2, 0, 0), []),
+        ((2, 5, 3, 0), [[0, 1, 0, 1, 0], [1]]),
     ],
 )
 def test_rows_go_round_and_the_last_batch_may_be_smaller(
-    num_epochs: int, first_row: int, expected: list[list[int]]
+    arguments: tuple[int, int, int, int], expected: list[list[int]]
 ) -> None:
-    assert [rows.tolist() for rows in row_numbers(5, 2, num_epochs, first_row)] == expected
-
-
-def test_a_batch_may_be_larger_than_the_data() -> None:
-    assert [rows.tolist() for rows in row_numbers(2, 5, 3, 0)] == [[0, 1, 0, 1, 0], [1]]
+    assert [rows.tolist() for rows in row_numbers(*arguments)] == expected
 
 
 # numpy.
