@@ -184,7 +184,7 @@ def build_raw_supervised_input_receiver_fn(
     Raises:
       ValueError: If features and labels share a key.
     """
-    both = set(_keys(features, _INPUT)) & set(_keys(labels, _LABEL))
+    both = _by_name(features, _INPUT).keys() & _by_name(labels, _LABEL).keys()
     if both:
         raise ValueError(
             f"Features and labels must have distinct keys. Found overlapping keys: {both}. Rename "
@@ -194,11 +194,8 @@ def build_raw_supervised_input_receiver_fn(
     def supervised_input_receiver_fn() -> SupervisedInputReceiver:
         fed_features = _placeholders_like(features, default_batch_size)
         fed_labels = _placeholders_like(labels, default_batch_size)
-        receiver_tensors = {
-            **(fed_features if isinstance(features, dict) else {_INPUT: fed_features}),
-            **(fed_labels if isinstance(labels, dict) else {_LABEL: fed_labels}),
-        }
-        return SupervisedInputReceiver(fed_features, fed_labels, receiver_tensors)
+        fed = {**_by_name(fed_features, _INPUT), **_by_name(fed_labels, _LABEL)}
+        return SupervisedInputReceiver(fed_features, fed_labels, fed)
 
     return supervised_input_receiver_fn
 
@@ -224,8 +221,7 @@ def _named(
     """Checks keys and values, and returns a dict of tensors; one tensor becomes a dict."""
     if tensors is None:
         raise ValueError(f"{kind}s must be defined.")
-    if not isinstance(tensors, dict):
-        tensors = {default_name: tensors}
+    tensors = _by_name(tensors, default_name)
     for name, tensor in tensors.items():
         if not isinstance(name, (str, int) if allow_int_keys else str):
             allowed = "strings or ints" if allow_int_keys else "strings"
@@ -257,8 +253,8 @@ def _check_tensor(tensor: Any, what: str) -> None:
     )
 
 
-def _keys(tensors: Any, default_name: str) -> list[str]:
-    return list(tensors) if isinstance(tensors, dict) else [default_name]
+def _by_name(tensors: Any, default_name: str) -> dict[Any, Any]:
+    return tensors if isinstance(tensors, dict) else {default_name: tensors}
 
 
 def _placeholders_like(tensors: Any, batch_size: int | None) -> Any:

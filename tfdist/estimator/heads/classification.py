@@ -15,11 +15,11 @@ from tf_keras.metrics import AUC, Accuracy, Mean, Precision, Recall
 from tfdist.estimator.export.outputs import ClassificationOutput, PredictOutput, RegressionOutput
 from tfdist.estimator.heads import checks
 from tfdist.estimator.heads.eval_metrics import (
+    AVERAGE_LOSS,
     AucOfPrecisionAndRecall,
     MajorityAccuracy,
     Measure,
     Scored,
-    average_loss,
     measures_at_thresholds,
 )
 from tfdist.estimator.heads.head import SingleHead
@@ -85,7 +85,7 @@ class BinaryClassHead(SingleHead):
             return batch.labels, batch.predictions["logistic"]
 
         return [
-            average_loss(),
+            AVERAGE_LOSS,
             Measure("accuracy", Accuracy, _classes),
             Measure("precision", Precision, _classes),
             Measure("recall", Recall, _classes),
@@ -178,7 +178,7 @@ class MultiClassHead(SingleHead):
         return tf.expand_dims(losses, -1)  # [D0, D1, ... DN, 1]
 
     def _measures(self) -> list[Measure]:
-        return [average_loss(), Measure("accuracy", Accuracy, _classes)]
+        return [AVERAGE_LOSS, Measure("accuracy", Accuracy, _classes)]
 
     def _export_outputs(self, predictions: dict[str, tf.Tensor]) -> dict[str, Any]:
         return classification_outputs(predictions, predictions["all_classes"])

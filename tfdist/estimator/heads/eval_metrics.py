@@ -59,9 +59,8 @@ class MajorityAccuracy(Mean):  # type: ignore[misc]
         return tf.math.divide_no_nan(larger, self.count)
 
 
-def average_loss() -> Measure:
-    """Returns the metric 'average_loss', the mean over examples ('loss' is a mean over steps)."""
-    return Measure("average_loss", Mean, lambda batch: (batch.losses,))
+# The mean over examples; "loss" is a mean over steps.
+AVERAGE_LOSS = Measure("average_loss", Mean, lambda batch: (batch.losses,))
 
 
 def measures_at_thresholds(
@@ -71,12 +70,12 @@ def measures_at_thresholds(
 
     A score above the threshold is a positive prediction.
     """
-    found = []
-    for threshold in thresholds:
+    return [
+        Measure(f"{name}/positive_threshold_{threshold:g}", make, inputs)
+        for threshold in thresholds
         for name, make in (
             ("accuracy", partial(BinaryAccuracy, threshold=threshold)),
             ("precision", partial(Precision, thresholds=threshold)),
             ("recall", partial(Recall, thresholds=threshold)),
-        ):
-            found.append(Measure(f"{name}/positive_threshold_{threshold:g}", make, inputs))
-    return found
+        )
+    ]

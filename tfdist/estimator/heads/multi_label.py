@@ -11,10 +11,10 @@ from tf_keras.metrics import AUC, Mean
 from tfdist.estimator.heads import checks, classification
 from tfdist.estimator.heads.classification import classification_outputs
 from tfdist.estimator.heads.eval_metrics import (
+    AVERAGE_LOSS,
     AucOfPrecisionAndRecall,
     Measure,
     Scored,
-    average_loss,
     measures_at_thresholds,
 )
 from tfdist.estimator.heads.head import SingleHead
@@ -110,7 +110,7 @@ class MultiLabelHead(SingleHead):
             return batch.labels, batch.predictions["probabilities"]
 
         measures = [
-            average_loss(),
+            AVERAGE_LOSS,
             Measure("auc", AUC, by_score),
             Measure("auc_precision_recall", AucOfPrecisionAndRecall, by_score),
             *measures_at_thresholds(self._thresholds, by_score),

@@ -11,7 +11,7 @@ from tf_keras.metrics import Mean
 
 from tfdist.estimator.export.outputs import PredictOutput, RegressionOutput
 from tfdist.estimator.heads import checks
-from tfdist.estimator.heads.eval_metrics import Measure, average_loss
+from tfdist.estimator.heads.eval_metrics import AVERAGE_LOSS, Measure
 from tfdist.estimator.heads.head import SingleHead
 
 
@@ -71,7 +71,7 @@ class RegressionHead(SingleHead):
 
     def _measures(self) -> list[Measure]:
         return [
-            average_loss(),
+            AVERAGE_LOSS,
             Measure("prediction/mean", Mean, lambda batch: (batch.predictions["predictions"],)),
             Measure("label/mean", Mean, lambda batch: (batch.labels,)),
         ]

@@ -65,9 +65,7 @@ def model_to_estimator(
       ValueError: If not exactly one model is given. Also if the model is not compiled, belongs to
         Keras 3, or is of a kind that cannot be rebuilt.
     """
-    sources = (keras_model, keras_model_path, custom_objects)
-    names = (checkpoint_format, metric_names_map, export_outputs)
-    return convert(Estimator, *sources, model_dir, config, *names)
+    return convert(Estimator, **locals())
 
 
 def convert(

@@ -64,9 +64,7 @@ def model_to_estimator(
 
     By default it saves variables by name (`checkpoint_format` "saver").
     """
-    sources = (keras_model, keras_model_path, custom_objects)
-    names = (checkpoint_format, metric_names_map, export_outputs)
-    return conversion.convert(Estimator, *sources, model_dir, config, *names)
+    return conversion.convert(Estimator, **locals())
 
 
 def __getattr__(name: str) -> Any:
