@@ -1,6 +1,7 @@
 """The run that the environment describes: by TF_CONFIG, a Slurm step, MPI, Horovod or `tfdist run`.
 
-No other package reads these variables.
+No other package reads these variables. What is malformed, or contradicts itself, is a ClusterError
+in each of these functions.
 """
 
 import os
@@ -74,9 +75,6 @@ def find_engine(environ: Mapping[str, str] = os.environ) -> str | None:
     Returns:
       "grpc" if TF_CONFIG or a Slurm step lists the workers; "horovod" if `mpirun` or `horovodrun`
       started several processes without a TF_CONFIG; None for a process that is alone.
-
-    Raises:
-      ClusterError: If what is set is malformed or contradicts itself.
     """
     if find_cluster(environ) is not None:
         return "grpc"
@@ -159,11 +157,7 @@ def find_instance(environ: Mapping[str, str] = os.environ) -> Instance:
 
 
 def find_launched_replicas(environ: Mapping[str, str] = os.environ) -> Instance | None:
-    """Returns this instance if the launcher has set its number of replicas, else None.
-
-    Raises:
-      ClusterError: As in `find_instance`.
-    """
+    """Returns this instance if the launcher has set its number of replicas, else None."""
     if read_instance(environ) is None and read_shape(environ) is None:
         return None
     instance = find_instance(environ)
@@ -171,11 +165,7 @@ def find_launched_replicas(environ: Mapping[str, str] = os.environ) -> Instance 
 
 
 def replaces_parameter_servers(environ: Mapping[str, str] = os.environ) -> bool:
-    """Returns whether the workers hold the variables of a cluster that lists parameter servers.
-
-    Raises:
-      ClusterError: If TFDIST_PARAMETER_SERVERS is set to anything but "replace".
-    """
+    """Returns whether the workers hold the variables of a cluster that lists parameter servers."""
     text = environ.get(PARAMETER_SERVERS, "")
     if text not in ("", REPLACE):
         raise ClusterError(
@@ -186,30 +176,18 @@ def replaces_parameter_servers(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def read_start_timeout(environ: Mapping[str, str] = os.environ) -> float:
-    """Reads how long the workers wait for each other at the start: 300 seconds if it is not set.
-
-    Raises:
-      ClusterError: If it is not a number above 0.
-    """
+    """Reads how long the workers wait for each other at the start: 300 seconds if it is not set."""
     return _read_seconds(START_TIMEOUT, environ.get(START_TIMEOUT, "300"), "Set it to 300, or")
 
 
 def read_stall_timeout(environ: Mapping[str, str] = os.environ) -> float | None:
-    """Reads how long workers wait for one that stands still; None, without a limit, if not set.
-
-    Raises:
-      ClusterError: If it is not a number above 0.
-    """
+    """Reads how long workers wait for one that stands still; None, without a limit, if not set."""
     text = environ.get(STALL_TIMEOUT, "")
     return _read_seconds(STALL_TIMEOUT, text, "Set it to 600, or") if text else None
 
 
 def read_grace(environ: Mapping[str, str] = os.environ) -> float | None:
-    """Reads the seconds that a stop by a signal may take; None if no launcher has set a limit.
-
-    Raises:
-      ClusterError: If it is not a number.
-    """
+    """Reads the seconds that a stop by a signal may take; None if no launcher has set a limit."""
     text = environ.get(GRACE, "")
     try:
         return float(text) if text else None
@@ -220,11 +198,7 @@ def read_grace(environ: Mapping[str, str] = os.environ) -> float | None:
 
 
 def read_weight_check(environ: Mapping[str, str] = os.environ) -> bool:
-    """Reads whether the workers of a training compare their weights: yes if it is not set.
-
-    Raises:
-      ClusterError: If it is neither 0 nor 1.
-    """
+    """Reads whether the workers of a training compare their weights: yes if it is not set."""
     text = environ.get(WEIGHT_CHECK) or "1"
     if text not in ("0", "1"):
         raise ClusterError(
@@ -235,11 +209,7 @@ def read_weight_check(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def read_snapshot_steps(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Reads the number of steps between snapshots that a launcher asks for; None without one.
-
-    Raises:
-      ClusterError: If it is not a number.
-    """
+    """Reads the number of steps between snapshots that a launcher asks for; None without one."""
     if not environ.get(SNAPSHOT_STEPS):
         return None
     advice = "Use --snapshot-steps of tfdist run or tfdist slurm."
@@ -265,9 +235,6 @@ def read_profile(environ: Mapping[str, str] = os.environ) -> tuple[str, int, int
     """Reads the folder, the first and the last step of the profile that `tfdist run` asks for.
 
     None if it asks for none.
-
-    Raises:
-      ClusterError: If the steps are not FIRST:LAST.
     """
     folder = environ.get(PROFILE, "")
     try:

@@ -1,7 +1,7 @@
 """Environment variables by which the launcher gives each instance its index and its replicas.
 
-They are written and read here. An instance is one training process of the run. The evaluator is not
-an instance and gets none of them.
+They are written and read here. One that is malformed, or contradicts another, is a ClusterError. An
+instance is one training process of the run. The evaluator is not an instance and gets none of them.
 """
 
 from __future__ import annotations
@@ -135,9 +135,6 @@ def read_instance(environ: Mapping[str, str]) -> Instance | None:
 
     Returns:
       The instance, or None if its place is not set.
-
-    Raises:
-      ClusterError: If some are missing, are not numbers or contradict each other.
     """
     present = [name for name in _PLACE if name in environ]
     if not present:
@@ -165,9 +162,6 @@ def read_shape(environ: Mapping[str, str]) -> tuple[int, int] | None:
 
     Returns:
       The two, or None if the number of replicas is not set.
-
-    Raises:
-      ClusterError: If one of them is not a number of at least 1, or only the devices are set.
     """
     if NUM_LOCAL_REPLICAS not in environ:
         if DEVICES_PER_REPLICA in environ:
@@ -179,11 +173,7 @@ def read_shape(environ: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def read_restart_count(environ: Mapping[str, str]) -> int:
-    """Reads the number of restarts of this run by the launcher: 0 at first.
-
-    Raises:
-      ClusterError: If it is not a number, as in the three functions below.
-    """
+    """Reads the number of restarts of this run by the launcher: 0 at first."""
     return _integer(environ, RESTART_COUNT, 0) if RESTART_COUNT in environ else 0
 
 

@@ -1,4 +1,7 @@
-"""TF_CONFIG: the JSON text that lists the tasks of a run and names the task of this process."""
+"""TF_CONFIG: the JSON text that lists the tasks of a run and names the task of this process.
+
+All that is malformed or contradictory is a ClusterError.
+"""
 
 from __future__ import annotations
 
@@ -115,11 +118,7 @@ class TfConfig:
         return service
 
     def members(self) -> tuple[Cluster, Task]:
-        """Returns the cluster and the task of this process.
-
-        Raises:
-          ClusterError: If "cluster" or "task" is missing, malformed or contradicts the other.
-        """
+        """Returns the cluster and the task of this process."""
         for key in ("cluster", "task"):
             if key not in self.values:
                 raise ClusterError(f'TF_CONFIG has no "{key}". A complete one: {_EXAMPLE}')
@@ -158,11 +157,7 @@ class TfConfig:
 
 
 def read_tf_config(environ: Mapping[str, str] = os.environ) -> TfConfig:
-    """Reads TF_CONFIG from the environment; one that is not set or blank has no values.
-
-    Raises:
-      ClusterError: If it is not a JSON object.
-    """
+    """Reads TF_CONFIG from the environment; one that is not set or blank has no values."""
     is_set = is_tf_config_set(environ)
     return TfConfig(values=_load_object(environ["TF_CONFIG"]) if is_set else {})
 

@@ -74,11 +74,7 @@ STATUS = CommandLine(
 
 
 def main(words: Sequence[str]) -> int:
-    """Prints the logs, and returns the exit code 0.
-
-    Raises:
-      UsageError: If there is no such run or worker.
-    """
+    """Prints the logs, and returns the exit code 0; a UsageError without such a run or worker."""
     name = words[0] if words and not words[0].startswith("-") else None
     options = LogsOptions(**LOGS.parse(words[1:] if name is not None else words))
     run = find_run(name, options.log_dir)

@@ -1,4 +1,4 @@
-"""YAML files with options: --import-config and --export-config."""
+"""YAML files with options: --import-config and --export-config. What is wrong is a UsageError."""
 
 from __future__ import annotations
 
@@ -25,9 +25,6 @@ def read_config(path: str, command_line: CommandLine) -> dict[str, Any]:
 
     Returns:
       The result of `command_line.parse`.
-
-    Raises:
-      UsageError: If the file cannot be read, or an option in it is unknown or wrong.
     """
     words: list[str] = []
     command: list[str] = []
@@ -43,11 +40,7 @@ def read_config(path: str, command_line: CommandLine) -> dict[str, Any]:
 
 
 def write_config(path: Path, config: Mapping[str, Any], *, may_overwrite: bool) -> None:
-    """Writes options into the file that --export-config names.
-
-    Raises:
-      UsageError: If the file cannot be written.
-    """
+    """Writes options into the file that --export-config names."""
     import yaml  # takes 10 ms, so it is imported only when it is used
 
     text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
@@ -62,11 +55,7 @@ def write_config(path: Path, config: Mapping[str, Any], *, may_overwrite: bool) 
 
 
 def check_export(path: str, may_overwrite: bool) -> None:
-    """Checks that `write_config` can write the file, before any process is started.
-
-    Raises:
-      UsageError: If it cannot.
-    """
+    """Checks that `write_config` can write the file, before any process is started."""
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
         problem = "is a folder, and a file is needed. Name a file in it."

@@ -1,4 +1,7 @@
-"""The machines of a run, from --host or --hostfile, and the placement of the instances."""
+"""The machines of a run, from --host or --hostfile, and the placement of the instances.
+
+A list that is wrong or too small is a UsageError.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +43,7 @@ THIS_MACHINE = Host(name="localhost")
 
 
 def parse_host_list(text: str) -> tuple[Host, ...]:
-    """Reads hosts in the format of --host: "a,b", "node[0-2,4]", "a:2,[fe80::1]:4".
-
-    Raises:
-      UsageError: If the text is not such a list, or names a host twice.
-    """
+    """Reads hosts in the format of --host: "a,b", "node[0-2,4]", "a:2,[fe80::1]:4"."""
     try:
         return _checked(host for part in _split_at_commas(text) for host in _read_part(part))
     except ValueError as error:
@@ -52,11 +51,7 @@ def parse_host_list(text: str) -> tuple[Host, ...]:
 
 
 def read_hostfile(path: str) -> tuple[Host, ...]:
-    """Reads a file with one host per line, in Open MPI's format: "NAME" or "NAME slots=N".
-
-    Raises:
-      UsageError: If the file cannot be read, has another format, or names a host twice.
-    """
+    """Reads a file with one host per line, in Open MPI's format: "NAME" or "NAME slots=N"."""
     named = f"--hostfile {shown(path)}"
     try:
         with open(path, encoding="utf-8") as file:
@@ -88,9 +83,6 @@ def place_instances(hosts: Sequence[Host], num_instances: int) -> tuple[Host, ..
 
     Without slots, the instances are placed on the hosts in turn, as by poprun. With slots, one host
     after another is filled, as by mpirun.
-
-    Raises:
-      UsageError: If there are too few slots.
     """
     if hosts[0].slots is None:
         return tuple(hosts[index % len(hosts)] for index in range(num_instances))

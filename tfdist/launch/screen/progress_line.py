@@ -36,6 +36,8 @@ class ProgressLine:
 
     A plain line is written every 10 seconds at most, and only if the status has changed.
 
+    Where the reader of stderr is gone, `update` and `close` raise as `Terminal.write` does.
+
     Args:
       mode: "bar" redraws it in place on a terminal. "auto" does the same unless the variable CI
         is set. "plain" writes plain lines only. "none" shows nothing.
@@ -61,11 +63,7 @@ class ProgressLine:
         self._said: tuple[float, object] = (-math.inf, None)
 
     def update(self, now_s: float, workers: Mapping[int, WorkerSnapshot]) -> None:
-        """Shows the state of the workers, given by index. Two calls a second are enough.
-
-        Raises:
-          TerminalClosedError: If the reader of stderr is gone. See `Terminal.write`.
-        """
+        """Shows the state of the workers, given by index. Two calls a second are enough."""
         if self._is_silent:
             return
         self._recent = self._recent.after(now_s, workers)

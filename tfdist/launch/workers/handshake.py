@@ -7,8 +7,8 @@
     HMAC of both, as "launcher"       ------------->
 
 The token itself is never sent. The launcher reads 64 bytes from a process that is not an agent, and
-an agent starts no command for a process that is not its launcher. `multiprocessing.connection` does
-the same with blocking sockets.
+an agent starts no command for a process that is not its launcher. A connection that the other side
+closes is an OSError. `multiprocessing.connection` does the same with blocking sockets.
 """
 
 from __future__ import annotations
@@ -36,9 +36,6 @@ async def admit(connection: socket.socket, token: str) -> bool:
     """Returns whether the other side of the connection is an agent of this run.
 
     The connection is the launcher's end of a new one, and must not block.
-
-    Raises:
-      OSError: If the other side closes the connection.
     """
     challenge = secrets.token_bytes(NONCE_BYTES)
     await asyncio.get_running_loop().sock_sendall(connection, challenge)
@@ -52,11 +49,7 @@ async def admit(connection: socket.socket, token: str) -> bool:
 
 
 async def introduce(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> bool:
-    """Returns whether the other side of the connection is the launcher of this run.
-
-    Raises:
-      OSError: If the other side closes the connection.
-    """
+    """Returns whether the other side of the connection is the launcher of this run."""
     try:
         challenge = await reader.readexactly(NONCE_BYTES)
         nonce = secrets.token_bytes(NONCE_BYTES)
