@@ -85,6 +85,7 @@ def test_the_launcher_says_everything() -> None:
         ({"TF_CONFIG": CHIEF % "worker"}, (1, 2, 1), 2, "TF_CONFIG"),
         (STEP, (3, 5, 1), 2, "Slurm"),
         ({}, (0, 1, 0), 1, ""),
+        ({"TF_CONFIG": CHIEF % "evaluator"}, (0, 1, 0), 1, ""),  # It is no instance.
     ],
 )
 def test_without_the_launcher_the_engine_says_it(
@@ -107,10 +108,6 @@ def test_the_engine_says_how_many_instances_share_the_machine(environ: Any) -> N
     assert find_instance({**of_launcher, "TF_CONFIG": WORKERS}).num_local_instances == 2
     environ(MPI)
     assert instances.num_local_instances() == 2
-
-
-def test_an_evaluator_is_no_instance() -> None:
-    assert find_instance({"TF_CONFIG": CHIEF % "evaluator"}) == Instance()
 
 
 @pytest.mark.parametrize(
@@ -143,6 +140,7 @@ def test_an_evaluator_is_known_from_the_launcher_and_from_tf_config(
         (HOROVOD, "horovod"),
         ({**HOROVOD, **STEP}, "horovod"),
         ({**HOROVOD, "TF_CONFIG": WORKERS}, "grpc"),
+        ({name: "1" if name.endswith("SIZE") else "0" for name in MPI}, None),
         (launched(num_instances=1, index=0, local_index=0, num_total_replicas=2), None),
     ],
 )
@@ -154,13 +152,6 @@ def test_instances_that_nothing_joins_have_no_engine_and_are_refused() -> None:
     with pytest.raises(ClusterError, match="is 2, but the others cannot be reached") as e:
         find_engine(launched())
     assert str(e.value).endswith("with tfdist run, or unset all TFDIST variables.")
-
-
-@pytest.mark.parametrize("variables", [MPI, HOROVOD])
-def test_a_single_process_of_a_launcher_needs_no_engine(variables: dict[str, str]) -> None:
-    alone = {name: "1" if name.endswith("SIZE") else "0" for name in variables}
-    assert find_engine(alone) is None
-    assert find_instance(alone).num_instances == 1
 
 
 # The launcher and the engine together.

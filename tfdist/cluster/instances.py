@@ -54,20 +54,15 @@ def is_launched() -> bool:
 
 
 def num_instances() -> int:
-    """Returns the number of instances in the run.
+    """Returns the number of instances in the run; a ClusterError if replicas are not uniform.
 
-    Raises:
-      ClusterError: If they have different numbers of replicas: equal shares would then be wrong.
+    Equal shares would be wrong where instances have different numbers of replicas.
     """
     return _uniform("num_instances").num_instances
 
 
 def instance_index() -> int:
-    """Returns this instance's index among all, from 0.
-
-    Raises:
-      ClusterError: If the instances have different numbers of replicas.
-    """
+    """Returns this instance's index among all, from 0; a ClusterError as `num_instances`."""
     return _uniform("instance_index").index
 
 
@@ -102,12 +97,9 @@ def num_devices_per_replica() -> int:
 
 
 def check_num_devices_per_replica(number: int) -> bool:
-    """Returns whether the launcher has given each replica this number of devices.
+    """Returns whether the launcher has given each replica as many devices as its model needs.
 
     True in a run without a launcher, which has no such plan.
-
-    Args:
-      number: The devices that a replica of the model needs.
     """
     planned = find_launched_replicas()
     return planned is None or planned.devices_per_replica == number
@@ -116,8 +108,7 @@ def check_num_devices_per_replica(number: int) -> bool:
 def first_device_index(devices_per_replica: int = 0) -> int:
     """Returns the index, among the machine's devices, of this instance's first one.
 
-    Args:
-      devices_per_replica: Devices of one replica; 0 takes the launcher's number.
+    `devices_per_replica` 0 takes the launcher's number.
     """
     instance = find_instance()
     each = devices_per_replica or instance.devices_per_replica
@@ -150,11 +141,7 @@ def has_evaluator() -> bool:
 
 
 def shard() -> tuple[int, int]:
-    """Returns the arguments of `Dataset.shard` for this instance's data: (count, index).
-
-    Raises:
-      ClusterError: If the instances have different numbers of replicas.
-    """
+    """Returns `Dataset.shard`'s arguments, (count, index); a ClusterError as `num_instances`."""
     instance = _uniform("shard")
     return instance.num_instances, instance.index
 

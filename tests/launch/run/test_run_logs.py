@@ -1,6 +1,5 @@
 """The workers' logs: complete, and without effect on the run if they cannot be written."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -178,17 +177,18 @@ def test_a_folder_that_the_user_names_may_exist(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("must_be_new", [False, True])
-def test_a_folder_below_a_file_is_refused(tmp_path: Path, must_be_new: bool) -> None:
+@pytest.mark.parametrize(
+    ("path", "must_be_new", "problem"),
+    [
+        ("file/logs", False, "Not a directory"),
+        ("file/logs", True, "Not a directory"),
+        ("file", False, "File exists"),
+    ],
+)
+def test_a_file_where_a_folder_is_needed_is_refused(
+    tmp_path: Path, path: str, must_be_new: bool, problem: str
+) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError) as caught:
-        make_log_dir(tmp_path / "file" / "logs", must_be_new=must_be_new)
-    assert "Not a directory" in str(caught.value)
-    assert "--log-dir" in str(caught.value)
-
-
-def test_a_file_in_the_place_of_the_users_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "logs").touch()
-    with pytest.raises(UsageError, match="File exists"):
-        make_log_dir(tmp_path / "logs", must_be_new=False)
-    assert os.listdir(tmp_path) == ["logs"]
+    with pytest.raises(UsageError, match=f"{problem}.*--log-dir"):
+        make_log_dir(tmp_path / path, must_be_new=must_be_new)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -54,7 +54,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -73,26 +73,12 @@ from tfdist.launch.run.membership import instances_by_host, resized, smaller_run
 from tfdist.launch.run.run_logs import RunLogs, as_text
 from tfdist.launch.run.starters import relay_starter, remote_shell, starters_of
 from tfdist.launch.run.stop_request import StopRequest
-from tfdist.launch.run.verdict import (
-    is_new_port_needed,
-    judge,
-    why_no_restart,
-    with_cause,
-)
+from tfdist.launch.run.verdict import is_new_port_needed, judge, why_no_restart, with_cause
 from tfdist.launch.screen.error_excerpt import exception_line
-from tfdist.launch.screen.failure_box import (
-    Aftermath,
-    failure_box,
-    how_text,
-)
+from tfdist.launch.screen.failure_box import Aftermath, failure_box, how_text
 from tfdist.launch.screen.output import Screen
 from tfdist.launch.screen.progress_line import ProgressLine
-from tfdist.launch.screen.size_change import (
-    going_on_text,
-    lost_text,
-    step_text,
-    too_few_text,
-)
+from tfdist.launch.screen.size_change import going_on_text, lost_text, step_text, too_few_text
 from tfdist.launch.screen.terminal import Stream, Terminal, TerminalClosedError
 from tfdist.launch.workers.observed_time import ObservedClock
 from tfdist.launch.workers.plan import Plan, make_plan, num_local_ports
@@ -117,9 +103,7 @@ class _End:
 
     verdict: Verdict
     failure: Failure | None = None
-    stopped: tuple[str, ...] = ()
-    killed: tuple[str, ...] = ()
-    exit_codes: tuple[int | None, ...] = ()
+    aftermath: Aftermath = field(default_factory=Aftermath)
 
 
 class Supervision:
@@ -142,6 +126,7 @@ class Supervision:
         self._joining: RunOptions | None = None  # of the next start, with hosts that are back
         self._has_failed_to_start = False  # the last start, although all hosts answered
         self._interruptions = Interruptions()
+        self._shell = remote_shell(options.mpi_global_args, os.environ)
         self._log_dir = log_dir
         self._run = snapshot_folders.new_run()
         self._terminal = terminal
@@ -194,11 +179,10 @@ class Supervision:
         return code
 
     async def _remove_snapshots_elsewhere(self) -> None:
-        options = self._full_size
-        if not options.is_on_this_machine:
-            shell = remote_shell(options.mpi_global_args, os.environ)
+        if not self._full_size.is_on_this_machine:
             folder = os.fspath(snapshot_folders.folder_of_run(self._run))
-            await call_on_hosts(instances_by_host(options), shell, "rm", "-rf", folder)
+            hosts = instances_by_host(self._full_size)
+            await call_on_hosts(hosts, self._shell, "rm", "-rf", folder)
 
     async def _run_until_over(self) -> int:
         loop = asyncio.get_running_loop()
@@ -323,16 +307,14 @@ class Supervision:
     async def _find_lost_hosts(self) -> frozenset[str]:
         if self._options.is_on_this_machine:
             return frozenset()
-        shell = remote_shell(self._options.mpi_global_args, os.environ)
-        return await lost_hosts(instances_by_host(self._options), shell)
+        return await lost_hosts(instances_by_host(self._options), self._shell)
 
     async def _take_in_hosts(self) -> None:
         """Waits until a lost host answers, and then has the workers save and leave."""
-        shell = remote_shell(self._options.mpi_global_args, os.environ)
         back: frozenset[str] = frozenset()
         while not back:
             await asyncio.sleep(self._options.rejoin_interval_s)
-            back = self._lost_hosts - await lost_hosts(self._lost_hosts, shell)
+            back = self._lost_hosts - await lost_hosts(self._lost_hosts, self._shell)
         self._lost_hosts -= back
         now = instances_by_host(self._options)
         larger = {
@@ -455,13 +437,14 @@ class Supervision:
                 self._say(f"{failure.name} has failed; stopping {names}")
             await attempt.wait_until_gone(lambda: self._stop.kill_at_s)
         self._stop.end_grace()
-        return _End(
-            verdict=verdict,
-            failure=failure,
-            stopped=tuple(worker.plan.name for worker in stopped),
-            killed=tuple(w.plan.name for w in stopped if w.was_killed or not w.is_gone),
-            exit_codes=tuple(worker.code for worker in attempt.workers),
+        aftermath = Aftermath(
+            num_workers=len(attempt.workers),
+            stopped=[worker.plan.name for worker in stopped],
+            killed=[w.plan.name for w in stopped if w.was_killed or not w.is_gone],
+            restarts=self._restarts,
+            max_restarts=self._options.max_restarts,
         )
+        return _End(verdict=verdict, failure=failure, aftermath=aftermath)
 
     def _failure(self, verdict: Verdict, attempt: Attempt, logs: RunLogs) -> Failure:
         worker = next(one for one in attempt.workers if one.plan.index == verdict.worker)
@@ -498,37 +481,26 @@ class Supervision:
         name = signal.Signals(self._stop.number).name
         took = f"after {self._stop.lasts_s(self._clock.now_s()):.1f} of {self._options.grace_s:g} s"
         ended = f"all workers have left {took}"
-        if end.killed:
+        if killed := end.aftermath.killed:
             ended = (
-                f"{', '.join(end.killed)} had to be killed {took}; steps after the last checkpoint "
-                "are lost"
+                f"{', '.join(killed)} had to be killed {took}; steps after the last checkpoint are "
+                "lost"
             )
         self._say(f"stopped by {name}{self._stop.why}; {ended}")
         return self._stop.exit_code
 
     def _show_box(self, end: _End) -> None:
         assert end.failure is not None
-        box = failure_box(
-            end.failure,
-            Aftermath(
-                num_workers=len(end.exit_codes),
-                stopped=end.stopped,
-                killed=end.killed,
-                restarts=self._restarts,
-                max_restarts=self._options.max_restarts,
-            ),
-            width=self._terminal.width,
-        )
+        box = failure_box(end.failure, end.aftermath, width=self._terminal.width)
         with self._shown():
             self._terminal.print(box)
 
     def _show_restart(self, end: _End) -> None:
         assert end.failure is not None
-        last = (
-            "newest snapshot or checkpoint" if self._options.snapshot_steps else "last checkpoint"
-        )
+        options = self._options
+        last = "newest snapshot or checkpoint" if options.snapshot_steps else "last checkpoint"
         self._say(
-            f"restart {self._restarts} of {self._options.max_restarts}: {end.failure.name} failed "
+            f"restart {self._restarts} of {options.max_restarts}: {end.failure.name} failed "
             f"({how_text(end.failure)}); all workers start again from the {last}"
         )
 

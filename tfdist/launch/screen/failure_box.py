@@ -42,7 +42,7 @@ class Aftermath:
       killed: The names of those of them that did not end in time and were killed.
     """
 
-    num_workers: int
+    num_workers: int = 0
     stopped: Sequence[str] = ()
     killed: Sequence[str] = ()
     restarts: int = 0
