@@ -99,12 +99,6 @@ def test_long_lists_are_shown_where_they_differ() -> None:
     assert "lists 7 workers, worker 0 lists 8 workers, among them worker 7" in shorter
 
 
-def test_a_second_process_of_one_task_is_refused() -> None:
-    for index in (0, 1):
-        message = refused(hello(index=index), present={0, 1})
-        assert f"Two processes were started as worker {index} (gpu{index}:3737)" in message
-
-
 EVIL = "\x1b[2J\x1b]0;owned\x07\u202e\r\nroot: all is well\n" + "x" * 100_000
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from tfdist.launch.doctor.command import DOCTOR
-from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes.job_options import KUBERNETES
 from tfdist.launch.options.command_line import CommandLine
 from tfdist.launch.options.declaration import BOOLEAN, Group, flag, option
@@ -59,23 +58,6 @@ def test_help_follows_from_the_declarations() -> None:
     assert "--limit SECONDS" in text and "limit (default: 3.5)" in text
     assert "be quick (default: no)" in text
     assert "secret" not in text
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("-w 1", '-w/--net: got "1"'),
-        ("--limit 0", "--limit: got "),
-        ("--loud=2", '--loud takes no value, got "2"'),
-        ("-lq", '-l takes no value, got "q"'),
-        ("--limits 3", 'unknown option "--limits". Did you mean "--limit"?'),
-        ("--help=x", '--help takes no value, got "x"'),
-    ],
-)
-def test_a_wrong_option_is_named_with_its_value(words: str, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        CATS.parse(words.split())
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("line", [RUN, SLURM, KUBERNETES, DOCTOR], ids=lambda line: line.prog)
