@@ -28,12 +28,9 @@ _LOOK_EVERY_S = 2.0  # for the end of the training
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
-    """The results of one evaluation.
+    """What `Estimator.evaluate` and the exporters, in order, have returned for a checkpoint.
 
-    Attributes:
-      metrics: The return value of `Estimator.evaluate`.
-      exports: The return values of the exporters, in order.
-      is_final: Whether the evaluated step has reached max_steps.
+    `is_final` says whether its step has reached max_steps.
     """
 
     metrics: dict[str, Any]
@@ -42,12 +39,9 @@ class EvaluationResult:
 
 
 class Evaluator:
-    """Evaluates the newest checkpoint and calls the exporters.
+    """Evaluates an Estimator's newest checkpoint and calls the exporters.
 
-    Args:
-      estimator: The Estimator; its checkpoints are evaluated.
-      eval_spec: The input and the settings of the evaluation.
-      max_steps: The global step at which training ends; None if it is not known.
+    `max_steps` is the global step at which training ends; None if it is not known.
     """
 
     def __init__(self, estimator: Estimator, eval_spec: EvalSpec, max_steps: float | None) -> None:
@@ -170,10 +164,7 @@ def evaluate_continuously(
 ) -> None:
     """Evaluates each new checkpoint until one has reached max_steps, or the training has ended.
 
-    Args:
-      evaluator: The evaluator.
-      max_steps: The global step at which training ends; None if it is not known.
-      training_end: The note of the chief. After it the newest checkpoint is the last one.
+    After the note of the chief the newest checkpoint is the last one.
     """
     spec, file = evaluator.eval_spec, find_progress_file()
     if file is not None:

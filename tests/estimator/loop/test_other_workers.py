@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.loop.agreement import Agreement
-from tfdist.estimator.loop.nan_loss import NanTogether
+from tfdist.estimator.loop.agreement import Agreement, NanTogether
 from tfdist.estimator.loop.other_workers import SharedDecision
 from tfdist.estimator.loop.train_call import Decision
 from tfdist.strategies import LocalStrategy

@@ -190,11 +190,8 @@ class CheckedScaffold:
     """A scaffold that checks the complete model before a session is opened.
 
     TensorFlow's sessions get this object instead of the model's scaffold. Other objects keep the
-    model's scaffold, which is finalized together with this one.
-
-    Args:
-      scaffold: The model's scaffold.
-      check: Called with the built saver, in the model's graph.
+    model's scaffold, which is finalized together with this one. `check` gets the built saver, in
+    the model's graph.
 
     Attributes:
       ready_for_local_init_op: The user's; None leaves out TensorFlow's own, whose list of variables

@@ -58,11 +58,7 @@ def bytes_for(sizes: Iterable[int]) -> int:
 
 
 class KeptMemory:
-    """Memory in which fetched values are placed, each time from its beginning.
-
-    Args:
-      room: The memory, `[bytes_for(sizes)]` of uint8.
-    """
+    """Memory, `[bytes_for(sizes)]` of uint8, that fetched values fill from its beginning."""
 
     def __init__(self, room: np.ndarray) -> None:
         self._room = room
@@ -72,16 +68,11 @@ class KeptMemory:
         return self._room.nbytes
 
     def fetch(self, run: Callable[[], Sequence[Any]]) -> list[Any]:
-        """Returns the values of a session call, valid until the next one.
+        """Returns the values of a session call as views of the room, valid until the next one.
 
         A value for which there is no room, since its size was not known, gets memory of its own.
-        So do all with a NumPy whose table of functions is not known.
-
-        Args:
-          run: Makes the call in this thread: `lambda: session.run(tensors)`.
-
-        Returns:
-          What the call returns, with arrays that are views of the room.
+        So do all with a NumPy whose table of functions is not known. `run` makes the call in this
+        thread: `lambda: session.run(tensors)`.
         """
         if _NUMPY is None:
             return list(run())

@@ -65,9 +65,7 @@ def warm_start_settings(warm_start_from: WarmStartFrom) -> WarmStartSettings | N
     Raises:
       ValueError: For anything else.
     """
-    if warm_start_from is None:
-        return None
-    if isinstance(warm_start_from, WarmStartSettings):
+    if warm_start_from is None or isinstance(warm_start_from, WarmStartSettings):
         return warm_start_from
     if isinstance(warm_start_from, (str, bytes, os.PathLike)):
         path = os.fspath(warm_start_from)

@@ -52,10 +52,8 @@ class CheckpointWriter:
     Args:
       find_saver: Returns the saver, once the graph is complete.
       progress: The input of the training, whose position is saved beside each checkpoint.
-      limit: Gets the time of each save.
-
-    Attributes:
       saves: Writes the files beside the training; None writes them in the foreground.
+      limit: Gets the time of each save.
     """
 
     def __init__(

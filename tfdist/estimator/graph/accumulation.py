@@ -36,12 +36,7 @@ Factor = Mapping[tf.DType, tf.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Accumulation:
-    """The micro-batches of a step.
-
-    Attributes:
-      count: Micro-batches of a replica in a step.
-      reduction: Whether `host_call` gets the "mean" or the "sum" of their gradients.
-    """
+    """The number of micro-batches in a step, and what `host_call` gets of their gradients."""
 
     count: int = 1
     reduction: Literal["mean", "sum"] = "mean"
@@ -140,10 +135,8 @@ class StepSums:
 class _Dense:
     """The sum of a dense tensor, in float32; float64 for float64.
 
-    Args:
-      tensor: The tensor, as each micro-batch computes it.
-      weight: The loss weight, a scalar; None counts each micro-batch once.
-      name: The name of the sum's memory, the same in each training of this process.
+    Without a weight, a scalar, each micro-batch counts once. The name of its memory is the same in
+    each training of this process.
     """
 
     def __init__(self, tensor: tf.Tensor, weight: tf.Tensor | None, name: str) -> None:

@@ -42,13 +42,11 @@ from tfdist.training.precision import Precision
 class WeightCasts:
     """The casts of float32 weights to half precision: one for each weight in a step.
 
-    Made in the graph in which a model_fn is called, which is the body of a loop of steps.
-
-    Args:
-      dtype: The half.
-      device: The device of the weights, where they are cast; None casts on the current one.
+    Made in the graph in which a model_fn is called, which is the body of a loop of steps. The
+    weights are cast on their device; None casts on the current one.
 
     Attributes:
+      dtype: The half.
       are_on: Whether the model is being built.
       are_in_stages: Whether the reads are those of the stages of a pipeline.
       has_cast: Whether a weight has been read in half precision.
@@ -126,10 +124,8 @@ class WeightCasts:
 class ModelPrecision:
     """The precision of one model, around the calls of its model_fn.
 
-    Args:
-      precision: The precision.
-      device: The device of the weights, where they are cast; None for a model that is not trained,
-        whose weights are cast on its own device.
+    Its weights are cast on their device; None for a model that is not trained, whose weights are
+    cast on its own device.
     """
 
     def __init__(self, precision: Precision, device: str | None) -> None:

@@ -106,11 +106,8 @@ def each_replica(strategy: WorkerStrategy | None, placement: Placement) -> EachR
 
     The given function gets the replica's number in this worker, from 0, and runs on the replica's
     device in replica context. Only the summaries of the first replica are kept. In the LOSSES
-    collection each replica finds its own losses and those made before.
-
-    Args:
-      strategy: A tfdist strategy; None for one replica without a strategy.
-      placement: The devices, for a replica without a strategy.
+    collection each replica finds its own losses and those made before. Without a strategy there is
+    one replica, on the device of the placement.
     """
 
     def each(function: Callable[[int], Result]) -> list[Result]:
@@ -172,13 +169,6 @@ class BatchSizes:
     `size / (num_workers * num_replicas)`, in training in `gradient_accumulation` micro-batches.
     Prediction counts one worker. Evaluation counts one worker unless an eval_distribute has more.
 
-    Args:
-      train: Global batch size of training, or None.
-      evaluate: Global batch size of evaluation, or None.
-      predict: Global batch size of prediction, or None.
-      config: The Estimator's config.
-      params: The Estimator's params, or None.
-
     Raises:
       ValueError: If a size is not positive or does not split, or params already has one.
     """
@@ -210,13 +200,8 @@ class BatchSizes:
     def add_to(self, params: Any, mode: str, input_fn: InputFn | None = None) -> Any:
         """Returns params with the replica's batch size as "batch_size", if the mode has one.
 
-        Args:
-          params: A copy of the Estimator's params.
-          mode: One of `ModeKeys`.
-          input_fn: Must take params if there is a batch size; None is not checked.
-
         Raises:
-          ValueError: If the input_fn cannot receive it.
+          ValueError: If an input_fn is given that cannot receive it.
         """
         if mode not in self._of_replica:
             return params

@@ -91,13 +91,7 @@ def build_training(step: StepBuilder, iterations: int) -> Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Forward:
-    """The ops of one micro-batch before `host_call`, in all replicas.
-
-    Attributes:
-      batches: The batch of each replica.
-      specs: The EstimatorSpec of each replica.
-      ops: What runs with each micro-batch.
-    """
+    """The ops of one micro-batch before `host_call`: of each replica, and those that all run."""
 
     batches: Sequence[Batch]
     specs: Sequence[EstimatorSpec]
@@ -338,13 +332,8 @@ def _build_micro_batch(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the values of the step that a micro-batch completes, and their weight; else zeros.
 
-    The values are the loss and the metrics times the weight, float32 [1 + metrics].
-
-    Args:
-      builder: The step.
-      forward: The micro-batch.
-      number: Its number in the step, from 0; int32 scalar. It is the same on all workers, so all of
-        them reduce in the same iteration.
+    The values are the loss and the metrics times the weight, float32 [1 + metrics]. The number of
+    the micro-batch in the step, from 0, is the same on all workers: they reduce in one iteration.
     """
 
     def complete(sums: list[StepSums] | None = None) -> tuple[tf.Tensor, tf.Tensor]:

@@ -146,15 +146,7 @@ def train(call: TrainCall) -> None:
 class TrainingLoop:
     """The steps of one training, from an open session to its end.
 
-    Attributes:
-      call: The arguments of the training.
-      model: The ops of a step.
-      hooks: All session hooks, in order.
-      peers: The other workers.
-      signals: The stop signals of this process.
-      report: The progress report.
-      first_step: The global step at the start of the session.
-      last_step: The global step to stop at; None if only the input ends the training.
+    `last_step` is the global step to stop at; None if only the input ends the training.
     """
 
     call: TrainCall
@@ -169,10 +161,7 @@ class TrainingLoop:
     def run(self, session: v1.train.SingularMonitoredSession) -> float | None:
         """Runs steps until all workers stop. Then the hooks end, and the session closes.
 
-        Ends the process after a stop signal.
-
-        Returns:
-          The last loss; None if no step ran.
+        Ends the process after a stop signal. Returns the last loss; None if no step ran.
         """
         raw_session = session.raw_session()
         loss: float | None = None
@@ -204,12 +193,9 @@ class TrainingLoop:
         return loss
 
     def step(self, session: v1.Session) -> tuple[float, bool]:
-        """Makes one session call, with the hooks around it.
+        """Makes a session call, with the hooks around it, after those for earlier micro-batches.
 
-        With gradient accumulation, calls for the earlier micro-batches come first.
-
-        Returns:
-          The loss, and whether the training ends here.
+        Returns the loss, and whether the training ends here.
         """
         decision = self.model.decision
         own = [self.model.training.train_op, decision.loss]

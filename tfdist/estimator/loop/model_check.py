@@ -72,12 +72,9 @@ def describe_model(
     """Describes a worker's model: the facts that must be equal on all workers.
 
     Args:
-      variables: The graph's global variables, in the order of their creation. The workers exchange
-        their values in that order.
-      reductions: One text for each value that the training graph reduces, in the order of their
-        creation.
-      combined_with: For each trainable variable, the inputs and variables that the forward pass
-        combines it with.
+      variables: The global variables, in the order in which the workers exchange their values.
+      reductions: One text for each value that the training graph reduces, in order.
+      combined_with: What the forward pass combines each trainable variable with.
       settings: Values, by the names that a message uses for them. Every worker has the same names.
     """
     return json.dumps(
@@ -91,10 +88,7 @@ def describe_model(
 
 
 def check_models(models: Sequence[str]) -> None:
-    """Compares every worker's model with worker 0's.
-
-    Args:
-      models: Texts of `describe_model`, in worker order.
+    """Compares every worker's model, a text of `describe_model`, with worker 0's.
 
     Raises:
       ModelMismatchError: If models differ; names the worker and the first variable that differs.
@@ -180,9 +174,7 @@ def warn_if_nothing_is_learnt(train_op: tf.Operation) -> None:
 def warn_of_random_ops(train_op: tf.Operation, batch: Sequence[Any]) -> None:
     """Warns, in a resumed training, of the model's random ops: their state was not saved.
 
-    Args:
-      train_op: The op of a step.
-      batch: The features and labels. The ops that they depend on are the input's.
+    Those that the features and labels of the batch depend on are the input's.
     """
     parts = tf.nest.flatten([leaves(part) for part in batch], expand_composites=True)
     of_input = ancestors([x.op for x in parts if isinstance(x, tf.Tensor)], control_inputs=False)
@@ -299,11 +291,7 @@ def _nodes_of(graph: tf.Graph) -> Iterator[Any]:
 
 
 def check_half_weights(graph: tf.Graph) -> None:
-    """Checks that no optimizer of TensorFlow or Keras updates weights in half precision.
-
-    Raises:
-      ValueError: If one does.
-    """
+    """Raises a ValueError if an optimizer of TensorFlow or Keras updates weights in half."""
     halves = [variable for variable in v1.trainable_variables() if is_half(variable)]
     if not halves:
         return

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster import WorkerLostError
 from tfdist.cluster.environment import WEIGHT_CHECK, read_weight_check
 from tfdist.estimator.checkpoints.fit import CheckedScaffold
 from tfdist.estimator.graph import sessions
@@ -22,6 +23,7 @@ from tfdist.estimator.loop.agreement import (
     Agreement,
     DeferredStop,
     LeaveTogether,
+    NanTogether,
     SaveTogether,
     StartTogether,
 )
@@ -31,14 +33,13 @@ from tfdist.estimator.loop.model_check import (
     check_models,
     describe_model,
 )
-from tfdist.estimator.loop.nan_loss import NanTogether
 from tfdist.estimator.loop.peers import Peers
 from tfdist.estimator.loop.snapshots import take_over
 from tfdist.estimator.loop.step_profile_hook import StepProfileHook
 from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, Hooks, Model, TrainCall
-from tfdist.estimator.loop.training_watch import TrainingWatch
 from tfdist.estimator.loop.variable_inputs import find_variable_inputs
 from tfdist.process.progress_file import in_phase
+from tfdist.strategies.lost_workers import lost_workers_named
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.private_tensorflow import stop_limit_of
 from tfdist.strategies.stop_signals import StopSignals
@@ -193,6 +194,61 @@ class OtherWorkers(Peers):
         """Batches that this worker takes in a session call, or in the calls of a step."""
         micro_batches = self._call.iterations * self._call.accumulation.count
         return micro_batches * self._placement.num_replicas
+
+
+class TrainingWatch:
+    """The watch over the other workers of one training: names a lost one, lets all leave together.
+
+    Its life: `naming_lost` around each collective before the training; `watched` around the
+    session; inside it `start`, then `watch_session`, and `end` after the last collective.
+    """
+
+    def __init__(self, strategy: WorkerStrategy, signals: StopSignals) -> None:
+        self._strategy = strategy
+        self._signals = signals
+        self._peers = strategy.watch_peers()
+        self._is_over = False
+
+    def naming_lost(self) -> AbstractContextManager[None]:
+        """Turns TensorFlow's errors about other workers into a `WorkerLostError`."""
+        return lost_workers_named(self._strategy, self._peers.membership)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watches the other workers in the `with` block, and tells them of a failure in it."""
+        membership = self._peers.membership
+        if membership is None:  # All replicas are in this process.
+            yield
+            return
+        membership.calls = self._signals.calls
+        membership.set_failure("")
+        try:
+            with self.naming_lost(), self._peers:
+                yield
+        except WorkerLostError:
+            self._signals.leave_if_requested()  # The lost worker was asked to stop as well.
+            raise
+        except Exception as error:
+            membership.set_failure(f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            membership.calls = None
+            if self._is_over:
+                with in_phase("waiting"):
+                    self._peers.leave()
+
+    def start(self) -> None:
+        """Begins to watch; no session can be interrupted yet."""
+        self._peers.start()
+
+    def interrupt(self, session: v1.Session) -> None:
+        """Closes this session if a worker is lost from now on."""
+        self._peers.interrupt = session.close
+
+    def end(self) -> None:
+        """Ends the watch: no worker waits for another one any more."""
+        self._is_over = True
+        self._peers.stop()
 
 
 class SharedDecision(Decision):

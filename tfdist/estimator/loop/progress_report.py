@@ -194,9 +194,6 @@ class InputCounter:
     ops before them. It is not a `tf.Variable`, so strategies, savers and initialisers ignore it. It
     costs some microseconds a step.
 
-    Args:
-      in_micro_batches: Whether a batch is a pipeline's: [micro_batches, micro_batch, ...].
-
     Attributes:
       examples_per_batch: The batch size where the input has a static one, else None.
       counts: int64 tensor with two elements: the numbers of batches and of examples.

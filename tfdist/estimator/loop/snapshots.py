@@ -175,11 +175,7 @@ def own_snapshots(call: TrainCall) -> dict[str, Snapshot]:
 def with_snapshot(
     found: FoundCheckpoint, snapshots: Sequence[Mapping[str, Snapshot]]
 ) -> tuple[FoundCheckpoint, tuple[int, Snapshot] | None]:
-    """Returns what all workers go on from: worker 0's checkpoint, or a snapshot.
-
-    Args:
-      found: Worker 0's checkpoint.
-      snapshots: Those of each worker's host, in worker order.
+    """Returns what all workers go on from: worker 0's checkpoint, or a snapshot of a worker's host.
 
     Returns:
       The checkpoint as it is once worker 0 has the snapshot; the worker that has that, and the
@@ -258,9 +254,7 @@ class _Sending:
             (self._all,) = strategy.extended.collectives.sum([tf.identity(self._own)], "snapshot")
 
     def run(self, folder: str | None) -> None:
-        """Sends the files, and writes them into the folder, if one is given.
-
-        A collective.
+        """Sends the files, and writes them into the folder, if one is given. A collective.
 
         Raises:
           WorkerLostError: If another worker is lost meanwhile.

@@ -101,15 +101,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """The graph of a training.
-
-    Attributes:
-      inputs: The input.
-      training: The ops of one session call.
-      decision: The decision after each session call.
-      global_step: int64 scalar, on the host.
-      progress: The batches taken from the input.
-    """
+    """The graph of a training: its input, the ops of a session call, and what comes after it."""
 
     inputs: Input
     training: Training
@@ -122,24 +114,10 @@ class Model:
 class TrainCall:
     """The arguments of one call of `Estimator.train`, after its checks.
 
-    Attributes:
-      model_fn: A function from (features, labels) to an EstimatorSpec in TRAIN.
-      create_global_step: Makes the step counter of a graph.
-      input_fn: The user's input_fn.
-      params: The params for the input_fn.
-      config: The Estimator's config.
-      model_dir: The folder of checkpoints and event files.
-      hooks: The user's hooks.
-      steps: The number of steps from the restored one; None if `max_steps` limits the training, or
-        the end of its input does.
-      max_steps: The global step to stop at.
-      listeners: The user's checkpoint listeners.
-      warm_start: Adds to the graph the ops that initialise variables from another checkpoint, for a
-        run that finds no checkpoint in model_dir.
-      found: The checkpoint in this worker's model_dir.
-      pipeline: The pipelined model_fn's spec; None for an ordinary model_fn.
-      pipeline_fn: A function from the (features, labels) of each replica to the EstimatorSpec of
-        each, in TRAIN; takes the place of `model_fn` if there is a pipeline.
+    `model_fn` makes an EstimatorSpec in TRAIN from (features, labels). With a `pipeline`, the spec
+    of a pipelined model_fn, `pipeline_fn` takes its place: it makes the EstimatorSpec of each
+    replica from the (features, labels) of each. `warm_start` adds the ops that initialise variables
+    from another checkpoint, for a run that has found none in this worker's model_dir.
     """
 
     model_fn: ModelFn

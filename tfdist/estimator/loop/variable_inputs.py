@@ -24,13 +24,8 @@ def find_variable_inputs(
     """Finds what each variable is combined with where the forward pass first uses it.
 
     Static shapes, devices, constants and the kinds of operations are ignored: they may differ
-    between workers that train the same model.
-
-    Args:
-      loss: A scalar, in the graph (or the function graph of a loop) that model_fn has built.
-      variables: Trainable variables; one that the loss does not depend on is left out.
-      features: The features that model_fn got; tensors in any structure.
-      labels: The labels that model_fn got.
+    between workers that train the same model. The graph is that of the loss, which may be the
+    function graph of a loop. A variable that the loss does not depend on is left out.
 
     Returns:
       For each variable's name, the inputs ("features a", "labels") and variables that the other
