@@ -265,29 +265,24 @@ def test_whole_loops_reach_max_steps_and_the_interval_between_checkpoints(
 
 
 def test_the_end_of_the_input_within_a_loop_ends_training(
-    dense: Make, numbers: Make, saved_steps: Make, tmp_path: Path
+    make: Make, numbers: Make, saved_steps: Make, tmp_path: Path
 ) -> None:
-    config = tfe.RunConfig(device=tfe.DeviceConfig(iterations_per_loop=4))
-    estimator = tfe.Estimator(dense(), tmp_path, config).train(numbers(batches=6))
+    estimator = make(device={"iterations_per_loop": 4}).train(numbers(batches=6))
     # Two steps of the second loop ran before the input ended.
     assert saved_steps(tmp_path) == [0, 6]
     assert estimator.get_variable_value("global_step") == 6
 
 
 def test_a_loop_takes_tensors_one_batch_after_the_other(
-    dense: Make, numbers: Make, tmp_path: Path
+    make: Make, numbers: Make, weights: Make
 ) -> None:
     def input_fn() -> Any:
         return v1.data.make_one_shot_iterator(numbers(batches=6)()).get_next()
 
-    config = tfe.RunConfig(device=tfe.DeviceConfig(iterations_per_loop=2))
-    estimator = tfe.Estimator(dense(), tmp_path / "tensors", config).train(input_fn)
-    alone = tfe.Estimator(dense(), tmp_path / "dataset").train(numbers(batches=6))
+    estimator = make(folder="tensors", device={"iterations_per_loop": 2}).train(input_fn)
+    alone = make(folder="dataset").train(numbers(batches=6))
     assert estimator.get_variable_value("global_step") == 6
-    for name in alone.get_variable_names():
-        np.testing.assert_allclose(
-            estimator.get_variable_value(name), alone.get_variable_value(name), atol=1e-6
-        )
+    _assert_equal(weights(estimator), weights(alone), atol=1e-6)
 
 
 # Where things run: read from the graphs that the session executed.
