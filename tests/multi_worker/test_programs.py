@@ -151,7 +151,7 @@ def test_an_optimizer_that_reduces_nothing_is_refused_by_every_worker(fake_clust
             return str(error)
         return "trained"
 
-    # tests/estimator/loop/test_reduction_check.py has the other cases.
+    # tests/estimator/loop/test_model_check.py has the other cases.
     for said in fake_cluster.run(train, num_workers=2, engine="horovod"):
         assert "OwnDescent.apply_gradients (" in said and "2 different models" in said
 

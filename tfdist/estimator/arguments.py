@@ -39,12 +39,16 @@ def check_steps(name: str, value: Any) -> None:
 def check_multiple(steps: int | None, loops: int) -> None:
     """Raises ValueError for a number of steps that is not a multiple of iterations_per_loop."""
     if steps is not None and steps % loops:
-        below = steps - steps % loops
-        nearest = f"{below} and {below + loops}" if below else f"{loops}"
         raise ValueError(
             f"steps ({steps}) must be a multiple of iterations_per_loop ({loops}). Nearest: "
-            f"{nearest}."
+            f"{nearest_multiples(steps, loops)}."
         )
+
+
+def nearest_multiples(number: int, of: int) -> str:
+    """Returns the positive multiples around a number, for a message."""
+    below = number - number % of
+    return f"{below} and {below + of}" if below else f"{of}"
 
 
 def checked_listeners(listeners: Any) -> tuple[v1.train.CheckpointSaverListener, ...]:

@@ -31,7 +31,6 @@ from tfdist.estimator.checkpoints.writer import full_disk_named
 from tfdist.estimator.evaluation import predict, saved_model
 from tfdist.estimator.evaluation.evaluate import Evaluation, build_evaluation, run_evaluation
 from tfdist.estimator.evaluation.saved_model import ReceiverFn
-from tfdist.estimator.graph.global_step import create_global_step
 from tfdist.estimator.graph.replicas import BatchSizes, num_workers
 from tfdist.estimator.inputs.position import InputPosition, read_position
 from tfdist.estimator.loop.loop import train
@@ -159,7 +158,7 @@ class Estimator:
 
     def get_variable_names(self) -> list[str]:
         """Returns the names of the newest checkpoint's variables; ValueError without one."""
-        return listing.variable_names(self.model_dir)
+        return [name for name, _ in tf.train.list_variables(listing.required(self.model_dir))]
 
     def get_variable_value(self, name: str) -> Any:
         """Returns a variable's value in the newest checkpoint as a numpy array.
@@ -167,7 +166,7 @@ class Estimator:
         Args:
           name: The variable's name, such as "dense/kernel".
         """
-        return listing.variable_value(self.model_dir, name)
+        return tf.train.load_variable(listing.required(self.model_dir), name)
 
     def eval_dir(self, name: str | None = None) -> str:
         """Returns the folder of evaluation's event files.
@@ -426,7 +425,7 @@ class Estimator:
     def _create_and_assert_global_step(self, graph: tf.Graph) -> tf.Variable:
         """Creates the step counter of a graph. Subclasses may make another one, or return None."""
         with graph.as_default():
-            return create_global_step()
+            return v1.train.create_global_step()
 
     def _params_in(self, mode: str, input_fn: InputFn | None = None) -> dict[str, Any]:
         """Returns the params of a mode, with its batch size; see `BatchSizes.add_to`."""

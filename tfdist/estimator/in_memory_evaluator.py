@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -12,7 +11,7 @@ from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 from tfdist.cluster.arguments import is_whole
 from tfdist.estimator.arguments import InputFn, check_steps
 from tfdist.estimator.estimator import Estimator
-from tfdist.estimator.evaluation.evaluate import Evaluation, run_evaluation
+from tfdist.estimator.evaluation.evaluate import run_evaluation
 from tfdist.estimator.spec import ModeKeys, checked_hooks
 from tfdist.strategies.values.sync_on_read import variables_of
 
@@ -97,7 +96,7 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
                 "InMemoryEvaluator does not support saveables other than global variables, and the "
                 "training graph has some. Use train_and_evaluate."
             )
-        self._copies = _Copies(self._evaluation, v1.global_variables())
+        self._build_copies(v1.global_variables())
         self._evaluate(session)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
@@ -110,33 +109,21 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
             self._evaluate(session)
 
     def _evaluate(self, session: v1.Session) -> None:
-        values = self._copies.read(session)
+        values = session.run(self._sources)
+        fed = {self._fed[name]: value for name, value in values.items()}
         run_evaluation(
             self._evaluation,
             master=self._estimator.config.evaluation_master,
             steps=self._steps,
             hooks=self._hooks,
             events_dir=self._estimator.eval_dir(self._name),
-            init_fn=lambda own: self._copies.write(own, values),
+            init_fn=lambda own: own.run(self._assign, fed),
         )
         self._timer.update_last_triggered_step(self._calls)
 
-    def _refuse_own_variables(self) -> None:
-        """Raises an error, on every worker, for variables with a separate value on each worker."""
-        config = self._estimator.config
-        own = variables_of(v1.get_default_graph()) if config.num_worker_replicas > 1 else []
-        if own:
-            raise ValueError(
-                f"InMemoryEvaluator does not support variables that each worker keeps for itself, "
-                f"such as {own[0].name}. Use train_and_evaluate with an evaluator task."
-            )
-
-
-class _Copies:
-    """Copies variables of a training graph to those with the same names in the evaluation graph."""
-
-    def __init__(self, evaluation: Evaluation, variables: Sequence[tf.Variable]) -> None:
-        with evaluation.graph.as_default():
+    def _build_copies(self, variables: Sequence[tf.Variable]) -> None:
+        """Adds the copy of the training's variables to those of the same names in its graph."""
+        with self._evaluation.graph.as_default():
             targets = {variable.name: variable for variable in v1.global_variables()}
             self._sources = {v.name: v for v in variables if v.name in targets}
             self._fed = {
@@ -147,9 +134,12 @@ class _Copies:
                 *(v1.assign(targets[name], value) for name, value in self._fed.items())
             )
 
-    def read(self, session: v1.Session) -> dict[str, Any]:
-        """Returns the values of the training's variables, for `write`."""
-        return session.run(self._sources)
-
-    def write(self, session: v1.Session, values: dict[str, Any]) -> None:
-        session.run(self._assign, {self._fed[name]: value for name, value in values.items()})
+    def _refuse_own_variables(self) -> None:
+        """Raises an error, on every worker, for variables with a separate value on each worker."""
+        config = self._estimator.config
+        own = variables_of(v1.get_default_graph()) if config.num_worker_replicas > 1 else []
+        if own:
+            raise ValueError(
+                f"InMemoryEvaluator does not support variables that each worker keeps for itself, "
+                f"such as {own[0].name}. Use train_and_evaluate with an evaluator task."
+            )

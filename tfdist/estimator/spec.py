@@ -104,6 +104,11 @@ class EstimatorSpec(_SpecFields):
             raise ValueError(f"Unknown mode: {mode!r}. Use ModeKeys.TRAIN, EVAL or PREDICT.")
         _check_function_and_tensors(host_call, "host_call", (list, tuple))
         _check_function_and_tensors(eval_metrics, "eval_metrics", (list, tuple, dict))
+        if loss_weight is not None and mode == ModeKeys.TRAIN and host_call is None:
+            raise ValueError(
+                "loss_weight needs a host_call, whose gradients it weights. Return "
+                "host_call=(function, gradients) in place of train_op."
+            )
         predictions = _checked_predictions(predictions, mode)
         if mode == ModeKeys.PREDICT:
             export_outputs = with_serving_default(export_outputs, predictions)
@@ -122,7 +127,7 @@ class EstimatorSpec(_SpecFields):
             prediction_hooks=_checked_hooks(prediction_hooks, "prediction_hooks"),
             host_call=host_call,
             eval_metrics=eval_metrics,
-            loss_weight=_checked_weight(loss_weight, mode, host_call),
+            loss_weight=checked_weight(loss_weight),
             training_metrics=checked_training_metrics(training_metrics),
         )
 
@@ -191,15 +196,6 @@ def _checked_loss(loss: Any, mode: str | None) -> tf.Tensor | None:
     if loss.shape.num_elements() not in (None, 1):
         raise ValueError(f"Loss must be scalar, given: {loss}. Reduce it over the batch first.")
     return loss if loss.shape.rank == 0 else tf.reshape(loss, [])
-
-
-def _checked_weight(weight: Any, mode: str | None, host_call: object) -> tf.Tensor | None:
-    if weight is not None and mode == ModeKeys.TRAIN and host_call is None:
-        raise ValueError(
-            "loss_weight needs a host_call, whose gradients it weights. Return "
-            "host_call=(function, gradients) in place of train_op."
-        )
-    return checked_weight(weight)
 
 
 def checked_weight(weight: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The list of checkpoints in a model_dir, and the values in one."""
+"""The list of checkpoints in a model_dir."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 
@@ -63,17 +62,8 @@ def _step(path: str) -> int:
     return int(match[1]) if match else -1
 
 
-def variable_names(model_dir: str) -> list[str]:
-    """Returns the names of the newest checkpoint's variables; ValueError if there is none."""
-    return [name for name, _ in tf.train.list_variables(_required(model_dir))]
-
-
-def variable_value(model_dir: str, name: str) -> Any:
-    """Returns a variable's value in the newest checkpoint; ValueError if there is none."""
-    return tf.train.load_variable(_required(model_dir), name)
-
-
-def _required(model_dir: str) -> str:
+def required(model_dir: str) -> str:
+    """Returns the newest checkpoint's path; ValueError if there is none."""
     path = latest(model_dir)
     if path is None:
         raise ValueError(f"Could not find trained model in model_dir: {model_dir}. Train first.")

@@ -18,11 +18,6 @@ _WRITES = frozenset(
 )  # fmt: skip
 
 
-def create_global_step() -> tf.Variable:
-    """Makes the int64 variable that counts steps, on the host, before the user's functions run."""
-    return v1.train.create_global_step()
-
-
 def is_incremented(graph: tf.Graph, global_step: tf.Variable) -> bool:
     """Returns whether an op of the graph, or of a function in it, changes the global step.
 

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
 from tfdist.cluster.arguments import is_whole
-from tfdist.estimator.arguments import InputFn, argument_names
+from tfdist.estimator.arguments import InputFn, argument_names, nearest_multiples
 from tfdist.estimator.private_keras import mixed_float16_allowed
 from tfdist.estimator.run_config import RunConfig, is_default, is_own
 from tfdist.estimator.spec import ModeKeys
@@ -221,8 +221,7 @@ def replica_batch_size(
         raise ValueError(f"{name} (got {size!r}) must be positive and a whole number.")
     shares = num_workers * num_replicas * accumulation
     if size % shares:
-        below = size - size % shares
-        nearest = f"{below} and {below + shares}" if below else f"{shares}"
+        nearest = nearest_multiples(size, shares)
         names, counts = "num_workers * num_replicas", f"{num_workers} * {num_replicas}"
         if accumulation > 1:
             names, counts = f"{names} * gradient_accumulation", f"{counts} * {accumulation}"
