@@ -1,5 +1,9 @@
-"""Prepared session calls give what `Session.run` gives."""
+"""Prepared session calls give what `Session.run` gives; a session that does not close."""
 
+import logging
+import subprocess
+import sys
+import threading
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -119,8 +123,10 @@ def test_errors_are_those_of_an_ordinary_call(session: v1.Session, graph: tf.Gra
 
 
 def test_a_closed_session_says_so(session: v1.Session, graph: tf.Graph) -> None:
+    sessions.limit_close(session)
     two = graph.get_tensor_by_name("two:0")
     session.run(two)
+    session.close()
     session.close()
     errors = []
     for run in (session.run, lambda fetches: v1.Session.run(session, fetches)):
@@ -154,22 +160,78 @@ def test_only_so_many_calls_are_kept(
 
 
 def test_what_a_step_fetches_is_prepared_once(
-    dense: Any, numbers: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    make: Any, numbers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import tfdist.estimator as tfe
-
     made: list[Any] = []
-    make = v1.Session.make_callable
+    real_make = v1.Session.make_callable
 
     def make_callable(session: v1.Session, fetches: Any, *args: Any, **kwargs: Any) -> Any:
         made.append(fetches)
-        return make(session, fetches, *args, **kwargs)
+        return real_make(session, fetches, *args, **kwargs)
 
     monkeypatch.setattr(v1.Session, "make_callable", make_callable)
     counts = []
     for steps in (2, 30):
         made.clear()
-        config = tfe.RunConfig(save_summary_steps=None, log_step_count_steps=None)
-        tfe.Estimator(dense(), tmp_path / str(steps), config).train(numbers(), steps=steps)
+        make(folder=str(steps)).train(numbers(), steps=steps)
         counts.append(len(made))
     assert counts[0] == counts[1]
+
+
+# Closing.
+
+
+class _StuckSession:
+    """A session whose workers do not answer."""
+
+    def __init__(self) -> None:
+        self.may_close = threading.Event()
+        self.is_closed = threading.Event()
+
+    def close(self) -> None:
+        assert self.may_close.wait(20.0)
+        self.is_closed.set()
+
+
+def test_a_session_that_does_not_close_is_left_with_a_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sessions, "_CLOSE_LIMIT_S", 0.1)
+    stuck = _StuckSession()
+    sessions.limit_close(stuck)
+    with caplog.at_level(logging.DEBUG, logger="tensorflow"):
+        stuck.close()
+    assert not stuck.is_closed.is_set()
+    assert "The session was not closed within 0 s" in caplog.text
+    stuck.may_close.set()
+    assert stuck.is_closed.wait(20.0)
+
+
+_PROGRAM = """
+import time
+
+from tfdist.estimator.graph import sessions
+
+sessions._CLOSE_LIMIT_S = 0.1
+
+
+class Slow:
+    def close(self):
+        time.sleep(1.0)
+        print("closed", flush=True)
+
+
+slow = Slow()
+sessions.limit_close(slow)
+slow.close()
+print("the end", flush=True)
+"""
+
+
+@pytest.mark.processes
+def test_a_program_waits_at_its_end_for_a_session_that_closes_slowly() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (ended.returncode, ended.stdout.split("\n")) == (0, ["the end", "closed", ""])
+    assert "Waiting for TensorFlow to close a session, for 75 s at most." in ended.stderr
