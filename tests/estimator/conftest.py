@@ -28,7 +28,7 @@ def graph() -> Iterator[tf.Graph]:
         yield graph
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def numbers() -> Callable[..., InputFn]:
     """Makes an input_fn of ({"x": [batch, 2]}, [batch, 3]), always the same numbers."""
 
@@ -45,7 +45,7 @@ def numbers() -> Callable[..., InputFn]:
     return numbers
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def dense() -> Callable[..., ModelFn]:
     """Makes a model_fn with a kernel [2, 3] of ones and a bias [3] of zeros.
 
@@ -107,7 +107,7 @@ def make(dense: Callable[..., ModelFn], tmp_path: Path) -> Callable[..., tfe.Est
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def weights() -> Callable[[tfe.Estimator], dict[str, Any]]:
     """Reads all variables of an Estimator's newest checkpoint."""
 
@@ -117,7 +117,7 @@ def weights() -> Callable[[tfe.Estimator], dict[str, Any]]:
     return weights
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def saved_steps() -> Callable[[Path | str], list[int]]:
     """Lists the steps whose checkpoints a folder holds."""
 

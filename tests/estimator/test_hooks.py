@@ -157,20 +157,29 @@ def test_a_checkpoint_saver_of_the_users_own_saves_by_its_interval(
     assert saved_steps(tmp_path) == []
 
 
-@pytest.mark.parametrize("way", [{"num_steps": 3}, {"last_step": 3}])
-def test_a_stop_hook_of_the_users_own_stops_at_its_step(
-    estimator: tfe.Estimator, numbers: Make, way: dict[str, int]
-) -> None:
-    estimator.train(numbers(), hooks=[tfe.StopAtStepHook(**way)])
-    assert _step(estimator) == 3
+class _OwnStop(tfe.StopAtStepHook):  # type: ignore[misc,name-defined]
+    """A subclass is used as it is: it stops a call later than one that ends at its step."""
 
 
-def test_a_stop_hook_stops_at_the_first_call_of_several_steps_that_reaches_its_step(
-    make: Make, numbers: Make
+@pytest.mark.parametrize(
+    ("hook", "limits", "iterations", "expected"),
+    [
+        (lambda: tfe.StopAtStepHook(num_steps=3), {}, 1, 5),
+        (lambda: tfe.StopAtStepHook(last_step=3), {}, 1, 3),
+        (lambda: tfe.StopAtStepHook(num_steps=5), {}, 2, 8),
+        (lambda: tfe.StopAtStepHook(last_step=6), {}, 2, 6),
+        (lambda: tfe.StopAtStepHook(last_step=6), {"steps": 8}, 2, 6),
+        (lambda: tfe.StopAtStepHook(last_step=9), {"steps": 4}, 2, 6),
+        (lambda: tfe.StopAtStepHook(last_step=9), {"max_steps": 6}, 2, 6),
+        (lambda: _OwnStop(last_step=6), {}, 2, 8),
+    ],
+)
+def test_the_first_call_that_reaches_the_lowest_limit_is_the_last(
+    make: Make, numbers: Make, hook: Any, limits: dict[str, int], iterations: int, expected: int
 ) -> None:
-    estimator = make(device={"iterations_per_loop": 3})
-    estimator.train(numbers(), hooks=[tfe.StopAtStepHook(num_steps=5)])
-    assert _step(estimator) == 6
+    make().train(numbers(), steps=2)
+    estimator = make(device={"iterations_per_loop": iterations})
+    assert _step(estimator.train(numbers(), hooks=[hook()], **limits)) == expected
 
 
 def test_stop_at_checkpoint_step_stops_at_its_step(estimator: tfe.Estimator, numbers: Make) -> None:

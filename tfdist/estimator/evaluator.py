@@ -28,7 +28,7 @@ _LOOK_EVERY_S = 2.0  # for the end of the training
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
-    """What `Estimator.evaluate` and the exporters, in order, have returned for a checkpoint.
+    """The results of `Estimator.evaluate` and of the exporters, in order, for a checkpoint.
 
     `is_final` says whether its step has reached max_steps.
     """

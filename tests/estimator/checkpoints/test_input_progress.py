@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -160,17 +161,27 @@ def run(tmp_path: Path) -> Callable[..., Run]:
     return lambda input_fn, **settings: Run(tmp_path / f"{next(numbers)}", input_fn, **settings)
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Returns the weights of an undisturbed training, for the name of an input."""
+
+    @cache
+    def undisturbed(name: str = "slices") -> Any:
+        return Run(tmp_path_factory.mktemp(name), INPUTS[name]).train().weight
+
+    return undisturbed
+
+
 @pytest.mark.parametrize("name", INPUTS)
 def test_two_interruptions_change_no_bit(
-    run: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    run: Any, undisturbed: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    undisturbed = run(INPUTS[name]).train()
+    expected = undisturbed(name)
     interrupted = run(INPUTS[name]).train(interrupt_after=7)
     monkeypatch.setattr(position.secrets, "randbelow", lambda end: 977)
     interrupted.train(interrupt_after=5)  # From step 4, to step 9.
     assert interrupted.positions["model.ckpt-8"]["batches"] == 8
-    interrupted.train()
-    assert interrupted.weight == undisturbed.weight
+    assert interrupted.train().weight == expected
 
 
 def test_a_pipeline_goes_on_with_the_next_micro_batches(run: Any) -> None:
@@ -206,12 +217,11 @@ def test_the_position_counts_the_batches_of_all_calls(
     assert interrupted.train().weight == undisturbed.weight
 
 
-def test_the_position_of_another_step_gives_other_weights(run: Any) -> None:
-    undisturbed = run(INPUTS["slices"]).train()
+def test_the_position_of_another_step_gives_other_weights(run: Any, undisturbed: Any) -> None:
     interrupted = run(INPUTS["slices"]).train(interrupt_after=7)
     file = interrupted.folder / "model.ckpt-4.input"
     file.write_text(file.read_text().replace("4,", "5,").replace("12,", "15,"))
-    assert interrupted.train().weight != undisturbed.weight
+    assert interrupted.train().weight != undisturbed()
 
 
 def test_a_training_of_the_input_to_its_end_reads_each_batch_once(run: Any) -> None:
@@ -238,18 +248,17 @@ def test_a_training_that_was_interrupted_at_its_inputs_end_makes_no_step(
 
 
 @pytest.mark.parametrize(
-    ("input_fn", "line", "steps_again"),
+    ("name", "line", "steps_again"),
     [
-        (INPUTS["slices"], "goes on after the 12 elements that 2 worker", 0),
-        (INPUTS["generated"], "goes on after the 12 elements that 2 worker", 0),
-        (own_iterator, "begins at its start: the interrupted training had 2 worker", 4),
+        ("slices", "goes on after the 12 elements that 2 worker", 0),
+        ("generated", "goes on after the 12 elements that 2 worker", 0),
+        ("own_iterator", "begins at its start: the interrupted training had 2 worker", 4),
     ],
 )
 def test_with_other_workers_an_input_goes_on_where_they_had_taken_its_elements_in_turn(
-    run: Any, caplog: pytest.LogCaptureFixture, input_fn: InputFn, line: str, steps_again: int
+    run: Any, undisturbed: Any, caplog: Any, name: str, line: str, steps_again: int
 ) -> None:
-    undisturbed = run(input_fn).train()
-    interrupted = run(input_fn).train(interrupt_after=7)
+    interrupted = run(INPUTS[name]).train(interrupt_after=7)
     file = interrupted.folder / "model.ckpt-4.input"
     file.write_text(json.dumps({"batches": 2, "num_workers": 2, "elements": 12, "seed": 41}))
     caplog.set_level(logging.INFO, logger="tensorflow")
@@ -257,7 +266,7 @@ def test_with_other_workers_an_input_goes_on_where_they_had_taken_its_elements_i
     assert line in caplog.text
     assert interrupted.positions["model.ckpt-8"]["batches"] == 8 - steps_again
     assert interrupted.positions["model.ckpt-8"]["num_workers"] == 1
-    assert (interrupted.train().weight == undisturbed.weight) == (steps_again == 0)
+    assert (interrupted.train().weight == undisturbed(name)) == (steps_again == 0)
 
 
 def test_a_training_that_has_ended_leaves_no_position(run: Any) -> None:
@@ -289,11 +298,10 @@ def test_the_next_training_begins_its_input_at_the_start(run: Any) -> None:
     assert seen == [0.0, 3.0, 6.0] * 2
 
 
-def test_without_positions_an_input_begins_at_its_start(run: Any) -> None:
-    undisturbed = run(INPUTS["slices"]).train()
+def test_without_positions_an_input_begins_at_its_start(run: Any, undisturbed: Any) -> None:
     off = run(INPUTS["slices"], save_input=False).train(interrupt_after=7)
     assert not off.positions
-    assert off.train().weight != undisturbed.weight
+    assert off.train().weight != undisturbed()
     on = run(INPUTS["slices"]).train(interrupt_after=7)
     off = Run(on.folder, INPUTS["slices"], save_input=False).train(interrupt_after=1)
     assert list(on.positions) == ["model.ckpt-0"]  # The checkpoint of step 4 was written again.
@@ -343,7 +351,7 @@ def test_an_input_that_hooks_feed_begins_where_they_begin(
     assert "The input begins at its start: hooks of the program feed it." in caplog.text
 
 
-def test_a_users_saver_and_its_own_class_save_positions(run: Any) -> None:
+def test_a_users_saver_and_its_own_class_save_positions(run: Any, undisturbed: Any) -> None:
     class OwnSaver(v1.train.Saver):  # type: ignore[misc,name-defined]
         pass
 
@@ -351,10 +359,9 @@ def test_a_users_saver_and_its_own_class_save_positions(run: Any) -> None:
         scaffold = v1.train.Scaffold(saver=OwnSaver(max_to_keep=1, defer_build=True))
         return model_fn(features, labels, mode)._replace(scaffold=scaffold)
 
-    undisturbed = run(INPUTS["slices"]).train()
     interrupted = run(INPUTS["slices"], model_fn=with_saver).train(interrupt_after=9)
     assert list(interrupted.positions) == ["model.ckpt-8"]
-    assert interrupted.train().weight == undisturbed.weight
+    assert interrupted.train().weight == undisturbed()
 
 
 def test_seeds_of_the_input_stay_as_they_are(run: Any) -> None:

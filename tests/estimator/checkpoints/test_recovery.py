@@ -1,5 +1,6 @@
 """Training goes on from the newest whole checkpoint, whatever happened to newer ones."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,19 @@ Make = Callable[..., Any]
 DATA = "data-00000-of-00001"
 
 
-@pytest.fixture
-def trained(dense: Make, numbers: Make, tmp_path: Path) -> tfe.Estimator:
-    """An Estimator with checkpoints of the steps 0, 2, 4 and 6."""
+@pytest.fixture(scope="module")
+def six_steps(dense: Make, numbers: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("six_steps")
     config = tfe.RunConfig(save_checkpoints_steps=2)
-    return tfe.Estimator(dense("adam"), tmp_path / "model", config).train(numbers(), steps=6)
+    tfe.Estimator(dense("adam"), folder, config).train(numbers(), steps=6)
+    return folder
+
+
+@pytest.fixture
+def trained(six_steps: Path, dense: Make, tmp_path: Path) -> tfe.Estimator:
+    """An Estimator with checkpoints of the steps 0, 2, 4 and 6."""
+    folder = shutil.copytree(six_steps, tmp_path / "model")
+    return tfe.Estimator(dense("adam"), folder, tfe.RunConfig(save_checkpoints_steps=2))
 
 
 def cut_short(folder: Path, step: int) -> str:

@@ -16,10 +16,11 @@ from tfdist.estimator.export import ServingInputReceiver
 Make = Callable[..., Any]
 
 
-@pytest.fixture
-def older(dense: Make, numbers: Make, tmp_path: Path) -> tfe.Estimator:
+@pytest.fixture(scope="module")
+def older(dense: Make, numbers: Make, tmp_path_factory: pytest.TempPathFactory) -> tfe.Estimator:
     """A model trained for three steps."""
-    return tfe.Estimator(dense("adam"), tmp_path / "older").train(numbers(), steps=3)
+    folder = tmp_path_factory.mktemp("older")
+    return tfe.Estimator(dense("adam"), folder).train(numbers(), steps=3)
 
 
 @pytest.fixture

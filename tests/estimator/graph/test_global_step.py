@@ -6,45 +6,8 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.graph.global_step import (
-    StepLimit,
-    is_last_call,
-    last_step_of,
-    limit_in_place_of,
-)
+from tfdist.estimator.graph.global_step import is_last_call
 from tfdist.strategies.private_tensorflow import set_steps_per_call
-
-
-@pytest.mark.parametrize(
-    ("limits", "expected"),
-    [
-        ([(6, None)], 18),
-        ([(None, 15)], 15),
-        ([(None, None)], None),
-        ([(None, None), (3, None), (None, 20)], 15),
-        ([], None),
-    ],
-)
-def test_the_lowest_limit_counts_and_steps_count_from_where_the_session_starts(
-    limits: list[StepLimit], expected: int | None
-) -> None:
-    assert last_step_of(limits, first_step=12) == expected
-
-
-@pytest.mark.parametrize("hook", [{"last_step": 6}, {"num_steps": 6}])
-def test_a_limit_takes_the_place_of_a_users_stop_hook(hook: dict[str, int]) -> None:
-    limit = limit_in_place_of(v1.train.StopAtStepHook(**hook), 3)
-    assert limit is not None
-    assert last_step_of([limit], first_step=0) == 6
-
-
-def test_other_hooks_and_calls_of_one_step_need_no_limit() -> None:
-    class Own(v1.train.StopAtStepHook):  # type: ignore[misc]
-        pass
-
-    assert limit_in_place_of(v1.train.StopAtStepHook(last_step=3), 1) is None
-    assert limit_in_place_of(Own(last_step=3), 3) is None
-    assert limit_in_place_of(v1.train.NanTensorHook(None), 3) is None
 
 
 @pytest.mark.parametrize(("last_step", "expected"), [(6, 6), (7, 9), (1, 3)])
