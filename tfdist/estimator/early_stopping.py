@@ -312,8 +312,6 @@ def make_stop_at_checkpoint_step_hook(
 
 
 class _StopAtCheckpointStep(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Stops once a folder's newest checkpoint has reached a step."""
-
     def __init__(self, model_dir: str, last_step: int, wait_s: float) -> None:
         if last_step is None:
             raise ValueError("last_step must be specified, got None.")

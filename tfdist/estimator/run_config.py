@@ -137,9 +137,7 @@ def without_fusion(config: v1.ConfigProto) -> v1.ConfigProto:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunSettings:
-    """The arguments of `RunConfig`, described there.
-
-    A base class, so that programs may give their RunConfig attributes of their own.
+    """The arguments of `RunConfig`; a base class, so that that may have other attributes as well.
 
     Attributes:
       service: The "service" of TF_CONFIG, or None.
@@ -212,21 +210,19 @@ class RunConfig(RunSettings, TaskRole):
       checkpoint_save_graph_def: Whether the graph is written next to each checkpoint.
       device: A `DeviceConfig`; None is `DeviceConfig()`.
       save_checkpoints_async: Whether a step waits only for a copy of the values in host memory,
-        while a thread writes the checkpoint beside the training. The next save, the end of the
-        training, an error and SIGTERM wait for it; a failed write ends the training before the next
-        step. False, a listener that has an `after_save` of its own, a subclass of
-        `CheckpointSaverHook`, too little memory and a remote folder (gs://...) make steps wait
-        until the files are there. Hooks that read files right after a save need False.
-      parameter_servers: "replace" runs a program that was written for parameter servers: the
-        workers hold the variables and train in step, and the ps tasks of TF_CONFIG end when the
-        chief is done. None takes the environment variable TFDIST_PARAMETER_SERVERS; without it,
-        such a program is refused.
-      save_input: Whether the position of the input is saved with each checkpoint. A training that
-        was interrupted then goes on with the batch that follows: those before are read again and
-        thrown away. Interrupted is a call of `train` that has not returned: its process was killed
-        or stopped by a signal, or it raised an error. After a call that has returned, the next one
-        begins its input at the start. Ops and datasets of the input without a seed get one of the
-        run. If False, each call begins its input at the start.
+        while a thread writes the files. The next save, the end of the training, an error and
+        SIGTERM wait for them; a failed write ends the training before the next step. Steps wait for
+        the files with False, a listener that has its own `after_save`, a subclass of
+        `CheckpointSaverHook`, too little memory or a remote folder (gs://...). Hooks that read
+        files right after a save need False.
+      parameter_servers: "replace" runs a program written for parameter servers: the workers hold
+        the variables and train in step, and the ps tasks of TF_CONFIG end when the chief is done.
+        None takes the environment variable TFDIST_PARAMETER_SERVERS, else refuses such a program.
+      save_input: Whether the position of the input is saved with each checkpoint. After a call of
+        `train` that has not returned (killed, stopped by a signal, or with an error) the next one
+        goes on with the batch that follows: those before are read again and thrown away. Ops and
+        datasets of the input without a seed get one of the run. After a call that has returned, and
+        with False, the input begins at its start.
       save_snapshot_steps: Steps between snapshots, which the first worker of each host keeps in
         memory (/dev/shm), under `tfdist run` and `tfdist slurm` with --max-restarts only. A restart
         goes on from the newest one if that is newer than the checkpoint. None takes their

@@ -69,8 +69,8 @@ class EstimatorSpec(_SpecFields):
         dict as in `eval_metric_ops`. Give only one of the two.
       loss_weight: How much `loss` is a mean over, such as the number of masked tokens: a scalar
         tensor, not negative, for TRAIN with `host_call`. Micro-batches, replicas and workers count
-        by their weight, in the gradients and in the reported loss. Where all weights of a step are
-        0, the weights and slots stay as they are. Needs `accumulation_reduction="mean"`.
+        by it, in the gradients and in the reported loss. Where it is 0 in all of a step, weights
+        and slots stay as they are. Needs `accumulation_reduction="mean"`.
       training_metrics: Dict of name to scalar tensor, each a mean over the batch, for TRAIN. Of
         each step the mean over micro-batches, replicas and workers, by `loss_weight` as the loss,
         is a summary and a tensor of that name, for hooks such as a `LoggingTensorHook`.

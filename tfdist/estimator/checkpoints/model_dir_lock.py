@@ -64,9 +64,8 @@ class Holder:
 
     Attributes:
       host: The machine's name.
-      pid: The process's number there.
-      place: The scope of process numbers: a boot of a machine, and a namespace of processes.
-      started_s: The time at which the process was started, in seconds since that boot.
+      pid: The process's number there, in its place.
+      started_s: The time at which the process was started, in seconds since the boot.
       since: The time at which the training began, as text for messages.
       token: Distinguishes this training from all others.
       run: The name of the run, if `tfdist run` may start it again.

@@ -98,11 +98,9 @@ def training_session(
     config: v1.ConfigProto,
     checkpoint_dir: str | None = None,
 ) -> v1.train.SingularMonitoredSession:
-    """Opens a session with prepared calls.
+    """Opens a session with prepared calls, as TensorFlow does with the hooks.
 
-    Calls each hook's `begin`, finalizes the graph, initialises or restores the variables, and calls
-    each hook's `after_create_session`. After a failure no second session is opened, as other
-    workers would not follow.
+    After a failure no second session is opened, as other workers would not follow.
     """
     session = v1.train.SingularMonitoredSession(hooks, scaffold, master, config, checkpoint_dir)
     prepare_calls(session.raw_session())
@@ -113,11 +111,10 @@ def training_session(
 def limit_close(session: v1.Session) -> None:
     """Makes `session.close` return after at most 5 s; a slower one goes on in a thread.
 
-    TensorFlow closes a session on every worker that it has used, and waits for their answers. It
-    also waits for the thread that tunes a tf.data input, which is woken a moment before it is
-    marked as cancelled. If it looks in between, it sleeps on, for up to 60 s. The program's end
-    waits for the thread that closes: if that returned from TensorFlow while Python ends, the
-    process would abort.
+    TensorFlow waits for the answers of all workers that a session has used, and for the thread that
+    tunes a tf.data input: woken a moment before it is marked as cancelled, that may sleep on for up
+    to 60 s. The program's end waits for the thread that closes, which must not return from
+    TensorFlow while Python ends: the process would abort.
     """
     close = session.close
     is_first = True

@@ -24,10 +24,9 @@ class Start:
     """The facts that all workers share before they build their graphs.
 
     Attributes:
-      found: Worker 0's checkpoint: the others may have another model_dir, or none. With a
-        snapshot, as it is once that is taken over.
-      snapshot: The worker that has a newer snapshot, and the snapshot; None without one.
+      found: Worker 0's checkpoint; with a snapshot, as it is once that is taken over.
       most_threads: The most threads that an operation may use on one of the workers.
+      snapshot: The worker that has a newer snapshot, and the snapshot; None without one.
     """
 
     found: FoundCheckpoint
