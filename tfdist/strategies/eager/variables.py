@@ -37,8 +37,8 @@ _SEED_NAME = "seed_generator_state"
 # A tf.train.Checkpoint makes it when it saves or restores, which worker 0 may do alone.
 _OF_ONE_WORKER = ("save_counter",)
 _NO_NUMBERS = (tf.string, tf.resource, tf.variant)
-# Of a variable's name, dtype and shape; a multiple of 4.
-_DESCRIPTION_BYTES = 160
+# Of a variable's name, dtype and shape, and of a value that their message has room for.
+_DESCRIPTION_BYTES, _SMALL_BYTES = 160, 3936
 
 
 class ModelsDifferError(OneLineError, ValueError):
@@ -93,32 +93,39 @@ class EagerVariables:
             return variable
 
     def _from_worker_0(self, kwargs: dict[str, Any]) -> tf.Tensor:
+        """Returns worker 0's initial value, after a check that it makes the same variable.
+
+        One message of fixed size has a description, and the bits of a small value:
+
+            name, dtype and shape    zeros    the value's bits    zeros
+            160 bytes                         3,936 bytes
+
+        Raises:
+          ModelsDifferError: If this worker makes another variable.
+        """
         value = kwargs.get("initial_value")
         value = tf.convert_to_tensor(value() if callable(value) else value, kwargs.get("dtype"))
         if self._reducer.collectives.num_workers == 1 or value.dtype in _NO_NUMBERS:
             return value  # Engines send only numbers.
         name = kwargs.get("name") or "Variable"
+        own = f"{name}, {value.dtype.name} {value.shape.as_list()}"
+        size = value.dtype.size * value.shape.num_elements()
+        content = value.numpy().tobytes() if size <= _SMALL_BYTES else b""
+        described = own.encode()[:_DESCRIPTION_BYTES].ljust(_DESCRIPTION_BYTES, b"\0")
+        message = np.frombuffer(described + content.ljust(_SMALL_BYTES, b"\0"), np.int32)
         with needs_all_workers():
-            self._compare(f"{name}, {value.dtype.name} {value.shape.as_list()}")
-            return self._reducer.broadcast(value, name)
-
-    def _compare(self, own: str) -> None:
-        """Compares the description of the next variable with worker 0's. A collective.
-
-        Raises:
-          ModelsDifferError: If this worker makes another variable.
-        """
-        if not tf.executing_eagerly():
-            return
-        text = own.encode()[:_DESCRIPTION_BYTES].ljust(_DESCRIPTION_BYTES, b"\0")
-        mine = tf.constant(np.frombuffer(text, np.int32))
-        theirs = self._reducer.broadcast(mine, "description").numpy().tobytes()
-        if theirs != text:
-            raise ModelsDifferError(
-                f"worker {self._reducer.collectives.worker_index} makes the variable {own}, and "
-                f"worker 0 makes {theirs.rstrip(bytes(1)).decode(errors='replace')}. All workers "
-                "must make the same variables, in the same order."
-            )
+            received = self._reducer.broadcast(tf.constant(message), "variable").numpy().tobytes()
+            theirs = received[:_DESCRIPTION_BYTES]
+            if theirs != described:
+                raise ModelsDifferError(
+                    f"worker {self._reducer.collectives.worker_index} makes the variable {own}, "
+                    f"and worker 0 makes {theirs.rstrip(bytes(1)).decode(errors='replace')}. All "
+                    "workers must make the same variables, in the same order."
+                )
+            if size > _SMALL_BYTES:
+                return self._reducer.broadcast(value, name)
+        found = received[_DESCRIPTION_BYTES : _DESCRIPTION_BYTES + size]
+        return tf.constant(np.frombuffer(found, value.dtype.as_numpy_dtype).reshape(value.shape))
 
 
 class SharedVariable(ResourceVariable):  # type: ignore[misc]

@@ -1,0 +1,83 @@
+"""Initial values of TensorFlow 2's variables: worker 0's, in few messages, and of the same model."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.strategies.eager.variables import EagerVariables, ModelsDifferError
+from tfdist.strategies.placement import Placement
+from tfdist.strategies.reductions.reducer import Reducer
+
+
+class _Line:
+    """An engine that keeps what worker 0 sends, and lets worker 1 receive it."""
+
+    num_workers, worker_index = 2, 0
+    bucket_size_bytes = threshold_bytes = 1 << 20
+
+    def __init__(self) -> None:
+        self.sent: list[tf.Tensor] = []
+
+    def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        if self.worker_index == 0:
+            self.sent.append(tensor)
+            return tensor
+        assert tensor.shape == self.sent[0].shape  # Or the engine would wait.
+        return self.sent.pop(0)
+
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def line() -> _Line:
+    return _Line()
+
+
+@pytest.fixture
+def make(line: _Line) -> Make:
+    """Makes a variable on one of the workers."""
+
+    def make(worker: int, value: Any, name: str = "kernel") -> Any:
+        line.worker_index = worker
+        variables = EagerVariables(Placement(device="/device:CPU:0"), Reducer(line, 1, None))
+        return variables.create(lambda **_: None, initial_value=value, name=name)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "dtype", [tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int64, tf.uint8, tf.bool]
+)
+@pytest.mark.parametrize(("shape", "messages"), [([], 1), ([3, 7], 1), ([0], 1), ([50, 100], 2)])
+def test_worker_1_gets_the_bits_of_worker_0_and_a_small_value_is_one_message(
+    line: _Line, make: Make, dtype: tf.DType, shape: list[int], messages: int
+) -> None:
+    random = np.random.RandomState(0)
+    own, others = (tf.cast(random.randint(0, 2, shape) / 3 > 0.1, dtype) for _ in range(2))
+    first = make(0, own)
+    assert len(line.sent) == messages
+    second = make(1, others)
+    assert (second.dtype, second.shape) == (dtype, shape)
+    assert second.numpy().tobytes() == first.numpy().tobytes() == own.numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "said"),
+    [
+        (np.zeros([2], np.float32), "bias", r"bias, float32 \[2\]"),
+        (np.zeros([3], np.float32), "kernel", r"kernel, float32 \[3\]"),
+        (np.zeros([9000], np.float32), "kernel", r"kernel, float32 \[9000\]"),
+        (np.zeros([2], np.int32), "kernel", r"kernel, int32 \[2\]"),
+    ],
+)
+def test_another_variable_is_refused_with_both_descriptions(
+    make: Make, value: Any, name: str, said: str
+) -> None:
+    make(0, np.zeros([2], np.float32))
+    line = rf"worker 1 makes the variable {said}, and worker 0 makes kernel, float32 \[2\]\. All "
+    with pytest.raises(ModelsDifferError, match=line):
+        make(1, value, name)
