@@ -1,4 +1,4 @@
-"""Initial values of TensorFlow 2's variables: worker 0's, in few messages, and of the same model."""
+"""Initial values of TensorFlow 2's variables: worker 0's, in few messages, of the same model."""
 
 from collections.abc import Callable
 from typing import Any

@@ -40,6 +40,7 @@ from tfdist.strategies.eager.variables import EagerVariables
 from tfdist.strategies.graph.variables import GraphVariables
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_runtime import (
+    InputPlan,
     make_distributed_dataset,
     make_distributed_dataset_from_function,
 )
@@ -295,26 +296,26 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         self.enter_tensorflow_2()
-        in_tensorflow_2 = distribute if self.divides_batches else distribute_own
-        make = in_tensorflow_2 if is_tensorflow_2() else make_distributed_dataset
-        return make(
-            self._container_strategy(),
-            dataset,
-            self.input_context(),
-            self._input_devices(),
-            options,
-        )
+        make = make_distributed_dataset
+        if is_tensorflow_2():
+            make = distribute if self.divides_batches else distribute_own
+        return make(dataset, self._input_plan(options))
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
         self.enter_tensorflow_2()
         in_graph = make_distributed_dataset_from_function
         make = distribute_from_function if is_tensorflow_2() else in_graph
-        return make(
-            self._container_strategy(),
-            dataset_fn,
-            self.input_context(),
-            self._input_devices(),
-            options,
+        return make(dataset_fn, self._input_plan(options))
+
+    def _input_plan(self, options: Any) -> InputPlan:
+        # Full names: TensorFlow's distributed datasets would add task 0.
+        task = self._task if self.collectives.num_workers > 1 else ""
+        return InputPlan(
+            strategy=self._container_strategy(),
+            context=self.input_context(),
+            host=task + HOST,
+            devices=tuple(task + device for device in self.worker_devices),
+            options=options,
         )
 
     def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
@@ -323,11 +324,6 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             value_fn(ValueContext(first + i, count)) for i in range(self.placement.num_replicas)
         ]
         return values[0] if len(values) == 1 else PerReplica(values)
-
-    def _input_devices(self) -> tuple[str, tuple[str, ...]]:
-        # Full names: TensorFlow's distributed datasets would add task 0.
-        task = self._task if self.collectives.num_workers > 1 else ""
-        return task + HOST, tuple(task + device for device in self.worker_devices)
 
     # Properties that TensorFlow reads.
 

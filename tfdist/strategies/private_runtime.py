@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,22 +30,6 @@ from tensorflow.python.eager import context
 
 # The format of the files that TensorFlow's profiler writes.
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-__all__ = [
-    "asks_before_each_batch",
-    "configure_collectives",
-    "has_started_server",
-    "input_lib",
-    "input_workers",
-    "is_of_an_earlier_runtime",
-    "make_distributed_dataset",
-    "make_distributed_dataset_from_function",
-    "profiled_ops",
-    "renew_dataset",
-    "share_of_worker",
-    "start_eager_server",
-]
-
 
 # The name of an op's event: the op's name and its type.
 _OP = re.compile(r"([^:\s]+):(\w+)")
@@ -117,86 +102,74 @@ def renew_dataset(dataset: tf.data.Dataset) -> tf.data.Dataset:
         return _VariantDataset(variant, dataset.element_spec)
 
 
-def make_distributed_dataset(
-    strategy: tf.distribute.Strategy,
-    dataset: tf.data.Dataset,
-    input_context: tf.distribute.InputContext,
-    devices: tuple[str, tuple[str, ...]],
-    options: tf.distribute.InputOptions | None,
-) -> Any:
-    """Re-batches a dataset of global batches for this worker and shards it.
+@dataclass(frozen=True, kw_only=True)
+class InputPlan:
+    """How this worker reads a distributed dataset.
 
-    Args:
+    Attributes:
       strategy: The strategy.
-      dataset: Batches of the global batch size.
-      input_context: The number of workers, and this worker's index.
-      devices: (host, devices): the device that runs the input pipeline, and that of each replica.
+      context: The number of workers, and this worker's index.
+      host: The device that runs the input pipeline.
+      devices: The device of each replica of this worker.
       options: As in `Strategy.experimental_distribute_dataset`.
     """
-    return input_lib_v1.DistributedDatasetV1(
-        dataset,
-        input_workers(devices, options),
-        strategy,
-        num_replicas_in_sync=input_context.num_replicas_in_sync,
-        input_context=input_context,
-        options=options,
+
+    strategy: tf.distribute.Strategy
+    context: tf.distribute.InputContext
+    host: str
+    devices: tuple[str, ...]
+    options: tf.distribute.InputOptions | None
+
+    @property
+    def workers(self) -> input_lib.InputWorkers:
+        """The devices as TensorFlow's classes take them."""
+        is_fetched = self.options is None or self.options.experimental_fetch_to_device
+        devices = self.devices if is_fetched else (self.host,) * len(self.devices)
+        return input_lib.InputWorkers([(self.host, devices)])
+
+
+def make_distributed_dataset(dataset: tf.data.Dataset, plan: InputPlan) -> Any:
+    """Re-batches a dataset of global batches for this worker and shards it."""
+    in_graph = not v1.executing_eagerly_outside_functions()
+    kind = input_lib_v1.DistributedDatasetV1 if in_graph else input_lib.DistributedDataset
+    return kind(
+        dataset=dataset,
+        input_workers=plan.workers,
+        strategy=plan.strategy,
+        num_replicas_in_sync=plan.context.num_replicas_in_sync,
+        input_context=plan.context,
+        options=plan.options,
     )
 
 
-def share_of_worker(
-    strategy: tf.distribute.Strategy,
-    dataset: tf.data.Dataset,
-    input_context: tf.distribute.InputContext,
-    devices: tuple[str, tuple[str, ...]],
-) -> tf.data.Dataset:
-    """Returns a dataset of this worker's rows of each global batch; not of its replicas.
+def make_distributed_dataset_from_function(dataset_fn: Any, plan: InputPlan) -> Any:
+    """Makes a dataset of this worker's batches, which `dataset_fn(context)` returns."""
+    in_graph = not v1.executing_eagerly_outside_functions()
+    kind = (
+        input_lib_v1.DistributedDatasetsFromFunctionV1
+        if in_graph
+        else input_lib.DistributedDatasetsFromFunction
+    )
+    return kind(
+        plan.workers, plan.strategy, [plan.context], dataset_fn=dataset_fn, options=plan.options
+    )
 
-    The arguments are those of `make_distributed_dataset`.
-    """
-    (share,) = input_lib.DistributedDataset(
-        input_workers((devices[0], devices[1][:1]), None),
-        strategy,
-        dataset,
-        num_replicas_in_sync=input_context.num_input_pipelines,
-        input_context=input_context,
-    )._cloned_datasets
+
+def share_of_worker(dataset: tf.data.Dataset, plan: InputPlan) -> tf.data.Dataset:
+    """Returns a dataset of this worker's rows of each global batch; not of its replicas."""
+    workers = plan.context.num_input_pipelines
+    context = tf.distribute.InputContext(workers, plan.context.input_pipeline_id, workers)
+    own = replace(plan, context=context, devices=plan.devices[:1], options=None)
+    (share,) = make_distributed_dataset(dataset, own)._cloned_datasets
     return share
 
 
-def asks_before_each_batch(dataset: input_lib.DistributedDataset, asks: bool) -> None:
+def asks_before_each_batch(dataset: Any, asks: bool) -> None:
     """Sets whether workers ask each other before each batch if one of them has more.
 
     Otherwise each worker ends with its own last batch.
     """
     dataset._enable_get_next_as_optional = asks
-
-
-def make_distributed_dataset_from_function(
-    strategy: tf.distribute.Strategy,
-    dataset_fn: Any,
-    input_context: tf.distribute.InputContext,
-    devices: tuple[str, tuple[str, ...]],
-    options: tf.distribute.InputOptions | None,
-) -> Any:
-    """Makes a dataset of this worker's batches, which `dataset_fn(input_context)` returns."""
-    return input_lib_v1.DistributedDatasetsFromFunctionV1(
-        input_workers(devices, options), strategy, [input_context], dataset_fn, options
-    )
-
-
-def input_workers(
-    devices: tuple[str, tuple[str, ...]], options: tf.distribute.InputOptions | None
-) -> input_lib.InputWorkers:
-    """Returns the devices of a distributed dataset as TensorFlow's classes take them.
-
-    Args:
-      devices: (host, devices), as in `make_distributed_dataset`.
-      options: As in `Strategy.experimental_distribute_dataset`.
-    """
-    host, replicas = devices
-    if options is not None and not options.experimental_fetch_to_device:
-        replicas = (host,) * len(replicas)
-    return input_lib.InputWorkers([(host, replicas)])
 
 
 class ProfiledOp(NamedTuple):

@@ -3,6 +3,7 @@
 Only this file and `private_runtime` import `tensorflow.python`, or read a private attribute of
 TensorFlow's objects (ruff's rules TID251 and SLF001 check this). A name is here because
 TensorFlow 2.16 to 2.21 has no public equivalent; a new TensorFlow is checked against this file.
+Where an import names something twice, other modules import it from here.
 Subclasses override private methods where TensorFlow's base class calls them: `extended.py` those of
 `StrategyExtended`, `sync_on_read.py` and `eager/` those of a variable. Keras' private names are in
 `tfdist.estimator.private_keras` and the modules `eager.keras_*`.
@@ -29,16 +30,16 @@ from tensorflow.python.checkpoint.graph_view import ObjectGraphView
 from tensorflow.python.distribute import mirrored_run
 
 # The argument of functions that make one value per replica: replica index and number of replicas.
-from tensorflow.python.distribute.distribute_lib import ValueContext
+from tensorflow.python.distribute.distribute_lib import ValueContext as ValueContext
 
 # A value that differs between replicas, as a strategy's functions take and return it.
-from tensorflow.python.distribute.values import PerReplica
+from tensorflow.python.distribute.values import PerReplica as PerReplica
 
 # A GradientTape's record of operations: whether there is one, and additions to it.
 from tensorflow.python.eager import record
 
 # The name of a resource without a name: each execution makes a new one, freed after its last use.
-from tensorflow.python.eager.context import anonymous_name
+from tensorflow.python.eager.context import anonymous_name as anonymous_name
 
 # The function that gives each op and dataset its two seeds.
 from tensorflow.python.framework import random_seed
@@ -51,47 +52,8 @@ from tensorflow.python.ops.op_selector import UnliftableError
 
 # The class behind `tf.Variable` in a v1 graph: the base class of sync-on-read variables. The
 # function tells the tapes that a variable is read.
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable, variable_accessed
-
-__all__ = [
-    "ColumnVariables",
-    "PerReplica",
-    "ResourceVariable",
-    "TransformedFeatures",
-    "ValueContext",
-    "add_control_inputs",
-    "anonymous_name",
-    "call_prepared",
-    "constructor_arguments",
-    "delete_oldest_checkpoint",
-    "has_control_dependencies",
-    "is_building_old_loop",
-    "is_closed",
-    "is_dense_column",
-    "is_in_loop_or_branch",
-    "is_inside_control_flow",
-    "is_loss_scaled_by_optimizer",
-    "is_recorded_by_tape",
-    "is_v2_column",
-    "lifted",
-    "listeners_of",
-    "loss_scaled_by_optimizer",
-    "nested_layers",
-    "next_seeds",
-    "note_checkpoint",
-    "read_on_tape",
-    "replace_input",
-    "replace_saver",
-    "replace_timer",
-    "replica_in_sync_group",
-    "run_in_replica_threads",
-    "run_independently",
-    "save_first",
-    "saver_of_checkpoint",
-    "seeds_of_run",
-    "set_steps_per_call",
-    "stop_limit_of",
-]
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable as ResourceVariable
+from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 # The variables of a layer over feature columns, and the features of a batch as its columns have
 # transformed them. Keras' DenseFeatures uses both; the layer for linear models was tf.estimator's.
@@ -142,12 +104,13 @@ def add_control_inputs(op: tf.Operation, waits_for: Sequence[tf.Operation]) -> N
     op._add_control_inputs(waits_for)
 
 
-def is_in_loop_or_branch(op: tf.Operation) -> bool:
-    """Returns whether an operation of a v1 graph is part of a `tf.while_loop` or `tf.cond`.
+def is_in_loop_or_branch(place: tf.Operation | tf.Graph) -> bool:
+    """Returns whether a v1 operation is part of a `tf.while_loop` or `tf.cond`.
 
-    There is no public way to ask. Loops and branches in functions have separate graphs.
+    Of a graph: whether operations that are made in it now are. There is no public way to ask. Loops
+    and branches in functions have separate graphs.
     """
-    return op._get_control_flow_context() is not None
+    return place._get_control_flow_context() is not None
 
 
 def is_inside_control_flow(outside: tf.Graph | None) -> bool:
@@ -161,14 +124,6 @@ def is_inside_control_flow(outside: tf.Graph | None) -> bool:
             return True
         graph = getattr(graph, "outer_graph", None)
     return False
-
-
-def is_building_old_loop(graph: tf.Graph) -> bool:
-    """Returns whether operations made in this graph now are part of a loop or branch of it.
-
-    Newer loops and branches have graphs of their own.
-    """
-    return graph._get_control_flow_context() is not None
 
 
 def lifted(tensor: tf.Tensor) -> tf.Tensor | None:

@@ -12,7 +12,6 @@ import pytest
 from tfdist.launch.machine.mpi import find_mpirun, mpirun_command, mpirun_environment
 from tfdist.strategies.horovod import settings
 from tfdist.strategies.horovod.settings import describe_settings, missing_settings
-from tfdist.strategies.reductions.buckets import describe_sizes
 from tfdist.testing import engine_problem
 
 RULES = str(files("tfdist.strategies.horovod") / "open_mpi_rules.txt")
@@ -76,11 +75,6 @@ def test_no_rules_are_put_beside_the_users_own_choice_of_algorithms(name: str, v
     assert not [added for added in missing if "coll_tuned" in added]
     expected = f"{SAID}, coll_tuned_{name}={value} (yours)"
     assert describe_settings({**own, **missing}) == expected
-
-
-def test_sizes_are_said_in_mb() -> None:
-    said = describe_sizes(bucket_size_bytes=1 << 20, threshold_bytes=256 << 10)
-    assert said == "bucket size 1 MB, bucketing threshold 0.25 MB"
 
 
 def test_the_rules_are_complete() -> None:

@@ -30,7 +30,7 @@ from tfdist.estimator.private_keras import (
 )
 from tfdist.strategies.placement import must_wait
 from tfdist.strategies.private_tensorflow import (
-    is_building_old_loop,
+    is_in_loop_or_branch,
     is_recorded_by_tape,
     read_on_tape,
 )
@@ -69,7 +69,7 @@ class WeightCasts:
         self.has_cast = True
         if self.are_in_stages:
             return self._in_stage(variable, dtype)
-        if must_wait() or is_building_old_loop(self._graph):
+        if must_wait() or is_in_loop_or_branch(self._graph):
             # Behind the ops that the read waits for, or inside the loop: a cast of its own.
             return self._cast(variable.read_value(), dtype)
         is_in_step = v1.get_default_graph() is self._graph

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.private_runtime import (
+    InputPlan,
     asks_before_each_batch,
-    input_lib,
-    input_workers,
     is_of_an_earlier_runtime,
+    make_distributed_dataset,
+    make_distributed_dataset_from_function,
     renew_dataset,
     share_of_worker,
 )
@@ -27,66 +29,51 @@ class DatasetTooEarlyError(OneLineError, RuntimeError):
     """A dataset was made before the workers met, and cannot be used any more."""
 
 
-def distribute(
-    strategy: tf.distribute.Strategy,
-    dataset: tf.data.Dataset,
-    input_context: tf.distribute.InputContext,
-    devices: tuple[str, tuple[str, ...]],
-    options: tf.distribute.InputOptions | None,
-) -> Any:
+def distribute(dataset: Any, plan: InputPlan) -> Any:
     """Divides each batch of a dataset of global batches among the replicas of all workers.
 
     A worker gets rows that follow each other, and divides them among its replicas. In the last
     batch a replica may have fewer rows than others, or none.
-
-    Args:
-      strategy: The strategy.
-      dataset: Batches of the global batch size.
-      input_context: The number of workers, and this worker's index.
-      devices: (host, devices): the device that runs the input pipeline, and that of each replica.
-      options: As in `Strategy.experimental_distribute_dataset`.
     """
-    options = options_for(devices, options)
-    dataset = _prepared(dataset, options)
+    plan = _with_plain_iterator(plan)
+    dataset = _prepared(dataset, plan)
     number = dataset.cardinality()
-    workers, per_worker = input_context.num_input_pipelines, len(devices[1])
+    workers, per_worker = plan.context.num_input_pipelines, len(plan.devices)
     if workers > 1 and per_worker > 1:
-        dataset = share_of_worker(strategy, dataset, input_context, devices)
-        input_context = tf.distribute.InputContext(num_replicas_in_sync=per_worker)
-    made = input_lib.DistributedDataset(
-        input_workers(devices, options),
-        strategy,
-        dataset,
-        num_replicas_in_sync=input_context.num_replicas_in_sync,
-        input_context=input_context,
-        options=options,
-    )
+        dataset = share_of_worker(dataset, plan)
+        plan = replace(plan, context=tf.distribute.InputContext(num_replicas_in_sync=per_worker))
+    made = make_distributed_dataset(dataset, plan)
     if workers > 1:
-        asks_before_each_batch(made, not _is_known_to_all(strategy, number))
+        asks_before_each_batch(made, not _is_known_to_all(plan, number))
     return made
 
 
-def distribute_own(
-    strategy: tf.distribute.Strategy,
-    dataset: tf.data.Dataset,
-    input_context: tf.distribute.InputContext,
-    devices: tuple[str, tuple[str, ...]],
-    options: tf.distribute.InputOptions | None,
-) -> Any:
+def distribute_from_function(dataset_fn: Any, plan: InputPlan) -> Any:
+    """Makes a dataset of this worker's batches, which `dataset_fn(input_context)` returns.
+
+    Where another worker has more batches, those of this one have no row in the end: all workers end
+    after the same step.
+    """
+    plan = _with_plain_iterator(plan)
+    made = make_distributed_dataset_from_function(
+        lambda context: _prepared(dataset_fn(context), plan), plan
+    )
+    if plan.context.num_input_pipelines > 1:
+        asks_before_each_batch(made, not _is_known_to_all(plan, made.cardinality))
+    return made
+
+
+def distribute_own(dataset: Any, plan: InputPlan) -> Any:
     """Gives the batches of this worker's own dataset to its replicas, one after the other.
 
     Nothing is divided or left out: each worker has its own examples, and a batch is a replica's. In
     the last step a replica may have no rows. All workers end after the same step.
-
-    The arguments are those of `distribute`.
     """
     dataset = renewed(dataset)
-    made = distribute_from_function(
-        strategy, lambda context: dataset, input_context, devices, options
-    )
-    number, per_worker = dataset.cardinality(), len(devices[1])
+    made = distribute_from_function(lambda context: dataset, plan)
+    number, per_worker = dataset.cardinality(), len(plan.devices)
     is_whole = number == tf.data.INFINITE_CARDINALITY or number % per_worker == 0
-    asks_before_each_batch(made, not (_is_known_to_all(strategy, number) and is_whole))
+    asks_before_each_batch(made, not (_is_known_to_all(plan, number) and is_whole))
     return made
 
 
@@ -124,7 +111,7 @@ def steps_of_all(strategy: Any, num_batches: int | None, steps_per_execution: in
     return None if -1 in known else max(known)
 
 
-def _is_known_to_all(strategy: tf.distribute.Strategy, number: tf.Tensor) -> bool:
+def _is_known_to_all(plan: InputPlan, number: tf.Tensor) -> bool:
     """Returns whether all workers have as many batches, so that all end after the same step.
 
     A collective, outside of functions.
@@ -132,7 +119,8 @@ def _is_known_to_all(strategy: tf.distribute.Strategy, number: tf.Tensor) -> boo
     if not tf.executing_eagerly():
         return False
     own = tf.reshape(number, [1])
-    numbers = strategy.extended.collectives.gather(own, "batches", same_rows=True).numpy()
+    collectives = plan.strategy.extended.collectives
+    numbers = collectives.gather(own, "batches", same_rows=True).numpy()
     return bool((numbers == numbers[0]).all() and numbers[0] != tf.data.UNKNOWN_CARDINALITY)
 
 
@@ -170,49 +158,22 @@ def tuned_for_cores(dataset: Any) -> Any:
     return dataset.with_options(options)
 
 
-def options_for(
-    devices: tuple[str, tuple[str, ...]], options: tf.distribute.InputOptions | None
-) -> tf.distribute.InputOptions | None:
-    """Returns options with which a single replica on a CPU reads from a plain iterator.
+def _with_plain_iterator(plan: InputPlan) -> InputPlan:
+    """Returns a plan in which a single replica on a CPU reads from a plain iterator.
 
     TensorFlow's iterator for several devices traces functions in each epoch, which then stay in
-    memory. The user's own options are returned as they are.
+    memory. A plan with the user's own options is returned as it is.
     """
-    is_on_cpu = all(tf.DeviceSpec.from_string(name).device_type == "CPU" for name in devices[1])
-    if options is not None or len(devices[1]) > 1 or not is_on_cpu:
-        return options
-    return _PLAIN_ITERATOR
+    is_on_cpu = all(tf.DeviceSpec.from_string(name).device_type == "CPU" for name in plan.devices)
+    if plan.options is not None or len(plan.devices) > 1 or not is_on_cpu:
+        return plan
+    return replace(plan, options=_PLAIN_ITERATOR)
 
 
-def _prepared(dataset: Any, options: tf.distribute.InputOptions | None) -> Any:
+def _prepared(dataset: Any, plan: InputPlan) -> Any:
     """Returns a dataset as this process should read it.
 
     It reads one batch ahead, as TensorFlow's iterator for several devices does.
     """
     dataset = tuned_for_cores(renewed(dataset))
-    return dataset.prefetch(1) if options is _PLAIN_ITERATOR else dataset
-
-
-def distribute_from_function(
-    strategy: tf.distribute.Strategy,
-    dataset_fn: Any,
-    input_context: tf.distribute.InputContext,
-    devices: tuple[str, tuple[str, ...]],
-    options: tf.distribute.InputOptions | None,
-) -> Any:
-    """Makes a dataset of this worker's batches, which `dataset_fn(input_context)` returns.
-
-    Where another worker has more batches, those of this one have no row in the end: all workers end
-    after the same step.
-    """
-    options = options_for(devices, options)
-    made = input_lib.DistributedDatasetsFromFunction(
-        input_workers(devices, options),
-        strategy,
-        input_contexts=[input_context],
-        dataset_fn=lambda context: _prepared(dataset_fn(context), options),
-        options=options,
-    )
-    if input_context.num_input_pipelines > 1:
-        asks_before_each_batch(made, not _is_known_to_all(strategy, made.cardinality))
-    return made
+    return dataset.prefetch(1) if plan.options is _PLAIN_ITERATOR else dataset

@@ -18,7 +18,6 @@ from tfdist.strategies.private_tensorflow import constructor_arguments
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.values import sync_on_read
 from tfdist.strategies.values.aggregated import aggregate_assignments
-from tfdist.strategies.values.replica_context import replica_in_worker
 from tfdist.strategies.values.sync_on_read import Aggregation, SyncOnReadVariable
 
 
@@ -93,7 +92,7 @@ class GraphVariables:
             next_creator, inside_loop=self._is_inside_loop, **kwargs
         )
         if is_shared:
-            aggregate_assignments(variable, replica_in_worker)
+            aggregate_assignments(variable)
         return variable
 
     def _from_worker_0(self, initial_value: Any, dtype: Any, name: str) -> tuple[Any, Any]:

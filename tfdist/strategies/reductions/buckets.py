@@ -77,15 +77,6 @@ def pack(
     return buckets
 
 
-def describe_sizes(*, bucket_size_bytes: int, threshold_bytes: int) -> str:
-    """Describes how gradients are packed, for the log."""
-    return f"bucket size {_in_mb(bucket_size_bytes)}, bucketing threshold {_in_mb(threshold_bytes)}"
-
-
-def _in_mb(num_bytes: int) -> str:
-    return f"{num_bytes / (1 << 20):g} MB"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Sum:
     """The properties of a sum that grouping depends on.

@@ -1,10 +1,10 @@
-"""The path of gradients through a reduction: five functions over lists, in this order.
+"""The path of gradients through a reduction: functions over lists, in this order.
 
     split -> weigh -> reduce -> unweigh -> join
 
 `split`     A tied table's gradient becomes two values: its dense part, and its rows.
 `weigh`     Each replica's values are multiplied by the replica's weight.
-`reduce`    The values of this worker's replicas are added, then those of the workers.
+`reduce`    The values of this worker's replicas are added, then those of the workers (`reducer`).
 `unweigh`   The sums are divided by the sum of all weights.
 `join`      The rows are added to the table.
 
@@ -38,8 +38,6 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions import early_reduction, tied_tables
-from tfdist.strategies.reductions.collectives import add_replicas, all_reduce
-from tfdist.strategies.reductions.engine import Collectives
 from tfdist.strategies.reductions.slices import Value, on_values, scaled, weighted
 
 # One value: a tensor for each replica of this worker, or one for all of them.
@@ -168,35 +166,6 @@ def weigh(values: Sequence[Parts], weights: ReplicaWeights | None) -> Sequence[P
             ]
             for parts in values
         ]
-
-
-def reduce(
-    collectives: Collectives,
-    values: Sequence[Parts],
-    names: Sequence[str],
-    *,
-    mean: bool,
-    name: str,
-    half: tf.DType | None = None,
-    adds_equal_rows: bool = True,
-) -> tuple[list[Value], int]:
-    """Combines the values of this worker's replicas, then those of the workers.
-
-    The arguments and what is returned are those of `collectives.all_reduce`.
-    """
-    own = [add_replicas(parts, mean=mean) for parts in values]
-    if collectives.num_workers == 1:
-        return own, 0
-    early_reduction.make_first([v for v in own if is_large(v, collectives.threshold_bytes)])
-    return all_reduce(
-        collectives,
-        own,
-        mean=mean,
-        name=name,
-        names=names,
-        half=half,
-        adds_equal_rows=adds_equal_rows,
-    )
 
 
 def unweigh(

@@ -12,8 +12,13 @@ import tensorflow as tf
 
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions import path
-from tfdist.strategies.reductions.buckets import describe_sizes
-from tfdist.strategies.reductions.collectives import broadcast, sent_as
+from tfdist.strategies.reductions.collectives import (
+    add_replicas,
+    all_reduce,
+    broadcast,
+    sent_as,
+)
+from tfdist.strategies.reductions.early_reduction import make_first
 from tfdist.strategies.reductions.engine import Collectives, executing_instances
 from tfdist.strategies.reductions.path import Parts, ReplicaWeights
 from tfdist.strategies.reductions.slices import Value
@@ -77,11 +82,12 @@ class Reducer:
 
     def describe_messages(self) -> str:
         """Describes, for the log, the messages in which gradients are sent."""
-        sizes = describe_sizes(
-            bucket_size_bytes=self.collectives.bucket_size_bytes,
-            threshold_bytes=self.collectives.threshold_bytes,
+        size, threshold = (
+            f"{number / (1 << 20):g} MB"
+            for number in (self.collectives.bucket_size_bytes, self.collectives.threshold_bytes)
         )
-        return sizes if self._half is None else f"{sizes}, float32 sent as {self._half.name}"
+        sent = "" if self._half is None else f", float32 sent as {self._half.name}"
+        return f"bucket size {size}, bucketing threshold {threshold}{sent}"
 
     def reduce(
         self, values: Sequence[Parts], *, mean: bool, name: str, names: Sequence[str] = ()
@@ -159,22 +165,27 @@ class Reducer:
         half: tf.DType | None,
         adds_equal_rows: bool,
     ) -> list[Value]:
-        reduced, num_buckets = path.reduce(
-            self.collectives,
-            values,
-            names,
+        """Combines the values of this worker's replicas, then those of the workers."""
+        collectives = self.collectives
+        own = [add_replicas(parts, mean=mean) for parts in values]
+        self.built.num_values += len(values)
+        if collectives.num_workers == 1:
+            return own
+        described = [_describe(parts[0], half) for parts in values]
+        if names:
+            described = [f"{n} ({text})" for n, text in zip(names, described, strict=True)]
+        self.built.described += described
+        make_first([v for v in own if path.is_large(v, collectives.threshold_bytes)])
+        reduced, num_buckets = all_reduce(
+            collectives,
+            own,
             mean=mean,
             name=name,
+            names=names,
             half=half,
             adds_equal_rows=adds_equal_rows,
         )
-        self.built.num_values += len(values)
         self.built.num_buckets += num_buckets
-        if self.collectives.num_workers > 1:
-            described = [_describe(parts[0], half) for parts in values]
-            if names:
-                described = [f"{n} ({text})" for n, text in zip(names, described, strict=True)]
-            self.built.described += described
         return reduced
 
     def broadcast(self, value: tf.Tensor, name: str, sender: int = 0) -> tf.Tensor:

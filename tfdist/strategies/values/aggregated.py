@@ -20,37 +20,30 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.strategies.reductions.collectives import add_replicas
+from tfdist.strategies.values.replica_context import is_in_replica, replica_in_worker
 
 _ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
 
 
-def aggregate_assignments(variable: Any, replica_in_worker: Callable[[], int]) -> None:
-    """Lets the assignments that replicas make to a variable follow its aggregation.
-
-    Args:
-      variable: A resource variable that the replicas of this worker share.
-      replica_in_worker: Returns the index in this worker of the replica whose code is running. It
-        is 0 or less for code that stands for all replicas.
-    """
+def aggregate_assignments(variable: Any) -> None:
+    """Lets assignments to a resource variable that replicas share follow its aggregation."""
     if variable.aggregation == tf.VariableAggregation.NONE:
         return
     for name in _ASSIGNMENTS:
-        setattr(variable, name, _aggregated(variable, getattr(variable, name), replica_in_worker))
+        setattr(variable, name, _aggregated(variable, getattr(variable, name)))
 
 
-def _aggregated(
-    variable: Any, assign: Callable[..., Any], replica_in_worker: Callable[[], int]
-) -> Callable[..., Any]:
+def _aggregated(variable: Any, assign: Callable[..., Any]) -> Callable[..., Any]:
     is_of_first = variable.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
     is_mean = variable.aggregation == tf.VariableAggregation.MEAN
 
     def of_first_replica(*args: Any, **kwargs: Any) -> Any:
-        if _is_in_replica() and replica_in_worker() > 0:
+        if replica_in_worker() > 0:
             return variable if kwargs.get("read_value", True) else tf.no_op()
         return assign(*args, **kwargs)
 
     def of_all_replicas(value: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_in_replica():
+        if not is_in_replica():
             return assign(value, *args, **kwargs)
 
         def merge(_: Any, value: Any) -> Any:
@@ -63,7 +56,3 @@ def _aggregated(
         return tf.distribute.get_replica_context().merge_call(merge, args=(value,))
 
     return of_first_replica if is_of_first else of_all_replicas
-
-
-def _is_in_replica() -> bool:
-    return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
