@@ -1,4 +1,4 @@
-"""Fixtures for the tests of bad input and of interrupts: short runs that may end in an error."""
+"""Short runs that may end in an error, and results that the tests of a module share."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,6 +9,12 @@ import pytest
 from script_run import run_to_error
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist" / "train.py"
+
+
+@pytest.fixture(scope="module")
+def made_before() -> dict[Any, Any]:
+    """What the tests of a module have made for each other so far."""
+    return {}
 
 
 @pytest.fixture(scope="session")

@@ -126,44 +126,19 @@ def test_a_peer_that_never_comes_is_named_after_the_limit(
     )
 
 
-def test_a_worker_of_another_cluster_is_refused_by_all(
+def test_a_rank_with_another_tfdist_is_refused_by_all(
     fake_cluster: Any, train_briefly: Any
 ) -> None:
-    def with_one_more_address_in_worker_1() -> Any:
-        import os
-
-        config = json.loads(os.environ["TF_CONFIG"])
-        if config["task"]["index"] == 1:
-            config["cluster"]["worker"].append("127.0.0.1:9")
-        os.environ["TF_CONFIG"] = json.dumps(config)
-        return train_briefly("grpc")
-
-    for end in fake_cluster.run(with_one_more_address_in_worker_1):
-        assert end["seconds"] < limit_s()
-        check_answer(
-            end["error"],
-            "RendezvousError: worker 1 was started with another cluster",
-            "127.0.0.1:9], worker 0 lists [",
-            "Give all workers the same TF_CONFIG cluster.",
-        )
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_worker_with_another_tfdist_is_refused_by_all(
-    fake_cluster: Any, train_briefly: Any, engine: str
-) -> None:
-    def with_an_old_tfdist_on_worker_1(engine: str) -> Any:
-        from tfdist.cluster import find_cluster, find_mpi_rank
+    # Over gRPC the rendezvous compares versions: tests/cluster/rendezvous has it.
+    def with_an_old_tfdist_on_worker_1() -> Any:
+        from tfdist.cluster import find_mpi_rank
         from tfdist.cluster.rendezvous import protocol
 
-        rank = find_mpi_rank()
-        found = find_cluster() if rank is None else None
-        index = rank.rank if rank is not None else found[1].index
-        if index == 1:
+        if find_mpi_rank().rank == 1:
             protocol.__version__ = "0.0.1"
-        return train_briefly(engine)
+        return train_briefly("horovod")
 
-    for end in fake_cluster.run(with_an_old_tfdist_on_worker_1, engine, engine=engine):
+    for end in fake_cluster.run(with_an_old_tfdist_on_worker_1, engine="horovod"):
         assert end["seconds"] < limit_s()
         check_answer(
             end["error"],
@@ -174,32 +149,38 @@ def test_a_worker_with_another_tfdist_is_refused_by_all(
         )
 
 
-def test_horovod_is_refused_by_every_worker_that_a_tf_config_lists(
-    fake_cluster: Any, train_briefly: Any
+_TWO_OF_GRPC = {"TF_CONFIG": text_of({"worker": TWO}, {"type": "worker", "index": 1})}
+_TWO_OF_PMI = {"PMI_RANK": "1", "PMI_SIZE": "2"}
+_IS_PMI = ["ClusterError: PMI_SIZE is 2", "not supported", "unset PMI_SIZE"]
+
+
+# Each would wait for the others on another engine, or train alone.
+@pytest.mark.parametrize(
+    ("environ", "engine", "fragments"),
+    [
+        (
+            _TWO_OF_GRPC,
+            "horovod",
+            [
+                "ClusterError: Horovod joins the processes that mpirun or horovodrun started",
+                "TF_CONFIG says that this is worker 1 of 2, over gRPC",
+                "Use MultiWorkerStrategy",
+                "tfdist run --engine horovod",
+            ],
+        ),
+        *((_TWO_OF_PMI, engine, _IS_PMI) for engine in ("none", "grpc", "horovod")),
+    ],
+)
+def test_processes_that_an_engine_cannot_join_are_refused(
+    train_briefly: Any,
+    environ: dict[str, str],
+    engine: str,
+    fragments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Each would wait for the others on another engine, or train alone.
-    for index, end in enumerate(fake_cluster.run(train_briefly, "horovod", engine="grpc")):
-        assert end["seconds"] < limit_s()
-        check_answer(
-            end["error"],
-            "ClusterError: Horovod joins the processes that mpirun or horovodrun started",
-            f"TF_CONFIG says that this is worker {index} of 2, over gRPC",
-            "Use MultiWorkerStrategy",
-            "tfdist run --engine horovod",
-        )
-
-
-def test_each_strategy_refuses_the_processes_of_an_unsupported_launcher(
-    fake_cluster: Any, train_briefly: Any
-) -> None:
-    def train_with_each() -> list[Any]:
-        return [train_briefly(strategy) for strategy in ("none", "grpc", "horovod")]
-
-    env = {"PMI_RANK": "1", "PMI_SIZE": "2"}
-    [ends] = fake_cluster.run(train_with_each, engine="none", env=env)
-    for end in ends:
-        assert end["seconds"] < limit_s()
-        check_answer(end["error"], "ClusterError: PMI_SIZE is 2", "not supported", "unset PMI_SIZE")
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    check_answer(train_briefly(engine)["error"], *fragments)
 
 
 def test_a_missing_horovod_is_said_with_the_mend(example_says: Any) -> None:

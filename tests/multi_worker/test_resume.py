@@ -32,6 +32,7 @@ def _train(
     import numpy as np
     import tensorflow as tf
     import tensorflow.compat.v1 as v1
+    from snapshot_training import model_fn
 
     import tfdist.estimator as tfe
     from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
@@ -41,24 +42,8 @@ def _train(
 
     def input_fn() -> tf.data.Dataset:
         values = np.random.RandomState(worker).randn(16, 4).astype(np.float32)
-        dataset = tf.data.Dataset.from_tensor_slices((values, values[:, :1]))
+        dataset = tf.data.Dataset.from_tensor_slices(values)
         return dataset.shuffle(16, seed=worker).repeat().batch(8)
-
-    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
-        normalize = tf.keras.layers.BatchNormalization()
-        hidden = normalize(features, training=True)
-        output = tf.keras.layers.Dense(1, kernel_initializer="ones")(hidden)
-        loss = tf.reduce_mean(tf.square(output - labels))
-        optimizer = v1.train.MomentumOptimizer(0.05, 0.9)
-        pairs = optimizer.compute_gradients(loss)
-        with tf.control_dependencies(normalize.updates):
-            train_op = tf.identity(loss)
-
-        def apply_on_host(*gradients: Any) -> tf.Operation:
-            return optimizer.apply_gradients(zip(gradients, [v for _, v in pairs], strict=True))
-
-        host_call = (apply_on_host, [g for g, _ in pairs])
-        return tfe.EstimatorSpec(mode, loss=loss, train_op=train_op, host_call=host_call)
 
     class Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
         def begin(self) -> None:
@@ -83,26 +68,20 @@ def _train(
     return {"first_step": watch.first_step, "values": watch.values}
 
 
-@pytest.fixture(scope="module")
-def trained_before() -> dict[str, tuple[str, Path, list[dict[str, Any]]]]:
-    """The results of `undisturbed` so far, by engine."""
-    return {}
-
-
 @pytest.fixture(params=ENGINES)
 def undisturbed(
     request: pytest.FixtureRequest,
     fake_cluster: Any,
     tmp_path_factory: pytest.TempPathFactory,
-    trained_before: dict[str, tuple[str, Path, list[dict[str, Any]]]],
+    made_before: dict[str, tuple[str, Path, list[dict[str, Any]]]],
 ) -> tuple[str, Path, list[dict[str, Any]]]:
     """The engine, the folder and each worker's result of a training that was not interrupted."""
     engine = request.param
-    if engine not in trained_before:
+    if engine not in made_before:
         folder = tmp_path_factory.mktemp("undisturbed")
         workers = fake_cluster.run(_train, engine, str(folder), engine=engine)
-        trained_before[engine] = engine, folder, workers
-    return trained_before[engine]
+        made_before[engine] = engine, folder, workers
+    return made_before[engine]
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint_as_if_nothing_had_happened(

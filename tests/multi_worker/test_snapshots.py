@@ -66,24 +66,18 @@ def run() -> Iterator[str]:
     assert not left, "snapshots are left"
 
 
-@pytest.fixture(scope="module")
-def trained_before() -> dict[str, Path]:
-    """The folder of each undisturbed training so far, by engine."""
-    return {}
-
-
 @pytest.fixture
 def undisturbed(
-    fake_cluster: Any, tmp_path_factory: Any, trained_before: dict[str, Path], run: str
+    fake_cluster: Any, tmp_path_factory: Any, made_before: dict[str, Path], run: str
 ) -> Any:
     """Returns the folder of an undisturbed training, over an engine."""
 
     def undisturbed(engine: str) -> Path:
-        if engine not in trained_before:
+        if engine not in made_before:
             folder = tmp_path_factory.mktemp("undisturbed")
             fake_cluster.run(_train, run, str(folder), engine=engine)
-            trained_before[engine] = folder
-        return trained_before[engine]
+            made_before[engine] = folder
+        return made_before[engine]
 
     return undisturbed
 

@@ -45,9 +45,13 @@ def train_until_signal(
         def input_fn() -> Any:
             return tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat()
 
-        of_all = {"input_fn": lambda index: input_fn, "iterations": lambda index: loop}
+        of_all = {
+            "input_fn": lambda index: input_fn,
+            "iterations": lambda index: loop,
+            "model_dir": lambda index: model_dir,
+        }
         try:
-            train_briefly(engine, hooks=lambda i: [Signal(i)], model_dir=model_dir, **of_all)
+            train_briefly(engine, hooks=lambda i: [Signal(i)], **of_all)
         except SystemExit as end:
             stopped = [line for line in lines if line.startswith("Stopped by")]
             return {"code": end.code, "step": steps[0], "lines": stopped}

@@ -3,6 +3,8 @@
 import json
 import re
 import textwrap
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -104,27 +106,32 @@ def test_without_an_evaluator_worker_0_evaluates_once_and_the_others_wait_for_it
         assert _exported(program, exporter) == ["saved_model.pb", "variables"]
 
 
+@pytest.fixture
+def run_tasks(fake_cluster: Any, program: list[str]) -> Callable[..., list[Any]]:
+    """Runs the program as one task of each type, of which the last may be an evaluator."""
+
+    def run_tasks(*types: str) -> list[Any]:
+        with ReservedPorts(2) as reserved, ExitStack() as stack:
+            # The evaluator is listed so that the chief knows of it; no task calls it.
+            ports = (*reserved.ports, 1)
+            cluster = {
+                kind: [f"localhost:{port}"] for kind, port in zip(types, ports, strict=False)
+            }
+            runs = []
+            for kind in types:
+                tf_config = {"cluster": cluster, "task": {"type": kind, "index": 0}}
+                options = {"engine": "none", "env": {"TF_CONFIG": json.dumps(tf_config)}}
+                run = fake_cluster.start_script(program, forked=True, **options)
+                runs.append(stack.enter_context(run))
+            return [run.wait(120)[0] for run in runs]
+
+    return run_tasks
+
+
 def test_chief_worker_and_evaluator_each_do_their_part(
-    fake_cluster: Any, program: list[str], tmp_path: Path
+    run_tasks: Any, program: list[str], tmp_path: Path
 ) -> None:
-    with ReservedPorts(2) as reserved:
-        chief_port, worker_port = reserved.ports
-        cluster = {
-            "chief": [f"localhost:{chief_port}"],
-            "worker": [f"localhost:{worker_port}"],
-            "evaluator": ["localhost:1"],  # Listed so that the chief knows of it; no task calls it.
-        }
-
-        def start(task_type: str) -> Any:
-            tf_config = {"cluster": cluster, "task": {"type": task_type, "index": 0}}
-            environment = {"TF_CONFIG": json.dumps(tf_config)}
-            options = {"engine": "none", "env": environment, "forked": True}
-            return fake_cluster.start_script(program, **options)
-
-        with start("chief") as chief, start("worker") as worker, start("evaluator") as evaluator:
-            [of_chief], [of_worker], [of_evaluator] = (
-                run.wait(120) for run in (chief, worker, evaluator)
-            )
+    of_chief, of_worker, of_evaluator = run_tasks("chief", "worker", "evaluator")
     assert "input 0" in of_chief.stdout
     assert "input 1" in of_worker.stdout
     assert "Saving dict" not in of_chief.stderr + of_worker.stderr
@@ -138,23 +145,9 @@ def test_chief_worker_and_evaluator_each_do_their_part(
 
 
 def test_a_master_evaluates_after_its_checkpoints_and_the_workers_get_its_last_metrics(
-    fake_cluster: Any, program: list[str]
+    run_tasks: Any,
 ) -> None:
-    with ReservedPorts(2) as reserved:
-        master_port, worker_port = reserved.ports
-        cluster = {
-            "master": [f"localhost:{master_port}"],
-            "worker": [f"localhost:{worker_port}"],
-        }
-
-        def start(task_type: str) -> Any:
-            tf_config = {"cluster": cluster, "task": {"type": task_type, "index": 0}}
-            environment = {"TF_CONFIG": json.dumps(tf_config)}
-            options = {"engine": "none", "env": environment, "forked": True}
-            return fake_cluster.start_script(program, **options)
-
-        with start("master") as master, start("worker") as worker:
-            [of_master], [of_worker] = (run.wait(120) for run in (master, worker))
+    of_master, of_worker = run_tasks("master", "worker")
     for step in (10, 20, 30):
         assert of_master.stderr.count(f"Saving dict for global step {step}:") == 1
     assert "Saving dict" not in of_worker.stderr

@@ -18,52 +18,64 @@ def train_briefly(
     loss: Any = None,
     input_fn: Any = None,
     hooks: Any = None,
-    iterations: Any = None,
-    accumulation: Any = None,
-    precision: Any = None,
-    limits: Any = None,
-    model_dir: str | None = None,
+    iterations: Any = lambda index: 1,
+    accumulation: Any = lambda index: 1,
+    precision: Any = lambda index: "float32",
+    limits: Any = lambda index: {},
+    model_dir: Any = lambda index: None,
+    save_steps: int | None = None,
 ) -> dict[str, Any]:
     """Trains in this worker, over "grpc" or "horovod" or without a strategy.
 
-    Arguments are functions of the worker's index, or None for the correct value: `loss(index,
-    weight, features)`, `input_fn(index)`, `hooks(index)`, `iterations(index)`,
-    `accumulation(index)`, `precision(index)`, `limits(index)` (the keyword arguments `steps` and
-    `max_steps`).
+    Arguments are functions of the worker's index: `loss(index, weight, features)`,
+    `input_fn(index)`, `hooks(index)`, `iterations(index)`, `accumulation(index)`,
+    `precision(index)`, `limits(index)` (the keyword arguments `steps` and `max_steps`),
+    `model_dir(index)`. Every `save_steps` a checkpoint is saved.
 
     Returns:
-      error: "Type: message" or None. seconds: From the making of the strategy to the end. step: The
-      last global step.
+      error: "Type: message" or None. seconds: From the making of the strategy to the end.
+      is_chief: Whether this worker saves. first_step, step: The global steps before the first
+      session call and at the end. values: The variables at the end, by name.
     """
-    error, watch = None, _Watch()
+    watch, is_chief = _Watch(), None
     start_s = time.monotonic()
     try:
         kinds = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}
         strategy = kinds[engine]() if engine in kinds else None
         index = strategy.extended.collectives.worker_index if strategy is not None else 0
-        per_loop = iterations(index) if iterations is not None else 1
-        per_step = accumulation(index) if accumulation is not None else 1
-        numbers = precision(index) if precision is not None else "float32"
+        numbers = precision(index)
         settings = tfe.DeviceConfig(
-            iterations_per_loop=per_loop, gradient_accumulation=per_step, precision=numbers
+            iterations_per_loop=iterations(index),
+            gradient_accumulation=accumulation(index),
+            precision=numbers,
         )
-        config = tfe.RunConfig(train_distribute=strategy, device=settings)
-        compute = find_precision(numbers).compute
-        tfe.Estimator(_make_model_fn(index, loss, compute), model_dir, config).train(
+        config = tfe.RunConfig(
+            train_distribute=strategy,
+            device=settings,
+            **({} if save_steps is None else {"save_checkpoints_steps": save_steps}),
+        )
+        is_chief = config.is_chief
+        model_fn = _make_model_fn(index, loss, find_precision(numbers).compute)
+        tfe.Estimator(model_fn, model_dir(index), config).train(
             input_fn(index) if input_fn is not None else _input_fn,
             hooks=[watch, *(hooks(index) if hooks is not None else [])],
-            **(limits(index) if limits is not None else {}),
+            **limits(index),
         )
+        error = None
     except Exception as problem:
         error = f"{type(problem).__name__}: {problem}"
-    return {"error": error, "seconds": time.monotonic() - start_s, "step": watch.step}
+    seconds = time.monotonic() - start_s
+    return {"error": error, "seconds": seconds, "is_chief": is_chief, **vars(watch)}
 
 
 def _make_model_fn(index: int, loss: Any, compute: tf.DType) -> Callable[..., tfe.EstimatorSpec]:
     def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
         weight = v1.get_variable("weight", [2, 2], initializer=v1.ones_initializer())
-        own = tf.cast(tf.reduce_mean(tf.matmul(tf.cast(features, compute), weight)), tf.float32)
-        own = loss(index, weight, features) if loss is not None else own
+        if loss is not None:
+            own = loss(index, weight, features)
+        else:
+            output = tf.matmul(tf.cast(features, compute), weight)
+            own = tf.cast(tf.reduce_mean(output), tf.float32)
         optimizer = v1.train.GradientDescentOptimizer(0.1)
         pairs = [(g, v) for g, v in optimizer.compute_gradients(own) if g is not None]
 
@@ -83,10 +95,13 @@ def _input_fn() -> tf.data.Dataset:
 
 
 class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-    step = 0
+    def __init__(self) -> None:
+        self.first_step = self.step = 0
+        self.values: dict[str, Any] = {}
 
-    def begin(self) -> None:
-        self.global_step = v1.train.get_global_step()
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self.first_step = int(session.run(v1.train.get_global_step()))
 
     def end(self, session: Any) -> None:
-        self.step = int(session.run(self.global_step))
+        self.values = session.run({v.op.name: v for v in v1.global_variables()})
+        self.step = int(self.values["global_step"])

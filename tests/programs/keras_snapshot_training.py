@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from snapshot_training import kill_of_start
 
 from tfdist.cluster.instances import Instance
 from tfdist.process.snapshot_folders import folder_of_host, folder_of_run, name_of_host
@@ -80,12 +81,5 @@ def train(folder: str, kill: tuple[int, int] | None = None) -> None:
         np.savez(Path(folder, "weights.npz"), **values)
 
 
-def main() -> None:
-    """Trains as the start of `tfdist run` that this is."""
-    kills = [tuple(map(int, word.split(":"))) for word in sys.argv[2:]]
-    start = int(os.environ["TFDIST_RESTART_COUNT"])
-    train(sys.argv[1], kills[start] if start < len(kills) else None)  # type: ignore[arg-type]
-
-
 if __name__ == "__main__":
-    main()
+    train(sys.argv[1], kill_of_start())

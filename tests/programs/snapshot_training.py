@@ -98,12 +98,14 @@ def train(model_dir: str, kill: tuple[int, int] | None = None, *, own_host: bool
     return watch.first_step
 
 
-def main() -> None:
-    """Trains as the start of `tfdist run` that this is."""
-    kills = [tuple(map(int, word.split(":"))) for word in sys.argv[2:]]
+def kill_of_start() -> tuple[int, int] | None:
+    """Returns what the start of `tfdist run` that this is kills: the worker and the step."""
     start = int(os.environ["TFDIST_RESTART_COUNT"])
-    train(sys.argv[1], kills[start] if start < len(kills) else None)  # type: ignore[arg-type]
+    for word in sys.argv[2 + start : 3 + start]:
+        worker, step = map(int, word.split(":"))
+        return worker, step
+    return None
 
 
 if __name__ == "__main__":
-    main()
+    train(sys.argv[1], kill_of_start())

@@ -102,19 +102,18 @@ def test_the_position_counts_that_was_written_with_the_backup(
     assert (fit(folder, INPUTS["shuffled"]) == undisturbed()) == is_equal
 
 
-def test_a_backup_that_is_too_long_for_a_stop_is_reported(
-    fit: Fit, tmp_path: Path, logged: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TFDIST_GRACE_S", "0")
-    fit(tmp_path, INPUTS["shuffled"], after=5)
-    assert [line[:16] for line in logged if "a stop by a signal" in line] == ["The backup took "]
-
-
 @pytest.mark.parametrize("fit", ["keras"], indirect=True)
-def test_a_fit_says_what_it_reads_again(
-    fit: Fit, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_a_fit_says_what_it_reads_again_and_that_a_backup_is_too_long_for_a_stop(
+    fit: Fit,
+    tmp_path: Path,
+    logged: list[str],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fit(tmp_path, INPUTS["shuffled"], after=13)
+    with monkeypatch.context() as patch:
+        patch.setenv("TFDIST_GRACE_S", "0")
+        fit(tmp_path, INPUTS["shuffled"], after=13)
+    assert [line[:16] for line in logged if "a stop by a signal" in line] == ["The backup took "]
     assert "again" not in capfd.readouterr().err
     fit(tmp_path, INPUTS["shuffled"])
     said = "Going on in epoch 2 after 4 of its steps: 4 batch(es) were read again in 0."

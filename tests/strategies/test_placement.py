@@ -1,14 +1,31 @@
-"""The device that computes, and the one that holds the variables."""
+"""The device that computes, the one that holds the variables, and a worker's replicas."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.strategies import DeviceError, Placement
-from tfdist.strategies.placement import HOST, place
+import tfdist.estimator as tfe
+from tfdist.cluster import ClusterError
+from tfdist.cluster.instances import instance_environment
+from tfdist.strategies import (
+    DeviceError,
+    LocalStrategy,
+    MultiWorkerStrategy,
+    Placement,
+    strategy_for_run,
+)
+from tfdist.strategies.placement import (
+    HOST,
+    ReplicaCount,
+    _report_overridden,
+    count_replicas,
+    own_gpu,
+    place,
+)
 
 
 @pytest.fixture
@@ -74,6 +91,7 @@ def test_a_device_that_does_not_exist_is_refused_with_those_that_do(
     message = f"device '{name}' does not exist: this machine has {found}, and /device:CPU:n for any"
     with pytest.raises(DeviceError, match=message) as caught:
         place(name)
+    assert isinstance(caught.value, ValueError)
     assert "leave device out" in str(caught.value)
 
 
@@ -81,10 +99,6 @@ def test_a_device_that_does_not_exist_is_refused_with_those_that_do(
 def test_what_is_no_devices_name_is_refused(gpus: Any, name: Any) -> None:
     with pytest.raises(DeviceError, match=r"is not a device's name: write it like '/device:GPU:0'"):
         place(name)
-
-
-def test_a_device_error_is_a_value_error() -> None:
-    assert issubclass(DeviceError, ValueError)
 
 
 @pytest.mark.parametrize(("on_host", "variables"), [(True, HOST), (False, "/device:CPU:1")])
@@ -144,9 +158,7 @@ def _nodes_of(session_run: Callable[[Any, Any], Any]) -> dict[str, tuple[str, st
 def _run_a_step(placement: Placement, *, inside_loop: bool = False) -> dict[str, tuple[str, str]]:
     """Reads a variable three times on the device, updates it with Adam, returns what ran."""
 
-    def create(next_creator: Any, **kwargs: Any) -> Any:
-        return placement.create_variable(next_creator, inside_loop=inside_loop, **kwargs)
-
+    create = partial(placement.create_variable, inside_loop=inside_loop)
     with tf.variable_creator_scope(create), placement.on_device():
         weight = v1.get_variable("weight", [2], initializer=v1.ones_initializer())
         loss = tf.reduce_sum(tf.sin(weight) + tf.cos(weight) * weight, name="loss")
@@ -180,9 +192,7 @@ def _twice_read(trainable: bool, *, inside_loop: bool = False) -> list[float]:
     """Reads a host variable, adds 1, reads it again, all in one session call."""
     placement = Placement(device="/device:CPU:1")
 
-    def create(next_creator: Any, **kwargs: Any) -> Any:
-        return placement.create_variable(next_creator, inside_loop=inside_loop, **kwargs)
-
+    create = partial(placement.create_variable, inside_loop=inside_loop)
     with tf.variable_creator_scope(create), placement.on_device():
         variable = v1.get_variable("v", [], initializer=v1.zeros_initializer(), trainable=trainable)
         before = variable + 0.0
@@ -194,21 +204,23 @@ def _twice_read(trainable: bool, *, inside_loop: bool = False) -> list[float]:
 
 
 @pytest.mark.usefixtures("graph")
-def test_a_weight_read_after_its_update_is_not_the_copy() -> None:
-    assert _twice_read(trainable=True) == [0.0, 1.0]
+@pytest.mark.parametrize(
+    ("trainable", "inside_loop"), [(True, False), (True, True), (False, False)]
+)
+def test_a_variable_read_after_its_update_is_not_the_copy(
+    trainable: bool, inside_loop: bool
+) -> None:
+    assert _twice_read(trainable, inside_loop=inside_loop) == [0.0, 1.0]
 
 
 @pytest.mark.usefixtures("graph")
 def test_a_weights_constraint_holds_for_the_updated_weight() -> None:
     placement = Placement(device="/device:CPU:1")
 
-    def create(next_creator: Any, **kwargs: Any) -> Any:
-        return placement.create_variable(next_creator, **kwargs)
-
     def clip(weight: Any) -> Any:
         return tf.clip_by_value(weight, -0.25, 0.25)
 
-    with tf.variable_creator_scope(create), placement.on_device():
+    with tf.variable_creator_scope(placement.create_variable), placement.on_device():
         start = v1.zeros_initializer()
         weight = v1.get_variable("weight", [2], initializer=start, constraint=clip)
         loss = tf.reduce_sum(weight * [1.0, -0.1])
@@ -220,23 +232,9 @@ def test_a_weights_constraint_holds_for_the_updated_weight() -> None:
 
 
 @pytest.mark.usefixtures("graph")
-def test_inside_a_loop_every_read_is_fresh() -> None:
-    assert _twice_read(trainable=True, inside_loop=True) == [0.0, 1.0]
-
-
-@pytest.mark.usefixtures("graph")
-def test_a_counter_is_read_afresh() -> None:
-    assert _twice_read(trainable=False) == [0.0, 1.0]
-
-
-@pytest.mark.usefixtures("graph")
 def test_a_users_own_caching_device_is_kept() -> None:
     placement = Placement(device="/device:CPU:1")
-
-    def create(next_creator: Any, **kwargs: Any) -> Any:
-        return placement.create_variable(next_creator, **kwargs)
-
-    with tf.variable_creator_scope(create):
+    with tf.variable_creator_scope(placement.create_variable):
         variable = v1.get_variable("v", [2], caching_device="/device:CPU:3")
     assert variable.device == HOST
     assert tf.convert_to_tensor(variable).device == "/device:CPU:3"
@@ -247,3 +245,166 @@ def test_the_host_counts_the_steps_wherever_the_weights_are() -> None:
     with tf.Graph().as_default(), tf.variable_creator_scope(placement.create_variable):
         assert v1.train.create_global_step().device == "/device:CPU:0"
         assert v1.get_variable("weight", [2]).device == "/device:CPU:1"
+
+
+# The number of replicas: the launcher's and the program's.
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets what `tfdist run` sets for the only instance of a run, or as the numbers say."""
+
+    def set_variables(**numbers: int) -> None:
+        alone = {
+            "index": 0,
+            "num_instances": 1,
+            "local_index": 0,
+            "num_total_replicas": 2,
+            "devices_per_replica": 1,
+        }
+        for name, value in instance_environment(**{**alone, **numbers}).items():
+            monkeypatch.setenv(name, value)
+
+    _report_overridden.cache_clear()
+    return set_variables
+
+
+def overridden(number: int) -> str:
+    return f"The number of replicas is overridden by tfdist run. The new value is {number}.\n"
+
+
+@pytest.mark.parametrize(("requested", "number"), [(None, 1), (1, 1), (3, 3)])
+def test_without_a_launcher_the_program_decides(
+    requested: int | None, number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert count_replicas(requested) == ReplicaCount(number=number)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("requested", [None, 2])
+def test_a_program_that_agrees_with_the_launcher_hears_nothing(
+    launched: Any, requested: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launched(devices_per_replica=3)
+    assert count_replicas(requested) == ReplicaCount(number=2, devices_each=3)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_launcher_wins_and_says_so_in_one_line(
+    launched: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launched()
+    for _ in range(2):
+        assert count_replicas(1).number == 2
+    assert capsys.readouterr().err == overridden(2)
+
+
+def test_the_number_is_that_of_each_instance_and_the_first_one_says_it(
+    launched: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launched(num_instances=2, num_total_replicas=6, index=1, local_index=1)
+    assert count_replicas(2).number == 3
+    assert capsys.readouterr().err == ""
+    launched(num_instances=2, num_total_replicas=6)
+    assert count_replicas(6).number == 3
+    assert capsys.readouterr().err == overridden(3)
+
+
+@pytest.mark.parametrize("requested", [0, -1, 1.5, True, "2"])
+def test_a_number_that_is_none_is_refused_with_a_launcher_too(
+    launched: Any, requested: Any
+) -> None:
+    launched()
+    with pytest.raises(ValueError, match="num_replicas must be an integer of at least 1, got "):
+        count_replicas(requested)
+
+
+def test_instances_with_different_numbers_cannot_train_together(
+    launched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched(num_instances=2)
+    monkeypatch.setenv("TFDIST_UNIFORM_REPLICAS_PER_INSTANCE", "0")
+    monkeypatch.setenv("TFDIST_NUM_TOTAL_REPLICAS", "3")
+    with pytest.raises(ClusterError, match="has 1 of 3 replicas and others have more or fewer"):
+        LocalStrategy()
+
+
+def test_every_strategy_and_the_device_config_take_the_launchers_number(
+    launched: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launched(num_total_replicas=3)
+    for strategy in (LocalStrategy(), MultiWorkerStrategy(), strategy_for_run()):
+        assert strategy.num_replicas_in_sync == 3
+    assert tfe.DeviceConfig().num_replicas == 3
+    assert capsys.readouterr().err == ""
+    for strategy in (
+        LocalStrategy(2),
+        MultiWorkerStrategy(num_replicas=2),
+        strategy_for_run(num_replicas=2),
+    ):
+        assert strategy.num_replicas_in_sync == 3
+    assert tfe.DeviceConfig(num_replicas=2).num_replicas == 3
+    assert capsys.readouterr().err == overridden(3)
+
+
+def test_an_evaluator_keeps_the_programs_number(
+    launched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFDIST_NUM_LOCAL_REPLICAS", "4")
+    monkeypatch.setenv(
+        "TF_CONFIG",
+        '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "evaluator", "index": 0}}',
+    )
+    assert strategy_for_run(num_replicas=2).num_replicas_in_sync == 2
+
+
+def test_replicas_skip_each_others_devices() -> None:
+    placement = place(None, num_replicas=3, devices_per_replica=2)
+    assert placement.devices == ("/device:CPU:1", "/device:CPU:3", "/device:CPU:5")
+    assert placement.configure(None).device_count["CPU"] == 7
+
+
+def test_the_launcher_says_how_many_devices_a_replica_has(launched: Any) -> None:
+    launched(devices_per_replica=2)
+    strategy = LocalStrategy()
+    with tf.Graph().as_default(), strategy.scope():
+        where = strategy.run(lambda: tf.constant(1.0).device)
+    assert strategy.extended.worker_devices == ("/device:CPU:1", "/device:CPU:3")
+    assert [str(device)[-5:] for device in strategy.experimental_local_results(where)] == [
+        "CPU:1",
+        "CPU:3",
+    ]
+    config = strategy.update_config_proto(v1.ConfigProto())
+    assert config.device_count["CPU"] == 5
+
+
+@pytest.mark.parametrize(
+    ("count", "replicas", "each", "message"),
+    [
+        (3, 2, 2, r"2 replicas of 2 devices from /device:GPU:0 on need 4 GPUs.*num_replicas to 1 "),
+        (1, 1, 2, r"1 replicas of 2 devices from .* need 2 GPUs.*Set device to '/device:CPU:1'"),
+        (2, 3, 1, r"3 replicas from /device:GPU:0 on need 3 GPUs.*Set num_replicas to 2 at most"),
+    ],
+)
+def test_more_devices_than_there_are_is_refused(
+    gpus: Any, count: int, replicas: int, each: int, message: str
+) -> None:
+    gpus(count)
+    with pytest.raises(DeviceError, match=message):
+        place(None, num_replicas=replicas, devices_per_replica=each)
+
+
+def test_the_workers_of_a_machine_take_gpus_of_their_own(gpus: Any) -> None:
+    gpus(8)
+    assert [own_gpu(index, 4) for index in range(2)] == ["/device:GPU:0", "/device:GPU:4"]
+    gpus(3)
+    assert [own_gpu(index, 1) for index in range(4)] == [
+        "/device:GPU:0",
+        "/device:GPU:1",
+        "/device:GPU:2",
+        "/device:GPU:0",
+    ]
+    gpus(1)  # Each sees only its own.
+    assert [own_gpu(index, 1) for index in range(2)] == ["/device:GPU:0"] * 2
+    gpus(0)
+    assert own_gpu(1, 1) is None
